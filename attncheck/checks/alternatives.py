@@ -1,7 +1,4 @@
-"""Alternatives that a check must detect in a single case.
-
-Effects common to all cases are left to the pools, which are more sensitive.
-"""
+"""Alternatives for single cases; effects common to all cases are detected by the pools."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _ALONG = 0.07
 
 
 def of_law(error: float = 0.0) -> AlternativeOf[Any]:
-    """Return a law at a Kolmogorov distance of 0.07, plus the error of the reference law.
+    """Return a law at a Kolmogorov distance, beyond the error of the reference law.
 
     Examples
     --------
@@ -28,7 +25,7 @@ def of_law(error: float = 0.0) -> AlternativeOf[Any]:
 
 
 def of_correlation(where: str = "") -> AlternativeOf[Any]:
-    """Return a correlation of 0.14.
+    """Return a correlation.
 
     Examples
     --------
@@ -39,7 +36,7 @@ def of_correlation(where: str = "") -> AlternativeOf[Any]:
 
 
 def of_direction(where: str = "") -> AlternativeOf[Any]:
-    """Return a correlation of 0.07, for many entries per draw with one direction."""
+    """Return a correlation with one direction, for many entries per draw."""
     return _correlation(_ALONG, where)
 
 
@@ -48,7 +45,7 @@ def _correlation(size: float, where: str) -> AlternativeOf[Any]:
 
 
 def of_std() -> AlternativeOf[Any]:
-    """Return a standard deviation off by 3%, as a ratio of variances.
+    """Return a standard deviation off by 3%.
 
     Examples
     --------
@@ -59,10 +56,10 @@ def of_std() -> AlternativeOf[Any]:
 
 
 def of_spread() -> AlternativeOf[Any]:
-    """Return a standard deviation off by 10%, as the second smooth component."""
+    """Return a standard deviation off by 10%, as a smooth component."""
     return AlternativeOf.of("a standard deviation off by about 10%", _CORRELATION, coarsest=_STRONG)
 
 
 def of_kurtosis() -> AlternativeOf[Any]:
-    """Return a fourth smooth component of 0.14."""
+    """Return a fourth smooth component."""
     return AlternativeOf.of(f"a fourth component of {_CORRELATION:g}", _CORRELATION, coarsest=_STRONG)

@@ -30,27 +30,27 @@ _Reference = TypeVar("_Reference")
 
 
 class BaseSetting(Protocol):
-    """What settings of layers and of programs have in common."""
+    """Common attributes of settings of layers and of programs."""
 
     @property
     def exposed(self) -> frozenset[str]:
-        """Names of the arrays that the subject exposes."""
+        """Names of the exposed arrays."""
         ...
 
     @property
     def weights(self) -> WeightLaws:
-        """Laws of the subject's weights."""
+        """Laws of the weights."""
         ...
 
     @property
     def description(self) -> Any:
-        """The layer or program under test."""
+        """The layer or program."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is known before any draw: the layer, exposed arrays, number of neurons and the weights' laws."""
+    """Properties of a test that are known before any draw."""
 
     layer: AttentionLayer
     exposed: frozenset[str]
@@ -59,12 +59,12 @@ class Setting:
 
     @property
     def case(self) -> AttentionLayer:
-        """The layer, under the name shared with programs."""
+        """The layer."""
         return self.layer
 
     @property
     def description(self) -> AttentionLayer:
-        """The layer, to which requirements apply."""
+        """The layer."""
         return self.layer
 
     @property
@@ -75,12 +75,12 @@ class Setting:
 
     @property
     def head_rank(self) -> int:
-        """The rank of the keys, and of the values, of one head."""
+        """The rank of one head's keys and values."""
         return min(self.input_rank, self.layer.head_width)
 
     @property
     def score_entries(self) -> int:
-        """Number of whitened entries of one head's scores: all, or visible ones if masked scores are hidden."""
+        """Number of whitened entries of one head's scores."""
         layer = self.layer
         seen = np.ones((layer.seq_len,) * 2, dtype=bool) if "masked scores" in self.exposed else visible(layer)
         if layer.rotary_base is not None:  # each row has its own rotated keys
@@ -103,9 +103,9 @@ class AlternativeOf(Generic[_Setting]):
     text : str
         Description.
     effect : callable Setting -> float
-        Its effect, in the unit of the check's family.
+        Effect in the unit of the check's family.
     coarsest : callable Setting -> float, optional
-        Largest effect still worth a look where detecting `effect` takes too many draws. If None, only `effect` is.
+        Largest effect worth a look if detecting `effect` takes too many draws. None: `effect`.
     """
 
     text: str
@@ -124,15 +124,14 @@ def _always(setting: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class CheckOf(Generic[_Setting, _Sample, _Reference]):
-    """One statistic for one claim; the test, its minimum detectable effect and sample size share this definition.
+    """A statistic for a claim, with its test and sample size.
 
     Attributes
     ----------
     name : str
         Unique, ``property.statistic``.
     key : str
-        Permanent identifier in streams, records and digests, not shown. Default: the name. A renamed check keeps
-        its first name here.
+        Permanent identifier in streams, records and digests: the first name.
     claim : str
         Key of `attncheck.checks.claims.CLAIMS`.
     kind : {"exact", "limit"}
@@ -140,41 +139,41 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     needs : frozenset of str
         Arrays that the subject must expose.
     null : str
-        Description of the null hypothesis.
+        Null hypothesis.
     alternative : Alternative
-        Alternative for which sample sizes are planned.
+        Alternative that determines sample sizes.
     reads : str
         Description of the effect, shown before its value.
     family : callable Setting -> Family
-        Statistical family: p-value, power, sample size and minimum detectable effect.
+        Statistical family.
     measure : callable (Sample, Reference) -> tuple
         Data for the family's test.
     hint : str
         Usual cause of a rejection.
     also : callable Setting -> str
-        Further cause in this setting; empty if none.
+        Further cause in this setting, or empty.
     requires : Requirement
         Requirement on the layer or program.
     excluded : callable Setting -> str
-        Reason not to run in this setting although the layer qualifies; empty if none.
+        Reason not to run in this setting, or empty.
     draws_per_unit : int
-        Draws per observation of the family, for statistics that pair up draws.
+        Draws per observation of the family.
     any_weights : bool
         Whether the null holds for weights of any symmetric law.
     plot : callable Sample -> dict, optional
-        Plot data to report instead of the family's own; see `attncheck.evidence.plot_data`.
+        Plot data that replace the family's; see `attncheck.evidence.plot_data`.
     calls : int
-        Minimum number of calls of the subject to compare.
+        Minimum number of calls of the subject.
     compares : str
-        Name of the reference functional that `measure` uses; empty if none.
+        Reference functional used by `measure`, or empty.
     literal : bool
         Whether non-Gaussian weights are compared with literal draws; see ``attncheck.checks.literal``.
     of_weights : bool
         Whether attention weights can replace scores.
     fewest_draws : int
-        Minimum draws in a look, tested first because `family` and `alternative` may compute laws.
+        Minimum draws in a look, tested before the possibly slow `family` and `alternative`.
     revision : int
-        Incremented when the statistic changes; its time series then restarts.
+        Version of the statistic; its time series restarts when this changes.
     """
 
     name: str
@@ -206,11 +205,11 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
 
     @property
     def property_name(self) -> str:
-        """The group of checks that share a sample: the part of the name before the dot."""
+        """The part of the name before the dot; checks of one property share a sample."""
         return self.name.partition(".")[0]
 
     def reason_not_examined(self, setting: _Setting) -> str:
-        """Return why the check does not apply in this setting, or an empty string."""
+        """Return why the check does not apply, or an empty string."""
         told = {"scores"} if self.of_weights and "attention" in setting.exposed else frozenset()
         missing = sorted(self.needs - setting.exposed - told)
         if "scores" in missing and "masked scores" in missing:
@@ -232,7 +231,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     def look_size(self, setting: _Setting, level: float, power: float, cap: int) -> int | None:
         """Return the draws for a look of at most `cap` draws, or None if it is not worth taking.
 
-        This is `size`, or all of `cap` if only the coarsest effect is detectable.
+        This is `size`, or about `cap` if only the coarsest effect is detectable.
         """
         size = self.size(setting, level, power, cap)
         if size is not None or self.alternative.coarsest is None:
@@ -259,7 +258,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     def test(self, setting: _Setting, data: tuple[Any, ...]) -> Outcome:
         """Return the outcome for the data from `measure`, with count 0 if too few for a test.
 
-        Draws may be empty, e.g. when all inputs are 0, so there may be fewer data than planned.
+        There may be fewer data than planned because draws can be empty, e.g. if all inputs are 0.
         """
         family = self.family(setting)
         no_trials = isinstance(data[-1], int) and data[-1] == 0
@@ -276,7 +275,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
 
 
 def positions(setting: Setting) -> str:
-    """Return what may be wrong with the inputs of a layer with positions; empty without positions."""
+    """Return what may be wrong with position vectors; empty without positions."""
     if not setting.layer.position_std:
         return ""
     return (

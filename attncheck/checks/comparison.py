@@ -29,7 +29,6 @@ _DISTANCE_DRAWS = 10_000
 
 
 def _sides(functional: Functional) -> frozenset[str]:
-    """Return which of inputs, scores and outputs a functional uses."""
     names = {"masked scores": "scores", "input_gram": "inputs"}
     return frozenset(names.get(need, need) for need in functional.needs)
 
@@ -55,7 +54,6 @@ _HINTS = {
 
 
 def _also(functional: Functional, setting: Setting) -> str:
-    """Return what may be wrong with the inputs, if they are used or not exposed."""
     seen = bool(setting.exposed & {"inputs", "input_gram"})
     return positions(setting) if "inputs" in _sides(functional) or not seen else ""
 
@@ -102,10 +100,7 @@ def _energy(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArra
 
 @functools.lru_cache(maxsize=256)
 def gaussian_distance(layer: AttentionLayer, neurons: int) -> float:
-    """Return the Kolmogorov distance of log Σ y² between the exact law and the matched Gaussian.
-
-    It is estimated on separate draws, less the sampling error 0.85/√draws so that plans never rely on noise.
-    """
+    """Return the Kolmogorov distance of log Σ y² from the matched Gaussian, less sampling error."""
     rng = np.random.default_rng(0)
     size = affordable_draws(layer, _DISTANCE_DRAWS)
     drawn = drawn_blocks(layer, size, seed=1, coordinates=neurons, grams=frozenset())

@@ -40,7 +40,7 @@ _HALF_GRID = 2.0**-13
 
 
 def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
-    """Return how many disjoint pairs of neighbouring draws agree in sign, and the number of pairs."""
+    """Return how many disjoint pairs of neighbouring draws agree in sign."""
     sums = np.sign(sample.outputs.sum(axis=(1, 2)))
     pairs = sums[: len(sums) // 2 * 2].reshape(-1, 2)
     pairs = pairs[(pairs != 0).all(axis=1)]
@@ -50,8 +50,7 @@ def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
 def _sizes(sample: Sample, reference: Reference) -> tuple[int, int]:
     """Return how often two neighbouring draws, each compared with a distant draw, are large together.
 
-    For exchangeable draws a, b (neighbours) and c, d (half a sample later), a > c and b > d agree with probability
-    1/2, whatever their law.
+    For independent draws this has probability 1/2, whatever their law.
     """
     size = (sample.outputs**2).sum(axis=(1, 2))
     half = len(size) // 4 * 2
@@ -62,7 +61,6 @@ def _sizes(sample: Sample, reference: Reference) -> tuple[int, int]:
 
 
 def _marks_of(field: str) -> Callable[[Sample, Reference], tuple[NDArray[np.uint64]]]:
-    """Return the measure that hashes one field of each draw, ignoring masked scores."""
 
     def measure(sample: Sample, reference: Reference) -> tuple[NDArray[np.uint64]]:
         values = sample.need(field)
@@ -75,7 +73,7 @@ def _marks_of(field: str) -> Callable[[Sample, Reference], tuple[NDArray[np.uint
 def marks(numbers: FloatArray) -> NDArray[np.uint64]:
     """Return one hash per draw with enough distinct numbers, else per run of draws, for an array (draws, numbers).
 
-    Signs are ignored, and so is the order of numbers within a draw: mirrored or permuted draws are repeats too.
+    Signs and order within a draw are ignored, so that mirrored or permuted draws are repeats.
     """
     values = np.abs(numbers)
     ordered = np.sort(values, axis=1)
@@ -91,17 +89,16 @@ def marks(numbers: FloatArray) -> NDArray[np.uint64]:
 
 
 def _distinct(ordered: FloatArray) -> NDArray[np.int64]:
-    """Return how many numbers of each sorted row differ from 0 and from each other beyond rounding."""
+    """Return how many numbers of each sorted row differ from 0 and each other beyond rounding."""
     # Rounding in float32 makes differences of 1e-6; independent numbers seldom differ by less than 1e-3.
     steps = np.diff(ordered, axis=1, prepend=0.0)
     return np.asarray((steps > 1e-3 * ordered[:, -1:]).sum(axis=1))
 
 
 def _neighbours(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Return normal scores of the ranks of sizes, for disjoint pairs of neighbouring draws.
+    """Return normal scores of ranks of sizes, for disjoint pairs of neighbouring draws.
 
-    Both are centred, because draws of size 0 share a rank. The first is scaled so that, over all pairings, the sum of
-    products has mean 0 and the variance that `Association` assumes.
+    The first is scaled so that, over all pairings, the sum of products has the variance that `Association` assumes.
     """
     size = (sample.outputs**2).sum(axis=(1, 2))
     pairs = size[: len(size) // 2 * 2].reshape(-1, 2)
@@ -116,10 +113,9 @@ _Energies = Callable[[Sample], tuple[FloatArray, FloatArray]]
 
 
 def _next_to(energies: _Energies) -> Callable[[Sample, Reference], tuple[FloatArray, FloatArray, NDArray[np.int64]]]:
-    """Return the measure that pairs neighbouring draws by energies that are χ² given the inputs, (draws, heads).
+    """Return the measure that pairs neighbouring draws by energies (draws, heads), χ² given the inputs.
 
-    The third array is the head of each pair, used to subtract each head's mean weight over all calls: a wrong scale of
-    one head is no dependence, while a matrix shared within a call shows between calls.
+    The third array, the head of each pair, serves to subtract its mean: a wrong scale of a head is no dependence.
     """
 
     def pair(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
@@ -141,7 +137,6 @@ def _weights_apart(
     heads: Callable[[Setting], int],
     requires: OfLayer = ANY,
 ) -> Check:
-    """Return the check that neighbouring draws have different matrices."""
     return Check(
         name=f"draws.{name}",
         claim="draws",
@@ -160,12 +155,11 @@ def _weights_apart(
 
 
 def _calls(sample: Sample, reference: Reference) -> tuple[FloatArray, NDArray[np.int64]]:
-    """Return the size of each draw of one call of the subject, and their number."""
     return (sample.outputs**2).sum(axis=(1, 2)), np.array([len(sample)])
 
 
 def _few_values(setting: Setting) -> str:
-    """Exclude layers in which numbers coincide by chance: two-valued weights and saturating inputs."""
+    """Exclude two-valued weights and saturating inputs, whose numbers coincide by chance."""
     if setting.weights.continuous or linear(setting.layer):
         return ""
     return "weights of two values and inputs that saturate may give the same numbers again"

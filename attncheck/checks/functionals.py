@@ -71,10 +71,10 @@ class Arrays(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Functional:
-    """A number per draw, with the arrays it needs and the layers it requires.
+    """A number per draw, the arrays it needs and the layers it requires.
 
-    `neurons` is the minimum number of returned neurons, `unit` the scale of its rounding errors (1 for logarithms; 0
-    for its own size). With `of_weights`, attention weights can replace scores.
+    `neurons` is the minimum number of returned neurons, `unit` the scale of rounding errors (1 for logarithms; 0: its own
+    size). With `of_weights`, attention weights can replace scores.
     """
 
     name: str
@@ -104,7 +104,6 @@ def _weights(layer: AttentionLayer, arrays: Arrays, heads: slice = slice(None)) 
 
 
 def _inputs(arrays: Arrays) -> FloatArray:
-    """Return the inputs of the neurons of `two_neurons`."""
     assert arrays.inputs is not None
     return neighbours(arrays.inputs, 2)
 
@@ -115,12 +114,12 @@ def _gram(arrays: Arrays) -> FloatArray:
 
 
 def two_neurons(arrays: Arrays) -> FloatArray:
-    """Return the outputs of two neurons, (draws, s, 2), rotating from draw to draw."""
+    """Return the outputs of two neurons, (draws, s, 2), rotating."""
     return neighbours(arrays.outputs, 2)
 
 
 def several_neurons(arrays: Arrays) -> FloatArray:
-    """Return the outputs of up to `NEURONS` neurons, (draws, s, neurons), rotating from draw to draw."""
+    """Return the outputs of up to `NEURONS` neurons, (draws, s, neurons), rotating."""
     return neighbours(arrays.outputs, NEURONS)
 
 
@@ -138,7 +137,6 @@ def _score_energy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 
 
 def _row_entropy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return the entropy of the last row of the first head's weights."""
     weights = _weights(layer, arrays, slice(1))[:, 0, -1]
     return np.asarray(special.entr(weights).sum(axis=-1))
 
@@ -149,7 +147,7 @@ def _log_volumes(arrays: Arrays) -> FloatArray:
 
 
 def _score_shape(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return log |det P| - s log ‖P‖, averaged over heads: how correlated the entries of P are."""
+    """Return log |det P| - s log ‖P‖, averaged over heads."""
     sizes = _log((_scores(arrays) ** 2).sum(axis=(-1, -2)))
     return np.asarray((_log_volumes(arrays) - 0.5 * layer.seq_len * sizes).mean(axis=1))
 
@@ -160,10 +158,7 @@ def _score_contrast(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 
 
 def _alike(layer: AttentionLayer, arrays: Arrays, axis: int, groups: bool) -> FloatArray:
-    """Return the correlation of log column (or row) sizes of P between two heads: larger if they share keys (queries).
-
-    The heads are neighbours, or the first heads of two groups.
-    """
+    """Return the correlation of log column (row) sizes of P between two heads: larger if they share keys (queries)."""
     seen = np.where(visible(layer), _scores(arrays), 0.0)
     sizes = _log((seen[:, [0, layer.group_size if groups else 1]] ** 2).sum(axis=axis))
     sizes -= sizes.mean(axis=-1, keepdims=True)
@@ -174,7 +169,7 @@ def _alike(layer: AttentionLayer, arrays: Arrays, axis: int, groups: bool) -> Fl
 
 
 def _input_products(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return the correlation of x xᵀ with X Xᵀ/n, both the diagonal and the rest of which are centred."""
+    """Return the correlation of x xᵀ with X Xᵀ/n, its diagonal and the rest centred."""
     x, uneven = _inputs(arrays), _gram(arrays).copy()
     size = np.trace(uneven, axis1=1, axis2=2) / layer.seq_len
     diagonal = np.eye(layer.seq_len, dtype=bool)
@@ -192,7 +187,7 @@ def _output_energy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 
 
 def _output_contrast(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return log Σ (y - ȳ)², ȳ the mean over positions: sharper weights make positions differ more."""
+    """Return log Σ (y - ȳ)², ȳ the mean over positions: larger for sharper weights."""
     y = several_neurons(arrays)
     size = (y**2).sum(axis=(1, 2))
     apart = ((y - y.mean(axis=1, keepdims=True)) ** 2).sum(axis=(1, 2))
@@ -201,7 +196,7 @@ def _output_contrast(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 
 
 def _floored(layer: AttentionLayer, energy: FloatArray) -> FloatArray:
-    """Return log Σ y², bounded below where single precision underflows, as sigmoid weights may."""
+    """Return log Σ y², bounded below where single precision underflows."""
     least = _UNDERFLOW * layer.value_std * layer.output_std * layer.inputs.scale
     return np.asarray(np.maximum(energy, 2.0 * np.log(least)))
 

@@ -39,12 +39,11 @@ def _log(values: FloatArray) -> FloatArray:
 
 
 def _energy(values: FloatArray) -> FloatArray:
-    """Return the sum of squares per draw."""
     return np.asarray((values**2).sum(axis=tuple(range(1, values.ndim))))
 
 
 def _sizes(residual: Residual, other: FloatArray) -> Pair:
-    """Pair each draw's residual size with the standardised log of another size, skipping empty residuals."""
+    """Pair residual sizes with the standardised log of another size, skipping empty residuals."""
     seen = residual.kept.any(axis=tuple(range(1, residual.kept.ndim)))
     return residual.energy_scores(1)[seen], _standard(_log(other[seen]))
 
@@ -54,7 +53,6 @@ def _trace(sample: Sample) -> FloatArray:
 
 
 def _output_scores(sample: Sample, reference: Reference) -> Pair:
-    """Pair each residual entry with a score of its draw."""
     residual = sample.output_residual
     scores = sample.told_scores[:, 0, -1]
     weight = np.broadcast_to(scores[:, :, None], residual.values.shape)
@@ -79,7 +77,6 @@ def _output_gram(sample: Sample, reference: Reference) -> Pair:
 
 
 def _score_inputs(sample: Sample, reference: Reference) -> Pair:
-    """Pair each whitened score with an input coordinate of its row."""
     residual = sample.whitened_scores
     weight = np.broadcast_to(sample.need("inputs")[:, None, :, :1], residual.values.shape)
     return residual.flat(), weight[residual.kept]
@@ -106,10 +103,7 @@ def _whole(energies: Pair) -> FloatArray:
 
 
 def _values_with(other: Callable[[Sample], Pair]) -> Callable[[Sample, Reference], Pair]:
-    """Return the measure that pairs the total size of the values with that of another matrix.
-
-    Sizes are summed over heads because any head's values may depend on any other head's keys or queries.
-    """
+    """Return the measure that pairs values with another matrix, by sizes summed over heads, as any two may depend."""
 
     def pair(sample: Sample, reference: Reference) -> Pair:
         noise, weight = _whole(sample.value_energy()), _whole(other(sample))
@@ -129,7 +123,6 @@ def _tie(
     claim: str = "independence",
     requires: OfLayer = ANY,
 ) -> Check:
-    """Return the check that a standard normal residual is uncorrelated with a variable it must not depend on."""
     noise, other = between
     return Check(
         name=f"independence.{name}",

@@ -55,7 +55,6 @@ _ONE_LENGTH = (
 
 
 def _reaching(layer: AttentionLayer) -> bool:
-    """Return whether the activation preserves inputs beyond 4 standard deviations."""
     if layer.activation == "clip":
         return layer.clip > _FAR * layer.inputs.hidden_std
     return layer.activation not in ("tanh", "erf") or 1.0 - _far_value(layer) >= 1e-4
@@ -67,7 +66,7 @@ _REACHING = PLAIN_INPUTS & OfLayer(
 
 
 def _one_entry(sample: Sample) -> FloatArray:
-    """Return one input per draw, because inputs of one draw share a length; rotate over positions and neurons."""
+    """Return one input per draw, because inputs of one draw share a length."""
     values = sample.need("inputs").reshape(len(sample), -1)
     draw = np.arange(len(sample))
     return values[draw, draw % values.shape[1]]

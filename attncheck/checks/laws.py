@@ -1,7 +1,7 @@
 """Laws of single numbers of a draw, as scale mixtures of normals.
 
-Outputs are normal given inputs, scores and values, and scores are given inputs and keys. Averaging the normal law
-over draws of the conditional variance (Rao–Blackwell) has far less noise than an empirical distribution.
+Outputs and scores are conditionally normal. Averaging the normal law over draws of the conditional variance
+(Rao–Blackwell) has far less noise than an empirical distribution.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _BAND_ERROR = 1e-8
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MarginalLaw:
-    """The law of a `Scalar` from `size` conditional variances, with a bound on the error of its cdf."""
+    """The law of a `Scalar` from `size` conditional variances, with an error bound of its cdf."""
 
     mixture: ScaleMixture
     error: float
@@ -67,10 +67,7 @@ class MarginalLaw:
         return float(np.sqrt(self.mixture.mean()))
 
     def exceedance(self, multiple: float) -> float:
-        """Return an upper bound of P(|y| > multiple · std).
-
-        It adds `_SPAN` standard errors, which matter in far tails, and a bound for variances too rare to be drawn.
-        """
+        """Return an upper bound of P(|y| > multiple · std), allowing for error and unseen variances."""
         tails: FloatArray = 2.0 * special.ndtr(-multiple * self.std / np.sqrt(self.mixture.variances))
         mean = float(tails @ self.mixture.weights)
         second = float(tails**2 @ self.mixture.weights)
@@ -96,7 +93,6 @@ def marginal_law(layer: AttentionLayer, marginal: Scalar, method: _Method = "col
 
 
 def _drawn_with(layer: AttentionLayer, marginal: Scalar, method: _Method) -> tuple[Scalar, ...]:
-    """Return the marginals computed from the same draws as this one."""
     if marginal not in usual(layer):
         return (marginal,)
     return tuple(each for each in usual(layer) if method == "collapsed" or each.direction)
@@ -104,7 +100,6 @@ def _drawn_with(layer: AttentionLayer, marginal: Scalar, method: _Method) -> tup
 
 @functools.lru_cache(maxsize=256)
 def _laws(layer: AttentionLayer, marginals: tuple[Scalar, ...], method: _Method) -> tuple[MarginalLaw, ...]:
-    """Return laws from as many draws as the least accurate of them needs."""
     most = affordable_draws(layer, _MOST_DRAWS, method)
     size = min(first_draws(layer, method), most)
     blocks: list[FloatArray] = []
@@ -119,7 +114,7 @@ def _laws(layer: AttentionLayer, marginals: tuple[Scalar, ...], method: _Method)
 
 
 def first_draws(layer: AttentionLayer, method: _Method) -> int:
-    """Return the initial number of draws for a law; at finite width, enough for its tails if affordable."""
+    """Return the initial number of draws for a law."""
     if method == "limit":
         return _DRAWS
     per_draw = layer.seq_len * layer.width + 40 * layer.num_heads * layer.seq_len**2
@@ -151,7 +146,6 @@ def affordable_draws(layer: AttentionLayer, most: int, method: _Method = "collap
 
 
 def _law(variances: FloatArray) -> MarginalLaw:
-    """Return the law of a marginal from its conditional variances, (draws,)."""
     mixture = condense(variances, np.ones(len(variances)))
     return MarginalLaw(mixture, _error(mixture, len(variances)), len(variances))
 
@@ -163,7 +157,7 @@ def conditional_variances(
     method: _Method,
     known: Sequence[FloatArray] = (),
 ) -> list[FloatArray]:
-    """Return conditional variances of several marginals, (marginals, draws) per block; `known` are the first blocks."""
+    """Return conditional variances, (marginals, draws) per block; `known` are the first blocks."""
     outputs = any(marginal.direction for marginal in marginals)
     scores = any(not marginal.direction for marginal in marginals)
     grams = frozenset({"value_gram"} if outputs else ()) | frozenset({"key_gram"} if scores else ())
@@ -175,10 +169,7 @@ def conditional_variances(
 
 
 def _error(mixture: ScaleMixture, size: int) -> float:
-    """Return the maximum over t of `_SPAN` standard errors of the average of Φ(t/√v) over `size` draws of v > 0.
-
-    The variances, and so t, may span many orders of magnitude, as products of few normals do.
-    """
+    """Return the maximum over t of `_SPAN` standard errors of the mean of Φ(t/√v) over `size` draws of v > 0."""
     positive = size * (1.0 - mixture.atom)
     if not mixture.variances.size:
         return 0.0
@@ -215,7 +206,6 @@ def _empirical_distance(layer: AttentionLayer, marginal: Scalar, weights: Weight
 
 @functools.lru_cache(maxsize=8)
 def _literal_values(layer: AttentionLayer, marginals: tuple[Scalar, ...], weights: WeightLaws) -> FloatArray:
-    """Return several marginals of literal draws, (marginals, draws)."""
     size = max(100, min(_EMPIRICAL_DRAWS, _EMPIRICAL_ENTRIES // layer.weight_entries))
     rng = np.random.default_rng(0)
     step = max(1, 2**19 // layer.weight_entries)
@@ -251,8 +241,7 @@ def mixture_uniform(values: FloatArray, weights: FloatArray, dof: int, constant:
 def chi_square_nodes(dof: int, heads: int) -> tuple[FloatArray, FloatArray]:
     """Return quadrature points (m, heads) of independent χ²_dof/dof variables and their weights (m,).
 
-    One head: Gauss–Legendre in a power of the probability, which resolves the density's singularity at 0.
-    Several heads: fixed scrambled Sobol points.
+    One head: Gauss–Legendre in a power of the probability, to resolve the singularity at 0. Several: Sobol points.
     """
     if heads == 1:
         x, w = np.polynomial.legendre.leggauss(96)

@@ -1,6 +1,6 @@
-"""Non-Gaussian weights: checks compare the subject with literal draws instead of a law computed for Gaussian weights.
+"""Non-Gaussian weights: compare the subject with literal draws instead of a law computed for Gaussian weights.
 
-Both measurements have the same law, exactly, for any law of the weights at the same width.
+This is exact for any law of the weights.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LiteralReference(Reference):
     like : Sample
         The subject's draws, whose fields and precision the reference copies.
     blocks : mapping of str to int
-        Draws per block by property, for statistics that need several draws.
+        Draws per block, by property.
     """
 
     laws: WeightLaws = dataclasses.field(kw_only=True)
@@ -77,7 +77,6 @@ class LiteralReference(Reference):
         return kept if self.layer.rotary_base is not None else kept - {"keys"}
 
     def _draw(self) -> dict[str, FloatArray]:
-        """Return the fields of `RATIO` · `size` draws, generated in blocks to bound memory."""
         step = max(1, 2**21 // FINITE[type(self.layer)]["direct"](self.layer, self.coordinates).entries)
         total, rng = RATIO * self.size, np.random.default_rng(self.seed)
         parts = [
@@ -97,10 +96,7 @@ class LiteralReference(Reference):
 
 
 def for_any_law(check: Check) -> Check:
-    """Return a check that compares subjects with non-Gaussian weights with literal draws.
-
-    Gaussian weights, limit nulls and nulls that hold for any weights are unaffected.
-    """
+    """Return a check that compares subjects with non-Gaussian weights with literal draws where needed."""
     if check.kind != "exact" or check.any_weights:
         return check
     return dataclasses.replace(
@@ -136,12 +132,12 @@ def _excluded(check: Check, setting: Setting) -> str:
 
 
 def _holds_for_all(family: Family) -> bool:
-    """Return whether the family counts events that have probability 0 under any continuous law."""
+    """Return whether the family counts events of probability 0 under any continuous law."""
     return isinstance(family, Count) and family.null_effect == 0.0
 
 
 def _one_number(family: Family) -> bool:
-    """Return whether each draw gives one number, which can be compared directly."""
+    """Return whether each draw gives one number."""
     return isinstance(family, Uniform | TwoSample) and family.per_draw == 1
 
 
@@ -158,6 +154,5 @@ def _measure(check: Check, sample: Sample, reference: Reference) -> tuple[Any, .
 
 
 def _effects(check: Check, base: Family, reference: LiteralReference, sample: Sample) -> FloatArray:
-    """Return the effect of each nonempty block of a sample."""
     measured = (check.measure(block, reference) for block in sample.blocks(reference.blocks[check.property_name]))
     return np.array([base.effect(*data) for data in measured if all(np.sum(np.abs(part)) > 0 for part in data)])

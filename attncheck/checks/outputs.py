@@ -34,7 +34,7 @@ _GIVEN = frozenset({"outputs", "scores", "input_gram"})
 
 
 def _given_scores(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-    """Return PITs of one output per draw given scores and inputs, rotating over positions and neurons."""
+    """Return PITs of one output per draw given scores and inputs."""
     draw = np.arange(len(sample))
     position, neuron = draw % sample.layer.seq_len, (draw // sample.layer.seq_len) % sample.coordinates
     weights = sample.variance_weights[draw, position]
@@ -44,7 +44,6 @@ def _given_scores(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 
 
 def _at_width(marginal: Callable[[AttentionLayer], Scalar]) -> Callable[[Sample, Reference], tuple[FloatArray]]:
-    """Return the measure of a marginal's PITs under its exact law at the width."""
 
     def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
         values = marginal(sample.layer).values(sample)
@@ -54,13 +53,11 @@ def _at_width(marginal: Callable[[AttentionLayer], Scalar]) -> Callable[[Sample,
 
 
 def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
-    """Return the number of positive and of nonzero sums over positions."""
     sums = sample.outputs.sum(axis=1)
     return int((sums > 0).sum()), int((sums != 0).sum())
 
 
 def _zeros(sample: Sample, reference: Reference) -> tuple[int, int]:
-    """Return how many draws are 0 at every position and neuron, and the number of draws."""
     return int((sample.outputs == 0.0).all(axis=(1, 2)).sum()), len(sample)
 
 
@@ -128,7 +125,6 @@ def _limit_check(
     requires: OfLayer = ANY,
     values: Callable[[Sample], FloatArray] | None = None,
 ) -> Check:
-    """Return the check that a marginal is no further from the limit than computed for the width."""
 
     def allowance(setting: Setting) -> float:
         return limit_distance(setting.layer, marginal(setting.layer), setting.weights)
@@ -176,7 +172,6 @@ def score_checks(entries: Iterable[tuple[int, int, int]]) -> tuple[Check, ...]:
 
 
 def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
-    """Return the checks of one entry against its law at the width and against the limit."""
     name = "score_" + "_".join(str(number + 1) for number in entry)
     marginal, needs = Scalar(entry=entry), frozenset({"score entries"})
 

@@ -56,7 +56,7 @@ def pairings(count: int) -> NDArray[np.int64]:
 
 
 def _tournament(count: int) -> list[NDArray[np.int64]]:
-    """Return rounds that contain every pair once; if the number is odd, one rests in each round."""
+    """Return rounds that contain every pair once."""
     even = count + count % 2
     circle = np.arange(1, even)
     rounds = []
@@ -69,7 +69,7 @@ def _tournament(count: int) -> list[NDArray[np.int64]]:
 
 @functools.lru_cache(maxsize=64)
 def _partners(count: int) -> NDArray[np.int64]:
-    """Return the partner of each element in each round, (rounds, count); itself if it has none."""
+    """Return the partner of each element in each round, (rounds, count), or itself."""
     rounds = pairings(count)
     partner = np.tile(np.arange(count), (len(rounds), 1))
     np.put_along_axis(partner, rounds[:, :, 0], rounds[:, :, 1], axis=1)
@@ -79,7 +79,7 @@ def _partners(count: int) -> NDArray[np.int64]:
 def centred(weight: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
     """Return a weight less its mean over the draws in which it is seen, entrywise; 0 where it is not seen.
 
-    A wrong scale changes the means of noise and weight. Centring the weight removes this, so that only dependence shows.
+    A wrong scale changes the means of noise and weight. Against a centred weight, only dependence shows.
 
     Examples
     --------
@@ -91,10 +91,9 @@ def centred(weight: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
 
 
 def rotating_pairs(residual: Residual, axis: int) -> tuple[FloatArray, FloatArray]:
-    """Return noise and weight from disjoint pairs along an axis, where both are kept, rotating from draw to draw.
+    """Return noise and centred weight from disjoint pairs along an axis, rotating from draw to draw.
 
-    No value is noise in one pair and weight in another, so the noise is independent N(0, 1) given the weight. The weight
-    is centred (see `centred`) over the draws in which it is paired with the same noise.
+    No value is noise in one pair and weight in another, so the noise is i.i.d. N(0, 1) given the weight.
     """
     values, kept = np.moveaxis(residual.values, axis, 1), np.moveaxis(residual.kept, axis, 1)
     rounds = _partners(values.shape[1])

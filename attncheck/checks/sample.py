@@ -206,7 +206,7 @@ class Sample:
     def whitened_scores(self) -> Residual:
         """N with P = σ_Q F N Bᵀ: i.i.d. N(0, 1) given inputs and keys, (draws, heads, s, s).
 
-        Only visible entries of N are kept if masked scores are not exposed. Rotary layers use ``attncheck.checks.turned``.
+        Only visible entries are kept if masked scores are hidden. Rotary layers use ``attncheck.checks.turned``.
         """
         if self.layer.rotary_base is not None:
             return self._turned[0]
@@ -227,7 +227,6 @@ class Sample:
         return whiten_turned(self.layer, scores, gram, keys, seen, self.rounding)
 
     def _whiten_scores(self, matrices: FloatArray) -> Residual:
-        """Whiten matrices like scores; only visible entries if masked scores are not exposed."""
         seen = visible(self.layer) if self._hidden else np.True_
         left, right = self._row_whitener, self._column_whitener
         values = left.inverse_root.swapaxes(-1, -2) @ np.where(seen, matrices, 0.0) @ right.inverse_root
@@ -351,7 +350,6 @@ class Sample:
 
 
 def _as_array(name: str, value: Any) -> FloatArray:
-    """Return a float64 copy of an array."""
     if np.ma.is_masked(value):
         refuse(f"subject[{name!r}]", "...", "is an array with masked entries", "return a plain array of numbers")
     try:
@@ -396,7 +394,6 @@ def _filled(layer: AttentionLayer, scores: FloatArray, hidden: NDArray[np.bool_]
 
 
 def _check_gram(name: str, grams: FloatArray) -> None:
-    """Reject matrices that differ from a Gram matrix by more than rounding."""
     diagonal = np.diagonal(grams, axis1=-2, axis2=-1)
     rounding = _ROUNDING * np.abs(diagonal).max(axis=-1)[..., None, None]
     if (diagonal < 0.0).any():

@@ -80,7 +80,6 @@ def _heads_energy(sample: Sample, reference: Reference) -> tuple[FloatArray, Flo
 
 
 def _copies(field: str) -> Callable[[Sample, Reference], tuple[int, int]]:
-    """Return the measure that counts draws with bitwise equal Gram matrices in two groups of heads."""
 
     def count(sample: Sample, reference: Reference) -> tuple[int, int]:
         grams = sample.need(field)[:, :: sample.layer.group_size]
@@ -112,7 +111,6 @@ def copies(name: str, field: str, what: str) -> Check:
 
 
 def _sizes(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Return log sizes of the scores whitened by the inputs alone, one per group of heads."""
     layer, residual = sample.layer, sample.input_whitened_scores
     rank = Setting(layer, sample.exposed).input_rank
     # Scores of inputs of lower rank, e.g. after relu, have a different law.
@@ -123,7 +121,7 @@ def _sizes(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray
 
 
 def same_in_groups(grams: FloatArray, layer: AttentionLayer) -> tuple[int, int]:
-    """Return how many draws have Gram matrices that differ within a group of heads, and the number of draws."""
+    """Return how many draws have Gram matrices that differ within a group of heads."""
     grouped = grams.reshape(len(grams), layer.kv_heads, layer.group_size, -1)
     spread = np.abs(grouped - grouped[:, :, :1]).max(axis=(1, 2, 3))
     return int((spread > 1e-3 * np.abs(grouped).max(axis=(1, 2, 3))).sum()), len(grams)

@@ -42,7 +42,7 @@ def axes_of(matrices: FloatArray, kept: BoolArray) -> tuple[FloatArray, FloatArr
     Returns
     -------
     tuple of ndarray
-        Shapes (..., s), (..., s, s), with a vector in each column, and (..., s). Vectors of dropped positions come last.
+        Shapes (..., s), (..., s, s), with vectors in columns, and (..., s); dropped positions come last.
     """
     size = matrices.shape[-1]
     bound = _BEYOND * np.maximum(np.abs(matrices).sum(axis=-1).max(axis=-1), 1.0)
@@ -61,8 +61,7 @@ def _groups_sizes(energies: Pair, layer: AttentionLayer) -> FloatArray:
 def _output_with(sizes: Callable[[Sample], FloatArray]) -> Callable[[Sample, Reference], Pair]:
     """Return the measure of output sizes along the axes of Σ_h w_h W_h W_hᵀ, w_h the size of another matrix of head h.
 
-    W_h W_hᵀ is head h's part of the whitened outputs, which stay independent standard normals along these axes. The
-    eigenvalues give the sizes of the heads' other matrices there.
+    Along these axes outputs stay independent normals; the eigenvalues measure the heads' other matrices there.
     """
 
     def pair(sample: Sample, reference: Reference) -> Pair:
@@ -110,8 +109,8 @@ def _block_rank(setting: Setting) -> int:
 def _pairs(sample: Sample, reference: Reference) -> Pair:
     """Return sizes of one head's scores along the axes of another's, and those axes' lengths; one column per pair.
 
-    N_a and N_b are independent with i.i.d. N(0, 1) entries. With N_b N_bᵀ = U Λ Uᵀ, so are the rows of Uᵀ N_a given N_b,
-    and their squares are χ². Their sum weighted by Λ is tr(N_a N_aᵀ N_b N_bᵀ), which reveals a shared W_Q.
+    For i.i.d. N(0, 1) entries and N_b N_bᵀ = U Λ Uᵀ, Uᵀ N_a is i.i.d. N(0, 1) given N_b. Its squares weighted by Λ add up
+    to tr(N_a N_aᵀ N_b N_bᵀ), which reveals a shared W_Q.
     """
     block = _block(sample)
     rows, columns = np.asarray(block.kept.any(axis=-1)), block.kept.any(axis=-2).sum(axis=-1)
@@ -133,7 +132,6 @@ def _output_tie(
     sizes: Callable[[Sample], FloatArray],
     requires: OfLayer = ANY,
 ) -> Check:
-    """Return the check that W_O of a head is not another matrix of it."""
     return Check(
         name=f"independence.output_{name}_by_head",
         claim="independence",

@@ -268,5 +268,4 @@ def render() -> str:
 
 
 def _plain(text: str) -> str:
-    """Escape stars and bars for Markdown."""
     return text.replace("*", "\\*").replace("|", "\\|")

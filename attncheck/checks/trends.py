@@ -18,7 +18,6 @@ FloatArray = NDArray[np.float64]
 
 
 def _mean_square(residual: Residual) -> FloatArray:
-    """Return the mean square of the whitened numbers of each draw; 0 if there are none."""
     squares, dof = residual.squares()
     return squares / np.maximum(dof, 1.0)
 
@@ -26,7 +25,6 @@ def _mean_square(residual: Residual) -> FloatArray:
 def _trend(
     name: str, what: str, needs: frozenset[str], alternative: Alternative, sizes: Callable[[Sample], FloatArray]
 ) -> Check:
-    """Return the check that one size per draw has no trend, which holds for any exchangeable draws."""
 
     def measure(sample: Sample, reference: Reference) -> tuple[FloatArray, NDArray[np.int64]]:
         return sizes(sample), np.array([len(sample)])

@@ -80,7 +80,7 @@ class Spectrum(Whitener):
 
 
 def precision(array: FloatArray) -> float:
-    """Return the rounding unit of an array: float32's if every value is a float32, else float64's."""
+    """Return the rounding unit: of float32 if every value is a float32, else of float64."""
     # One draw in double precision suffices.
     single = _single(array[:1]) and _single(array)
     return float(np.finfo(np.float32 if single else np.float64).eps)
@@ -108,8 +108,7 @@ def spectrum(gram: FloatArray, eps: float) -> Spectrum:
 def triangular(gram: FloatArray, eps: float) -> Whitener:
     """Return upper triangular inverse roots of Gram matrices (..., s, s), by Gram–Schmidt over the positions.
 
-    With rounding unit eps, a position is dropped if its residual is below eps^0.6 of the terms that cancel in it; kept ones
-    have relative errors below eps^0.4.
+    A position is dropped if its residual is below eps^0.6 of the terms that cancel in it; errors are as in `spectrum`.
     """
     size = gram.shape[-1]
     lengths = np.sqrt(np.maximum(np.diagonal(gram, axis1=-2, axis2=-1), 0.0))
@@ -128,8 +127,7 @@ def triangular(gram: FloatArray, eps: float) -> Whitener:
 def gram_factor(gram: FloatArray, eps: float) -> FloatArray:
     """Return F with gram = F Fᵀ for Gram matrices (..., s, s), dropping only rounding errors.
 
-    Correlations have errors eps whatever the lengths are. `spectrum` drops more, which would matter because sums of rows
-    may cancel or leave a short row alone.
+    Correlations have errors eps whatever the lengths. `spectrum` drops more, which matters where sums of rows cancel.
     """
     lengths = np.sqrt(np.maximum(np.diagonal(gram, axis1=-2, axis2=-1), 0.0))[..., None]
     unit = np.where(lengths > 0, lengths, 1.0)
@@ -142,8 +140,8 @@ def gram_factor(gram: FloatArray, eps: float) -> FloatArray:
 def factor_whitener(factor: FloatArray, scale: FloatArray, eps: float) -> Whitener:
     """Return the inverse root of factor factorᵀ, on the range of the factor.
 
-    It uses singular vectors of `factor`, because forming factor factorᵀ would square its condition number. Directions
-    are dropped if short relative to the longest, or to eps^0.3 times the terms that cancel in them.
+    It uses the SVD of `factor`, because factor factorᵀ would square the condition number. Directions short relative to
+    the longest, or to eps^0.3 times the terms that cancel in them, are dropped.
 
     Parameters
     ----------
@@ -166,8 +164,8 @@ def factor_whitener(factor: FloatArray, scale: FloatArray, eps: float) -> Whiten
 def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int, rounding: FloatArray) -> Residual:
     """Return the Bartlett factor of Wishart_r(dof, I) matrices as independent standard normals.
 
-    The squared diagonal is χ² with dof - i + 1 degrees of freedom (i from 1) and becomes a normal score;
-    entries below the diagonal are N(0, 1).
+    The squared diagonal, χ² with dof - i + 1 degrees of freedom (i from 1), becomes a normal score; entries below are
+    N(0, 1).
 
     Parameters
     ----------
@@ -178,8 +176,7 @@ def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int, rounding: 
     dof : int
         ν.
     rounding : ndarray, shape (draws,)
-        Absolute rounding errors of entries over ν. Factors are kept only if these are small; they also bound squared
-        diagonals from below.
+        Absolute rounding errors of entries over ν. Factors with large errors are dropped.
 
     Returns
     -------
@@ -203,7 +200,6 @@ def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int, rounding: 
 
 
 def _factor(wishart: FloatArray, dof: int, rounding: FloatArray) -> tuple[FloatArray, BoolArray]:
-    """Return normal scores of the factor of (draws, r, r) matrices of rank min(r, dof), and a mask of them."""
     rank = wishart.shape[-1]
     columns = min(rank, dof)
     factor = _semi_cholesky(wishart, columns, dof * rounding)
@@ -214,10 +210,7 @@ def _factor(wishart: FloatArray, dof: int, rounding: FloatArray) -> tuple[FloatA
 
 
 def _semi_cholesky(matrices: FloatArray, columns: int, rounding: FloatArray) -> FloatArray:
-    """Return the first `columns` columns of the Cholesky factors of (draws, r, r), others 0.
-
-    Unlike LAPACK's, it stops at a given rank and accepts indefinite matrices: pivots are at least `rounding`.
-    """
+    """Return the first columns of Cholesky factors, with pivots of at least `rounding`, unlike LAPACK."""
     factor = np.zeros_like(matrices)
     for j in range(columns):
         column = matrices[:, j:, j] - (factor[:, j:, :j] @ factor[:, j, :j, None])[..., 0]
@@ -228,7 +221,7 @@ def _semi_cholesky(matrices: FloatArray, columns: int, rounding: FloatArray) -> 
 
 
 def chi_square_scores(dof: FloatArray | NDArray[np.int64] | int, squares: FloatArray) -> FloatArray:
-    """Return Φ^{-1}(F(x)), F the cdf of χ²_dof, computed from the smaller tail to keep precision."""
+    """Return Φ^{-1}(F(x)), F the cdf of χ²_dof, computed from the smaller tail."""
     below = np.asarray(special.chdtr(dof, squares))
     # Skip the upper tail where the lower one is smaller.
     above = special.chdtrc(dof, squares, out=np.ones_like(below), where=~(below < _PLAINLY))

@@ -1,4 +1,4 @@
-"""Corollary 2, Example 1: results and scores of a program have their joint law, at a width."""
+"""Corollary 2, Example 1: the joint law of results and scores of a program at a width."""
 
 from __future__ import annotations
 
