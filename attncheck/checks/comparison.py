@@ -29,6 +29,7 @@ _DISTANCE_DRAWS = 10_000
 
 
 def _sides(functional: Functional) -> frozenset[str]:
+    """Return which of inputs, scores and outputs it uses."""
     names = {"masked scores": "scores", "input_gram": "inputs"}
     return frozenset(names.get(need, need) for need in functional.needs)
 
@@ -54,6 +55,7 @@ _HINTS = {
 
 
 def _also(functional: Functional, setting: Setting) -> str:
+    """Return what may be wrong with the inputs, if relevant."""
     seen = bool(setting.exposed & {"inputs", "input_gram"})
     return positions(setting) if "inputs" in _sides(functional) or not seen else ""
 

@@ -61,6 +61,7 @@ def _sizes(sample: Sample, reference: Reference) -> tuple[int, int]:
 
 
 def _marks_of(field: str) -> Callable[[Sample, Reference], tuple[NDArray[np.uint64]]]:
+    """Return the measure that hashes one field, ignoring masked scores."""
 
     def measure(sample: Sample, reference: Reference) -> tuple[NDArray[np.uint64]]:
         values = sample.need(field)
@@ -137,6 +138,7 @@ def _weights_apart(
     heads: Callable[[Setting], int],
     requires: OfLayer = ANY,
 ) -> Check:
+    """Return the check that neighbouring draws have different matrices."""
     return Check(
         name=f"draws.{name}",
         claim="draws",
@@ -155,6 +157,7 @@ def _weights_apart(
 
 
 def _calls(sample: Sample, reference: Reference) -> tuple[FloatArray, NDArray[np.int64]]:
+    """Return the sizes of one call's draws, and their number."""
     return (sample.outputs**2).sum(axis=(1, 2)), np.array([len(sample)])
 
 

@@ -73,8 +73,8 @@ class Arrays(Protocol):
 class Functional:
     """A number per draw, the arrays it needs and the layers it requires.
 
-    `neurons` is the minimum number of returned neurons, `unit` the scale of rounding errors (1 for logarithms; 0: its own
-    size). With `of_weights`, attention weights can replace scores.
+    `neurons` is the minimum number of returned neurons, `unit` the scale of rounding errors (1 for logarithms; 0 for its
+    own size). With `of_weights`, attention weights can replace scores.
     """
 
     name: str
@@ -104,6 +104,7 @@ def _weights(layer: AttentionLayer, arrays: Arrays, heads: slice = slice(None)) 
 
 
 def _inputs(arrays: Arrays) -> FloatArray:
+    """Return the inputs of the neurons of `two_neurons`."""
     assert arrays.inputs is not None
     return neighbours(arrays.inputs, 2)
 
@@ -137,6 +138,7 @@ def _score_energy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 
 
 def _row_entropy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
+    """Return the entropy of the first head's last row."""
     weights = _weights(layer, arrays, slice(1))[:, 0, -1]
     return np.asarray(special.entr(weights).sum(axis=-1))
 

@@ -39,6 +39,7 @@ def _log(values: FloatArray) -> FloatArray:
 
 
 def _energy(values: FloatArray) -> FloatArray:
+    """Return the sum of squares per draw."""
     return np.asarray((values**2).sum(axis=tuple(range(1, values.ndim))))
 
 
@@ -53,6 +54,7 @@ def _trace(sample: Sample) -> FloatArray:
 
 
 def _output_scores(sample: Sample, reference: Reference) -> Pair:
+    """Pair each residual entry with a score."""
     residual = sample.output_residual
     scores = sample.told_scores[:, 0, -1]
     weight = np.broadcast_to(scores[:, :, None], residual.values.shape)
@@ -77,6 +79,7 @@ def _output_gram(sample: Sample, reference: Reference) -> Pair:
 
 
 def _score_inputs(sample: Sample, reference: Reference) -> Pair:
+    """Pair each whitened score with an input of its row."""
     residual = sample.whitened_scores
     weight = np.broadcast_to(sample.need("inputs")[:, None, :, :1], residual.values.shape)
     return residual.flat(), weight[residual.kept]
@@ -123,6 +126,7 @@ def _tie(
     claim: str = "independence",
     requires: OfLayer = ANY,
 ) -> Check:
+    """Return the check that a residual is uncorrelated with a variable."""
     noise, other = between
     return Check(
         name=f"independence.{name}",

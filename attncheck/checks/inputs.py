@@ -55,6 +55,7 @@ _ONE_LENGTH = (
 
 
 def _reaching(layer: AttentionLayer) -> bool:
+    """Return whether the activation preserves inputs beyond 4 standard deviations."""
     if layer.activation == "clip":
         return layer.clip > _FAR * layer.inputs.hidden_std
     return layer.activation not in ("tanh", "erf") or 1.0 - _far_value(layer) >= 1e-4

@@ -93,6 +93,7 @@ def marginal_law(layer: AttentionLayer, marginal: Scalar, method: _Method = "col
 
 
 def _drawn_with(layer: AttentionLayer, marginal: Scalar, method: _Method) -> tuple[Scalar, ...]:
+    """Return the marginals computed from the same draws."""
     if marginal not in usual(layer):
         return (marginal,)
     return tuple(each for each in usual(layer) if method == "collapsed" or each.direction)
@@ -100,6 +101,7 @@ def _drawn_with(layer: AttentionLayer, marginal: Scalar, method: _Method) -> tup
 
 @functools.lru_cache(maxsize=256)
 def _laws(layer: AttentionLayer, marginals: tuple[Scalar, ...], method: _Method) -> tuple[MarginalLaw, ...]:
+    """Return laws from as many draws as the least accurate needs."""
     most = affordable_draws(layer, _MOST_DRAWS, method)
     size = min(first_draws(layer, method), most)
     blocks: list[FloatArray] = []
@@ -146,6 +148,7 @@ def affordable_draws(layer: AttentionLayer, most: int, method: _Method = "collap
 
 
 def _law(variances: FloatArray) -> MarginalLaw:
+    """Return the law with these conditional variances."""
     mixture = condense(variances, np.ones(len(variances)))
     return MarginalLaw(mixture, _error(mixture, len(variances)), len(variances))
 
@@ -206,6 +209,7 @@ def _empirical_distance(layer: AttentionLayer, marginal: Scalar, weights: Weight
 
 @functools.lru_cache(maxsize=8)
 def _literal_values(layer: AttentionLayer, marginals: tuple[Scalar, ...], weights: WeightLaws) -> FloatArray:
+    """Return several marginals of literal draws, (marginals, draws)."""
     size = max(100, min(_EMPIRICAL_DRAWS, _EMPIRICAL_ENTRIES // layer.weight_entries))
     rng = np.random.default_rng(0)
     step = max(1, 2**19 // layer.weight_entries)

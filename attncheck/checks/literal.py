@@ -77,6 +77,7 @@ class LiteralReference(Reference):
         return kept if self.layer.rotary_base is not None else kept - {"keys"}
 
     def _draw(self) -> dict[str, FloatArray]:
+        """Draw in blocks to bound memory."""
         step = max(1, 2**21 // FINITE[type(self.layer)]["direct"](self.layer, self.coordinates).entries)
         total, rng = RATIO * self.size, np.random.default_rng(self.seed)
         parts = [
@@ -154,5 +155,6 @@ def _measure(check: Check, sample: Sample, reference: Reference) -> tuple[Any, .
 
 
 def _effects(check: Check, base: Family, reference: LiteralReference, sample: Sample) -> FloatArray:
+    """Return the effect of each nonempty block."""
     measured = (check.measure(block, reference) for block in sample.blocks(reference.blocks[check.property_name]))
     return np.array([base.effect(*data) for data in measured if all(np.sum(np.abs(part)) > 0 for part in data)])

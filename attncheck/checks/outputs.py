@@ -44,6 +44,7 @@ def _given_scores(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 
 
 def _at_width(marginal: Callable[[AttentionLayer], Scalar]) -> Callable[[Sample, Reference], tuple[FloatArray]]:
+    """Return the measure of a marginal's PITs at the width."""
 
     def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
         values = marginal(sample.layer).values(sample)
@@ -53,11 +54,13 @@ def _at_width(marginal: Callable[[AttentionLayer], Scalar]) -> Callable[[Sample,
 
 
 def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
+    """Return the numbers of positive and of nonzero sums over positions."""
     sums = sample.outputs.sum(axis=1)
     return int((sums > 0).sum()), int((sums != 0).sum())
 
 
 def _zeros(sample: Sample, reference: Reference) -> tuple[int, int]:
+    """Return how many draws are 0 everywhere."""
     return int((sample.outputs == 0.0).all(axis=(1, 2)).sum()), len(sample)
 
 
@@ -125,6 +128,7 @@ def _limit_check(
     requires: OfLayer = ANY,
     values: Callable[[Sample], FloatArray] | None = None,
 ) -> Check:
+    """Return the check of a marginal against its limit."""
 
     def allowance(setting: Setting) -> float:
         return limit_distance(setting.layer, marginal(setting.layer), setting.weights)
@@ -172,6 +176,7 @@ def score_checks(entries: Iterable[tuple[int, int, int]]) -> tuple[Check, ...]:
 
 
 def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
+    """Return the checks of one entry, at the width and in the limit."""
     name = "score_" + "_".join(str(number + 1) for number in entry)
     marginal, needs = Scalar(entry=entry), frozenset({"score entries"})
 

@@ -227,6 +227,7 @@ class Sample:
         return whiten_turned(self.layer, scores, gram, keys, seen, self.rounding)
 
     def _whiten_scores(self, matrices: FloatArray) -> Residual:
+        """Whiten matrices like scores."""
         seen = visible(self.layer) if self._hidden else np.True_
         left, right = self._row_whitener, self._column_whitener
         values = left.inverse_root.swapaxes(-1, -2) @ np.where(seen, matrices, 0.0) @ right.inverse_root
@@ -350,6 +351,7 @@ class Sample:
 
 
 def _as_array(name: str, value: Any) -> FloatArray:
+    """Return a float64 copy."""
     if np.ma.is_masked(value):
         refuse(f"subject[{name!r}]", "...", "is an array with masked entries", "return a plain array of numbers")
     try:
@@ -394,6 +396,7 @@ def _filled(layer: AttentionLayer, scores: FloatArray, hidden: NDArray[np.bool_]
 
 
 def _check_gram(name: str, grams: FloatArray) -> None:
+    """Reject matrices that are not Gram matrices up to rounding."""
     diagonal = np.diagonal(grams, axis1=-2, axis2=-1)
     rounding = _ROUNDING * np.abs(diagonal).max(axis=-1)[..., None, None]
     if (diagonal < 0.0).any():

@@ -80,6 +80,7 @@ def _heads_energy(sample: Sample, reference: Reference) -> tuple[FloatArray, Flo
 
 
 def _copies(field: str) -> Callable[[Sample, Reference], tuple[int, int]]:
+    """Count draws with bitwise equal Gram matrices in two groups of heads."""
 
     def count(sample: Sample, reference: Reference) -> tuple[int, int]:
         grams = sample.need(field)[:, :: sample.layer.group_size]
@@ -111,6 +112,7 @@ def copies(name: str, field: str, what: str) -> Check:
 
 
 def _sizes(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
+    """Return log sizes of scores whitened by the inputs, per group of heads."""
     layer, residual = sample.layer, sample.input_whitened_scores
     rank = Setting(layer, sample.exposed).input_rank
     # Scores of inputs of lower rank, e.g. after relu, have a different law.

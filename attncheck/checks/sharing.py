@@ -109,8 +109,8 @@ def _block_rank(setting: Setting) -> int:
 def _pairs(sample: Sample, reference: Reference) -> Pair:
     """Return sizes of one head's scores along the axes of another's, and those axes' lengths; one column per pair.
 
-    For i.i.d. N(0, 1) entries and N_b N_bᵀ = U Λ Uᵀ, Uᵀ N_a is i.i.d. N(0, 1) given N_b. Its squares weighted by Λ add up
-    to tr(N_a N_aᵀ N_b N_bᵀ), which reveals a shared W_Q.
+    With N_b N_bᵀ = U Λ Uᵀ, Uᵀ N_a is i.i.d. N(0, 1) given N_b. Its squares weighted by Λ add up to
+    tr(N_a N_aᵀ N_b N_bᵀ), which reveals a shared W_Q.
     """
     block = _block(sample)
     rows, columns = np.asarray(block.kept.any(axis=-1)), block.kept.any(axis=-2).sum(axis=-1)
@@ -132,6 +132,7 @@ def _output_tie(
     sizes: Callable[[Sample], FloatArray],
     requires: OfLayer = ANY,
 ) -> Check:
+    """Return the check that W_O of a head is not another matrix of it."""
     return Check(
         name=f"independence.output_{name}_by_head",
         claim="independence",

@@ -268,4 +268,5 @@ def render() -> str:
 
 
 def _plain(text: str) -> str:
+    """Escape stars and bars for Markdown."""
     return text.replace("*", "\\*").replace("|", "\\|")

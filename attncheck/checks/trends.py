@@ -18,6 +18,7 @@ FloatArray = NDArray[np.float64]
 
 
 def _mean_square(residual: Residual) -> FloatArray:
+    """Return the mean square of each draw's whitened numbers."""
     squares, dof = residual.squares()
     return squares / np.maximum(dof, 1.0)
 
@@ -25,6 +26,7 @@ def _mean_square(residual: Residual) -> FloatArray:
 def _trend(
     name: str, what: str, needs: frozenset[str], alternative: Alternative, sizes: Callable[[Sample], FloatArray]
 ) -> Check:
+    """Return the check that one size per draw has no trend."""
 
     def measure(sample: Sample, reference: Reference) -> tuple[FloatArray, NDArray[np.int64]]:
         return sizes(sample), np.array([len(sample)])

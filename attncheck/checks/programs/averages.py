@@ -110,8 +110,7 @@ def _direction(program: Program) -> tuple[tuple[float, ...], float]:
 def score_distance(case: ProgramCase) -> tuple[float, float]:
     """Return the distance of projected scores from their Gaussian limit at the largest width, and its error.
 
-    Given the vectors and one side of each score they are normal, so their law is a mean of normal laws over draws of the
-    conditional variance, by the matrix-free method.
+    They are conditionally normal, so their law is a mean of normal laws over draws of the conditional variance.
 
     Returns
     -------
