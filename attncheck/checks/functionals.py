@@ -73,8 +73,8 @@ class Arrays(Protocol):
 class Functional:
     """A number per draw, the arrays it needs and the layers it requires.
 
-    `neurons` is the minimum number of returned neurons, `unit` the scale of rounding errors (1 for logarithms; 0 for its
-    own size). With `of_weights`, attention weights can replace scores.
+    `neurons` is the minimum number of returned neurons, `unit` the scale of rounding errors (1 for logarithms, 0 for
+    its own size). With `of_weights`, attention weights can replace scores.
     """
 
     name: str
