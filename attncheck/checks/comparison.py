@@ -45,8 +45,10 @@ _HINTS = {
     frozenset({"scores"}): "W_Q, W_K, the score scaling or the inputs of the scores differ from the declared ones",
     frozenset({"outputs"}): "a weight, the attention map, the mask or H^{-1/2} differs from the declared one",
     _INPUTS_AND_GRAM: "inputs and input_gram are not of the same draws, or not of the same positions",
-    frozenset({"inputs", "scores"}): "the scores do not go with these inputs: W_Q, W_K, the scaling, or other inputs",
-    frozenset({"inputs", "outputs"}): "the outputs do not go with these inputs, or have another law",
+    frozenset(
+        {"inputs", "scores"}
+    ): "the scores do not belong to these inputs: W_Q, W_K, the scaling or the inputs are wrong",
+    frozenset({"inputs", "outputs"}): "the outputs do not belong to these inputs, or have the wrong law",
     frozenset({"scores", "outputs"}): (
         "the outputs do not follow from these scores: the attention map, its temperature, axis or mask, W_V, W_O or "
         "H^{-1/2}"
@@ -81,7 +83,7 @@ def _exactness(functional: Functional) -> Check:
         claim=_claim(functional),
         kind="exact",
         needs=functional.needs | {"outputs"},
-        null=f"{functional.text} has the law of the exact reading at the same width",
+        null=f"{functional.text} has the law given by the exact method at the same width",
         alternative=_DISTANT,
         reads=f"Kolmogorov distance of {functional.text} from the exact law:",
         family=lambda setting: TwoSample(RATIO, unit=functional.unit),
@@ -127,7 +129,7 @@ CHECKS = (
         claim="non_gaussianity",
         kind="exact",
         needs=frozenset({"outputs"}),
-        null="log Σ y² has the law of the exact reading, which is not that of the Gaussian of the same covariance",
+        null="log Σ y² has the exact law at the width, not that of a Gaussian of the same covariance",
         alternative=Alternative(
             "the Gaussian of the same covariance in place of the hierarchical law",
             lambda setting: gaussian_distance(setting.layer, min(setting.coordinates, NEURONS)),

@@ -151,7 +151,7 @@ def _weights_apart(
         draws_per_unit=3,
         measure=_next_to(energies),
         calls=_FEW_CALLS,
-        hint=f"a draw takes over {matrix} from the one before it, or a whole call has one: each draw needs its own",
+        hint=f"neighbouring draws, or all draws of a call, share {matrix}; each draw needs its own",
         requires=requires,
     )
 

@@ -61,17 +61,22 @@ def with_scores(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str
         return given
     weights, seen = given["attention"], visible(layer)
     remedy = f"return the weights of attention_map={layer.attention_map!r} and mask={layer.mask!r}, before any dropout"
-    _refuse_unless(not (weights[..., ~seen] != 0.0).any(), weights, "is not 0 where the mask hides", remedy)
+    _refuse_unless(not (weights[..., ~seen] != 0.0).any(), weights, "is not 0 behind the mask", remedy)
     if "scores" in given:
         off = np.abs(attention_weights(layer, given["scores"]) - weights).max()
         close = off <= _ROUNDING * max(1.0, float(np.abs(weights).max()))
-        _refuse_unless(bool(close), off, "is so far from what the map makes of the scores that come with it", remedy)
+        _refuse_unless(
+            bool(close), off, "is the largest difference from the weights computed from the given scores", remedy
+        )
         return {name: value for name, value in given.items() if name != "attention"}
     if layer.attention_map in ("linear", "sigmoid"):
         scores = weights
         if layer.attention_map == "sigmoid":
             _refuse_unless(
-                bool(((weights[..., seen] > 0) & (weights[..., seen] < 1)).all()), weights, "is beyond 0 and 1", remedy
+                bool(((weights[..., seen] > 0) & (weights[..., seen] < 1)).all()),
+                weights,
+                "contains values outside (0, 1)",
+                remedy,
             )
             with np.errstate(divide="ignore"):
                 scores = np.log(weights) - np.log1p(-weights) + np.log(layer.seq_len)
@@ -80,7 +85,7 @@ def with_scores(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str
     _refuse_unless(not (weights < 0.0).any(), float(weights.min()), "is below 0", remedy)
     if layer.attention_map == "softmax":
         off = np.abs(weights.sum(axis=-1) - 1.0).max()
-        _refuse_unless(bool(off <= _ROUNDING), off, "is what rows are off that should add up to 1", remedy)
+        _refuse_unless(bool(off <= _ROUNDING), off, "is the largest error of row sums, which must be 1", remedy)
     return given
 
 
@@ -92,7 +97,7 @@ def with_keys(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str, 
     gram = keys @ keys.swapaxes(-1, -2) / layer.head_width
     told = given.get("key_gram", gram)
     if np.abs(told - gram).max() > _ROUNDING * np.abs(gram).max():
-        refuse("subject['key_gram']", "...", "is not K Kᵀ/ν of the keys that come with it", "return keys alone")
+        refuse("subject['key_gram']", "...", "differs from K Kᵀ/ν of the given keys", "return keys alone")
     kept = {name: value for name, value in given.items() if name != "keys" or layer.rotary_base is not None}
     return {**kept, "key_gram": told}
 

@@ -44,7 +44,7 @@ class StatementRow:
 _ODD_CYCLE = (
     "Programs in which no side of the scores can be given, those whose score matrices form an odd cycle and those "
     "whose score inputs depend on a score matrix, are left out of the whitening, and only compared with the "
-    "matrix-free reading."
+    "matrix-free method."
 )
 
 #: Statements in the order of the paper, its open problem and extensions last.
@@ -139,7 +139,7 @@ STATEMENTS: tuple[StatementRow, ...] = (
             "test_regimes.py",
             "test_weights.py",
         ),
-        "Exact at finite width: results and scores of programs have the joint law of the matrix-free reading, layers "
+        "Exact at finite width: results and scores of programs have the joint law of the matrix-free method, layers "
         "that of the collapsed one, values have Wishart Gram matrices, draws are independent. In the limit, for "
         "layers: the law of an output, of a projection and of a score is no further from the limit than computed for "
         "its width, a distance that falls as 1/n. So it does in every regime, where the neighbouring prediction is "

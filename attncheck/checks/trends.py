@@ -37,12 +37,12 @@ def _trend(
         kind="exact",
         any_weights=True,
         needs=frozenset({"outputs"}) | needs,
-        null=f"sizes of {what} have no trend over the draws of a call",
+        null=f"sizes of {what} have no trend within a call",
         alternative=alternative,
         reads=f"correlation of the ranks of the sizes of {what} with the place in the call:",
         family=lambda setting: Trend(),
         measure=measure,
-        hint=f"{what} grow or shrink from the first draw of a call to its last: something is carried from draw to draw",
+        hint=f"{what} grow or shrink within a call: state carries over between draws",
     )
 
 
