@@ -220,15 +220,7 @@ def _literal_values(layer: AttentionLayer, marginals: tuple[Scalar, ...], weight
 def mixture_uniform(values: FloatArray, weights: FloatArray, dof: int, constant: float = 0.0) -> FloatArray:
     """Return P(√(constant + Σ_h weight_h χ²_h) N ≤ value), χ²_h independent χ²_dof/dof: uniform under the null.
 
-    Parameters
-    ----------
-    values : ndarray, shape (draws,)
-    weights : ndarray, shape (draws, heads)
-        Non-negative, with at least one positive per draw.
-    dof : int
-        ν.
-    constant : float
-        A fixed variance.
+    Values (draws,); weights (draws, heads) non-negative, at least one positive per draw.
     """
     nodes, node_weights = chi_square_nodes(dof, weights.shape[1])
     result = np.empty(len(values))

@@ -35,16 +35,9 @@ _SINGLE = float(np.finfo(np.float32).eps)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LiteralReference(Reference):
-    """`RATIO` times as many literal draws, reduced to the fields that the subject exposes.
+    """`RATIO` times as many literal draws, with weights of law `laws`, reduced to the fields and precision of `like`.
 
-    Attributes
-    ----------
-    laws : WeightLaws
-        Laws of the matrix entries.
-    like : Sample
-        The subject's draws, whose fields and precision the reference copies.
-    blocks : mapping of str to int
-        Draws per block, by property.
+    `blocks` gives the draws per block, by property.
     """
 
     laws: WeightLaws = dataclasses.field(kw_only=True)

@@ -25,17 +25,8 @@ _SIZES_KEY = 2**31
 class Reference:
     """`RATIO` times as many draws by the collapsed method, kept only as functionals.
 
-    Attributes
-    ----------
-    layer : AttentionLayer
-    size : int
-        Draws of the subject's sample.
-    coordinates : int
-        Neurons that the subject returns.
-    seed : numpy.random.SeedSequence
-        Stream independent of the subject's and of every other look.
-    wanted : frozenset of str, optional
-        Functionals to compute; all if None. This does not affect the draws.
+    The stream `seed` is independent of the subject's and of other looks. Only functionals in `wanted` are computed (all
+    if None); the draws do not depend on it.
     """
 
     layer: AttentionLayer
@@ -61,16 +52,9 @@ class Reference:
         return {name: np.concatenate(values) for name, values in parts.items()}
 
     def score_sizes(self, rank: int) -> FloatArray:
-        """Return log Σ (N Tᵀ)²/ν, summed over a group's heads; F⁺ P F⁺ᵀ/σ has the law of N Tᵀ/√ν for any F.
+        """Return log Σ (N Tᵀ)²/ν, summed over a group's heads, (RATIO · size · kv_heads,).
 
-        Parameters
-        ----------
-        rank : int
-            Rows of N and of the Bartlett factor T.
-
-        Returns
-        -------
-        ndarray, shape (RATIO · size · kv_heads,)
+        F⁺ P F⁺ᵀ/σ has the law of N Tᵀ/√ν for any F; N and the Bartlett factor T have `rank` rows.
         """
         layer = self.layer
         key = (*self.seed.spawn_key, _SIZES_KEY)

@@ -31,18 +31,9 @@ _BEYOND = 2.0
 
 
 def axes_of(matrices: FloatArray, kept: BoolArray) -> tuple[FloatArray, FloatArray, BoolArray]:
-    """Return eigenvalues and eigenvectors of symmetric matrices on the kept positions, and a mask of them.
+    """Return eigenvalues (..., s) and eigenvectors (..., s, s) of matrices on the kept positions, and a mask (..., s).
 
-    Parameters
-    ----------
-    matrices : ndarray, shape (..., s, s)
-        0 in the rows and columns of dropped positions.
-    kept : ndarray of bool, shape (..., s)
-
-    Returns
-    -------
-    tuple of ndarray
-        Shapes (..., s), (..., s, s), with vectors in columns, and (..., s); dropped positions come last.
+    Matrices must be 0 in the rows and columns of dropped positions, which come last in the result.
     """
     size = matrices.shape[-1]
     bound = _BEYOND * np.maximum(np.abs(matrices).sum(axis=-1).max(axis=-1), 1.0)

@@ -28,25 +28,10 @@ def whiten_turned(
     seen: NDArray[np.bool_],
     eps: float,
 ) -> tuple[Residual, Residual]:
-    """Return scores whitened given inputs and keys, and the whitened scores under W_Q = W_K.
+    """Return scores whitened given inputs and keys, and the whitened scores under W_Q = W_K, (draws, heads, s, s).
 
-    Parameters
-    ----------
-    layer : AttentionLayer
-    scores : ndarray, shape (draws, heads, s, s)
-    gram : ndarray, shape (draws, s, s)
-        Of the inputs.
-    keys : ndarray, shape (draws, heads, s, ν)
-        Before rotation.
-    seen : ndarray of bool, shape (s, s)
-        Scores to whiten.
-    eps : float
-        Rounding unit.
-
-    Returns
-    -------
-    tuple of Residual
-        Shapes (draws, heads, s, s).
+    `gram` (draws, s, s) is of the inputs, `keys` (draws, heads, s, ν) are not rotated, and `seen` (s, s) marks the scores
+    to whiten.
     """
     whitened, directions = np.zeros((2, *scores.shape))
     kept = np.zeros(scores.shape, dtype=bool)

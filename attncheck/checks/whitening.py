@@ -138,23 +138,10 @@ def gram_factor(gram: FloatArray, eps: float) -> FloatArray:
 
 
 def factor_whitener(factor: FloatArray, scale: FloatArray, eps: float) -> Whitener:
-    """Return the inverse root of factor factorᵀ, on the range of the factor.
+    """Return the inverse root of factor factorᵀ, on the range of the factor (draws, s, m), with min(s, m) columns.
 
     It uses the SVD of `factor`, because factor factorᵀ would square the condition number. Directions short relative to
-    the longest, or to eps^0.3 times the terms that cancel in them, are dropped.
-
-    Parameters
-    ----------
-    factor : ndarray, shape (draws, s, m)
-    scale : ndarray, shape (draws,)
-        Length of the factor's longest row before cancellation.
-    eps : float
-        Rounding unit.
-
-    Returns
-    -------
-    Whitener
-        Of min(s, m) columns.
+    the longest, or to eps^0.3 · `scale`, the longest row before cancellation (draws,), are dropped.
     """
     left, lengths, _ = np.linalg.svd(factor, full_matrices=False)
     kept = lengths > eps**0.3 * np.maximum(10 * lengths[..., :1], scale[:, None])
@@ -162,26 +149,11 @@ def factor_whitener(factor: FloatArray, scale: FloatArray, eps: float) -> Whiten
 
 
 def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int, rounding: FloatArray) -> Residual:
-    """Return the Bartlett factor of Wishart_r(dof, I) matrices as independent standard normals.
+    """Return the Bartlett factor of Wishart_r(dof, I) matrices (draws, groups, s, s) as independent standard normals.
 
-    The squared diagonal, χ² with dof - i + 1 degrees of freedom (i from 1), becomes a normal score; entries below are
-    N(0, 1).
-
-    Parameters
-    ----------
-    wishart : ndarray, shape (draws, groups, s, s)
-        Zero outside the last r rows and columns, r the rank of `kept`.
-    kept : ndarray of bool, shape (draws, groups, s)
-        Directions in ascending order of eigenvalues, kept ones last.
-    dof : int
-        ν.
-    rounding : ndarray, shape (draws,)
-        Absolute rounding errors of entries over ν. Factors with large errors are dropped.
-
-    Returns
-    -------
-    Residual
-        Shape (draws, groups, s, s).
+    The squared diagonal, χ² with dof - i + 1 degrees of freedom (i from 1), becomes a normal score. Matrices are 0
+    outside the last r rows and columns, r the rank of `kept` (draws, groups, s). `rounding` (draws,) is the absolute
+    error of entries over ν; factors with large errors are dropped.
     """
     values = np.zeros_like(wishart)
     used = np.zeros(wishart.shape, dtype=bool)

@@ -22,17 +22,7 @@ RATIO = 4
 class ProgramReference:
     """`RATIO` times as many draws by the matrix-free method at the first width, kept only as functionals.
 
-    Attributes
-    ----------
-    case : ProgramCase
-    size : int
-        Draws of the subject's sample.
-    coordinates : int
-        Neurons that the subject returns.
-    seed : numpy.random.SeedSequence
-        The reference's stream.
-    wanted : frozenset of str, optional
-        Functionals to compute; all if None. This does not affect the draws.
+    Only functionals in `wanted` are computed (all if None); the draws do not depend on it.
     """
 
     case: ProgramCase

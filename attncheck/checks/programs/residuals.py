@@ -43,18 +43,9 @@ def images_of(program: Program) -> tuple[Images, ...]:
 
 
 def sequential_residual(images: Images, gram: FloatArray, vectors: FloatArray) -> Residual:
-    """Return the images of new directions, in order of use: exactly i.i.d. N(0, 1).
+    """Return the images of new directions, (draws, uses, k), in order of use: exactly i.i.d. N(0, 1).
 
-    Parameters
-    ----------
-    images : Images
-    gram : ndarray, shape (draws, v, v)
-    vectors : ndarray, shape (draws, v, k)
-
-    Returns
-    -------
-    Residual
-        Shape (draws, uses, k); uses without a new direction are dropped.
+    Shapes: gram (draws, v, v), vectors (draws, v, k). Uses without a new direction are dropped.
     """
     known, made = gram[:, images.inputs][:, :, images.inputs], vectors[:, images.images] / images.weight.std
     values, kept = np.zeros_like(made), np.zeros(made.shape, dtype=bool)
@@ -71,19 +62,7 @@ def sequential_residual(images: Images, gram: FloatArray, vectors: FloatArray) -
 
 
 def sequential_lengths(images: Images, width: int, gram: FloatArray) -> Residual:
-    """Return the squared lengths of the images of new directions, times the size: independent χ²_size.
-
-    Parameters
-    ----------
-    images : Images
-    width : int
-    gram : ndarray, shape (draws, v, v)
-
-    Returns
-    -------
-    Residual
-        Shape (draws, uses): squares, not normals.
-    """
+    """Return squared lengths of images of new directions, times the size, (draws, uses): independent χ²_size."""
     rows, uses = images.weight.shape(width)[0], len(images.images)
     made = gram[:, images.images][:, :, images.images]
     # Images of new directions as combinations of all images, none dropped.
