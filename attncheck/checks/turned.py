@@ -30,8 +30,8 @@ def whiten_turned(
 ) -> tuple[Residual, Residual]:
     """Return scores whitened given inputs and keys, and the whitened scores under W_Q = W_K, (draws, heads, s, s).
 
-    `gram` (draws, s, s) is of the inputs, `keys` (draws, heads, s, ν) are not rotated, and `seen` (s, s) marks the scores
-    to whiten.
+    `gram` (draws, s, s) is of the inputs, `keys` (draws, heads, s, ν) are not rotated, and `seen` (s, s) marks
+    the scores to whiten.
     """
     whitened, directions = np.zeros((2, *scores.shape))
     kept = np.zeros(scores.shape, dtype=bool)
