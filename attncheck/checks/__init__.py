@@ -1,1 +1,1 @@
-"""Checks: each one a statistic on a claim, with its null, its power and what it needs."""
+"""Checks: each one a statistic for a claim, with its null, its power and the data it needs."""

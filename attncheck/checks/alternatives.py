@@ -1,8 +1,4 @@
-"""What one case must show by itself, in one set of numbers.
-
-What all cases have in common is not looked for here: their pool sees a fraction of these numbers, so that no case has
-to take the draws that it alone would need.
-"""
+"""Alternatives for single cases; effects common to all cases are detected by the pools."""
 
 from __future__ import annotations
 
@@ -10,15 +6,15 @@ from typing import Any
 
 from attncheck.checks.check import AlternativeOf
 
-# A Kolmogorov distance, a correlation, and a component of a law: each with the coarsest that is worth a look.
+# Effect and coarsest effect worth a look: Kolmogorov distance; correlation or smooth component.
 _DISTANCE, _FAR = 0.07, 0.2
 _CORRELATION, _STRONG = 0.14, 0.4
-# Where one number a draw counts many entries: a correlation along one direction.
+# A correlation along one direction, where each draw has many entries.
 _ALONG = 0.07
 
 
 def of_law(error: float = 0.0) -> AlternativeOf[Any]:
-    """Return a law at a Kolmogorov distance, beyond the error of the law that it is compared with.
+    """Return a law at a Kolmogorov distance, beyond the error of the reference law.
 
     Examples
     --------
@@ -40,7 +36,7 @@ def of_correlation(where: str = "") -> AlternativeOf[Any]:
 
 
 def of_direction(where: str = "") -> AlternativeOf[Any]:
-    """Return a correlation of many entries a draw with one direction: half of that between single numbers."""
+    """Return a correlation with one direction, for many entries per draw."""
     return _correlation(_ALONG, where)
 
 
@@ -49,7 +45,7 @@ def _correlation(size: float, where: str) -> AlternativeOf[Any]:
 
 
 def of_std() -> AlternativeOf[Any]:
-    """Return a standard deviation that is wrong by 3%, as a ratio of variances.
+    """Return a standard deviation off by 3%.
 
     Examples
     --------
@@ -60,10 +56,10 @@ def of_std() -> AlternativeOf[Any]:
 
 
 def of_spread() -> AlternativeOf[Any]:
-    """Return a standard deviation of single numbers that is wrong by 10%, as a component of their law."""
+    """Return a standard deviation off by 10%, as a smooth component."""
     return AlternativeOf.of("a standard deviation off by about 10%", _CORRELATION, coarsest=_STRONG)
 
 
 def of_kurtosis() -> AlternativeOf[Any]:
-    """Return a fourth component of the law of single numbers."""
+    """Return a fourth smooth component."""
     return AlternativeOf.of(f"a fourth component of {_CORRELATION:g}", _CORRELATION, coarsest=_STRONG)

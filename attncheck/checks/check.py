@@ -1,4 +1,4 @@
-"""A check: one claim, its statistic and null, the departure it must catch, and the draws this takes."""
+"""A check: one claim with its statistic, null, alternative and sample size."""
 
 from __future__ import annotations
 
@@ -21,37 +21,36 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 Kind = Literal["exact", "limit"]
 
-#: Draws below which no law of one number per draw shows.
+#: Minimum draws for testing a law of one number per draw.
 FEWEST_NUMBERS = TwoSample.minimum_count
 
-# What is known before any draw, a sample, and the draws that it is compared with: a layer's, or a program's.
 _Setting = TypeVar("_Setting", bound="BaseSetting")
 _Sample = TypeVar("_Sample")
 _Reference = TypeVar("_Reference")
 
 
 class BaseSetting(Protocol):
-    """What settings of layers and of programs have in common."""
+    """Common attributes of settings of layers and of programs."""
 
     @property
     def exposed(self) -> frozenset[str]:
-        """What the subject exposes."""
+        """Names of the exposed arrays."""
         ...
 
     @property
     def weights(self) -> WeightLaws:
-        """The laws of its weights."""
+        """Laws of the weights."""
         ...
 
     @property
     def description(self) -> Any:
-        """The layer or the program that is examined."""
+        """The layer or program."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is known before any draw: the layer, what the subject exposes, how many neurons, its weights' laws."""
+    """Properties of a test that are known before any draw."""
 
     layer: AttentionLayer
     exposed: frozenset[str]
@@ -60,31 +59,31 @@ class Setting:
 
     @property
     def case(self) -> AttentionLayer:
-        """The layer, by the name that it shares with programs: what is examined."""
+        """The layer."""
         return self.layer
 
     @property
     def description(self) -> AttentionLayer:
-        """The layer, by another name that it shares with programs: what requirements are of."""
+        """The layer."""
         return self.layer
 
     @property
     def input_rank(self) -> int:
-        """The rank that X has with probability one, or nearly so."""
+        """The rank of X, almost surely."""
         directions = self.layer.width - (self.layer.norm == "layer")
         return 1 if self.layer.inputs.equal else min(self.layer.seq_len, directions)
 
     @property
     def head_rank(self) -> int:
-        """The rank of the keys, and of the values, of one head."""
+        """The rank of one head's keys and values."""
         return min(self.input_rank, self.layer.head_width)
 
     @property
     def score_entries(self) -> int:
-        """The whitened entries of one head's scores: of all scores, or of those that the mask lets see."""
+        """Number of whitened entries of one head's scores."""
         layer = self.layer
         seen = np.ones((layer.seq_len,) * 2, dtype=bool) if "masked scores" in self.exposed else visible(layer)
-        if layer.rotary_base is not None:  # each row has turned keys of its own
+        if layer.rotary_base is not None:  # each row has its own rotated keys
             of_rows = np.minimum(seen.sum(axis=1), layer.head_width).sum()
             return int(min(of_rows, self.input_rank * layer.head_width))
         return int(seen[layer.seq_len - self.input_rank :, : self.head_rank].sum())
@@ -97,17 +96,16 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class AlternativeOf(Generic[_Setting]):
-    """What a check must catch.
+    """The alternative that a check must detect.
 
     Attributes
     ----------
     text : str
-        In words.
+        Description.
     effect : callable Setting -> float
-        As an effect in the unit of the check's family.
+        Effect in the unit of the check's family.
     coarsest : callable Setting -> float, optional
-        The effect that is still worth a look where `effect` takes more draws than can be afforded; None
-        where only `effect` itself is.
+        Largest effect worth a look if detecting `effect` takes too many draws. None: `effect`.
     """
 
     text: str
@@ -116,7 +114,7 @@ class AlternativeOf(Generic[_Setting]):
 
     @classmethod
     def of(cls, text: str, effect: float, coarsest: float | None = None) -> Self:
-        """Return a departure that is the same everywhere."""
+        """Return an alternative with the same effect in every setting."""
         return cls(text, lambda setting: effect, None if coarsest is None else lambda setting: coarsest)
 
 
@@ -126,57 +124,56 @@ def _always(setting: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class CheckOf(Generic[_Setting, _Sample, _Reference]):
-    """One statistic on one claim: assertion, detectable gap and sample size from the same object.
+    """A statistic for a claim, with its test and sample size.
 
     Attributes
     ----------
     name : str
         Unique, ``property.statistic``.
     key : str
-        What the check is known by in streams, records and digests; it never changes and is not shown. By default the
-        name: a check that is renamed keeps its first name here.
+        Permanent identifier in streams, records and digests: the first name.
     claim : str
         Key of `attncheck.checks.claims.CLAIMS`.
     kind : {"exact", "limit"}
         Whether the null holds exactly at finite width, or up to a computed distance from the limit.
     needs : frozenset of str
-        What the subject must expose.
+        Arrays that the subject must expose.
     null : str
-        The null hypothesis, in words.
+        Null hypothesis.
     alternative : Alternative
-        What the check must catch where it is planned.
+        Alternative that determines sample sizes.
     reads : str
-        What the effect is, in words; shown before its value.
+        Description of the effect, shown before its value.
     family : callable Setting -> Family
-        The statistical family, which knows p-value, power, size and gap.
+        Statistical family.
     measure : callable (Sample, Reference) -> tuple
-        The data that the family's test takes.
+        Data for the family's test.
     hint : str
-        What usually causes such a departure.
+        Usual cause of a rejection.
     also : callable Setting -> str
-        What else may cause it in this setting; empty where nothing does.
+        Further cause in this setting, or empty.
     requires : Requirement
-        What it asks of a layer, or of a program.
+        Requirement on the layer or program.
     excluded : callable Setting -> str
-        Why it says nothing in this setting though the layer would do; empty where it does.
+        Reason not to run in this setting, or empty.
     draws_per_unit : int
-        Draws that make one of the family's, where the statistic pairs draws up.
+        Draws per observation of the family.
     any_weights : bool
-        Whether the null holds for weights of any symmetric law, though it is exact.
+        Whether the null holds for weights of any symmetric law.
     plot : callable Sample -> dict, optional
-        What a report shows of a look in place of the family's own picture; see `attncheck.evidence.plot_data`.
+        Plot data that replace the family's; see `attncheck.evidence.plot_data`.
     calls : int
-        Calls of the subject that it compares at least: small samples of calibration have as many, most looks more.
+        Minimum number of calls of the subject.
     compares : str
-        Name of the reference's functional that `measure` takes; empty where it takes none.
+        Reference functional used by `measure`, or empty.
     literal : bool
-        Whether weights of other laws are held to literal draws of these; see ``attncheck.checks.literal``.
+        Whether non-Gaussian weights are compared with literal draws; see ``attncheck.checks.literal``.
     of_weights : bool
-        Whether scores are taken by their attention weights alone, so that these will do.
+        Whether attention weights can replace scores.
     fewest_draws : int
-        Draws in a look below which nothing shows: asked first, as `family` and `alternative` may take laws to compute.
+        Minimum draws in a look, tested before the possibly slow `family` and `alternative`.
     revision : int
-        Grows by one where the statistic becomes another one: its course over runs begins again.
+        Version of the statistic; its time series restarts when this changes.
     """
 
     name: str
@@ -208,11 +205,11 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
 
     @property
     def property_name(self) -> str:
-        """The group of checks that share a sample: the part of the name before the dot."""
+        """The part of the name before the dot; checks of one property share a sample."""
         return self.name.partition(".")[0]
 
     def reason_not_examined(self, setting: _Setting) -> str:
-        """Return why the check cannot say anything in this setting, or an empty string."""
+        """Return why the check does not apply, or an empty string."""
         told = {"scores"} if self.of_weights and "attention" in setting.exposed else frozenset()
         missing = sorted(self.needs - setting.exposed - told)
         if "scores" in missing and "masked scores" in missing:
@@ -224,17 +221,17 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         return self.requires.reason(setting.description) or self.excluded(setting)
 
     def hint_on(self, setting: _Setting) -> str:
-        """Return what usually causes a departure in this setting."""
+        """Return the usual causes of a rejection in this setting."""
         return ", or ".join(filter(None, (self.hint, self.also(setting))))
 
     def size(self, setting: _Setting, level: float, power: float, cap: int) -> int | None:
-        """Return the draws in which one look catches the departure, or None if more than `cap`."""
+        """Return the draws that one look needs to detect the alternative, or None if more than `cap`."""
         return self._size(self.alternative.effect, setting, level, power, cap)
 
     def look_size(self, setting: _Setting, level: float, power: float, cap: int) -> int | None:
-        """Return the draws that a look of at most `cap` draws should take, or None if it is not worth taking.
+        """Return the draws for a look of at most `cap` draws, or None if it is not worth taking.
 
-        That is `size`; or, where it exceeds `cap`, all of `cap` if they catch the coarsest departure.
+        This is `size`, or about `cap` if only the coarsest effect is detectable.
         """
         size = self.size(setting, level, power, cap)
         if size is not None or self.alternative.coarsest is None:
@@ -250,18 +247,18 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         return None if size is None else size * self.draws_per_unit
 
     def mde(self, setting: _Setting, size: int, level: float, power: float) -> float:
-        """Return the smallest effect that one look of `size` draws detects with chance `power`."""
+        """Return the smallest effect that one look of `size` draws detects with probability `power`."""
         return self.family(setting).mde(max(1, size // self.draws_per_unit), level, power)
 
     def meets(self, setting: _Setting, size: int, level: float, power: float) -> bool:
-        """Return whether one look of `size` draws detects the departure that the check states with chance `power`."""
+        """Return whether one look of `size` draws detects the alternative with probability `power`."""
         family, count = self.family(setting), max(1, size // self.draws_per_unit)
         return family.power(self.alternative.effect(setting), count, level) >= power - 1e-9
 
     def test(self, setting: _Setting, data: tuple[Any, ...]) -> Outcome:
-        """Return the outcome on what `measure` gave; an outcome of count 0 where that is too little for a test.
+        """Return the outcome for the data from `measure`, with count 0 if too few for a test.
 
-        A draw may hold nothing, as where all inputs are 0, so that there may be less than was planned.
+        There may be fewer data than planned because draws can be empty, e.g. if all inputs are 0.
         """
         family = self.family(setting)
         no_trials = isinstance(data[-1], int) and data[-1] == 0
@@ -272,13 +269,13 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         return family.test(*data)
 
     def describe(self, outcome: Outcome) -> str:
-        """Return the effect in words and numbers."""
+        """Return the effect, its confidence interval and its expected value as text."""
         text = f"{self.reads} {outcome.effect:.4g} [{outcome.low:.4g}, {outcome.high:.4g}]"
         return f"{text}, {expected(outcome)}"
 
 
 def positions(setting: Setting) -> str:
-    """Return what may be wrong with inputs of a layer with positions only."""
+    """Return what may be wrong with position vectors; empty without positions."""
     if not setting.layer.position_std:
         return ""
     return (
@@ -294,6 +291,6 @@ AnyCheck = CheckOf[Any, Any, Any]
 
 
 def by_weights(check: Check) -> Check:
-    """Return a check that will do with attention weights where it takes scores to know the outputs' covariance."""
+    """Return the check with attention weights allowed in place of scores, if it needs the output covariance."""
     given = {"scores", "value_gram"} <= check.needs or check.needs == {"outputs", "scores", "input_gram"}
     return dataclasses.replace(check, of_weights=True) if given and "key_gram" not in check.needs else check

@@ -1,4 +1,4 @@
-"""What is claimed: the statements that checks examine, and what examining them cannot show."""
+"""Claims: the statements that checks test, and what a pass does not show."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A statement of the paper, or an exact statement at finite width that it rests on.
+    """A statement of the paper, or an exact finite-width statement that it rests on.
 
     Attributes
     ----------
     name : str
         Key in `CLAIMS`.
     statement : str
-        What is claimed, in words.
+        The claim.
     source : str
-        Where the paper states it.
+        Place in the paper.
     unseen : str
         What a consistent verdict does not show.
     variants : tuple of (str, object, str)
-        Fields and values of layers of which something else is claimed, and what; the first that fits counts.
+        Field, value and statement for layers with a different claim; the first match applies.
     """
 
     name: str
@@ -32,12 +32,12 @@ class Claim:
     variants: tuple[tuple[str, object, str], ...] = ()
 
     def said_of(self, layer: Mapping[str, Any]) -> str:
-        """Return what is claimed of a layer, or a program, by its fields; those at their defaults may be left out.
+        """Return the statement for a layer or program, given its fields; defaults may be omitted.
 
         Examples
         --------
         >>> CLAIMS["assumption"].said_of({"width": 8, "tied_query_key": True})
-        'W_V is another matrix than W_K; W_Q is W_K in this layer.'
+        'W_V differs from W_K; W_Q is W_K in this layer.'
         """
         for field, value, statement in self.variants:
             given = layer.get(field)
@@ -46,29 +46,29 @@ class Claim:
         return self.statement
 
 
-#: How a reason starts where a subject does not expose what a check takes.
+#: Prefix of the reason for a check whose arrays are not exposed.
 NOT_EXPOSED = "the subject does not expose "
-#: Why nothing is said of two neurons.
+#: Reason for checks that need two neurons.
 ONE_NEURON = "the subject returns one neuron only"
-#: How a reason ends where a profile affords too few draws.
+#: Suffix of the reason for a check with too few draws.
 LARGER = "a larger profile affords more"
 
-#: In the order in which a simulator computes: a fault shows in its own claim and in those that follow.
+#: Claims in order of computation: a fault shows in its own claim and in later ones.
 CLAIMS = {
     claim.name: claim
     for claim in (
         Claim(
             "draws",
-            "Draws are independent of each other and carry their digits.",
+            "Draws are independent and have full precision.",
             "Corollary 2 (independent weights in every draw)",
-            "Dependence between draws that are neither neighbours nor of different calls, and repeat nothing.",
+            "Dependence between distant draws of one call, other than repetition.",
         ),
         Claim(
             "inputs",
             "Inputs are x = φ(W h), or φ(W h + e) with a position_std; h, W and e Gaussian: at finite width the W h of "
             "all positions share the length of h.",
             "Definition 1 (i)-(iii), Appendix A",
-            "Marginal law, length and tail are examined; given inputs, a subject that is handed X is right by itself.",
+            "Only the marginal law, length and tail are tested; a subject that receives X passes trivially.",
             (
                 (
                     "position_std",
@@ -84,20 +84,20 @@ CLAIMS = {
             "W_Q, W_K and W_V are different matrices.",
             "Assumption 1 (a), (b)",
             "Sharing that leaves no linear trace in scores and Gram matrices.",
-            (("tied_query_key", True, "W_V is another matrix than W_K; W_Q is W_K in this layer."),),
+            (("tied_query_key", True, "W_V differs from W_K; W_Q is W_K in this layer."),),
         ),
         Claim(
             "head_scales",
-            "The matrices of all heads have entries of one standard deviation.",
+            "The matrices of all heads have the same standard deviation.",
             "Corollary 2, Example 1",
-            "The head that differs most from the others is looked at, by sums of squares.",
+            "Only sums of squares are tested, of the head that differs most from the others.",
         ),
         Claim(
             "scores",
             "Given the inputs, scores are Gaussian given the keys with covariance σ_Q² G ⊗ K Kᵀ/ν, and the key Grams "
             "are Wishart: formula (*) holds at every width; where W_Q is W_K, scores are K Kᵀ/ν.",
             "Definition 1 (iv), Proposition 8",
-            "A constant added to all scores of a row leaves softmax outputs as they are; only the scores show it.",
+            "A constant added to a row of scores does not change softmax outputs; only the scores show it.",
             (
                 (
                     "tied_query_key",
@@ -116,43 +116,43 @@ CLAIMS = {
             "values",
             "The value Grams are Wishart given the inputs.",
             "Example 1",
-            "W_V enters through its Gram matrix; its individual entries are not looked at.",
+            "W_V is tested through its Gram matrix only, not its individual entries.",
         ),
         Claim(
             "heads",
             "Scores, keys and values of different heads are independent given the inputs, but for declared groups.",
             "Example 1, Assumption 1",
-            "Linear and size dependence of pairs of heads is examined, not that of three or more together.",
+            "Only linear and size dependence of pairs of heads is tested, not of three or more.",
         ),
         Claim(
             "conditional",
             "Given the scores (and the values) the outputs are Gaussian, independently over neurons.",
             "Theorem 1, Example 1",
-            "Needs W_O Gaussian; with another law it holds in the limit only.",
+            "For non-Gaussian W_O it holds in the limit only.",
         ),
         Claim(
             "outputs",
             "Outputs have the law that scores, masks, values and scalings give them at the width.",
             "Corollary 2, Example 1",
-            "From outputs alone a 2% error of one weight's standard deviation takes tens of thousands of draws.",
+            "Detecting a 2% error in one weight's standard deviation from outputs takes tens of thousands of draws.",
         ),
         Claim(
             "outputs_joint",
             "All positions have their joint law at the width.",
             "Corollary 2",
-            "One fixed random projection per layer is examined, not every direction.",
+            "Only one fixed random projection per layer is tested.",
         ),
         Claim(
             "joint",
             "Inputs, scores and outputs have their joint law at the width.",
             "Theorem 1, Example 1",
-            "A handful of functionals of two of them is examined, not every dependence.",
+            "Only a few functionals of pairs of them are tested.",
         ),
         Claim(
             "independence",
             "The Gaussian parts of scores and outputs are independent of everything that they are conditioned on.",
             "Definition 1 (iv)",
-            "Linear and size dependence are examined; a dependence that shows in neither is not seen.",
+            "Only linear and size dependence are tested.",
             (
                 (
                     "tied_query_key",
@@ -165,7 +165,7 @@ CLAIMS = {
             "non_gaussianity",
             "Outputs are a scale mixture of normals, not the Gaussian of the same covariance.",
             "Theorem 1, Example 1",
-            "Planned only on layers where the two laws are far enough apart for the draws that can be afforded.",
+            "Tested only on layers where the two laws can be distinguished with the available draws.",
         ),
         Claim(
             "netsor",
@@ -186,7 +186,7 @@ CLAIMS = {
             "Scores given one side of each are Gaussian with the covariance of formula (*), independent of the "
             "vectors.",
             "Definition 1 (iv), Proposition 8",
-            "Programs in which no side can be given, as where matrices form an odd cycle, are left out.",
+            "Programs that allow no conditioning on one side, e.g. with odd cycles of matrices, are omitted.",
         ),
         Claim(
             "theorem1",
@@ -198,13 +198,13 @@ CLAIMS = {
             "corollary2",
             "Results and scores of a program have their joint law at the width.",
             "Corollary 2, Example 1",
-            "A handful of numbers per draw is compared, not every dependence.",
+            "Only a few numbers per draw are compared.",
         ),
         Claim(
             "limit",
             "The law of an output is no further from the hierarchical limit than computed for the width.",
             "Corollary 2",
-            "Departures smaller than the finite-width distance hide behind it.",
+            "Effects smaller than the finite-width distance cannot be detected.",
         ),
     )
 }

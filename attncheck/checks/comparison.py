@@ -1,4 +1,4 @@
-"""Exactness: the joint law of a draw, functional by functional, against the exact law at the same width."""
+"""Exactness: functionals of a draw compared with their exact law at the same width."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ FloatArray = NDArray[np.float64]
 
 (_ENERGY,) = (functional for functional in FUNCTIONALS if functional.name == "output_energy")
 _INPUTS_AND_GRAM = frozenset({"inputs", "input_gram"})
-# What a cheap draw has at most, in entries of literal matrices and of scores.
+# Limits of a cheap draw: entries of literal matrices and of scores.
 _CHEAP_WEIGHTS, _CHEAP_SCORES = 4_000, 64
-# Draws on which the distance between the exact law and the matched Gaussian is computed.
+# Draws for the distance between the exact law and the matched Gaussian.
 _DISTANCE_DRAWS = 10_000
 
 
 def _sides(functional: Functional) -> frozenset[str]:
-    """Return which of inputs, scores and outputs a functional takes."""
+    """Return which of inputs, scores and outputs it uses."""
     names = {"masked scores": "scores", "input_gram": "inputs"}
     return frozenset(names.get(need, need) for need in functional.needs)
 
 
 def _claim(functional: Functional) -> str:
     sides = _sides(functional)
-    # Inputs beside their Gram matrix: each may have its law, and not go with the other.
+    # Inputs and their Gram matrix may each have the right law but not match.
     return next(iter(sides)) if len(sides) == 1 and functional.needs != _INPUTS_AND_GRAM else "joint"
 
 
@@ -45,8 +45,10 @@ _HINTS = {
     frozenset({"scores"}): "W_Q, W_K, the score scaling or the inputs of the scores differ from the declared ones",
     frozenset({"outputs"}): "a weight, the attention map, the mask or H^{-1/2} differs from the declared one",
     _INPUTS_AND_GRAM: "inputs and input_gram are not of the same draws, or not of the same positions",
-    frozenset({"inputs", "scores"}): "the scores do not go with these inputs: W_Q, W_K, the scaling, or other inputs",
-    frozenset({"inputs", "outputs"}): "the outputs do not go with these inputs, or have another law",
+    frozenset(
+        {"inputs", "scores"}
+    ): "the scores do not belong to these inputs: W_Q, W_K, the scaling or the inputs are wrong",
+    frozenset({"inputs", "outputs"}): "the outputs do not belong to these inputs, or have the wrong law",
     frozenset({"scores", "outputs"}): (
         "the outputs do not follow from these scores: the attention map, its temperature, axis or mask, W_V, W_O or "
         "H^{-1/2}"
@@ -55,13 +57,13 @@ _HINTS = {
 
 
 def _also(functional: Functional, setting: Setting) -> str:
-    """Return what else may be wrong: inputs, where they are looked at, or not seen at all."""
+    """Return what may be wrong with the inputs, if relevant."""
     seen = bool(setting.exposed & {"inputs", "input_gram"})
     return positions(setting) if "inputs" in _sides(functional) or not seen else ""
 
 
 def _distance(setting: Setting) -> float:
-    """Return a distance that takes some seconds' draws: small where a draw costs little."""
+    """Return the Kolmogorov distance to detect: smaller for cheap draws."""
     layer = setting.layer
     cheap = layer.weight_entries <= _CHEAP_WEIGHTS and layer.num_heads * layer.seq_len**2 <= _CHEAP_SCORES
     return 0.045 if cheap else 0.07
@@ -81,7 +83,7 @@ def _exactness(functional: Functional) -> Check:
         claim=_claim(functional),
         kind="exact",
         needs=functional.needs | {"outputs"},
-        null=f"{functional.text} has the law of the exact reading at the same width",
+        null=f"{functional.text} has the law given by the exact method at the same width",
         alternative=_DISTANT,
         reads=f"Kolmogorov distance of {functional.text} from the exact law:",
         family=lambda setting: TwoSample(RATIO, unit=functional.unit),
@@ -102,11 +104,7 @@ def _energy(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArra
 
 @functools.lru_cache(maxsize=256)
 def gaussian_distance(layer: AttentionLayer, neurons: int) -> float:
-    """Return the Kolmogorov distance of log Σ y² between the exact law and the matched Gaussian.
-
-    Computed on draws from a stream of its own; the sampling error, 0.85/√draws, is taken off so that a
-    plan never counts on a distance that is only noise.
-    """
+    """Return the Kolmogorov distance of log Σ y² from the matched Gaussian, less sampling error."""
     rng = np.random.default_rng(0)
     size = affordable_draws(layer, _DISTANCE_DRAWS)
     drawn = drawn_blocks(layer, size, seed=1, coordinates=neurons, grams=frozenset())
@@ -131,7 +129,7 @@ CHECKS = (
         claim="non_gaussianity",
         kind="exact",
         needs=frozenset({"outputs"}),
-        null="log Σ y² has the law of the exact reading, which is not that of the Gaussian of the same covariance",
+        null="log Σ y² has the exact law at the width, not that of a Gaussian of the same covariance",
         alternative=Alternative(
             "the Gaussian of the same covariance in place of the hierarchical law",
             lambda setting: gaussian_distance(setting.layer, min(setting.coordinates, NEURONS)),

@@ -1,4 +1,4 @@
-"""Conditional Gaussianity: given inputs, scores and values the outputs are exactly normal at every width."""
+"""Conditional Gaussianity: given inputs, scores and values, outputs are exactly normal at every width."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def _joint(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 
 
 def _neurons(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Pair neurons of the residual, others for each draw."""
+    """Pair neurons of the residual, rotating from draw to draw."""
     return rotating_pairs(sample.output_residual, 2)
 
 
 def _positions(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Pair whitened positions, others for each draw: the off-diagonal of the covariance between positions."""
+    """Pair whitened positions, rotating from draw to draw."""
     return rotating_pairs(sample.output_residual, 1)
 
 
 def _head_shares(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Pair each draw's size of the residual with the heads' shares in Σ_y, mixed by a fixed vector."""
+    """Pair each draw's residual size with a fixed random mixture of the heads' shares in Σ_y."""
     layer, residual = sample.layer, sample.output_residual
     weights = sample.weights
     parts = weights @ sample.need("value_gram") @ weights.swapaxes(-1, -2)
@@ -146,7 +146,7 @@ CHECKS = (
         claim="heads",
         kind="exact",
         needs=_VALUES,
-        null="the size of the whitened output does not depend on which head contributes to it",
+        null="the size of the whitened output is independent of the heads' contributions",
         alternative=of_correlation("with a mixture of the heads' shares"),
         reads="standardised covariance of the whitened outputs' size with the heads' shares in their covariance:",
         family=lambda setting: Association(),

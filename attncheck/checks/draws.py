@@ -1,4 +1,4 @@
-"""Draws: independent of each other, with all their digits."""
+"""Draws are independent and have full precision."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ FloatArray = NDArray[np.float64]
 _OUTPUTS = frozenset({"outputs"})
 _KEY_GRAM, _VALUE_GRAM = frozenset({"input_gram", "key_gram"}), frozenset({"input_gram", "value_gram"})
 _SCORES = _KEY_GRAM | {"scores"}
-#: Calls that a look compares with each other.
+#: Calls compared in a look.
 CALLS = 16
-# Calls in which a matrix that each has for all its draws leaves most of its trace beside the mean of all.
+# Enough calls to show a matrix that all draws of a call share.
 _FEW_CALLS = 4
-# A draw may hold a single number, as where all positions are equal, and two such numbers coincide by chance in
-# float32: a draw with so many different ones never does, nor does a run of draws of which so many are not 0.
+# Single float32 numbers may coincide by chance. Draws with _NUMBERS distinct numbers do not, nor do runs of _RUN draws
+# with _NUMBERS nonzero ones.
 _RUN, _NUMBERS = 6, 3
-# The chance that a float32 number lies on the float16 grid; a float64 one has far less.
+# Probability that a float32 number lies on the float16 grid.
 _HALF_GRID = 2.0**-13
 
 
@@ -48,10 +48,9 @@ def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
 
 
 def _sizes(sample: Sample, reference: Reference) -> tuple[int, int]:
-    """Return how often two neighbouring draws, each against another draw far away, are large together.
+    """Return how often two neighbouring draws, each compared with a distant draw, are large together.
 
-    Four exchangeable draws a, b (neighbours) and c, d (neighbours half a sample later): a > c and b > d agree
-    in half of the cases when draws are independent, whatever their law.
+    For independent draws this has probability 1/2, whatever their law.
     """
     size = (sample.outputs**2).sum(axis=(1, 2))
     half = len(size) // 4 * 2
@@ -62,7 +61,7 @@ def _sizes(sample: Sample, reference: Reference) -> tuple[int, int]:
 
 
 def _marks_of(field: str) -> Callable[[Sample, Reference], tuple[NDArray[np.uint64]]]:
-    """Return the measure of what marks a draw by one field; masked scores count for nothing."""
+    """Return the measure that hashes one field, ignoring masked scores."""
 
     def measure(sample: Sample, reference: Reference) -> tuple[NDArray[np.uint64]]:
         values = sample.need(field)
@@ -73,10 +72,9 @@ def _marks_of(field: str) -> Callable[[Sample, Reference], tuple[NDArray[np.uint
 
 
 def marks(numbers: FloatArray) -> NDArray[np.uint64]:
-    """Return a mark of each draw that holds enough digits, else of each run of draws, from numbers (draws, numbers).
+    """Return one hash per draw with enough distinct numbers, else per run of draws, for an array (draws, numbers).
 
-    Signs count for nothing, nor does the order of the numbers of a draw that holds enough: draws that are mirrored, or
-    have their positions, heads or neurons in another order, are repeats too.
+    Signs and order within a draw are ignored, so that mirrored or permuted draws are repeats.
     """
     values = np.abs(numbers)
     ordered = np.sort(values, axis=1)
@@ -92,17 +90,16 @@ def marks(numbers: FloatArray) -> NDArray[np.uint64]:
 
 
 def _distinct(ordered: FloatArray) -> NDArray[np.int64]:
-    """Return how many numbers of each sorted row differ from 0 and each other by more than rounding may make."""
-    # Equal positions that float32 computed in another order differ by 1e-6; numbers drawn apart seldom by 1e-3.
+    """Return how many numbers of each sorted row differ from 0 and each other beyond rounding."""
+    # Rounding in float32 makes differences of 1e-6; independent numbers seldom differ by less than 1e-3.
     steps = np.diff(ordered, axis=1, prepend=0.0)
     return np.asarray((steps > 1e-3 * ordered[:, -1:]).sum(axis=1))
 
 
 def _neighbours(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Return normal scores of the ranks of sizes, of disjoint pairs of neighbouring draws.
+    """Return normal scores of ranks of sizes, for disjoint pairs of neighbouring draws.
 
-    Both are centred, as draws of size 0 share a rank, and the first are scaled: over all ways to pair them up the sum
-    of their products has mean 0, and the variance that `Association` takes it to have, whatever the law of sizes.
+    The first is scaled so that, over all pairings, the sum of products has the variance that `Association` assumes.
     """
     size = (sample.outputs**2).sum(axis=(1, 2))
     pairs = size[: len(size) // 2 * 2].reshape(-1, 2)
@@ -117,16 +114,15 @@ _Energies = Callable[[Sample], tuple[FloatArray, FloatArray]]
 
 
 def _next_to(energies: _Energies) -> Callable[[Sample, Reference], tuple[FloatArray, FloatArray, NDArray[np.int64]]]:
-    """Return the measure of pairs of neighbouring draws by energies that are χ² given the inputs, (draws, heads).
+    """Return the measure that pairs neighbouring draws by energies (draws, heads), χ² given the inputs.
 
-    The head of each pair comes third: what is left of a weight when its head's mean over all calls is taken off. A
-    scale of the head alone is no dependence; a matrix that a call has for all its draws shows between calls.
+    The third array, the head of each pair, serves to subtract its mean: a wrong scale of a head is no dependence.
     """
 
     def pair(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
         energy, dof = energies(sample)
         scores = chi_square_scores(np.maximum(dof, 1.0), energy)
-        # Of three draws the first two are a pair, so that pairs begin at even and at odd draws.
+        # The first two of every three draws, so that pairs begin at even and at odd draws.
         first = np.arange(0, len(scores) - 2, 3)
         seen = (dof[first] > 0) & (dof[first + 1] > 0)
         return scores[first][seen], scores[first + 1][seen], np.nonzero(seen)[1]
@@ -142,7 +138,7 @@ def _weights_apart(
     heads: Callable[[Setting], int],
     requires: OfLayer = ANY,
 ) -> Check:
-    """Return the check that neighbouring draws have matrices of their own, by what these make of the inputs."""
+    """Return the check that neighbouring draws have different matrices."""
     return Check(
         name=f"draws.{name}",
         claim="draws",
@@ -155,18 +151,18 @@ def _weights_apart(
         draws_per_unit=3,
         measure=_next_to(energies),
         calls=_FEW_CALLS,
-        hint=f"a draw takes over {matrix} from the one before it, or a whole call has one: each draw needs its own",
+        hint=f"neighbouring draws, or all draws of a call, share {matrix}; each draw needs its own",
         requires=requires,
     )
 
 
 def _calls(sample: Sample, reference: Reference) -> tuple[FloatArray, NDArray[np.int64]]:
-    """Return the size of each draw of one call of the subject, and their number."""
+    """Return the sizes of one call's draws, and their number."""
     return (sample.outputs**2).sum(axis=(1, 2)), np.array([len(sample)])
 
 
 def _few_values(setting: Setting) -> str:
-    """Exclude layers in which numbers coincide by chance: weights of two values, and inputs that saturate."""
+    """Exclude two-valued weights and saturating inputs, whose numbers coincide by chance."""
     if setting.weights.continuous or linear(setting.layer):
         return ""
     return "weights of two values and inputs that saturate may give the same numbers again"
@@ -194,7 +190,7 @@ def _repeats(name: str, alternative: Alternative, field: str = "outputs", requir
 def _on_half_grid(field: str) -> Callable[[Sample, Reference], tuple[int, int]]:
     def count(sample: Sample, reference: Reference) -> tuple[int, int]:
         values = sample.need(field)
-        # One number per draw: those of one draw may be functions of each other.
+        # One number per draw, because numbers of one draw may be functions of each other.
         values = values.reshape(len(values), -1)[:, 0]
         values = values[np.isfinite(values) & (values != 0.0)]
         return int(half_precision(values).sum()), len(values)

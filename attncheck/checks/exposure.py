@@ -1,4 +1,4 @@
-"""What may be exposed in place of something else: attention weights of scores, and keys of their Gram matrices."""
+"""Substitutes for exposed arrays: attention weights for scores, and keys for their Gram matrices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attncheck.layers.attention_map import attention_weights, visible
 
 FloatArray = NDArray[np.float64]
 
-# What half precision leaves of rows that add up to 1, and of weights that are computed once more.
+# Relative error of row sums and recomputed weights in half precision.
 _ROUNDING = 1e-2
 
 
@@ -32,7 +32,7 @@ class ExposedFields(Protocol):
 
 
 def weights_of(layer: AttentionLayer, arrays: ExposedFields) -> FloatArray:
-    """Return A, (draws, heads, s, s): what the map makes of the scores, or what is exposed where these are not."""
+    """Return A, (draws, heads, s, s), computed from the scores, or as exposed if there are none."""
     if arrays.scores is not None:
         return attention_weights(layer, arrays.scores)
     assert arrays.attention is not None
@@ -40,15 +40,15 @@ def weights_of(layer: AttentionLayer, arrays: ExposedFields) -> FloatArray:
 
 
 def with_scores(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return arrays with the scores that weights determine: those of linear and sigmoid attention, but for the mask.
+    """Return arrays with scores in place of attention weights, for linear and sigmoid attention.
 
-    Softmax leaves scores open up to a constant for each row, and relu those below 0: there weights stay what they are.
+    Softmax determines scores only up to a constant per row, and relu only positive ones, so those weights stay.
 
     Raises
     ------
     InputError
-        For weights that are none of the layer: not 0 behind the mask, rows of softmax that do not add up to 1, or not
-        those of the scores that come with them.
+        For weights that do not fit the layer: nonzero behind the mask, softmax rows that do not add up to 1, or
+        weights that disagree with given scores.
 
     Examples
     --------
@@ -61,17 +61,22 @@ def with_scores(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str
         return given
     weights, seen = given["attention"], visible(layer)
     remedy = f"return the weights of attention_map={layer.attention_map!r} and mask={layer.mask!r}, before any dropout"
-    _refuse_unless(not (weights[..., ~seen] != 0.0).any(), weights, "is not 0 where the mask hides", remedy)
+    _refuse_unless(not (weights[..., ~seen] != 0.0).any(), weights, "is not 0 behind the mask", remedy)
     if "scores" in given:
         off = np.abs(attention_weights(layer, given["scores"]) - weights).max()
         close = off <= _ROUNDING * max(1.0, float(np.abs(weights).max()))
-        _refuse_unless(bool(close), off, "is so far from what the map makes of the scores that come with it", remedy)
+        _refuse_unless(
+            bool(close), off, "is the largest difference from the weights computed from the given scores", remedy
+        )
         return {name: value for name, value in given.items() if name != "attention"}
     if layer.attention_map in ("linear", "sigmoid"):
         scores = weights
         if layer.attention_map == "sigmoid":
             _refuse_unless(
-                bool(((weights[..., seen] > 0) & (weights[..., seen] < 1)).all()), weights, "is beyond 0 and 1", remedy
+                bool(((weights[..., seen] > 0) & (weights[..., seen] < 1)).all()),
+                weights,
+                "contains values outside (0, 1)",
+                remedy,
             )
             with np.errstate(divide="ignore"):
                 scores = np.log(weights) - np.log1p(-weights) + np.log(layer.seq_len)
@@ -80,19 +85,19 @@ def with_scores(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str
     _refuse_unless(not (weights < 0.0).any(), float(weights.min()), "is below 0", remedy)
     if layer.attention_map == "softmax":
         off = np.abs(weights.sum(axis=-1) - 1.0).max()
-        _refuse_unless(bool(off <= _ROUNDING), off, "is what rows are off that should add up to 1", remedy)
+        _refuse_unless(bool(off <= _ROUNDING), off, "is the largest error of row sums, which must be 1", remedy)
     return given
 
 
 def with_keys(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return arrays with the Gram matrices of keys among them, and the keys only where they are turned."""
+    """Return arrays with the key Grams computed from keys, keeping keys only for rotary layers."""
     if "keys" not in given:
         return given
     keys = given["keys"]
     gram = keys @ keys.swapaxes(-1, -2) / layer.head_width
     told = given.get("key_gram", gram)
     if np.abs(told - gram).max() > _ROUNDING * np.abs(gram).max():
-        refuse("subject['key_gram']", "...", "is not K Kᵀ/ν of the keys that come with it", "return keys alone")
+        refuse("subject['key_gram']", "...", "differs from K Kᵀ/ν of the given keys", "return keys alone")
     kept = {name: value for name, value in given.items() if name != "keys" or layer.rotary_base is not None}
     return {**kept, "key_gram": told}
 

@@ -1,4 +1,4 @@
-"""Extremes: outputs of a continuous law have no bound at which draws meet."""
+"""Extremes: outputs of a continuous law do not coincide at a bound."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from attncheck.evidence.extremes import Extremes
 
 FloatArray = NDArray[np.float64]
 
-# Below this, numbers in single precision are few.
+# Smallest normal float32; numbers below have fewer digits.
 _TINY = float(np.finfo(np.float32).tiny)
 
 
 def _sides(sample: Sample, reference: Reference) -> tuple[FloatArray, NDArray[np.int64]]:
-    """Return how far each draw of a call reaches up and down, (draws, 2): 0 where nothing, or no digits, tell."""
+    """Return each draw's largest and negated smallest output, (draws, 2); 0 if tiny or half-precision."""
     flat = sample.outputs.reshape(len(sample), -1)
     sides = np.stack([flat.max(axis=1), -flat.min(axis=1)], axis=1)
     sides[np.abs(sides) < _TINY] = 0.0
     told = sides[sides != 0.0]
     if 2 * int(half_precision(told).sum()) > told.size:
-        # Numbers of half precision meet by chance.
+        # Half-precision numbers coincide by chance.
         sides[:] = 0.0
     return sides, np.array([len(sample)])
 
@@ -40,9 +40,9 @@ CHECKS = (
         kind="exact",
         any_weights=True,
         needs=frozenset({"outputs"}),
-        null="the largest output of a call, and its smallest, is that of one draw alone: their law is continuous",
+        null="the largest and the smallest output of a call occur in one draw only, as their law is continuous",
         alternative=Alternative.of("one draw in 500 at a bound", 0.002, coarsest=0.02),
-        reads="share of draws that meet another one at the largest or the smallest output:",
+        reads="share of draws that coincide with another at the largest or the smallest output:",
         family=lambda setting: Extremes(),
         measure=_sides,
         hint="the outputs are clipped, or saturate in a number format",

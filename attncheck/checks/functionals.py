@@ -1,4 +1,4 @@
-"""Joint functionals of one draw: what two readings of the same layer are compared on."""
+"""Functionals of one draw, on which two methods for the same layer are compared."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from attncheck.layers.requirements import (
 
 FloatArray = NDArray[np.float64]
 
-#: Neurons of the outputs that sizes are of: more tell little more, and each costs as much as the first.
+#: Neurons used for output sizes; more would add cost but little sensitivity.
 NEURONS = 8
-# Squared differences of logarithms that single precision may make of equal numbers.
+# Squared differences of logarithms due to rounding in single precision.
 _ROUNDING = 1e-8
-# Squared differences of outputs, over their squares, below which single precision has lost them.
+# Relative squared differences of outputs below which single precision loses them.
 _CANCELLED = 1e-10
 # Outputs below this share of their scale have lost digits in single precision.
 _UNDERFLOW = 1e-30
@@ -71,12 +71,10 @@ class Arrays(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Functional:
-    """A number per draw: its name, what it is, the arrays it takes, how it is computed, and what it requires.
+    """A number per draw, the arrays it needs and the layers it requires.
 
-    `neurons` is how many the subject must return.
-
-    `unit` is the size of the numbers whose rounding it has, where that is not its own: 1 for logarithms.
-    `of_weights` says that scores are taken by their attention weights alone.
+    `neurons` is the minimum number of returned neurons, `unit` the scale of rounding errors (1 for logarithms, 0 for
+    its own size). With `of_weights`, attention weights can replace scores.
     """
 
     name: str
@@ -89,7 +87,7 @@ class Functional:
     of_weights: bool = False
 
     def applies(self, layer: AttentionLayer, neurons: int) -> bool:
-        """Return whether it says something of a layer of which that many neurons are seen."""
+        """Return whether it applies to a layer with that many returned neurons."""
         return self.neurons <= neurons and not self.requires.reason(layer)
 
 
@@ -117,12 +115,12 @@ def _gram(arrays: Arrays) -> FloatArray:
 
 
 def two_neurons(arrays: Arrays) -> FloatArray:
-    """Return the outputs of two neurons, (draws, s, 2), all of them in turn."""
+    """Return the outputs of two neurons, (draws, s, 2), rotating."""
     return neighbours(arrays.outputs, 2)
 
 
 def several_neurons(arrays: Arrays) -> FloatArray:
-    """Return the outputs of as many neurons as the reference has, (draws, s, `NEURONS` or fewer), in turn."""
+    """Return the outputs of up to `NEURONS` neurons, (draws, s, neurons), rotating."""
     return neighbours(arrays.outputs, NEURONS)
 
 
@@ -140,7 +138,7 @@ def _score_energy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 
 
 def _row_entropy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return the entropy of the last row of the first head's weights."""
+    """Return the entropy of the first head's last row."""
     weights = _weights(layer, arrays, slice(1))[:, 0, -1]
     return np.asarray(special.entr(weights).sum(axis=-1))
 
@@ -151,32 +149,29 @@ def _log_volumes(arrays: Arrays) -> FloatArray:
 
 
 def _score_shape(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return log |det P| less what the size of P makes of it, averaged over heads: how correlated its entries are."""
+    """Return log |det P| - s log ‖P‖, averaged over heads."""
     sizes = _log((_scores(arrays) ** 2).sum(axis=(-1, -2)))
     return np.asarray((_log_volumes(arrays) - 0.5 * layer.seq_len * sizes).mean(axis=1))
 
 
 def _score_contrast(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return how far log |det P| differs between heads, on a logarithmic scale: less where they share keys."""
+    """Return the log standard deviation of log |det P| over heads: smaller if they share keys."""
     return _log(_log_volumes(arrays).std(axis=1))
 
 
 def _alike(layer: AttentionLayer, arrays: Arrays, axis: int, groups: bool) -> FloatArray:
-    """Return how log sizes of columns (or rows) of P go together in two heads: more where they share keys (queries).
-
-    The heads are neighbours, or the first ones of two groups.
-    """
+    """Return the correlation of log column (row) sizes of P between two heads: larger if they share keys (queries)."""
     seen = np.where(visible(layer), _scores(arrays), 0.0)
     sizes = _log((seen[:, [0, layer.group_size if groups else 1]] ** 2).sum(axis=axis))
     sizes -= sizes.mean(axis=-1, keepdims=True)
     product, lengths = sizes.prod(axis=1).sum(axis=-1), (sizes**2).sum(axis=-1)
-    # Sizes that are equal but for rounding have no correlation.
+    # Sizes that are equal up to rounding have no correlation.
     told = (lengths > _ROUNDING).all(axis=1)
     return np.asarray(np.divide(product, np.sqrt(lengths.prod(axis=1)), out=np.zeros_like(product), where=told))
 
 
 def _input_products(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return how x xᵀ goes with X Xᵀ/n, less the mean of the diagonal and that of all else, which tell no positions."""
+    """Return the correlation of x xᵀ with X Xᵀ/n, its diagonal and the rest centred."""
     x, uneven = _inputs(arrays), _gram(arrays).copy()
     size = np.trace(uneven, axis1=1, axis2=2) / layer.seq_len
     diagonal = np.eye(layer.seq_len, dtype=bool)
@@ -184,7 +179,7 @@ def _input_products(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
         uneven[:, part] -= uneven[:, part].mean(axis=1, keepdims=True)
     product, squares = np.einsum("dic,dij,djc->d", x, uneven, x), (uneven**2).sum(axis=(1, 2))
     lengths = np.sqrt(squares) * (x**2).sum(axis=(1, 2))
-    # Positions that differ by rounding only, as where inputs saturate, are in no order.
+    # Positions that differ by rounding only, e.g. saturated inputs, have no correlation.
     told = (squares > _ROUNDING * size**2) & (lengths > 0.0)
     return np.asarray(np.divide(product, lengths, out=np.zeros_like(product), where=told))
 
@@ -194,34 +189,34 @@ def _output_energy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 
 
 def _output_contrast(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return log Σ (y - ȳ)², ȳ the mean over positions: sharper weights make positions differ more."""
+    """Return log Σ (y - ȳ)², ȳ the mean over positions: larger for sharper weights."""
     y = several_neurons(arrays)
     size = (y**2).sum(axis=(1, 2))
     apart = ((y - y.mean(axis=1, keepdims=True)) ** 2).sum(axis=(1, 2))
-    # What is left of nearly equal outputs is their rounding.
+    # Differences of nearly equal outputs are rounding errors.
     return _floored(layer, _log(np.maximum(apart, _CANCELLED * size)))
 
 
 def _floored(layer: AttentionLayer, energy: FloatArray) -> FloatArray:
-    """Return log Σ y², not below where single precision underflows: sigmoid weights may be as small as that."""
+    """Return log Σ y², bounded below where single precision underflows."""
     least = _UNDERFLOW * layer.value_std * layer.output_std * layer.inputs.scale
     return np.asarray(np.maximum(energy, 2.0 * np.log(least)))
 
 
 def _score_output_size(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return the log of Σ P² over (Σ y²)²: the inputs' length drops out where both see the same inputs."""
+    """Return log Σ P²/(Σ y²)², in which the inputs' length cancels."""
     return np.asarray(_score_energy(layer, arrays) - 2 * _output_energy(layer, arrays))
 
 
 def _output_given_scores(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return the log size of the outputs, whitened by what the weights make of uncorrelated equal values."""
+    """Return the log size of outputs whitened as if values were uncorrelated with equal variances."""
     weights = _weights(layer, arrays)
     covariance = (weights @ weights.swapaxes(-1, -2)).sum(axis=1)
-    # Weights that underflow leave a covariance without a root; any ridge makes a valid functional.
+    # Underflowing weights make the covariance singular; any ridge gives a valid functional.
     ridge = 1e-3 * np.trace(covariance, axis1=1, axis2=2)[:, None, None] + 1e-100
     root = np.linalg.cholesky(covariance + ridge * np.eye(layer.seq_len))
     whitened = np.asarray(np.linalg.solve(root, several_neurons(arrays)), dtype=np.float64)
-    # Where the outputs are too small for their digits, the weights are too.
+    # Where outputs underflow, weights do too.
     told = _output_energy(layer, arrays) > _floored(layer, np.full(len(whitened), -np.inf))
     return np.where(told, _log_energy(whitened), 0.0)
 

@@ -1,4 +1,4 @@
-"""Whole numbers for rows of digits: equal rows, and only those, get the same one."""
+"""Hashes of rows of numbers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 
 def hashes(rows: NDArray[np.float64]) -> NDArray[np.uint64]:
-    """Return a whole number for each row, (..., m) -> (...), the same for equal rows.
+    """Return an integer hash of each row, (..., m) -> (...).
 
-    Rows that differ get the same with a chance of about 2^-63. The sign of 0 counts for nothing.
+    Different rows collide with probability about 2^-63. The sign of 0 is ignored.
 
     Examples
     --------
@@ -18,7 +18,7 @@ def hashes(rows: NDArray[np.float64]) -> NDArray[np.uint64]:
     (np.True_, np.False_)
     """
     digits = np.ascontiguousarray(rows + 0.0).view(np.uint64)
-    # The lower bits of float32 digits are 0; a product would never carry anything down there.
+    # Low bits of float32 values are 0, and a product never carries down into them.
     folded = digits ^ (digits >> np.uint64(32))
     odd = np.random.default_rng(0).integers(2**63, size=rows.shape[-1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     return np.asarray((folded * odd).sum(axis=-1, dtype=np.uint64))

@@ -1,4 +1,4 @@
-"""Heads: scores, keys and values of each have the scale that those of the others have."""
+"""Heads: scores, keys and values have the same scale in every head."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FloatArray = NDArray[np.float64]
 
 
 def _sums(energies: Callable[[Sample], tuple[FloatArray, FloatArray]]) -> Callable[..., tuple[FloatArray, FloatArray]]:
-    """Return the measure of each head's sum of squares over the draws and its degrees of freedom, (1, heads)."""
+    """Return the measure of each head's sum of squares and its degrees of freedom, (1, heads)."""
 
     def measure(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
         squares, dof = energies(sample)

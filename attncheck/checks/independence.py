@@ -1,4 +1,4 @@
-"""Independence: residuals of outputs and scores from everything that they are conditioned on."""
+"""Independence of the residuals of outputs and scores from everything they are conditioned on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _VALUE_GRAM = frozenset({"outputs", "input_gram", "value_gram"})
 
 
 def _standard(values: FloatArray) -> FloatArray:
-    """Centre a weight and give it unit variance: the null holds for any weight, the power needs this."""
+    """Standardise a weight; the null holds for any weight, but power assumes unit variance."""
     if not values.size:
         return values
     spread = values.std()
@@ -44,10 +44,7 @@ def _energy(values: FloatArray) -> FloatArray:
 
 
 def _sizes(residual: Residual, other: FloatArray) -> Pair:
-    """Pair each draw's size of a residual with the standardised log of another size.
-
-    Draws whose residual is empty, as where all inputs are 0, say nothing: they must not count as noise.
-    """
+    """Pair residual sizes with the standardised log of another size, skipping empty residuals."""
     seen = residual.kept.any(axis=tuple(range(1, residual.kept.ndim)))
     return residual.energy_scores(1)[seen], _standard(_log(other[seen]))
 
@@ -57,7 +54,7 @@ def _trace(sample: Sample) -> FloatArray:
 
 
 def _output_scores(sample: Sample, reference: Reference) -> Pair:
-    """Pair each residual entry with a score of its draw."""
+    """Pair each residual entry with a score."""
     residual = sample.output_residual
     scores = sample.told_scores[:, 0, -1]
     weight = np.broadcast_to(scores[:, :, None], residual.values.shape)
@@ -82,7 +79,7 @@ def _output_gram(sample: Sample, reference: Reference) -> Pair:
 
 
 def _score_inputs(sample: Sample, reference: Reference) -> Pair:
-    """Pair each whitened score with an input coordinate of its row."""
+    """Pair each whitened score with an input of its row."""
     residual = sample.whitened_scores
     weight = np.broadcast_to(sample.need("inputs")[:, None, :, :1], residual.values.shape)
     return residual.flat(), weight[residual.kept]
@@ -103,16 +100,13 @@ def _keys_values(sample: Sample, reference: Reference) -> Pair:
 
 
 def _whole(energies: Pair) -> FloatArray:
-    """Return a draw's size over all heads, χ² given the inputs, as a standard normal; NaN where it is empty."""
+    """Return each draw's total energy over heads, χ² given the inputs, as a normal score; NaN if empty."""
     energy, dof = (part.reshape(len(part), -1).sum(axis=1) for part in energies)
     return np.where(dof > 0, chi_square_scores(np.maximum(dof, 1.0), energy), np.nan)
 
 
 def _values_with(other: Callable[[Sample], Pair]) -> Callable[[Sample, Reference], Pair]:
-    """Return the measure of pairs of sizes over all heads: of the values, and of another matrix.
-
-    Any head's values may go with any other head's keys or queries, so all of them are summed first.
-    """
+    """Return the measure that pairs values with another matrix, by sizes summed over heads, as any two may depend."""
 
     def pair(sample: Sample, reference: Reference) -> Pair:
         noise, weight = _whole(sample.value_energy()), _whole(other(sample))
@@ -132,7 +126,7 @@ def _tie(
     claim: str = "independence",
     requires: OfLayer = ANY,
 ) -> Check:
-    """Return the check that a standard normal residual is uncorrelated with what it must not depend on."""
+    """Return the check that a residual is uncorrelated with a variable."""
     noise, other = between
     return Check(
         name=f"independence.{name}",

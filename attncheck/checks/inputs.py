@@ -1,4 +1,4 @@
-"""Inputs: x = φ(h + e), h a normal times √(χ²_n/n), because all positions share the initial vector's length."""
+"""Inputs x = φ(h + e), h a normal times √(χ²_n/n): all positions share the initial vector's length."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from attncheck.layers.requirements import PLAIN_INPUTS, OfLayer, linear
 FloatArray = NDArray[np.float64]
 
 _INPUTS, _GRAM = frozenset({"inputs"}), frozenset({"input_gram"})
-# Standard deviations of h + e beyond which inputs are counted.
+# Inputs are counted beyond this many standard deviations of h + e.
 _FAR = 4.0
 
 
 def _far_value(layer: AttentionLayer) -> float:
-    """Return φ(4σ): what x exceeds where h + e exceeds four standard deviations."""
+    """Return φ(4σ), which x exceeds where h + e exceeds four standard deviations."""
     return float(nonlinearity.of_inputs(layer.inputs)(np.array([_FAR * layer.inputs.hidden_std]))[0])
 
 
 def _far_probability(setting: Setting) -> float:
-    """Return P(|x| > φ(4σ)): both tails of h + e where φ is odd, the upper one where it is relu."""
+    """Return P(|x| > φ(4σ)): both tails of h + e if φ is odd, the upper one for relu."""
     layer = setting.layer
     lengths, rest = (
         np.array([[(std / layer.inputs.hidden_std) ** 2]]) for std in (layer.input_std, layer.position_std)
@@ -55,7 +55,7 @@ _ONE_LENGTH = (
 
 
 def _reaching(layer: AttentionLayer) -> bool:
-    """Return whether the activation lets inputs be seen that reach beyond 4 standard deviations."""
+    """Return whether the activation preserves inputs beyond 4 standard deviations."""
     if layer.activation == "clip":
         return layer.clip > _FAR * layer.inputs.hidden_std
     return layer.activation not in ("tanh", "erf") or 1.0 - _far_value(layer) >= 1e-4
@@ -67,7 +67,7 @@ _REACHING = PLAIN_INPUTS & OfLayer(
 
 
 def _one_entry(sample: Sample) -> FloatArray:
-    """Return one input per draw, over positions and neurons in turn: those of one draw share a length."""
+    """Return one input per draw, because inputs of one draw share a length."""
     values = sample.need("inputs").reshape(len(sample), -1)
     draw = np.arange(len(sample))
     return values[draw, draw % values.shape[1]]
@@ -80,7 +80,7 @@ def _law(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 
 
 def _lengths(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-    """Return PITs of n tr G/σ² = (χ²_n/n)·χ²_{ns}, or of s (χ²_n/n) χ²_n where all positions are equal."""
+    """Return PITs of n tr G/σ² = (χ²_n/n)·χ²_{ns}, or of s (χ²_n/n) χ²_n if all positions are equal."""
     layer = sample.layer
     nodes, weights = chi_square_nodes(layer.width, 1)
     equal = layer.inputs.equal

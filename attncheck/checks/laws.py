@@ -1,8 +1,7 @@
-"""Laws of single numbers of a draw, as scale mixtures of normals over exact conditional variances.
+"""Laws of single numbers of a draw, as scale mixtures of normals.
 
-Given inputs, scores and values an output is normal, and given inputs and keys a score is; the unconditional
-law averages the normal over draws of the conditional variance (Rao–Blackwell), which leaves far less noise
-than an empirical distribution. The same holds for the limit.
+Outputs and scores are conditionally normal. Averaging the normal law over draws of the conditional variance
+(Rao–Blackwell) has far less noise than an empirical distribution.
 """
 
 from __future__ import annotations
@@ -27,31 +26,31 @@ from attncheck.theory.limits.mixture import ScaleMixture, condense
 FloatArray = NDArray[np.float64]
 _Method = Literal["collapsed", "limit"]
 
-#: What a computed cdf may be wrong by; part of the allowance of every check that uses it.
+#: Target error of a computed cdf; part of the allowance of every check that uses it.
 LAW_ERROR = 0.004
-# How many more draws are taken than the error from few says, as that error is one itself.
+# Extra draws, because the estimated error is itself uncertain.
 _SPARE = 1.15
 _DRAWS = 2_000
 _MOST_DRAWS = 64 * _DRAWS
 _TAIL_ENTRIES = 100_000_000
-# What all draws of a law may cost, about in half nanoseconds, and the draws that are taken whatever they cost.
+# Maximum cost of all draws of a law, in about half nanoseconds, and the minimum number of draws.
 _LAW_COST, _FEWEST_DRAWS = 2_000_000_000, 100
-# Standard errors that the bound on the error spans: the chance of an error beyond it is below 1e-8 a point.
+# Standard errors in an error bound: the probability of a larger error is below 1e-8 per point.
 _SPAN = 6.0
-# What may hide in variances too rare to be among N draws has a chance of at most this over N, but for e^-18.
+# Variances absent from N draws have probability at most _UNSEEN/N, except with probability e^-18.
 _UNSEEN = 18.0
 _POINTS = 128
-# For weights of another law nothing is normal given anything: draws of an empirical law, and what they may cost.
+# Draws of an empirical law, for non-Gaussian weights, and their maximum cost in matrix entries.
 _EMPIRICAL_DRAWS = 60_000
 _EMPIRICAL_ENTRIES = 400_000_000
 _LEAST_VARIANCE = 1e-300
-# The chance that an empirical law is further off than its band.
+# Probability that an empirical law leaves its band.
 _BAND_ERROR = 1e-8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MarginalLaw:
-    """The law of a `Scalar` from `size` conditional variances, with a bound on the error of its cdf."""
+    """The law of a `Scalar` from `size` conditional variances, with an error bound of its cdf."""
 
     mixture: ScaleMixture
     error: float
@@ -68,10 +67,7 @@ class MarginalLaw:
         return float(np.sqrt(self.mixture.mean()))
 
     def exceedance(self, multiple: float) -> float:
-        """Return an upper bound of P(|y| > multiple · std): the computed value, its error, and the unseen.
-
-        Far tails come from few of the variances, so that `_SPAN` standard errors are no small part of the value.
-        """
+        """Return an upper bound of P(|y| > multiple · std), allowing for error and unseen variances."""
         tails: FloatArray = 2.0 * special.ndtr(-multiple * self.std / np.sqrt(self.mixture.variances))
         mean = float(tails @ self.mixture.weights)
         second = float(tails**2 @ self.mixture.weights)
@@ -81,7 +77,7 @@ class MarginalLaw:
 
 @functools.lru_cache(maxsize=256)
 def marginal_law(layer: AttentionLayer, marginal: Scalar, method: _Method = "collapsed") -> MarginalLaw:
-    """Return the law of a marginal under a reading, to within `LAW_ERROR` where affordable.
+    """Return the law of a marginal under a method, to within `LAW_ERROR` where affordable.
 
     Examples
     --------
@@ -89,7 +85,7 @@ def marginal_law(layer: AttentionLayer, marginal: Scalar, method: _Method = "col
     >>> law.error < LAW_ERROR, 0.3 < law.std**2 < 0.6
     (True, True)
     """
-    if method == "limit" and not marginal.direction:  # the limit of a score is normal: draws would say nothing
+    if method == "limit" and not marginal.direction:  # the limit of a score is normal
         variance = marginal.limit_score_variance(layer)
         return MarginalLaw(condense(np.full(_DRAWS, variance), np.ones(_DRAWS)), 0.0, _DRAWS)
     together = _drawn_with(layer, marginal, method)
@@ -97,7 +93,7 @@ def marginal_law(layer: AttentionLayer, marginal: Scalar, method: _Method = "col
 
 
 def _drawn_with(layer: AttentionLayer, marginal: Scalar, method: _Method) -> tuple[Scalar, ...]:
-    """Return the marginals that are read off the draws of this one too, as draws cost more."""
+    """Return the marginals computed from the same draws."""
     if marginal not in usual(layer):
         return (marginal,)
     return tuple(each for each in usual(layer) if method == "collapsed" or each.direction)
@@ -105,12 +101,12 @@ def _drawn_with(layer: AttentionLayer, marginal: Scalar, method: _Method) -> tup
 
 @functools.lru_cache(maxsize=256)
 def _laws(layer: AttentionLayer, marginals: tuple[Scalar, ...], method: _Method) -> tuple[MarginalLaw, ...]:
-    """Return laws from as many draws as the worst of them asks for."""
+    """Return laws from as many draws as the least accurate needs."""
     most = affordable_draws(layer, _MOST_DRAWS, method)
     size = min(first_draws(layer, method), most)
     blocks: list[FloatArray] = []
     while True:
-        # All but the last are whole blocks, which more draws have too.
+        # All blocks but the last are complete and can be reused.
         blocks = conditional_variances(layer, marginals, size, method, blocks[:-1])
         laws = tuple(_law(variances) for variances in np.concatenate(blocks, axis=1))
         error = max(law.error for law in laws)
@@ -120,7 +116,7 @@ def _laws(layer: AttentionLayer, marginals: tuple[Scalar, ...], method: _Method)
 
 
 def first_draws(layer: AttentionLayer, method: _Method) -> int:
-    """Return the draws that a law has at least; at a width they are as many as tails need and time allows."""
+    """Return the initial number of draws for a law."""
     if method == "limit":
         return _DRAWS
     per_draw = layer.seq_len * layer.width + 40 * layer.num_heads * layer.seq_len**2
@@ -128,7 +124,7 @@ def first_draws(layer: AttentionLayer, method: _Method) -> int:
 
 
 def _more_draws(size: int, error: float, most: int) -> int:
-    """Return the draws that the error from `size` of them asks for, and a few more: errors fall as the root.
+    """Return the draws needed given the error from `size` of them; errors fall as 1/√size.
 
     Examples
     --------
@@ -139,7 +135,7 @@ def _more_draws(size: int, error: float, most: int) -> int:
 
 
 def affordable_draws(layer: AttentionLayer, most: int, method: _Method = "collapsed") -> int:
-    """Return how many draws a law that is computed beforehand may take: `most`, or fewer where a draw costs much.
+    """Return the number of draws for a precomputed law: `most`, or fewer if draws are expensive.
 
     Examples
     --------
@@ -152,7 +148,7 @@ def affordable_draws(layer: AttentionLayer, most: int, method: _Method = "collap
 
 
 def _law(variances: FloatArray) -> MarginalLaw:
-    """Return the law of a marginal from its conditional variances, (draws,)."""
+    """Return the law with these conditional variances."""
     mixture = condense(variances, np.ones(len(variances)))
     return MarginalLaw(mixture, _error(mixture, len(variances)), len(variances))
 
@@ -164,25 +160,19 @@ def conditional_variances(
     method: _Method,
     known: Sequence[FloatArray] = (),
 ) -> list[FloatArray]:
-    """Return conditional variances of several marginals, (marginals, draws), by block of draws.
-
-    Draws cost more than what is read off them. The first blocks may be known from fewer draws.
-    """
+    """Return conditional variances, (marginals, draws) per block; `known` are the first blocks."""
     outputs = any(marginal.direction for marginal in marginals)
     scores = any(not marginal.direction for marginal in marginals)
     grams = frozenset({"value_gram"} if outputs else ()) | frozenset({"key_gram"} if scores else ())
     found = list(known)
     for draws in drawn_blocks(layer, size, 0, method, grams=grams, outputs=False, first=len(known)):
-        weights = attention_weights(layer, draws.scores) if outputs else None  # scores do without
+        weights = attention_weights(layer, draws.scores) if outputs else None
         found.append(np.array([marginal.variances(layer, draws, weights) for marginal in marginals]))
     return found
 
 
 def _error(mixture: ScaleMixture, size: int) -> float:
-    """Return `_SPAN` standard errors of the average of Φ(t/√v) over `size` draws of v, given v > 0, for the worst t.
-
-    The variances may span many orders of magnitude, as products of few normals do, and so must t.
-    """
+    """Return the maximum over t of `_SPAN` standard errors of the mean of Φ(t/√v) over `size` draws of v > 0."""
     positive = size * (1.0 - mixture.atom)
     if not mixture.variances.size:
         return 0.0
@@ -197,7 +187,7 @@ def _error(mixture: ScaleMixture, size: int) -> float:
 def limit_distance(layer: AttentionLayer, marginal: Scalar, weights: WeightLaws = GAUSSIAN_LAWS) -> float:
     """Return a bound on sup |F_n - F_∞|: the computed distance plus the errors of both laws.
 
-    For weights of another law than the Gaussian, F_n is the empirical law of literal draws.
+    For non-Gaussian weights, F_n is the empirical law of literal draws.
     """
     limiting = marginal_law(layer, marginal, "limit")
     if not weights.gaussian:
@@ -219,7 +209,7 @@ def _empirical_distance(layer: AttentionLayer, marginal: Scalar, weights: Weight
 
 @functools.lru_cache(maxsize=8)
 def _literal_values(layer: AttentionLayer, marginals: tuple[Scalar, ...], weights: WeightLaws) -> FloatArray:
-    """Return several marginals of literal draws, (marginals, draws): draws cost more than what is read off."""
+    """Return several marginals of literal draws, (marginals, draws)."""
     size = max(100, min(_EMPIRICAL_DRAWS, _EMPIRICAL_ENTRIES // layer.weight_entries))
     rng = np.random.default_rng(0)
     step = max(1, 2**19 // layer.weight_entries)
@@ -230,22 +220,14 @@ def _literal_values(layer: AttentionLayer, marginals: tuple[Scalar, ...], weight
 def mixture_uniform(values: FloatArray, weights: FloatArray, dof: int, constant: float = 0.0) -> FloatArray:
     """Return P(√(constant + Σ_h weight_h χ²_h) N ≤ value), χ²_h independent χ²_dof/dof: uniform under the null.
 
-    Parameters
-    ----------
-    values : ndarray, shape (draws,)
-    weights : ndarray, shape (draws, heads)
-        Non-negative, with a positive one per draw.
-    dof : int
-        ν.
-    constant : float
-        A variance that does not fluctuate.
+    Values (draws,); weights (draws, heads) non-negative, at least one positive per draw.
     """
     nodes, node_weights = chi_square_nodes(dof, weights.shape[1])
     result = np.empty(len(values))
     step = max(1, 2**20 // len(nodes))
     for start in range(0, len(values), step):
         part = slice(start, start + step)
-        # A positive weight may underflow here, next to a value that is not 0.
+        # Positive weights may underflow here.
         scale = np.sqrt(np.maximum(weights[part] @ nodes.T + constant, _LEAST_VARIANCE))
         result[part] = special.ndtr(values[part, None] / scale) @ node_weights
     return result
@@ -255,8 +237,7 @@ def mixture_uniform(values: FloatArray, weights: FloatArray, dof: int, constant:
 def chi_square_nodes(dof: int, heads: int) -> tuple[FloatArray, FloatArray]:
     """Return quadrature points (m, heads) of independent χ²_dof/dof variables and their weights (m,).
 
-    One head: Gauss–Legendre in a power of the probability, which resolves the density's singularity at 0.
-    Several: scrambled Sobol points, a fixed set.
+    One head: Gauss–Legendre in a power of the probability, to resolve the singularity at 0. Several: Sobol points.
     """
     if heads == 1:
         x, w = np.polynomial.legendre.leggauss(96)

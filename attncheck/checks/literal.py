@@ -1,7 +1,6 @@
-"""Weights of any law: what Gaussian weights make exact is held to literal draws of the declared law instead.
+"""Non-Gaussian weights: compare the subject with literal draws instead of a law computed for Gaussian weights.
 
-A check of a null that is computed for Gaussian weights has a second one for all others: what it measures of the
-subject has the law of what it measures of literal draws at the same width. That is exact for any law of the weights.
+This is exact for any law of the weights.
 """
 
 from __future__ import annotations
@@ -29,23 +28,16 @@ from attncheck.simulators.weights import WeightLaws, draw_with_weights
 
 FloatArray = NDArray[np.float64]
 
-#: Literal draws for each draw of the subject: they cost as much.
+#: Literal draws per draw of the subject.
 RATIO = 2
 _SINGLE = float(np.finfo(np.float32).eps)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LiteralReference(Reference):
-    """`RATIO` times as many literal draws, of which what the subject exposes is kept.
+    """`RATIO` times as many literal draws, with weights of law `laws`, reduced to the fields and precision of `like`.
 
-    Attributes
-    ----------
-    laws : WeightLaws
-        Of the entries of the matrices.
-    like : Sample
-        The subject's draws: what they lack the reference lacks, and it has no more digits than they have.
-    blocks : mapping of str to int
-        Draws that make one number where a single draw makes none, by property.
+    `blocks` gives the draws per block, by property.
     """
 
     laws: WeightLaws = dataclasses.field(kw_only=True)
@@ -60,7 +52,7 @@ class LiteralReference(Reference):
 
     @cached_property
     def functionals(self) -> dict[str, FloatArray]:
-        """The values of every functional that is wanted, (RATIO · size,)."""
+        """The values of every wanted functional, (RATIO · size,)."""
         exposed = self.sample.exposed
 
         def told(functional: Functional) -> frozenset[str]:
@@ -78,7 +70,7 @@ class LiteralReference(Reference):
         return kept if self.layer.rotary_base is not None else kept - {"keys"}
 
     def _draw(self) -> dict[str, FloatArray]:
-        """Return the fields of `RATIO` · `size` draws, made in blocks that bound the memory of their matrices."""
+        """Draw in blocks to bound memory."""
         step = max(1, 2**21 // FINITE[type(self.layer)]["direct"](self.layer, self.coordinates).entries)
         total, rng = RATIO * self.size, np.random.default_rng(self.seed)
         parts = [
@@ -90,7 +82,7 @@ class LiteralReference(Reference):
         return {name: np.concatenate([part[name] for part in parts]) for name in self._kept}
 
     def _seen(self, name: str, values: FloatArray) -> FloatArray:
-        """Return an array as the subject has it: without scores that it hides, and in single precision where it is."""
+        """Return an array with the subject's hidden scores and precision."""
         if name == "scores" and "masked scores" not in self.like.exposed:
             values = np.where(visible(self.layer), values, -np.inf)
         single = precision(self.like.need(name)) == _SINGLE
@@ -98,10 +90,7 @@ class LiteralReference(Reference):
 
 
 def for_any_law(check: Check) -> Check:
-    """Return a check that holds subjects with weights of other laws to literal draws of these.
-
-    Nothing changes for Gaussian weights, nor for a null that holds for all of them, or of the limit.
-    """
+    """Return a check that compares subjects with non-Gaussian weights with literal draws where needed."""
     if check.kind != "exact" or check.any_weights:
         return check
     return dataclasses.replace(
@@ -137,12 +126,12 @@ def _excluded(check: Check, setting: Setting) -> str:
 
 
 def _holds_for_all(family: Family) -> bool:
-    """Return whether events are counted that no continuous law of the weights makes."""
+    """Return whether the family counts events of probability 0 under any continuous law."""
     return isinstance(family, Count) and family.null_effect == 0.0
 
 
 def _one_number(family: Family) -> bool:
-    """Return whether draws make one number each, which may be compared as it is."""
+    """Return whether each draw gives one number."""
     return isinstance(family, Uniform | TwoSample) and family.per_draw == 1
 
 
@@ -159,6 +148,6 @@ def _measure(check: Check, sample: Sample, reference: Reference) -> tuple[Any, .
 
 
 def _effects(check: Check, base: Family, reference: LiteralReference, sample: Sample) -> FloatArray:
-    """Return the effect of each block of a sample that holds anything for the check."""
+    """Return the effect of each nonempty block."""
     measured = (check.measure(block, reference) for block in sample.blocks(reference.blocks[check.property_name]))
     return np.array([base.effect(*data) for data in measured if all(np.sum(np.abs(part)) > 0 for part in data)])

@@ -1,4 +1,4 @@
-"""Single numbers of a draw that are normal given all others: outputs of a neuron, projected, and scores."""
+"""Single numbers of a draw that are conditionally normal: projected outputs of a neuron, and scores."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Scalar:
     direction : tuple of float
         Weights of the positions; empty for a score.
     entry : tuple of int
-        (head, i, j) of a score; negative ones count from the end.
+        Indices (head, i, j) of a score; negative ones count from the end.
     """
 
     direction: tuple[float, ...] = ()
@@ -47,7 +47,7 @@ class Scalar:
     def variances(self, layer: AttentionLayer, draws: Draws, weights: FloatArray | None) -> FloatArray:
         """Return the conditional variance of each draw, at finite width or (without Gram matrices) in the limit.
 
-        `weights` are A(P) of the draws, (draws, heads, s, s), which a score does without.
+        `weights` are A(P), (draws, heads, s, s); scores do not need them.
         """
         if not self.direction:
             return self._score_variances(layer, draws)
@@ -58,7 +58,7 @@ class Scalar:
         else:
             scale, grams = (layer.output_std * layer.head_factor) ** 2, draws.value_gram
         variances: FloatArray = scale * ((rows[..., None, :] @ grams)[..., 0, :] * rows).sum(axis=(1, 2))
-        # Rounding leaves a projection of a singular covariance at ±1e-17; that is the atom at 0.
+        # Variances below rounding error belong to the atom at 0.
         lengths = np.sqrt(np.diagonal(grams, axis1=-2, axis2=-1))
         rounding = 1e-14 * scale * ((np.abs(rows) * lengths).sum(axis=2) ** 2).sum(axis=1)
         return np.where(variances > rounding, variances, 0.0)
@@ -95,7 +95,7 @@ def one_score(layer: AttentionLayer) -> Scalar:
 
 
 def usual(layer: AttentionLayer) -> tuple[Scalar, ...]:
-    """Return the numbers of each draw that are looked at whatever the layer is."""
+    """Return the numbers tested for every layer."""
     return last_position(layer), random_direction(layer), one_score(layer)
 
 

@@ -1,4 +1,4 @@
-"""Outputs: their law given scores and inputs, their law at the width, and against the limit."""
+"""Outputs: their law given scores and inputs, their law at the width, and their limit."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from attncheck.layers.requirements import SEVERAL_POSITIONS, UNTIED, OfLayer
 FloatArray = NDArray[np.float64]
 
 _OUTPUTS = frozenset({"outputs"})
-# At most this often a right draw is 0, by rounding.
+# Bound on the probability that rounding makes a correct draw 0.
 _ZEROS = 1e-9
-# From this width on, sigmoid weights of scores with up to this standard deviation do not all underflow.
+# From width _WIDE, sigmoid weights of scores of standard deviation up to _SMALL_SCORES do not all underflow.
 _WIDE, _SMALL_SCORES = 8, 4.0
-# At any width, sigmoid weights of scores with up to this standard deviation seldom have squares that underflow.
+# At any width, squared sigmoid weights of scores of standard deviation up to this seldom underflow.
 _MODERATE_SCORES = 8.0
 _GIVEN = frozenset({"outputs", "scores", "input_gram"})
 
 
 def _given_scores(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-    """Return PITs of one output per draw, over all positions and neurons in turn, given scores and inputs."""
+    """Return PITs of one output per draw given scores and inputs."""
     draw = np.arange(len(sample))
     position, neuron = draw % sample.layer.seq_len, (draw // sample.layer.seq_len) % sample.coordinates
     weights = sample.variance_weights[draw, position]
@@ -44,7 +44,7 @@ def _given_scores(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 
 
 def _at_width(marginal: Callable[[AttentionLayer], Scalar]) -> Callable[[Sample, Reference], tuple[FloatArray]]:
-    """Return the measure of a marginal's PITs under its exact law at the width."""
+    """Return the measure of a marginal's PITs at the width."""
 
     def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
         values = marginal(sample.layer).values(sample)
@@ -54,13 +54,13 @@ def _at_width(marginal: Callable[[AttentionLayer], Scalar]) -> Callable[[Sample,
 
 
 def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
-    """Return how many of the draws' sums over positions are positive, of those that are not 0."""
+    """Return the numbers of positive and of nonzero sums over positions."""
     sums = sample.outputs.sum(axis=1)
     return int((sums > 0).sum()), int((sums != 0).sum())
 
 
 def _zeros(sample: Sample, reference: Reference) -> tuple[int, int]:
-    """Return how many draws are 0 at every position and neuron."""
+    """Return how many draws are 0 everywhere."""
     return int((sample.outputs == 0.0).all(axis=(1, 2)).sum()), len(sample)
 
 
@@ -69,18 +69,18 @@ def _score_scale(layer: AttentionLayer) -> float:
 
 
 def _tame(layer: AttentionLayer) -> bool:
-    """Return whether sigmoid weights do not underflow in all draws that anyone will see."""
+    """Return whether sigmoid weights practically never underflow throughout a draw."""
     wide = min(layer.width, layer.head_width) >= _WIDE
     return layer.attention_map != "sigmoid" or (wide and _score_scale(layer) <= _SMALL_SCORES)
 
 
-# Else outputs have digits and their conditional variances have not.
+# Otherwise conditional variances underflow while outputs do not.
 _MODERATE_WEIGHTS = OfLayer(
     "moderate scores under sigmoid",
     lambda layer: layer.attention_map != "sigmoid" or _score_scale(layer) <= _MODERATE_SCORES,
     "sigmoid weights of such scores underflow",
 )
-# Else outputs may be 0 by their nature.
+# Otherwise correct outputs may be 0.
 _NEVER_ZERO = (
     OfLayer(
         "a map other than relu",
@@ -128,7 +128,7 @@ def _limit_check(
     requires: OfLayer = ANY,
     values: Callable[[Sample], FloatArray] | None = None,
 ) -> Check:
-    """Return the check that a marginal is no further from the limit than computed for the width."""
+    """Return the check of a marginal against its limit."""
 
     def allowance(setting: Setting) -> float:
         return limit_distance(setting.layer, marginal(setting.layer), setting.weights)
@@ -171,12 +171,12 @@ def _limit_check(
 
 
 def score_checks(entries: Iterable[tuple[int, int, int]]) -> tuple[Check, ...]:
-    """Return the checks of single score entries (head, i, j), for samples that hold no whole score matrices."""
+    """Return the checks of single score entries (head, i, j), for samples without full score matrices."""
     return tuple(check for entry in entries for check in _score_entry_checks(entry))
 
 
 def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
-    """Return the check of one entry against its law at the width, and against the limit."""
+    """Return the checks of one entry, at the width and in the limit."""
     name = "score_" + "_".join(str(number + 1) for number in entry)
     marginal, needs = Scalar(entry=entry), frozenset({"score entries"})
 
@@ -205,7 +205,7 @@ def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
     return at_width, _limit_check(f"limit_{name}", name, needs, lambda layer: marginal, requires=UNTIED, values=values)
 
 
-# Beyond this the limit says too little about the law at the width.
+# Maximum distance at which the limit is tested.
 _FAR = 0.05
 
 CHECKS = (

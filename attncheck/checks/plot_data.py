@@ -1,4 +1,4 @@
-"""Pictures that take a whole sample: residuals against the normal, score covariances against the declared."""
+"""Plot data from a whole sample: residuals against the normal law, and covariances against their declared values."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from attncheck.layers.rotary import score_alignment
 
 FloatArray = NDArray[np.float64]
 
-# Score entries whose pairs are shown, and of those also between heads.
+# Score entries whose pairs are shown, within a head and between heads.
 _ENTRIES = 6
 _BETWEEN_HEADS = 3
-# Heads, or positions, that a matrix shows.
+# Maximum heads or positions in a matrix.
 _MOST = 12
 
 
 def whitened_scores(sample: Sample) -> dict[str, Any]:
-    """Show the scores whitened by inputs and keys."""
+    """Return a histogram of scores whitened by inputs and keys."""
     return histogram_of_residuals(sample.whitened_scores.flat())
 
 
 def whitened_outputs(sample: Sample) -> dict[str, Any]:
-    """Show the outputs whitened by scores and values."""
+    """Return a histogram of outputs whitened by scores and values."""
     return histogram_of_residuals(sample.output_residual.flat())
 
 
 def score_covariances(sample: Sample) -> dict[str, Any]:
-    """Show E[P_ij P_kl], observed and as the inputs' Gram matrix predicts it: σ² G_ik G_jl, 0 between heads.
+    """Return E[P_ij P_kl], observed and predicted from the inputs' Gram matrix: σ² G_ik G_jl, and 0 between heads.
 
-    With rotary positions it is c(d) times as large, see `attncheck.layers.rotary`.
+    Rotary positions add the factor c(d) of `attncheck.layers.rotary`.
     """
     layer, gram, scores = sample.layer, sample.need("input_gram"), sample.need("scores")
     rows, columns = np.nonzero(visible(layer))
@@ -55,7 +55,7 @@ def score_covariances(sample: Sample) -> dict[str, Any]:
 
 
 def between_heads(sample: Sample) -> dict[str, Any]:
-    """Show the correlations of N Nᵀ between heads, N their whitened scores: 0, but where two have one W_Q."""
+    """Return the correlations of N Nᵀ between heads, N their whitened scores; 0 unless heads share W_Q."""
     residual, heads = sample.whitened_scores, min(_MOST, sample.layer.num_heads)
     scores = np.where(residual.kept, residual.values, 0.0)[:, :heads]
     squares = (scores @ scores.swapaxes(-1, -2)).reshape(len(sample), heads, -1)
@@ -69,7 +69,7 @@ def between_heads(sample: Sample) -> dict[str, Any]:
 
 
 def between_positions(sample: Sample) -> dict[str, Any]:
-    """Show E[y_i y_j] of one neuron, and what it is given scores and values: Σ_y says which positions see which."""
+    """Return E[y_i y_j] of one neuron, observed and given scores and values (Σ_y)."""
     factor, outputs = sample.output_factor[:, :_MOST], sample.outputs[:, :_MOST]
     declared = factor @ factor.swapaxes(-1, -2)
     observed = outputs @ outputs.swapaxes(-1, -2) / outputs.shape[-1]
@@ -79,7 +79,7 @@ def between_positions(sample: Sample) -> dict[str, Any]:
 
 
 def against_limit(values: FloatArray, law: MarginalLaw) -> dict[str, Any]:
-    """Show single numbers of draws and the law of the limit."""
+    """Return the density of single numbers of draws, with their limit law."""
 
     def cdf(points: FloatArray) -> FloatArray:
         return np.where(points > 0.0, 1.0 - (tail := law.mixture.upper_tail(np.abs(points))), tail)

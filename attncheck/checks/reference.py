@@ -1,4 +1,4 @@
-"""Draws of the exact law that a subject's draws are compared with, on a stream of their own."""
+"""Reference draws of the exact law, on a separate stream."""
 
 from __future__ import annotations
 
@@ -17,25 +17,16 @@ FloatArray = NDArray[np.float64]
 
 #: Reference draws per draw of the subject.
 RATIO = 4
-# Far from the numbers of the blocks that `functionals` spawns from the same seed.
+# Must not coincide with the spawn keys of `functionals`.
 _SIZES_KEY = 2**31
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reference:
-    """`RATIO` times as many draws of the collapsed reading, kept only as functionals.
+    """`RATIO` times as many draws by the collapsed method, kept only as functionals.
 
-    Attributes
-    ----------
-    layer : AttentionLayer
-    size : int
-        Draws of the subject's sample.
-    coordinates : int
-        Neurons that the subject returns.
-    seed : numpy.random.SeedSequence
-        The reference's own stream: independent of the subject's, and of every other look.
-    wanted : frozenset of str, optional
-        Names of the functionals that are computed; all if None. The draws are the same ones.
+    The stream `seed` is independent of the subject's and of other looks. Only functionals in `wanted` are computed (all
+    if None); the draws do not depend on it.
     """
 
     layer: AttentionLayer
@@ -46,7 +37,7 @@ class Reference:
 
     @cached_property
     def functionals(self) -> dict[str, FloatArray]:
-        """The values of every functional that is wanted, (RATIO · size,)."""
+        """The values of every wanted functional, (RATIO · size,)."""
         coordinates = min(self.coordinates, NEURONS, self.layer.width)
         wanted = [
             f
@@ -61,16 +52,9 @@ class Reference:
         return {name: np.concatenate(values) for name, values in parts.items()}
 
     def score_sizes(self, rank: int) -> FloatArray:
-        """Return log Σ (N Tᵀ)²/ν, summed over a group's heads: F⁺ P F⁺ᵀ/σ has the law of N Tᵀ/√ν, whatever F.
+        """Return log Σ (N Tᵀ)²/ν, summed over a group's heads, (RATIO · size · kv_heads,).
 
-        Parameters
-        ----------
-        rank : int
-            Rows of N and of the Bartlett factor T.
-
-        Returns
-        -------
-        ndarray, shape (RATIO · size · kv_heads,)
+        F⁺ P F⁺ᵀ/σ has the law of N Tᵀ/√ν for any F; N and the Bartlett factor T have `rank` rows.
         """
         layer = self.layer
         key = (*self.seed.spawn_key, _SIZES_KEY)

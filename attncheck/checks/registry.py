@@ -1,4 +1,4 @@
-"""The one registry of checks, which `properties/`, `attncheck.check` and the reports share."""
+"""The registry of checks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from attncheck.checks.literal import for_any_law
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.rotary import for_rotary
 
-#: Every check of layers.
+#: Checks of layers.
 CHECKS: tuple[Check, ...] = tuple(
     for_any_law(for_rotary(by_weights(check)))
     for module in (
@@ -42,18 +42,18 @@ CHECKS: tuple[Check, ...] = tuple(
     for check in module.CHECKS
 )
 
-#: The properties of layers, each a group of checks that share a sample, in the order of the registry.
+#: Properties of layers: groups of checks that share a sample.
 PROPERTIES: tuple[str, ...] = tuple(dict.fromkeys(check.property_name for check in CHECKS))
-#: Every check, of layers and of programs.
+#: Checks of layers and of programs.
 EVERY_CHECK: tuple[AnyCheck, ...] = (*CHECKS, *PROGRAM_CHECKS)
-#: The properties of programs.
+#: Properties of programs.
 PROGRAM_PROPERTIES: tuple[str, ...] = tuple(dict.fromkeys(check.property_name for check in PROGRAM_CHECKS))
-#: Every property.
+#: Properties of layers and of programs.
 EVERY_PROPERTY = (*PROPERTIES, *PROGRAM_PROPERTIES)
 
 
 def property_key(name: str) -> str:
-    """Return what a property is known by in streams and records: what the keys of its checks begin with.
+    """Return the permanent identifier of a property in streams and records: the prefix of its checks' keys.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def check_named(name: str) -> AnyCheck:
     Raises
     ------
     InputError
-        If there is no such check, or no such property.
+        If there is no such check or property.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Rotary positions: which checks hold on layers that have them, and what these need.
+"""Rotary positions: which checks apply to layers that have them.
 
-A single score has the law that it has without rotation, given inputs, and so have keys and values. What is conditioned
-on the keys needs the keys themselves, see `attncheck.checks.turned`.
+Given inputs, keys, values and single scores have the same law as without rotation. Conditioning on keys needs the
+keys themselves; see `attncheck.checks.turned`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import dataclasses
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.claims import NOT_EXPOSED
 
-#: Positions up to which all scores of a head are whitened together, which takes s⁶ operations.
+#: Maximum positions for whitening all scores of a head jointly, at a cost of s⁶ operations.
 MOST_POSITIONS = 16
-# Checks that are of scores as a matrix, with rows and columns that are whitened apart.
+# Checks that whiten rows and columns of scores separately.
 _OF_MATRICES = {
     "scores.size": "rotary positions: the inputs alone do not whiten the scores",
     "scores.head_pairs": "rotary positions: whitened scores have no axes of the inputs that one W_Q would share",
@@ -21,7 +21,7 @@ _OF_MATRICES = {
 
 
 def for_rotary(check: Check) -> Check:
-    """Return a check that is not examined on layers with rotary positions where it could not hold, or see."""
+    """Return a check that excludes rotary layers to which it does not apply."""
 
     def excluded(setting: Setting) -> str:
         return check.excluded(setting) or _reason(check, setting)

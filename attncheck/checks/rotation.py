@@ -1,7 +1,6 @@
-"""Which neuron, or which pair of heads, a draw is examined on: another one from draw to draw.
+"""Rotate the tested neuron or pair of heads from draw to draw.
 
-What is exchangeable under the null can be taken in turn, so that every neuron and every pair gets its share of
-the draws. The turn depends on a draw's number alone, never on what was drawn.
+Neurons and heads are exchangeable under the null. The choice depends on the draw's index alone.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ FloatArray = NDArray[np.float64]
 
 
 def neighbours(values: FloatArray, most: int) -> FloatArray:
-    """Return `most` neighbouring neurons of each draw, (draws, s, most), all of them in turn; fewer where there are.
+    """Return up to `most` neighbouring neurons of each draw, (draws, s, most), rotating from draw to draw.
 
     Examples
     --------
@@ -33,10 +32,10 @@ def neighbours(values: FloatArray, most: int) -> FloatArray:
 
 @functools.lru_cache(maxsize=64)
 def pairings(count: int) -> NDArray[np.int64]:
-    """Return rounds of disjoint pairs, (rounds, count // 2, 2): neighbours, halves, and every pair once.
+    """Return rounds of disjoint pairs, (rounds, count // 2, 2).
 
-    Neighbours (0, 1), (2, 3), …, the neighbours between these, and (i, i + count // 2) come every fourth round,
-    the rounds of a tournament of all against all in between.
+    Pairs of neighbours (0, 1), (2, 3), …, shifted neighbours (1, 2), …, and halves (i, i + count // 2) alternate with
+    the rounds of a tournament, which contain every pair once.
 
     Examples
     --------
@@ -57,7 +56,7 @@ def pairings(count: int) -> NDArray[np.int64]:
 
 
 def _tournament(count: int) -> list[NDArray[np.int64]]:
-    """Return rounds in which all meet each other once; with an odd number, one rests in each."""
+    """Return rounds that contain every pair once."""
     even = count + count % 2
     circle = np.arange(1, even)
     rounds = []
@@ -70,7 +69,7 @@ def _tournament(count: int) -> list[NDArray[np.int64]]:
 
 @functools.lru_cache(maxsize=64)
 def _partners(count: int) -> NDArray[np.int64]:
-    """Return whose noise goes with whose weight in each round, (rounds, count); one's own where there is none."""
+    """Return the partner of each element in each round, (rounds, count), or itself."""
     rounds = pairings(count)
     partner = np.tile(np.arange(count), (len(rounds), 1))
     np.put_along_axis(partner, rounds[:, :, 0], rounds[:, :, 1], axis=1)
@@ -78,10 +77,9 @@ def _partners(count: int) -> NDArray[np.int64]:
 
 
 def centred(weight: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
-    """Return a weight less its mean over the draws in which it is seen, place by place, and 0 elsewhere.
+    """Return a weight less its mean over the draws in which it is seen, entrywise; 0 where it is not seen.
 
-    A wrong scale gives noise and weight of a place means of their own. Against a centred weight these cancel, and
-    what is left is dependence.
+    A wrong scale changes the means of noise and weight. Against a centred weight, only dependence shows.
 
     Examples
     --------
@@ -93,11 +91,9 @@ def centred(weight: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
 
 
 def rotating_pairs(residual: Residual, axis: int) -> tuple[FloatArray, FloatArray]:
-    """Return noise and weight from disjoint pairs along an axis, where both are kept; other pairs for each draw.
+    """Return noise and centred weight from disjoint pairs along an axis, rotating from draw to draw.
 
-    No value is noise in one pair and weight in another, so that the noise is independent N(0, 1) given the
-    weight. The weight is centred over the draws in which it goes with the same noise: a mean that a wrong scale
-    leaves in both, each head's its own, is no dependence.
+    No value is noise in one pair and weight in another, so the noise is i.i.d. N(0, 1) given the weight.
     """
     values, kept = np.moveaxis(residual.values, axis, 1), np.moveaxis(residual.kept, axis, 1)
     rounds = _partners(values.shape[1])

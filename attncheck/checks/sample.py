@@ -1,4 +1,4 @@
-"""A subject's draws on one layer, with everything that checks derive from them, computed once."""
+"""A subject's draws on one layer, with cached quantities that checks derive from them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from attncheck.layers.draws import Batch
 
 FloatArray = NDArray[np.float64]
 
-#: What a subject may return; the outputs it must.
+#: Fields that a subject may return; outputs are required.
 FIELDS = ("outputs", "scores", "inputs", "input_gram", "key_gram", "value_gram")
-#: The same with what may take the place of key_gram and of scores.
+#: With substitutes for key_gram and scores.
 EVERY_FIELD = (*FIELDS, "keys", "attention")
-#: What a file may hold as well.
+#: With fields that only files may hold.
 FILE_FIELDS = (*EVERY_FIELD, "score_entries")
 
-# What the axes after the draws are.
+# Names of the axes after the draws.
 _AXES = {
     "outputs": "positions and neurons",
     "inputs": "positions and neurons, those of the outputs,",
@@ -49,22 +49,21 @@ _AXES = {
     "attention": "heads and positions",
 }
 _GRAMS = ("input_gram", "key_gram", "value_gram")
-#: Beyond this squares of squares are no numbers any more.
+#: Larger numbers overflow in fourth powers.
 LARGEST = 1e100
-# What rounding may leave of asymmetry, or of a negative diagonal, in a Gram matrix, against its largest diagonal entry.
+# Tolerance for asymmetry and negative diagonals of Gram matrices, relative to the largest diagonal entry.
 _ROUNDING = 1e-2
-# Typical sizes of a score below which none lies: at width 1, where it is a product of six normals of which some may be
-# the same, it gets there in less than one of 1e8 draws. What a mask of -1e4 is added to lies there too.
+# In units of a typical score. Even at width 1, where a score is a product of six normals, fewer than one in 1e8 lies
+# below minus this; scores with a mask of -1e4 added do.
 _FILLED = 1e3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sample:
-    """What a subject exposes of independent draws of a layer; shapes as in `attncheck.Draws`.
+    """Arrays that a subject exposes for independent draws of a layer; shapes as in `attncheck.Draws`.
 
-    Fields that the subject does not expose are None, and whoever asks for them has planned wrongly.
-    Where single entries of the scores are all there is, ``score_entries`` has them by (head, i, j), (draws,)
-    each. Derived quantities are computed when first asked for and shared by all checks of the sample.
+    Fields that the subject does not expose are None. If only single scores are known, ``score_entries`` maps (head, i,
+    j) to arrays (draws,). Derived quantities are cached.
     """
 
     layer: AttentionLayer
@@ -80,17 +79,17 @@ class Sample:
 
     @property
     def case(self) -> AttentionLayer:
-        """The layer, by the name that it shares with programs."""
+        """The layer, under the name shared with programs."""
         return self.layer
 
     @classmethod
     def from_mapping(
         cls, layer: AttentionLayer, arrays: Mapping[str, Any], size: int, known: Sequence[str] = EVERY_FIELD
     ) -> Sample:
-        """Validate what a subject returned.
+        """Validate the arrays returned by a subject.
 
-        Scores at masked entries that are no scores but a filling, one number or all of them below −1,000 typical
-        scores, such as −1e9 or P − 1e4, become −inf.
+        Placeholders in masked scores, that is one constant, or only values below −1,000 typical scores, such as −1e9 or
+        P − 1e4, become −inf.
 
         Parameters
         ----------
@@ -98,15 +97,15 @@ class Sample:
         arrays : mapping of str to array_like
             With at least ``outputs``.
         size : int
-            The number of draws that were asked for.
+            Requested number of draws.
         known : sequence of str
-            Names that may be there.
+            Allowed names.
 
         Raises
         ------
         InputError
-            For unknown names, wrong shapes, values that are not finite or beyond 1e100, or Gram matrices that are
-            none; −inf is accepted for scores at masked entries.
+            For unknown names, wrong shapes, values that are not finite or exceed 1e100, or invalid Gram matrices;
+            −inf is accepted for masked scores.
         """
         if not isinstance(arrays, Mapping):
             remedy = "return its as_dict()" if isinstance(arrays, Batch) else "return {'outputs': ...}"
@@ -143,7 +142,7 @@ class Sample:
         return len(self.outputs)
 
     def first(self, size: int) -> Sample:
-        """Return the first draws, without what was derived from all of them."""
+        """Return the first draws as a new sample."""
         return self._run(slice(size))
 
     def _run(self, part: slice) -> Sample:
@@ -151,7 +150,7 @@ class Sample:
         return Sample(self.layer, **arrays)
 
     def blocks(self, size: int) -> Sequence[Sample]:
-        """Return disjoint runs of `size` draws, each with what is derived from it alone; what is left is left out."""
+        """Return disjoint blocks of `size` draws as samples, dropping the remainder."""
         if size not in self._blocks:
             whole = len(self) // size * size
             self._blocks[size] = [self._run(slice(start, start + size)) for start in range(0, whole, size)]
@@ -163,12 +162,12 @@ class Sample:
 
     @property
     def coordinates(self) -> int:
-        """k: the neurons of the outputs that were returned."""
+        """k, the number of returned neurons."""
         return int(self.outputs.shape[-1])
 
     @property
     def exposed(self) -> frozenset[str]:
-        """The names that checks may need; "masked scores" where scores behind the mask are finite too."""
+        """Names of the exposed arrays, with "masked scores" if scores behind the mask are finite too."""
         names = {name for name in EVERY_FIELD if getattr(self, name) is not None}
         if self.scores is not None and np.isfinite(self.scores).all():
             names.add("masked scores")
@@ -177,7 +176,7 @@ class Sample:
         return frozenset(names)
 
     def need(self, name: str) -> FloatArray:
-        """Return an exposed array; a check that asks for another one has planned wrongly."""
+        """Return an exposed array, or raise `InputError` if it is missing."""
         value: FloatArray | None = getattr(self, name)
         if value is None:
             raise InputError(f"{name}: is not exposed by the subject; return it, or leave out the checks that need it")
@@ -185,7 +184,7 @@ class Sample:
 
     @cached_property
     def rounding(self) -> float:
-        """The coarsest rounding among the exposed arrays: of float64, or of float32 where all digits are."""
+        """The coarsest rounding unit among the exposed arrays."""
         return max(precision(getattr(self, name)) for name in self.exposed if name in EVERY_FIELD)
 
     @cached_property
@@ -195,7 +194,7 @@ class Sample:
 
     @cached_property
     def told_scores(self) -> FloatArray:
-        """P at visible entries and 0 elsewhere, (draws, heads, s, s); what A says of it where there is A alone."""
+        """P at visible entries and 0 elsewhere, (draws, heads, s, s); A if scores are not exposed."""
         scores = self.need("attention") if self.scores is None else self.scores
         return np.where(visible(self.layer), scores, 0.0)
 
@@ -207,8 +206,7 @@ class Sample:
     def whitened_scores(self) -> Residual:
         """N with P = σ_Q F N Bᵀ: i.i.d. N(0, 1) given inputs and keys, (draws, heads, s, s).
 
-        Where scores behind the mask are not exposed, what is kept are the visible entries of N. With rotary positions
-        it is what ``attncheck.checks.rotary`` makes of the turned keys.
+        Only visible entries are kept if masked scores are hidden. Rotary layers use ``attncheck.checks.turned``.
         """
         if self.layer.rotary_base is not None:
             return self._turned[0]
@@ -217,7 +215,7 @@ class Sample:
 
     @cached_property
     def tied_direction(self) -> Residual:
-        """What the whitened scores would be if W_Q were W_K: a function of inputs and keys alone."""
+        """The whitened scores under W_Q = W_K, a function of inputs and keys alone."""
         if self.layer.rotary_base is not None:
             return self._turned[1]
         return self._whiten_scores(self.need("key_gram"))
@@ -229,15 +227,15 @@ class Sample:
         return whiten_turned(self.layer, scores, gram, keys, seen, self.rounding)
 
     def _whiten_scores(self, matrices: FloatArray) -> Residual:
-        """Whiten matrices as if they were scores: all of them, or what the mask lets see where it is all there is."""
+        """Whiten matrices like scores."""
         seen = visible(self.layer) if self._hidden else np.True_
         left, right = self._row_whitener, self._column_whitener
         values = left.inverse_root.swapaxes(-1, -2) @ np.where(seen, matrices, 0.0) @ right.inverse_root
         return Residual(values, left.kept[..., :, None] & right.kept[..., None, :] & seen)
 
-    # Where the mask hides scores, P = σ_Q U N Lᵀ with triangular roots: U of the inputs, which begins with the last
-    # position, and L of the keys, which begins with the first. P_ij is then made of N_kl with k ≥ i and l ≤ j alone:
-    # what is visible of P is made of what is visible of N.
+    # If masked scores are hidden, use triangular roots in P = σ_Q U N Lᵀ: U of the inputs, starting from the last
+    # position, and L of the keys, from the first. P_ij then depends on N_kl with k ≥ i and l ≤ j only, so the visible
+    # part of P depends on the visible part of N.
     @cached_property
     def _row_whitener(self) -> Whitener:
         if not self._hidden:
@@ -252,12 +250,12 @@ class Sample:
 
     @cached_property
     def _hidden(self) -> bool:
-        """Whether scores behind the mask are not exposed."""
+        """Whether masked scores are not exposed."""
         return "masked scores" not in self.exposed
 
     @cached_property
     def input_whitened_scores(self) -> Residual:
-        """F⁺ P F⁺ᵀ/σ: its law depends on rank and ν only, (draws, heads, s, s)."""
+        """F⁺ P F⁺ᵀ/σ, whose law depends on rank and ν only, (draws, heads, s, s)."""
         scale = self.layer.query_std * self.layer.key_std * self.layer.score_factor
         side = self._inputs_spectrum.spread(1)
         values = side.inverse_root.swapaxes(-1, -2) @ (self.need("scores") / scale) @ side.inverse_root
@@ -294,7 +292,7 @@ class Sample:
         return bartlett_residual(self._whitened_grams(grams, std), kept, self.layer.head_width, rounding)
 
     def _energy(self, grams: FloatArray, std: float) -> tuple[FloatArray, FloatArray]:
-        # A matrix that is no Gram matrix of these inputs may have a negative energy: as good as none.
+        # A matrix that is not a Gram matrix of these inputs may have a negative energy.
         energy = np.maximum(np.trace(self._whitened_grams(grams, std), axis1=-2, axis2=-1), 0.0)
         rank = self._inputs_spectrum.kept.sum(axis=-1)[:, None]
         return energy, np.broadcast_to(rank * float(self.layer.head_width), energy.shape)
@@ -323,15 +321,15 @@ class Sample:
 
     @cached_property
     def head_directions(self) -> Residual:
-        """Σ_y^{-1/2} M, (draws, s, heads·s): what each head's values contribute to the whitened outputs.
+        """W = Σ_y^{-1/2} M, the contribution of each head's values to the whitened outputs, (draws, s, heads·s).
 
-        Its rows are orthonormal where they are kept, so that the W_h W_hᵀ, each head's part, add up to I.
+        Kept rows are orthonormal, so the heads' parts W_h W_hᵀ add up to I.
         """
         return self._output_whitener.whiten(self.output_factor)
 
     @cached_property
     def shift_direction(self) -> FloatArray:
-        """Σ_y^{-1/2} 1: where a constant added to the outputs would show, (draws, s, 1)."""
+        """Σ_y^{-1/2} 1, the direction of a constant added to the outputs, (draws, s, 1)."""
         shift: FloatArray = self._output_whitener.inverse_root.sum(axis=-2)[..., None]
         return shift
 
@@ -339,8 +337,8 @@ class Sample:
     def variance_weights(self) -> FloatArray:
         """λ with Var(y_i | inputs, scores, values) = Σ_h λ_ih χ²_ν/ν in law, (draws, s, heads).
 
-        Heads that share W_V share their χ² variables: λ are the eigenvalues of [a_aᵀ G a_b] within each
-        group of heads, a_a row i of A_a.
+        Heads that share W_V share their χ² variables: λ are the eigenvalues of [a_aᵀ G a_b] within each group of heads,
+        a_a row i of A_a.
         """
         layer, gram = self.layer, self.need("input_gram")
         scale = (layer.value_std * layer.output_std * layer.head_factor) ** 2
@@ -353,26 +351,26 @@ class Sample:
 
 
 def _as_array(name: str, value: Any) -> FloatArray:
-    """Return an array of one's own, whatever the array that was given does."""
+    """Return a float64 copy."""
     if np.ma.is_masked(value):
         refuse(f"subject[{name!r}]", "...", "is an array with masked entries", "return a plain array of numbers")
     try:
         array = np.asarray(value)
-    except Exception as error:  # a tensor of another library may refuse in any way
+    except Exception as error:  # other libraries' tensors may raise anything
         problem = " ".join(f"is not an array ({error})".split())
         raise InputError(f"subject[{name!r}]: {problem}; return a numeric array") from None
     if array.dtype.kind != "f":
         refuse(f"subject[{name!r}].dtype", str(array.dtype), "must be floating-point numbers", "return a float array")
-    with np.errstate(over="ignore"):  # a long double beyond float64 is refused as infinite
+    with np.errstate(over="ignore"):  # a long double beyond float64 is rejected as infinite
         return array.astype(np.float64)
 
 
 def _check_values(layer: AttentionLayer, name: str, value: FloatArray) -> None:
-    """Refuse numbers that no simulator can mean; mark in place what fills the scores behind the mask."""
+    """Reject invalid numbers, and set placeholders in masked scores to −inf in place."""
     hidden = ~visible(layer) if name == "scores" else np.zeros((), dtype=bool)
     if hidden.any() and _filled(layer, value, hidden):
         value[..., hidden] = -np.inf
-    if not (np.abs(value) <= LARGEST).all():  # seldom: where is then looked at
+    if not (np.abs(value) <= LARGEST).all():
         finite = np.isfinite(value)
         _refuse_where(~(finite | (np.isneginf(value) & hidden)), name, value, "is not finite")
         _refuse_where(finite & (np.abs(value) > LARGEST), name, value, f"is beyond {LARGEST:g}")
@@ -381,7 +379,7 @@ def _check_values(layer: AttentionLayer, name: str, value: FloatArray) -> None:
 
 
 def _filled(layer: AttentionLayer, scores: FloatArray, hidden: NDArray[np.bool_]) -> bool:
-    """Return whether what stands behind the mask cannot be scores: far too low, or one and the same number."""
+    """Return whether masked entries hold placeholders: far too low, or all the same number."""
     behind = scores[..., hidden]
     clipped = layer.activation == "clip" and not layer.norm
     reach = min(layer.inputs.hidden_std, layer.clip) if clipped else layer.inputs.scale
@@ -392,13 +390,13 @@ def _filled(layer: AttentionLayer, scores: FloatArray, hidden: NDArray[np.bool_]
         return False
     if behind.flat[0] != 0.0:
         return True
-    # A score is 0 where an input is: then its score with itself is, which no mask hides.
+    # A zero input makes zero scores, including its score with itself, which is never masked.
     nonzero = np.diagonal(scores, axis1=-2, axis2=-1) != 0.0
     return bool((nonzero[..., :, None] & nonzero[..., None, :] & hidden).any())
 
 
 def _check_gram(name: str, grams: FloatArray) -> None:
-    """Refuse matrices that are no Gram matrices by more than rounding."""
+    """Reject matrices that are not Gram matrices up to rounding."""
     diagonal = np.diagonal(grams, axis1=-2, axis2=-1)
     rounding = _ROUNDING * np.abs(diagonal).max(axis=-1)[..., None, None]
     if (diagonal < 0.0).any():

@@ -1,4 +1,4 @@
-"""Scores: Gaussian given inputs and keys, by formula (*) of Definition 1 (iv), and with Wishart keys."""
+"""Scores are Gaussian given inputs and keys, by formula (*) of Definition 1 (iv), and key Grams are Wishart."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ _KEY_GRAM = frozenset({"input_gram", "key_gram"})
 
 
 def entries(setting: Setting) -> int:
-    """Return the whitened score entries of one draw."""
+    """Return the number of whitened score entries per draw."""
     return setting.layer.num_heads * setting.score_entries
 
 
 def factor_entries(setting: Setting) -> int:
-    """Return the entries of the Bartlett factors of one draw."""
+    """Return the number of Bartlett factor entries per draw."""
     r, m = setting.input_rank, setting.head_rank
     return setting.layer.kv_heads * (m * (m + 1) // 2 + (r - m) * m)
 
 
 def head_pairs(residual: Residual) -> tuple[FloatArray, FloatArray]:
-    """Return noise and weight from pairs of heads, other pairs for each draw."""
+    """Return noise and weight from pairs of heads, rotating from draw to draw."""
     return rotating_pairs(residual, 1)
 
 
 def rotating_scores(sample: Sample) -> tuple[FloatArray, FloatArray]:
-    """Return one visible score per draw, over all heads and positions in turn, and its variance given X."""
+    """Return one visible score per draw, rotating over heads and positions, and its variance given X."""
     layer, gram = sample.layer, sample.need("input_gram")
     rows, columns = np.nonzero(visible(layer))
     draw = np.arange(len(sample))
@@ -80,7 +80,7 @@ def _heads_energy(sample: Sample, reference: Reference) -> tuple[FloatArray, Flo
 
 
 def _copies(field: str) -> Callable[[Sample, Reference], tuple[int, int]]:
-    """Return the measure of how many draws hold one Gram matrix in two groups of heads, to the last digit."""
+    """Count draws with bitwise equal Gram matrices in two groups of heads."""
 
     def count(sample: Sample, reference: Reference) -> tuple[int, int]:
         grams = sample.need(field)[:, :: sample.layer.group_size]
@@ -106,16 +106,16 @@ def copies(name: str, field: str, what: str) -> Check:
         family=lambda setting: Count(0.0),
         measure=_copies(field),
         hint=f"W_{what[0].upper()} is shared between heads that should not share it",
-        # The Gram matrix of one position is one number, which may come twice by chance in single precision.
+        # For one position the Gram matrix is one number, and float32 numbers may coincide by chance.
         requires=SEVERAL_GROUPS & SEVERAL_POSITIONS,
     )
 
 
 def _sizes(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Return log sizes of the scores whitened by the inputs alone, one for each group of heads."""
+    """Return log sizes of scores whitened by the inputs, per group of heads."""
     layer, residual = sample.layer, sample.input_whitened_scores
     rank = Setting(layer, sample.exposed).input_rank
-    # Inputs of a lower rank, as relu may give, have scores of another law.
+    # Scores of inputs of lower rank, e.g. after relu, have a different law.
     full = residual.kept[:, 0].any(axis=-1).sum(axis=-1) == rank
     squares = (residual.values[full] ** 2).sum(axis=(2, 3))
     squares = squares.reshape(len(squares), layer.kv_heads, layer.group_size).sum(axis=-1)
@@ -123,7 +123,7 @@ def _sizes(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray
 
 
 def same_in_groups(grams: FloatArray, layer: AttentionLayer) -> tuple[int, int]:
-    """Return in how many draws heads of a group differ in their Gram matrix by more than rounding."""
+    """Return how many draws have Gram matrices that differ within a group of heads."""
     grouped = grams.reshape(len(grams), layer.kv_heads, layer.group_size, -1)
     spread = np.abs(grouped - grouped[:, :, :1]).max(axis=(1, 2, 3))
     return int((spread > 1e-3 * np.abs(grouped).max(axis=(1, 2, 3))).sum()), len(grams)

@@ -1,4 +1,4 @@
-"""Matrices that are shared where they should not be: W_O with another matrix of its head, W_Q by two of many heads."""
+"""Illicit sharing of matrices: W_O with another matrix of its head, and W_Q between two of many heads."""
 
 from __future__ import annotations
 
@@ -24,26 +24,16 @@ FloatArray = NDArray[np.float64]
 Pair = tuple[FloatArray, FloatArray]
 
 _VALUES = frozenset({"outputs", "scores", "value_gram"})
-#: Pairs of heads that are examined: all of them up to 16 heads.
+#: Maximum number of tested pairs of heads: all pairs of 16 heads.
 MOST_PAIRS = 120
-# Above every eigenvalue of a matrix that is examined, next to its largest one: what is not kept comes last.
+# Factor that moves dropped positions beyond all eigenvalues.
 _BEYOND = 2.0
 
 
 def axes_of(matrices: FloatArray, kept: BoolArray) -> tuple[FloatArray, FloatArray, BoolArray]:
-    """Return eigenvalues and eigenvectors of symmetric matrices on the places kept, and where these are.
+    """Return eigenvalues (..., s) and eigenvectors (..., s, s) of matrices on the kept positions, and a mask (..., s).
 
-    Parameters
-    ----------
-    matrices : ndarray, shape (..., s, s)
-        0 in the rows and columns of places that are not kept.
-    kept : ndarray of bool, shape (..., s)
-
-    Returns
-    -------
-    tuple of ndarray
-        Shapes (..., s), (..., s, s), with a vector in each column, and (..., s). Vectors of places that are not kept
-        come last, and have no part in those that are.
+    Matrices must be 0 in the rows and columns of dropped positions, which come last in the result.
     """
     size = matrices.shape[-1]
     bound = _BEYOND * np.maximum(np.abs(matrices).sum(axis=-1).max(axis=-1), 1.0)
@@ -53,7 +43,7 @@ def axes_of(matrices: FloatArray, kept: BoolArray) -> tuple[FloatArray, FloatArr
 
 
 def _groups_sizes(energies: Pair, layer: AttentionLayer) -> FloatArray:
-    """Return each head's energy, χ² given the inputs, as a standard normal, (draws, heads); 0 where it is empty."""
+    """Return each head's energy, χ² given the inputs, as a normal score, (draws, heads); 0 if empty."""
     energy, dof = energies
     scores = np.where(dof > 0, chi_square_scores(np.maximum(dof, 1.0), energy), 0.0)
     return np.repeat(scores, layer.group_size, axis=1)
@@ -62,13 +52,12 @@ def _groups_sizes(energies: Pair, layer: AttentionLayer) -> FloatArray:
 def _output_with(sizes: Callable[[Sample], FloatArray]) -> Callable[[Sample, Reference], Pair]:
     """Return the measure of output sizes along the axes of Σ_h w_h W_h W_hᵀ, w_h the size of another matrix of head h.
 
-    W_h W_hᵀ is the part of head h in the whitened outputs. Along the axes these stay independent standard normals, and
-    the axes' eigenvalues say how large the heads' other matrices are there.
+    Along these axes outputs stay independent normals; the eigenvalues measure the heads' other matrices there.
     """
 
     def pair(sample: Sample, reference: Reference) -> Pair:
         residual, directions = sample.output_residual, sample.head_directions.values
-        # Centred head by head: scales that differ from head to head, of both matrices, are no tie of the two.
+        # Centre head by head, because different scales per head are no dependence.
         heads = sizes(sample)
         weights = np.repeat(heads - heads.mean(axis=0), sample.layer.seq_len, axis=1)[:, None, :]
         mixed = (directions * weights) @ directions.swapaxes(-1, -2)
@@ -82,7 +71,7 @@ def _output_with(sizes: Callable[[Sample], FloatArray]) -> Callable[[Sample, Ref
 
 
 def head_pairs(count: int) -> list[tuple[int, int]]:
-    """Return pairs of heads: all of them, or `MOST_PAIRS`, neighbours and halves before others.
+    """Return pairs of heads: all, or `MOST_PAIRS` with neighbours and halves first.
 
     Examples
     --------
@@ -94,7 +83,7 @@ def head_pairs(count: int) -> list[tuple[int, int]]:
 
 
 def _block(sample: Sample) -> Residual:
-    """Return whitened scores in full rows and columns, (draws, heads, rows, columns): behind a mask those beside it."""
+    """Return whitened scores, (draws, heads, rows, columns), or their largest visible block if some are hidden."""
     residual = sample.whitened_scores
     if "masked scores" in sample.exposed:
         return residual
@@ -109,10 +98,10 @@ def _block_rank(setting: Setting) -> int:
 
 
 def _pairs(sample: Sample, reference: Reference) -> Pair:
-    """Return sizes of one head's scores along the axes of another's, and these axes' lengths, a column for each pair.
+    """Return sizes of one head's scores along the axes of another's, and those axes' lengths; one column per pair.
 
-    N_a and N_b are independent and of independent N(0, 1). With N_b N_bᵀ = U Λ Uᵀ the rows of Uᵀ N_a are so too, given
-    N_b, and their squares are χ². Against Λ they are tr(N_a N_aᵀ N_b N_bᵀ), in which one W_Q for both heads shows.
+    With N_b N_bᵀ = U Λ Uᵀ, Uᵀ N_a is i.i.d. N(0, 1) given N_b. Its squares weighted by Λ add up to
+    tr(N_a N_aᵀ N_b N_bᵀ), which reveals a shared W_Q.
     """
     block = _block(sample)
     rows, columns = np.asarray(block.kept.any(axis=-1)), block.kept.any(axis=-2).sum(axis=-1)

@@ -1,4 +1,4 @@
-"""The paper's numbered statements and its open problem: which property examines each, how, and what it leaves out."""
+"""The paper's numbered statements and its open problem, with the properties that examine them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class StatementRow:
-    """A statement of the paper, or several that are examined together.
+    """A statement of the paper, or several examined together.
 
     Attributes
     ----------
     name : str
-        The paper's name of it; several are separated by commas.
+        Name in the paper; several are separated by commas.
     statement : str
-        What it says, in words.
+        The statement.
     modules : tuple of str
-        The files in `properties/` that examine it, the most direct first.
+        Files in `properties/` that examine it, the most direct first.
     examined : str
-        What is examined: exactly at finite width, or in the limit, and then with its rate.
+        What is tested, exactly at finite width or in the limit with its rate.
     not_examined : str
-        What of the statement is not, and why.
+        What is not tested, and why.
     """
 
     name: str
@@ -30,7 +30,7 @@ class StatementRow:
     not_examined: str
 
     def cells(self) -> tuple[str, ...]:
-        """Return the cells of its line in the table.
+        """Return the cells of its row in the table.
 
         Examples
         --------
@@ -44,10 +44,10 @@ class StatementRow:
 _ODD_CYCLE = (
     "Programs in which no side of the scores can be given, those whose score matrices form an odd cycle and those "
     "whose score inputs depend on a score matrix, are left out of the whitening, and only compared with the "
-    "matrix-free reading."
+    "matrix-free method."
 )
 
-#: In the order of the paper, its open problem last.
+#: Statements in the order of the paper, its open problem and extensions last.
 STATEMENTS: tuple[StatementRow, ...] = (
     StatementRow(
         "Definition 1 (i)-(iii)",
@@ -139,7 +139,7 @@ STATEMENTS: tuple[StatementRow, ...] = (
             "test_regimes.py",
             "test_weights.py",
         ),
-        "Exact at finite width: results and scores of programs have the joint law of the matrix-free reading, layers "
+        "Exact at finite width: results and scores of programs have the joint law of the matrix-free method, layers "
         "that of the collapsed one, values have Wishart Gram matrices, draws are independent. In the limit, for "
         "layers: the law of an output, of a projection and of a score is no further from the limit than computed for "
         "its width, a distance that falls as 1/n. So it does in every regime, where the neighbouring prediction is "
@@ -268,5 +268,5 @@ def render() -> str:
 
 
 def _plain(text: str) -> str:
-    """Return text whose stars and bars Markdown shows as they are."""
+    """Escape stars and bars for Markdown."""
     return text.replace("*", "\\*").replace("|", "\\|")

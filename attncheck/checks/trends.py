@@ -1,4 +1,4 @@
-"""Trends: the first draws of a call are like its last."""
+"""Trends within a call: draws are exchangeable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FloatArray = NDArray[np.float64]
 
 
 def _mean_square(residual: Residual) -> FloatArray:
-    """Return the mean square of each draw's whitened numbers; 0 where there are none."""
+    """Return the mean square of each draw's whitened numbers."""
     squares, dof = residual.squares()
     return squares / np.maximum(dof, 1.0)
 
@@ -26,7 +26,7 @@ def _mean_square(residual: Residual) -> FloatArray:
 def _trend(
     name: str, what: str, needs: frozenset[str], alternative: Alternative, sizes: Callable[[Sample], FloatArray]
 ) -> Check:
-    """Return the check of one size per draw. Whatever it is, draws of a right simulator are exchangeable."""
+    """Return the check that one size per draw has no trend."""
 
     def measure(sample: Sample, reference: Reference) -> tuple[FloatArray, NDArray[np.int64]]:
         return sizes(sample), np.array([len(sample)])
@@ -37,12 +37,12 @@ def _trend(
         kind="exact",
         any_weights=True,
         needs=frozenset({"outputs"}) | needs,
-        null=f"sizes of {what} have no trend over the draws of a call",
+        null=f"sizes of {what} have no trend within a call",
         alternative=alternative,
         reads=f"correlation of the ranks of the sizes of {what} with the place in the call:",
         family=lambda setting: Trend(),
         measure=measure,
-        hint=f"{what} grow or shrink from the first draw of a call to its last: something is carried from draw to draw",
+        hint=f"{what} grow or shrink within a call: state carries over between draws",
     )
 
 

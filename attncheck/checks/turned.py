@@ -1,8 +1,8 @@
-"""Scores of turned queries and keys, whitened: what rotary positions make of formula (*).
+"""Whitening of scores of rotary layers.
 
-Given inputs and keys P_ij = ν^{-1/2} q^i · R_{j-i} k^j is Gaussian still, with the covariance
-σ_Q² G_ik ⟨R_{j-i} k^j, R_{l-k} k^l⟩/ν. It is no product of a matrix of rows and one of columns: all visible entries of
-a head are whitened together.
+Given inputs and keys, P_ij = ν^{-1/2} q^i · R_{j-i} k^j is Gaussian with covariance
+σ_Q² G_ik ⟨R_{j-i} k^j, R_{l-k} k^l⟩/ν. This is no Kronecker product, so all visible entries of a head are whitened
+jointly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from attncheck.layers.rotary import turned_by
 
 FloatArray = NDArray[np.float64]
 
-# Entries of covariances that are held at a time.
+# Maximum covariance entries in memory.
 _ENTRIES = 2**21
 
 
@@ -28,25 +28,10 @@ def whiten_turned(
     seen: NDArray[np.bool_],
     eps: float,
 ) -> tuple[Residual, Residual]:
-    """Return scores whitened given inputs and keys, and the same of what they would be if W_Q were W_K.
+    """Return scores whitened given inputs and keys, and the whitened scores under W_Q = W_K, (draws, heads, s, s).
 
-    Parameters
-    ----------
-    layer : AttentionLayer
-    scores : ndarray, shape (draws, heads, s, s)
-    gram : ndarray, shape (draws, s, s)
-        Of the inputs.
-    keys : ndarray, shape (draws, heads, s, ν)
-        Before they are turned.
-    seen : ndarray of bool, shape (s, s)
-        The scores that are whitened.
-    eps : float
-        Rounding unit of the digits.
-
-    Returns
-    -------
-    tuple of Residual
-        Shapes (draws, heads, s, s).
+    `gram` (draws, s, s) is of the inputs, `keys` (draws, heads, s, ν) are not rotated, and `seen` (s, s) marks
+    the scores to whiten.
     """
     whitened, directions = np.zeros((2, *scores.shape))
     kept = np.zeros(scores.shape, dtype=bool)

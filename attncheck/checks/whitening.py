@@ -1,7 +1,6 @@
-"""Whitening by conditional covariances, singular ones included: where exact residuals come from.
+"""Whitening by conditional covariances, including singular ones.
 
-Directions are kept or dropped by eigenvalues of what the residual is conditioned on, so that dropping
-never looks at the residual itself and leaves its law exact.
+Directions are dropped by eigenvalues of the covariance, never by the residual itself, so its law stays exact.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from scipy import special
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-# About where Φ reaches the smallest float: scores beyond are infinite, and no right subject has them.
+# Bound for normal scores: Φ(-37) is about the smallest float.
 _LARGEST_SCORE = 37.0
-# Below this a lower tail is smaller than the upper one, whatever rounding does.
+# A lower tail below this is smaller than the upper one despite rounding.
 _PLAINLY = 0.49
-# Rounding errors of whitened Gram matrices above which their factors are not read.
+# Maximum rounding error of whitened Gram matrices whose factors are used.
 _LEGIBLE = 1e-4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Residual:
-    """Values that are independent N(0, 1) under the null where `kept`, and 0 elsewhere; equal shapes."""
+    """Values that are i.i.d. N(0, 1) under the null where `kept`, and 0 elsewhere; equal shapes."""
 
     values: FloatArray
     kept: BoolArray
@@ -39,50 +38,50 @@ class Residual:
         return self.values[self.kept]
 
     def squares(self, first_axes: int = 1) -> tuple[FloatArray, FloatArray]:
-        """Return the sum of squares over all but the first axes, and its degrees of freedom: of each draw, (draws,)."""
+        """Return the sum of squares over all but the first axes, and its degrees of freedom."""
         axes = tuple(range(first_axes, self.values.ndim))
         return (self.values**2).sum(axis=axes), self.kept.sum(axis=axes).astype(np.float64)
 
     def energy_scores(self, first_axes: int) -> FloatArray:
-        """Return the sum of squares over all but the first axes, as a standard normal (0 where empty)."""
+        """Return the sum of squares over all but the first axes, as a normal score (0 where empty)."""
         squares, dof = self.squares(first_axes)
         return np.where(dof > 0, chi_square_scores(np.maximum(dof, 1.0), squares), 0.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Whitener:
-    """Inverse roots R of a batch of Gram matrices, Rᵀ gram R = I, and which columns of R are kept; others are 0."""
+    """Inverse roots R of a batch of Gram matrices, Rᵀ gram R = I; columns that are not kept are 0."""
 
     inverse_root: FloatArray
     kept: BoolArray
 
     def whiten(self, columns: FloatArray) -> Residual:
-        """Return Rᵀ columns: i.i.d. N(0, 1) for columns of this covariance; columns (..., s, k)."""
+        """Return Rᵀ columns: i.i.d. N(0, 1) for columns (..., s, k) of this covariance."""
         values = self.inverse_root.swapaxes(-1, -2) @ columns
         return Residual(values, np.broadcast_to(self.kept[..., None], values.shape))
 
     def spread(self, axis: int) -> Self:
-        """Return the same with a new batch axis, to be broadcast over heads."""
+        """Return the whitener with a new batch axis, e.g. to broadcast over heads."""
         return type(self)(*(np.expand_dims(value, axis) for value in vars(self).values()))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Spectrum(Whitener):
-    """A batch of Gram matrices U Λ Uᵀ: inverse root U Λ^{-1/2}, the directions kept, and root U √Λ."""
+    """Gram matrices U Λ Uᵀ: inverse root U Λ^{-1/2}, kept directions, and root U √Λ."""
 
     root: FloatArray
 
     @property
     def condition(self) -> FloatArray:
-        """Return the largest eigenvalue over the smallest that was kept, (...); 1 where none was."""
+        """The largest eigenvalue over the smallest kept one, (...); 1 if none is kept."""
         values = (self.root**2).sum(axis=-2)
         smallest = np.where(self.kept, values, np.inf).min(axis=-1)
         return np.where(self.kept.any(axis=-1), values.max(axis=-1), 1.0) / np.where(np.isinf(smallest), 1.0, smallest)
 
 
 def precision(array: FloatArray) -> float:
-    """Return the rounding unit of an array's digits: float32's if every value is a float32, else float64's."""
-    # A single draw of double precision tells.
+    """Return the rounding unit: of float32 if every value is a float32, else of float64."""
+    # One draw in double precision suffices.
     single = _single(array[:1]) and _single(array)
     return float(np.finfo(np.float32 if single else np.float64).eps)
 
@@ -94,10 +93,10 @@ def _single(array: FloatArray) -> bool:
 
 
 def spectrum(gram: FloatArray, eps: float) -> Spectrum:
-    """Return the eigen-roots of Gram matrices (..., s, s); directions lost in rounding are dropped.
+    """Return the eigen-roots of Gram matrices (..., s, s).
 
-    With rounding unit eps, eigenvalues below eps^0.6 of the largest are dropped: what is kept has
-    relative errors below eps^0.4.
+    With rounding unit eps, eigenvalues below eps^0.6 of the largest are dropped; kept ones have relative errors below
+    eps^0.4.
     """
     values, vectors = np.linalg.eigh(gram)
     kept = values > np.maximum(eps**0.6 * values[..., -1:], 0.0)
@@ -107,11 +106,9 @@ def spectrum(gram: FloatArray, eps: float) -> Spectrum:
 
 
 def triangular(gram: FloatArray, eps: float) -> Whitener:
-    """Return upper triangular inverse roots of Gram matrices (..., s, s): each position is whitened by those before it.
+    """Return upper triangular inverse roots of Gram matrices (..., s, s), by Gram–Schmidt over the positions.
 
-    Column k is what position k has beyond the kept ones before it, at length one. With rounding unit eps a position is
-    dropped where that is less than eps^0.6 of what it is the difference of: what is kept has relative errors below
-    eps^0.4.
+    A position is dropped if its residual is below eps^0.6 of the terms that cancel in it; errors are as in `spectrum`.
     """
     size = gram.shape[-1]
     lengths = np.sqrt(np.maximum(np.diagonal(gram, axis1=-2, axis2=-1), 0.0))
@@ -128,10 +125,9 @@ def triangular(gram: FloatArray, eps: float) -> Whitener:
 
 
 def gram_factor(gram: FloatArray, eps: float) -> FloatArray:
-    """Return F with gram = F Fᵀ for Gram matrices (..., s, s); only what rounding may have made is dropped.
+    """Return F with gram = F Fᵀ for Gram matrices (..., s, s), dropping only rounding errors.
 
-    Entries have relative errors eps, so that correlations have errors eps whatever the lengths are. Sums of rows may
-    cancel to less than what `spectrum` drops, or leave a short row alone: nothing more may be missing.
+    Correlations have errors eps whatever the lengths. `spectrum` drops more, which matters where sums of rows cancel.
     """
     lengths = np.sqrt(np.maximum(np.diagonal(gram, axis1=-2, axis2=-1), 0.0))[..., None]
     unit = np.where(lengths > 0, lengths, 1.0)
@@ -142,24 +138,10 @@ def gram_factor(gram: FloatArray, eps: float) -> FloatArray:
 
 
 def factor_whitener(factor: FloatArray, scale: FloatArray, eps: float) -> Whitener:
-    """Return the inverse root of factor factorᵀ, on the range of the factor.
+    """Return the inverse root of factor factorᵀ, on the range of the factor (draws, s, m), with min(s, m) columns.
 
-    Uses the singular vectors of `factor` itself: forming factor factorᵀ first would square its condition
-    number and give wrong tails. Directions are dropped where they are short beside the longest, and where they are
-    shorter than eps^0.3 of what they are the difference of.
-
-    Parameters
-    ----------
-    factor : ndarray, shape (draws, s, m)
-    scale : ndarray, shape (draws,)
-        Length of the factor's longest row before anything cancels in it.
-    eps : float
-        Rounding unit of the digits.
-
-    Returns
-    -------
-    Whitener
-        Of min(s, m) columns.
+    It uses the SVD of `factor`, because factor factorᵀ would square the condition number. Directions short relative to
+    the longest, or to eps^0.3 · `scale`, the longest row before cancellation (draws,), are dropped.
     """
     left, lengths, _ = np.linalg.svd(factor, full_matrices=False)
     kept = lengths > eps**0.3 * np.maximum(10 * lengths[..., :1], scale[:, None])
@@ -167,37 +149,21 @@ def factor_whitener(factor: FloatArray, scale: FloatArray, eps: float) -> Whiten
 
 
 def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int, rounding: FloatArray) -> Residual:
-    """Return the Bartlett factor of Wishart_r(dof, I) matrices as independent standard normals.
+    """Return the Bartlett factor of Wishart_r(dof, I) matrices (draws, groups, s, s) as independent standard normals.
 
-    The squared diagonal is χ² with dof - i + 1 degrees of freedom (i from 1) and becomes a normal score;
-    what is below the diagonal is N(0, 1) already.
-
-    Parameters
-    ----------
-    wishart : ndarray, shape (draws, groups, s, s)
-        Zero outside the last r rows and columns, r the rank of `kept`.
-    kept : ndarray of bool, shape (draws, groups, s)
-        Directions in ascending order of eigenvalues: the kept ones come last.
-    dof : int
-        ν.
-    rounding : ndarray, shape (draws,)
-        Rounding errors of the matrices' entries over ν, beyond relative ones. Factors are read where these are
-        small, and squares of the diagonal count as no smaller.
-
-    Returns
-    -------
-    Residual
-        Shape (draws, groups, s, s).
+    The squared diagonal, χ² with dof - i + 1 degrees of freedom (i from 1), becomes a normal score. Matrices are 0
+    outside the last r rows and columns, r the rank of `kept` (draws, groups, s). `rounding` (draws,) is the absolute
+    error of entries over ν; factors with large errors are dropped.
     """
     values = np.zeros_like(wishart)
     used = np.zeros(wishart.shape, dtype=bool)
     ranks = kept.sum(axis=-1)
     for rank in np.unique(ranks[ranks > 0]):
         where = ranks == rank
-        # A single number is known to its last digit, however small.
+        # A single number has no absolute rounding error.
         lost = rounding[np.nonzero(where)[0]] * (rank > 1)
         factor, factor_used = _factor(wishart[where][:, -rank:, -rank:], dof, lost)
-        # Boolean indexing copies, so the block is written through an index of its own.
+        # Boolean indexing copies, so write the block through an explicit index.
         index = np.ix_(*[np.arange(rank)] * 2)
         block_values, block_used = values[where], used[where]
         block_values[:, index[0], index[1]], block_used[:, index[0], index[1]] = factor, factor_used
@@ -206,7 +172,7 @@ def bartlett_residual(wishart: FloatArray, kept: BoolArray, dof: int, rounding: 
 
 
 def _factor(wishart: FloatArray, dof: int, rounding: FloatArray) -> tuple[FloatArray, BoolArray]:
-    """Return normal scores of the factor of (draws, r, r) matrices of rank min(r, dof), and where they are."""
+    """Return normal scores of the factors of (draws, r, r) matrices, and a mask."""
     rank = wishart.shape[-1]
     columns = min(rank, dof)
     factor = _semi_cholesky(wishart, columns, dof * rounding)
@@ -217,11 +183,7 @@ def _factor(wishart: FloatArray, dof: int, rounding: FloatArray) -> tuple[FloatA
 
 
 def _semi_cholesky(matrices: FloatArray, columns: int, rounding: FloatArray) -> FloatArray:
-    """Return the first `columns` columns of the Cholesky factors of (draws, r, r), others 0.
-
-    Unlike LAPACK's it stops at a given rank, and goes on where rounding or a wrong subject leaves a matrix
-    without a factor: squares on the diagonal count as no smaller than `rounding`.
-    """
+    """Return the first columns of Cholesky factors, with pivots of at least `rounding`, unlike LAPACK."""
     factor = np.zeros_like(matrices)
     for j in range(columns):
         column = matrices[:, j:, j] - (factor[:, j:, :j] @ factor[:, j, :j, None])[..., 0]
@@ -232,9 +194,9 @@ def _semi_cholesky(matrices: FloatArray, columns: int, rounding: FloatArray) -> 
 
 
 def chi_square_scores(dof: FloatArray | NDArray[np.int64] | int, squares: FloatArray) -> FloatArray:
-    """Return Φ^{-1}(F(x)), F the cdf of χ²_dof, from the nearer tail so that no digits are lost."""
+    """Return Φ^{-1}(F(x)), F the cdf of χ²_dof, computed from the smaller tail."""
     below = np.asarray(special.chdtr(dof, squares))
-    # Where the lower tail is plainly the smaller one, the other is not needed.
+    # Skip the upper tail where the lower one is smaller.
     above = special.chdtrc(dof, squares, out=np.ones_like(below), where=~(below < _PLAINLY))
     near = below < above
     scores = special.ndtri(np.where(near, below, above))

@@ -1,4 +1,4 @@
-"""Known-wrong simulators: what the power of the checks is measured on.
+"""Known-wrong simulators, for measuring the power of the checks.
 
 Every fault is a subject: ``pytest -n auto properties/ --attncheck-subject attncheck.faults:tied_query_key``.
 """
@@ -16,7 +16,7 @@ from attncheck.faults.fault import Fault, ReducedExposure, Simulator
 
 __all__ = ["EXPOSURES", "FAULTS", "Fault", "ReducedExposure", "Simulator", "exposing"]
 
-#: Every fault by name, scales first, and last those that show in the layers of one regime only, or with a norm.
+#: Faults by name.
 FAULTS: Mapping[str, Fault] = MappingProxyType(
     {
         fault.name: fault
@@ -25,20 +25,20 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
     }
 )
 
-#: What a subject may let others see, from all to the least.
+#: Sets of exposed fields, largest first.
 EXPOSURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"grams": FIELDS, "scores": ("outputs", "scores"), "outputs": ("outputs",)}
 )
 
 
 def exposing(simulator: Fault | Simulator, fields: Iterable[str]) -> ReducedExposure:
-    """Return a simulator that returns only some of its fields.
+    """Return a simulator that exposes only some of its fields.
 
     Parameters
     ----------
     simulator : Fault or callable (layer, size, rng) -> mapping
     fields : iterable of str
-        Names in `attncheck.checks.sample.FIELDS`; a value of `EXPOSURES`, for example.
+        Names in `attncheck.checks.sample.FIELDS`, e.g. a value of `EXPOSURES`.
 
     Examples
     --------

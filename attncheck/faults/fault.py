@@ -1,4 +1,4 @@
-"""A known-wrong simulator, and what it lets others see."""
+"""Known-wrong simulators, and simulators that expose fewer fields."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ Simulator = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, Fl
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A simulator with one thing wrong; everything else about it is exact.
+    """A simulator with exactly one error.
 
     Attributes
     ----------
     name : str
         Key in `attncheck.faults.FAULTS`, and of the subject ``attncheck.faults:name``.
     what : str
-        What is wrong, in one line.
+        One-line description.
     requires : Requirement
-        Where the fault changes the law of a layer by an amount that can be seen.
+        Layers in which the fault is detectable.
     subject : callable (layer, size, rng) -> mapping
-        The simulator. What it exposes is what a real one with this fault would: Gram matrices are those of
-        the vectors that it multiplied.
+        The simulator. As in a real one, exposed Gram matrices are those of the vectors it used.
     """
 
     name: str
@@ -40,19 +39,19 @@ class Fault:
     subject: Simulator
 
     def reason_hidden(self, layer: AttentionLayer) -> str:
-        """Return why the fault cannot be seen in `layer`; empty if it can."""
+        """Return why the fault cannot be detected in `layer`, or an empty string."""
         return self.requires.reason(layer)
 
 
 @dataclasses.dataclass(frozen=True)
 class ReducedExposure:
-    """A simulator that lets less be seen.
+    """A simulator that exposes fewer fields.
 
     Attributes
     ----------
     subject : callable (layer, size, rng) -> mapping
     fields : frozenset of str
-        What it still returns.
+        Fields that it still returns.
     """
 
     subject: Simulator
@@ -60,10 +59,10 @@ class ReducedExposure:
 
     @property
     def weights(self) -> Any:
-        """The laws of the weights that it declares."""
+        """The declared laws of the weights."""
         return getattr(self.subject, "weights", GAUSSIAN)
 
     def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-        """Draw, and return some of what was drawn."""
+        """Draw, and return the exposed fields."""
         drawn = self.subject(layer, size, rng)
         return {name: array for name, array in drawn.items() if name in self.fields}

@@ -1,4 +1,4 @@
-"""A right simulator of programs, line by line, each kind of which can be replaced by a wrong one."""
+"""A correct simulator of programs with replaceable steps."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Matrices = Callable[[int, np.random.Generator], Multiplier]
 
 
 def jointly_gaussian(group: Sequence[Initial], normals: FloatArray) -> FloatArray:
-    """Make a group of initial vectors of independent normals, both (draws, m, n)."""
+    """Return a group of initial vectors from independent normals, both (draws, m, n)."""
     mean = np.array([node.mean for node in group])[:, None]
     return np.asarray(mean + np.array([node.root for node in group]) @ normals)
 
 
 def coordinatewise(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
-    """Apply a line's function."""
+    """Apply the function of a `Nonlin`."""
     return np.asarray(node.function(*vectors))
 
 
@@ -41,18 +41,18 @@ def mixture(node: Output, vectors: FloatArray, scores: FloatArray) -> FloatArray
 
 @dataclasses.dataclass(frozen=True)
 class LineByLineSimulator:
-    """A simulator of programs made of replaceable steps; the defaults are right.
+    """A simulator of programs with replaceable steps; the defaults are correct.
 
     Attributes
     ----------
     matrices : callable
-        ``matrices(width, rng)`` draws W h, for one h at a time.
+        ``matrices(width, rng)`` returns a function that draws W h.
     begin : callable
-        Makes a group of initial vectors of independent normals.
+        Returns a group of initial vectors from independent normals.
     map : callable
         Applies the function of a `Nonlin`.
     score : callable
-        Two vectors to a score.
+        Returns the score of two vectors.
     mix : callable
         Applies the function of an output.
     """
@@ -64,7 +64,7 @@ class LineByLineSimulator:
     mix: Callable[[Output, FloatArray, FloatArray], FloatArray] = mixture
 
     def __call__(self, program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-        """Draw every line, and everything that can be exposed of it."""
+        """Draw every line and return all fields."""
         values: dict[Node, FloatArray] = {}
         last = {node.weight: node for node in program.lines() if isinstance(node, MatMul)}
         multiply = self.matrices(width, rng)

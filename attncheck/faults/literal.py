@@ -1,7 +1,7 @@
-"""A small literal simulator whose every step can be replaced: what wrong wirings are made of.
+"""A small literal simulator with replaceable steps, the basis of wrong wirings.
 
-X W of any number of n × ν matrices W has the law of F Ω, F the root of X Xᵀ/n and Ω of independent N(0, 1)
-entries (s × ν), whatever is shared: sharing a matrix is using one Ω twice. So no n × n array is needed.
+X W, for n × ν matrices W, has the law of F Ω, with F the root of X Xᵀ/n and Ω of i.i.d. N(0, 1) entries (s × ν).
+Sharing a matrix means reusing Ω, so no n × n array is needed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Projections:
 
 
 def independent(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Project with a matrix for each head's queries, and one for each group's keys and values."""
+    """Project with independent matrices: one per head for queries, one per group for keys and values."""
     root = gram_root(gram(inputs))[:, None]
 
     def project(matrices: int, std: float) -> FloatArray:
@@ -54,7 +54,7 @@ def dot_products(layer: AttentionLayer, made: Projections, rng: np.random.Genera
 
 
 def project_out(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
-    """Apply W_O to the heads' mixed values (draws, heads, s, ν) and add the heads up."""
+    """Apply W_O to the heads' mixed values (draws, heads, s, ν) and sum over heads."""
     matrices = rng.standard_normal((*mixed.shape[:2], layer.head_width, coordinates))
     std = layer.output_std * layer.head_factor * layer.head_width**-0.5
     return np.asarray(std * (mixed @ matrices).sum(axis=1))
@@ -62,7 +62,7 @@ def project_out(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng:
 
 @dataclasses.dataclass(frozen=True)
 class LiteralSimulator:
-    """A simulator made of replaceable steps; the defaults are right.
+    """A simulator with replaceable steps; the defaults are correct.
 
     Attributes
     ----------
@@ -82,11 +82,11 @@ class LiteralSimulator:
     finish: Callable[[AttentionLayer, FloatArray, int, np.random.Generator], FloatArray] = project_out
 
     def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-        """Draw inputs, and everything that the layer makes of them."""
+        """Draw inputs and the resulting fields."""
         return self.after(layer, self.project(layer, draw_inputs(layer, size, rng), rng), rng)
 
     def after(self, layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> dict[str, FloatArray]:
-        """Draw what the layer makes of projections."""
+        """Draw the fields that follow from projections."""
         scores = self.score(layer, made, rng)
         coordinates = min(layer.width, 2)
         return {

@@ -1,4 +1,4 @@
-"""Which check names each known-wrong simulator, and on which layer."""
+"""Which check identifies each known-wrong simulator, and on which layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attncheck.looks.profiles import ANCHORS
 
 _PAPER, _NARROW, _ONE, _GROUPED, _MANY = ANCHORS[:5]
 
-#: A layer in which each fault shows, and a check that sees it there and whose hint says what it is.
+#: For each fault, a layer and a check that detects it there and names it in its hint.
 NAMED_BY: Mapping[str, tuple[AttentionLayer, str]] = MappingProxyType(
     {
         "scores_over_n": (_PAPER, "scores.scale"),

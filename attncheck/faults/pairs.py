@@ -1,4 +1,4 @@
-"""Which wrong simulator each check is paired with: a check that rejects nothing would be none."""
+"""The wrong simulator that each check must reject."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from attncheck.layers.regimes import REGIMES
 from attncheck.looks.profiles import ANCHORS
 
 _PAPER, _NARROW, _ONE, _GROUPED = ANCHORS[:4]
-# Two groups of heads, and positions enough to tell them apart by.
+# Two groups of heads, and enough positions to distinguish them.
 _GROUPS = AttentionLayer(width=8, seq_len=8, num_heads=4, num_kv_heads=2)
-# Heads that share their keys have the same scores where they share W_Q too.
+# Heads that share keys and W_Q have equal scores.
 _ONE_GROUP = AttentionLayer(width=8, seq_len=4, num_heads=2, num_kv_heads=1)
 _SINGLE = AttentionLayer(width=16, seq_len=1, num_heads=2)
 _OVER_N, _TIED = REGIMES["1/n scaling"].layer, REGIMES["tied queries and keys"].layer
 _LOW_RANK, _LINEAR, _MANY = (REGIMES[name].layer for name in ("low rank", "linear attention", "many heads"))
-# More pairs of heads than anything that takes them in turn sees one of.
+# Too many pairs of heads for rotation to find a shared matrix.
 _CROWD = ANCHORS[4]
 _RELU, _POSITIONS = REGIMES["relu inputs"].layer, REGIMES["positions"].layer
 
-#: For every check of layers a fault, or a tampering, that it rejects on some thousands of draws of a layer.
+#: For every check of layers, a fault that it rejects given some thousands of draws, and the layer.
 PAIRS: Mapping[str, tuple[str, AttentionLayer]] = MappingProxyType(
     {
         "exactness.score": ("tied_query_key", _ONE),
@@ -136,7 +136,7 @@ PAIRS: Mapping[str, tuple[str, AttentionLayer]] = MappingProxyType(
 
 
 def paired(check: str) -> Fault:
-    """Return the wrong simulator that a check of layers is paired with.
+    """Return the wrong simulator paired with a check of layers.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Known-wrong simulators of programs, each with the checks that must see it.
+"""Known-wrong simulators of programs, each with the checks that must detect it.
 
 Every fault is a subject: ``attncheck.check("attncheck.faults.programs:tied_matrices", program)``.
 """
@@ -45,29 +45,28 @@ from attncheck.theory.limits.programs import limit_of_program
 FloatArray = NDArray[np.float64]
 ProgramSimulator = Callable[[Program, int, int, np.random.Generator], Mapping[str, FloatArray]]
 
-# What is added where nothing should be, to vectors whose coordinates spread by about 1.
+# Shifts of vectors whose coordinates have standard deviation about 1.
 _SHIFT, _INITIAL_SHIFT = 0.2, 0.5
-# The spread of the logarithm of a matrix's scale from draw to draw.
+# Standard deviation over draws of the log scale of a matrix.
 _SPREAD = 0.3
 
 
 @dataclasses.dataclass(frozen=True)
 class ProgramFault:
-    """A simulator of programs with one thing wrong; everything else about it is exact.
+    """A simulator of programs with exactly one error.
 
     Attributes
     ----------
     name : str
         Key in `PROGRAM_FAULTS`, and of the subject ``attncheck.faults.programs:name``.
     what : str
-        What is wrong, in one line.
+        One-line description.
     requires : Requirement
-        Where the fault changes the law of a program by an amount that can be seen.
+        Programs in which the fault is detectable.
     subject : callable (program, width, size, rng) -> mapping
-        The simulator. What it exposes is what a real one with this fault would: Gram matrices are those of
-        the vectors that it multiplied.
+        The simulator. As in a real one, exposed Gram matrices are those of the vectors it used.
     seen_by : tuple of str
-        Names of checks that must see the fault where it is visible and they say anything.
+        Checks that must detect the fault wherever they apply.
     """
 
     name: str
@@ -77,12 +76,12 @@ class ProgramFault:
     seen_by: tuple[str, ...]
 
     def reason_hidden(self, program: Program) -> str:
-        """Return why the fault cannot be seen in `program`; empty if it can."""
+        """Return why the fault cannot be detected in `program`, or an empty string."""
         return self.requires.reason(program)
 
 
 def _changed(change: Callable[[FloatArray], FloatArray]) -> Matrices:
-    """Draw matrices, and change what they make."""
+    """Draw matrices and change their images."""
 
     def matrices(width: int, rng: np.random.Generator) -> Multiplier:
         right = MatrixFreeMultiplier(width, rng)
@@ -96,7 +95,7 @@ def _changed(change: Callable[[FloatArray], FloatArray]) -> Matrices:
 
 
 def _equal_rows(images: FloatArray) -> FloatArray:
-    """Give the first row of each block of √n to the whole block."""
+    """Replace each block of √n rows by its first row."""
     rows = images.shape[-1]
     block = max(1, round(rows**0.5))
     return images[..., np.arange(rows) // block * block]
@@ -120,7 +119,7 @@ def _tied_matrices(width: int, rng: np.random.Generator) -> Multiplier:
 
 
 def _wandering_matrices(width: int, rng: np.random.Generator) -> Multiplier:
-    """Multiply each matrix by a number of its own in each draw, of mean square 1 at every width."""
+    """Multiply each matrix by a random factor per draw, with mean square 1."""
     right = MatrixFreeMultiplier(width, rng)
     scales: dict[Weight, FloatArray] = {}
 
@@ -137,7 +136,7 @@ def _shifted(group: Sequence[Initial], normals: FloatArray) -> FloatArray:
 
 
 def _apart(group: Sequence[Initial], normals: FloatArray) -> FloatArray:
-    """Make the vectors of a group of normals of their own, with their variances."""
+    """Draw the initial vectors of a group independently, with the same variances."""
     return jointly_gaussian([dataclasses.replace(node, root=_alone(k, node)) for k, node in enumerate(group)], normals)
 
 
@@ -378,7 +377,7 @@ _FAULTS = (
     ),
 )
 
-#: Every fault of programs by name.
+#: Faults of programs by name.
 PROGRAM_FAULTS: Mapping[str, ProgramFault] = MappingProxyType({fault.name: fault for fault in _FAULTS})
 
 

@@ -1,6 +1,6 @@
-"""Draws of a right simulator, tampered with: departures that no wrong wiring or scale makes alone.
+"""Faults made by tampering with the draws of a correct simulator.
 
-Each is a subject, as ``attncheck.check("attncheck.faults.tampered:residual_added", layer)``.
+Each is a subject, e.g. ``attncheck.check("attncheck.faults.tampered:residual_added", layer)``.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _taken(drawn: Drawn, index: NDArray[np.int64]) -> Drawn:
 
 
 def _sized(values: FloatArray, by: FloatArray) -> FloatArray:
-    """Return values in each draw times the size of something else, of mean square one."""
+    """Return values times the relative size of another array in each draw."""
     squares = _energy(by)
     factor = np.sqrt(squares / squares.mean())
     return np.asarray(values * factor.reshape(-1, *[1] * (values.ndim - 1)))
@@ -162,7 +162,7 @@ def _energy(values: FloatArray) -> FloatArray:
     return np.asarray((values**2).sum(axis=tuple(range(1, values.ndim))))
 
 
-#: Every one by name.
+#: Faults by name.
 TAMPERED: Mapping[str, Fault] = MappingProxyType(
     {
         fault.name: fault

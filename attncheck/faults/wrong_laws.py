@@ -1,4 +1,4 @@
-"""Simulators that draw from a law that resembles the right one."""
+"""Simulators that draw from a law close to the correct one."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import collapsed
 from attncheck.theory.limits.draw import draw_limit
 
-# Draws that the covariance of the matched Gaussian is averaged over.
+# Draws for the covariance of the matched Gaussian.
 _AVERAGED = 20_000
-# The bound of the clipped outputs, in root mean squares of a call.
+# Clipping bound of outputs, in root mean squares of a call.
 _CLIPPED_AT = 4.0
-# Draws that the repeated stream lasts for.
+# Draws in a block of the repeated stream.
 _PERIOD = 64
 
 
 def _gaussian_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Replace the outputs by Gaussian ones with the covariance that they have on average."""
+    """Replace the outputs by Gaussian ones with the mean covariance."""
     drawn = collapsed(layer, size, rng)
     outputs = drawn["outputs"]
     return {**drawn, "outputs": _mean_root(layer) @ rng.standard_normal(outputs.shape)}
@@ -41,7 +41,7 @@ def _mean_root(layer: AttentionLayer) -> FloatArray:
     return eigen_root(conditional_covariance(layer, simulate(layer, _AVERAGED)).mean(axis=0))
 
 
-# A mean over positions is all that one position has.
+# For one position, softmax attention is the identity.
 _MIXED = OfLayer(
     "outputs that are a mixture",
     lambda layer: layer.seq_len > 1 or layer.attention_map != "softmax" or layer.head_width <= SMALL_WIDTH,
@@ -50,7 +50,7 @@ _MIXED = OfLayer(
 
 
 def _limit(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Draw from the limit, with the limits of the Gram matrices."""
+    """Draw from the limit, with limiting Gram matrices."""
     drawn = draw_limit(layer, size, min(layer.width, 2), rng).as_dict()
     kernel = input_kernel(layer.inputs).matrix
     per_head = np.broadcast_to(kernel, (size, layer.num_heads, *kernel.shape))
@@ -59,7 +59,7 @@ def _limit(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[s
 
 
 def _one_number(layer: AttentionLayer) -> bool:
-    """Return whether Gram matrices hold one number, but for zeros: two generators must not give the same numbers."""
+    """Return whether nonzero Gram entries are all equal, up to sign."""
     numbers = np.abs(input_kernel(layer.inputs).matrix)
     return np.unique(numbers[numbers != 0.0]).size <= 1
 
@@ -71,7 +71,7 @@ _STILL_GRAMS = (
 
 
 def _more_freedom(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Make keys and values from Bartlett factors whose diagonals have one degree of freedom too many."""
+    """Draw keys and values from Bartlett factors with one degree of freedom too many on the diagonal."""
     root = gram_root(gram(inputs))[:, None]
 
     def project_groups(std: float) -> FloatArray:
@@ -79,7 +79,7 @@ def _more_freedom(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gene
         diagonal = np.arange(factor.shape[-1])
         more = rng.standard_normal((*factor.shape[:2], len(diagonal)))
         factor[..., diagonal, diagonal] = np.hypot(factor[..., diagonal, diagonal], more)
-        # Columns of zeros leave scores and Gram matrices as the factor makes them.
+        # Zero columns do not affect scores and Gram matrices.
         missing = layer.head_width - len(diagonal)
         vectors = np.pad(std * root @ factor, [(0, 0)] * 3 + [(0, missing)])
         return np.repeat(vectors, layer.group_size, axis=1)
@@ -90,7 +90,7 @@ def _more_freedom(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gene
 
 
 def _repeated_stream(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Draw block after block, each from a generator with the same seed."""
+    """Draw blocks, each from a generator with the same seed."""
     seed = int(rng.integers(2**63))
     blocks = [
         collapsed(layer, min(_PERIOD, size - start), np.random.default_rng(seed)) for start in range(0, size, _PERIOD)
@@ -99,7 +99,7 @@ def _repeated_stream(layer: AttentionLayer, size: int, rng: np.random.Generator)
 
 
 def _copied_draws(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Draw half of what is asked for, and hand it out twice."""
+    """Draw half the requested draws and return them twice."""
     half = collapsed(layer, (size + 1) // 2, rng)
     return {name: np.concatenate([array, array])[:size] for name, array in half.items()}
 

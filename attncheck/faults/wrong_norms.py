@@ -1,4 +1,4 @@
-"""Simulators that normalise wrongly, and are right in layers that are not normalised."""
+"""Simulators that normalise wrongly; correct in layers without a norm."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _the_other(layer: AttentionLayer) -> dict[str, str]:
 
 
 def _over_positions(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Normalise each neuron over the positions, and not each position over the neurons."""
+    """Normalise each neuron over positions instead of each position over neurons."""
     inputs = draw_inputs(layer.replace(norm=None), size, rng)
     inputs = normalised(layer.norm, inputs.swapaxes(-1, -2)).swapaxes(-1, -2)
     return LiteralSimulator().after(layer, independent(layer, inputs, rng), rng)

@@ -1,4 +1,4 @@
-"""Simulators that are wrong in the layers of one regime, and right in all others but where that is said."""
+"""Simulators that are wrong in one regime only."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from attncheck.simulators.collapsed import draw_hidden, draw_positions
 from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import collapsed
 
-# Heads that have weights of their own.
+# Heads with their own weights.
 _OWN_HEADS = 16
 _STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
 
@@ -48,7 +48,7 @@ _REPEATABLE = OfLayer(
 
 
 def _repeat(layer: AttentionLayer, heads: FloatArray) -> FloatArray:
-    """Put the first heads in the places of the others, along the second axis."""
+    """Copy the first heads to the others, along the second axis."""
     repeated = layer.num_heads > _OWN_HEADS and layer.group_size == 1
     return heads[:, np.arange(layer.num_heads) % _OWN_HEADS] if repeated else heads
 
@@ -68,13 +68,13 @@ def _repeated_output_matrices(
 
 
 def _centred(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Take the mean of relu(h + e) off."""
+    """Subtract the mean of relu(h + e)."""
     mean = layer.inputs.hidden_std / math.sqrt(2.0 * math.pi) if layer.activation == "relu" else 0.0
     return independent(layer, inputs - mean, rng)
 
 
 def _positions_apart(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Draw the e^i for the scores, and again for the values; exposed are the inputs of the values."""
+    """Draw the e^i separately for scores and values; the inputs of the values are exposed."""
     hidden, lengths = draw_hidden(layer, size, rng)
     hidden *= (lengths * layer.input_std)[:, None, None]
     phi = nonlinearity.of_inputs(layer.inputs)
@@ -84,7 +84,7 @@ def _positions_apart(layer: AttentionLayer, size: int, rng: np.random.Generator)
 
 
 def _skipped_values(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Hand out the input where there is nothing to attend to but itself."""
+    """Return the input where there is one position."""
     drawn = collapsed(layer, size, rng)
     return {**drawn, "outputs": drawn["inputs"].copy()} if layer.seq_len == 1 else drawn
 
@@ -96,7 +96,7 @@ class _UnscaledUniform:
     weights: str = "uniform"
 
     def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-        """Draw with what the forgotten √3 leaves of all standard deviations."""
+        """Draw with all standard deviations divided by √3."""
         narrower = layer.replace(**{name: getattr(layer, name) / 3.0**0.5 for name in _STDS})
         return draw_with_weights(narrower, size, min(layer.width, 2), rng, self.weights).as_dict()
 

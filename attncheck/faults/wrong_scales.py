@@ -1,4 +1,4 @@
-"""Right simulators of another layer than the declared one: wrong scales, wrong widths, wrong laws."""
+"""Correct simulators of another layer than declared: wrong scales, widths or laws."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from attncheck.layers.requirements import (
 from attncheck.subject import collapsed
 
 _MATRICES = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
-# The bound of the clipped inputs, in standard deviations.
+# Clipping bound of inputs, in standard deviations.
 _CLIPPED_AT = 4.0
 
 
 @dataclasses.dataclass(frozen=True)
 class MisreadLayer:
-    """A right simulator that is given a layer with some fields changed, and reports the declared one."""
+    """A correct simulator of a layer with some fields changed."""
 
     changes: Callable[[AttentionLayer], dict[str, Any]]
 
     def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-        """Draw the wrong layer."""
+        """Draw the changed layer."""
         return collapsed(layer.replace(**self.changes(layer)), size, rng)
 
 
@@ -63,7 +63,7 @@ def _std(matrix: str, percent: int) -> Fault:
     field = f"{matrix}_std"
 
     def changes(layer: AttentionLayer) -> dict[str, Any]:
-        """Change the field, and with one matrix for two of them both."""
+        """Change the field, or both fields of a tied matrix."""
         one = ("query_std", "key_std")
         fields = one if layer.tied_query_key and field in one else (field,)
         return {name: factor * getattr(layer, name) for name in fields}

@@ -1,4 +1,4 @@
-"""Simulators in which heads share a matrix with each other, or with their own output."""
+"""Simulators in which heads share a matrix with each other or with their output."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def _twin_queries(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gene
 
 
 def _tied_output(layer: AttentionLayer, size: int, rng: np.random.Generator, which: Which) -> dict[str, FloatArray]:
-    """Take the transpose of another matrix of a head for its W_O.
+    """Use the transpose of another matrix of each head as its W_O.
 
-    Rows of a matrix W are its images of unit vectors: what these and the inputs become together takes no n × n array.
+    Rows of a matrix are its images of unit vectors; drawing these jointly with the inputs' images needs no n × n array.
     """
     inputs = draw_inputs(layer, size, rng)
     made, coordinates = independent(layer, inputs, rng), min(layer.width, 2)

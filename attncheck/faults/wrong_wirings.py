@@ -1,4 +1,4 @@
-"""Simulators that share, multiply or normalise the wrong things."""
+"""Simulators that share, multiply or normalise the wrong arrays."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def _tied_key_value(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Ge
 
 
 def _tied_query_value(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Give every group the W_Q of its first head for W_V."""
+    """Use the W_Q of the first head of each group as W_V."""
     made = independent(layer, inputs, rng)
     queries = np.repeat(made.queries[:, :: layer.group_size], layer.group_size, axis=1)
     return dataclasses.replace(made, values=queries * (layer.value_std / layer.query_std))
 
 
 def _slipped_slice(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Cut the values of the first group from where the keys of the last one are."""
+    """Take the values of the first group from the keys of the last."""
     made = independent(layer, inputs, rng)
     values = made.values.copy()
     values[:, : layer.group_size] = made.keys[:, -layer.group_size :] * (layer.value_std / layer.key_std)
@@ -56,7 +56,7 @@ def _shared_keys(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gener
 
 
 def _interleaved_groups(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Deal heads out to groups in turn, where the layer puts neighbours into one group."""
+    """Interleave groups instead of grouping neighbouring heads."""
     made = independent(layer, inputs, rng)
     order = (np.arange(layer.num_heads) % layer.kv_heads) * layer.group_size
     return dataclasses.replace(made, keys=made.keys[:, order], values=made.values[:, order])
@@ -90,14 +90,14 @@ def _uneven_heads(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rn
 
 
 def _inputs_apart(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Let the scores see inputs of their own; exposed are those that the values see."""
+    """Draw separate inputs for scores and values; those of the values are exposed."""
     made = independent(layer, inputs, rng)
     other = independent(layer, draw_inputs(layer, len(inputs), rng), rng)
     return dataclasses.replace(made, queries=other.queries, keys=other.keys)
 
 
 def _independent_scores(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
-    """Draw every score alone, with its variance given its own query position and key."""
+    """Draw each score independently, with its variance given query position and key."""
     queries = layer.query_std * (made.inputs**2).mean(axis=-1)[:, None, :, None] ** 0.5
     keys = (made.keys**2).mean(axis=-1)[:, :, None, :] ** 0.5
     spread = layer.score_factor * queries * keys

@@ -1,10 +1,10 @@
-"""Checks of programs: what Definition 1, Fact 1, Theorem 1 and Corollary 2 say of lines written one by one."""
+"""Checks of programs: Definition 1, Fact 1, Theorem 1 and Corollary 2."""
 
 from attncheck.checks.programs import averages, laws, netsor, scores
 
-#: Every check of programs.
+#: Checks of programs.
 PROGRAM_CHECKS = (*netsor.CHECKS, *averages.CHECKS, *scores.CHECKS, *laws.CHECKS)
-#: Properties that look at an order in n, at several widths.
+#: Properties that measure an order in n, at several widths.
 RATE_PROPERTIES = tuple(dict.fromkeys(check.property_name for check in averages.CHECKS))
 
 __all__ = ["PROGRAM_CHECKS", "RATE_PROPERTIES"]

@@ -1,4 +1,4 @@
-"""Fact 1 and Theorem 1: averages over neurons approach their limits as n^{-1/2}."""
+"""Fact 1 and Theorem 1: averages over neurons converge to their limits at rate n^{-1/2}."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from attncheck.theory.limits.programs import ProgramLimit, limit_of_program
 FloatArray = NDArray[np.float64]
 
 _NEEDS = frozenset({"scores", "gram"})
-# Deviations that rounding may make, in units of what deviates.
+# Relative deviations due to rounding.
 _ROUNDING = 1e-9
-# Draws on which a distance from the limit is computed, and the entries of vectors that are held at a time.
+# Draws for the distance from the limit, and maximum vector entries in memory.
 _DRAWS, _ENTRIES = 1_000, 2**21
 
 
@@ -38,7 +38,7 @@ def _limit(program: Program) -> ProgramLimit:
 
 
 def _netsor_pair(case: ProgramCase) -> tuple[Node, Node] | None:
-    """Return the last two vectors that no score enters and that have the width's size, initial ones left out."""
+    """Return the last two full-width vectors that do not depend on scores, without initial vectors."""
     after = _after_scores(case)
     found = [
         node
@@ -57,7 +57,7 @@ def _after_scores(case: ProgramCase) -> set[Node]:
 
 
 def _output(case: ProgramCase) -> Output | None:
-    """Return the last output that takes scores and has the width's size."""
+    """Return the last full-width output that uses scores."""
     outputs = [n for n in case.program.nodes if isinstance(n, Output) and n.scores and n.size is None]
     return outputs[-1] if outputs else None
 
@@ -65,9 +65,9 @@ def _output(case: ProgramCase) -> Output | None:
 def _logs(
     sample: ProgramSample, deviation: Callable[[ProgramSample, int], FloatArray]
 ) -> tuple[FloatArray, FloatArray]:
-    """Return log |deviation| at each width, one row per draw, and the widths, once per chunk."""
+    """Return log |deviation| at each width, one row per draw, and the widths."""
     found = np.stack([np.abs(deviation(sample, k)) for k in range(len(sample.draws))], axis=1)
-    # Where nothing is random, as with matrices of 0, all that deviates is rounding.
+    # Skip deviations that are only rounding, e.g. with zero matrices.
     moves = (found > _ROUNDING).all(axis=1)
     return np.log(np.minimum(found[moves], 1e300)), np.array([sample.case.widths] * 3, dtype=np.float64)
 
@@ -79,7 +79,7 @@ def _gram(sample: ProgramSample, k: int) -> FloatArray:
 
 
 def _netsor_deviation(sample: ProgramSample, k: int) -> FloatArray:
-    """Return x·x'/n less E[Z^x Z^x'], Fact 1's average of the product, in units of the two root mean squares."""
+    """Return x·x'/n - E[Z^x Z^x'], the deviation in Fact 1, over the product of root mean squares."""
     pair = _netsor_pair(sample.case)
     assert pair is not None
     lines = vectors_of(sample.case.program)
@@ -90,7 +90,7 @@ def _netsor_deviation(sample: ProgramSample, k: int) -> FloatArray:
 
 
 def _output_deviation(sample: ProgramSample, k: int) -> FloatArray:
-    """Return |y|²/n less E[(Z^y)² | p° = p]: Theorem 1's average of the square, given the scores of the draw."""
+    """Return the relative deviation of |y|²/n from E[(Z^y)² | p° = p] in Theorem 1."""
     output = _output(sample.case)
     assert output is not None
     place = vectors_of(sample.case.program).index(output)
@@ -100,7 +100,7 @@ def _output_deviation(sample: ProgramSample, k: int) -> FloatArray:
 
 @functools.lru_cache(maxsize=8)
 def _direction(program: Program) -> tuple[tuple[float, ...], float]:
-    """Return a direction over the scores, fixed by the program, and the standard deviation of the limit along it."""
+    """Return a fixed direction over the scores, and the limit standard deviation along it."""
     covariance = _limit(program).score_covariance
     vector = stream(0, "direction", program.key).standard_normal(len(covariance))
     return tuple(vector.tolist()), float(np.sqrt(vector @ covariance @ vector))
@@ -108,15 +108,14 @@ def _direction(program: Program) -> tuple[tuple[float, ...], float]:
 
 @functools.lru_cache(maxsize=64)
 def score_distance(case: ProgramCase) -> tuple[float, float]:
-    """Return how far the projected scores are from their Gaussian limit at the largest width, and the error of that.
+    """Return the distance of projected scores from their Gaussian limit at the largest width, and its error.
 
-    Given the vectors and one side of each score they are normal, so that their law is a mean of normal laws over
-    draws of the conditional variance, taken from the matrix-free reading.
+    They are conditionally normal, so their law is a mean of normal laws over draws of the conditional variance.
 
     Returns
     -------
     distance, error : float
-        Kolmogorov distance, and six standard errors of the mean at the point where they are largest.
+        Kolmogorov distance, and the maximum over points of six standard errors.
     """
     sides = conditioned_sides(case.program)
     assert not isinstance(sides, str)

@@ -1,4 +1,4 @@
-"""Numbers of one draw of a program, on which two readings are compared."""
+"""Functionals of one draw of a program, on which two methods are compared."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from attncheck.layers.requirement import ANY
 
 FloatArray = NDArray[np.float64]
 
-# Distances below this share of the largest score are no distances: two scores may be one number by what they are made
-# of, as ⟨Q x, K x⟩ and ⟨K x, Q x⟩, and differ by rounding, in single precision too.
+# Relative rounding error of equal scores, such as ⟨Q x, K x⟩ and ⟨K x, Q x⟩, in single precision.
 _ONE_NUMBER = 1e-5
 
 
@@ -24,7 +23,7 @@ _ONE_NUMBER = 1e-5
 class ProgramFunctional:
     """A number per draw of outputs (N, m, k) and scores (N, r), and what it requires.
 
-    `unit` and `neurons` are as for `attncheck.checks.functionals.Functional`.
+    `unit` and `neurons` are as in `attncheck.checks.functionals.Functional`.
     """
 
     name: str
@@ -35,7 +34,7 @@ class ProgramFunctional:
     neurons: int = 1
 
     def applies(self, program: Program, neurons: int) -> bool:
-        """Return whether it says something of a program of which that many neurons are seen."""
+        """Return whether it applies to a program with that many returned neurons."""
         return self.neurons <= neurons and not self.requires.reason(program)
 
 
@@ -56,7 +55,7 @@ def _two_scores(outputs: FloatArray, scores: FloatArray) -> FloatArray:
 
 
 def _closest_scores(outputs: FloatArray, scores: FloatArray) -> FloatArray:
-    """Return the logarithm of the least distance of two scores over the largest one, the least where one is a copy."""
+    """Return the log of the smallest difference of two scores over the largest score, bounded below."""
     least = np.diff(np.sort(scores, axis=1), axis=1).min(axis=1)
     largest = np.maximum(np.abs(scores).max(axis=1), 1e-300)
     return _log(np.maximum(least / largest, _ONE_NUMBER))
@@ -71,11 +70,11 @@ def _two_neurons(outputs: FloatArray, scores: FloatArray) -> FloatArray:
 
 
 def _output_and_score(outputs: FloatArray, scores: FloatArray) -> FloatArray:
-    """Return a product that is large where both are: what independence of the two would make smaller."""
+    """Return a product that is larger if output and score are dependent."""
     return np.asarray(_log(outputs[:, -1, 0] ** 2) * _log(scores[:, 0] ** 2))
 
 
-#: In the order in which they are examined.
+#: Functionals of programs.
 PROGRAM_FUNCTIONALS = (
     ProgramFunctional("output_size", "the size of all results", _output_size, unit=1.0),
     ProgramFunctional("score_size", "the size of all scores", _score_size, SOME_SCORE, unit=1.0),

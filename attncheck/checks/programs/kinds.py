@@ -1,4 +1,4 @@
-"""What checks of programs are made of."""
+"""Types and exclusions shared by checks of programs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 ProgramCheck = CheckOf[ProgramSetting, ProgramSample, ProgramReference]
 ProgramAlternative = AlternativeOf[ProgramSetting]
 
-#: What exact statements on vectors need.
+#: Fields needed for exact statements on vectors.
 ONE_WIDTH = frozenset({"vectors", "gram"})
 
 
 def several_widths(setting: ProgramSetting) -> str:
-    """Exclude cases that are not at widths between which an order can be told."""
+    """Exclude cases without three suitable widths."""
     widths = setting.case.widths
     even = len(widths) == 3 and widths[1] ** 2 == widths[0] * widths[2] and widths[0] >= 32
     return "" if even else "an order in n takes three widths in a fixed ratio, of at least 32"
 
 
 def no_limit(setting: ProgramSetting) -> str:
-    """Exclude programs to which Definition 1 gives no limit, in the words of the clause that they break."""
+    """Exclude programs without a limit by Definition 1."""
     covered = setting.case.program.coverage()
     worst = covered.worst
     return "" if covered.has_limit else f"no limit is stated: {worst.name} {worst.statement}, {worst.reason}"

@@ -1,4 +1,4 @@
-"""Corollary 2, Example 1: results and scores of a program have their joint law, at a width."""
+"""Corollary 2, Example 1: the joint law of results and scores of a program at a width."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _check(functional: ProgramFunctional) -> ProgramCheck:
         claim="corollary2",
         kind="exact",
         needs=frozenset({"outputs", "scores"}),
-        null=f"{functional.text} has the law of the matrix-free reading at the same width",
+        null=f"{functional.text} has the law given by the matrix-free method at the same width",
         alternative=of_law(),
         reads=f"Kolmogorov distance of {functional.text} from the exact law:",
         family=lambda setting: TwoSample(RATIO, unit=functional.unit),

@@ -1,4 +1,4 @@
-"""Definition 1 (i)-(iii): what the lines of a program are at every width, given the lines before."""
+"""Definition 1 (i)-(iii): the exact law of each line given the lines before."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from attncheck.layers.program.requirements import RANDOM_START, SEVERAL_USES, SO
 
 FloatArray = NDArray[np.float64]
 
-# What rounding may leave between a line and its function, against the size of the line: single precision, 6e-8, through
-# functions and sums that make it a hundred times larger.
+# Relative tolerance between a line and its function: float32 rounding, 6e-8, amplified about a hundredfold.
 _ROUNDING = 1e-5
 
 
 def _uses(setting: ProgramSetting) -> int:
-    """Return how many vectors matrices make, which bounds the directions that they meet."""
+    """Return the number of matrix products, an upper bound of the directions."""
     return max(1, len(uses_of(setting.case.program)))
 
 
@@ -42,7 +41,7 @@ def _matmul_scale(sample: ProgramSample, reference: ProgramReference) -> tuple[F
 
 
 def _pairs(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
-    """Pair each image of a new direction with an earlier one of its neuron, each earlier one in turn."""
+    """Pair each image of a new direction with an earlier one of its neuron, rotating."""
     residual = sample.matmuls
     uses = residual.values.shape[1]
     draw = np.arange(len(sample))
@@ -56,7 +55,7 @@ def _pairs(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArr
 
 
 def _lengths(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray]:
-    """Return PITs of the squared lengths of images of new directions: χ² with as many degrees as rows."""
+    """Return PITs of the squared lengths of images of new directions: χ² with one degree per row."""
     parts = []
     for images in sample.images:
         rows = images.weight.shape(sample.case.width)[0]
@@ -66,7 +65,7 @@ def _lengths(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatA
 
 
 def _mismatches(sample: ProgramSample, reference: ProgramReference) -> tuple[int, int]:
-    """Return in how many draws a line is not its function of the lines that it is made from."""
+    """Return how many draws have a line that differs from its function of its parents."""
     place = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
     score: dict[Node, int] = {node: k for k, node in enumerate(sample.case.scores)}
     vectors, scores = sample.need("vectors"), sample.need("scores")
@@ -81,7 +80,7 @@ def _mismatches(sample: ProgramSample, reference: ProgramReference) -> tuple[int
             continue
         given = vectors[:, place[node]]
         size = np.maximum(np.abs(given), np.abs(expected)).max(axis=1)
-        # Functions may be steep: what rounding of their arguments makes is measured in units of the largest line.
+        # Functions may be steep, so tolerances are relative to the largest of the line and its arguments.
         reach = np.maximum(size, np.abs(vectors[:, [place[p] for p in node.parents if p in place]]).max(axis=(1, 2)))
         wrong |= np.abs(given - expected).max(axis=1) > _ROUNDING * reach
     return int(wrong.sum()), len(sample)

@@ -1,4 +1,4 @@
-"""Draws of a program by another reading, that a subject's draws are compared with."""
+"""Reference draws of a program."""
 
 from __future__ import annotations
 
@@ -20,19 +20,9 @@ RATIO = 4
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ProgramReference:
-    """`RATIO` times as many draws of the matrix-free reading at the first width, kept only as functionals.
+    """`RATIO` times as many draws by the matrix-free method at the first width, kept only as functionals.
 
-    Attributes
-    ----------
-    layer : ProgramCase
-    size : int
-        Draws of the subject's sample.
-    coordinates : int
-        Neurons that the subject returns.
-    seed : numpy.random.SeedSequence
-        The reference's own stream.
-    wanted : frozenset of str, optional
-        Names of the functionals that are computed; all if None. The draws are the same ones.
+    Only functionals in `wanted` are computed (all if None); the draws do not depend on it.
     """
 
     case: ProgramCase
@@ -43,7 +33,7 @@ class ProgramReference:
 
     @cached_property
     def functionals(self) -> dict[str, FloatArray]:
-        """The values of every functional that is wanted, (RATIO · size,)."""
+        """The values of every wanted functional, (RATIO · size,)."""
         wanted = [
             f
             for f in PROGRAM_FUNCTIONALS

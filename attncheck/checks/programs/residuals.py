@@ -1,4 +1,4 @@
-"""Residuals of programs that are exactly standard normal at every width, and what they are conditioned on."""
+"""Residuals of programs that are exactly standard normal at every width."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from attncheck.layers.program.extent import vectors_of
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-# A direction is lost in rounding where its squared length, over its vector's, is this power of the rounding unit: what
-# is kept has relative errors of 0.6 powers of it, 4e-10 in double and 7e-5 in single precision, which no test sees.
+# Directions are dropped if their relative squared length is below eps^_LOST; kept ones have relative errors eps^0.6,
+# 4e-10 in double and 7e-5 in single precision.
 _LOST = 0.4
 
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """The uses of one matrix: places of what it is applied to, and of what it makes, among the vectors."""
+    """The uses of one matrix: indices of its inputs and images among the vectors."""
 
     weight: Weight
     inputs: tuple[int, ...]
@@ -30,7 +30,7 @@ class Images:
 
 
 def images_of(program: Program) -> tuple[Images, ...]:
-    """Return the uses of every matrix with entries other than 0, in the order of the program."""
+    """Return the uses of every nonzero matrix, in the order of the program."""
     place = {node: k for k, node in enumerate(vectors_of(program))}
     uses: dict[Weight, list[MatMul]] = {}
     for node in program.nodes:
@@ -43,18 +43,9 @@ def images_of(program: Program) -> tuple[Images, ...]:
 
 
 def sequential_residual(images: Images, gram: FloatArray, vectors: FloatArray) -> Residual:
-    """Return the images of new directions, in the order of the uses: exactly i.i.d. N(0, 1).
+    """Return the images of new directions, (draws, uses, k), in order of use: exactly i.i.d. N(0, 1).
 
-    Parameters
-    ----------
-    images : Images
-    gram : ndarray, shape (draws, v, v)
-    vectors : ndarray, shape (draws, v, k)
-
-    Returns
-    -------
-    Residual
-        Shape (draws, uses, k); a use that meets no new direction is not kept.
+    Shapes: gram (draws, v, v), vectors (draws, v, k). Uses without a new direction are dropped.
     """
     known, made = gram[:, images.inputs][:, :, images.inputs], vectors[:, images.images] / images.weight.std
     values, kept = np.zeros_like(made), np.zeros(made.shape, dtype=bool)
@@ -71,22 +62,10 @@ def sequential_residual(images: Images, gram: FloatArray, vectors: FloatArray) -
 
 
 def sequential_lengths(images: Images, width: int, gram: FloatArray) -> Residual:
-    """Return the squared lengths of the images of new directions, times the size: independent χ²_size.
-
-    Parameters
-    ----------
-    images : Images
-    width : int
-    gram : ndarray, shape (draws, v, v)
-
-    Returns
-    -------
-    Residual
-        Shape (draws, uses): squares, not normals.
-    """
+    """Return squared lengths of images of new directions, times the size, (draws, uses): independent χ²_size."""
     rows, uses = images.weight.shape(width)[0], len(images.images)
     made = gram[:, images.images][:, :, images.images]
-    # Images of new directions as combinations of the images: dropping small ones of these would drop parts of those.
+    # Images of new directions as combinations of all images, none dropped.
     unit = np.zeros((*gram.shape[:2], uses))
     unit[:, images.images] = np.eye(uses)
     residual = sequential_residual(images, gram, unit)
@@ -96,7 +75,7 @@ def sequential_lengths(images: Images, width: int, gram: FloatArray) -> Residual
 
 
 def initial_residual(program: Program, vectors: FloatArray) -> Residual:
-    """Return the normals that initial vectors are made from, (draws, directions, k)."""
+    """Return the normals that generate the initial vectors, (draws, directions, k)."""
     place = {node: k for k, node in enumerate(vectors_of(program))}
     groups: dict[int, list[Initial]] = {}
     for node in program.nodes:
@@ -107,7 +86,7 @@ def initial_residual(program: Program, vectors: FloatArray) -> Residual:
         root = np.array([node.root for node in group])
         centred = vectors[:, [place[node] for node in group]] - np.array([node.mean for node in group])[:, None]
         lengths = (root**2).sum(axis=0)
-        # What rounding, here or in the subject, leaves of directions that there are none of is not looked at.
+        # Skip directions that consist of rounding errors.
         real = lengths > precision(vectors) ** _LOST * lengths.max(initial=0.0)
         parts.append(np.linalg.pinv(root[:, real]) @ centred)
     values = np.concatenate(parts, axis=1)
@@ -115,10 +94,9 @@ def initial_residual(program: Program, vectors: FloatArray) -> Residual:
 
 
 def conditioned_sides(program: Program) -> dict[Score, int] | str:
-    """Return which side of each score is conditioned on, so that the other is Gaussian; or why there is no such choice.
+    """Return which side of each score to condition on so that scores are Gaussian, or why this is impossible.
 
-    Given all vectors but those that the other sides' matrices make, scores are jointly Gaussian. That takes a
-    choice by which no matrix is on both kinds of sides, and no conditioned vector depends on a free one.
+    No matrix may occur on both kinds of sides, and no conditioned vector may depend on a free side.
     """
     scores = [node for node in program.nodes if isinstance(node, Score)]
     if not scores:
@@ -151,7 +129,7 @@ def _weights(score: Score) -> tuple[Weight, Weight]:
 
 
 def _components(weights: list[Weight], scores: list[Score]) -> list[dict[Weight, int] | None]:
-    """Colour matrices with 0 and 1 so that no score has equal colours; None for a component with an odd cycle."""
+    """Two-colour matrices so that no score has equal colours; None for a component with an odd cycle."""
     found: list[dict[Weight, int] | None] = []
     left = list(weights)
     while left:
@@ -169,7 +147,7 @@ def _components(weights: list[Weight], scores: list[Score]) -> list[dict[Weight,
 
 
 def _free(program: Program, sides: dict[Score, int]) -> bool:
-    """Whether nothing that scores are conditioned on depends on the other sides' matrices."""
+    """Return whether no conditioned vector depends on the free sides' matrices."""
     random = {_weights(score)[1 - side] for score, side in sides.items()}
     made: set[Node] = set()
     for node in program.nodes:
@@ -184,11 +162,11 @@ def _free(program: Program, sides: dict[Score, int]) -> bool:
 def score_residual(case: ProgramCase, sides: dict[Score, int], gram: FloatArray, scores: FloatArray) -> Residual:
     """Return the scores whitened by their covariance given the vectors: exactly i.i.d. N(0, 1), (draws, r).
 
-    The covariance is formula (*) with one side given: σ² (x·x'/n)(b·b'/ν) for the same free matrix, b and b'
-    the given sides.
+    The covariance is formula (*) with one side given: σ² (x·x'/n)(b·b'/ν) for the same free matrix, b and b' the given
+    sides.
     """
     side = spectrum(given_one_side(case, sides, gram), precision(gram))
-    # Eigenvectors have either sign: without one that says which way scores go, nothing ties them to vectors.
+    # Eigenvectors have arbitrary signs; fix them so that dependence on vectors shows.
     sign = np.where(side.root.sum(axis=-2) < 0, -1.0, 1.0)
     return Residual(sign * (side.inverse_root.swapaxes(-1, -2) @ scores[..., None])[..., 0], side.kept)
 
@@ -208,9 +186,9 @@ def given_one_side(case: ProgramCase, sides: dict[Score, int], gram: FloatArray)
 
 
 def given_inputs(case: ProgramCase, gram: FloatArray) -> FloatArray:
-    """Return the covariance of the scores given what their matrices are applied to: formula (*), (draws, r, r).
+    """Return the covariance of the scores given the inputs of their matrices, (draws, r, r).
 
-    Both terms of Isserlis, with x·x'/n in place of E[Z^x Z^x']: exact at every width.
+    Formula (*), both terms of Isserlis, with x·x'/n for E[Z^x Z^x']: exact at every width.
     """
     place = {node: k for k, node in enumerate(vectors_of(case.program))}
 
@@ -232,7 +210,7 @@ def given_inputs(case: ProgramCase, gram: FloatArray) -> FloatArray:
 
 
 def _split(score: Score, given: int) -> tuple[MatMul, Node]:
-    """Return the free side of a score, and the given one."""
+    """Return the free and the given side of a score."""
     free = score.parents[1 - given]
     assert isinstance(free, MatMul)
     return free, score.parents[given]

@@ -1,4 +1,4 @@
-"""A subject's draws of a program, with the residuals that are exactly normal at every width."""
+"""A subject's draws of a program, with cached residuals."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 FloatArray = NDArray[np.float64]
 
-#: What a subject may return of a program; the outputs and the scores it must.
+#: Fields that a subject may return for a program; outputs and scores are required.
 PROGRAM_FIELDS = ("outputs", "scores", "vectors", "gram")
 _LARGEST = 1e100
 
 
 @dataclasses.dataclass(frozen=True)
 class ProgramSetting:
-    """What is known of a program before any draw; fields as in `attncheck.checks.check.Setting`."""
+    """Properties of a test of a program known before any draw; see `attncheck.checks.check.Setting`."""
 
     case: ProgramCase
     exposed: frozenset[str]
@@ -43,7 +43,7 @@ class ProgramSetting:
 
     @property
     def description(self) -> Program:
-        """The program: what requirements are of."""
+        """The program."""
         return self.case.program
 
 
@@ -53,9 +53,9 @@ class ProgramSample:
 
     Attributes
     ----------
-    layer : ProgramCase
+    case : ProgramCase
     draws : tuple of ProgramDraws
-        One for each width, of equal size.
+        One per width, of equal size.
     """
 
     case: ProgramCase
@@ -71,16 +71,16 @@ class ProgramSample:
 
     @property
     def coordinates(self) -> int:
-        """The neurons that were returned."""
+        """The number of returned neurons."""
         return int(self.outputs.shape[-1])
 
     @property
     def exposed(self) -> frozenset[str]:
-        """The names that checks may need."""
+        """Names of the exposed arrays."""
         return frozenset(self.draws[0].as_dict())
 
     def need(self, name: str) -> FloatArray:
-        """Return an exposed array at the first width; a check that asks for another one has planned wrongly."""
+        """Return an exposed array at the first width, or raise `InputError` if it is missing."""
         value: FloatArray | None = getattr(self.draws[0], name)
         if value is None:
             raise InputError(f"{name}: is not exposed by the subject; return it, or leave out the checks that need it")
@@ -88,20 +88,19 @@ class ProgramSample:
 
     @cached_property
     def initial(self) -> Residual:
-        """What the initial vectors are made from: i.i.d. N(0, 1), (draws, directions, coordinates)."""
+        """The normals that generate the initial vectors: i.i.d. N(0, 1), (draws, directions, coordinates)."""
         return initial_residual(self.case.program, self.need("vectors"))
 
     @cached_property
     def images(self) -> tuple[Images, ...]:
-        """What each matrix is applied to and makes, in the order of the program."""
+        """The inputs and images of each matrix, in the order of the program."""
         return images_of(self.case.program)
 
     @cached_property
     def matmuls(self) -> Residual:
-        """Images of the orthonormal directions that matrices meet one after the other: i.i.d. N(0, 1).
+        """Images of orthonormal new directions: i.i.d. N(0, 1), (draws, uses of matrices, coordinates).
 
-        (draws, uses of matrices, coordinates): given all that came before, W applied to a new direction is a
-        fresh normal vector, so that this holds at every width whatever was made from earlier images.
+        Given all that came before, W applied to a new direction is a fresh normal vector, at every width.
         """
         gram, vectors = self.need("gram"), self.need("vectors")
         none = np.zeros((len(self), 0, self.coordinates))
@@ -119,7 +118,7 @@ class ProgramSample:
 
 
 def sample_of(case: ProgramCase, mappings: list[Any], size: int) -> ProgramSample:
-    """Validate what a subject returned at each width of a case.
+    """Validate the arrays returned by a subject at each width of a case.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Definition 1 (iv), Proposition 8: scores given one side of each are Gaussian with covariance (*), at every width."""
+"""Definition 1 (iv), Proposition 8: scores given one side of each are exactly Gaussian with covariance (*)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from attncheck.layers.program.extent import vectors_of
 FloatArray = NDArray[np.float64]
 
 _NEEDS = frozenset({"scores", "vectors", "gram"})
-# Pairs of scores that a picture shows.
+# Pairs of scores in a plot.
 _PAIRS = 40
 
 
@@ -39,7 +39,7 @@ def _free_weights(sample: ProgramSample) -> set[object]:
 
 
 def _given(sample: ProgramSample) -> list[int]:
-    """Return the places of the vectors that scores are conditioned on: the given sides, and what all are made from."""
+    """Return indices of the vectors that scores are conditioned on."""
     sides = conditioned_sides(sample.case.program)
     assert not isinstance(sides, str)
     place = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
@@ -57,7 +57,7 @@ def _scale(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArr
 
 
 def _vectors(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
-    """Pair each whitened score with a coordinate of a vector that it is given, each in turn."""
+    """Pair each whitened score with a coordinate of a given vector, rotating."""
     free = _free_weights(sample)
     given = [k for k, weight in enumerate(_weights_of_uses(sample)) if weight not in free]
     residual, noise = sample.matmuls, sample.score_noise
@@ -74,7 +74,7 @@ def _weights_of_uses(sample: ProgramSample) -> list[object]:
 
 
 def _sizes(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
-    """Pair the size of each draw's whitened scores with the size of what they are given."""
+    """Pair the size of each draw's whitened scores with the size of the given vectors."""
     noise = sample.score_noise
     seen = noise.kept.any(axis=1)
     squares = np.diagonal(sample.need("gram"), axis1=1, axis2=2)
@@ -85,7 +85,7 @@ def _sizes(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArr
 
 
 def _plot(sample: ProgramSample) -> dict[str, Any]:
-    """Return formula (*) given the inputs, and the products that were observed, for the first pairs of scores."""
+    """Return products of scores, predicted by formula (*) given the inputs and observed."""
     scores = sample.need("scores")
     first, second = (index[:_PAIRS] for index in np.triu_indices(scores.shape[1]))
     predicted = given_inputs(sample.case, sample.need("gram"))[:, first, second]
