@@ -1,4 +1,4 @@
-"""Matrices of a module, read off its own forward: unit vectors go in, and attention's core is replaced."""
+"""Recovery of a module's matrices from its forward pass: unit vectors as inputs, attention replaced."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ import numpy as np
 from attncheck._lib.errors import InputError, refuse
 from attncheck.frameworks.binding import FloatArray, Instrument, NoAttentionCall
 
-#: Roles of what goes into attention; what comes out of it goes through "output".
+#: Roles of the inputs to attention; its output has the role "output".
 ROLES = ("query", "key", "value")
-#: Unit vectors are this long: what a bias rounds away of them is as much smaller.
+#: Length of the unit vectors: large, so that rounding against biases loses little of them.
 LENGTH = 2.0**10
-#: They are this long where a norm comes first: long enough for what it adds to a variance.
+#: Their length behind a norm: large against the norm's epsilon.
 SHORT = 2.0**7
-#: What normalises inputs: nothing, the root mean square, or that of what is left of them without their mean.
+#: Normalisation of the inputs before attention.
 NONE, RMS, LAYER = "none", "RMS norm", "layer norm"
-# Changes by no more unit roundoffs are none.
+# Changes within so many unit roundoffs count as zero.
 _ROUNDED = 16.0
-# Values that differ by less are the same but for rounding and for what a norm adds to a variance.
+# Relative tolerance for values that differ by rounding and a norm's epsilon.
 _ALIKE = 0.02
-# Two numbers of batches and of positions that tell which axis is which, whatever the number of heads is.
+# Two (batch, positions) pairs that identify the axes for any number of heads.
 _SHAPES = ((2, 3), (3, 5))
 _REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
 
 
 def alike(one: FloatArray, other: FloatArray, precision: float) -> bool:
-    """Return whether matrices are the same but for the rounding of biases that were taken away again."""
+    """Return whether matrices agree up to the rounding left by subtracting biases."""
     if one.shape != other.shape:
         return False
     return bool(np.all(np.abs(one - other) <= _ROUNDED * precision * np.abs(one).max(initial=0.0)))
 
 
 def normed(x: FloatArray, norm: str) -> FloatArray:
-    """Return inputs as the matrices get them: normalised where the module does that first."""
+    """Return the inputs after the module's own normalisation, if any."""
     if norm == NONE:
         return x
     x = x - x.mean(axis=-1, keepdims=True) if norm == LAYER else x
@@ -44,23 +44,23 @@ def normed(x: FloatArray, norm: str) -> FloatArray:
 
 
 def unit_size(norm: str, width: int, length: float = LENGTH) -> float:
-    """Return how long unit vectors times `length` are when they come to the matrices.
+    """Return the length of ``length`` × unit vectors after normalisation.
 
-    A layer norm takes their mean away too, so that a matrix less the mean of its rows is what shows.
+    Layer norm also subtracts their mean, so that only a matrix less its row means can be recovered.
     """
     return float({NONE: length, RMS: width**0.5, LAYER: width / max(width - 1, 1) ** 0.5}[norm])
 
 
 def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
-    """Return what normalises inputs before a probe shows anything of them: then it does not grow with them.
+    """Return the normalisation before attention: a normalised result does not grow with the inputs.
 
     Parameters
     ----------
     probe : callable
-        Takes inputs, (1, 1, n).
+        A function of inputs (1, 1, n).
     width : int
     """
-    # Large enough for what norms add to a variance, and small enough for squares in float16.
+    # Large against a norm's epsilon, and small enough for squares in float16.
     x = np.random.default_rng(0).integers(-64, 65, (1, 1, width)).astype(np.float64)
     once, twice, shifted = (probe(each) for each in (x, 2 * x, x + 32.0))
     small = _ALIKE * np.abs(once).max()
@@ -71,7 +71,7 @@ def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionCall:
-    """What came out of a forward, (B, L, m), and what attention got: q (B, H, L, d), k and v (B, G, L', d)."""
+    """Output of a forward pass, (B, L, m), and inputs to attention: q (B, H, L, d), k and v (B, G, L', d)."""
 
     y: FloatArray
     query: FloatArray
@@ -86,15 +86,15 @@ class AttentionCall:
 
 @dataclasses.dataclass(frozen=True)
 class HeadLayout:
-    """Where heads and positions lie in what attention gets.
+    """Axes of the inputs to attention.
 
     Attributes
     ----------
     form : {"heads", "heads first", "flat", "flat, heads first", "positions"}
-        (B, H, L, d); (H, B, L, d); (B·H, L, d); (H·B, L, d); or (B, L, H, d), so that attention runs over heads.
+        (B, H, L, d); (H, B, L, d); (B·H, L, d); (H·B, L, d); or (B, L, H, d), where attention runs over heads.
     heads : int
     first_axis : bool
-        Whether the module takes the first axis of its inputs for the positions.
+        Whether the module treats the first axis of its inputs as positions.
     extra : int
         Keys beyond the positions.
     """
@@ -105,7 +105,7 @@ class HeadLayout:
     extra: int = 0
 
     def standard(self, a: FloatArray, batch: int) -> FloatArray:
-        """Return what attention got as (B, H, L, d)."""
+        """Return an input to attention as (B, H, L, d)."""
         if self.form == "positions":
             return a.swapaxes(1, 2)
         if self.form == "flat":
@@ -115,7 +115,7 @@ class HeadLayout:
         return a if self.form == "heads" else a.swapaxes(0, 1)
 
     def own(self, a: FloatArray) -> FloatArray:
-        """Return (B, H, L, d) as attention is to return it."""
+        """Return (B, H, L, d) in the module's own layout."""
         if self.form == "positions":
             return a.swapaxes(1, 2)
         if "first" in self.form:
@@ -125,18 +125,18 @@ class HeadLayout:
 
 @dataclasses.dataclass(frozen=True)
 class Effective:
-    """The matrices that a forward shows.
+    """Matrices recovered from forward passes.
 
     Attributes
     ----------
-    query, key, value : ndarray, (r, H, d) with G heads for the last two
-        Rows of W_Q, W_K, W_V: all n of them, or those asked for.
+    query, key, value : ndarray, (r, H, d), with G heads for key and value
+        All n rows of W_Q, W_K, W_V, or those requested.
     output : ndarray, (H·d, m)
-        W_O, or the rows asked for.
+        W_O, or the rows requested.
     biases : mapping of ndarray
-        By role, "output" too.
+        By role, including "output".
     past : ndarray, (r, m)
-        What the output takes of unit vectors past attention.
+        Response of the output to unit vectors that bypasses attention.
     """
 
     query: FloatArray
@@ -152,7 +152,7 @@ class Effective:
 
 
 class ModuleReader:
-    """One module watched on one path: its layout is found once, its matrices are read from any draw.
+    """Reader of matrices from one code path of a module; it determines the layout once for all draws.
 
     Parameters
     ----------
@@ -164,10 +164,10 @@ class ModuleReader:
 
     Raises
     ------
-    attncheck.frameworks.binding.NotSeen
-        If attention is not called where the binding watches.
+    attncheck.frameworks.binding.NoAttentionCall
+        If the binding sees no call of attention.
     InputError
-        If the module fails, or attention gets what cannot be understood.
+        If the module fails, or the layout of attention's inputs is unknown.
     """
 
     def __init__(self, instrument: Instrument, state: Any, width: int, path: str) -> None:
@@ -177,16 +177,16 @@ class ModuleReader:
         self.norm = norm_of(lambda x: self.see(state, x, silent=True).value, width)
 
     def see(self, state: Any, x: FloatArray, returns: FloatArray | None = None, silent: bool = False) -> AttentionCall:
-        """Run on x, (B, L, n), and return what attention got at its first call.
+        """Run on x, (B, L, n), and return the inputs of the first attention call.
 
         Parameters
         ----------
         state
         x : ndarray, (B, L, n)
         returns : ndarray, (B, H, L, d), optional
-            What attention returns at its first call; its own result by default.
+            Replaces the result of the first attention call.
         silent : bool
-            Whether it returns zeros.
+            Whether the first attention call returns zeros.
         """
         got: list[tuple[FloatArray, ...]] = []
 
@@ -207,9 +207,9 @@ class ModuleReader:
         return AttentionCall(y, q, k, v, len(got))
 
     def see_each(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> AttentionCall:
-        """Run N modules at once, each with arrays of its own, (N, ...), on x of its own, (N, L, n); as `see` else.
+        """Run N modules in one batch, with arrays (N, ...) and inputs (N, L, n); otherwise like `see`.
 
-        It raises whatever the binding does where it has no way to do so.
+        Passes on any exception of a binding that cannot do so.
         """
         if self.instrument.attended is None:
             raise NotImplementedError
@@ -220,7 +220,7 @@ class ModuleReader:
         return AttentionCall(y.squeeze(alone), q, k, v, 1)
 
     def biases(self, state: Any) -> dict[str, FloatArray]:
-        """Return what a module adds to images of its matrices, by role."""
+        """Return the biases by role."""
         return self._added(self._none(state))
 
     def _none(self, state: Any) -> AttentionCall:
@@ -230,7 +230,7 @@ class ModuleReader:
         return {r: none[r][0, :, 0] for r in ROLES} | {"output": none.y[0, 0]}
 
     def read(self, state: Any, rows: Any = slice(None), output_rows: Any = slice(None)) -> Effective:
-        """Return the matrices of a module; `rows` of the inputs and of what the heads return, all by default."""
+        """Return the matrices of a module, or the selected `rows` and `output_rows`."""
         none = self._none(state)
         length = LENGTH if self.norm == NONE else SHORT
         units = self.see(state, length * np.eye(self.width)[rows][:, None, :], silent=True)
@@ -250,14 +250,14 @@ class ModuleReader:
         )
 
     def _change(self, made: FloatArray, before: FloatArray) -> FloatArray:
-        """Return what unit vectors change, 0 where that is rounding."""
+        """Return the response to unit vectors, or 0 if it is rounding."""
         change = made - before
         size = float(np.abs(before).max(initial=0.0))
         rounded = np.all(np.abs(change) <= _ROUNDED * self.instrument.precision * size)
         return np.zeros_like(change) if rounded else change
 
     def _layout(self, state: Any) -> HeadLayout:
-        """Return which axis is which, by two runs with different numbers of batches and positions."""
+        """Return the layout, from two runs with different numbers of batches and positions."""
         shapes = [self._shapes(state, *given) for given in _SHAPES]
         queries, keys = ([s[i] for s in shapes] for i in (0, 1))
         batch, length = np.transpose(_SHAPES)
@@ -288,7 +288,7 @@ class ModuleReader:
         refuse("queries", shown, "is the shape of what attention gets, which shows no positions", _REMEDY)
 
     def _heads_first(self, state: Any, swapped: bool) -> bool:
-        """Return whether the second of (·, L, d) is of the second batch, not of the second head."""
+        """Return whether the second entry of (·, L, d) belongs to the second sequence, not to the second head."""
         rows: list[FloatArray] = []
 
         def core(q: FloatArray, k: FloatArray, v: FloatArray) -> None:
@@ -299,7 +299,7 @@ class ModuleReader:
             x[1] = second
             before = len(rows)
             self.instrument.run(state, x.swapaxes(0, 1) if swapped else x, core, self.path)
-            del rows[before + 1 :]  # of later calls of attention
+            del rows[before + 1 :]  # from later attention calls
         without, with_ = rows
         return not np.array_equal(without, with_)
 

@@ -1,4 +1,4 @@
-"""What is expected of an inspection, and what it says where it is not so."""
+"""Expectations on an inspection, and the sentences for those not met."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMES = (
     "blamed",
 )
 _NEAR = 1e-3
-#: What the entries of matrices are called elsewhere, and here.
+#: Other names for entry laws.
 _SYNONYMS = {"gaussian": "normal"}
 _CHOICES = {
     "law": (*(law.name for law in LAWS), ORTHOGONAL, CONSTANT, *_SYNONYMS),
@@ -43,7 +43,7 @@ def unmet(
     shape: Mapping[str, int],
     blamed: Sequence[str],
 ) -> list[str]:
-    """Return one sentence for each expectation that is not met."""
+    """Return one sentence per unmet expectation."""
     said: list[str] = []
     for name, value in expected.items():
         if name not in _NAMES:
@@ -67,7 +67,7 @@ def unmet(
 
 
 def _checked(name: str, value: Any) -> Any:
-    """Return what is expected, in the words of an inspection; refuse names that no inspection gives."""
+    """Return the expected value in an inspection's terms; refuse unknown values."""
     what = name.rpartition("_")[2] if name.endswith("_law") else name
     if what == "rotary_base":
         return None if value is None else check_number(name, value, "pass the base, e.g. 10000, or None")
