@@ -1,4 +1,4 @@
-"""A module of a framework by name, as the subject of a run: ``torch:mymodule:build``."""
+"""Framework modules as subjects by name: ``torch:mymodule:build``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attncheck.frameworks.subject import ModuleSubject
 
 
 def subject_of_name(framework: str, make: Callable[..., Any]) -> ModuleSubject:
-    """Return the module that `make` makes as a subject with Gaussian weights of its own scales.
+    """Return a module as a subject with Gaussian weights of its own scales.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def subject_of_name(framework: str, make: Callable[..., Any]) -> ModuleSubject:
     Raises
     ------
     InputError
-        If it does not say its width, or makes modules of another framework.
+        If `width` has no default, or the modules belong to another framework.
     """
     written = signatures.signature(make).parameters.get("width")
     width = None if written is None else written.default

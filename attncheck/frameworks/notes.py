@@ -1,4 +1,4 @@
-"""Sentences of an inspection: what is found, and whether it says that something is wrong."""
+"""Notes of an inspection."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """One sentence.
+    """One finding as a sentence.
 
     Attributes
     ----------
     text : str
     blames : bool
-        Whether it says that something is wrong.
+        Whether it reports an error.
     """
 
     text: str
