@@ -70,7 +70,7 @@ class JaxBinding(abc.ABC):
             return _named(self._compiled_init(seed))
 
     def _draws_alike(self, seed: int) -> bool:
-        """Return whether the compiled initialiser draws the same arrays as the module's own."""
+        """Return whether the compiled initialiser draws the same arrays."""
         assert self._compiled_init is not None
         own = self.parameters(self.init(seed))
         try:
@@ -97,17 +97,7 @@ class JaxBinding(abc.ABC):
             return self._joined(structure, jax.tree_util.tree_map_with_path(leaf, held))
 
     def attended(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> tuple[FloatArray, ...]:
-        """Return outputs, queries, keys and values of the first attention call of N modules in one batch.
-
-        Parameters
-        ----------
-        state : object
-            A module.
-        arrays : mapping of ndarray, (N, ...)
-            The arrays of each module.
-        x : ndarray, (N, B, L, n)
-            The inputs of each module.
-        """
+        """Return outputs, q, k and v of the first attention call of N modules; `arrays` (N, ...), `x` (N, B, L, n)."""
         with on_cpu():
             found = self._compiled_many(*self._split(state), dict(arrays), x)
         return tuple(np.asarray(each, float) for each in found)
@@ -135,11 +125,11 @@ class JaxBinding(abc.ABC):
 
     @abc.abstractmethod
     def _joined(self, structure: Any, arrays: Any) -> Any:
-        """Return the module with this structure and these arrays."""
+        """Return the module with both."""
 
     @abc.abstractmethod
     def _forward(self, watched: str, structure: Any, arrays: Any, x: Any) -> Any:
-        """Return the module's outputs, with the framework's functions intercepted."""
+        """Return the module's outputs, with `watched` functions intercepted."""
 
     def _run(self, watched: str, state: Any, x: FloatArray, core: Callable[..., Any]) -> Any:
         import jax
@@ -158,13 +148,7 @@ class JaxBinding(abc.ABC):
 
 
 class WatchedCore:
-    """Callback that replaces attention or softmax functions of JAX.
-
-    Attributes
-    ----------
-    precision : float
-        Unit roundoff of the functions' inputs; at least that of float32.
-    """
+    """Callback that replaces attention or softmax functions of JAX."""
 
     def __init__(self) -> None:
         self.precision = SINGLE
@@ -193,12 +177,7 @@ class WatchedCore:
     def over(self, function: Callable[..., Any], axes: str) -> Callable[..., Any]:
         """Return `function` with the core in its place.
 
-        Parameters
-        ----------
-        function : callable
-            Attention or softmax.
-        axes : str
-            ``LHd`` for attention on arrays (..., L, H, d), ``HLd`` for (..., H, L, d), ``LL`` for a softmax.
+        Attention takes arrays (..., L, H, d) for `axes` ``LHd``, (..., H, L, d) for ``HLd``; ``LL`` is a softmax.
         """
         import jax
 
@@ -258,7 +237,7 @@ class WatchedCore:
 
 
 def _seen(array: Any, axes: str) -> FloatArray:
-    """Return an argument in the layout that the core expects."""
+    """Return an argument in the core's layout."""
     wide: FloatArray = array.astype(np.float64)
     return wide if axes == "LL" else np.asarray(_heads_first(wide, axes))
 

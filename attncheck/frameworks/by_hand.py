@@ -42,18 +42,7 @@ _SINGLE = 2.0**-24
 
 @dataclasses.dataclass(frozen=True)
 class _FirstDraw:
-    """Results of the first draw.
-
-    Attributes
-    ----------
-    watcher : Watcher
-    products : Products
-    bilinear : bool
-        Whether scores are given by the products.
-    forward : Forward
-    paths : mapping of Forward
-    notes : sequence of Note
-    """
+    """Results of the first draw; `bilinear`: whether scores are given by the products."""
 
     watcher: Watcher
     products: Products
@@ -198,7 +187,7 @@ def _result(
 
 
 def _over_paths(watcher: Watcher, state: Any, forward: Forward) -> tuple[dict[str, Forward], list[Note]]:
-    """Return the forward of every code path, and notes on how they differ."""
+    """Return forwards and notes of all code paths."""
     instrument = watcher.instrument
     x = watcher.inputs()
 

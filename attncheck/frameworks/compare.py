@@ -40,7 +40,7 @@ class InspectionComparison:
     differences: tuple[str, ...]
 
     def require(self) -> None:
-        """Raise an `AssertionError` that lists the differences, if there are any."""
+        """Raise an `AssertionError` that lists any differences."""
         __tracebackhide__ = True
         if self.differences:
             raise AssertionError(str(self))

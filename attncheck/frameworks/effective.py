@@ -44,21 +44,14 @@ def normed(x: FloatArray, norm: str) -> FloatArray:
 
 
 def unit_size(norm: str, width: int, length: float = LENGTH) -> float:
-    """Return the length of ``length`` × unit vectors after normalisation.
-
-    Layer norm also subtracts their mean, so that only a matrix less its row means can be recovered.
-    """
+    """Return the length of ``length`` × unit vectors after normalisation."""
     return float({NONE: length, RMS: width**0.5, LAYER: width / max(width - 1, 1) ** 0.5}[norm])
 
 
 def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
-    """Return the normalisation before attention: a normalised result does not grow with the inputs.
+    """Return the normalisation before attention; `probe` is a function of inputs (1, 1, n).
 
-    Parameters
-    ----------
-    probe : callable
-        A function of inputs (1, 1, n).
-    width : int
+    A normalised result does not grow with the inputs.
     """
     # Large against a norm's epsilon, and small enough for squares in float16.
     x = np.random.default_rng(0).integers(-64, 65, (1, 1, width)).astype(np.float64)
@@ -88,15 +81,8 @@ class AttentionCall:
 class HeadLayout:
     """Axes of the inputs to attention.
 
-    Attributes
-    ----------
-    form : {"heads", "heads first", "flat", "flat, heads first", "positions"}
-        (B, H, L, d); (H, B, L, d); (B·H, L, d); (H·B, L, d); or (B, L, H, d), where attention runs over heads.
-    heads : int
-    first_axis : bool
-        Whether the module treats the first axis of its inputs as positions.
-    extra : int
-        Keys beyond the positions.
+    Forms: (B, H, L, d); (H, B, L, d); (B·H, L, d); (H·B, L, d); or (B, L, H, d), where attention runs over heads.
+    `first_axis`: whether the first axis of the inputs holds positions. `extra`: keys beyond the positions.
     """
 
     form: str
@@ -132,11 +118,11 @@ class Effective:
     query, key, value : ndarray, (r, H, d), with G heads for key and value
         All n rows of W_Q, W_K, W_V, or those requested.
     output : ndarray, (H·d, m)
-        W_O, or the rows requested.
+        Likewise W_O.
     biases : mapping of ndarray
         By role, including "output".
     past : ndarray, (r, m)
-        Response of the output to unit vectors that bypasses attention.
+        Response of the output that bypasses attention.
     """
 
     query: FloatArray
@@ -154,20 +140,8 @@ class Effective:
 class ModuleReader:
     """Reader of matrices from one code path of a module; it determines the layout once for all draws.
 
-    Parameters
-    ----------
-    instrument : Instrument
-    state
-        A module of the first draw.
-    width : int
-    path : str
-
-    Raises
-    ------
-    attncheck.frameworks.binding.NoAttentionCall
-        If the binding sees no call of attention.
-    InputError
-        If the module fails, or the layout of attention's inputs is unknown.
+    Raises `NoAttentionCall` if the binding sees no call of attention, and `InputError` if the layout of its inputs
+    is unknown.
     """
 
     def __init__(self, instrument: Instrument, state: Any, width: int, path: str) -> None:
@@ -179,14 +153,7 @@ class ModuleReader:
     def see(self, state: Any, x: FloatArray, returns: FloatArray | None = None, silent: bool = False) -> AttentionCall:
         """Run on x, (B, L, n), and return the inputs of the first attention call.
 
-        Parameters
-        ----------
-        state
-        x : ndarray, (B, L, n)
-        returns : ndarray, (B, H, L, d), optional
-            Replaces the result of the first attention call.
-        silent : bool
-            Whether the first attention call returns zeros.
+        That call returns `returns`, (B, H, L, d), if given, zeros if `silent`, else its own result.
         """
         got: list[tuple[FloatArray, ...]] = []
 
@@ -207,10 +174,7 @@ class ModuleReader:
         return AttentionCall(y, q, k, v, len(got))
 
     def see_each(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> AttentionCall:
-        """Run N modules in one batch, with arrays (N, ...) and inputs (N, L, n); otherwise like `see`.
-
-        Passes on any exception of a binding that cannot do so.
-        """
+        """Like `see` for N modules in one batch, with arrays (N, ...) and inputs (N, L, n); any exception may occur."""
         if self.instrument.attended is None:
             raise NotImplementedError
         alone = 2 if self.layout.first_axis else 1

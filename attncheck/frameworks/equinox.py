@@ -13,15 +13,9 @@ _NAME = "dot_product_attention"
 
 
 class Equinox(JaxBinding):
-    """Binding to an equinox layer.
+    """Binding to an equinox layer that ``make(key)`` or ``make()`` returns.
 
-    Parameters
-    ----------
-    make : callable
-        ``make(key)`` returns a module, drawn from a JAX key.
-    width : int
-    call : callable, optional
-        ``call(module, x)`` returns the outputs for inputs (B, L, width); by default the module runs on each sequence.
+    By default the module runs on each sequence (L, width); ``call(module, x)`` takes inputs (B, L, width).
     """
 
     def __init__(self, make: Callable[..., Any], width: int, call: Callable[[Any, Any], Any] | None = None) -> None:

@@ -134,14 +134,14 @@ def factors_of(
     Parameters
     ----------
     scores : ndarray, (H, m, m), or None
-        First m rows and columns of W_Q W_Kᵀ per head, if known.
+        Leading part of W_Q W_Kᵀ per head, if known.
     values : ndarray, (H, m, k)
         First m rows of W_V W_O per head.
     parameters : mapping of ndarray
     head_dim, width : int
     precision : float
     centred : bool
-        Whether a layer norm removed the row means from the products.
+        Whether a layer norm removed the row means.
 
     Examples
     --------
@@ -178,7 +178,7 @@ def factors_of(
 def _pairs(
     products: FloatArray, left: Sequence[Blocks], right: Sequence[Blocks], tolerance: float
 ) -> list[tuple[HeadBlock, HeadBlock, float]] | None:
-    """Return the two blocks of each head, or None if one is missing or factors differ."""
+    """Return two blocks per head, or None."""
     pairs = [pair for each in products if (pair := _pair(each, left, right, tolerance)) is not None]
     factors = np.array([factor for _, _, factor in pairs])
     if len(pairs) < len(products) or np.ptp(factors) > tolerance * abs(factors[0]):
@@ -191,15 +191,9 @@ def _less_mean(blocks: FloatArray, centred: bool) -> FloatArray:
 
 
 def gain_of(matrix: FloatArray, parameters: Mapping[str, FloatArray], precision: float, centred: bool) -> float | None:
-    """Return the ratio of a matrix to a parameter block, or None if it is a multiple of none.
+    """Return the factor of a matrix, (n, d), relative to a parameter block, or None.
 
-    Parameters
-    ----------
-    matrix : ndarray, (n, d)
-    parameters : mapping of ndarray
-    precision : float
-    centred : bool
-        Whether the row means were removed.
+    `centred`: whether the row means were removed.
 
     Examples
     --------

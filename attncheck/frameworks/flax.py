@@ -33,17 +33,7 @@ class _Flax(JaxBinding):
 
 
 class Linen(_Flax):
-    """Binding to a flax.linen layer.
-
-    Parameters
-    ----------
-    make : callable
-        ``make()`` returns a module.
-    width : int
-        Number of input neurons.
-    call : callable, optional
-        ``call(module, x)`` returns the outputs; ``module(x)`` by default.
-    """
+    """Binding to a flax.linen layer that ``make()`` returns."""
 
     def __init__(self, make: Callable[[], Any], width: int, call: Call | None = None) -> None:
         super().__init__()
@@ -84,16 +74,7 @@ class Linen(_Flax):
 
 
 class NNX(_Flax):
-    """Binding to a flax.nnx layer.
-
-    Parameters
-    ----------
-    make : callable
-        ``make(rngs)`` returns a module, drawn from `nnx.Rngs`.
-    width : int
-    call : callable, optional
-        ``call(module, x)`` returns the outputs; ``module(x)`` by default.
-    """
+    """Binding to a flax.nnx layer that ``make(rngs)`` returns."""
 
     def __init__(self, make: Callable[..., Any], width: int, call: Call | None = None) -> None:
         super().__init__()

@@ -28,20 +28,9 @@ _OWN_ATTENTION, _OWN_SOFTMAX = jax.nn.dot_product_attention, jax.nn.softmax
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FlaxModels:
-    """Flax modules of any width.
+    """flax modules of any width: linen from ``build(width)``, nnx from ``build(width, rngs)``.
 
-    Parameters
-    ----------
-    build : callable
-        ``build(width)`` returns a linen module; ``build(width, rngs)`` an nnx module.
-    inputs : callable, optional
-        ``inputs(width, rng)`` returns an array or a tuple of arrays; standard normal vectors by default.
-    call : callable, optional
-        ``call(module, *inputs)`` returns the outputs.
-    optimizer : callable, optional
-        ``optimizer(parameters)`` returns an optax transformation, which may depend on parameter shapes.
-    loss : callable, optional
-        ``loss(outputs, *inputs)``; by default the mean square distance from standard normal numbers.
+    Inputs are standard normal vectors by default; the other functions are those of `widths`.
     """
 
     build: Callable[..., Any]
@@ -110,7 +99,7 @@ class FlaxModel:
     def _stepped(
         self, transformation: Any, parameters: Any, others: Any, state: Any, targets: Any, *given: Any
     ) -> tuple[Any, Any]:
-        """Return parameters and state after a step; everything that differs between models is an argument."""
+        """Return parameters and state after a step; what differs between models is an argument."""
 
         def loss(each: Any) -> Any:
             outputs = _first(self.form.outputs(each, others, *given))
@@ -131,7 +120,7 @@ class _Linen:
         self.others = {name: each for name, each in variables.items() if name != "params"}
 
     def outputs(self, parameters: Any, others: Any, *given: Any) -> Any:
-        """Return the outputs for these parameters and other variables."""
+        """Return the outputs."""
         return nn.apply(self._call, self._module)({"params": parameters, **others}, *given)
 
     def watched(self, seen: TapCollector, *given: Any) -> Any:
@@ -158,7 +147,7 @@ class _NNX:
         self._structure, self.parameters, self.others = nnx.split(module, nnx.Param, ...)
 
     def outputs(self, parameters: Any, others: Any, *given: Any) -> Any:
-        """Return the outputs for these parameters and other variables."""
+        """Return the outputs."""
         return self._call(nnx.merge(self._structure, parameters, others), *given)
 
     def watched(self, seen: TapCollector, *given: Any) -> Any:

@@ -167,21 +167,11 @@ def candidates(known: dict[str, float], grouped: bool) -> Iterator[Formula]:
 
 
 def solved(after: FloatArray, value: FloatArray, output: FloatArray, groups: str) -> tuple[FloatArray, float] | None:
-    """Solve for the attention weights by least squares; return them with the relative residual.
+    """Solve for the attention weights, (B, H, L, L'), by least squares; return them with the relative residual.
 
-    Attention adds Σ_a Σ_j A^a_ij v^{a,j} W_O,a to the outputs: for each i, one equation per neuron for H·L' weights.
-
-    Parameters
-    ----------
-    after : ndarray, (B, L, m)
-    value : ndarray, (B, G, L', d)
-    output : ndarray, (H·d, m)
-    groups : {"repeated", "tiled"}
-
-    Returns
-    -------
-    tuple of ndarray, (B, H, L, L'), and float, or None
-        None if the weights are not unique.
+    Attention adds Σ_a Σ_j A^a_ij v^{a,j} W_O,a to the outputs: for each i, one equation per neuron for H·L'
+    weights. Takes `after` (B, L, m), `value` (B, G, L', d), `output` (H·d, m). Returns None if the weights are not
+    unique.
     """
     d = value.shape[-1]
     blocks = output.reshape(-1, d, output.shape[-1])
@@ -196,15 +186,9 @@ def solved(after: FloatArray, value: FloatArray, output: FloatArray, groups: str
 
 
 def plot(weights: FloatArray, scores: FloatArray, tolerance: float, groups: str) -> Formula:
-    """Return the formula that maps scores to weights, both (B, H, L, L').
+    """Return the formula that maps products q·k, `scores`, to `weights`, both (B, H, L, L').
 
-    Parameters
-    ----------
-    weights, scores : ndarray
-        The scores are products q·k, without a factor.
-    tolerance : float
-        Error of the weights, relative to 1.
-    groups : str
+    `tolerance` is the error of the weights, relative to 1.
 
     Examples
     --------
@@ -262,14 +246,9 @@ def _normalised(
 
 
 def added_mask(bias: FloatArray, most: float = math.inf) -> Note | None:
-    """Return a note if a bias of scores is a mask added as numbers, else None.
+    """Return a note if a bias of scores, (H, L, L), is a mask added as numbers, else None.
 
-    Parameters
-    ----------
-    bias : ndarray, (H, L, L)
-        Up to a constant per row, which a softmax ignores.
-    most : float
-        A mask that lowers scores by more than this is effective.
+    A mask that lowers scores by more than `most` is effective.
 
     Examples
     --------

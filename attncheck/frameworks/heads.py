@@ -21,14 +21,7 @@ def about_heads(
 ) -> Iterator[Note]:
     """Yield notes on heads that are equal, fixed, or different in scale.
 
-    Parameters
-    ----------
-    draws : sequence of Effective
-        The first with all rows, the others with some.
-    roles : sequence of str
-    labels : sequence of int
-        Key and value head of each head; heads that share both are grouped heads, not an error.
-    precision : float
+    `labels` gives the key and value head of each head; heads that share both are grouped heads, not an error.
     """
     own = [list(labels).index(label) for label in sorted(set(labels))]
     for role in roles:
@@ -76,7 +69,7 @@ def _of_lines(
 
 
 def _distinct(drawn: Sequence[FloatArray], precision: float) -> list[FloatArray]:
-    """Return the draws without repetitions, which are reported elsewhere."""
+    """Return the draws without repetitions."""
     found: list[FloatArray] = []
     for each in drawn:
         if not any(alike(other[:1], each[:1], precision) for other in found):
@@ -96,7 +89,7 @@ def _levelled(draw: Effective, role: str) -> Effective:
 
 
 def _whole(draw: Effective, first: Effective, role: str) -> bool:
-    """Return whether all heads are among the recovered rows."""
+    """Return whether all heads were recovered."""
     return role != "output" or draw.output.shape == first.output.shape
 
 
@@ -141,16 +134,7 @@ def _kept(blocks: Sequence[FloatArray], precision: float) -> list[int]:
 
 
 def uneven(symbol: str, blocks: Sequence[FloatArray], heads: Sequence[int] | None = None) -> Iterator[Note]:
-    """Yield the head whose size differs most clearly from the others.
-
-    Parameters
-    ----------
-    symbol : str
-    blocks : sequence of ndarray, (H, ·, ·)
-        One per draw.
-    heads : sequence of int, optional
-        Head numbers.
-    """
+    """Yield the head whose size differs most clearly from the others; `blocks` (H, ·, ·) per draw."""
     if not blocks:
         return
     rows = blocks[-1].shape[1]

@@ -85,16 +85,7 @@ def matrix_of(
 ) -> MatrixStatistics:
     """Return the statistics of one matrix over all draws.
 
-    Parameters
-    ----------
-    role : str
-    draws : sequence of Effective
-        The first with all rows, the others with some.
-    distinct : sequence of int
-        Key and value heads without copies.
-    precision : float
-    centred : bool
-        Whether a layer norm removed the row mean.
+    `distinct` lists key and value heads without copies; `centred`: whether a layer norm removed the row mean.
     """
     first = draws[0][role]
     rows = first.shape[0]
@@ -120,7 +111,7 @@ def matrix_of(
 
 
 def _common(parts: Sequence[FloatArray]) -> FloatArray:
-    """Return the rows of the first draw that the second one also has."""
+    """Return the rows that both draws have."""
     return parts[0][: len(parts[1])]
 
 

@@ -130,7 +130,7 @@ def inspect(
 
 
 def _reader(instrument: Instrument, state: Any, width: int) -> ModuleReader | None:
-    """Return a reader on the first path where attention is called, or None if there is none."""
+    """Return a reader on the first path where attention is called, or None."""
     for path in instrument.paths or ("",):
         try:
             return ModuleReader(instrument, state, width, path)
@@ -211,7 +211,7 @@ def _inspected(reader: ModuleReader, state: Any, draws: int, seed: int) -> Inspe
 
 
 def _others(reader: ModuleReader, first: Effective, draws: int, seed: int) -> Iterator[Effective]:
-    """Yield the matrices of later draws, with as many rows as the statistics need."""
+    """Yield as many rows of later draws as the statistics need."""
     columns = min(first[role].shape[1] * first[role].shape[2] for role in ROLES)
     rows = slice(0, -(-_ENTRIES // columns))
     output_rows = slice(0, -(-_ENTRIES // first.output.shape[1]))
@@ -230,14 +230,14 @@ def _gains(reader: ModuleReader, state: Any, first: Effective) -> dict[str, floa
 
 
 def _shared(gains: Mapping[str, float]) -> float | None:
-    """Return the common factor of queries, keys and values, or None if it is 1 or they differ."""
+    """Return the common factor of queries, keys and values, or None."""
     value = gains.get("value", 1.0)
     alike = all(abs(gain / value - 1) <= _GAIN for gain in gains.values()) if value else False
     return value if alike and abs(value - 1) > _GAIN else None
 
 
 def _ungained(read: Effective, gains: Mapping[str, float]) -> Effective:
-    """Return the matrices as initialised, without known later factors."""
+    """Return the matrices without known later factors."""
     biases = {role: bias / gains.get(role, 1.0) for role, bias in read.biases.items()}
     made = {role: read[role] / gain for role, gain in gains.items() if abs(gain - 1) > _GAIN}
     return dataclasses.replace(read, **made, biases=biases) if made else read

@@ -20,16 +20,9 @@ _ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
 class Keras:
-    """Binding to a keras layer or model, on the backends JAX and torch.
+    """Binding to a keras layer or model that ``make()`` returns, on the backends JAX and torch.
 
-    Parameters
-    ----------
-    make : callable
-        ``make()`` returns a layer or model.
-    width : int
-        Number of input neurons.
-    call : callable, optional
-        ``call(layer, x)`` returns the outputs; ``layer(x, x)`` or ``layer(x)`` by default.
+    The default call is ``layer(x, x)`` or ``layer(x)``.
     """
 
     def __init__(self, make: Callable[[], Any], width: int, call: Call | None = None) -> None:
@@ -80,16 +73,7 @@ class Keras:
         return state
 
     def attended(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> tuple[FloatArray, ...]:
-        """Return outputs, queries, keys and values of the first attention call of N layers in one batch.
-
-        Parameters
-        ----------
-        state : keras.Layer
-        arrays : mapping of ndarray, (N, ...)
-            The arrays of each layer.
-        x : ndarray, (N, B, L, n)
-            The inputs of each layer.
-        """
+        """Return outputs, q, k and v of the first attention call of N layers; `arrays` (N, ...), `x` (N, B, L, n)."""
         import keras
 
         weights = state.trainable_weights
@@ -208,7 +192,7 @@ def _watching(layer: Any, core: Callable[..., FloatArray | None], tensors: bool 
 
 
 def _with_weights(attention: Callable[..., Any]) -> Callable[..., Any]:
-    """Return (outputs, weights) as `_compute_attention` does; weights are unknown if a core gives the outputs."""
+    """Return (outputs, weights) as `_compute_attention` does."""
 
     def both(*args: Any, **kwargs: Any) -> Any:
         found = attention(*args, **kwargs)

@@ -28,26 +28,10 @@ _HIDDEN = -1e30
 
 @dataclasses.dataclass(frozen=True)
 class KerasModels:
-    """Keras layers or models of any width, on the backends JAX and torch.
+    """keras layers or models of any width from ``build(width)``, on the backends JAX and torch.
 
-    Parameters
-    ----------
-    build : callable
-        ``build(width)`` returns a new `keras.Layer`.
-    inputs : callable, optional
-        ``inputs(width, rng)`` returns an array or a tuple of arrays. By default token ids if there is an
-        embedding, else standard normal vectors.
-    call : callable, optional
-        ``call(layer, *inputs)`` returns the outputs.
-    optimizer : callable, optional
-        On torch only: ``optimizer(layer)`` returns a `torch.optim.Optimizer` of ``layer.parameters()``.
-    loss : callable, optional
-        ``loss(outputs, *inputs)``; by default the mean square distance from standard normal numbers.
-
-    Raises
-    ------
-    InputError
-        For an optimiser on another backend.
+    Inputs are token ids if there is an embedding, else standard normal vectors; the other functions are those of
+    `widths`, an optimiser on torch only.
     """
 
     build: Callable[[int], Any]

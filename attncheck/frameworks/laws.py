@@ -84,14 +84,8 @@ class ScaleEstimate:
 def scale_of(entries: FloatArray, z: float = Z) -> ScaleEstimate:
     """Return the root mean square of independent entries of mean 0, with an interval.
 
-    The interval is that of Wilson and Hilferty: the cube root of a mean of squares is almost normal. It is
-    accurate for normal entries, however few, and too wide for bounded ones.
-
-    Parameters
-    ----------
-    entries : ndarray
-    z : float
-        Half-width of the interval in standard errors.
+    The Wilson–Hilferty interval, z standard errors to either side: the cube root of a mean of squares is almost
+    normal. It is accurate for normal entries, however few, and too wide for bounded ones.
 
     Examples
     --------
@@ -114,8 +108,7 @@ def scale_of(entries: FloatArray, z: float = Z) -> ScaleEstimate:
 def laws_of(entries: FloatArray, scale: ScaleEstimate, precision: float, lost: float = 0.0) -> tuple[str, ...]:
     """Return the names of the laws that independent entries do not reject.
 
-    Tests each law by the Kolmogorov distance and by the largest entry: laws with a bound never exceed it, and
-    others do not stay below it.
+    Tests each law by the Kolmogorov distance and by the largest entry.
 
     Parameters
     ----------
@@ -124,8 +117,7 @@ def laws_of(entries: FloatArray, scale: ScaleEstimate, precision: float, lost: f
     precision : float
         Unit roundoff of the entries.
     lost : float
-        Fraction 1/n of the variance removed with the mean over n entries: each remainder is (1 - 1/n) of the
-        entry, less the sum of the others over n, which is almost normal.
+        Fraction 1/n of the variance removed with the mean over n entries.
 
     Examples
     --------
@@ -153,7 +145,7 @@ def laws_of(entries: FloatArray, scale: ScaleEstimate, precision: float, lost: f
 
 
 def _less_mean(law: Law, lost: float) -> Law:
-    """Return the law of entries less the mean of n, rescaled to unit variance."""
+    """Return the unit-variance law of (1 - 1/n) of an entry less an almost normal sum of the others over n."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
     own, others = math.sqrt(1 - lost), math.sqrt(lost)
 
@@ -220,8 +212,8 @@ def off_centre(entries: FloatArray, scale: ScaleEstimate) -> bool:
 def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int | None:
     """Return the group farthest from the overall mean square, or None if that is within chance.
 
-    Dependent entries within a group, as in a product of matrices, make mean squares vary more than single squares
-    suggest. So the difference must also be significant relative to the variation between draws.
+    Entries within a group may depend on each other, as in a product of matrices, so the difference must also be
+    significant relative to the variation between draws.
 
     Parameters
     ----------

@@ -7,14 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """One finding as a sentence.
-
-    Attributes
-    ----------
-    text : str
-    blames : bool
-        Whether it reports an error.
-    """
+    """One finding as a sentence; `blames`: whether it reports an error."""
 
     text: str
     blames: bool = False

@@ -37,11 +37,10 @@ def over_paths(
     paths : sequence of str
         Empty if the module has only one path.
     spare : collection of str
-        Paths taken only in another configuration: a difference is noted, but is no error.
+        Paths of other configurations: differences are noted, but are no errors.
     own : str
-        The inspected path.
     forward : Forward
-        Its result.
+        Result for the path `own`.
     output : callable
         Returns a path's output on the same inputs.
     differs : callable

@@ -146,15 +146,7 @@ def _unseen(shown: Booleans) -> list[Note]:
 
 
 class Probe:
-    """A module with inputs that give scores of moderate size.
-
-    Parameters
-    ----------
-    reader : ModuleReader
-    state
-    matrices : Effective
-        With all rows.
-    """
+    """A module with inputs that give scores of moderate size; `matrices` have all rows."""
 
     def __init__(self, reader: ModuleReader, state: Any, matrices: Effective, seed: int = 0) -> None:
         self.reader, self.state, self.matrices = reader, state, matrices
@@ -320,7 +312,7 @@ class Probe:
         return flat.reshape(len(heads), self.x.shape[1], -1)
 
     def _outcome(self, formula: Formula) -> FloatArray:
-        """Return the output of a formula; through the module itself if more than W_O follows attention."""
+        """Return the output of a formula, through the module if more than W_O follows attention."""
         heads = formula.heads(*(self.linear[role] for role in ROLES))
         if self.merged is None:
             return self.reader.see(self.state, self.x, heads).y

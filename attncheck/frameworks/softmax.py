@@ -61,13 +61,7 @@ class Products:
 
 
 class Watcher:
-    """A module with its first softmax over positions intercepted.
-
-    Raises
-    ------
-    attncheck.frameworks.binding.NoAttentionCall
-        If there is none.
-    """
+    """A module with its first softmax over positions intercepted; raises `NoAttentionCall` if there is none."""
 
     def __init__(self, instrument: Instrument, state: Any, width: int, path: str) -> None:
         self.instrument, self.width, self.path, self.axis = instrument, width, path, -1
@@ -162,13 +156,7 @@ def rank_of(products: FloatArray, precision: float) -> int:
 def forward_of(watcher: Watcher, state: Any, read: Products, shown: Booleans) -> tuple[Forward, list[Note], bool]:
     """Compare scores and outputs with the products, on inputs in the span of the unit vectors.
 
-    Returns
-    -------
-    forward : Forward
-        With the scale still unknown.
-    notes : list of Note
-    bilinear : bool
-        Whether scores are given by the products.
+    Returns the forward with an unknown scale, notes, and whether scores are given by the products.
     """
     x = watcher.inputs()
     y = watcher.instrument.run(state, x, untouched, watcher.path)[0]

@@ -95,7 +95,7 @@ def subject_of(
     laws: Mapping[str, Sequence[str]],
     stds: Mapping[str, float],
 ) -> ModuleSubject:
-    """Return a module as a subject.
+    """Return a module as a subject; `weights` are "gaussian" with the layer's scales or the module's "own".
 
     Parameters
     ----------
@@ -103,16 +103,15 @@ def subject_of(
     layer : AttentionLayer
         Result of an inspection.
     weights : {"gaussian", "own"}
-        Gaussian matrices with the layer's scales, or the module's own initialiser.
     laws : mapping of str to tuple of str
         Laws not rejected, by role.
     stds : mapping of str to float
-        Standard deviation times √fan-in of the Gaussian matrices, by role.
+        Standard deviation times √fan-in of Gaussian matrices, by role.
 
     Raises
     ------
     InputError
-        If arrays of the module cannot be replaced, or outputs are more than attention of the layer.
+        If arrays cannot be replaced, or outputs are more than attention of the layer.
     """
     check_choice("weights", weights, (GAUSSIAN, OWN))
     instrument = view.instrument
@@ -130,7 +129,7 @@ def subject_of(
 
 
 def _laws(laws: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return a law not rejected for each matrix, by role."""
+    """Return an accepted law per role."""
     return {role: _law(SYMBOLS[role], left) for role, left in laws.items()}
 
 
@@ -255,12 +254,7 @@ def _entries(arrays: Arrays) -> int:
 
 
 def pooled(stds: Mapping[str, tuple[float, float, float]]) -> dict[str, float]:
-    """Average standard deviations whose intervals overlap, by role.
-
-    Parameters
-    ----------
-    stds : mapping of str to tuple of float
-        Estimate, and both ends of its interval.
+    """Average standard deviations whose intervals overlap; `stds` maps roles to (estimate, low, high).
 
     Examples
     --------

@@ -17,14 +17,9 @@ _EMBEDDINGS = ("Embedding", "Embed")
 
 
 class TapCollector:
-    """Collector of taps while modules run.
+    """Collector of taps while modules run; `precision` is one unit in the last place of 1.0.
 
-    Parameters
-    ----------
-    precision : float
-        One unit in the last place of 1.0.
-    positions : int
-        A softmax over this many entries counts as attention, as does one over square scores or with a head axis.
+    A softmax over `positions` entries counts as attention, as does one over square scores or with a head axis.
     """
 
     def __init__(self, precision: float, positions: int) -> None:
@@ -45,18 +40,8 @@ class TapCollector:
     ) -> None:
         """Record the output of the module that started last.
 
-        Parameters
-        ----------
-        module
-            The module.
-        values : ndarray or None
-            Its output; None without real numbers.
-        where : hashable
-            Memory address of the output.
-        made
-            Object that keeps this address in use.
-        entered : ndarray or None
-            Its input.
+        `where` is the memory address of the output, `made` keeps it in use, and `entered` is the module's input.
+        `values` is None for an output without real numbers.
         """
         name = self._running.pop()
         if values is None:

@@ -33,15 +33,7 @@ class Torch:
     """Binding to PyTorch modules, including those of transformers.
 
     Paths are eval and train; with and without weights for `MultiheadAttention`; and both implementations for
-    modules with a transformers configuration.
-
-    Parameters
-    ----------
-    make : callable
-        Returns a `torch.nn.Module` initialised from the global generator.
-    width : int
-    call : callable, optional
-        ``call(module, x)`` returns the outputs; ``module(x)`` by default.
+    modules with a transformers configuration. `make` draws from the global generator.
     """
 
     def __init__(self, make: Callable[[], Any], width: int, call: Callable[..., Any] | None = None) -> None:
@@ -91,17 +83,7 @@ class Torch:
         self.precision = max((self.precision, *coarse))
 
     def attended(self, state: Any, arrays: Arrays, x: FloatArray, path: str = "eval") -> tuple[FloatArray, ...]:
-        """Return outputs, queries, keys and values of the first attention call of N modules in one batch.
-
-        Parameters
-        ----------
-        state : torch.nn.Module
-        arrays : mapping of ndarray, (N, ...)
-            The parameters of each module.
-        x : ndarray, (N, B, L, n)
-            The inputs of each module.
-        path : str
-        """
+        """Return outputs, q, k and v of the first attention call of N modules; `arrays` (N, ...), `x` (N, B, L, n)."""
         whole = _CallableModule(state, functools.partial(self._called, weights=_WEIGHTS in path))
         held = {f"held.{name}": _like(parameter, arrays[name]) for name, parameter in state.named_parameters()}
 
@@ -258,7 +240,7 @@ def slow_path() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _implementation(module: Any, path: str) -> Iterator[None]:
-    """Switch transformers modules to the implementation that a path names."""
+    """Select the path's implementation in transformers."""
     found = _configurations(module)
     before = [each._attn_implementation for each in found]
     for each in found:
@@ -271,7 +253,7 @@ def _implementation(module: Any, path: str) -> Iterator[None]:
 
 
 def _configurations(module: Any) -> list[Any]:
-    """Return the transformers configurations that select a module's attention."""
+    """Return a module's transformers configurations."""
     held = (getattr(each, "config", None) for each in module.modules())
     return list({id(c): c for c in held if hasattr(c, "_attn_implementation")}.values())
 

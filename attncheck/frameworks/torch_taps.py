@@ -25,21 +25,10 @@ _HALF = (torch.float16, torch.bfloat16)
 
 @dataclasses.dataclass(frozen=True)
 class TorchModels:
-    """PyTorch modules of any width.
+    """PyTorch modules of any width from ``build(width)``.
 
-    Parameters
-    ----------
-    build : callable
-        ``build(width)`` returns a freshly initialised `torch.nn.Module`.
-    inputs : callable, optional
-        ``inputs(width, rng)`` returns an array or a tuple of arrays. By default token ids if a module has an
-        embedding, else standard normal vectors.
-    call : callable, optional
-        ``call(module, *inputs)`` returns the outputs.
-    optimizer : callable, optional
-        ``optimizer(module)`` returns a `torch.optim.Optimizer`.
-    loss : callable, optional
-        ``loss(outputs, *inputs)``; by default the mean square distance from standard normal numbers.
+    Inputs are token ids if there is an embedding, else standard normal vectors; the other functions are those of
+    `widths`.
     """
 
     build: Callable[[int], Any]
@@ -184,7 +173,7 @@ def _tensor(module: Any, given: Any) -> Any:
 
 
 def _distance(rng: np.random.Generator) -> Callable[..., Any]:
-    """Return the mean square distance from fixed random numbers."""
+    """Return the mean square distance from random numbers."""
     held: list[Any] = []
 
     def loss(outputs: Any, *_: Any) -> Any:

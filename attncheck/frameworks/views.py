@@ -75,7 +75,6 @@ class CallView:
     factor : float
         Factor of the products of queries and keys as initialised.
     rotation : Rotation, optional
-        Rotation of queries and keys.
     gains : mapping of str to float
         Factors of queries and keys before attention, by role.
     at_once : bool
