@@ -168,14 +168,14 @@ class Instrument:
     def _output(self, method: str, x: FloatArray, *arguments: Any, **options: Any) -> FloatArray:
         made = in_words("call", getattr(self.binding, method), *arguments, **options)
         if made is None:
-            refuse("call", made, "is what it returned", "return the outputs, (batch, positions, width)")
+            refuse("call", made, "is not an output array", "return the outputs, (batch, positions, width)")
         try:
             y = np.asarray(made, dtype=np.float64)
         except (TypeError, ValueError):
-            refuse("call", made, "returned what is no array", "pass call=lambda module, x: ..., which returns outputs")
+            refuse("call", made, "is not an array", "pass call=lambda module, x: ..., which returns outputs")
         if y.ndim != 3 or y.shape[:2] != x.shape[:2]:
             remedy = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
-            refuse("call", y.shape, f"is the shape of what came out for inputs of shape {x.shape}", remedy)
+            refuse("call", y.shape, f"is the shape of the outputs for inputs of shape {x.shape}", remedy)
         return y
 
 
@@ -221,7 +221,12 @@ def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Bindi
     if isinstance(make, Binding) and not inspect.isclass(make):
         return make
     if home_of(make):
-        refuse("make", type(make).__name__, "is a module, whose weights are drawn", "pass lambda: ..., which makes one")
+        refuse(
+            "make",
+            type(make).__name__,
+            "is a module that is initialised already",
+            "pass lambda: ..., which returns a new one",
+        )
     if not callable(make):
         refuse("make", make, "is no function", "pass a function that returns a freshly initialised module")
     wanted = parameters_of(make)

@@ -30,9 +30,9 @@ from attncheck.frameworks.views import SoftmaxView, biases_of
 
 #: Symbols of the two products.
 PRODUCTS = {"query_key": "W_Q W_Kᵀ", "value_output": "W_V W_O"}
-_BY_HAND = "attention is written by hand: its softmax is watched"
-_UNSEPARATED = "products of matrices show, and no matrices: these are not found among the parameters"
-_SCALE = "std of W_Q W_Kᵀ is that of scores times 1/sqrt(head_dim): another scale of scores would show in it"
+_BY_HAND = "attention is hand-written: inspected at its softmax"
+_UNSEPARATED = "only products of matrices are known: the matrices are not among the parameters"
+_SCALE = "std of W_Q W_Kᵀ assumes scores times 1/sqrt(head_dim), and includes any other factor of the scores"
 # Entries of each matrix that are used from every draw but the first.
 _ENTRIES = 2**16
 # A factor this close to a named one is taken for it.

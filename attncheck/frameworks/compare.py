@@ -46,7 +46,7 @@ class InspectionComparison:
             raise AssertionError(str(self))
 
     def __str__(self) -> str:
-        return "\n".join(self.differences) or "no difference is seen"
+        return "\n".join(self.differences) or "no difference found"
 
 
 def compare(
@@ -97,7 +97,7 @@ def _of_matrices(one: Inspection, other: Inspection, role: str, symbol: str) -> 
     m, w = one.weights.get(role), other.weights.get(role)
     if m is None or w is None:
         if m is not w:
-            yield f"{symbol}: read off in the {'first' if w is None else 'second'} alone"
+            yield f"{symbol}: known in the {'first' if w is None else 'second'} alone"
         return
     # Compare the difference of standard deviations with its standard error.
     error = math.hypot(*((each.high - each.low) / (2 * Z) for each in (m, w)))

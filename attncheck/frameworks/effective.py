@@ -207,7 +207,7 @@ class ModuleReader:
         output = self._change(after.y[:, 0], none.y[0]) / LENGTH
         for name, matrix in (read | {"output": output}).items():
             if not np.all(np.isfinite(matrix)):
-                what = "is what unit vectors show of some weights"
+                what = "is an entry of this matrix"
                 refuse(name, float(matrix[~np.isfinite(matrix)][0]), what, "mend the initialiser")
         return Effective(
             **read, output=output, biases=self._added(none), past=self._change(units.y[:, 0], none.y[0]) / length
@@ -231,7 +231,7 @@ class ModuleReader:
             return bool(np.array_equal(axes[axis], with_))
 
         if moves(-2, length) and len({k[-2] for k in keys}) == 1:
-            refuse("keys", keys[0], "are the same whatever the inputs are: cross-attention", "inspect self-attention")
+            refuse("keys", keys[0], "do not depend on the inputs: cross-attention", "inspect self-attention")
         extra = [k[-2] - q[-2] for q, k in zip(queries, keys, strict=True)]
         more = extra[0] if extra[0] == extra[1] and extra[0] > 0 else 0
         if len(queries[0]) == 4:
@@ -249,7 +249,7 @@ class ModuleReader:
                     first = heads > 1 and self._heads_first(state, bool(swapped))
                     return HeadLayout("flat, heads first" if first else "flat", heads, bool(swapped), more)
         shown = f"{queries[0]} for inputs of shape {(*_SHAPES[0], self.width)}"
-        refuse("queries", shown, "is the shape of what attention gets, which shows no positions", _REMEDY)
+        refuse("queries", shown, "is the shape of attention's inputs, which has no axis of positions", _REMEDY)
 
     def _heads_first(self, state: Any, swapped: bool) -> bool:
         """Return whether the second entry of (·, L, d) belongs to the second sequence, not to the second head."""

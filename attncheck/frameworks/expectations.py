@@ -49,7 +49,7 @@ def unmet(
         if name not in _NAMES:
             close = difflib.get_close_matches(name, _NAMES, n=1)
             remedy = f"did you mean {close[0]!r}?" if close else "use one of " + ", ".join(_NAMES)
-            refuse(name, value, "is nothing to require", remedy)
+            refuse(name, value, "is not a known expectation", remedy)
         value = _checked(name, value)
         if name == "blamed":
             said += blamed if not value else []
@@ -61,7 +61,7 @@ def unmet(
             said.append(_of_forward(forward, name, value))
         else:
             role, _, what = name.rpartition("_")
-            unread = f"{name} cannot be held to {value}: the matrix was not read off"
+            unread = f"{name} cannot be compared with {value}: the matrix is unknown"
             said.append(_of_matrix(weights[role], role, what, value) if role in weights else unread)
     return [sentence for sentence in said if sentence]
 
@@ -89,10 +89,10 @@ def _of_biases(weights: Mapping[str, MatrixStatistics], wanted: bool) -> str:
 
 def _of_forward(forward: Forward, name: str, value: Any) -> str:
     if not forward.known:
-        return f"{name} cannot be held to {value!r}: the outputs are {forward}"
+        return f"{name} cannot be compared with {value!r}: the outputs are {forward}"
     is_ = getattr(forward, name)
     if name == "scale" and is_ == UNTOLD:
-        return f"scale cannot be held to {value!r}: only W_Q W_Kᵀ times it shows"
+        return f"scale cannot be compared with {value!r}: only its product with W_Q W_Kᵀ is known"
     if name == "scale" and not isinstance(value, str):
         near = abs(forward.factor - check_number(name, value, "pass a name or a number")) <= _NEAR * abs(value)
         return "" if near else f"scores are multiplied by {forward.factor:.4g}, not {value:g}"

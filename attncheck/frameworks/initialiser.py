@@ -188,7 +188,7 @@ def _same_in_draws(draws: Sequence[Effective], roles: Sequence[str], precision: 
         return []
     same = [r for r in roles if np.ptp(draws[1][r]) and alike(_common([d[r] for d in draws]), draws[1][r], precision)]
     if len(same) == len(roles) > 1:
-        return [Note("all weights are the same in every draw: make returns a module that it does not draw", True)]
+        return [Note("all weights are the same in every draw: make returns the same module", True)]
     if not same:
         return _same_again(draws, roles, precision)
     return [Note(f"{SYMBOLS[r]} is the same in every draw: this initialiser does not draw it", True) for r in same]

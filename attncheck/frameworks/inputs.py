@@ -17,7 +17,7 @@ _STEADY = 0.02
 NORMALISED, ROTATED = "normalised", "rotated by position: rotary positions"
 MIXED_BATCH = "outputs of a sequence depend on the other sequences of its batch"
 _RANDOM = "random: two calls on one input differ"
-_CHANGED = "others at a second call on one input: a call changes the module's state"
+_CHANGED = "different in a second call on the same input: a call changes the module's state"
 _SPLIT = "reshaped to heads without a transpose, so that heads hold positions"
 _MIXED = "made of inputs at other positions too"
 _UNKNOWN = "not x W + b"
@@ -45,7 +45,7 @@ def about_inputs(probe: Probe) -> tuple[list[Note], frozenset[str]]:
     for what, roles in kinds.items():
         which = ", ".join(PLURALS[role] for role in roles[:-1])
         which = f"{which} and {PLURALS[roles[-1]]}" if which else PLURALS[roles[-1]]
-        claims = f": {listed([f'W_{role[0].upper()}' for role in roles])} cannot be claimed" if what == _MIXED else ""
+        claims = f": {listed([f'W_{role[0].upper()}' for role in roles])} unknown" if what == _MIXED else ""
         notes.append(Note(f"{which} are {what}{claims}", blames=what in (_RANDOM, _CHANGED, _SPLIT)))
     none = (NORMALISED, _UNKNOWN, _MIXED, _CHANGED)
     unclaimed = {role for what, roles in kinds.items() if what in none for role in roles}
@@ -80,7 +80,7 @@ def kind(probe: Probe, role: str) -> str:
 
 def multiplied_inputs(times: float) -> Note:
     """Report a factor shared by queries, keys and values."""
-    return Note(f"the inputs are multiplied by {times:.4g} before attention: W_Q, W_K and W_V are told with it")
+    return Note(f"the inputs are multiplied by {times:.4g} before attention: W_Q, W_K and W_V include this factor")
 
 
 def _steady(lengths: FloatArray) -> bool:
@@ -115,5 +115,5 @@ def _after(probe: Probe) -> str:
     zero = np.zeros((1, 1, probe.reader.width))
     once, twice = (probe.reader.see(probe.state, zero, each).y for each in (heads, 2 * heads))
     if np.abs(twice - once).max() <= _STEADY * np.abs(once).max():
-        return "the outputs are normalised: W_O cannot be read off"
-    return "what follows attention is not linear in it: W_O cannot be read off, inspect the attention alone"
+        return "the outputs are normalised: W_O cannot be determined"
+    return "the layer after attention is not linear: W_O cannot be determined, inspect attention alone"

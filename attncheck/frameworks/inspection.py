@@ -122,7 +122,7 @@ def inspect(
         found = watched(instrument, state, width, draws, seed)
     if found is None:
         what = "no call of attention and no softmax over positions is seen in its forward"
-        refuse("make", make, what, "sampling remains: hand a simulator to attncheck.check")
+        refuse("make", make, what, "test it by sampling: pass a simulator to attncheck.check")
     if not isinstance(make, Binding) and "width" in parameters_of(make):
         other = _other_width(make, 2 * width, call, seed)
         found = dataclasses.replace(found, notes=(*found.notes, *_over_widths(found, other)))
@@ -201,7 +201,7 @@ def _inspected(reader: ModuleReader, state: Any, draws: int, seed: int) -> Inspe
         *differing,
     ]
     if probe.seen.calls > 1:
-        said.append(Note(f"attention runs {probe.seen.calls} times in a forward: the first is inspected"))
+        said.append(Note(f"attention runs {probe.seen.calls} times per forward pass: the first is inspected"))
     number = probe.num_heads
     kv = len(set(labels)) if len(labels) in (number, first.key.shape[1]) else number
     shape = (reader.width, number, kv, probe.head_dim)

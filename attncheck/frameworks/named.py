@@ -20,8 +20,8 @@ def subject_of_name(framework: str, make: Callable[..., Any]) -> ModuleSubject:
     written = signatures.signature(make).parameters.get("width")
     width = None if written is None else written.default
     if not isinstance(width, int):
-        refuse("subject", getattr(make, "__name__", make), "does not say its width", "write def build(width=64): ...")
+        refuse("subject", getattr(make, "__name__", make), "has no default width", "write def build(width=64): ...")
     home = type(bind(make, width)).__module__.rpartition(".")[2]
     if home != framework:
-        refuse("subject", framework, f"is not the framework of what is made: {home}", f"write {home}:module:callable")
+        refuse("subject", framework, f"is not the framework of the module: {home}", f"write {home}:module:callable")
     return inspect(make, width).subject()

@@ -108,14 +108,14 @@ class Forward:
 
     def __str__(self) -> str:
         if self.error == math.inf:
-            return "does not show"
+            return "unknown"
         if not self.known:
             explained = f"where rounding explains {self.bound:.1g}"
             return f"not those of a known formula: the nearest is off by {self.error:.2g}, {explained}"
         mask = {"none": "no mask", "causal": "causal mask"}.get(self.mask, f"mask: {self.mask}")
         if self.rotary_base is not None:
             mask += f", rotary positions (base {self.rotary_base:g})"
-        scale = "a scale of scores that does not show" if self.scale == OTHER else f"scores times {self.scales}"
+        scale = "unknown scale of scores" if self.scale == OTHER else f"scores times {self.scales}"
         return f"{self.map}, {mask}, {scale}; equal to the formula to {self.error:.1g}"
 
 
@@ -211,12 +211,12 @@ class Probe:
         """Return the formula of the outputs on `x`, with notes."""
         if missing := _missing(y):
             made = Forward(OTHER, OTHER, OTHER, math.nan, math.inf, self.bound)
-            return made, [Note(f"outputs hold what is no number at positions {missing}", blames=True)]
+            return made, [Note(f"outputs are NaN or infinite at positions {missing}", blames=True)]
         added = float(np.abs(y - self.silent).max())
         bound = self.bound * float(np.abs(y).max()) / added if added > 0 else math.inf
         if bound >= 1.0:
             made = Forward(OTHER, OTHER, OTHER, math.nan, math.inf, bound)
-            return made, [Note("attention adds nothing to the outputs beyond rounding: its formula does not show")]
+            return made, [Note("attention adds nothing to the outputs beyond rounding: its formula is unknown")]
         best, error = self._candidate(y)
         if error > bound and self.merged is not None:
             found, left = self._read_off(y)
@@ -231,7 +231,7 @@ class Probe:
         fitted = best.bias is not None or (scale[:1].isdigit() and scale not in known)
         explained = bound * (_FITTED if fitted else 1.0)
         made = Forward(best.map, best.mask, scale, factor, error, explained, best.bias is not None, ties=tuple(ties))
-        coarse = f"rounding hides what is less than {bound:.0%} of what attention adds"
+        coarse = f"rounding hides effects below {bound:.0%} of what attention adds"
         return made, [*self._told(made, best), *([Note(coarse)] if bound > _COARSE else [])]
 
     def _told(self, made: Forward, formula: Formula) -> list[Note]:

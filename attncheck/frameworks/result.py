@@ -107,12 +107,12 @@ class Inspection:
                 stds |= {one: self.weights[product].std, other: 1.0}
         missing = [name for name in _STDS.values() if name not in stds | changes and not name.startswith("output")]
         if missing:
-            refuse(missing[0], None, "was not read off", f"pass it, e.g. {missing[0]}=1.0")
+            refuse(missing[0], None, "is unknown", f"pass it, e.g. {missing[0]}=1.0")
         if not self.forward.known or self.forward.map not in ("softmax", "linear"):
             remedy = "mend the layer, or write AttentionLayer(...) yourself"
             shown = self.forward.map if self.forward.known else "no known formula"
-            shown = "does not show" if self.forward.error == math.inf else shown
-            refuse("forward", shown, "is described by no AttentionLayer", remedy)
+            shown = "unknown" if self.forward.error == math.inf else shown
+            refuse("forward", shown, "cannot be described by an AttentionLayer", remedy)
         if self.forward.biased or self.extra:
             what = "a bias of scores by position" if self.forward.biased else "keys beyond the positions"
             refuse("forward", self.forward.map, f"comes with {what}, which no AttentionLayer has", "inspect it without")
@@ -120,8 +120,10 @@ class Inspection:
             what = f"comes with values of {self.value_dim} neurons a head, which no AttentionLayer has"
             refuse("head_dim", self.head_dim, what, "give values as many neurons as keys")
         if self.forward.positions == OTHER and "rotary_base" not in changes:
-            what = "as no rotary_base turns them"
-            refuse("positions", OTHER, f"says that queries or keys are turned {what}", "pass rotary_base=None")
+            what = "unlike any rotary_base"
+            refuse(
+                "positions", OTHER, f"means that queries or keys depend on positions {what}", "pass rotary_base=None"
+            )
         scaling, plain = "1/sqrt(n)", self.head_dim**-0.5
         if self.forward.scale == "1/head_dim":
             scaling, plain = "1/n", 1 / self.head_dim
@@ -255,7 +257,7 @@ class Inspection:
     @property
     def rows(self) -> list[tuple[str, ...]]:
         """Table of matrices as text, heading first."""
-        rows: list[tuple[str, ...]] = [("", "law", "std·√fan-in", "from", "to", "bias", "variance that is known")]
+        rows: list[tuple[str, ...]] = [("", "law", "std·√fan-in", "from", "to", "bias", "matches initialiser")]
         for m in self.weights.values():
             places = ".3f" if m.std == 0.0 or _SMALL <= m.std < _LARGE else ".4g"
             numbers = (format(each, places) for each in (m.std, m.low, m.high))

@@ -77,13 +77,13 @@ def positions_of(probe: Probe) -> Positions:
     found = [_rotation(probe.lin(role), probe.seen[role][:, :, : probe.x.shape[1]], probe.bound) for role in _TURNED]
     query, key = found
     if query is None or key is None:
-        return Positions(OTHER, notes=(Note("queries and keys are turned by angles of no rotary positions"),))
+        return Positions(OTHER, notes=(Note("queries and keys are rotated, but not by rotary positions"),))
     if query != key:
         opposite = dataclasses.replace(query, sign=-query.sign) == key
         text = "opposite ways: scores depend on sums of positions" if opposite else "by different angles"
-        return Positions(OTHER, notes=(Note(f"queries and keys are turned {text}", blames=True),))
+        return Positions(OTHER, notes=(Note(f"queries and keys are rotated {text}", blames=True),))
     if query.base is None:
-        return Positions(OTHER, notes=(Note("rotary positions have other angles than powers of one base"),))
+        return Positions(OTHER, notes=(Note("rotary angles are not powers of one base"),))
     return Positions(OTHER if kinds["value"] else ROTARY, query)
 
 

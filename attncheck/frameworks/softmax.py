@@ -27,7 +27,7 @@ _BEYOND = 8.0
 # Relative tolerance for score changes that a norm's epsilon explains.
 _STEADY = 0.02
 _RANK, _ROUNDED = 1e-4, 16.0
-_BY_POSITION = "scores depend on positions: rotary positions, relative positions or a bias; W_Q and W_K do not show"
+_BY_POSITION = "scores depend on positions: rotary positions, relative positions or a bias; W_Q and W_K are unknown"
 #: Result for a path that shows nothing.
 UNSEEN = Forward(OTHER, OTHER, OTHER, math.nan, math.inf, math.inf)
 
@@ -210,7 +210,7 @@ def _filled(scores: FloatArray, other: FloatArray) -> list[Note]:
         return []
     mask, number = _named(~filled), float(numbers[0])
     which = "a mask" if mask == OTHER else f"the {mask} mask"
-    return [Note(f"scores of what {which} hides are {number:g}, not -inf", blames=number > _FAINT)]
+    return [Note(f"scores hidden by {which} are {number:g}, not -inf", blames=number > _FAINT)]
 
 
 def _named(shown: Booleans) -> str:
@@ -234,5 +234,5 @@ def _scores_are(watcher: Watcher, state: Any, x: FloatArray, scores: FloatArray,
     # Long inputs make biases negligible.
     once, twice = (watcher.watch(state, length * x)[1][0] for length in (_LENGTH, 2 * _LENGTH))
     if np.abs(np.where(scores > HIDDEN, twice - once, 0.0)).max() <= _STEADY * np.abs(equal).max():
-        return "queries and keys are normalised: W_Q and W_K do not show"
-    return "scores are no products of queries and keys x W + b: W_Q and W_K do not show"
+        return "queries and keys are normalised: W_Q and W_K are unknown"
+    return "scores are not products of queries and keys x W + b: W_Q and W_K are unknown"

@@ -76,7 +76,7 @@ class ModuleSubject:
     def supports(self, layer: AttentionLayer) -> bool | str:
         """Return whether the layer has the module's width and heads; its other fields are claims to be tested."""
         mine = all(getattr(layer, name) == getattr(self.layer, name) for name in ("width", "num_heads", "head_width"))
-        return mine or "the module has another width or other heads"
+        return mine or "the module has a different width or heads"
 
     def __call__(self, layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
         """Draw one module per input, (N, s, n), and run each on its own input."""
@@ -116,7 +116,12 @@ def subject_of(
     check_choice("weights", weights, (GAUSSIAN, OWN))
     instrument = view.instrument
     if not instrument.fills:
-        refuse("weights", weights, "cannot be put into modules of this binding", "give it parameters and fill")
+        refuse(
+            "weights",
+            weights,
+            "needs a binding that can replace arrays",
+            "give it methods parameters and fill",
+        )
     state = instrument.init(0)
     if weights == OWN:
         # A score scale that layers lack is attributed to queries and their bias.
@@ -226,7 +231,7 @@ def _refuse_gains(name: str, array: FloatArray, effective: Mapping[str, FloatArr
     for role, matrix in effective.items():
         gain = float(np.sqrt(np.mean(matrix**2) / np.mean(array**2)))
         if not 1 / _GAIN < gain < _GAIN:
-            refuse(name, round(gain, 3), f"is what it is multiplied by to make {SYMBOLS[role]}", "pass weights='own'")
+            refuse(name, round(gain, 3), f"is the factor between this array and {SYMBOLS[role]}", "pass weights='own'")
 
 
 def _checked(subject: ModuleSubject) -> ModuleSubject:

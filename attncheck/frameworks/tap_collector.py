@@ -47,7 +47,7 @@ class TapCollector:
         if values is None:
             return
         if np.isnan(values).any():
-            refuse("call", name or "the model", "makes what is no number (NaN)", "mend the model")
+            refuse("call", name or "the model", "returns NaN", "mend the model")
         known, _ = self._kept.get(where, ("", None))
         if known and np.array_equal(self.taps[known].values, values, equal_nan=True):
             return

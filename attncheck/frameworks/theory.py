@@ -86,7 +86,7 @@ class LayerTheory:
         if self.distance is not None:
             error = f"± {self.excess_kurtosis_error:.1g}"
             if self.excess_kurtosis_error == math.inf:
-                error = "(heads so narrow tell no error of it)"
+                error = "(no error estimate for heads so narrow)"
             number = f"{self.excess_kurtosis_here:.3g} {error} at width {self.layer.width}"
             rest = [f"{kurtosis}, {number}", f"distance from the limit: {self.distance}"]
         return "\n".join(

@@ -112,8 +112,8 @@ class Torch:
         except NotImplementedError as error:
             if (found := _UNWATCHED.search(str(error))) is None:
                 raise
-            remedy = "let it run scaled_dot_product_attention, or hand a simulator to attncheck.check: sampling remains"
-            refuse("call", found[1], "is one operation of torch, in which nothing can be watched", remedy)
+            remedy = "call scaled_dot_product_attention, or test it by sampling: pass a simulator to attncheck.check"
+            refuse("call", found[1], "is a single PyTorch operation, which cannot be inspected", remedy)
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
         """Return the parameters by name; shared ones under each name."""

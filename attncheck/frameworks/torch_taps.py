@@ -103,7 +103,10 @@ def _hooked(module: Any, seen: TapCollector) -> Iterator[None]:
     for name, each in module.named_modules():
         if isinstance(each, torch.jit.ScriptModule):
             refuse(
-                "build", name or type(each).__name__, "is compiled, so that nothing can be seen in it", "leave it plain"
+                "build",
+                name or type(each).__name__,
+                "is compiled, which hides its activations",
+                "pass it uncompiled",
             )
 
         def begins(_: Any, __: Any, name: str = name) -> None:

@@ -115,7 +115,7 @@ def widths(
     narrowest = measured[:1]
     if isinstance(build, Description):
         if given := [name for name, function in functions.items() if function is not None]:
-            refuse(given[0], functions[given[0]], "says nothing of what attncheck describes itself", "leave it out")
+            refuse(given[0], functions[given[0]], "does not apply to descriptions of attncheck", "leave it out")
         expected = computed(build, measured) if expect is None else expectation(expect)
     else:
         expected = expectation("standard" if expect is None else expect)
@@ -125,7 +125,7 @@ def widths(
         moves = hasattr(models.make(narrowest[0], seed=0).model, "step")
     taken = _STEPS * moves if steps is None else steps
     if taken and not moves:
-        refuse("steps", steps, "takes an optimiser", "pass optimizer=, or a model with a method step")
+        refuse("steps", steps, "needs an optimiser", "pass optimizer=, or a model with a method step")
     options: dict[str, Any] = {"seeds": seeds, "steps": taken, "seed": seed}
     return examine(models, widths, expected, false_alarm=false_alarm, tolerance=tolerance, **options)
 
@@ -159,7 +159,7 @@ class _PlainModel:
 def _models(build: Callable[..., Any] | Description, narrowest: Sequence[int], functions: Mapping[str, Any]) -> Models:
     """Return the model factory for the framework of a first model."""
     if not narrowest:
-        refuse("widths", (), "are none", "pass e.g. (64, 128, 256, 512, 1024)")
+        refuse("widths", (), "is empty", "pass e.g. (64, 128, 256, 512, 1024)")
     if isinstance(build, Description):
         return OwnModels(build)
     if not callable(build):
@@ -184,4 +184,4 @@ def _refuse_alike(build: Callable[..., Any], models: Any, width: int) -> None:
     one, other = (models.make(width, seed).weights() for seed in (0, 1))
     drawn = [np.ptp(each) > 0 for each in one if each.size]
     if any(drawn) and all(map(np.array_equal, one, other)):
-        refuse("build", build, "makes one model whatever the seed", "let it draw from the framework's own generator")
+        refuse("build", build, "makes the same model for every seed", "let it draw from the framework's own generator")
