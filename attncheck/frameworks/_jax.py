@@ -1,4 +1,4 @@
-"""Base of the JAX bindings: attention functions intercepted in a compiled forward pass."""
+"""Base of the JAX bindings: attention intercepted in compiled forward passes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def on_cpu() -> Iterator[None]:
 
 
 class JaxBinding(abc.ABC):
-    """Binding to JAX modules; subclasses say how to create, split and call them."""
+    """Base of bindings to JAX modules."""
 
     def __init__(self) -> None:
         import jax
@@ -44,7 +44,7 @@ class JaxBinding(abc.ABC):
 
     @property
     def precision(self) -> float:
-        """Unit roundoff of the inputs to attention; at least that of float32."""
+        """Unit roundoff of attention's inputs; at least that of float32."""
         return self._watch.precision
 
     def run(self, state: Any, x: FloatArray, core: Core) -> Any:
@@ -60,7 +60,7 @@ class JaxBinding(abc.ABC):
         return _named(self._split(state)[1])
 
     def initialised(self, seed: int) -> Mapping[str, FloatArray]:
-        """Return the arrays of a fresh module, from a compiled initialiser if it draws the same ones."""
+        """Return a fresh module's arrays, from a compiled initialiser if it draws the same."""
         if not self._tried:
             self._tried = True
             self._compiled_init = self._compiled_init if self._draws_alike(seed) else None
@@ -129,7 +129,7 @@ class JaxBinding(abc.ABC):
 
     @abc.abstractmethod
     def _forward(self, watched: str, structure: Any, arrays: Any, x: Any) -> Any:
-        """Return the module's outputs, with `watched` functions intercepted."""
+        """Return the outputs, with `watched` functions intercepted."""
 
     def _run(self, watched: str, state: Any, x: FloatArray, core: Callable[..., Any]) -> Any:
         import jax
@@ -138,7 +138,7 @@ class JaxBinding(abc.ABC):
             return np.asarray(self._compiled(watched, *self._split(state), jax.numpy.asarray(x)))
 
     def _traced(self, watched: str, structure: Any, arrays: Any, x: Any) -> Any:
-        """Return the outputs; for a tuple such as (outputs, weights), its first element."""
+        """Return the outputs, or their first element if a tuple."""
         import jax
 
         # Parts compiled earlier would bypass the core, so everything is traced anew.
@@ -208,7 +208,7 @@ class WatchedCore:
         return watched
 
     def _answer(self, axes: str, own: Any, *given: Any, **options: Any) -> Any:
-        """Return the core's result in the shape and dtype of `own`, or `own` if the core returns None."""
+        """Return the core's result in the shape and dtype of `own`, or `own`."""
         import jax
 
         self.precision = max(self.precision, *(float(jax.numpy.finfo(each.dtype).eps) / 2 for each in given))
@@ -225,7 +225,7 @@ class WatchedCore:
 
     @contextlib.contextmanager
     def replacing(self, name: str, axes: str, *places: Any) -> Iterator[None]:
-        """Replace the function `name` of some modules while a forward pass is traced."""
+        """Replace a function of some modules during tracing."""
         kept = [(place, getattr(place, name)) for place in places]
         for place, function in kept:
             setattr(place, name, self.over(function, axes))

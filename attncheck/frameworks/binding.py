@@ -1,4 +1,4 @@
-"""Interface between the inspector and a framework, and detection of a module's framework."""
+"""Interface between the inspector and a framework."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.imports import find
 
 FloatArray = NDArray[np.float64]
-#: Called in place of softmax attention with queries, keys and values (B, H, L, d); keys and values may have fewer
-#: heads. Returns the result, (B, H, L, d), or None to let the framework continue.
+#: Called with queries, keys and values (B, H, L, d) in place of attention; keys and values may have fewer heads.
+#: Returns the result, (B, H, L, d), or None to let the framework continue.
 Core = Callable[[FloatArray, FloatArray, FloatArray], FloatArray | None]
-#: Called in place of a softmax with its input and its axis (-1, -2, …). Returns the weights, or None to let the
-#: framework continue.
+#: Called with scores and axis (-1, -2, …) in place of a softmax. Returns the weights, or None to let the framework
+#: continue.
 SoftmaxCore = Callable[[FloatArray, int], FloatArray | None]
 #: The initialised arrays of a module, by name.
 Arrays = Mapping[str, FloatArray]
@@ -40,14 +40,14 @@ _REMEDIES = {
     "step": "let a step change the model",
     "loss": "check the outputs, or pass loss=lambda outputs, *inputs: ...",
 }
-#: Binding of each framework, by the top-level package of a module's class (also the name of the extra to install).
+#: Binding of each framework, by the top-level package of a module's class (also the extra to install).
 _FRAMEWORKS = {
     "torch": "attncheck.frameworks.torch:Torch",
     "flax": "attncheck.frameworks.flax:bind",
     "keras": "attncheck.frameworks.keras:Keras",
     "equinox": "attncheck.frameworks.equinox:Equinox",
 }
-# A `make` that takes one of these arguments belongs to this framework, and is not called to find out.
+# Arguments of `make` that reveal the framework without a call.
 _ARGUMENTS = {"rngs": "flax", "key": "equinox"}
 
 
@@ -56,27 +56,26 @@ def untouched(query: FloatArray, key: FloatArray, value: FloatArray) -> None:
 
 
 class NoAttentionCall(Exception):
-    """A forward pass contained no call that the binding intercepts."""
+    """A forward pass without any call that the binding intercepts."""
 
 
 @runtime_checkable
 class Binding(Protocol):
     """Interface that the inspector needs from a framework.
 
-    A binding may also have these members:
+    Optional members:
 
-    - ``paths: tuple[str, ...]``: names of the code paths of a module, such as ``("eval", "train")``. `run` and
-      `softmax` then take one of them as ``path=``. The first path is inspected in full; the others are compared
-      with it.
-    - ``spare: frozenset[str]``: paths that the module takes only in another configuration.
+    - ``paths: tuple[str, ...]``: names of code paths, such as ``("eval", "train")``, passed to `run` and `softmax`
+      as ``path=``. The first is inspected in full; the others are compared with it.
+    - ``spare: frozenset[str]``: paths of other configurations of the module.
     - ``precision: float``: unit roundoff of the forward pass; by default that of float32.
     - ``softmax(state, x, core)``: like `run`, but ``core(scores, axis)`` replaces every softmax, for hand-written
       attention.
-    - ``parameters(state)``: the arrays that `init` created, by name.
+    - ``parameters(state)``: the initialised arrays by name.
     - ``random(state, x, path)``: whether a call draws random numbers.
     - ``fill(state, arrays)``: the module with these arrays; it may modify `state`.
-    - ``attended(state, arrays, x)``: outputs, queries, keys and values of N modules in one batch. It may raise any
-      exception; the modules then run one by one.
+    - ``attended(state, arrays, x)``: outputs, queries, keys and values of N modules in one batch. If it raises any
+      exception, the modules run one by one.
 
     Examples
     --------
@@ -110,7 +109,7 @@ class Binding(Protocol):
 
 
 class Instrument:
-    """Wrapper of a binding that turns failures into `InputError` and supplies defaults for optional members."""
+    """Wrapper of a binding: failures become `InputError`, and optional members have defaults."""
 
     def __init__(self, binding: Binding) -> None:
         self.binding = binding
@@ -136,17 +135,17 @@ class Instrument:
         return self._output("softmax", x, state, np.ascontiguousarray(x), core, **({"path": path} if path else {}))
 
     def draws(self, state: Any, x: FloatArray, path: str = "") -> bool | None:
-        """Return whether a call draws random numbers, or None if the binding does not say."""
+        """Return whether a call draws random numbers, or None if unknown."""
         found: Callable[..., bool] | None = getattr(self.binding, "random", None)
         return None if found is None else found(state, x, **({"path": path} if path else {}))
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
-        """Return the initialised arrays by name; empty if the binding does not give them."""
+        """Return the initialised arrays by name, if the binding gives them."""
         found: Callable[[Any], Mapping[str, FloatArray]] | None = getattr(self.binding, "parameters", None)
         return {} if found is None else found(state)
 
     def initialised(self, seed: int) -> Mapping[str, FloatArray]:
-        """Return the arrays of a fresh module by name, without creating the module where the binding can."""
+        """Return a fresh module's arrays by name."""
         found: Callable[[int], Mapping[str, FloatArray]] | None = getattr(self.binding, "initialised", None)
         return self.parameters(self.init(seed)) if found is None else found(seed)
 
@@ -200,8 +199,8 @@ def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Bindi
     Parameters
     ----------
     make : callable or Binding
-        A function without arguments that returns a module, or with an argument `width`, `rngs` (flax) or `key`
-        (equinox). A binding is returned unchanged.
+        Returns a module; its only argument may be `width`, `rngs` (flax) or `key` (equinox). A binding is returned
+        unchanged.
     width : int
     call : callable, optional
         ``call(module, x)`` returns the output, if ``module(x)`` does not.
@@ -209,7 +208,7 @@ def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Bindi
     Raises
     ------
     InputError
-        If `make` returns a module of no supported framework, or the framework is not installed.
+        If the modules belong to no supported framework, or it is not installed.
 
     Examples
     --------
@@ -256,7 +255,7 @@ def generator_kept() -> Iterator[None]:
 
 
 def parameters_of(make: Callable[..., Any]) -> frozenset[str]:
-    """Return the names of a function's arguments; empty if they cannot be determined."""
+    """Return the names of a function's arguments, if known."""
     # The signature of a flax class is that of its metaclass.
     made_by = make.__init__ if inspect.isclass(make) else make
     try:
@@ -266,7 +265,7 @@ def parameters_of(make: Callable[..., Any]) -> frozenset[str]:
 
 
 def home_of(made: Any) -> str:
-    """Return the framework of a module; empty if the object is not a module."""
+    """Return the framework of a module, else an empty string."""
     # The first match wins: keras layers are also modules of the backend.
     homes = (base.__module__.partition(".")[0] for base in type(made).__mro__)
     return next((name for name in homes if name in _FRAMEWORKS), "")

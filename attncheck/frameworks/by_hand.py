@@ -1,4 +1,4 @@
-"""Hand-written attention: the softmax is intercepted, and the matrices are looked up among the parameters.
+"""Hand-written attention, inspected at its softmax; matrices are looked up among the parameters.
 
 If they are not found, only products of matrices are reported.
 """
@@ -53,7 +53,7 @@ class _FirstDraw:
 
     @property
     def head_dim(self) -> int:
-        """Head dimension: the rank of the products, if that is below the number of probed rows."""
+        """Head dimension: the rank of the products, if below the number of probed rows."""
         rank = rank_of(
             self.products.scores if self.bilinear else self.products.values, self.watcher.instrument.precision
         )
@@ -62,7 +62,7 @@ class _FirstDraw:
 
 
 def watched(instrument: Instrument, state: Any, width: int, draws: int, seed: int) -> Inspection | None:
-    """Return the inspection of a hand-written layer, or None if it has no softmax over positions."""
+    """Return the inspection, or None without a softmax over positions."""
     for path in instrument.paths or ("",):
         try:
             watcher = Watcher(instrument, state, width, path)
@@ -103,7 +103,7 @@ def _inspected(watcher: Watcher, state: Any, draws: int, seed: int) -> Inspectio
 
 
 def _apart(watcher: Watcher, state: Any) -> bool:
-    """Return whether a sequence gives the same outputs alone and in a batch; True if outputs are random."""
+    """Return whether batching changes no output; True if outputs are random."""
     x = watcher.inputs()
     among = np.concatenate([x, x[:, ::-1] / 2])
 
@@ -129,7 +129,7 @@ def _effective(products: Products, found: Factors, matrices: Mapping[str, FloatA
 
 
 def _separate(read: Sequence[Effective], found: Factors, seen: _FirstDraw) -> Inspection:
-    """Return the results for separate matrices, if these were found among the parameters."""
+    """Return the results for separate matrices."""
     watcher, notes, factor = seen.watcher, [*seen.notes], found.factor
     precision = watcher.instrument.precision
     paths = dict(seen.paths)

@@ -1,4 +1,4 @@
-"""Recovery of a module's matrices from its forward pass: unit vectors as inputs, attention replaced."""
+"""Recovery of a module's matrices from forward passes on unit vectors, with attention replaced."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attncheck.frameworks.binding import FloatArray, Instrument, NoAttentionCall
 
 #: Roles of the inputs to attention; its output has the role "output".
 ROLES = ("query", "key", "value")
-#: Length of the unit vectors: large, so that rounding against biases loses little of them.
+#: Length of unit vectors, large against biases to limit rounding.
 LENGTH = 2.0**10
 #: Their length behind a norm: large against the norm's epsilon.
 SHORT = 2.0**7
@@ -21,15 +21,15 @@ SHORT = 2.0**7
 NONE, RMS, LAYER = "none", "RMS norm", "layer norm"
 # Changes within so many unit roundoffs count as zero.
 _ROUNDED = 16.0
-# Relative tolerance for values that differ by rounding and a norm's epsilon.
+# Relative tolerance for rounding and a norm's epsilon.
 _ALIKE = 0.02
-# Two (batch, positions) pairs that identify the axes for any number of heads.
+# Two (batch, positions) pairs that identify the axes.
 _SHAPES = ((2, 3), (3, 5))
 _REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
 
 
 def alike(one: FloatArray, other: FloatArray, precision: float) -> bool:
-    """Return whether matrices agree up to the rounding left by subtracting biases."""
+    """Return whether matrices agree up to rounding against biases."""
     if one.shape != other.shape:
         return False
     return bool(np.all(np.abs(one - other) <= _ROUNDED * precision * np.abs(one).max(initial=0.0)))
@@ -64,7 +64,7 @@ def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionCall:
-    """Output of a forward pass, (B, L, m), and inputs to attention: q (B, H, L, d), k and v (B, G, L', d)."""
+    """Output, (B, L, m), and inputs to attention: q (B, H, L, d), k and v (B, G, L', d)."""
 
     y: FloatArray
     query: FloatArray
@@ -138,10 +138,9 @@ class Effective:
 
 
 class ModuleReader:
-    """Reader of matrices from one code path of a module; it determines the layout once for all draws.
+    """Reader of matrices from one code path; it determines the layout once for all draws.
 
-    Raises `NoAttentionCall` if the binding sees no call of attention, and `InputError` if the layout of its inputs
-    is unknown.
+    Raises `NoAttentionCall` without a call of attention, and `InputError` for an unknown layout.
     """
 
     def __init__(self, instrument: Instrument, state: Any, width: int, path: str) -> None:
@@ -151,7 +150,7 @@ class ModuleReader:
         self.norm = norm_of(lambda x: self.see(state, x, silent=True).value, width)
 
     def see(self, state: Any, x: FloatArray, returns: FloatArray | None = None, silent: bool = False) -> AttentionCall:
-        """Run on x, (B, L, n), and return the inputs of the first attention call.
+        """Run on x, (B, L, n); return the inputs of the first attention call.
 
         That call returns `returns`, (B, H, L, d), if given, zeros if `silent`, else its own result.
         """
@@ -174,7 +173,7 @@ class ModuleReader:
         return AttentionCall(y, q, k, v, len(got))
 
     def see_each(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> AttentionCall:
-        """Like `see` for N modules in one batch, with arrays (N, ...) and inputs (N, L, n); any exception may occur."""
+        """Like `see`, for N modules with arrays (N, ...) and inputs (N, L, n); may raise any exception."""
         if self.instrument.attended is None:
             raise NotImplementedError
         alone = 2 if self.layout.first_axis else 1
@@ -221,7 +220,7 @@ class ModuleReader:
         return np.zeros_like(change) if rounded else change
 
     def _layout(self, state: Any) -> HeadLayout:
-        """Return the layout, from two runs with different numbers of batches and positions."""
+        """Return the layout, from runs with different batch sizes and lengths."""
         shapes = [self._shapes(state, *given) for given in _SHAPES]
         queries, keys = ([s[i] for s in shapes] for i in (0, 1))
         batch, length = np.transpose(_SHAPES)
@@ -252,7 +251,7 @@ class ModuleReader:
         refuse("queries", shown, "is the shape of attention's inputs, which has no axis of positions", _REMEDY)
 
     def _heads_first(self, state: Any, swapped: bool) -> bool:
-        """Return whether the second entry of (·, L, d) belongs to the second sequence, not to the second head."""
+        """Return whether the second entry of (·, L, d) is another sequence, not another head."""
         rows: list[FloatArray] = []
 
         def core(q: FloatArray, k: FloatArray, v: FloatArray) -> None:

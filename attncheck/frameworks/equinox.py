@@ -1,4 +1,4 @@
-"""Binding to equinox: intercepts the function that `equinox.nn.MultiheadAttention` calls per head."""
+"""Binding to equinox: intercepts the function that `MultiheadAttention` calls per head."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME = "dot_product_attention"
 class Equinox(JaxBinding):
     """Binding to an equinox layer that ``make(key)`` or ``make()`` returns.
 
-    By default the module runs on each sequence (L, width); ``call(module, x)`` takes inputs (B, L, width).
+    By default the module runs on each sequence (L, width); `call` takes inputs (B, L, width).
     """
 
     def __init__(self, make: Callable[..., Any], width: int, call: Callable[[Any, Any], Any] | None = None) -> None:

@@ -1,7 +1,6 @@
 """Search for the factors of matrix products among a module's parameters.
 
-The columns of W_Q W_Kᵀ span those of W_Q, its rows those of W_K. A parameter block with the same span is one of
-the two, and the ratio of the product to theirs is the scale of the scores.
+A parameter block with the column span of W_Q W_Kᵀ is W_Q, one with its row span W_K, up to the score scale.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ import numpy as np
 
 from attncheck.frameworks.binding import FloatArray
 
-# Relative tolerance for equal blocks and products, and the same in unit roundoffs.
+# Tolerance for equal blocks and products: relative, and in unit roundoffs.
 _ALIKE, _ROUNDED = 1e-3, 16.0
-# Limit on the number of blocks tried in pairs where spans do not distinguish them.
+# Limit on the blocks tried in pairs.
 _PAIRS = 64
 # Fewer entries can agree by chance.
 _FEWEST = 16
 
 
-# How heads are packed in rows: consecutive; strided over all rows or over each third; or consecutive, with queries,
-# keys and values alternating.
+# Packing of heads in rows: consecutive; strided over all rows or each third; or with queries, keys and values
+# alternating.
 _WAYS = ("consecutive", "strided", "strided thirds", "thirds")
 
 
 @dataclasses.dataclass(frozen=True)
 class HeadBlock:
-    """Location of a head's block: parameter name, whether transposed, packing, and index."""
+    """Location of a head's block."""
 
     name: str
     turned: bool
@@ -43,25 +42,25 @@ class HeadBlock:
         return block
 
 
-#: Blocks cut from one parameter in one way, (number, d, n), with the location of the first.
+#: Blocks cut from one parameter, (number, d, n), with the location of the first.
 Blocks = tuple[HeadBlock, FloatArray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Factors:
-    """Blocks of each head, and the factors that multiply their products.
+    """Blocks of each head, and the factors of their products.
 
     Attributes
     ----------
     places : mapping of tuple of HeadBlock
-        By "query", "key", "value" and "output", one per head; without the first two if these are unknown.
+        By role, one per head; without "query" and "key" if unknown.
     factor : float
         Factor of the scores; NaN if unknown.
     gain : float
         Factor of the outputs.
     head_dim : int
     inputs : float
-        Factor of the inputs, and so of queries, keys and values.
+        Factor of the inputs.
     """
 
     places: Mapping[str, tuple[HeadBlock, ...]]
@@ -71,7 +70,7 @@ class Factors:
     inputs: float = 1.0
 
     def of_inputs(self, factor: float, tolerance: float) -> Factors:
-        """Return these factors with the gain attributed to the inputs, if scores are then times `factor`."""
+        """Return these factors with the gain attributed to the inputs, if the scores allow."""
         times = self.gain
         if abs(times - 1) <= tolerance or abs(self.factor / times**2 / factor - 1) > tolerance:
             return self
@@ -86,7 +85,7 @@ class Factors:
 
 
 def _flat(parameters: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return all parameters as matrices; those with a head axis in every common layout."""
+    """Return all parameters as matrices, in every common layout of heads."""
     found = {name: array for name, array in parameters.items() if array.ndim == 2}
     for name, array in parameters.items():
         if array.ndim == 3:
@@ -97,7 +96,7 @@ def _flat(parameters: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
 
 
 def _cut(parameter: FloatArray, turned: bool, way: str, d: int) -> FloatArray:
-    """Return the blocks of d rows, (number, d, n); none if the matrix cannot be cut in this way."""
+    """Return the blocks of d rows, (number, d, n), if any."""
     matrix = parameter.T if turned else parameter
     rows, n = matrix.shape
     if rows % d or (way != "consecutive" and (d == 1 or rows == d)) or ("thirds" in way and rows % (3 * d)):
@@ -221,7 +220,7 @@ def _pair(
     right: Sequence[Blocks],
     tolerance: float,
 ) -> tuple[HeadBlock, HeadBlock, float] | None:
-    """Return the two blocks whose product is a multiple of the given one, (m, k), and the factor."""
+    """Return the two blocks whose product is a multiple of the given one, (m, k), with the factor."""
     u, s, w = np.linalg.svd(product, full_matrices=False)
     if s[0] == 0.0:
         return None
@@ -239,7 +238,7 @@ def _pair(
 
 
 def _spanning(blocks: Sequence[Blocks], basis: FloatArray, tolerance: float) -> list[tuple[HeadBlock, FloatArray]]:
-    """Return the blocks whose rows span the same space as an orthonormal basis, (rank, m)."""
+    """Return the blocks with the row span of an orthonormal basis, (rank, m)."""
     found = []
     for place, some in blocks:
         size = np.sum(some**2, axis=(1, 2))

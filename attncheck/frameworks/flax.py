@@ -1,4 +1,4 @@
-"""Binding to flax (linen and nnx): intercepts `attention_fn` and the attention functions of flax and JAX."""
+"""Binding to flax (linen and nnx): intercepts `attention_fn` and attention functions of flax and JAX."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def bind(make: Callable[..., Any], width: int, call: Call | None = None) -> Line
 
 class _Flax(JaxBinding):
     def _replacing(self, watched: str, *places: Any) -> contextlib.AbstractContextManager[None]:
-        """Replace functions of flax at `places`, and those of JAX that hand-written modules call."""
+        """Replace functions of flax at `places`, and of JAX."""
         import jax
 
         if watched == NOTHING:

@@ -67,7 +67,7 @@ class FlaxModel:
     _targets: Any = None
 
     def taps(self) -> Mapping[str, Tap]:
-        """Run the module eagerly; return the taps by module name."""
+        """Run the module eagerly; return the taps by name."""
         seen = TapCollector(float(np.finfo(np.float32).eps), self.given[0].shape[:2][-1])
         with on_cpu(), jax.disable_jit(), _attention_seen(seen):
             made = in_words("call", self.form.watched, seen, *self.given)
@@ -252,7 +252,7 @@ def _given(drawn: Any) -> Any:
 
 
 def _first(made: Any) -> Any:
-    """Return the first real array in a module's inputs or outputs, or None."""
+    """Return the first real array, or None."""
     arrays = (each for each in jax.tree_util.tree_leaves(made) if isinstance(each, jax.Array))
     return next((each for each in arrays if jax.numpy.issubdtype(each.dtype, jax.numpy.floating)), None)
 

@@ -1,4 +1,4 @@
-"""Exact formula of a forward pass from queries, keys and values: mask, scale and map."""
+"""Exact formula of attention: mask, scale and map."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AMONG_HEADS = "softmax among the heads of a position"
 REPEATED, TILED = "repeated", "tiled"
 # Largest condition number at which weights can be solved for.
 _CONDITION = 1e3
-# Relative tolerance for a bias that takes two values, and masks whose bias may be any number.
+# Relative tolerance for a bias that takes two values.
 _TWO_NUMBERS = 1e-2
 # With fewer positions, any bias by distance takes two values.
 _FEWEST = 3
@@ -39,11 +39,11 @@ class Formula:
     map : str
         One of `AXES`, `LINEAR`, `RELU`, `SIGMOID`, or `OTHER`.
     mask : str
-        "none", "causal", "anticausal", "strictly causal", "strictly anticausal", "window of w" or "other".
+        As in `attncheck.frameworks.probe.Forward`.
     factor : float
         Factor of the products of queries and keys.
     offset : float
-        Constant added to scores before a sigmoid.
+        Added to scores before a sigmoid.
     bias : ndarray, (H, L, L'), or None
         Bias of the scores by position.
     groups : {"repeated", "tiled"}
@@ -61,7 +61,7 @@ class Formula:
     shown: Booleans | None = None
 
     def weights(self, scores: FloatArray, visible: Booleans) -> FloatArray:
-        """Return weights A, (B, H, L, L'), from q·k and visible pairs, (L, L')."""
+        """Return weights (B, H, L, L') from q·k and visible pairs, (L, L')."""
         p = scores * self.factor + (self.offset if self.bias is None else self.bias)
         if self.map in AXES:
             p = np.where(visible, p, -np.inf)
@@ -170,8 +170,8 @@ def solved(after: FloatArray, value: FloatArray, output: FloatArray, groups: str
     """Solve for the attention weights, (B, H, L, L'), by least squares; return them with the relative residual.
 
     Attention adds Σ_a Σ_j A^a_ij v^{a,j} W_O,a to the outputs: for each i, one equation per neuron for H·L'
-    weights. Takes `after` (B, L, m), `value` (B, G, L', d), `output` (H·d, m). Returns None if the weights are not
-    unique.
+    weights. Shapes: `after` (B, L, m), `value` (B, G, L', d), `output` (H·d, m). Returns None if the weights are
+    not unique.
     """
     d = value.shape[-1]
     blocks = output.reshape(-1, d, output.shape[-1])
@@ -224,9 +224,9 @@ def _normalised(
     tolerance: float,
     groups: str,
 ) -> Formula:
-    """Return the factor of a softmax, from the logarithms of its weights."""
+    """Return the formula of a softmax, from the logarithms of its weights."""
     axis = AXES[name]
-    # Weights near 0 are rounding, and so are their logarithms.
+    # Logarithms of tiny weights are rounding.
     use = np.broadcast_to(shown, weights.shape) & (weights > 10 * tolerance)
     logs = _centred(np.log(np.where(use, weights, 1.0)), use, axis) * use
     p = _centred(scores, use, axis) * use
@@ -235,7 +235,7 @@ def _normalised(
     found = Formula(name, mask, factor, groups=groups)
     if np.abs(found.weights(scores, shown) - weights).max() <= 10 * tolerance:
         return found
-    # A bias by position is the same across a batch: variation there gives the factor, the rest is the bias.
+    # A bias by position is the same across a batch, so variation there gives the factor.
     use = np.broadcast_to(use.all(axis=0), use.shape)
     logs = _centred(np.log(np.maximum(weights, tolerance**2)), use, axis)
     p = _centred(scores, use, axis)

@@ -1,4 +1,4 @@
-"""Comparison of heads: copies, heads that are never redrawn, and heads of a different scale."""
+"""Comparison of heads: copies, fixed heads, and heads of a different scale."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _of_heads(draws: Sequence[Effective], role: str, heads: Sequence[int], preci
 def _of_lines(
     draws: Sequence[Effective], role: str, heads: Sequence[int], precision: float, apart: bool
 ) -> Iterator[Note]:
-    """Yield the row and the column whose size differs most clearly from the others, over all draws.
+    """Yield the row and the column whose size differs most clearly from the others.
 
     If heads are already `apart`, compare within heads.
     """
@@ -78,7 +78,7 @@ def _distinct(drawn: Sequence[FloatArray], precision: float) -> list[FloatArray]
 
 
 def _levelled(draw: Effective, role: str) -> Effective:
-    """Return a draw rescaled so that all heads have the same median neuron size."""
+    """Return a draw rescaled to equal median neuron sizes per head."""
     heads = draw.query.shape[1]
     blocks = _blocks(draw, role, heads)
     size = np.median(np.sqrt(np.mean(blocks**2, axis=2 if role == "output" else 1)), axis=1)
@@ -110,7 +110,7 @@ def _numbered(heads: Sequence[int]) -> str:
 
 
 def _copies(symbol: str, blocks: FloatArray, heads: Sequence[int], precision: float) -> Iterator[Note]:
-    """Yield heads that are copies of each other without sharing keys and values."""
+    """Yield heads that are copies without sharing keys and values."""
     groups: list[list[int]] = []
     for h, block in enumerate(blocks):
         group = next((g for g in groups if np.ptp(block) and alike(blocks[g[0]], block, precision)), None)

@@ -1,4 +1,4 @@
-"""Initialiser of each matrix, estimated from its entries in several draws, and repetitions among them."""
+"""Initialiser of each matrix from its entries in several draws, and repetitions among them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class MatrixStatistics:
 
 
 def kv_labels(first: Effective, precision: float) -> tuple[int, ...]:
-    """Return the index of each head's distinct keys and values, numbered by first appearance."""
+    """Return the index of each head's keys and values, numbered by first appearance."""
     # Values may have a different head dimension from keys.
     heads = np.concatenate([first.key, first.value], axis=2).swapaxes(0, 1)
     seen: list[FloatArray] = []
@@ -116,7 +116,7 @@ def _common(parts: Sequence[FloatArray]) -> FloatArray:
 
 
 def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[int], precision: float) -> list[Note]:
-    """Return notes on repetitions and correlations between draws, matrices and heads."""
+    """Return notes on repetitions and correlations."""
     first = draws[0]
     notes = _same_in_draws(draws, roles, precision)
     shown = [role for role in roles if np.ptp(first[role])]
@@ -163,10 +163,7 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
 
 
 def _reordered(one: FloatArray, other: FloatArray, precision: float) -> bool:
-    """Return whether matrices have the same entries in any order.
-
-    False at low precision or with few distinct values, where entries agree by chance.
-    """
+    """Return whether matrices have the same entries in any order; False where they may agree by chance."""
     if one.size != other.size or precision > SINGLE or len(np.unique(one)) < one.size // 2:
         return False
     return alike(np.sort(one, axis=None), np.sort(other, axis=None), precision)
@@ -195,7 +192,7 @@ def _same_in_draws(draws: Sequence[Effective], roles: Sequence[str], precision: 
 
 
 def _same_again(draws: Sequence[Effective], roles: Sequence[str], precision: float) -> list[Note]:
-    """Report matrices of the first draw that recur later, as in modules taken from a small set."""
+    """Report matrices of the first draw that recur later."""
     for i, draw in enumerate(draws):
         same = [
             r for r in roles if i and np.ptp(draw[r]) and alike(_common([draws[0][r], draw[r]]), draw[r], precision)
@@ -234,7 +231,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def same_layers(parameters: Mapping[str, FloatArray]) -> list[Note]:
-    """Report parameters with equal entries whose names differ in one number.
+    """Report equal parameters whose names differ in one number.
 
     Examples
     --------

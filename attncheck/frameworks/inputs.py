@@ -24,7 +24,7 @@ _UNKNOWN = "not x W + b"
 
 
 def about_inputs(probe: Probe) -> tuple[list[Note], frozenset[str]]:
-    """Return notes on queries, keys and values, and the roles whose matrices are unknown."""
+    """Return notes on queries, keys and values, and the roles without a matrix."""
     notes, layout = [], probe.reader.layout
     if layout.first_axis:
         notes.append(Note("attends over the first axis of its inputs: batch_first", blames=True))

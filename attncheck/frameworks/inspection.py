@@ -144,7 +144,7 @@ def _reader(instrument: Instrument, state: Any, width: int) -> ModuleReader | No
 
 
 def _inspected(reader: ModuleReader, state: Any, draws: int, seed: int) -> Inspection | None:
-    """Return the inspection where attention is called, or None if its result has no effect."""
+    """Return the inspection, or None if the result of attention has no effect."""
     first = reader.read(state)
     probe = Probe(reader, state, first)
     if probe.idle:
@@ -182,7 +182,7 @@ def _inspected(reader: ModuleReader, state: Any, draws: int, seed: int) -> Inspe
     precision = reader.instrument.precision
     labels = kv_labels(first, precision)
     copies = same_layers(reader.instrument.parameters(state))
-    # If make returns the same module again, other draws modify this one, so it is probed first.
+    # If make returns one module repeatedly, other draws modify it, so it is probed first.
     read = [_ungained(each, gains) for each in (first, *_others(reader, first, draws, seed))]
     distinct = [labels.index(label) for label in sorted(set(labels))]
     weights = {r: matrix_of(r, read, distinct, precision, reader.norm == LAYER) for r in roles}
@@ -220,7 +220,7 @@ def _others(reader: ModuleReader, first: Effective, draws: int, seed: int) -> It
 
 
 def _gains(reader: ModuleReader, state: Any, first: Effective) -> dict[str, float]:
-    """Return the factors of queries, keys and values relative to parameters; empty if unknown for the first two."""
+    """Return the factors of queries, keys and values relative to parameters, if found."""
     instrument = reader.instrument
     parameters = instrument.parameters(state)
     centred = reader.norm == LAYER
@@ -253,7 +253,7 @@ def _multiplied(gains: Mapping[str, float], forward: Forward) -> list[Note]:
 
 
 def _scaled_beforehand(weights: Mapping[str, MatrixStatistics], forward: Forward, probe: Probe) -> list[Note]:
-    """Report a W_Q smaller than W_K by the score scale: queries seem to be scaled before attention."""
+    """Report a W_Q smaller than W_K by the score scale."""
     if not {"query", "key"} <= weights.keys() or probe.head_dim == 1:
         return []
     q, k = weights["query"], weights["key"]

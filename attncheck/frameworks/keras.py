@@ -1,4 +1,4 @@
-"""Binding to keras: intercepts `_compute_attention` of its layers and functions of `keras.ops`."""
+"""Binding to keras: intercepts `_compute_attention` and functions of `keras.ops`."""
 
 from __future__ import annotations
 
@@ -140,9 +140,9 @@ def _watched(
     arguments: int = 3,
     tensors: bool = False,
 ) -> Callable[..., Any]:
-    """Return attention, or a softmax of one argument, with `core` in its place; `within` marks nested calls.
+    """Return attention, or a softmax of one argument, with `core` in its place.
 
-    The core takes numbers, or with `tensors` backend arrays.
+    `within` marks nested calls. The core takes numbers, or with `tensors` backend arrays.
     """
     import keras
 
@@ -174,7 +174,7 @@ def _watched(
 
 @contextlib.contextmanager
 def _watching(layer: Any, core: Callable[..., FloatArray | None], tensors: bool = False) -> Iterator[None]:
-    """Replace attention in a layer and its sublayers, and where hand-written layers look it up."""
+    """Replace attention in a layer, its sublayers, and where hand-written layers look it up."""
     import keras
 
     watched = functools.partial(_watched, core=core, within=[], tensors=tensors)
@@ -203,7 +203,7 @@ def _with_weights(attention: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def generators_kept() -> Iterator[None]:
-    """Restore name counters and generators, as keras seeds those of Python, NumPy, itself and its backend."""
+    """Restore name counters and all generators that keras seeds."""
     import keras
     from keras.src.backend.common import global_state
 

@@ -94,7 +94,7 @@ class KerasModel:
 
 
 def named_layers(layer: Any) -> list[tuple[str, Any]]:
-    """Return a layer and its sublayers by attribute path, as keras names depend on how many layers exist."""
+    """Return a layer and its sublayers by attribute path, since keras numbers names globally."""
     found: dict[int, tuple[str, Any]] = {}
 
     def visit(name: str, each: Any) -> None:
@@ -181,7 +181,7 @@ def _attention(
 
 
 def _first(made: Any) -> Any:
-    """Return the first real array in a layer's inputs or outputs, or None."""
+    """Return the first real array, or None."""
     arrays = (each for each in keras.tree.flatten(made) if keras.ops.is_tensor(each))
     return next((each for each in arrays if "float" in keras.backend.standardize_dtype(each.dtype)), None)
 

@@ -1,4 +1,4 @@
-"""Scale, law and repetitions of a matrix's entries, tested within one false-alarm budget."""
+"""Tests of a matrix's entries: scale, law and repetitions, within one false-alarm budget."""
 
 from __future__ import annotations
 
@@ -13,33 +13,28 @@ from scipy import special
 
 from attncheck.frameworks.binding import FloatArray
 
-#: False-alarm probability of an inspection of a correct initialiser, and the number of statistics that share it.
+#: False-alarm probability of an inspection, and the number of statistics that share it.
 FALSE_ALARM, NUMBERS = 1e-6, 150
 LEVEL = FALSE_ALARM / NUMBERS
 #: Two-sided normal quantile at that level.
 Z = float(-special.ndtri(LEVEL / 2))
 # More entries do not distinguish laws better, and show rounding.
 _MOST = 2**16
-# Standard deviation of a standard normal law truncated at ±2.
+# Standard deviation of a normal law truncated at ±2σ, in σ.
 _CUT = math.sqrt(1.0 - 4.0 * math.exp(-2.0) / math.sqrt(2.0 * math.pi) / (1.0 - 2.0 * float(special.ndtr(-2.0))))
 # Number of squares that suffices to estimate their variance.
 _FEW = 4096
 # Quadrature nodes and grid points for the law of entries less their mean.
 _NODES, _GRID = 60, 4001
-# Columns that overlap less than half as much as independent ones count as orthogonal.
+# Columns with less than half the overlap of independent ones count as orthogonal.
 _OVERLAP = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class Law:
-    """Symmetric law of unit variance.
+    """Symmetric law of unit variance; `crowding` is the maximum of |x| times the density.
 
-    Attributes
-    ----------
-    name : str
-    cdf : callable
-    crowding : float
-        Maximum of |x| times the density: the change of the cdf per relative rounding error.
+    It bounds the change of the cdf per relative rounding error.
     """
 
     name: str
@@ -98,7 +93,7 @@ def scale_of(entries: FloatArray, z: float = Z) -> ScaleEstimate:
     if mean == 0.0:
         return ScaleEstimate(0.0, 0.0, 0.0)
     spread = float(squares.var()) / mean**2
-    # A few squares do not show how much they vary; those of normal entries vary more than bounded ones.
+    # Few squares do not show how much they vary; normal ones vary more than bounded ones.
     cube = (spread if squares.size >= _FEW else max(spread, 2.0)) / (9 * squares.size)
     low, high = (1 - cube + sign * z * math.sqrt(cube) for sign in (1, -1))
     std = math.sqrt(mean)
@@ -106,18 +101,10 @@ def scale_of(entries: FloatArray, z: float = Z) -> ScaleEstimate:
 
 
 def laws_of(entries: FloatArray, scale: ScaleEstimate, precision: float, lost: float = 0.0) -> tuple[str, ...]:
-    """Return the names of the laws that independent entries do not reject.
+    """Return the laws that independent entries do not reject, by Kolmogorov distance and largest entry.
 
-    Tests each law by the Kolmogorov distance and by the largest entry.
-
-    Parameters
-    ----------
-    entries : ndarray
-    scale : ScaleEstimate
-    precision : float
-        Unit roundoff of the entries.
-    lost : float
-        Fraction 1/n of the variance removed with the mean over n entries.
+    `precision` is the unit roundoff of the entries, `lost` the fraction 1/n of the variance removed with the mean
+    over n entries.
 
     Examples
     --------
@@ -158,7 +145,7 @@ def _less_mean(law: Law, lost: float) -> Law:
 
 
 def _refused(x: FloatArray, law: Law, relative: float, precision: float) -> bool:
-    """Return whether sorted entries of unit variance, known to relative error `relative`, reject a law."""
+    """Return whether sorted entries of unit variance, with relative error `relative`, reject a law."""
     largest, size = float(max(-x[0], x[-1])), x.size
     inner = float(2 * law.cdf(np.array(largest * (1 + relative))) - 1)
     outer = float(2 * law.cdf(np.array(-largest * (1 - relative))))
@@ -174,7 +161,7 @@ def _refused(x: FloatArray, law: Law, relative: float, precision: float) -> bool
 
 
 def orthogonal(matrix: FloatArray) -> bool:
-    """Return whether the columns of a matrix, or its rows if fewer, are more orthogonal than by chance.
+    """Return whether the columns of a matrix, or its rows if fewer, are significantly orthogonal.
 
     For c independent columns, the mean squared product over pairs, in units of r σ⁴, is 1 ± 2/c.
 
@@ -212,17 +199,8 @@ def off_centre(entries: FloatArray, scale: ScaleEstimate) -> bool:
 def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int | None:
     """Return the group farthest from the overall mean square, or None if that is within chance.
 
-    Entries within a group may depend on each other, as in a product of matrices, so the difference must also be
-    significant relative to the variation between draws.
-
-    Parameters
-    ----------
-    squares : ndarray, (K, H)
-        Mean square of each group per draw.
-    sizes : ndarray, (K,)
-        Number of entries of a group per draw.
-    entries : ndarray
-        All entries.
+    Entries within a group may depend on each other, so the difference must also exceed the variation between
+    draws. Mean squares are (K, H), of H groups in K draws with `sizes` entries, (K,).
 
     Examples
     --------
@@ -253,13 +231,8 @@ def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int |
 def conventions(fan_in: int, fan_out: int, packed: int, head_dim: int = 0) -> tuple[tuple[str, float], ...]:
     """Return conventional scales, std·√fan_in, by name.
 
-    Parameters
-    ----------
-    fan_in, fan_out : int
-    packed : int
-        Total columns of queries, keys and values; 0 for the output.
-    head_dim : int
-        Head dimension, if heads have a separate axis that may be mistaken for the fan; else 0.
+    `packed`: total columns of queries, keys and values, 0 for the output. `head_dim`: size of a separate head axis
+    that may be mistaken for the fan, else 0.
     """
     xavier = math.sqrt(2 * fan_in / (fan_in + fan_out))
     known = [

@@ -1,4 +1,4 @@
-"""Longer sequences: whether the formula found on a few positions also holds on many."""
+"""Longer sequences: does the formula found on a few positions hold on many?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attncheck.frameworks.forward import AMONG_HEADS, Booleans, Formula, masks, 
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Forward, Probe
 
-# Lengths to try, the second if a module does not accept the first; and a limit on positions² × width.
+# Lengths to try in turn, and a limit on positions² × width.
 _LENGTHS = (65, 33)
 _NEURONS = 2**23
 _COARSEST = 1e-3
@@ -24,7 +24,7 @@ def beyond(
 ) -> tuple[Forward, dict[str, Forward], list[Note]]:
     """Return the results for all paths, with the mask seen on a longer sequence.
 
-    Modules that accept no longer sequence, or whose rounding hides single positions, keep their results.
+    Results are unchanged if the module accepts none, or rounding hides single positions.
     """
     formula, same = probe.formula, (found, dict(paths), list[Note]())
     plain = (
@@ -56,7 +56,7 @@ def beyond(
 
 
 def _inputs(probe: Probe) -> FloatArray | None:
-    """Return one long sequence of inputs like the probe's, or None if the module does not accept it."""
+    """Return one long sequence of inputs, or None if the module does not accept it."""
     quantum = float(np.abs(probe.x[probe.x != 0.0]).min())
     for length in _LENGTHS:
         shape = (1, length, probe.reader.width)
@@ -81,7 +81,7 @@ def _follows(probe: Probe, formula: Formula, x: FloatArray, y: FloatArray, bound
 
 
 def _mask(probe: Probe, x: FloatArray, y: FloatArray) -> str | None:
-    """Return the name of the mask that matches how outputs respond to single positions."""
+    """Return the mask that matches how outputs respond to single positions."""
     length = x.shape[1]
     changed = np.repeat(x, length, axis=0)
     changed[np.arange(length), np.arange(length)] *= -1.0

@@ -37,18 +37,13 @@ def over_paths(
     paths : sequence of str
         Empty if the module has only one path.
     spare : collection of str
-        Paths of other configurations: differences are noted, but are no errors.
+        Paths of other configurations: differences are no errors.
     own : str
     forward : Forward
         Result for the path `own`.
-    output : callable
-        Returns a path's output on the same inputs.
-    differs : callable
-        Returns whether two outputs differ by more than rounding.
-    look : callable
-        Returns the forward and notes of a path with a different output.
-    draws : callable
-        Returns whether a path draws random numbers, or None if unknown.
+    output, differs, look, draws : callable
+        A path's output; whether outputs differ beyond rounding; forward and notes of a path with a different
+        output; whether a path is random, or None.
     """
     found, notes, usual = {own: forward}, list[Note](), output(own)
     for path in paths or ("",):
@@ -73,7 +68,7 @@ def over_paths(
 
 
 def _differing(found: dict[str, Forward], spare: Collection[str], own: str) -> Iterator[Note]:
-    """Yield a note on each difference between paths; those with the same difference share it."""
+    """Yield one note per difference between paths."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for path, made in found.items():
         # Paths without a known formula were reported already, and have no mask or scale to compare.

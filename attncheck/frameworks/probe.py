@@ -41,14 +41,14 @@ _READ = 10.0
 _FITTED = 10.0
 # A factor this close to a named one is taken for it.
 _NAMED = 1e-3
-# If rounding explains more than this fraction of what attention adds, the formula is tested only coarsely.
+# If rounding explains more than this fraction of attention's contribution, the test is coarse.
 _COARSE = 0.05
 # Rounding of stored values, and of sums: a random walk in steps of the unit roundoff.
 _STORED, _SUMMED = 5.0, 4.0
 _SINGLE = float(np.finfo(np.float32).eps) / 2
 
 
-#: Scale of scores if only products of matrices are known: another scale would change W_Q W_Kᵀ.
+#: Scale of scores if only products are known: another would change W_Q W_Kᵀ.
 UNTOLD = "1/sqrt(head_dim), by convention"
 #: Scale of a correct layer.
 RIGHT = "1/sqrt(head_dim)"
@@ -71,18 +71,17 @@ class Forward:
     factor : float
         The same as a number.
     error : float
-        Largest difference from the formula with the module's own matrices, relative to the largest contribution of
-        attention.
+        Largest difference from the formula, relative to attention's largest contribution.
     bound : float
         Largest `error` that rounding explains.
     biased : bool
         Whether scores have a bias by position.
     positions : str
-        Dependence of queries and keys on positions: "none", "rotary" or "other".
+        "none", "rotary" or "other".
     rotary_base : float or None
         Base of the angles, with "rotary".
     ties : tuple of str
-        Other names of the scale, if several have this value.
+        Other names of the same scale.
     """
 
     map: str
@@ -120,10 +119,7 @@ class Forward:
 
 
 def rounding(precision: float, terms: int) -> float:
-    """Return the relative error that rounding explains in correct outputs.
-
-    Sums are taken in float32 or better even if weights are stored with fewer digits.
-    """
+    """Return the relative error that rounding explains; sums are taken in float32 or better."""
     return _STORED * precision + _SUMMED * min(precision, _SINGLE) * math.sqrt(terms)
 
 
@@ -133,7 +129,7 @@ def _missing(y: FloatArray) -> str:
 
 
 def _unseen(shown: Booleans) -> list[Note]:
-    """Report positions that attend to nothing, or that nothing attends to, of (L, L')."""
+    """Report positions that attend to nothing, or that nothing attends to."""
     notes, of = [], f", of 0 to {len(shown) - 1}"
     idle, unseen = (np.flatnonzero(~shown.any(axis)) for axis in (1, 0))
     if len(idle):
@@ -166,7 +162,7 @@ class Probe:
 
     @property
     def idle(self) -> bool:
-        """Whether outputs depend nonlinearly on the inputs, but not on the result of attention."""
+        """Whether outputs depend nonlinearly on inputs, but not on attention."""
         linear = self.matrices.biases["output"] + self.x @ self.matrices.past
         return not self.matrices.output.any() and self.differs(self.y, linear) and not self.differs(self.y, self.silent)
 
@@ -177,12 +173,12 @@ class Probe:
 
     @property
     def unsteady(self) -> tuple[Forward, list[Note]]:
-        """Empty result for a forward pass that differs from call to call."""
+        """Empty result for a random forward pass."""
         return Forward(OTHER, OTHER, OTHER, math.nan, math.inf, self.bound), []
 
     @property
     def apart(self) -> bool:
-        """Whether a sequence gives the same outputs alone and in a batch; True if outputs are random."""
+        """Whether batching changes no output; True if outputs are random."""
         alone = self.output(self.reader.path, self.x[:1])
         return not (self.steady and self.differs(self.y[:1], alone))
 
@@ -284,7 +280,7 @@ class Probe:
         return np.asarray(made.swapaxes(1, 2))
 
     def _linear_inputs(self) -> dict[str, FloatArray]:
-        """Return queries, keys and values: exact from the matrices if they match, else as seen."""
+        """Return queries, keys and values: from the matrices if they match, else as seen."""
         found = {}
         for role in ROLES:
             lin, seen = self.lin(role), self.seen[role][:, :, : self.x.shape[1]]
@@ -312,7 +308,7 @@ class Probe:
         return flat.reshape(len(heads), self.x.shape[1], -1)
 
     def _outcome(self, formula: Formula) -> FloatArray:
-        """Return the output of a formula, through the module if more than W_O follows attention."""
+        """Return the output of a formula."""
         heads = formula.heads(*(self.linear[role] for role in ROLES))
         if self.merged is None:
             return self.reader.see(self.state, self.x, heads).y
@@ -348,7 +344,7 @@ class Probe:
             shown = plot(read[0], scores, _READ * self.bound, groups)
             if shown.map == OTHER:
                 continue
-            # Fitted factors are as inexact as the weights, so one close to a named factor is taken for it.
+            # Fitted factors are inexact, so one close to a named factor is taken for it.
             close = [f for f in self._scales.values() if abs(shown.factor / f - 1) <= _NAMED]
             tried = [shown, *(dataclasses.replace(shown, factor=factor) for factor in close[:1])]
             found += [(each, self._error(each, y)) for each in tried]

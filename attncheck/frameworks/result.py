@@ -80,7 +80,7 @@ class Inspection:
 
     @property
     def _stds(self) -> dict[str, float]:
-        """Standard deviations times √fan-in by role; those that do not differ significantly are averaged."""
+        """Standard deviations times √fan-in by role, averaged where not significantly different."""
         told = {role: matrix for role, matrix in self.weights.items() if role in _STDS}
         return pooled({role: (matrix.std, matrix.low, matrix.high) for role, matrix in told.items()})
 

@@ -1,4 +1,4 @@
-"""Rotary positions: rotation of queries and keys, from the inputs of attention at several positions."""
+"""Rotation of queries and keys by position, from the inputs of attention."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Probe
 
 NONE, ROTARY = "none", "rotary"
-#: Base used for a single plane, which turns by one radian for any base.
+#: Base for a single plane, which turns by one radian for any base.
 _ANY_BASE = 1e4
-# Angles are measured over one step and extrapolated; factor by which this may amplify errors.
+# Error amplification of angles from one step to the last position.
 _STEPS = 16.0
 _MOST_DIGITS = 12
 
@@ -42,7 +42,7 @@ class Rotation:
     sign: int
 
     def undone(self, vectors: FloatArray) -> FloatArray:
-        """Return keys, (..., L, d), before rotation, as in `attncheck.Draws`: in halves, sign 1."""
+        """Return keys, (..., L, d), before rotation, with the planes of `attncheck.Draws`."""
         planes = _planes(vectors, self.halves)
         places, pairs = np.arange(planes.shape[-2])[:, None], planes.shape[-1]
         planes = planes * np.exp(-1j * self.sign * places * _frequencies(self.base or _ANY_BASE, pairs))
@@ -102,7 +102,7 @@ def _frequencies(base: float, pairs: int) -> FloatArray:
 
 
 def _rotation(before: FloatArray, after: FloatArray, bound: float) -> Rotation | None:
-    """Return the rotation of vectors, (B, H, L, d), or None if angles do not grow with positions."""
+    """Return the rotation of vectors, (B, H, L, d), or None."""
     if before.shape[-1] % 2 or before.shape[2] < 2:
         return None
     small = _STEPS * bound * float(np.abs(before).max())

@@ -1,4 +1,4 @@
-"""Interception of hand-written softmax attention: matrix products from scores and from responses to weights."""
+"""Hand-written softmax attention: matrix products from scores and from responses to weights."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Watcher:
         return self.watch(state, pair, itself)[0] - self.watch(state, pair, 0 * itself)[0]
 
     def _longest(self, state: Any) -> int:
-        """Return how many unit vectors fit into a sequence, as modules may limit its length."""
+        """Return the number of unit vectors per sequence, as modules may limit its length."""
         # Twice the head dimension, so that a head's vectors do not span the whole space.
         for side in (max(_SIDE, 2 * self.width // self.heads), _SIDE, _SIDE // 2 - 1, _SIDE // 4 - 1):
             try:
@@ -114,7 +114,7 @@ class Watcher:
         return y, got[0]
 
     def inputs(self) -> FloatArray:
-        """Return inputs, (1, L, n), in the span of the unit vectors, that every float type represents exactly."""
+        """Return exactly representable inputs, (1, L, n), in the span of the unit vectors."""
         rng = np.random.default_rng(0)
         x = np.zeros((1, POSITIONS, self.width))
         x[:, :, : self.side] = np.clip(np.round(rng.standard_normal((1, POSITIONS, self.side)) * 8), -31, 31) / 8
@@ -136,8 +136,7 @@ class Watcher:
         row = seen[:, :m, m] - constant[:, None]
         column = seen[:, m, :m] - constant[:, None]
         scores = seen[:, :m, :m] - row[:, :, None] - column[:, None] - constant[:, None, None]
-        # Let each head in turn attend to itself, and finally none. Separate runs with batch size 1 keep the head
-        # axis unambiguous.
+        # Each head in turn attends to itself, finally none. Batch size 1 keeps the head axis unambiguous.
         only = np.zeros((self.heads + 1, 1, self.heads, m + 1, m + 1))
         only[np.arange(self.heads), 0, np.arange(self.heads)] = np.eye(m + 1)
         y = np.concatenate([self.watch(state, units[None], each)[0] for each in only])
@@ -203,7 +202,7 @@ def forward_of(watcher: Watcher, state: Any, read: Products, shown: Booleans) ->
 
 
 def _filled(scores: FloatArray, other: FloatArray) -> list[Note]:
-    """Report scores, (H, L, L), that are the same number on other inputs: a mask should hide them."""
+    """Report hidden scores, (H, L, L), that are a finite number."""
     filled = ((scores == other) & (scores > HIDDEN)).all(axis=0)
     numbers = np.unique(scores[:, filled])
     if filled.all() or numbers.size != 1:

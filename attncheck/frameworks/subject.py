@@ -20,11 +20,11 @@ from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 OWN = "own"
 # Tolerance for outputs from the module's own matrices, relative to the largest.
 _CLOSE = 1e-2
-# An array that differs from a matrix by more than this factor has a gain; small arrays differ as much by chance.
+# Ratio of an array to a matrix above which it has a gain; small arrays vary as much by chance.
 _GAIN = 1.25
 # Smaller biases are rounded zeros.
 _SMALL = 1e-6
-# Number of bias entries that gives law and scale, and limit on modules drawn for them.
+# Bias entries needed for law and scale, and limit on modules drawn for them.
 _ENTRIES, _MODULES = 2**13, 1024
 # Accurate digits of biases derived from products.
 _DIGITS = 3
@@ -33,7 +33,7 @@ _NORMAL = "normal"
 
 # Number of modules that compares batched with single runs.
 _FEW = 3
-# Limit on entries of modules drawn together, and entries above which drawing takes longer than calling.
+# Limit on entries drawn together, and module size above which drawing takes longer than calling.
 _STORED, _LARGE = 2**21, 2**16
 
 #: Draws the arrays of one module.
@@ -168,7 +168,7 @@ def _biases(view: AttentionView, layer: AttentionLayer, factors: Mapping[str, fl
 
 
 def _different(bias: FloatArray) -> FloatArray:
-    """Return the distinct rows of a bias, (heads, d), up to rounding; heads may share one."""
+    """Return the distinct rows of a bias, (heads, d), up to rounding."""
     digits = np.round(bias / max(float(np.abs(bias).max()), _SMALL), _DIGITS)
     return bias[np.unique(digits, axis=0, return_index=True)[1]]
 
@@ -196,7 +196,7 @@ def _gaussian(instrument: Instrument, state: Any, stds: Mapping[str, float]) -> 
 def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dict[str, float]:
     """Return the standard deviation for each array to replace, by name; `stds` are by role.
 
-    Attention matrices take that of their role, biases 0; other arrays are kept. Doubling an array shows its role.
+    Biases get 0; other arrays are kept. Doubling an array shows its role.
     """
     instrument = view.instrument
     kept = {name: array.copy() for name, array in instrument.parameters(state).items()}
@@ -227,7 +227,7 @@ def _changed(before: Mapping[str, FloatArray], after: Mapping[str, FloatArray], 
 
 
 def _refuse_gains(name: str, array: FloatArray, effective: Mapping[str, FloatArray]) -> None:
-    """Refuse an array that the module rescales, since its scale differs from that of the matrix."""
+    """Refuse an array that the module rescales."""
     for role, matrix in effective.items():
         gain = float(np.sqrt(np.mean(matrix**2) / np.mean(array**2)))
         if not 1 / _GAIN < gain < _GAIN:

@@ -1,4 +1,4 @@
-"""Collector of the taps of one forward pass, named by module, in order of execution."""
+"""Collector of the taps of one forward pass, in order of execution."""
 
 from __future__ import annotations
 
@@ -32,16 +32,15 @@ class TapCollector:
         self._kept: dict[Hashable, tuple[str, Any]] = {}
 
     def begins(self, name: str) -> None:
-        """Record that a module starts."""
+        """By memory address, so that each output is tapped once. Kept outputs prevent reuse of addresses."""
         self._running.append(name)
 
     def ends(
         self, module: Any, values: FloatArray | None, where: Hashable, made: Any, entered: FloatArray | None
     ) -> None:
-        """Record the output of the module that started last.
+        """Record the output of the module that started last, or None without real numbers.
 
-        `where` is the memory address of the output, `made` keeps it in use, and `entered` is the module's input.
-        `values` is None for an output without real numbers.
+        `where` is the output's memory address, `made` keeps it in use, and `entered` is the input.
         """
         name = self._running.pop()
         if values is None:

@@ -69,7 +69,7 @@ class Torch:
             return self._output(state, x, path)
 
     def random(self, state: Any, x: FloatArray, path: str = "eval") -> bool:
-        """Return whether a call draws from PyTorch's generators; that of the CPU is restored."""
+        """Return whether a call draws from PyTorch's generators."""
         cuda = self._device.type == "cuda"
         states = (torch.get_rng_state, *((lambda: torch.cuda.get_rng_state(self._device),) if cuda else ()))
         with torch.random.fork_rng():
@@ -78,7 +78,7 @@ class Torch:
             return not all(torch.equal(old, each()) for old, each in zip(before, states, strict=True))
 
     def _given(self, *tensors: Any) -> None:
-        """Record the precision of attention's inputs, which autocast may lower."""
+        """Record the precision of attention's inputs, for autocast."""
         coarse = (float(torch.finfo(each.dtype).eps) / 2 for each in tensors if each.is_floating_point())
         self.precision = max((self.precision, *coarse))
 
@@ -150,7 +150,7 @@ class Torch:
 
 
 class _CallableModule(torch.nn.Module):
-    """A module's call as a module, so that parameters can be replaced for one call."""
+    """A module's call as a module, for replacing parameters."""
 
     def __init__(self, held: torch.nn.Module, called: Callable[[Any, Any], Any]) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ class SoftmaxMode(TorchDispatchMode):
 
 
 def _answered(core: Core, given: Callable[..., None]) -> Callable[..., Any]:
-    """Return attention replaced by `core` where it gives a result; `given` receives its inputs."""
+    """Return attention replaced by `core`; `given` receives its inputs."""
 
     def attend(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         given(query, key, value)
@@ -208,8 +208,8 @@ def _answered(core: Core, given: Callable[..., None]) -> Callable[..., Any]:
 def _watched(attend: Callable[..., Any]) -> Iterator[None]:
     """Call `attend` in place of attention, also inside `MultiheadAttention`.
 
-    That module uses the attribute of `torch.nn.functional`, which no mode intercepts, bypasses it if weights are
-    wanted, and takes a fast path in inference.
+    That module looks up attention where no mode intercepts it, bypasses it if weights are wanted, and takes a fast
+    path in inference.
     """
 
     @functools.wraps(_HEADS)

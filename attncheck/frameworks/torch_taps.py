@@ -128,7 +128,7 @@ def _hooked(module: Any, seen: TapCollector) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Use one thread: small matrices take less time than starting threads on busy cores."""
+    """Use one thread, which is faster for small matrices on busy cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -138,7 +138,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _first(made: Any) -> Any:
-    """Return the first real tensor in a module's inputs or outputs, or None."""
+    """Return the first real tensor, or None."""
     if isinstance(made, torch.Tensor):
         return made if made.is_floating_point() else None
     if isinstance(made, Mapping):

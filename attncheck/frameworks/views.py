@@ -1,4 +1,4 @@
-"""Views of a module for a subject: through its attention call, or through a hand-written softmax."""
+"""Views of a module for a subject: of its attention call, or of a hand-written softmax."""
 
 from __future__ import annotations
 
@@ -26,13 +26,7 @@ _SAME = 1e-3
 
 
 class AttentionView(Protocol):
-    """Access to a module's attention.
-
-    Attributes
-    ----------
-    instrument : Instrument
-    width : int
-    """
+    """Access to a module's attention."""
 
     @property
     def instrument(self) -> Instrument:
@@ -45,11 +39,11 @@ class AttentionView(Protocol):
         ...
 
     def drawn(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> dict[str, FloatArray]:
-        """Return the draws of N modules on x, (N, L, n), one input per module, with the names of `attncheck.Draws`."""
+        """Return draws of N modules on x, (N, L, n), one input each, with the names of `attncheck.Draws`."""
         ...
 
     def if_the_same(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> Self:
-        """Return a view that runs many modules in one batch, if that gives the same results."""
+        """Return a view that runs modules in one batch, if results agree."""
         ...
 
     def matrices(self, state: Any) -> Mapping[str, FloatArray]:
@@ -57,11 +51,11 @@ class AttentionView(Protocol):
         ...
 
     def biases(self, state: Any) -> dict[str, FloatArray]:
-        """Return the biases of a module by role, one row per head."""
+        """Return biases by role, one row per head."""
         ...
 
     def outputs(self, state: Any, layer: AttentionLayer, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the outputs on x, (1, L, n), and those of a layer with the module's matrices, both (1, L, m)."""
+        """Return outputs on x, (1, L, n), and a layer's with the module's matrices, both (1, L, m)."""
         ...
 
 
@@ -107,7 +101,7 @@ class CallView:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def if_the_same(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> Self:
-        """Return a view that runs many modules in one batch, if that gives the same results."""
+        """Return a view that runs modules in one batch, if results agree."""
         faster = dataclasses.replace(self, at_once=True)
         one_by_one = self.drawn(state, arrays, x)
         try:
@@ -136,11 +130,11 @@ class CallView:
         return {role: read[role] / self._gain(role) for role in (*ROLES, "output")}
 
     def biases(self, state: Any) -> dict[str, FloatArray]:
-        """Return the biases of a module by role, one row per head."""
+        """Return biases by role, one row per head."""
         return {role: np.atleast_2d(b) / self._gain(role) for role, b in self.reader.biases(state).items()}
 
     def outputs(self, state: Any, layer: AttentionLayer, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the outputs on x, (1, L, n), and those of a layer from queries, keys, values and W_O."""
+        """Return outputs on x, (1, L, n), and a layer's from queries, keys, values and W_O."""
         y, scores, _, v = self._taken(self.reader.see(state, x))
         matrices = self.reader.read(state)
         merged = (attention_weights(layer.replace(seq_len=x.shape[1]), scores) @ v).swapaxes(1, 2)
@@ -161,7 +155,7 @@ class CallView:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SoftmaxView:
-    """View through the softmax of a module whose matrices were found among its parameters."""
+    """View through a softmax, with matrices found among the parameters."""
 
     watcher: Watcher
     factors: Factors
@@ -184,7 +178,7 @@ class SoftmaxView:
         return {"outputs": y[:, :, :NEURONS], "scores": np.where(scores < HIDDEN, -np.inf, scores)}
 
     def if_the_same(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> Self:
-        """Return this view: a softmax is intercepted in one module at a time."""
+        """Return this view: it does not batch modules."""
         return self
 
     def matrices(self, state: Any) -> Mapping[str, FloatArray]:
@@ -192,11 +186,11 @@ class SoftmaxView:
         return self.factors.matrices(self.instrument.parameters(state))
 
     def biases(self, state: Any) -> dict[str, FloatArray]:
-        """Return the biases of a module by role, one row per head."""
+        """Return biases by role, one row per head."""
         return biases_of(self.watcher.read(state)[0], self.factors, self.matrices(state))
 
     def outputs(self, state: Any, layer: AttentionLayer, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the outputs on x, (1, L, n), in the span of the unit vectors, and those from the products."""
+        """Return outputs on x, (1, L, n), in the span of the unit vectors, and those of the products."""
         products, x = self.watcher.read(state)[0], x.copy()
         x[:, :, self.watcher.side :] = 0.0
         y, scores = self.watcher.watch(state, x)
@@ -210,7 +204,7 @@ def _stacked(arrays: Sequence[Arrays]) -> dict[str, FloatArray]:
 
 
 def biases_of(products: Products, found: Factors, matrices: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return the biases of products with known matrices, by role: (H, d), and (1, m) for the output."""
+    """Return biases by role: (H, d), and (1, m) for the output."""
     m, heads = products.values.shape[1], len(products.values)
     blocks = matrices["output"].reshape(heads, found.head_dim, -1).swapaxes(1, 2)
     beside = {"value": (blocks, products.value_bias, products.values)}

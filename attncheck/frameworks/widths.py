@@ -157,7 +157,7 @@ class _PlainModel:
 
 
 def _models(build: Callable[..., Any] | Description, narrowest: Sequence[int], functions: Mapping[str, Any]) -> Models:
-    """Return the model factory for the framework of a first model."""
+    """Return the model factory for the framework."""
     if not narrowest:
         refuse("widths", (), "is empty", "pass e.g. (64, 128, 256, 512, 1024)")
     if isinstance(build, Description):
@@ -180,7 +180,7 @@ def _models(build: Callable[..., Any] | Description, narrowest: Sequence[int], f
 
 
 def _refuse_alike(build: Callable[..., Any], models: Any, width: int) -> None:
-    """Refuse models that are the same for two seeds, since they must be independent."""
+    """Refuse models that are the same for two seeds."""
     one, other = (models.make(width, seed).weights() for seed in (0, 1))
     drawn = [np.ptp(each) > 0 for each in one if each.size]
     if any(drawn) and all(map(np.array_equal, one, other)):
