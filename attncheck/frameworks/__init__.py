@@ -1,1 +1,1 @@
-"""Inspection of attention layers of PyTorch, flax, keras and equinox. Frameworks are imported only when needed."""
+"""Inspection of attention layers of PyTorch, flax, keras and equinox, each imported only when needed."""

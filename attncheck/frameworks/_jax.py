@@ -35,7 +35,7 @@ class JaxBinding(abc.ABC):
         import jax
 
         self._watch = WatchedCore()
-        # The function runs a few times on small inputs; optimising it would take longer than it saves.
+        # It runs a few times on small inputs, so optimising it does not pay.
         plainly = {"xla_backend_optimization_level": 0}
         self._compiled = jax.jit(self._traced, static_argnums=(0, 1), compiler_options=plainly)
         self._compiled_init: Callable[[int], Any] | None = jax.jit(self._initial)
@@ -97,7 +97,7 @@ class JaxBinding(abc.ABC):
             return self._joined(structure, jax.tree_util.tree_map_with_path(leaf, held))
 
     def attended(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> tuple[FloatArray, ...]:
-        """Return outputs, q, k and v of the first attention call of N modules; `arrays` (N, ...), `x` (N, B, L, n)."""
+        """Return outputs, q, k and v of N modules; `arrays` (N, ...), `x` (N, B, L, n)."""
         with on_cpu():
             found = self._compiled_many(*self._split(state), dict(arrays), x)
         return tuple(np.asarray(each, float) for each in found)
@@ -141,7 +141,7 @@ class JaxBinding(abc.ABC):
         """Return the outputs, or their first element if a tuple."""
         import jax
 
-        # Parts compiled earlier would bypass the core, so everything is traced anew.
+        # Parts compiled earlier would bypass the core.
         with jax.disable_jit():
             y = self._forward(watched, structure, arrays, x)
         return y[0] if isinstance(y, tuple) else y
@@ -201,7 +201,7 @@ class WatchedCore:
             answer = functools.partial(self._answer, axes)
             if axes == "LL":
                 answer, given = functools.partial(self._answer, axes, axis=given[1]), given[:1]
-            # The core needs concrete numbers, which arrive with all `jax.vmap` axes in front.
+            # The core needs concrete numbers; they arrive with all `jax.vmap` axes in front.
             shape = jax.ShapeDtypeStruct(own.shape, own.dtype)
             return jax.pure_callback(answer, shape, own, *given[:3], vmap_method="broadcast_all")
 

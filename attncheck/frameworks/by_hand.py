@@ -33,7 +33,7 @@ PRODUCTS = {"query_key": "W_Q W_Kᵀ", "value_output": "W_V W_O"}
 _BY_HAND = "attention is hand-written: inspected at its softmax"
 _UNSEPARATED = "only products of matrices are known: the matrices are not among the parameters"
 _SCALE = "std of W_Q W_Kᵀ assumes scores times 1/sqrt(head_dim), and includes any other factor of the scores"
-# Entries of each matrix that are used from every draw but the first.
+# Entries of each matrix used from later draws.
 _ENTRIES = 2**16
 # A factor this close to a named one is taken for it.
 _NAMED = 1e-2
@@ -62,7 +62,7 @@ class _FirstDraw:
 
 
 def watched(instrument: Instrument, state: Any, width: int, draws: int, seed: int) -> Inspection | None:
-    """Return the inspection, or None without a softmax over positions."""
+    """Return the inspection, or None without softmax over positions."""
     for path in instrument.paths or ("",):
         try:
             watcher = Watcher(instrument, state, width, path)
@@ -215,8 +215,8 @@ def _over_paths(watcher: Watcher, state: Any, forward: Forward) -> tuple[dict[st
 def _matrix(product: str, read: Sequence[Products], width: int, factor: float, rank: int) -> MatrixStatistics:
     """Return the statistics of a product: its scale is σ_Qσ_K or σ_Vσ_O.
 
-    For A (m × d) and B (d × n) with independent normal entries, the mean square of A B has relative variance 2 (m
-    + n + d + 1)/(m n d), and less for bounded entries.
+    For A (m × d) and B (d × n) with independent normal entries, the mean square of A B has relative variance 2
+    (m+n+d+1)/(mnd), and less for bounded entries.
     """
     parts, biases = (np.array([each[product][i] for each in read]) for i in (0, 1))
     squares = np.mean(parts**2, axis=(-1, -2))  # (draws, H)

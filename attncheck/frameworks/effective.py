@@ -1,4 +1,4 @@
-"""Recovery of a module's matrices from forward passes on unit vectors, with attention replaced."""
+"""Recovery of a module's matrices from its outputs on unit vectors, with attention replaced."""
 
 from __future__ import annotations
 
@@ -49,10 +49,7 @@ def unit_size(norm: str, width: int, length: float = LENGTH) -> float:
 
 
 def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
-    """Return the normalisation before attention; `probe` is a function of inputs (1, 1, n).
-
-    A normalised result does not grow with the inputs.
-    """
+    """Return the normalisation before attention: its result does not grow with inputs (1, 1, n)."""
     # Large against a norm's epsilon, and small enough for squares in float16.
     x = np.random.default_rng(0).integers(-64, 65, (1, 1, width)).astype(np.float64)
     once, twice, shifted = (probe(each) for each in (x, 2 * x, x + 32.0))
@@ -81,8 +78,8 @@ class AttentionCall:
 class HeadLayout:
     """Axes of the inputs to attention.
 
-    Forms: (B, H, L, d); (H, B, L, d); (B·H, L, d); (H·B, L, d); or (B, L, H, d), where attention runs over heads.
-    `first_axis`: whether the first axis of the inputs holds positions. `extra`: keys beyond the positions.
+    Forms: (B, H, L, d); (H, B, L, d); (B·H, L, d); (H·B, L, d); or (B, L, H, d), with attention over heads.
+    `first_axis`: positions come first. `extra`: keys beyond the positions.
     """
 
     form: str
@@ -111,14 +108,12 @@ class HeadLayout:
 
 @dataclasses.dataclass(frozen=True)
 class Effective:
-    """Matrices recovered from forward passes.
+    """Matrices recovered from forward passes, or selected rows of them.
 
     Attributes
     ----------
     query, key, value : ndarray, (r, H, d), with G heads for key and value
-        All n rows of W_Q, W_K, W_V, or those requested.
     output : ndarray, (H·d, m)
-        Likewise W_O.
     biases : mapping of ndarray
         By role, including "output".
     past : ndarray, (r, m)
@@ -152,7 +147,7 @@ class ModuleReader:
     def see(self, state: Any, x: FloatArray, returns: FloatArray | None = None, silent: bool = False) -> AttentionCall:
         """Run on x, (B, L, n); return the inputs of the first attention call.
 
-        That call returns `returns`, (B, H, L, d), if given, zeros if `silent`, else its own result.
+        That call returns `returns`, (B, H, L, d), or zeros if `silent`.
         """
         got: list[tuple[FloatArray, ...]] = []
 
@@ -193,7 +188,7 @@ class ModuleReader:
         return {r: none[r][0, :, 0] for r in ROLES} | {"output": none.y[0, 0]}
 
     def read(self, state: Any, rows: Any = slice(None), output_rows: Any = slice(None)) -> Effective:
-        """Return the matrices of a module, or the selected `rows` and `output_rows`."""
+        """Return the matrices, or the selected `rows` and `output_rows`."""
         none = self._none(state)
         length = LENGTH if self.norm == NONE else SHORT
         units = self.see(state, length * np.eye(self.width)[rows][:, None, :], silent=True)

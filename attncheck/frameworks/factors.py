@@ -42,7 +42,7 @@ class HeadBlock:
         return block
 
 
-#: Blocks cut from one parameter, (number, d, n), with the location of the first.
+#: Blocks of one parameter, (number, d, n), with the location of the first.
 Blocks = tuple[HeadBlock, FloatArray]
 
 
@@ -128,12 +128,12 @@ def factors_of(
     precision: float,
     centred: bool,
 ) -> Factors | None:
-    """Return the parameter blocks whose products are given, or None if there are none.
+    """Return the parameter blocks with these products, or None.
 
     Parameters
     ----------
     scores : ndarray, (H, m, m), or None
-        Leading part of W_Q W_Kᵀ per head, if known.
+        Leading part of W_Q W_Kᵀ per head.
     values : ndarray, (H, m, k)
         First m rows of W_V W_O per head.
     parameters : mapping of ndarray
@@ -192,8 +192,6 @@ def _less_mean(blocks: FloatArray, centred: bool) -> FloatArray:
 def gain_of(matrix: FloatArray, parameters: Mapping[str, FloatArray], precision: float, centred: bool) -> float | None:
     """Return the factor of a matrix, (n, d), relative to a parameter block, or None.
 
-    `centred`: whether the row means were removed.
-
     Examples
     --------
     >>> weight = np.random.default_rng(0).standard_normal((8, 8))
@@ -206,7 +204,7 @@ def gain_of(matrix: FloatArray, parameters: Mapping[str, FloatArray], precision:
     for _, blocks in _blocks(parameters, matrix.shape[1], matrix.shape[0]):
         some = _less_mean(blocks, centred)
         products, squares = np.tensordot(some, matrix.T, 2), np.sum(some**2, axis=(1, 2))
-        # One minus the squared cosine of the angle between the two.
+        # Squared sine of the angle between the two.
         apart = 1 - products**2 / np.maximum(squares * size, 1e-300)
         best = int(np.argmin(apart))
         if apart[best] <= max(_ALIKE, _ROUNDED * precision) ** 2:

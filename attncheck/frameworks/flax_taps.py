@@ -1,4 +1,4 @@
-"""Taps of flax modules (linen and nnx): outputs of every module, and attention scores and weights."""
+"""Taps of flax modules (linen and nnx): outputs, attention scores and weights."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _OWN_ATTENTION, _OWN_SOFTMAX = jax.nn.dot_product_attention, jax.nn.softmax
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FlaxModels:
-    """flax modules of any width: linen from ``build(width)``, nnx from ``build(width, rngs)``.
+    """flax modules: linen from ``build(width)``, nnx from ``build(width, rngs)``.
 
-    Inputs are standard normal vectors by default; the other functions are those of `widths`.
+    Inputs are standard normal vectors by default.
     """
 
     build: Callable[..., Any]
@@ -99,7 +99,7 @@ class FlaxModel:
     def _stepped(
         self, transformation: Any, parameters: Any, others: Any, state: Any, targets: Any, *given: Any
     ) -> tuple[Any, Any]:
-        """Return parameters and state after a step; what differs between models is an argument."""
+        """Return parameters and state after a step; model differences are arguments."""
 
         def loss(each: Any) -> Any:
             outputs = _first(self.form.outputs(each, others, *given))
@@ -202,7 +202,7 @@ def _replaced(place: Any, name: str, function: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _attention_seen(seen: TapCollector) -> Iterator[None]:
-    """Tap the softmax of JAX and flax, and let JAX's attention use it instead of its own."""
+    """Tap the softmax of JAX and flax, and use it in JAX's attention."""
 
     def softmax(x: Any, axis: Any = -1, *args: Any, **kwargs: Any) -> Any:
         if isinstance(axis, int):

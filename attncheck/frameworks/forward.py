@@ -61,7 +61,7 @@ class Formula:
     shown: Booleans | None = None
 
     def weights(self, scores: FloatArray, visible: Booleans) -> FloatArray:
-        """Return weights (B, H, L, L') from q·k and visible pairs, (L, L')."""
+        """Return weights (B, H, L, L') from q·k and visible pairs."""
         p = scores * self.factor + (self.offset if self.bias is None else self.bias)
         if self.map in AXES:
             p = np.where(visible, p, -np.inf)
@@ -186,9 +186,7 @@ def solved(after: FloatArray, value: FloatArray, output: FloatArray, groups: str
 
 
 def plot(weights: FloatArray, scores: FloatArray, tolerance: float, groups: str) -> Formula:
-    """Return the formula that maps products q·k, `scores`, to `weights`, both (B, H, L, L').
-
-    `tolerance` is the error of the weights, relative to 1.
+    """Return the formula that maps products q·k to weights, both (B, H, L, L').
 
     Examples
     --------
@@ -246,9 +244,9 @@ def _normalised(
 
 
 def added_mask(bias: FloatArray, most: float = math.inf) -> Note | None:
-    """Return a note if a bias of scores, (H, L, L), is a mask added as numbers, else None.
+    """Return a note if a bias of scores, (H, L, L), is a mask added as numbers.
 
-    A mask that lowers scores by more than `most` is effective.
+    Masks that lower scores by more than `most` are effective.
 
     Examples
     --------

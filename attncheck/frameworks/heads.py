@@ -21,7 +21,7 @@ def about_heads(
 ) -> Iterator[Note]:
     """Yield notes on heads that are equal, fixed, or different in scale.
 
-    `labels` gives the key and value head of each head; heads that share both are grouped heads, not an error.
+    Heads with the same label share keys and values, so equality is not an error.
     """
     own = [list(labels).index(label) for label in sorted(set(labels))]
     for role in roles:
@@ -134,7 +134,7 @@ def _kept(blocks: Sequence[FloatArray], precision: float) -> list[int]:
 
 
 def uneven(symbol: str, blocks: Sequence[FloatArray], heads: Sequence[int] | None = None) -> Iterator[Note]:
-    """Yield the head whose size differs most clearly from the others; `blocks` (H, ·, ·) per draw."""
+    """Yield the head whose size differs most clearly; `blocks` (H, ·, ·) per draw."""
     if not blocks:
         return
     rows = blocks[-1].shape[1]

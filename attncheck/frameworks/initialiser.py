@@ -20,8 +20,7 @@ from attncheck.frameworks.notes import Note
 SYMBOLS = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
 # Number of entries used for correlations.
 _MOST = 2**16
-# Rank, as a fraction of full rank, below which a matrix is deficient; rows and columns used for it; and the relative
-# size below which singular values are rounding.
+# Least relative rank; rows and columns used for it; and relative size of singular values that are rounding.
 _FULL, _SIDE, _ROUNDED = 0.9, 256, 1e-4
 
 
@@ -85,7 +84,7 @@ def matrix_of(
 ) -> MatrixStatistics:
     """Return the statistics of one matrix over all draws.
 
-    `distinct` lists key and value heads without copies; `centred`: whether a layer norm removed the row mean.
+    `distinct` lists key and value heads without copies; `centred`: a layer norm removed the row mean.
     """
     first = draws[0][role]
     rows = first.shape[0]
@@ -163,7 +162,7 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
 
 
 def _reordered(one: FloatArray, other: FloatArray, precision: float) -> bool:
-    """Return whether matrices have the same entries in any order; False where they may agree by chance."""
+    """Return whether matrices have the same entries in any order, unless chance explains it."""
     if one.size != other.size or precision > SINGLE or len(np.unique(one)) < one.size // 2:
         return False
     return alike(np.sort(one, axis=None), np.sort(other, axis=None), precision)

@@ -11,7 +11,7 @@ from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Probe
 
 PLURALS = {"query": "queries", "key": "keys", "value": "values", "output": "outputs"}
-# Relative tolerance for the lengths of normalised vectors, which a norm's epsilon changes.
+# Relative tolerance for the lengths of normalised vectors.
 _STEADY = 0.02
 
 NORMALISED, ROTATED = "normalised", "rotated by position: rotary positions"
@@ -24,7 +24,7 @@ _UNKNOWN = "not x W + b"
 
 
 def about_inputs(probe: Probe) -> tuple[list[Note], frozenset[str]]:
-    """Return notes on queries, keys and values, and the roles without a matrix."""
+    """Return notes on queries, keys and values, and roles without a matrix."""
     notes, layout = [], probe.reader.layout
     if layout.first_axis:
         notes.append(Note("attends over the first axis of its inputs: batch_first", blames=True))

@@ -1,4 +1,4 @@
-"""`inspect`: the matrices, initialisers and formula of an attention layer at initialisation."""
+"""`inspect`: matrices, initialisers and formula of an attention layer at initialisation."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.rotary import ROTARY, positions_of
 from attncheck.frameworks.views import CallView
 
-# Entries of each matrix that are used from every draw but the first.
+# Entries of each matrix used from later draws.
 _ENTRIES = 2**16
 _DRAWS, _MOST_DRAWS = 8, 1024
 # A matrix closer than this to a parameter is taken for it.
 _GAIN = 1e-2
 # Limit on the width: larger inputs fill the memory.
 _MOST_NEURONS = 2**20
-# Largest relative error at which ratios of standard deviations are interpreted.
+# Largest relative error at which ratios of standard deviations are used.
 _SURE = 0.1
 
 
@@ -220,7 +220,7 @@ def _others(reader: ModuleReader, first: Effective, draws: int, seed: int) -> It
 
 
 def _gains(reader: ModuleReader, state: Any, first: Effective) -> dict[str, float]:
-    """Return the factors of queries, keys and values relative to parameters, if found."""
+    """Return the factors of queries, keys and values relative to parameters."""
     instrument = reader.instrument
     parameters = instrument.parameters(state)
     centred = reader.norm == LAYER
@@ -287,7 +287,7 @@ def _other_width(make: Callable[..., Any], width: int, call: Callable[..., Any] 
 
 
 def _over_widths(found: Inspection, other: Inspection | None) -> list[Note]:
-    """Report standard deviations that do not decrease with the width."""
+    """Report standard deviations independent of the width."""
     if other is None:
         return [Note(f"a module of width {2 * found.width} could not be inspected: widths are not compared")]
     notes = []

@@ -73,7 +73,7 @@ class Keras:
         return state
 
     def attended(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> tuple[FloatArray, ...]:
-        """Return outputs, q, k and v of the first attention call of N layers; `arrays` (N, ...), `x` (N, B, L, n)."""
+        """Return outputs, q, k and v of N layers; `arrays` (N, ...), `x` (N, B, L, n)."""
         import keras
 
         weights = state.trainable_weights
@@ -106,7 +106,7 @@ def numbers_of(tensor: Any) -> FloatArray:
 
 
 def self_attention(layer: Any, *given: Any) -> Any:
-    """Return a layer's outputs; attention layers get the inputs as queries and values."""
+    """Return outputs; attention layers get the inputs as queries and values."""
     import keras
 
     two = isinstance(layer, keras.layers.MultiHeadAttention | keras.layers.GroupQueryAttention) and len(given) == 1
@@ -114,7 +114,7 @@ def self_attention(layer: Any, *given: Any) -> Any:
 
 
 def _vectorised(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function mapped over the first axis of its arguments by the backend."""
+    """Return a function mapped over the first axis of its arguments."""
     import keras
 
     if keras.backend.backend() == "jax":

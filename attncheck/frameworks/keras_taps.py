@@ -1,4 +1,4 @@
-"""Taps of keras layers: outputs of every layer, and attention scores and weights."""
+"""Taps of keras layers: outputs, attention scores and weights."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ _HIDDEN = -1e30
 
 @dataclasses.dataclass(frozen=True)
 class KerasModels:
-    """keras layers or models of any width from ``build(width)``, on the backends JAX and torch.
+    """keras layers or models from ``build(width)``, on the backends JAX and torch.
 
-    Inputs are token ids if there is an embedding, else standard normal vectors; the other functions are those of
-    `widths`, an optimiser on torch only.
+    Inputs are token ids if there is an embedding, else standard normal vectors. Optimisers need torch.
     """
 
     build: Callable[[int], Any]
@@ -142,7 +141,7 @@ def _told(names: Mapping[int, str], seen: TapCollector) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _attention_seen(seen: TapCollector) -> Iterator[None]:
-    """Tap the backend's softmax, and let its attention use it instead of its own."""
+    """Tap the backend's softmax, and use it in its attention."""
     own = backend.nn.softmax, backend.nn.dot_product_attention
 
     def softmax(x: Any, axis: Any = -1) -> Any:

@@ -18,7 +18,7 @@ FALSE_ALARM, NUMBERS = 1e-6, 150
 LEVEL = FALSE_ALARM / NUMBERS
 #: Two-sided normal quantile at that level.
 Z = float(-special.ndtri(LEVEL / 2))
-# More entries do not distinguish laws better, and show rounding.
+# More entries do not help, and show rounding.
 _MOST = 2**16
 # Standard deviation of a normal law truncated at ±2σ, in σ.
 _CUT = math.sqrt(1.0 - 4.0 * math.exp(-2.0) / math.sqrt(2.0 * math.pi) / (1.0 - 2.0 * float(special.ndtr(-2.0))))
@@ -79,8 +79,8 @@ class ScaleEstimate:
 def scale_of(entries: FloatArray, z: float = Z) -> ScaleEstimate:
     """Return the root mean square of independent entries of mean 0, with an interval.
 
-    The Wilson–Hilferty interval, z standard errors to either side: the cube root of a mean of squares is almost
-    normal. It is accurate for normal entries, however few, and too wide for bounded ones.
+    Wilson–Hilferty, ± z standard errors: the cube root of a mean of squares is almost normal. Accurate for few
+    normal entries, too wide for bounded ones.
 
     Examples
     --------
@@ -101,10 +101,9 @@ def scale_of(entries: FloatArray, z: float = Z) -> ScaleEstimate:
 
 
 def laws_of(entries: FloatArray, scale: ScaleEstimate, precision: float, lost: float = 0.0) -> tuple[str, ...]:
-    """Return the laws that independent entries do not reject, by Kolmogorov distance and largest entry.
+    """Return the laws not rejected by Kolmogorov distance and largest entry.
 
-    `precision` is the unit roundoff of the entries, `lost` the fraction 1/n of the variance removed with the mean
-    over n entries.
+    `precision` is the entries' unit roundoff, `lost` the fraction 1/n of their variance removed with the mean of n.
 
     Examples
     --------
@@ -199,8 +198,8 @@ def off_centre(entries: FloatArray, scale: ScaleEstimate) -> bool:
 def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int | None:
     """Return the group farthest from the overall mean square, or None if that is within chance.
 
-    Entries within a group may depend on each other, so the difference must also exceed the variation between
-    draws. Mean squares are (K, H), of H groups in K draws with `sizes` entries, (K,).
+    Entries within a group may be dependent, so the difference must also exceed variation between draws. Mean
+    squares are (K, H), of H groups in K draws of `sizes` entries.
 
     Examples
     --------
@@ -231,8 +230,8 @@ def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int |
 def conventions(fan_in: int, fan_out: int, packed: int, head_dim: int = 0) -> tuple[tuple[str, float], ...]:
     """Return conventional scales, std·√fan_in, by name.
 
-    `packed`: total columns of queries, keys and values, 0 for the output. `head_dim`: size of a separate head axis
-    that may be mistaken for the fan, else 0.
+    `packed`: total columns of queries, keys and values, or 0. `head_dim`: size of a head axis that may be mistaken
+    for the fan, or 0.
     """
     xavier = math.sqrt(2 * fan_in / (fan_in + fan_out))
     known = [

@@ -56,7 +56,7 @@ def beyond(
 
 
 def _inputs(probe: Probe) -> FloatArray | None:
-    """Return one long sequence of inputs, or None if the module does not accept it."""
+    """Return one long sequence, or None if the module rejects it."""
     quantum = float(np.abs(probe.x[probe.x != 0.0]).min())
     for length in _LENGTHS:
         shape = (1, length, probe.reader.width)

@@ -15,7 +15,7 @@ from attncheck.frameworks.subject import ModuleSubject
 def subject_of_name(framework: str, make: Callable[..., Any]) -> ModuleSubject:
     """Return a module as a subject with Gaussian weights of its own scales.
 
-    Raises `InputError` if the argument `width` of `make` has no default, or the modules belong to another framework.
+    Raises `InputError` if `width` has no default, or for modules of another framework.
     """
     written = signatures.signature(make).parameters.get("width")
     width = None if written is None else written.default

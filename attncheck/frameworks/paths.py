@@ -71,7 +71,7 @@ def _differing(found: dict[str, Forward], spare: Collection[str], own: str) -> I
     """Yield one note per difference between paths."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for path, made in found.items():
-        # Paths without a known formula were reported already, and have no mask or scale to compare.
+        # Paths without a known formula were reported already.
         if made is not found[own] and (made.known or made.error == math.inf):
             for difference in _differences(found[own], made):
                 alike.setdefault(difference, []).append(path)

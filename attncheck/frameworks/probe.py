@@ -31,9 +31,9 @@ from attncheck.frameworks.forward import (
 from attncheck.frameworks.notes import Note
 
 _BATCH, _MOST_POSITIONS = 3, 7
-# Standard deviation of the scores, so that neither their scale nor one score dominates.
+# Standard deviation of the scores: their scale and each of them should matter.
 _SPREAD = 1.0
-# Factor of the inputs to a norm, which makes its epsilon negligible.
+# Factor of inputs to a norm, against its epsilon.
 _BEYOND = 8.0
 # Error of solved weights relative to that of outputs.
 _READ = 10.0
@@ -142,11 +142,11 @@ def _unseen(shown: Booleans) -> list[Note]:
 
 
 class Probe:
-    """A module with inputs that give scores of moderate size; `matrices` have all rows."""
+    """A module with inputs that give moderate scores; `matrices` have all rows."""
 
     def __init__(self, reader: ModuleReader, state: Any, matrices: Effective, seed: int = 0) -> None:
         self.reader, self.state, self.matrices = reader, state, matrices
-        #: Factor of queries and keys before attention, and so of the scores.
+        #: Factor of queries and keys before attention.
         self.gain = 1.0
         #: Nearest formula of the last `forward`.
         self.formula: Formula | None = None
@@ -259,7 +259,7 @@ class Probe:
     # Inputs ---------------------------------------------------------------------------------------
 
     def _inputs(self, seed: int) -> FloatArray:
-        """Return inputs, (B, L, n), that every float type represents exactly."""
+        """Return inputs, (B, L, n), exact in every float type."""
         rng = np.random.default_rng(seed)
         taken = {self.num_heads, self.head_dim, self.reader.width}
         fits = min(_MOST_POSITIONS, self.value_dim, max(3, self.matrices.output.shape[1] // self.num_heads))
@@ -280,7 +280,7 @@ class Probe:
         return np.asarray(made.swapaxes(1, 2))
 
     def _linear_inputs(self) -> dict[str, FloatArray]:
-        """Return queries, keys and values: from the matrices if they match, else as seen."""
+        """Return queries, keys and values, from the matrices if they match."""
         found = {}
         for role in ROLES:
             lin, seen = self.lin(role), self.seen[role][:, :, : self.x.shape[1]]
@@ -293,7 +293,7 @@ class Probe:
     # What becomes of heads ------------------------------------------------------------------------
 
     def _linear_output(self, seed: int) -> str | None:
-        """Return how heads are merged if only W_O follows attention, else None."""
+        """Return how heads are merged if only W_O follows."""
         shape = (*self.x.shape[:1], self.num_heads, self.x.shape[1], self.value_dim)
         heads = np.round(np.random.default_rng(seed + 1).standard_normal(shape) * 8) / 8
         after = self.reader.see(self.state, self.x, heads).y - self.silent

@@ -80,21 +80,20 @@ class Inspection:
 
     @property
     def _stds(self) -> dict[str, float]:
-        """Standard deviations times √fan-in by role, averaged where not significantly different."""
+        """Standard deviations times √fan-in by role, averaged if not significantly different."""
         told = {role: matrix for role, matrix in self.weights.items() if role in _STDS}
         return pooled({role: (matrix.std, matrix.low, matrix.high) for role, matrix in told.items()})
 
     def layer(self, seq_len: int = 4, **changes: Any) -> AttentionLayer:
         """Return the layer's description, for checks and theory.
 
-        Standard deviations with overlapping intervals are averaged. A score scale that `AttentionLayer` lacks
-        becomes part of the standard deviation of queries.
+        Standard deviations with overlapping intervals are averaged. Other score scales become part of `query_std`.
 
         Parameters
         ----------
         seq_len : int
         **changes
-            Other fields of `AttentionLayer`, or replacements of inspected ones.
+            Other fields of `AttentionLayer`, or replacements.
 
         Raises
         ------

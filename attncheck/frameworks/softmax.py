@@ -22,9 +22,9 @@ _FAINT = -16.0
 _LENGTH, _SIDE = 16.0, 64
 #: Number of positions of test inputs.
 POSITIONS = 7
-# Factor of the inputs to a norm, which makes its epsilon negligible.
+# Factor of inputs to a norm, against its epsilon.
 _BEYOND = 8.0
-# Relative tolerance for score changes that a norm's epsilon explains.
+# Relative tolerance for changes that a norm's epsilon explains.
 _STEADY = 0.02
 _RANK, _ROUNDED = 1e-4, 16.0
 _BY_POSITION = "scores depend on positions: rotary positions, relative positions or a bias; W_Q and W_K are unknown"
@@ -61,7 +61,7 @@ class Products:
 
 
 class Watcher:
-    """A module with its first softmax over positions intercepted; raises `NoAttentionCall` if there is none."""
+    """A module with its first softmax over positions intercepted; without one, `NoAttentionCall`."""
 
     def __init__(self, instrument: Instrument, state: Any, width: int, path: str) -> None:
         self.instrument, self.width, self.path, self.axis = instrument, width, path, -1
@@ -77,8 +77,8 @@ class Watcher:
         return self.watch(state, pair, itself)[0] - self.watch(state, pair, 0 * itself)[0]
 
     def _longest(self, state: Any) -> int:
-        """Return the number of unit vectors per sequence, as modules may limit its length."""
-        # Twice the head dimension, so that a head's vectors do not span the whole space.
+        """Return the number of unit vectors per sequence."""
+        # Twice the head dimension, so that a head does not span the whole space.
         for side in (max(_SIDE, 2 * self.width // self.heads), _SIDE, _SIDE // 2 - 1, _SIDE // 4 - 1):
             try:
                 self.watch(state, np.zeros((1, min(side, self.width) + 1, self.width)))
@@ -153,9 +153,9 @@ def rank_of(products: FloatArray, precision: float) -> int:
 
 
 def forward_of(watcher: Watcher, state: Any, read: Products, shown: Booleans) -> tuple[Forward, list[Note], bool]:
-    """Compare scores and outputs with the products, on inputs in the span of the unit vectors.
+    """Compare scores and outputs with the products on inputs in the span of the unit vectors.
 
-    Returns the forward with an unknown scale, notes, and whether scores are given by the products.
+    Returns the forward without its scale, notes, and whether scores are given by the products.
     """
     x = watcher.inputs()
     y = watcher.instrument.run(state, x, untouched, watcher.path)[0]

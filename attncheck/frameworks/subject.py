@@ -20,11 +20,11 @@ from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 OWN = "own"
 # Tolerance for outputs from the module's own matrices, relative to the largest.
 _CLOSE = 1e-2
-# Ratio of an array to a matrix above which it has a gain; small arrays vary as much by chance.
+# Ratio of array to matrix that means a gain, beyond chance in small arrays.
 _GAIN = 1.25
 # Smaller biases are rounded zeros.
 _SMALL = 1e-6
-# Bias entries needed for law and scale, and limit on modules drawn for them.
+# Bias entries needed, and limit on modules drawn for them.
 _ENTRIES, _MODULES = 2**13, 1024
 # Accurate digits of biases derived from products.
 _DIGITS = 3
@@ -33,7 +33,7 @@ _NORMAL = "normal"
 
 # Number of modules that compares batched with single runs.
 _FEW = 3
-# Limit on entries drawn together, and module size above which drawing takes longer than calling.
+# Limit on entries drawn together, and module size above which drawing is slower than calling.
 _STORED, _LARGE = 2**21, 2**16
 
 #: Draws the arrays of one module.
@@ -48,11 +48,10 @@ class ModuleSubject:
     ----------
     view : AttentionView
     state
-        The module whose arrays are replaced in every draw.
+        Module whose arrays are replaced in every draw.
     layer : AttentionLayer
-        Its description, for some number of positions.
     weights : str or mapping
-        Law of matrices and biases, as for `attncheck.simulators.weights.WeightLaws.of`.
+        Laws, as for `attncheck.simulators.weights.WeightLaws.of`.
     arrays : callable
         Draws the arrays of a module.
 
@@ -74,7 +73,7 @@ class ModuleSubject:
         return [self.layer.replace(seq_len=length) for length in (2, 4, 8)]
 
     def supports(self, layer: AttentionLayer) -> bool | str:
-        """Return whether the layer has the module's width and heads; its other fields are claims to be tested."""
+        """Return whether width and heads match; other fields are claims to be tested."""
         mine = all(getattr(layer, name) == getattr(self.layer, name) for name in ("width", "num_heads", "head_width"))
         return mine or "the module has a different width or heads"
 
@@ -97,21 +96,8 @@ def subject_of(
 ) -> ModuleSubject:
     """Return a module as a subject; `weights` are "gaussian" with the layer's scales or the module's "own".
 
-    Parameters
-    ----------
-    view : AttentionView
-    layer : AttentionLayer
-        Result of an inspection.
-    weights : {"gaussian", "own"}
-    laws : mapping of str to tuple of str
-        Laws not rejected, by role.
-    stds : mapping of str to float
-        Standard deviation times √fan-in of Gaussian matrices, by role.
-
-    Raises
-    ------
-    InputError
-        If arrays cannot be replaced, or outputs are more than attention of the layer.
+    By role, `laws` are those not rejected, and `stds` the scales times √fan-in. Raises `InputError` if arrays
+    cannot be replaced, or outputs are more than attention.
     """
     check_choice("weights", weights, (GAUSSIAN, OWN))
     instrument = view.instrument
@@ -147,9 +133,9 @@ def _law(what: str, left: Sequence[str]) -> str:
 
 
 def _biases(view: AttentionView, layer: AttentionLayer, factors: Mapping[str, float]) -> dict[str, tuple[str, float]]:
-    """Return the law and the standard deviation times √fan-in of each random bias.
+    """Return law and standard deviation times √fan-in of each random bias.
 
-    Biases have few entries, so this draws more modules than matrices need.
+    Biases have few entries, so more modules are drawn.
     """
     drawn: dict[str, list[FloatArray]] = {}
     for seed in range(_MODULES):
@@ -235,7 +221,7 @@ def _refuse_gains(name: str, array: FloatArray, effective: Mapping[str, FloatArr
 
 
 def _checked(subject: ModuleSubject) -> ModuleSubject:
-    """Refuse a module whose outputs are more than attention, such as a residual path."""
+    """Refuse a module whose outputs are more than attention."""
     view, rng = subject.view, np.random.default_rng(0)
     state = view.instrument.fill(subject.state, subject.arrays(rng))
     if subject.weights == GAUSSIAN:

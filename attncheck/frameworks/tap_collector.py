@@ -27,12 +27,11 @@ class TapCollector:
         self._precision, self._positions = precision, positions
         self._running: list[str] = []
         self._calls: Counter[str] = Counter()
-        # By memory address, so that an output passed on by a container is tapped once. Outputs are kept, so that no
-        # address is reused.
+        # By memory address, so that each output is tapped once. Kept outputs prevent reuse of addresses.
         self._kept: dict[Hashable, tuple[str, Any]] = {}
 
     def begins(self, name: str) -> None:
-        """By memory address, so that each output is tapped once. Kept outputs prevent reuse of addresses."""
+        """Record that a module starts."""
         self._running.append(name)
 
     def ends(
@@ -70,7 +69,7 @@ class TapCollector:
             self._add(f"{where}.{told}".lstrip("."), shown, kind if attends else MODULE, "softmax")
 
     def ends_with(self, where: Hashable) -> None:
-        """Mark the tap at this memory address as the model's output."""
+        """Mark the tap at this address as the model's output."""
         name, _ = self._kept.get(where, ("", None))
         if name:
             self.taps[name] = dataclasses.replace(self.taps[name], kind=OUTPUT)

@@ -1,4 +1,4 @@
-"""Binding to PyTorch: intercepts scaled_dot_product_attention, or the softmax of hand-written attention."""
+"""Binding to PyTorch: intercepts scaled_dot_product_attention, or a hand-written softmax."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _WEIGHTS = "need_weights"
 class Torch:
     """Binding to PyTorch modules, including those of transformers.
 
-    Paths are eval and train; with and without weights for `MultiheadAttention`; and both implementations for
-    modules with a transformers configuration. `make` draws from the global generator.
+    Paths are eval and train; with and without weights for `MultiheadAttention`; and both implementations of
+    transformers. `make` draws from the global generator.
     """
 
     def __init__(self, make: Callable[[], Any], width: int, call: Callable[..., Any] | None = None) -> None:
@@ -83,7 +83,7 @@ class Torch:
         self.precision = max((self.precision, *coarse))
 
     def attended(self, state: Any, arrays: Arrays, x: FloatArray, path: str = "eval") -> tuple[FloatArray, ...]:
-        """Return outputs, q, k and v of the first attention call of N modules; `arrays` (N, ...), `x` (N, B, L, n)."""
+        """Return outputs, q, k and v of N modules; `arrays` (N, ...), `x` (N, B, L, n)."""
         whole = _CallableModule(state, functools.partial(self._called, weights=_WEIGHTS in path))
         held = {f"held.{name}": _like(parameter, arrays[name]) for name, parameter in state.named_parameters()}
 

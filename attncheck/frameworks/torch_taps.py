@@ -1,4 +1,4 @@
-"""Taps of PyTorch modules: outputs of every module, and attention scores and weights."""
+"""Taps of PyTorch modules: outputs, attention scores and weights."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ _HALF = (torch.float16, torch.bfloat16)
 
 @dataclasses.dataclass(frozen=True)
 class TorchModels:
-    """PyTorch modules of any width from ``build(width)``.
+    """PyTorch modules from ``build(width)``.
 
-    Inputs are token ids if there is an embedding, else standard normal vectors; the other functions are those of
-    `widths`.
+    Inputs are token ids if there is an embedding, else standard normal vectors.
     """
 
     build: Callable[[int], Any]

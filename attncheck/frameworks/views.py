@@ -1,4 +1,4 @@
-"""Views of a module for a subject: of its attention call, or of a hand-written softmax."""
+"""Views of a module for a subject: attention call or hand-written softmax."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ class CallView:
         Factor of the products of queries and keys as initialised.
     rotation : Rotation, optional
     gains : mapping of str to float
-        Factors of queries and keys before attention, by role.
+        Factors of queries and keys, by role.
     at_once : bool
-        Whether many modules run in one batch.
+        Whether modules run in one batch.
     """
 
     reader: ModuleReader
