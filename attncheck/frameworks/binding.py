@@ -52,7 +52,7 @@ _ARGUMENTS = {"rngs": "flax", "key": "equinox"}
 
 
 def untouched(query: FloatArray, key: FloatArray, value: FloatArray) -> None:
-    """Let the framework continue; a binding may then run the module without interception."""
+    """Let the framework continue; a binding may then intercept nothing."""
 
 
 class NoAttentionCall(Exception):
@@ -105,7 +105,7 @@ class Binding(Protocol):
         """Return a freshly initialised module, determined by the seed."""
 
     def run(self, state: Any, x: FloatArray, core: Core) -> Any:
-        """Return the output (B, L, n) for inputs (B, L, n), with `core` in place of softmax attention."""
+        """Return the output (B, L, n) for inputs (B, L, n), with `core` in place of attention."""
 
 
 class Instrument:
@@ -179,7 +179,7 @@ class Instrument:
 
 
 def in_words(field: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call a user's function and turn its exceptions into a one-line `InputError`."""
+    """Call a user's function; its exceptions become a one-line `InputError`."""
     try:
         return function(*arguments, **options)
     except (KeyboardInterrupt, InputError, NoAttentionCall):
@@ -199,7 +199,7 @@ def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Bindi
     Parameters
     ----------
     make : callable or Binding
-        Returns a module; its only argument may be `width`, `rngs` (flax) or `key` (equinox). A binding is returned
+        Returns a module; its arguments may be `width`, and `rngs` (flax) or `key` (equinox). A binding is returned
         unchanged.
     width : int
     call : callable, optional

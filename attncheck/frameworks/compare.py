@@ -13,7 +13,7 @@ from attncheck.frameworks.inspection import inspect
 from attncheck.frameworks.laws import Z
 from attncheck.frameworks.result import Inspection
 
-# Compared attributes of an inspection and of its forward, with their names in messages.
+# Compared attributes, with their names in messages.
 _SHAPE = {"num_heads": "heads", "kv_heads": "keys and values", "head_dim": "neurons of a head"}
 _FORWARD = {
     "map": "map",
@@ -32,7 +32,7 @@ class InspectionComparison:
     ----------
     one, other : Inspection
     differences : tuple of str
-        One sentence per difference; the probability of any false difference between numbers is 1e-6.
+        One sentence each; the probability of any false difference between numbers is 1e-6.
     """
 
     one: Inspection
@@ -99,7 +99,7 @@ def _of_matrices(one: Inspection, other: Inspection, role: str, symbol: str) -> 
         if m is not w:
             yield f"{symbol}: known in the {'first' if w is None else 'second'} alone"
         return
-    # Compare the difference of standard deviations with its standard error.
+    # Compare the difference with its standard error.
     error = math.hypot(*((each.high - each.low) / (2 * Z) for each in (m, w)))
     if abs(m.std - w.std) > Z * error:
         yield f"{symbol}: std {m.std:.3f} against {w.std:.3f}"

@@ -158,7 +158,7 @@ class Inspection:
         ------
         InputError
             As for `layer`; if hand-written attention has unknown matrices, outputs are more than attention, or
-            arrays cannot be replaced; or, with "own", for an entry law that checks do not know.
+            arrays cannot be replaced; with "own", for an entry law unknown to checks.
         """
         layer = self.layer(seq_len)
         if self.view is None:

@@ -18,7 +18,7 @@ from attncheck.frameworks.probe import Probe
 NONE, ROTARY = "none", "rotary"
 #: Base for a single plane, which turns by one radian for any base.
 _ANY_BASE = 1e4
-# Error amplification of angles from one step to the last position.
+# Error amplification from one step to the last position.
 _STEPS = 16.0
 _MOST_DIGITS = 12
 
@@ -42,7 +42,7 @@ class Rotation:
     sign: int
 
     def undone(self, vectors: FloatArray) -> FloatArray:
-        """Return keys, (..., L, d), before rotation, with the planes of `attncheck.Draws`."""
+        """Return keys, (..., L, d), before rotation, in the planes of `attncheck.Draws`."""
         planes = _planes(vectors, self.halves)
         places, pairs = np.arange(planes.shape[-2])[:, None], planes.shape[-1]
         planes = planes * np.exp(-1j * self.sign * places * _frequencies(self.base or _ANY_BASE, pairs))
@@ -118,7 +118,7 @@ def _rotation(before: FloatArray, after: FloatArray, bound: float) -> Rotation |
 
 
 def _off(planes: NDArray[np.complex128], turned: NDArray[np.complex128], angles: FloatArray) -> float:
-    """Return the error of planes, (B, H, L, d/2), turned by these angles per position."""
+    """Return the error of planes, (B, H, L, d/2), turned by these angles."""
     places = np.arange(planes.shape[2])[:, None]
     return float(np.abs(planes * np.exp(1j * places * angles) - turned).max())
 

@@ -23,13 +23,13 @@ _ENTROPIES = 2**14
 
 @dataclasses.dataclass(frozen=True)
 class LayerTheory:
-    """Predictions for a layer with independent inputs of unit variance and normal weights.
+    """Predictions for independent inputs of unit variance and normal weights.
 
     Attributes
     ----------
     layer : AttentionLayer
     score_variance : float
-        Limit for a score between two positions; σ_Q²σ_K² for scores divided by √head_dim.
+        Limit for scores between two positions; σ_Q²σ_K² for scores divided by √head_dim.
     temperature : float
         Softmax temperature for scores of unit variance: one over their standard deviation.
     entropy, most_entropy : float
@@ -37,7 +37,7 @@ class LayerTheory:
     excess_kurtosis : float
         Limit for an output of the last position.
     excess_kurtosis_here, excess_kurtosis_error : float or None
-        The same at this width; None with rotary positions, whose finite-width law is not computed.
+        The same at this width; None with rotary positions.
     distance : Distance or None
         Distance of this output's law from its limit; None likewise.
     """
@@ -54,7 +54,7 @@ class LayerTheory:
 
     @property
     def score_variance_here(self) -> float:
-        """Score variance at this width; scores times 1/head_dim have variance 0 only in the limit."""
+        """Score variance at this width: for scores times 1/head_dim, 0 only in the limit."""
         between = self.layer.query_std**2 * self.layer.key_std**2
         return between / self.layer.head_width if self.layer.score_scaling == "1/n" else between
 

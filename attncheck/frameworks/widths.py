@@ -45,20 +45,20 @@ def widths(
     """Measure how activations scale with width, and compare with a prediction.
 
     The root mean square of each tap grows as n^b with the width n. The exponent b is estimated from independent
-    models of several widths, corrected to next order. With an optimiser, so is that of the change from
+    models of several widths, corrected to next order; with an optimiser, also that of the change from
     initialisation.
 
     Parameters
     ----------
     build : callable, AttentionLayer, AttentionStack or Program
-        ``build(width)`` returns a freshly initialised module of torch, flax.linen or keras; ``build(width, rngs)``
-        one of flax.nnx; ``build(width, rng)`` an object with a method ``taps()`` that returns arrays by name, and
-        ``step()`` to measure changes. A layer, stack or program of attncheck is sampled at all widths.
+        ``build(width)`` returns a new module of torch, flax.linen or keras; ``build(width, rngs)`` one of
+        flax.nnx; ``build(width, rng)`` an object with a method ``taps()`` that returns arrays by name, and
+        ``step()`` to measure changes. Layers, stacks and programs of attncheck are sampled at all widths.
     widths : sequence of int
         At least three.
     expect : str or mapping, optional
         "standard" (the default), "mup", or a table; see `attncheck.scaling.predictions.expectation`. The default
-        for a layer of attncheck is its exact law at each width, and for a stack or program its limit.
+        for a layer of attncheck is its exact law at each width, for a stack or program its limit.
     optimizer : callable, optional
         ``optimizer(module)`` returns an optimiser; for flax, ``optimizer(parameters)`` an optax transformation.
     loss : callable, optional
@@ -68,14 +68,14 @@ def widths(
     call : callable, optional
         ``call(module, *inputs)`` returns the outputs, if ``module(*inputs)`` does not.
     steps : int, optional
-        Optimiser steps; two by default with an optimiser.
+        Optimiser steps; two by default.
     seeds : int
-        Models per width and look. Suspicious results are tested again on new models.
+        Models per width and look; suspicious results are tested again on new models.
     seed : int
     false_alarm : float
         Probability of any violation if all predictions are right.
     tolerance : float
-        Allowed difference between an exponent and its prediction.
+        Allowed difference of an exponent from its prediction.
 
     Returns
     -------
