@@ -1,4 +1,1 @@
-"""Layers of frameworks, inspected: what a module is at initialisation, read off its own forward.
-
-A framework is imported where a module of it is inspected, and nowhere else.
-"""
+"""Inspection of attention layers of PyTorch, flax, keras and equinox, each imported only when needed."""

@@ -1,4 +1,4 @@
-"""What bindings of frameworks on JAX share: functions of attention watched in a forward that is compiled as one."""
+"""Base of the JAX bindings: attention intercepted in compiled forward passes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import numpy as np
 
 from attncheck.frameworks.binding import SINGLE, Core, FloatArray, SoftmaxCore, untouched
 
-# What a compiler may change of a number by rounding.
+# Relative tolerance for compiled against uncompiled results.
 _SAME = 1e-5
-#: What is watched in a forward.
+#: What a forward pass intercepts.
 NOTHING, ATTENTION, SOFTMAX = "nothing", "attention", "softmax"
 
 
 @contextlib.contextmanager
 def on_cpu() -> Iterator[None]:
-    """Have JAX work on the CPU."""
+    """Run JAX on the CPU."""
     import jax
 
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
@@ -29,13 +29,13 @@ def on_cpu() -> Iterator[None]:
 
 
 class JaxBinding(abc.ABC):
-    """A binding to modules on JAX; a derived class says how they are made, split and called."""
+    """Base of bindings to JAX modules."""
 
     def __init__(self) -> None:
         import jax
 
         self._watch = WatchedCore()
-        # What is compiled runs a few times on little: to make it faster takes longer than it saves.
+        # It runs a few times on small inputs, so optimising it does not pay.
         plainly = {"xla_backend_optimization_level": 0}
         self._compiled = jax.jit(self._traced, static_argnums=(0, 1), compiler_options=plainly)
         self._compiled_init: Callable[[int], Any] | None = jax.jit(self._initial)
@@ -44,23 +44,23 @@ class JaxBinding(abc.ABC):
 
     @property
     def precision(self) -> float:
-        """The unit roundoff of what attention was given; at least that of float32."""
+        """Unit roundoff of attention's inputs; at least that of float32."""
         return self._watch.precision
 
     def run(self, state: Any, x: FloatArray, core: Core) -> Any:
-        """Return the module's outputs for x, with `core` in the place of attention."""
+        """Return the outputs for x, with `core` in place of attention."""
         return self._run(NOTHING if core is untouched else ATTENTION, state, x, core)
 
     def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore) -> Any:
-        """Return the module's outputs for x, with `core` in the place of every softmax."""
+        """Return the outputs for x, with `core` in place of every softmax."""
         return self._run(SOFTMAX, state, x, core)
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
-        """Return the module's arrays, by name."""
+        """Return the module's arrays by name."""
         return _named(self._split(state)[1])
 
     def initialised(self, seed: int) -> Mapping[str, FloatArray]:
-        """Return the arrays of a fresh module, by an initialiser that is compiled once where that draws the same."""
+        """Return a fresh module's arrays, from a compiled initialiser if it draws the same."""
         if not self._tried:
             self._tried = True
             self._compiled_init = self._compiled_init if self._draws_alike(seed) else None
@@ -70,13 +70,13 @@ class JaxBinding(abc.ABC):
             return _named(self._compiled_init(seed))
 
     def _draws_alike(self, seed: int) -> bool:
-        """Return whether the compiled initialiser draws what the module's own does."""
+        """Return whether the compiled initialiser draws the same arrays."""
         assert self._compiled_init is not None
         own = self.parameters(self.init(seed))
         try:
             with on_cpu():
                 fast = [_named(self._compiled_init(each)) for each in (seed, seed + 1)]
-        except Exception:  # what cannot be traced says so in many ways
+        except Exception:  # tracing fails in many ways
             return False
         same = fast[0].keys() == own.keys() and all(_close(fast[0][name], own[name]) for name in own)
         other = self.parameters(self.init(seed + 1))
@@ -86,7 +86,7 @@ class JaxBinding(abc.ABC):
         return self._split(self.init(seed))[1]
 
     def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
-        """Return a module with arrays in place of its own."""
+        """Return a copy of the module with the given arrays."""
         import jax
 
         def leaf(path: Any, own: Any) -> Any:
@@ -97,17 +97,7 @@ class JaxBinding(abc.ABC):
             return self._joined(structure, jax.tree_util.tree_map_with_path(leaf, held))
 
     def attended(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> tuple[FloatArray, ...]:
-        """Return outputs, and queries, keys and values of the first call of attention, all modules at once.
-
-        Parameters
-        ----------
-        state : object
-            A module.
-        arrays : mapping of ndarray, (N, ...)
-            What takes the place of its arrays, N times.
-        x : ndarray, (N, B, L, n)
-            Inputs of each.
-        """
+        """Return outputs, q, k and v of N modules; `arrays` (N, ...), `x` (N, B, L, n)."""
         with on_cpu():
             found = self._compiled_many(*self._split(state), dict(arrays), x)
         return tuple(np.asarray(each, float) for each in found)
@@ -131,15 +121,15 @@ class JaxBinding(abc.ABC):
 
     @abc.abstractmethod
     def _split(self, state: Any) -> tuple[Any, Any]:
-        """Return what a module is without its arrays, and these."""
+        """Return the module's structure and its arrays."""
 
     @abc.abstractmethod
     def _joined(self, structure: Any, arrays: Any) -> Any:
-        """Return the module of both."""
+        """Return the module with both."""
 
     @abc.abstractmethod
     def _forward(self, watched: str, structure: Any, arrays: Any, x: Any) -> Any:
-        """Return the outputs of a module, with functions of its framework watched."""
+        """Return the outputs, with `watched` functions intercepted."""
 
     def _run(self, watched: str, state: Any, x: FloatArray, core: Callable[..., Any]) -> Any:
         import jax
@@ -148,23 +138,17 @@ class JaxBinding(abc.ABC):
             return np.asarray(self._compiled(watched, *self._split(state), jax.numpy.asarray(x)))
 
     def _traced(self, watched: str, structure: Any, arrays: Any, x: Any) -> Any:
-        """Return the outputs; of several, such as (outputs, weights), the first."""
+        """Return the outputs, or their first element if a tuple."""
         import jax
 
-        # A part that was compiled before would not meet the core: all of them are traced anew.
+        # Parts compiled earlier would bypass the core.
         with jax.disable_jit():
             y = self._forward(watched, structure, arrays, x)
         return y[0] if isinstance(y, tuple) else y
 
 
 class WatchedCore:
-    """A core that is called in the place of functions of JAX.
-
-    Attributes
-    ----------
-    precision : float
-        The unit roundoff of what the functions were given; at least that of float32.
-    """
+    """Callback that replaces attention or softmax functions of JAX."""
 
     def __init__(self) -> None:
         self.precision = SINGLE
@@ -175,7 +159,7 @@ class WatchedCore:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[list[tuple[Any, ...]]]:
-        """Have functions do what they do, and keep what they are called with as the core would take it."""
+        """Leave the functions unchanged and record their arguments."""
         self._recorded = []
         try:
             yield self._recorded
@@ -184,7 +168,7 @@ class WatchedCore:
 
     @contextlib.contextmanager
     def calling(self, core: Callable[..., FloatArray | None]) -> Iterator[None]:
-        """Call `core` until the end, where its own error is raised."""
+        """Call `core` within this context; raise its error at the end."""
         self._core, self._failure = core, None
         yield
         if self._failure is not None:
@@ -193,13 +177,7 @@ class WatchedCore:
     def over(self, function: Callable[..., Any], axes: str) -> Callable[..., Any]:
         """Return `function` with the core in its place.
 
-        Parameters
-        ----------
-        function : callable
-            Attention, or a softmax.
-        axes : str
-            ``LHd`` for attention of arrays (..., L, H, d), ``HLd`` for one of arrays as the core takes them, ``LL`` for
-            a softmax.
+        Attention takes arrays (..., L, H, d) for `axes` ``LHd``, (..., H, L, d) for ``HLd``; ``LL`` is a softmax.
         """
         import jax
 
@@ -207,7 +185,7 @@ class WatchedCore:
 
         @functools.wraps(function)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            if self._within:  # flax calls attention of JAX, which is watched too
+            if self._within:  # flax calls JAX's attention, which is intercepted too
                 return function(*args, **kwargs)
             self._within = True
             try:
@@ -223,14 +201,14 @@ class WatchedCore:
             answer = functools.partial(self._answer, axes)
             if axes == "LL":
                 answer, given = functools.partial(self._answer, axes, axis=given[1]), given[:1]
-            # The core needs numbers. They come with all axes of `jax.vmap` in front.
+            # The core needs concrete numbers; they arrive with all `jax.vmap` axes in front.
             shape = jax.ShapeDtypeStruct(own.shape, own.dtype)
             return jax.pure_callback(answer, shape, own, *given[:3], vmap_method="broadcast_all")
 
         return watched
 
     def _answer(self, axes: str, own: Any, *given: Any, **options: Any) -> Any:
-        """Return what the core returns in the shape and type of `own`, which stands where it returns None."""
+        """Return the core's result in the shape and dtype of `own`, or `own`."""
         import jax
 
         self.precision = max(self.precision, *(float(jax.numpy.finfo(each.dtype).eps) / 2 for each in given))
@@ -241,13 +219,13 @@ class WatchedCore:
                 return own
             found = np.asarray(found)
             return (found.swapaxes(1, 2) if axes == "LHd" else found).reshape(shape).astype(dtype)
-        except Exception as failure:  # JAX would make another error of it
+        except Exception as failure:  # JAX would wrap the error in one of its own
             self._failure = self._failure or failure
             return own
 
     @contextlib.contextmanager
     def replacing(self, name: str, axes: str, *places: Any) -> Iterator[None]:
-        """Watch the function `name` of some modules while a forward is traced."""
+        """Replace a function of some modules during tracing."""
         kept = [(place, getattr(place, name)) for place in places]
         for place, function in kept:
             setattr(place, name, self.over(function, axes))
@@ -259,7 +237,7 @@ class WatchedCore:
 
 
 def _seen(array: Any, axes: str) -> FloatArray:
-    """Return an argument as the core takes it."""
+    """Return an argument in the core's layout."""
     wide: FloatArray = array.astype(np.float64)
     return wide if axes == "LL" else np.asarray(_heads_first(wide, axes))
 
@@ -271,7 +249,7 @@ def _heads_first(array: Any, axes: str) -> Any:
 
 
 def _named(held: Any) -> dict[str, FloatArray]:
-    """Return arrays by where they are in a tree."""
+    """Return the real arrays of a tree by path."""
     import jax
 
     leaves = jax.tree_util.tree_leaves_with_path(held)
@@ -279,7 +257,7 @@ def _named(held: Any) -> dict[str, FloatArray]:
 
 
 def _close(one: FloatArray, other: FloatArray) -> bool:
-    """Return whether arrays are the same but for rounding, which a compiler may do otherwise."""
+    """Return whether arrays agree up to rounding."""
     return one.shape == other.shape and bool(
         np.abs(one - other).max(initial=0.0) <= _SAME * np.abs(other).max(initial=0.0)
     )

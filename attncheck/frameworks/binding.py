@@ -1,4 +1,4 @@
-"""What the inspector asks of a framework, and how the framework of a module is found."""
+"""Interface between the inspector and a framework."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.imports import find
 
 FloatArray = NDArray[np.float64]
-#: Takes queries, keys and values (B, H, L, d) where softmax attention is about to run; keys and values may have fewer
-#: heads. Returns what attention is to return, (B, H, L, d), or None to let the framework go on.
+#: Called with queries, keys and values (B, H, L, d) in place of attention; keys and values may have fewer heads.
+#: Returns the result, (B, H, L, d), or None to let the framework continue.
 Core = Callable[[FloatArray, FloatArray, FloatArray], FloatArray | None]
-#: Takes what a softmax is about to run on and its axis, -1, -2, …; weights take its place, or None lets it go on.
+#: Called with scores and axis (-1, -2, …) in place of a softmax. Returns the weights, or None to let the framework
+#: continue.
 SoftmaxCore = Callable[[FloatArray, int], FloatArray | None]
-#: What a module was initialised with, by name.
+#: The initialised arrays of a module, by name.
 Arrays = Mapping[str, FloatArray]
 
 #: The unit roundoff of float32.
 SINGLE = float(np.finfo(np.float32).eps) / 2
 _MESSAGE = 200
-# What to do where a function of the user's fails.
+# Remedies shown when a user's function fails.
 _REMEDIES = {
     "make": "pass a function that returns a new module, e.g. lambda: MyAttention(64); it may take width, rngs or key",
     "call": "check the width and the module, or pass call=lambda module, x: ...",
@@ -39,42 +40,42 @@ _REMEDIES = {
     "step": "let a step change the model",
     "loss": "check the outputs, or pass loss=lambda outputs, *inputs: ...",
 }
-#: Frameworks by the first part of the module of a class, the binding to each, and what installs it.
+#: Binding of each framework, by the top-level package of a module's class (also the extra to install).
 _FRAMEWORKS = {
     "torch": "attncheck.frameworks.torch:Torch",
     "flax": "attncheck.frameworks.flax:bind",
     "keras": "attncheck.frameworks.keras:Keras",
     "equinox": "attncheck.frameworks.equinox:Equinox",
 }
-# A `make` that takes one of these is not called to find out what it makes.
+# Arguments of `make` that reveal the framework without a call.
 _ARGUMENTS = {"rngs": "flax", "key": "equinox"}
 
 
 def untouched(query: FloatArray, key: FloatArray, value: FloatArray) -> None:
-    """Let the framework go on; a binding may take this one as "watch nothing", and run the module as its user does."""
+    """Let the framework continue; a binding may then intercept nothing."""
 
 
 class NoAttentionCall(Exception):
-    """No call of what a binding watches happened in a forward."""
+    """A forward pass without any call that the binding intercepts."""
 
 
 @runtime_checkable
 class Binding(Protocol):
-    """All that the inspector needs of a framework.
+    """Interface that the inspector needs from a framework.
 
-    A binding may have more, by these names:
+    Optional members:
 
-    - ``paths: tuple[str, ...]``: names of code paths of one module, such as ``("eval", "train")``. `run` and `softmax`
-      then take ``path=``, one of them. The first is inspected in full, the others are compared with it.
-    - ``spare: frozenset[str]``: those of its paths that the module takes in another configuration only.
-    - ``precision: float``: the unit roundoff of the forward; that of float32 where there is none.
-    - ``softmax(state, x, core)``: like `run`, but ``core(scores, axis)`` is called in the place of every softmax, for
-      attention that is written by hand.
-    - ``parameters(state)``: the arrays that `init` made, by name.
+    - ``paths: tuple[str, ...]``: names of code paths, such as ``("eval", "train")``, passed to `run` and `softmax`
+      as ``path=``. The first is inspected in full; the others are compared with it.
+    - ``spare: frozenset[str]``: paths of other configurations of the module.
+    - ``precision: float``: unit roundoff of the forward pass; by default that of float32.
+    - ``softmax(state, x, core)``: like `run`, but ``core(scores, axis)`` replaces every softmax, for hand-written
+      attention.
+    - ``parameters(state)``: the initialised arrays by name.
     - ``random(state, x, path)``: whether a call draws random numbers.
-    - ``fill(state, arrays)``: the module with these arrays in place of its own, which it may change.
-    - ``attended(state, arrays, x)``: outputs, queries, keys and values of N modules at once, as of torch. It may raise
-      whatever it likes where it cannot: they are run one by one then.
+    - ``fill(state, arrays)``: the module with these arrays; it may modify `state`.
+    - ``attended(state, arrays, x)``: outputs, queries, keys and values of N modules in one batch. If it raises any
+      exception, the modules run one by one.
 
     Examples
     --------
@@ -101,19 +102,14 @@ class Binding(Protocol):
     """
 
     def init(self, seed: int) -> Any:
-        """Return a freshly initialised module; the same seed gives the same one."""
+        """Return a freshly initialised module, determined by the seed."""
 
     def run(self, state: Any, x: FloatArray, core: Core) -> Any:
-        """Return the output (B, L, n) on inputs (B, L, n), with `core` called in the place of softmax attention."""
+        """Return the output (B, L, n) for inputs (B, L, n), with `core` in place of attention."""
 
 
 class Instrument:
-    """A binding whose failures are sentences, and whose optional parts are always there.
-
-    Parameters
-    ----------
-    binding : Binding
-    """
+    """Wrapper of a binding: failures become `InputError`, and optional members have defaults."""
 
     def __init__(self, binding: Binding) -> None:
         self.binding = binding
@@ -123,7 +119,7 @@ class Instrument:
 
     @property
     def precision(self) -> float:
-        """The unit roundoff of the forward."""
+        """Unit roundoff of the forward pass."""
         return float(getattr(self.binding, "precision", SINGLE))
 
     def init(self, seed: int) -> Any:
@@ -135,55 +131,55 @@ class Instrument:
         return self._output("run", x, state, np.ascontiguousarray(x), core, **({"path": path} if path else {}))
 
     def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore, path: str = "") -> FloatArray:
-        """Return the output, (B, L, n), with the softmax watched only."""
+        """Return the output, (B, L, n), with only the softmax intercepted."""
         return self._output("softmax", x, state, np.ascontiguousarray(x), core, **({"path": path} if path else {}))
 
     def draws(self, state: Any, x: FloatArray, path: str = "") -> bool | None:
-        """Return whether a call draws random numbers, None where the binding does not say."""
+        """Return whether a call draws random numbers, or None if unknown."""
         found: Callable[..., bool] | None = getattr(self.binding, "random", None)
         return None if found is None else found(state, x, **({"path": path} if path else {}))
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
-        """Return what was initialised, by name; nothing where the binding does not say."""
+        """Return the initialised arrays by name, if the binding gives them."""
         found: Callable[[Any], Mapping[str, FloatArray]] | None = getattr(self.binding, "parameters", None)
         return {} if found is None else found(state)
 
     def initialised(self, seed: int) -> Mapping[str, FloatArray]:
-        """Return what is initialised in a fresh module, by name; a binding may have a faster way than to make it."""
+        """Return a fresh module's arrays by name."""
         found: Callable[[int], Mapping[str, FloatArray]] | None = getattr(self.binding, "initialised", None)
         return self.parameters(self.init(seed)) if found is None else found(seed)
 
     @property
     def fills(self) -> bool:
-        """Whether arrays can be put into modules."""
+        """Whether arrays of modules can be replaced."""
         return hasattr(self.binding, "fill") and hasattr(self.binding, "parameters")
 
     def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
-        """Return a module with arrays by name in place of its own; `state` may be changed."""
-        return in_words("make", getattr(self.binding, "fill"), state, arrays)  # noqa: B009  # a binding may have it
+        """Return a module with the given arrays; `state` may be modified."""
+        return in_words("make", getattr(self.binding, "fill"), state, arrays)  # noqa: B009  # an optional member
 
     @property
     def attended(self) -> Callable[..., tuple[FloatArray, ...]] | None:
-        """What runs many modules at once, None where the binding cannot."""
+        """Function that runs many modules in one batch, or None."""
         found: Callable[..., tuple[FloatArray, ...]] | None = getattr(self.binding, "attended", None)
         return found
 
     def _output(self, method: str, x: FloatArray, *arguments: Any, **options: Any) -> FloatArray:
         made = in_words("call", getattr(self.binding, method), *arguments, **options)
         if made is None:
-            refuse("call", made, "is what it returned", "return the outputs, (batch, positions, width)")
+            refuse("call", made, "is not an output array", "return the outputs, (batch, positions, width)")
         try:
             y = np.asarray(made, dtype=np.float64)
         except (TypeError, ValueError):
-            refuse("call", made, "returned what is no array", "pass call=lambda module, x: ..., which returns outputs")
+            refuse("call", made, "is not an array", "pass call=lambda module, x: ..., which returns outputs")
         if y.ndim != 3 or y.shape[:2] != x.shape[:2]:
             remedy = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
-            refuse("call", y.shape, f"is the shape of what came out for inputs of shape {x.shape}", remedy)
+            refuse("call", y.shape, f"is the shape of the outputs for inputs of shape {x.shape}", remedy)
         return y
 
 
 def in_words(field: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call what a person wrote; what it raises becomes an `InputError` in one line, of which it is the cause."""
+    """Call a user's function; its exceptions become a one-line `InputError`."""
     try:
         return function(*arguments, **options)
     except (KeyboardInterrupt, InputError, NoAttentionCall):
@@ -198,21 +194,21 @@ def in_words(field: str, function: Callable[..., Any], *arguments: Any, **option
 
 
 def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Binding:
-    """Return the binding to what `make` makes.
+    """Return the binding to the modules that `make` returns.
 
     Parameters
     ----------
     make : callable or Binding
-        A function without arguments that returns a module, or with an argument `width`, `rngs` (flax) or `key`
-        (equinox); or a binding, which is returned as it is.
+        Returns a module; its arguments may be `width`, and `rngs` (flax) or `key` (equinox). A binding is returned
+        unchanged.
     width : int
     call : callable, optional
-        ``call(module, x)`` returns the output, where a plain call of the module does not.
+        ``call(module, x)`` returns the output, if ``module(x)`` does not.
 
     Raises
     ------
     InputError
-        If no framework makes it, or that of it is not installed.
+        If the modules belong to no supported framework, or it is not installed.
 
     Examples
     --------
@@ -224,7 +220,12 @@ def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Bindi
     if isinstance(make, Binding) and not inspect.isclass(make):
         return make
     if home_of(make):
-        refuse("make", type(make).__name__, "is a module, whose weights are drawn", "pass lambda: ..., which makes one")
+        refuse(
+            "make",
+            type(make).__name__,
+            "is a module that is initialised already",
+            "pass lambda: ..., which returns a new one",
+        )
     if not callable(make):
         refuse("make", make, "is no function", "pass a function that returns a freshly initialised module")
     wanted = parameters_of(make)
@@ -244,7 +245,7 @@ def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Bindi
 
 @contextlib.contextmanager
 def generator_kept() -> Iterator[None]:
-    """Leave the global generator of torch as it was, where there is one."""
+    """Restore PyTorch's global generator on exit, if PyTorch is loaded."""
     torch = sys.modules.get("torch")
     if torch is None:
         yield
@@ -254,8 +255,8 @@ def generator_kept() -> Iterator[None]:
 
 
 def parameters_of(make: Callable[..., Any]) -> frozenset[str]:
-    """Return the names of the arguments that a function takes, none where they cannot be read."""
-    # The signature of a class of flax is that of its metaclass.
+    """Return the names of a function's arguments, if known."""
+    # The signature of a flax class is that of its metaclass.
     made_by = make.__init__ if inspect.isclass(make) else make
     try:
         return frozenset(inspect.signature(made_by).parameters)
@@ -264,14 +265,14 @@ def parameters_of(make: Callable[..., Any]) -> frozenset[str]:
 
 
 def home_of(made: Any) -> str:
-    """Return the framework that an object is a module of; empty if it is of none."""
-    # The nearest: layers of keras are modules of its backend too.
+    """Return the framework of a module, else an empty string."""
+    # The first match wins: keras layers are also modules of the backend.
     homes = (base.__module__.partition(".")[0] for base in type(made).__mro__)
     return next((name for name in homes if name in _FRAMEWORKS), "")
 
 
 def _framework_of(made: Any) -> str:
-    """Return the framework that an object is a module of."""
+    """Return the framework of a module; refuse other objects."""
     found = home_of(made)
     if not found:
         remedy = "return one, or pass an attncheck.frameworks.binding.Binding"

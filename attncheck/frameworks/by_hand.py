@@ -1,6 +1,6 @@
-"""Attention that is written by hand: its softmax is watched, and its matrices are looked for among the parameters.
+"""Hand-written attention, inspected at its softmax; matrices are looked up among the parameters.
 
-Where they are not found, products of matrices alone are claimed.
+If they are not found, only products of matrices are reported.
 """
 
 from __future__ import annotations
@@ -28,32 +28,21 @@ from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.softmax import POSITIONS, UNSEEN, Products, Watcher, forward_of, rank_of
 from attncheck.frameworks.views import SoftmaxView, biases_of
 
-#: The two products by their names.
+#: Symbols of the two products.
 PRODUCTS = {"query_key": "W_Q W_Kᵀ", "value_output": "W_V W_O"}
-_BY_HAND = "attention is written by hand: its softmax is watched"
-_UNSEPARATED = "products of matrices show, and no matrices: these are not found among the parameters"
-_SCALE = "std of W_Q W_Kᵀ is that of scores times 1/sqrt(head_dim): another scale of scores would show in it"
-# Entries of each matrix that every draw but the first is looked at for.
+_BY_HAND = "attention is hand-written: inspected at its softmax"
+_UNSEPARATED = "only products of matrices are known: the matrices are not among the parameters"
+_SCALE = "std of W_Q W_Kᵀ assumes scores times 1/sqrt(head_dim), and includes any other factor of the scores"
+# Entries of each matrix used from later draws.
 _ENTRIES = 2**16
-# A factor this close to one that has a name is that one.
+# A factor this close to a named one is taken for it.
 _NAMED = 1e-2
 _SINGLE = 2.0**-24
 
 
 @dataclasses.dataclass(frozen=True)
 class _FirstDraw:
-    """What the first draw shows of a layer.
-
-    Attributes
-    ----------
-    watcher : Watcher
-    products : Products
-    bilinear : bool
-        Whether scores are made of products.
-    forward : Forward
-    paths : mapping of Forward
-    notes : sequence of Note
-    """
+    """Results of the first draw; `bilinear`: whether scores are given by the products."""
 
     watcher: Watcher
     products: Products
@@ -64,7 +53,7 @@ class _FirstDraw:
 
     @property
     def head_dim(self) -> int:
-        """The neurons of a head: the rank of the products, where that is less than the rows that are seen."""
+        """Head dimension: the rank of the products, if below the number of probed rows."""
         rank = rank_of(
             self.products.scores if self.bilinear else self.products.values, self.watcher.instrument.precision
         )
@@ -73,7 +62,7 @@ class _FirstDraw:
 
 
 def watched(instrument: Instrument, state: Any, width: int, draws: int, seed: int) -> Inspection | None:
-    """Return what the softmax shows of a layer, None where there is no softmax over positions."""
+    """Return the inspection, or None without softmax over positions."""
     for path in instrument.paths or ("",):
         try:
             watcher = Watcher(instrument, state, width, path)
@@ -114,7 +103,7 @@ def _inspected(watcher: Watcher, state: Any, draws: int, seed: int) -> Inspectio
 
 
 def _apart(watcher: Watcher, state: Any) -> bool:
-    """Return whether a sequence has the same outputs alone and among others; or none of both twice."""
+    """Return whether batching changes no output; True if outputs are random."""
     x = watcher.inputs()
     among = np.concatenate([x, x[:, ::-1] / 2])
 
@@ -127,20 +116,20 @@ def _apart(watcher: Watcher, state: Any) -> bool:
 
 
 def _fields(matrices: Mapping[str, FloatArray]) -> dict[str, Any]:
-    """Return matrices by role; without those of queries and keys where they do not show."""
+    """Return matrices by role, without W_Q and W_K if these are unknown."""
     nothing = np.zeros_like(matrices["value"])
     return {"query": nothing, "key": nothing, **matrices}
 
 
 def _effective(products: Products, found: Factors, matrices: Mapping[str, FloatArray]) -> Effective:
-    """Return matrices with the biases that the products show beside them."""
+    """Return matrices with their biases."""
     biases = biases_of(products, found, matrices)
     shape = products.values.shape[1:]
     return Effective(**_fields(matrices), biases=biases, past=np.zeros(shape))
 
 
 def _separate(read: Sequence[Effective], found: Factors, seen: _FirstDraw) -> Inspection:
-    """Return what the matrices say, where they were found among the parameters."""
+    """Return the results for separate matrices."""
     watcher, notes, factor = seen.watcher, [*seen.notes], found.factor
     precision = watcher.instrument.precision
     paths = dict(seen.paths)
@@ -163,7 +152,7 @@ def _separate(read: Sequence[Effective], found: Factors, seen: _FirstDraw) -> In
 
 
 def _together(read: Sequence[Products], seen: _FirstDraw) -> Inspection:
-    """Return what products say, where their matrices were not found."""
+    """Return the results for products of matrices that were not found."""
     width, heads = seen.watcher.width, seen.watcher.heads
     factors = {"query_key": float(width), "value_output": math.sqrt(width * heads)}
     shown = [name for name in PRODUCTS if seen.bilinear or name != "query_key"]
@@ -198,7 +187,7 @@ def _result(
 
 
 def _over_paths(watcher: Watcher, state: Any, forward: Forward) -> tuple[dict[str, Forward], list[Note]]:
-    """Return what all code paths of a module compute, and where they differ."""
+    """Return forwards and notes of all code paths."""
     instrument = watcher.instrument
     x = watcher.inputs()
 
@@ -224,10 +213,10 @@ def _over_paths(watcher: Watcher, state: Any, forward: Forward) -> tuple[dict[st
 
 
 def _matrix(product: str, read: Sequence[Products], width: int, factor: float, rank: int) -> MatrixStatistics:
-    """Return the product of the standard deviations, σ_Qσ_K or σ_Vσ_O.
+    """Return the statistics of a product: its scale is σ_Qσ_K or σ_Vσ_O.
 
-    With A and B of m × d and d × n independent normal entries, the mean square of A B varies by
-    2 (m + n + d + 1)/(m n d) of itself, and by less for bounded entries.
+    For A (m × d) and B (d × n) with independent normal entries, the mean square of A B has relative variance 2
+    (m+n+d+1)/(mnd), and less for bounded entries.
     """
     parts, biases = (np.array([each[product][i] for each in read]) for i in (0, 1))
     squares = np.mean(parts**2, axis=(-1, -2))  # (draws, H)

@@ -1,4 +1,4 @@
-"""`compare`: where two attention layers differ at initialisation."""
+"""`compare`: differences between two attention layers at initialisation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attncheck.frameworks.inspection import inspect
 from attncheck.frameworks.laws import Z
 from attncheck.frameworks.result import Inspection
 
-# Fields of an inspection, and of its forward, by the words for them.
+# Compared attributes, with their names in messages.
 _SHAPE = {"num_heads": "heads", "kv_heads": "keys and values", "head_dim": "neurons of a head"}
 _FORWARD = {
     "map": "map",
@@ -26,13 +26,13 @@ _FORWARD = {
 
 @dataclasses.dataclass(frozen=True)
 class InspectionComparison:
-    """Two inspections, and where they differ.
+    """Two inspections and their differences.
 
     Attributes
     ----------
     one, other : Inspection
     differences : tuple of str
-        One sentence for each; differences of numbers are beyond chance, 1e-6 for all of them.
+        One sentence each; the probability of any false difference between numbers is 1e-6.
     """
 
     one: Inspection
@@ -40,13 +40,13 @@ class InspectionComparison:
     differences: tuple[str, ...]
 
     def require(self) -> None:
-        """Raise an `AssertionError` with the differences, if there are any."""
+        """Raise an `AssertionError` that lists any differences."""
         __tracebackhide__ = True
         if self.differences:
             raise AssertionError(str(self))
 
     def __str__(self) -> str:
-        return "\n".join(self.differences) or "no difference is seen"
+        return "\n".join(self.differences) or "no difference found"
 
 
 def compare(
@@ -58,7 +58,7 @@ def compare(
     draws: int = 8,
     seed: int = 0,
 ) -> InspectionComparison:
-    """Return where two layers differ at initialisation, as `inspect` sees them.
+    """Compare two layers at initialisation.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def compare(
     Raises
     ------
     InputError
-        As `inspect` does.
+        As for `inspect`.
     """
     found = [inspect(make, width, call, draws=draws, seed=seed) for make in (one, other)]
     return InspectionComparison(found[0], found[1], tuple(_differences(found[0], found[1])))
@@ -97,9 +97,9 @@ def _of_matrices(one: Inspection, other: Inspection, role: str, symbol: str) -> 
     m, w = one.weights.get(role), other.weights.get(role)
     if m is None or w is None:
         if m is not w:
-            yield f"{symbol}: read off in the {'first' if w is None else 'second'} alone"
+            yield f"{symbol}: known in the {'first' if w is None else 'second'} alone"
         return
-    # What the standard deviations differ by, in those of their estimates.
+    # Compare the difference with its standard error.
     error = math.hypot(*((each.high - each.low) / (2 * Z) for each in (m, w)))
     if abs(m.std - w.std) > Z * error:
         yield f"{symbol}: std {m.std:.3f} against {w.std:.3f}"

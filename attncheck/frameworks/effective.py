@@ -1,4 +1,4 @@
-"""Matrices of a module, read off its own forward: unit vectors go in, and attention's core is replaced."""
+"""Recovery of a module's matrices from its outputs on unit vectors, with attention replaced."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ import numpy as np
 from attncheck._lib.errors import InputError, refuse
 from attncheck.frameworks.binding import FloatArray, Instrument, NoAttentionCall
 
-#: Roles of what goes into attention; what comes out of it goes through "output".
+#: Roles of the inputs to attention; its output has the role "output".
 ROLES = ("query", "key", "value")
-#: Unit vectors are this long: what a bias rounds away of them is as much smaller.
+#: Length of unit vectors, large against biases to limit rounding.
 LENGTH = 2.0**10
-#: They are this long where a norm comes first: long enough for what it adds to a variance.
+#: Their length behind a norm: large against the norm's epsilon.
 SHORT = 2.0**7
-#: What normalises inputs: nothing, the root mean square, or that of what is left of them without their mean.
+#: Normalisation of the inputs before attention.
 NONE, RMS, LAYER = "none", "RMS norm", "layer norm"
-# Changes by no more unit roundoffs are none.
+# Changes within so many unit roundoffs count as zero.
 _ROUNDED = 16.0
-# Values that differ by less are the same but for rounding and for what a norm adds to a variance.
+# Relative tolerance for rounding and a norm's epsilon.
 _ALIKE = 0.02
-# Two numbers of batches and of positions that tell which axis is which, whatever the number of heads is.
+# Two (batch, positions) pairs that identify the axes.
 _SHAPES = ((2, 3), (3, 5))
 _REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
 
 
 def alike(one: FloatArray, other: FloatArray, precision: float) -> bool:
-    """Return whether matrices are the same but for the rounding of biases that were taken away again."""
+    """Return whether matrices agree up to rounding against biases."""
     if one.shape != other.shape:
         return False
     return bool(np.all(np.abs(one - other) <= _ROUNDED * precision * np.abs(one).max(initial=0.0)))
 
 
 def normed(x: FloatArray, norm: str) -> FloatArray:
-    """Return inputs as the matrices get them: normalised where the module does that first."""
+    """Return the inputs after the module's own normalisation, if any."""
     if norm == NONE:
         return x
     x = x - x.mean(axis=-1, keepdims=True) if norm == LAYER else x
@@ -44,23 +44,13 @@ def normed(x: FloatArray, norm: str) -> FloatArray:
 
 
 def unit_size(norm: str, width: int, length: float = LENGTH) -> float:
-    """Return how long unit vectors times `length` are when they come to the matrices.
-
-    A layer norm takes their mean away too, so that a matrix less the mean of its rows is what shows.
-    """
+    """Return the length of ``length`` × unit vectors after normalisation."""
     return float({NONE: length, RMS: width**0.5, LAYER: width / max(width - 1, 1) ** 0.5}[norm])
 
 
 def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
-    """Return what normalises inputs before a probe shows anything of them: then it does not grow with them.
-
-    Parameters
-    ----------
-    probe : callable
-        Takes inputs, (1, 1, n).
-    width : int
-    """
-    # Large enough for what norms add to a variance, and small enough for squares in float16.
+    """Return the normalisation before attention: its result does not grow with inputs (1, 1, n)."""
+    # Large against a norm's epsilon, and small enough for squares in float16.
     x = np.random.default_rng(0).integers(-64, 65, (1, 1, width)).astype(np.float64)
     once, twice, shifted = (probe(each) for each in (x, 2 * x, x + 32.0))
     small = _ALIKE * np.abs(once).max()
@@ -71,7 +61,7 @@ def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionCall:
-    """What came out of a forward, (B, L, m), and what attention got: q (B, H, L, d), k and v (B, G, L', d)."""
+    """Output, (B, L, m), and inputs to attention: q (B, H, L, d), k and v (B, G, L', d)."""
 
     y: FloatArray
     query: FloatArray
@@ -86,17 +76,10 @@ class AttentionCall:
 
 @dataclasses.dataclass(frozen=True)
 class HeadLayout:
-    """Where heads and positions lie in what attention gets.
+    """Axes of the inputs to attention.
 
-    Attributes
-    ----------
-    form : {"heads", "heads first", "flat", "flat, heads first", "positions"}
-        (B, H, L, d); (H, B, L, d); (B·H, L, d); (H·B, L, d); or (B, L, H, d), so that attention runs over heads.
-    heads : int
-    first_axis : bool
-        Whether the module takes the first axis of its inputs for the positions.
-    extra : int
-        Keys beyond the positions.
+    Forms: (B, H, L, d); (H, B, L, d); (B·H, L, d); (H·B, L, d); or (B, L, H, d), with attention over heads.
+    `first_axis`: positions come first. `extra`: keys beyond the positions.
     """
 
     form: str
@@ -105,7 +88,7 @@ class HeadLayout:
     extra: int = 0
 
     def standard(self, a: FloatArray, batch: int) -> FloatArray:
-        """Return what attention got as (B, H, L, d)."""
+        """Return an input to attention as (B, H, L, d)."""
         if self.form == "positions":
             return a.swapaxes(1, 2)
         if self.form == "flat":
@@ -115,7 +98,7 @@ class HeadLayout:
         return a if self.form == "heads" else a.swapaxes(0, 1)
 
     def own(self, a: FloatArray) -> FloatArray:
-        """Return (B, H, L, d) as attention is to return it."""
+        """Return (B, H, L, d) in the module's own layout."""
         if self.form == "positions":
             return a.swapaxes(1, 2)
         if "first" in self.form:
@@ -125,18 +108,16 @@ class HeadLayout:
 
 @dataclasses.dataclass(frozen=True)
 class Effective:
-    """The matrices that a forward shows.
+    """Matrices recovered from forward passes, or selected rows of them.
 
     Attributes
     ----------
-    query, key, value : ndarray, (r, H, d) with G heads for the last two
-        Rows of W_Q, W_K, W_V: all n of them, or those asked for.
+    query, key, value : ndarray, (r, H, d), with G heads for key and value
     output : ndarray, (H·d, m)
-        W_O, or the rows asked for.
     biases : mapping of ndarray
-        By role, "output" too.
+        By role, including "output".
     past : ndarray, (r, m)
-        What the output takes of unit vectors past attention.
+        Response of the output that bypasses attention.
     """
 
     query: FloatArray
@@ -152,22 +133,9 @@ class Effective:
 
 
 class ModuleReader:
-    """One module watched on one path: its layout is found once, its matrices are read from any draw.
+    """Reader of matrices from one code path; it determines the layout once for all draws.
 
-    Parameters
-    ----------
-    instrument : Instrument
-    state
-        A module of the first draw.
-    width : int
-    path : str
-
-    Raises
-    ------
-    attncheck.frameworks.binding.NotSeen
-        If attention is not called where the binding watches.
-    InputError
-        If the module fails, or attention gets what cannot be understood.
+    Raises `NoAttentionCall` without a call of attention, and `InputError` for an unknown layout.
     """
 
     def __init__(self, instrument: Instrument, state: Any, width: int, path: str) -> None:
@@ -177,16 +145,9 @@ class ModuleReader:
         self.norm = norm_of(lambda x: self.see(state, x, silent=True).value, width)
 
     def see(self, state: Any, x: FloatArray, returns: FloatArray | None = None, silent: bool = False) -> AttentionCall:
-        """Run on x, (B, L, n), and return what attention got at its first call.
+        """Run on x, (B, L, n); return the inputs of the first attention call.
 
-        Parameters
-        ----------
-        state
-        x : ndarray, (B, L, n)
-        returns : ndarray, (B, H, L, d), optional
-            What attention returns at its first call; its own result by default.
-        silent : bool
-            Whether it returns zeros.
+        That call returns `returns`, (B, H, L, d), or zeros if `silent`.
         """
         got: list[tuple[FloatArray, ...]] = []
 
@@ -207,10 +168,7 @@ class ModuleReader:
         return AttentionCall(y, q, k, v, len(got))
 
     def see_each(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> AttentionCall:
-        """Run N modules at once, each with arrays of its own, (N, ...), on x of its own, (N, L, n); as `see` else.
-
-        It raises whatever the binding does where it has no way to do so.
-        """
+        """Like `see`, for N modules with arrays (N, ...) and inputs (N, L, n); may raise any exception."""
         if self.instrument.attended is None:
             raise NotImplementedError
         alone = 2 if self.layout.first_axis else 1
@@ -220,7 +178,7 @@ class ModuleReader:
         return AttentionCall(y.squeeze(alone), q, k, v, 1)
 
     def biases(self, state: Any) -> dict[str, FloatArray]:
-        """Return what a module adds to images of its matrices, by role."""
+        """Return the biases by role."""
         return self._added(self._none(state))
 
     def _none(self, state: Any) -> AttentionCall:
@@ -230,7 +188,7 @@ class ModuleReader:
         return {r: none[r][0, :, 0] for r in ROLES} | {"output": none.y[0, 0]}
 
     def read(self, state: Any, rows: Any = slice(None), output_rows: Any = slice(None)) -> Effective:
-        """Return the matrices of a module; `rows` of the inputs and of what the heads return, all by default."""
+        """Return the matrices, or the selected `rows` and `output_rows`."""
         none = self._none(state)
         length = LENGTH if self.norm == NONE else SHORT
         units = self.see(state, length * np.eye(self.width)[rows][:, None, :], silent=True)
@@ -243,21 +201,21 @@ class ModuleReader:
         output = self._change(after.y[:, 0], none.y[0]) / LENGTH
         for name, matrix in (read | {"output": output}).items():
             if not np.all(np.isfinite(matrix)):
-                what = "is what unit vectors show of some weights"
+                what = "is an entry of this matrix"
                 refuse(name, float(matrix[~np.isfinite(matrix)][0]), what, "mend the initialiser")
         return Effective(
             **read, output=output, biases=self._added(none), past=self._change(units.y[:, 0], none.y[0]) / length
         )
 
     def _change(self, made: FloatArray, before: FloatArray) -> FloatArray:
-        """Return what unit vectors change, 0 where that is rounding."""
+        """Return the response to unit vectors, or 0 if it is rounding."""
         change = made - before
         size = float(np.abs(before).max(initial=0.0))
         rounded = np.all(np.abs(change) <= _ROUNDED * self.instrument.precision * size)
         return np.zeros_like(change) if rounded else change
 
     def _layout(self, state: Any) -> HeadLayout:
-        """Return which axis is which, by two runs with different numbers of batches and positions."""
+        """Return the layout, from runs with different batch sizes and lengths."""
         shapes = [self._shapes(state, *given) for given in _SHAPES]
         queries, keys = ([s[i] for s in shapes] for i in (0, 1))
         batch, length = np.transpose(_SHAPES)
@@ -267,7 +225,7 @@ class ModuleReader:
             return bool(np.array_equal(axes[axis], with_))
 
         if moves(-2, length) and len({k[-2] for k in keys}) == 1:
-            refuse("keys", keys[0], "are the same whatever the inputs are: cross-attention", "inspect self-attention")
+            refuse("keys", keys[0], "do not depend on the inputs: cross-attention", "inspect self-attention")
         extra = [k[-2] - q[-2] for q, k in zip(queries, keys, strict=True)]
         more = extra[0] if extra[0] == extra[1] and extra[0] > 0 else 0
         if len(queries[0]) == 4:
@@ -285,10 +243,10 @@ class ModuleReader:
                     first = heads > 1 and self._heads_first(state, bool(swapped))
                     return HeadLayout("flat, heads first" if first else "flat", heads, bool(swapped), more)
         shown = f"{queries[0]} for inputs of shape {(*_SHAPES[0], self.width)}"
-        refuse("queries", shown, "is the shape of what attention gets, which shows no positions", _REMEDY)
+        refuse("queries", shown, "is the shape of attention's inputs, which has no axis of positions", _REMEDY)
 
     def _heads_first(self, state: Any, swapped: bool) -> bool:
-        """Return whether the second of (·, L, d) is of the second batch, not of the second head."""
+        """Return whether the second entry of (·, L, d) is another sequence, not another head."""
         rows: list[FloatArray] = []
 
         def core(q: FloatArray, k: FloatArray, v: FloatArray) -> None:
@@ -299,7 +257,7 @@ class ModuleReader:
             x[1] = second
             before = len(rows)
             self.instrument.run(state, x.swapaxes(0, 1) if swapped else x, core, self.path)
-            del rows[before + 1 :]  # of later calls of attention
+            del rows[before + 1 :]  # from later attention calls
         without, with_ = rows
         return not np.array_equal(without, with_)
 

@@ -1,4 +1,4 @@
-"""Layers of equinox: attention is watched at the function that `equinox.nn.MultiheadAttention` calls for every head."""
+"""Binding to equinox: intercepts the function that `MultiheadAttention` calls per head."""
 
 from __future__ import annotations
 
@@ -13,15 +13,9 @@ _NAME = "dot_product_attention"
 
 
 class Equinox(JaxBinding):
-    """A layer of equinox.
+    """Binding to an equinox layer that ``make(key)`` or ``make()`` returns.
 
-    Parameters
-    ----------
-    make : callable
-        ``make(key)`` returns a module, drawn from a key of JAX.
-    width : int
-    call : callable, optional
-        ``call(module, x)`` runs it on inputs (B, L, width); by default the module runs on every one of them.
+    By default the module runs on each sequence (L, width); `call` takes inputs (B, L, width).
     """
 
     def __init__(self, make: Callable[..., Any], width: int, call: Callable[[Any, Any], Any] | None = None) -> None:
@@ -62,7 +56,7 @@ class Equinox(JaxBinding):
 
 
 def _self_attention(module: Any, x: Any) -> Any:
-    """Run a module on every sequence (L, width), as modules of equinox expect."""
+    """Run a module on every sequence (L, width), as equinox expects."""
     import equinox
     import jax
 

@@ -1,4 +1,4 @@
-"""What is expected of an inspection, and what it says where it is not so."""
+"""Expectations on an inspection, and the sentences for those not met."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMES = (
     "blamed",
 )
 _NEAR = 1e-3
-#: What the entries of matrices are called elsewhere, and here.
+#: Other names for entry laws.
 _SYNONYMS = {"gaussian": "normal"}
 _CHOICES = {
     "law": (*(law.name for law in LAWS), ORTHOGONAL, CONSTANT, *_SYNONYMS),
@@ -43,13 +43,13 @@ def unmet(
     shape: Mapping[str, int],
     blamed: Sequence[str],
 ) -> list[str]:
-    """Return one sentence for each expectation that is not met."""
+    """Return one sentence per unmet expectation."""
     said: list[str] = []
     for name, value in expected.items():
         if name not in _NAMES:
             close = difflib.get_close_matches(name, _NAMES, n=1)
             remedy = f"did you mean {close[0]!r}?" if close else "use one of " + ", ".join(_NAMES)
-            refuse(name, value, "is nothing to require", remedy)
+            refuse(name, value, "is not a known expectation", remedy)
         value = _checked(name, value)
         if name == "blamed":
             said += blamed if not value else []
@@ -61,13 +61,13 @@ def unmet(
             said.append(_of_forward(forward, name, value))
         else:
             role, _, what = name.rpartition("_")
-            unread = f"{name} cannot be held to {value}: the matrix was not read off"
+            unread = f"{name} cannot be compared with {value}: the matrix is unknown"
             said.append(_of_matrix(weights[role], role, what, value) if role in weights else unread)
     return [sentence for sentence in said if sentence]
 
 
 def _checked(name: str, value: Any) -> Any:
-    """Return what is expected, in the words of an inspection; refuse names that no inspection gives."""
+    """Return the expected value in an inspection's terms."""
     what = name.rpartition("_")[2] if name.endswith("_law") else name
     if what == "rotary_base":
         return None if value is None else check_number(name, value, "pass the base, e.g. 10000, or None")
@@ -89,10 +89,10 @@ def _of_biases(weights: Mapping[str, MatrixStatistics], wanted: bool) -> str:
 
 def _of_forward(forward: Forward, name: str, value: Any) -> str:
     if not forward.known:
-        return f"{name} cannot be held to {value!r}: the outputs are {forward}"
+        return f"{name} cannot be compared with {value!r}: the outputs are {forward}"
     is_ = getattr(forward, name)
     if name == "scale" and is_ == UNTOLD:
-        return f"scale cannot be held to {value!r}: only W_Q W_Kᵀ times it shows"
+        return f"scale cannot be compared with {value!r}: only its product with W_Q W_Kᵀ is known"
     if name == "scale" and not isinstance(value, str):
         near = abs(forward.factor - check_number(name, value, "pass a name or a number")) <= _NEAR * abs(value)
         return "" if near else f"scores are multiplied by {forward.factor:.4g}, not {value:g}"

@@ -1,7 +1,6 @@
-"""Products of matrices, found again among a module's own parameters: so attention by hand shows matrices and scale.
+"""Search for the factors of matrix products among a module's parameters.
 
-Of W_Q W_Kᵀ the columns span those of W_Q and the rows those of W_K. A block of a parameter that spans the same is one
-of the two, and what the product is of theirs is what scores are multiplied by.
+A parameter block with the column span of W_Q W_Kᵀ is W_Q, one with its row span W_K, up to the score scale.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ import numpy as np
 
 from attncheck.frameworks.binding import FloatArray
 
-# Blocks and products are the same up to this, or to so many unit roundoffs.
+# Tolerance for equal blocks and products: relative, and in unit roundoffs.
 _ALIKE, _ROUNDED = 1e-3, 16.0
-# More blocks than these are not tried in pairs where spans do not tell them apart.
+# Limit on the blocks tried in pairs.
 _PAIRS = 64
-# Fewer entries are alike by chance.
+# Fewer entries can agree by chance.
 _FEWEST = 16
 
 
-# Ways in which heads are packed: consecutive rows; every so-manieth row, of all or of each third; and consecutive rows
-# of which every third is of queries, keys or values.
+# Packing of heads in rows: consecutive; strided over all rows or each third; or with queries, keys and values
+# alternating.
 _WAYS = ("consecutive", "strided", "strided thirds", "thirds")
 
 
 @dataclasses.dataclass(frozen=True)
 class HeadBlock:
-    """Where a head's block lies: in which parameter, transposed or not, cut in which way, and the how-manieth it is."""
+    """Location of a head's block."""
 
     name: str
     turned: bool
@@ -43,25 +42,25 @@ class HeadBlock:
         return block
 
 
-#: Blocks that are cut out of one parameter in one way, with the place of the first, (number, d, n).
+#: Blocks of one parameter, (number, d, n), with the location of the first.
 Blocks = tuple[HeadBlock, FloatArray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Factors:
-    """The blocks of each head, and what their products are multiplied by.
+    """Blocks of each head, and the factors of their products.
 
     Attributes
     ----------
     places : mapping of tuple of HeadBlock
-        By "query", "key", "value" and "output", one for each head; without the first two where they do not show.
+        By role, one per head; without "query" and "key" if unknown.
     factor : float
-        What scores are multiplied by, NaN where it is not known.
+        Factor of the scores; NaN if unknown.
     gain : float
-        What outputs are multiplied by.
+        Factor of the outputs.
     head_dim : int
     inputs : float
-        What inputs are multiplied by, so that queries, keys and values are.
+        Factor of the inputs.
     """
 
     places: Mapping[str, tuple[HeadBlock, ...]]
@@ -71,7 +70,7 @@ class Factors:
     inputs: float = 1.0
 
     def of_inputs(self, factor: float, tolerance: float) -> Factors:
-        """Return the same as of inputs that are multiplied by a number, where scores are then times `factor`."""
+        """Return these factors with the gain attributed to the inputs, if the scores allow."""
         times = self.gain
         if abs(times - 1) <= tolerance or abs(self.factor / times**2 / factor - 1) > tolerance:
             return self
@@ -86,7 +85,7 @@ class Factors:
 
 
 def _flat(parameters: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return the matrices among parameters; one with an axis of heads in every way that is in use."""
+    """Return all parameters as matrices, in every common layout of heads."""
     found = {name: array for name, array in parameters.items() if array.ndim == 2}
     for name, array in parameters.items():
         if array.ndim == 3:
@@ -97,7 +96,7 @@ def _flat(parameters: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
 
 
 def _cut(parameter: FloatArray, turned: bool, way: str, d: int) -> FloatArray:
-    """Return the blocks of d rows of a matrix, (number, d, n); none where it cannot be cut in that way."""
+    """Return the blocks of d rows, (number, d, n), if any."""
     matrix = parameter.T if turned else parameter
     rows, n = matrix.shape
     if rows % d or (way != "consecutive" and (d == 1 or rows == d)) or ("thirds" in way and rows % (3 * d)):
@@ -129,19 +128,19 @@ def factors_of(
     precision: float,
     centred: bool,
 ) -> Factors | None:
-    """Return the matrices whose products are those given, None where the parameters are not these.
+    """Return the parameter blocks with these products, or None.
 
     Parameters
     ----------
     scores : ndarray, (H, m, m), or None
-        W_Q W_Kᵀ of each head, its first m rows and columns, where they are known.
+        Leading part of W_Q W_Kᵀ per head.
     values : ndarray, (H, m, k)
-        W_V W_O of each head, its first m rows.
+        First m rows of W_V W_O per head.
     parameters : mapping of ndarray
     head_dim, width : int
     precision : float
     centred : bool
-        Whether the products are without the means of rows that a layer norm takes away.
+        Whether a layer norm removed the row means.
 
     Examples
     --------
@@ -178,7 +177,7 @@ def factors_of(
 def _pairs(
     products: FloatArray, left: Sequence[Blocks], right: Sequence[Blocks], tolerance: float
 ) -> list[tuple[HeadBlock, HeadBlock, float]] | None:
-    """Return the two blocks of each head, None where one is missing or factors differ."""
+    """Return two blocks per head, or None."""
     pairs = [pair for each in products if (pair := _pair(each, left, right, tolerance)) is not None]
     factors = np.array([factor for _, _, factor in pairs])
     if len(pairs) < len(products) or np.ptp(factors) > tolerance * abs(factors[0]):
@@ -191,15 +190,7 @@ def _less_mean(blocks: FloatArray, centred: bool) -> FloatArray:
 
 
 def gain_of(matrix: FloatArray, parameters: Mapping[str, FloatArray], precision: float, centred: bool) -> float | None:
-    """Return what a matrix is of a block of a parameter, None where it is of none.
-
-    Parameters
-    ----------
-    matrix : ndarray, (n, d)
-    parameters : mapping of ndarray
-    precision : float
-    centred : bool
-        Whether the means of rows were taken away.
+    """Return the factor of a matrix, (n, d), relative to a parameter block, or None.
 
     Examples
     --------
@@ -213,7 +204,7 @@ def gain_of(matrix: FloatArray, parameters: Mapping[str, FloatArray], precision:
     for _, blocks in _blocks(parameters, matrix.shape[1], matrix.shape[0]):
         some = _less_mean(blocks, centred)
         products, squares = np.tensordot(some, matrix.T, 2), np.sum(some**2, axis=(1, 2))
-        # One less the squared cosine of the angle between the two.
+        # Squared sine of the angle between the two.
         apart = 1 - products**2 / np.maximum(squares * size, 1e-300)
         best = int(np.argmin(apart))
         if apart[best] <= max(_ALIKE, _ROUNDED * precision) ** 2:
@@ -227,13 +218,13 @@ def _pair(
     right: Sequence[Blocks],
     tolerance: float,
 ) -> tuple[HeadBlock, HeadBlock, float] | None:
-    """Return the two blocks whose product one is, (m, k), and the factor between."""
+    """Return the two blocks whose product is a multiple of the given one, (m, k), with the factor."""
     u, s, w = np.linalg.svd(product, full_matrices=False)
     if s[0] == 0.0:
         return None
     if not (left and right):
         return None
-    # With as many neurons as rows, the bases span all.
+    # With as many neurons as rows, every basis spans the whole space.
     d = left[0][1].shape[1]
     lefts, rights = _spanning(left, u[:, :d].T, tolerance), _spanning(right, w[:d], tolerance)
     for (one, a), (other, b) in itertools.product(lefts[:_PAIRS], rights[:_PAIRS]):
@@ -245,7 +236,7 @@ def _pair(
 
 
 def _spanning(blocks: Sequence[Blocks], basis: FloatArray, tolerance: float) -> list[tuple[HeadBlock, FloatArray]]:
-    """Return the single blocks whose rows an orthonormal basis spans, (rank, m)."""
+    """Return the blocks with the row span of an orthonormal basis, (rank, m)."""
     found = []
     for place, some in blocks:
         size = np.sum(some**2, axis=(1, 2))

@@ -1,4 +1,4 @@
-"""Layers of flax, linen and nnx: attention is watched at `attention_fn`, and at the functions of flax and of JAX."""
+"""Binding to flax (linen and nnx): intercepts `attention_fn` and attention functions of flax and JAX."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Call = Callable[[Any, Any], Any]
 
 
 def bind(make: Callable[..., Any], width: int, call: Call | None = None) -> Linen | NNX:
-    """Return the binding to the modules that `make` makes, of linen or of nnx."""
+    """Return the binding to linen or nnx modules."""
     import flax.linen as nn
 
     linen = "rngs" not in parameters_of(make) and isinstance(make(), nn.Module)
@@ -22,7 +22,7 @@ def bind(make: Callable[..., Any], width: int, call: Call | None = None) -> Line
 
 class _Flax(JaxBinding):
     def _replacing(self, watched: str, *places: Any) -> contextlib.AbstractContextManager[None]:
-        """Watch functions of flax at their `places`, and of JAX, which modules that are written by hand call."""
+        """Replace functions of flax at `places`, and of JAX."""
         import jax
 
         if watched == NOTHING:
@@ -33,17 +33,7 @@ class _Flax(JaxBinding):
 
 
 class Linen(_Flax):
-    """A layer of flax.linen.
-
-    Parameters
-    ----------
-    make : callable
-        ``make()`` returns a module.
-    width : int
-        Number of input neurons.
-    call : callable, optional
-        ``call(module, x)`` runs it; ``module(x)`` if None.
-    """
+    """Binding to a flax.linen layer that ``make()`` returns."""
 
     def __init__(self, make: Callable[[], Any], width: int, call: Call | None = None) -> None:
         super().__init__()
@@ -52,7 +42,7 @@ class Linen(_Flax):
         self._call = call or _self_attention
 
     def init(self, seed: int) -> Any:
-        """Return new variables."""
+        """Return freshly initialised variables."""
         import flax.linen as nn
         import jax
 
@@ -72,7 +62,7 @@ class Linen(_Flax):
             own = vars(context.module).get("attention_fn")
             if own is None or watched != ATTENTION:
                 return method(*args, **kwargs)
-            # A module that runs is frozen, and a clone of it would look for parameters of its own.
+            # A running module is frozen, and a clone of it would look for its own parameters.
             object.__setattr__(context.module, "attention_fn", self._watch.over(own, "LHd"))
             try:
                 return method(*args, **kwargs)
@@ -84,16 +74,7 @@ class Linen(_Flax):
 
 
 class NNX(_Flax):
-    """A layer of flax.nnx.
-
-    Parameters
-    ----------
-    make : callable
-        ``make(rngs)`` returns a module, drawn from `nnx.Rngs`.
-    width : int
-    call : callable, optional
-        ``call(module, x)`` runs it; ``module(x)`` if None.
-    """
+    """Binding to a flax.nnx layer that ``make(rngs)`` returns."""
 
     def __init__(self, make: Callable[..., Any], width: int, call: Call | None = None) -> None:
         super().__init__()
@@ -102,7 +83,7 @@ class NNX(_Flax):
         self._call = call or _self_attention
 
     def init(self, seed: int) -> Any:
-        """Return a new module."""
+        """Return a freshly initialised module."""
         import jax
         from flax import nnx
 

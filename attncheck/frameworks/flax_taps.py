@@ -1,4 +1,4 @@
-"""flax, linen and nnx: what every module makes, and the scores and weights of attention, tapped in its own forward."""
+"""Taps of flax modules (linen and nnx): outputs, attention scores and weights."""
 
 from __future__ import annotations
 
@@ -21,27 +21,16 @@ from attncheck.frameworks.binding import FloatArray, in_words, parameters_of
 from attncheck.frameworks.tap_collector import TapCollector
 from attncheck.scaling.taps import Tap
 
-# Sequences of a batch and positions of each, where inputs are drawn.
+# Default batch size and number of positions.
 _BATCH, _POSITIONS = 4, 16
 _OWN_ATTENTION, _OWN_SOFTMAX = jax.nn.dot_product_attention, jax.nn.softmax
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FlaxModels:
-    """Modules of flax of any width.
+    """flax modules: linen from ``build(width)``, nnx from ``build(width, rngs)``.
 
-    Parameters
-    ----------
-    build : callable
-        ``build(width)`` returns a module of linen; ``build(width, rngs)`` one of nnx.
-    inputs : callable, optional
-        ``inputs(width, rng)`` returns an array, or a tuple of them; standard normal vectors of the width by default.
-    call : callable, optional
-        ``call(module, *inputs)`` returns the outputs.
-    optimizer : callable, optional
-        ``optimizer(parameters)`` returns a transformation of optax. It may depend on the shapes of parameters.
-    loss : callable, optional
-        ``loss(outputs, *inputs)``; by default the mean square distance from standard normal numbers.
+    Inputs are standard normal vectors by default.
     """
 
     build: Callable[..., Any]
@@ -52,7 +41,7 @@ class FlaxModels:
     _steps: dict[int, Callable[..., Any]] = dataclasses.field(default_factory=dict, repr=False)
 
     def make(self, width: int, seed: int) -> FlaxModel:
-        """Return a module of this width with its inputs."""
+        """Return a module of this width with inputs."""
         rng = stream(seed, "inputs", width)
         drawn = in_words("inputs", self.inputs or _vectors, width, rng)
         given = tuple(_given(each) for each in (drawn if isinstance(drawn, tuple) else (drawn,)))
@@ -67,7 +56,7 @@ class FlaxModels:
 
 @dataclasses.dataclass(eq=False)
 class FlaxModel:
-    """One module with its inputs."""
+    """A module with its inputs."""
 
     models: FlaxModels
     width: int
@@ -78,7 +67,7 @@ class FlaxModel:
     _targets: Any = None
 
     def taps(self) -> Mapping[str, Tap]:
-        """Run the module operation by operation; return what was made, by the names of modules."""
+        """Run the module eagerly; return the taps by name."""
         seen = TapCollector(float(np.finfo(np.float32).eps), self.given[0].shape[:2][-1])
         with on_cpu(), jax.disable_jit(), _attention_seen(seen):
             made = in_words("call", self.form.watched, seen, *self.given)
@@ -88,11 +77,11 @@ class FlaxModel:
         return seen.taps
 
     def weights(self) -> list[FloatArray]:
-        """Return the arrays of the module."""
+        """Return the module's arrays."""
         return [_numbers(each) for each in jax.tree_util.tree_leaves(self.form.parameters)]
 
     def step(self) -> None:
-        """Take a step of the optimiser, compiled once for each width."""
+        """Take an optimiser step, compiled once per width."""
         assert self.models.optimizer is not None
         with on_cpu():
             if self._state is None:
@@ -110,7 +99,7 @@ class FlaxModel:
     def _stepped(
         self, transformation: Any, parameters: Any, others: Any, state: Any, targets: Any, *given: Any
     ) -> tuple[Any, Any]:
-        """Return parameters and state after a step; all that models of one width differ in is an argument."""
+        """Return parameters and state after a step; model differences are arguments."""
 
         def loss(each: Any) -> Any:
             outputs = _first(self.form.outputs(each, others, *given))
@@ -122,7 +111,7 @@ class FlaxModel:
 
 
 class _Linen:
-    """A module of linen with its variables."""
+    """A linen module with its variables."""
 
     def __init__(self, call: Callable[..., Any], module: Any, seed: int, given: tuple[Any, ...]) -> None:
         self._call, self._module = call, module
@@ -131,11 +120,11 @@ class _Linen:
         self.others = {name: each for name, each in variables.items() if name != "params"}
 
     def outputs(self, parameters: Any, others: Any, *given: Any) -> Any:
-        """Return the outputs with these parameters and other variables."""
+        """Return the outputs."""
         return nn.apply(self._call, self._module)({"params": parameters, **others}, *given)
 
     def watched(self, seen: TapCollector, *given: Any) -> Any:
-        """Return the outputs, with all modules seen."""
+        """Return the outputs and collect taps."""
 
         def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
             if context.method_name != "__call__":
@@ -150,7 +139,7 @@ class _Linen:
 
 
 class _NNX:
-    """A module of nnx, whose parameters are replaced."""
+    """An nnx module whose parameters are replaced."""
 
     def __init__(self, call: Callable[..., Any], module: Any) -> None:
         module.eval()
@@ -158,11 +147,11 @@ class _NNX:
         self._structure, self.parameters, self.others = nnx.split(module, nnx.Param, ...)
 
     def outputs(self, parameters: Any, others: Any, *given: Any) -> Any:
-        """Return the outputs with these parameters and other variables."""
+        """Return the outputs."""
         return self._call(nnx.merge(self._structure, parameters, others), *given)
 
     def watched(self, seen: TapCollector, *given: Any) -> Any:
-        """Return the outputs, with all modules seen."""
+        """Return the outputs and collect taps."""
         module = nnx.merge(self._structure, self.parameters, self.others)
         found = [(path, node) for path, node in nnx.iter_graph(module) if isinstance(node, nnx.Module)]
         names = {id(node): ".".join(map(str, path)) for path, node in found}
@@ -177,7 +166,7 @@ _Form = _Linen | _NNX
 
 
 def _telling(own: Callable[..., Any], names: Mapping[int, str], seen: TapCollector) -> Callable[..., Any]:
-    """Return the call of a class of modules, which tells what it makes."""
+    """Return a module class's call that also collects its outputs."""
 
     @functools.wraps(own)
     def called(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -213,7 +202,7 @@ def _replaced(place: Any, name: str, function: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _attention_seen(seen: TapCollector) -> Iterator[None]:
-    """Tap softmax of JAX and of flax, and have attention of JAX, which has one of its own, call it."""
+    """Tap the softmax of JAX and flax, and use it in JAX's attention."""
 
     def softmax(x: Any, axis: Any = -1, *args: Any, **kwargs: Any) -> Any:
         if isinstance(axis, int):
@@ -229,7 +218,7 @@ def _attention_seen(seen: TapCollector) -> Iterator[None]:
 
 
 def _attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, **options: Any) -> Any:
-    """Return what attention of JAX does, (batch, positions, heads, head_dim), with a softmax that is seen."""
+    """Return JAX's attention, (batch, positions, heads, head_dim), with a tapped softmax."""
     known = {"scale", "is_causal", "implementation"}
     if query.ndim != 4 or any(each is not None for name, each in options.items() if name not in known):
         return _OWN_ATTENTION(query, key, value, bias, mask, **options)
@@ -263,7 +252,7 @@ def _given(drawn: Any) -> Any:
 
 
 def _first(made: Any) -> Any:
-    """Return the first array of real numbers in what a module takes or makes, None where there is none."""
+    """Return the first real array, or None."""
     arrays = (each for each in jax.tree_util.tree_leaves(made) if isinstance(each, jax.Array))
     return next((each for each in arrays if jax.numpy.issubdtype(each.dtype, jax.numpy.floating)), None)
 

@@ -1,4 +1,4 @@
-"""What a forward computes from queries, keys and values: mask, scale and map, held to the formula exactly."""
+"""Exact formula of attention: mask, scale and map."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from attncheck.frameworks.notes import Note
 
 Booleans = NDArray[np.bool_]
 
-#: Axes that a map is normalised over, of weights (B, H, L, L).
+#: Axis that a map normalises, of weights (B, H, L, L).
 AXES = {"softmax": -1, "softmax over the query axis": -2, "softmax over the heads": -3}
 LINEAR, RELU, SIGMOID, OTHER = "linear", "relu", "sigmoid", "other"
 #: Attention among the heads of each position.
 AMONG_HEADS = "softmax among the heads of a position"
 REPEATED, TILED = "repeated", "tiled"
-# Directions that are told apart so much worse than the best are not told apart.
+# Largest condition number at which weights can be solved for.
 _CONDITION = 1e3
-# A bias that is two numbers is so up to this part of their difference; and one of these names is one of a mask by it.
+# Relative tolerance for a bias that takes two values.
 _TWO_NUMBERS = 1e-2
-# Of fewer positions any bias by distance is two numbers.
+# With fewer positions, any bias by distance takes two values.
 _FEWEST = 3
 _BY_ANY_NUMBER = ("causal", "anticausal")
 
 
 @dataclasses.dataclass(frozen=True)
 class Formula:
-    """How weights follow from queries and keys.
+    """Formula of the attention weights.
 
     Attributes
     ----------
     map : str
         One of `AXES`, `LINEAR`, `RELU`, `SIGMOID`, or `OTHER`.
     mask : str
-        "none", "causal", "anticausal", "strictly causal", "strictly anticausal", "window of w" or "other".
+        As in `attncheck.frameworks.probe.Forward`.
     factor : float
-        What products of queries and keys are multiplied by.
+        Factor of the products of queries and keys.
     offset : float
-        What is added to scores before a sigmoid.
+        Added to scores before a sigmoid.
     bias : ndarray, (H, L, L'), or None
-        What is added to scores by position.
+        Bias of the scores by position.
     groups : {"repeated", "tiled"}
-        Which key head a query head h uses of G: h // (H/G), or h % G.
+        Key head of query head h, of G: h // (H/G), or h % G.
     shown : ndarray, (L, L'), or None
-        Which key each query sees, where the mask has no name.
+        Visible keys per query, for a mask without a name.
     """
 
     map: str = "softmax"
@@ -61,7 +61,7 @@ class Formula:
     shown: Booleans | None = None
 
     def weights(self, scores: FloatArray, visible: Booleans) -> FloatArray:
-        """Return A, (B, H, L, L'), from q·k and what is visible, (L, L')."""
+        """Return weights (B, H, L, L') from q·k and visible pairs."""
         p = scores * self.factor + (self.offset if self.bias is None else self.bias)
         if self.map in AXES:
             p = np.where(visible, p, -np.inf)
@@ -73,7 +73,7 @@ class Formula:
         return np.asarray((np.maximum(p, 0) if self.map == RELU else p) * visible)
 
     def heads(self, query: FloatArray, key: FloatArray, value: FloatArray) -> FloatArray:
-        """Return what attention gives, (B, H, L, d)."""
+        """Return the result of attention, (B, H, L, d)."""
         if self.map == AMONG_HEADS:
             turned = (a.swapaxes(1, 2) for a in (query, key, value))
             return dataclasses.replace(self, map="softmax").heads(*turned).swapaxes(1, 2)
@@ -85,13 +85,13 @@ class Formula:
 
 
 def spread(a: FloatArray, heads: int, groups: str) -> FloatArray:
-    """Return G heads as H, (B, H, L, d)."""
+    """Return G heads expanded to H, (B, H, L, d)."""
     of = np.arange(heads)
     return a[:, of % a.shape[1] if groups == TILED else of // (heads // a.shape[1])]
 
 
 def visible(mask: str, queries: int, keys: int) -> Booleans:
-    """Return which key each query sees, (L, L'), booleans.
+    """Return the visible keys per query, (L, L'), as booleans.
 
     Examples
     --------
@@ -114,14 +114,14 @@ def visible(mask: str, queries: int, keys: int) -> Booleans:
 
 
 def masks(queries: int) -> Iterator[str]:
-    """Yield all masks that have a name, the common ones first."""
+    """Yield all named masks, the common ones first."""
     yield from ("none", "causal", "anticausal", "strictly causal", "strictly anticausal")
     for kind in ("window", "two-sided window"):
         yield from (f"{kind} of {w}" for w in range(1, queries))
 
 
 def scales(head_dim: int, width: int, heads: int, positions: int) -> dict[str, float]:
-    """Return known factors of scores by name, the right one first."""
+    """Return known score factors by name, the correct one first."""
     return {
         "1/sqrt(head_dim)": head_dim**-0.5,
         "1/head_dim": 1 / head_dim,
@@ -136,7 +136,7 @@ def scales(head_dim: int, width: int, heads: int, positions: int) -> dict[str, f
 
 
 def named(factor: float, known: dict[str, float], tolerance: float) -> str:
-    """Return the name of a factor, the first of several, or its digits.
+    """Return the first name of a factor, or its digits.
 
     Examples
     --------
@@ -159,7 +159,7 @@ def names_of(factor: float, known: dict[str, float], tolerance: float) -> tuple[
 
 
 def candidates(known: dict[str, float], grouped: bool) -> Iterator[Formula]:
-    """Yield the formulas that are common, the right one first."""
+    """Yield the common formulas, the correct one first."""
     factors = [known[name] for name in list(known)[:4]]
     for groups in (REPEATED, TILED) if grouped else (REPEATED,):
         for factor, mask in itertools.product(factors, ("none", "causal")):
@@ -167,22 +167,11 @@ def candidates(known: dict[str, float], grouped: bool) -> Iterator[Formula]:
 
 
 def solved(after: FloatArray, value: FloatArray, output: FloatArray, groups: str) -> tuple[FloatArray, float] | None:
-    """Return the weights that make what attention adds to the outputs, and what they leave of it.
+    """Solve for the attention weights, (B, H, L, L'), by least squares; return them with the relative residual.
 
-    The outputs are Σ_a Σ_j A^a_ij v^{a,j} W_O,a: as many numbers for each i as there are neurons, so that the H·L'
-    weights follow by least squares.
-
-    Parameters
-    ----------
-    after : ndarray, (B, L, m)
-    value : ndarray, (B, G, L', d)
-    output : ndarray, (H·d, m)
-    groups : {"repeated", "tiled"}
-
-    Returns
-    -------
-    tuple of ndarray, (B, H, L, L'), and float, or None
-        None where different weights give the same outputs.
+    Attention adds Σ_a Σ_j A^a_ij v^{a,j} W_O,a to the outputs: for each i, one equation per neuron for H·L'
+    weights. Shapes: `after` (B, L, m), `value` (B, G, L', d), `output` (H·d, m). Returns None if the weights are
+    not unique.
     """
     d = value.shape[-1]
     blocks = output.reshape(-1, d, output.shape[-1])
@@ -197,15 +186,7 @@ def solved(after: FloatArray, value: FloatArray, output: FloatArray, groups: str
 
 
 def plot(weights: FloatArray, scores: FloatArray, tolerance: float, groups: str) -> Formula:
-    """Return the formula that makes weights of scores, (B, H, L, L') both.
-
-    Parameters
-    ----------
-    weights, scores : ndarray
-        The scores are products q·k, without a factor.
-    tolerance : float
-        How far weights of a right layer are off, of 1.
-    groups : str
+    """Return the formula that maps products q·k to weights, both (B, H, L, L').
 
     Examples
     --------
@@ -241,9 +222,9 @@ def _normalised(
     tolerance: float,
     groups: str,
 ) -> Formula:
-    """Return the factor of a softmax, by the logarithms of its weights."""
+    """Return the formula of a softmax, from the logarithms of its weights."""
     axis = AXES[name]
-    # Logarithms of weights near 0 are those of what was rounded.
+    # Logarithms of tiny weights are rounding.
     use = np.broadcast_to(shown, weights.shape) & (weights > 10 * tolerance)
     logs = _centred(np.log(np.where(use, weights, 1.0)), use, axis) * use
     p = _centred(scores, use, axis) * use
@@ -252,7 +233,7 @@ def _normalised(
     found = Formula(name, mask, factor, groups=groups)
     if np.abs(found.weights(scores, shown) - weights).max() <= 10 * tolerance:
         return found
-    # A bias by position is the same in all of a batch: what changes there tells the factor, the rest is the bias.
+    # A bias by position is the same across a batch, so variation there gives the factor.
     use = np.broadcast_to(use.all(axis=0), use.shape)
     logs = _centred(np.log(np.maximum(weights, tolerance**2)), use, axis)
     p = _centred(scores, use, axis)
@@ -263,14 +244,9 @@ def _normalised(
 
 
 def added_mask(bias: FloatArray, most: float = math.inf) -> Note | None:
-    """Return what is to be said of a bias of scores that is a mask, added as numbers; None where it is none.
+    """Return a note if a bias of scores, (H, L, L), is a mask added as numbers.
 
-    Parameters
-    ----------
-    bias : ndarray, (H, L, L)
-        Up to what is the same in a row, which a softmax does not see.
-    most : float
-        A mask that takes more of scores hides.
+    Masks that lower scores by more than `most` are effective.
 
     Examples
     --------
@@ -303,7 +279,7 @@ def _centred(a: FloatArray, use: Booleans, axis: int) -> FloatArray:
 def _fitted(
     name: str, mask: str, weights: FloatArray, scores: FloatArray, shown: Booleans, groups: str
 ) -> Formula | None:
-    """Return the factor of a map that normalises nothing."""
+    """Return the formula of a map that does not normalise."""
     use = np.broadcast_to(shown, weights.shape)
     if name == SIGMOID:
         if not np.all((weights > 0) & (weights < 1), where=use):

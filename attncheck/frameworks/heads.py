@@ -1,4 +1,4 @@
-"""Heads against each other: which are copies, which are drawn once and for all, and which have a scale of their own."""
+"""Comparison of heads: copies, fixed heads, and heads of a different scale."""
 
 from __future__ import annotations
 
@@ -19,16 +19,9 @@ from attncheck.frameworks.notes import Note
 def about_heads(
     draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[int], precision: float
 ) -> Iterator[Note]:
-    """Yield what sets heads of one matrix apart, or makes them one.
+    """Yield notes on heads that are equal, fixed, or different in scale.
 
-    Parameters
-    ----------
-    draws : sequence of Effective
-        All rows of the first, some of the others.
-    roles : sequence of str
-    labels : sequence of int
-        Which keys and values each head has; copies of both are grouped heads, and no mistake.
-    precision : float
+    Heads with the same label share keys and values, so equality is not an error.
     """
     own = [list(labels).index(label) for label in sorted(set(labels))]
     for role in roles:
@@ -53,9 +46,9 @@ def _of_heads(draws: Sequence[Effective], role: str, heads: Sequence[int], preci
 def _of_lines(
     draws: Sequence[Effective], role: str, heads: Sequence[int], precision: float, apart: bool
 ) -> Iterator[Note]:
-    """Yield which row, or which column, is most clearly larger or smaller than the others, over all draws.
+    """Yield the row and the column whose size differs most clearly from the others.
 
-    Where heads are `apart` already, against those of its own head.
+    If heads are already `apart`, compare within heads.
     """
     if apart:
         draws = [_levelled(each, role) for each in draws if _whole(each, draws[0], role)]
@@ -76,7 +69,7 @@ def _of_lines(
 
 
 def _distinct(drawn: Sequence[FloatArray], precision: float) -> list[FloatArray]:
-    """Return the draws that are no earlier one again: that they come again is told elsewhere."""
+    """Return the draws without repetitions."""
     found: list[FloatArray] = []
     for each in drawn:
         if not any(alike(other[:1], each[:1], precision) for other in found):
@@ -85,7 +78,7 @@ def _distinct(drawn: Sequence[FloatArray], precision: float) -> list[FloatArray]
 
 
 def _levelled(draw: Effective, role: str) -> Effective:
-    """Return a draw whose heads have one scale, by the median size of their neurons."""
+    """Return a draw rescaled to equal median neuron sizes per head."""
     heads = draw.query.shape[1]
     blocks = _blocks(draw, role, heads)
     size = np.median(np.sqrt(np.mean(blocks**2, axis=2 if role == "output" else 1)), axis=1)
@@ -96,7 +89,7 @@ def _levelled(draw: Effective, role: str) -> Effective:
 
 
 def _whole(draw: Effective, first: Effective, role: str) -> bool:
-    """Return whether all heads are among the rows that were read."""
+    """Return whether all heads were recovered."""
     return role != "output" or draw.output.shape == first.output.shape
 
 
@@ -106,7 +99,7 @@ def _blocks(draw: Effective, role: str, heads: int) -> FloatArray:
 
 
 def _numbered(heads: Sequence[int]) -> str:
-    """Return heads in words.
+    """Return head numbers as text.
 
     Examples
     --------
@@ -117,7 +110,7 @@ def _numbered(heads: Sequence[int]) -> str:
 
 
 def _copies(symbol: str, blocks: FloatArray, heads: Sequence[int], precision: float) -> Iterator[Note]:
-    """Yield which heads are copies of each other that no grouping of keys and values explains."""
+    """Yield heads that are copies without sharing keys and values."""
     groups: list[list[int]] = []
     for h, block in enumerate(blocks):
         group = next((g for g in groups if np.ptp(block) and alike(blocks[g[0]], block, precision)), None)
@@ -133,7 +126,7 @@ def _copies(symbol: str, blocks: FloatArray, heads: Sequence[int], precision: fl
 
 
 def _kept(blocks: Sequence[FloatArray], precision: float) -> list[int]:
-    """Return the heads that the second draw has from the first."""
+    """Return the heads that are equal in the first two draws."""
     if len(blocks) < 2:
         return []
     pairs = ((one[: len(two)], two) for one, two in zip(blocks[0], blocks[1], strict=True))
@@ -141,20 +134,11 @@ def _kept(blocks: Sequence[FloatArray], precision: float) -> list[int]:
 
 
 def uneven(symbol: str, blocks: Sequence[FloatArray], heads: Sequence[int] | None = None) -> Iterator[Note]:
-    """Yield which head is most clearly larger or smaller than the others.
-
-    Parameters
-    ----------
-    symbol : str
-    blocks : sequence of ndarray, (H, ·, ·)
-        Of each draw.
-    heads : sequence of int, optional
-        Their numbers.
-    """
+    """Yield the head whose size differs most clearly; `blocks` (H, ·, ·) per draw."""
     if not blocks:
         return
     rows = blocks[-1].shape[1]
-    # A draw that comes again says nothing new.
+    # Repeated draws add no information.
     drawn = {each[:, :rows].tobytes(): each for each in blocks[::-1]}.values()
     size = np.array([each[0].size for each in drawn])
     squares = np.array([np.mean(each**2, axis=(1, 2)) for each in drawn])

@@ -1,4 +1,4 @@
-"""The initialiser of each matrix, from its entries in several draws, and what repeats among them."""
+"""Initialiser of each matrix from its entries in several draws, and repetitions among them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from attncheck.frameworks.laws import ScaleEstimate
 from attncheck.frameworks.notes import Note
 
 SYMBOLS = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
-# Entries that tell how matrices are correlated: no more are needed.
+# Number of entries used for correlations.
 _MOST = 2**16
-# A rank below this part of the full one is no chance. So many rows and columns tell it, and singular values that are
-# smaller than this part of the largest are rounding.
+# Least relative rank; rows and columns used for it; and relative size of singular values that are rounding.
 _FULL, _SIDE, _ROUNDED = 0.9, 256, 1e-4
 
 
 @dataclasses.dataclass(frozen=True)
 class MatrixStatistics:
-    """What the entries of a matrix say of the initialiser.
+    """Estimate of a matrix's initialiser from its entries.
 
     Attributes
     ----------
@@ -35,15 +34,15 @@ class MatrixStatistics:
         "W_Q", "W_K", "W_V" or "W_O".
     fan_in : int
     std, low, high : float
-        Standard deviation times √fan_in, the σ of the theorem, and an interval. All intervals and all refusals of an
-        inspection hold together, but for a chance of 1e-6.
+        Standard deviation times √fan_in, the σ of the theorem, with an interval. All intervals and rejections of
+        an inspection hold jointly with probability 1 - 1e-6.
     laws : tuple of str
-        What is not refused of normal, uniform, truncated normal (at two standard deviations of the normal law);
+        Laws not rejected, of normal, uniform and truncated normal (at two standard deviations of the normal law);
         or orthogonal, constant, none known.
     bias_std : float
-        Of the biases that come with it, times √fan_in too.
+        Standard deviation of the biases times √fan_in.
     known : tuple of str
-        Conventions whose scale is within the interval.
+        Conventions whose scale lies in the interval.
     """
 
     name: str
@@ -57,7 +56,7 @@ class MatrixStatistics:
 
     @property
     def law(self) -> str:
-        """The laws that are not refused, in words."""
+        """The laws not rejected, as text."""
         return " or ".join(self.laws)
 
     @property
@@ -67,8 +66,8 @@ class MatrixStatistics:
 
 
 def kv_labels(first: Effective, precision: float) -> tuple[int, ...]:
-    """Return which of the different keys and values each head has, numbered as they first appear."""
-    # Values may have more neurons than keys, or fewer.
+    """Return the index of each head's keys and values, numbered by first appearance."""
+    # Values may have a different head dimension from keys.
     heads = np.concatenate([first.key, first.value], axis=2).swapaxes(0, 1)
     seen: list[FloatArray] = []
     labels = []
@@ -83,18 +82,9 @@ def kv_labels(first: Effective, precision: float) -> tuple[int, ...]:
 def matrix_of(
     role: str, draws: Sequence[Effective], distinct: Sequence[int], precision: float, centred: bool
 ) -> MatrixStatistics:
-    """Return what all draws say of one matrix.
+    """Return the statistics of one matrix over all draws.
 
-    Parameters
-    ----------
-    role : str
-    draws : sequence of Effective
-        All rows of the first, some of the others.
-    distinct : sequence of int
-        The heads of keys and values that are no copies.
-    precision : float
-    centred : bool
-        Whether a layer norm took the mean over rows away.
+    `distinct` lists key and value heads without copies; `centred`: a layer norm removed the row mean.
     """
     first = draws[0][role]
     rows = first.shape[0]
@@ -120,12 +110,12 @@ def matrix_of(
 
 
 def _common(parts: Sequence[FloatArray]) -> FloatArray:
-    """Return the rows of the first draw that the second one has too: the first ones."""
+    """Return the rows that both draws have."""
     return parts[0][: len(parts[1])]
 
 
 def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[int], precision: float) -> list[Note]:
-    """Return what repeats between draws, matrices and heads, and what is correlated."""
+    """Return notes on repetitions and correlations."""
     first = draws[0]
     notes = _same_in_draws(draws, roles, precision)
     shown = [role for role in roles if np.ptp(first[role])]
@@ -172,17 +162,14 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
 
 
 def _reordered(one: FloatArray, other: FloatArray, precision: float) -> bool:
-    """Return whether matrices have the same entries, wherever these are.
-
-    What has few digits, or takes few values, has the same ones by chance.
-    """
+    """Return whether matrices have the same entries in any order, unless chance explains it."""
     if one.size != other.size or precision > SINGLE or len(np.unique(one)) < one.size // 2:
         return False
     return alike(np.sort(one, axis=None), np.sort(other, axis=None), precision)
 
 
 def _rank(matrix: FloatArray, precision: float) -> tuple[int, int]:
-    """Return the rank of a matrix and the largest that it could have, of as much of it as tells."""
+    """Return the rank of a matrix's leading part, and its full rank."""
     part = matrix[:_SIDE, :_SIDE]
     values = np.linalg.svd(part, compute_uv=False)
     return int(np.sum(values > max(_ROUNDED, 16 * precision) * values[0])), len(values)
@@ -197,14 +184,14 @@ def _same_in_draws(draws: Sequence[Effective], roles: Sequence[str], precision: 
         return []
     same = [r for r in roles if np.ptp(draws[1][r]) and alike(_common([d[r] for d in draws]), draws[1][r], precision)]
     if len(same) == len(roles) > 1:
-        return [Note("all weights are the same in every draw: make returns a module that it does not draw", True)]
+        return [Note("all weights are the same in every draw: make returns the same module", True)]
     if not same:
         return _same_again(draws, roles, precision)
     return [Note(f"{SYMBOLS[r]} is the same in every draw: this initialiser does not draw it", True) for r in same]
 
 
 def _same_again(draws: Sequence[Effective], roles: Sequence[str], precision: float) -> list[Note]:
-    """Say which matrices of the first draw come back later, as where modules are taken from a few."""
+    """Report matrices of the first draw that recur later."""
     for i, draw in enumerate(draws):
         same = [
             r for r in roles if i and np.ptp(draw[r]) and alike(_common([draws[0][r], draw[r]]), draw[r], precision)
@@ -216,7 +203,7 @@ def _same_again(draws: Sequence[Effective], roles: Sequence[str], precision: flo
 
 
 def _same_matrices(roles: Sequence[str], flat: Mapping[str, FloatArray], precision: float) -> list[Note]:
-    """Say which of W_Q, W_K and W_V are one matrix."""
+    """Report which of W_Q, W_K and W_V are equal."""
     groups: list[list[str]] = []
     for role in roles:
         group = next((g for g in groups if alike(flat[g[0]], flat[role], precision)), None)
@@ -233,7 +220,7 @@ def _same_matrices(roles: Sequence[str], flat: Mapping[str, FloatArray], precisi
 
 
 def biased(matrices: Mapping[str, MatrixStatistics]) -> list[Note]:
-    """Say which biases are not zero."""
+    """Report nonzero biases."""
     found = {role: m.bias_std for role, m in matrices.items() if m.bias_std > 0}
     texts = [f"{PLURALS[role]} have a bias of standard deviation {std:.3g}/sqrt(fan_in)" for role, std in found.items()]
     return [Note(text) for text in texts]
@@ -243,7 +230,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def same_layers(parameters: Mapping[str, FloatArray]) -> list[Note]:
-    """Say which parameters whose names differ by one number hold the same entries.
+    """Report equal parameters whose names differ in one number.
 
     Examples
     --------
@@ -272,7 +259,7 @@ def same_layers(parameters: Mapping[str, FloatArray]) -> list[Note]:
 
 
 def _without_number(name: str, place: int) -> str:
-    """Return a name with # for one of its numbers.
+    """Return a name with # in place of one number.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What attention gets and what becomes of it, in sentences: norms, rotations, and axes that are taken for others."""
+"""Notes on inputs and outputs of attention: norms, rotations and confused axes."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Probe
 
 PLURALS = {"query": "queries", "key": "keys", "value": "values", "output": "outputs"}
-# Lengths of vectors that a norm made differ by less, for what it adds to a variance.
+# Relative tolerance for the lengths of normalised vectors.
 _STEADY = 0.02
 
 NORMALISED, ROTATED = "normalised", "rotated by position: rotary positions"
 MIXED_BATCH = "outputs of a sequence depend on the other sequences of its batch"
 _RANDOM = "random: two calls on one input differ"
-_CHANGED = "others at a second call on one input: a call changes the module's state"
+_CHANGED = "different in a second call on the same input: a call changes the module's state"
 _SPLIT = "reshaped to heads without a transpose, so that heads hold positions"
 _MIXED = "made of inputs at other positions too"
 _UNKNOWN = "not x W + b"
 
 
 def about_inputs(probe: Probe) -> tuple[list[Note], frozenset[str]]:
-    """Return what is to be said of queries, keys and values, and the roles whose matrices cannot be claimed."""
+    """Return notes on queries, keys and values, and roles without a matrix."""
     notes, layout = [], probe.reader.layout
     if layout.first_axis:
         notes.append(Note("attends over the first axis of its inputs: batch_first", blames=True))
@@ -45,7 +45,7 @@ def about_inputs(probe: Probe) -> tuple[list[Note], frozenset[str]]:
     for what, roles in kinds.items():
         which = ", ".join(PLURALS[role] for role in roles[:-1])
         which = f"{which} and {PLURALS[roles[-1]]}" if which else PLURALS[roles[-1]]
-        claims = f": {listed([f'W_{role[0].upper()}' for role in roles])} cannot be claimed" if what == _MIXED else ""
+        claims = f": {listed([f'W_{role[0].upper()}' for role in roles])} unknown" if what == _MIXED else ""
         notes.append(Note(f"{which} are {what}{claims}", blames=what in (_RANDOM, _CHANGED, _SPLIT)))
     none = (NORMALISED, _UNKNOWN, _MIXED, _CHANGED)
     unclaimed = {role for what, roles in kinds.items() if what in none for role in roles}
@@ -53,7 +53,7 @@ def about_inputs(probe: Probe) -> tuple[list[Note], frozenset[str]]:
 
 
 def kind(probe: Probe, role: str) -> str:
-    """Return what a role is beyond x W + b; empty if it is that."""
+    """Return how a role differs from x W + b; empty if it does not."""
     seen, length = probe.seen[role], probe.x.shape[1]
     lin, seen = probe.lin(role), seen[:, :, :length]
     small = 2 * probe.bound * max(float(np.abs(lin).max()), 1e-300)
@@ -79,17 +79,17 @@ def kind(probe: Probe, role: str) -> str:
 
 
 def multiplied_inputs(times: float) -> Note:
-    """Say that queries, keys and values share a factor."""
-    return Note(f"the inputs are multiplied by {times:.4g} before attention: W_Q, W_K and W_V are told with it")
+    """Report a factor shared by queries, keys and values."""
+    return Note(f"the inputs are multiplied by {times:.4g} before attention: W_Q, W_K and W_V include this factor")
 
 
 def _steady(lengths: FloatArray) -> bool:
-    """Return whether each row holds one number."""
+    """Return whether the entries of each row are equal."""
     return bool(np.all(lengths.std(axis=1) <= _STEADY * lengths.mean(axis=1)))
 
 
 def about_outputs(probe: Probe) -> tuple[list[Note], bool]:
-    """Return what is to be said of what follows attention, and whether there is a W_O to claim."""
+    """Return notes on the layer after attention, and whether W_O is known."""
     notes = [] if probe.apart else [Note(MIXED_BATCH, blames=True)]
     if probe.merged is None:
         return [*notes, Note(_after(probe))], False
@@ -115,5 +115,5 @@ def _after(probe: Probe) -> str:
     zero = np.zeros((1, 1, probe.reader.width))
     once, twice = (probe.reader.see(probe.state, zero, each).y for each in (heads, 2 * heads))
     if np.abs(twice - once).max() <= _STEADY * np.abs(once).max():
-        return "the outputs are normalised: W_O cannot be read off"
-    return "what follows attention is not linear in it: W_O cannot be read off, inspect the attention alone"
+        return "the outputs are normalised: W_O cannot be determined"
+    return "the layer after attention is not linear: W_O cannot be determined, inspect attention alone"

@@ -1,4 +1,4 @@
-"""`inspect`: what an attention layer is at initialisation, and what theory makes of it."""
+"""`inspect`: matrices, initialisers and formula of an attention layer at initialisation."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.rotary import ROTARY, positions_of
 from attncheck.frameworks.views import CallView
 
-# Entries of each matrix that every draw but the first is read for.
+# Entries of each matrix used from later draws.
 _ENTRIES = 2**16
 _DRAWS, _MOST_DRAWS = 8, 1024
-# A matrix that is closer to a parameter is this parameter.
+# A matrix closer than this to a parameter is taken for it.
 _GAIN = 1e-2
-# No layer is wider: inputs of more neurons fill the memory.
+# Limit on the width: larger inputs fill the memory.
 _MOST_NEURONS = 2**20
-# A ratio of standard deviations says nothing where it is not known better than this.
+# Largest relative error at which ratios of standard deviations are used.
 _SURE = 0.1
 
 
@@ -60,24 +60,24 @@ def inspect(
     draws: int = _DRAWS,
     seed: int = 0,
 ) -> Inspection:
-    """Return what an attention layer is at initialisation: its matrices, their law and scale, and its formula.
+    """Inspect an attention layer at initialisation: matrices, entry laws, scales and formula.
 
-    Attention's own code is replaced in the module's forward, and unit vectors are fed: so the matrices are read off,
-    exactly and for any law of the weights, and the outputs are held to the formula with these very matrices.
+    Unit vectors as inputs, with the module's attention replaced, give its matrices exactly, for any law of the
+    weights. The outputs are then compared with the formula for these matrices.
 
     Parameters
     ----------
     make : callable or attncheck.frameworks.binding.Binding
-        Returns a freshly initialised module of torch, flax, keras or equinox. With an argument `width`, a second width
-        is inspected too. flax.nnx gets its generators by an argument `rngs`, equinox its key by `key`.
+        Returns a freshly initialised module of torch, flax, keras or equinox. With an argument `width`, a second
+        width is inspected too. flax.nnx receives generators as `rngs`, equinox a key as `key`.
     width : int
-        Neurons of an input.
+        Number of input neurons.
     call : callable, optional
-        ``call(module, x)`` returns the outputs, (batch, positions, width) both, where ``module(x)`` does not.
+        ``call(module, x)`` returns the outputs, if ``module(x)`` does not; both are (batch, positions, width).
     draws : int
-        How many modules are initialised.
+        Number of modules to initialise.
     seed : int
-        The seed of the first of them.
+        Seed of the first module.
 
     Returns
     -------
@@ -86,7 +86,7 @@ def inspect(
     Raises
     ------
     InputError
-        If the module fails, or shows nothing of its attention.
+        If the module fails, or its attention cannot be observed.
 
     Examples
     --------
@@ -122,7 +122,7 @@ def inspect(
         found = watched(instrument, state, width, draws, seed)
     if found is None:
         what = "no call of attention and no softmax over positions is seen in its forward"
-        refuse("make", make, what, "sampling remains: hand a simulator to attncheck.check")
+        refuse("make", make, what, "test it by sampling: pass a simulator to attncheck.check")
     if not isinstance(make, Binding) and "width" in parameters_of(make):
         other = _other_width(make, 2 * width, call, seed)
         found = dataclasses.replace(found, notes=(*found.notes, *_over_widths(found, other)))
@@ -130,27 +130,27 @@ def inspect(
 
 
 def _reader(instrument: Instrument, state: Any, width: int) -> ModuleReader | None:
-    """Return the module as it is watched on the first path on which attention shows, None where it shows on none."""
+    """Return a reader on the first path where attention is called, or None."""
     for path in instrument.paths or ("",):
         try:
             return ModuleReader(instrument, state, width, path)
         except NoAttentionCall:
             continue
         except InputError:
-            # What another configuration runs may be no code for this one.
+            # A path of another configuration may fail.
             if path not in instrument.spare:
                 raise
     return None
 
 
 def _inspected(reader: ModuleReader, state: Any, draws: int, seed: int) -> Inspection | None:
-    """Return what is found where attention is watched, None where what is watched makes no difference."""
+    """Return the inspection, or None if the result of attention has no effect."""
     first = reader.read(state)
     probe = Probe(reader, state, first)
     if probe.idle:
         return None
     before, unclaimed = about_inputs(probe)
-    # What is not x W + b has no matrix that could be multiplied.
+    # Roles other than x W + b have no matrix, and no factor.
     gains = {} if unclaimed & {"query", "key"} else _gains(reader, state, first)
     shared = _shared(gains)
     gains = {role: gain for role, gain in gains.items() if role != "value" and not shared}
@@ -182,7 +182,7 @@ def _inspected(reader: ModuleReader, state: Any, draws: int, seed: int) -> Inspe
     precision = reader.instrument.precision
     labels = kv_labels(first, precision)
     copies = same_layers(reader.instrument.parameters(state))
-    # What makes one module again and again changes this one: all is seen of it before.
+    # If make returns one module repeatedly, other draws modify it, so it is probed first.
     read = [_ungained(each, gains) for each in (first, *_others(reader, first, draws, seed))]
     distinct = [labels.index(label) for label in sorted(set(labels))]
     weights = {r: matrix_of(r, read, distinct, precision, reader.norm == LAYER) for r in roles}
@@ -201,7 +201,7 @@ def _inspected(reader: ModuleReader, state: Any, draws: int, seed: int) -> Inspe
         *differing,
     ]
     if probe.seen.calls > 1:
-        said.append(Note(f"attention runs {probe.seen.calls} times in a forward: the first is inspected"))
+        said.append(Note(f"attention runs {probe.seen.calls} times per forward pass: the first is inspected"))
     number = probe.num_heads
     kv = len(set(labels)) if len(labels) in (number, first.key.shape[1]) else number
     shape = (reader.width, number, kv, probe.head_dim)
@@ -211,7 +211,7 @@ def _inspected(reader: ModuleReader, state: Any, draws: int, seed: int) -> Inspe
 
 
 def _others(reader: ModuleReader, first: Effective, draws: int, seed: int) -> Iterator[Effective]:
-    """Yield what is read of the draws beyond the first: as many rows as the statistics of entries need."""
+    """Yield as many rows of later draws as the statistics need."""
     columns = min(first[role].shape[1] * first[role].shape[2] for role in ROLES)
     rows = slice(0, -(-_ENTRIES // columns))
     output_rows = slice(0, -(-_ENTRIES // first.output.shape[1]))
@@ -220,7 +220,7 @@ def _others(reader: ModuleReader, first: Effective, draws: int, seed: int) -> It
 
 
 def _gains(reader: ModuleReader, state: Any, first: Effective) -> dict[str, float]:
-    """Return what queries and keys, and values, are of the parameters; nothing where the first two are not found."""
+    """Return the factors of queries, keys and values relative to parameters."""
     instrument = reader.instrument
     parameters = instrument.parameters(state)
     centred = reader.norm == LAYER
@@ -230,21 +230,21 @@ def _gains(reader: ModuleReader, state: Any, first: Effective) -> dict[str, floa
 
 
 def _shared(gains: Mapping[str, float]) -> float | None:
-    """Return what queries, keys and values are all multiplied by, None where that is 1 or differs."""
+    """Return the common factor of queries, keys and values, or None."""
     value = gains.get("value", 1.0)
     alike = all(abs(gain / value - 1) <= _GAIN for gain in gains.values()) if value else False
     return value if alike and abs(value - 1) > _GAIN else None
 
 
 def _ungained(read: Effective, gains: Mapping[str, float]) -> Effective:
-    """Return matrices as they are initialised, where what they are multiplied by afterwards is known."""
+    """Return the matrices without known later factors."""
     biases = {role: bias / gains.get(role, 1.0) for role, bias in read.biases.items()}
     made = {role: read[role] / gain for role, gain in gains.items() if abs(gain - 1) > _GAIN}
     return dataclasses.replace(read, **made, biases=biases) if made else read
 
 
 def _multiplied(gains: Mapping[str, float], forward: Forward) -> list[Note]:
-    """Say which of queries and keys are multiplied by a number before attention."""
+    """Report factors of queries and keys before attention."""
     return [
         Note(f"{PLURALS[role]} are multiplied by {gain:.4g} before attention: scores times {forward.scales} in all")
         for role, gain in gains.items()
@@ -253,7 +253,7 @@ def _multiplied(gains: Mapping[str, float], forward: Forward) -> list[Note]:
 
 
 def _scaled_beforehand(weights: Mapping[str, MatrixStatistics], forward: Forward, probe: Probe) -> list[Note]:
-    """Say where queries seem to be scaled before attention: W_Q is then smaller than W_K by that factor."""
+    """Report a W_Q smaller than W_K by the score scale."""
     if not {"query", "key"} <= weights.keys() or probe.head_dim == 1:
         return []
     q, k = weights["query"], weights["key"]
@@ -273,7 +273,7 @@ def _relative(one: MatrixStatistics, other: MatrixStatistics) -> float:
 
 
 def _other_width(make: Callable[..., Any], width: int, call: Callable[..., Any] | None, seed: int) -> Inspection | None:
-    """Return what a module of another width is; None where there is none."""
+    """Return the inspection of a module of another width, or None."""
     try:
         instrument = Instrument(bind(make, width, call))
         state = instrument.init(seed)
@@ -287,7 +287,7 @@ def _other_width(make: Callable[..., Any], width: int, call: Callable[..., Any] 
 
 
 def _over_widths(found: Inspection, other: Inspection | None) -> list[Note]:
-    """Say whose standard deviation does not fall with the width."""
+    """Report standard deviations independent of the width."""
     if other is None:
         return [Note(f"a module of width {2 * found.width} could not be inspected: widths are not compared")]
     notes = []

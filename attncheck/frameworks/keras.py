@@ -1,4 +1,4 @@
-"""Layers of keras: attention is watched at `_compute_attention` of its layers, and at `keras.ops`."""
+"""Binding to keras: intercepts `_compute_attention` and functions of `keras.ops`."""
 
 from __future__ import annotations
 
@@ -14,22 +14,15 @@ import numpy as np
 from attncheck.frameworks.binding import SINGLE, Core, FloatArray, SoftmaxCore, untouched
 
 Call = Callable[[Any, Any], Any]
-# Where keras keeps how many layers of a kind have been named.
+# Where keras counts named layers of each kind.
 _NUMBERS = "object_name_uids"
 _ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
 class Keras:
-    """A layer or a model of keras, on its backends JAX and torch.
+    """Binding to a keras layer or model that ``make()`` returns, on the backends JAX and torch.
 
-    Parameters
-    ----------
-    make : callable
-        ``make()`` returns it.
-    width : int
-        Number of input neurons.
-    call : callable, optional
-        ``call(layer, x)`` runs it; ``layer(x, x)`` or ``layer(x)`` if None.
+    The default call is ``layer(x, x)`` or ``layer(x)``.
     """
 
     def __init__(self, make: Callable[[], Any], width: int, call: Call | None = None) -> None:
@@ -39,13 +32,13 @@ class Keras:
         self.precision = SINGLE
 
     def init(self, seed: int) -> Any:
-        """Return a new layer, built."""
+        """Return a freshly built layer."""
         import keras
         from keras.src.backend.common import global_state
 
         with generators_kept():
             keras.utils.set_random_seed(seed)
-            # What has no name is numbered, from the first on: each layer that is made has the same names.
+            # Restart the numbering of unnamed layers, so that every layer made has the same names.
             global_state.set_global_attribute(_NUMBERS, None)
             layer = self._make()
             self._call(layer, keras.ops.zeros((1, 2, self._width)))
@@ -54,12 +47,12 @@ class Keras:
         return layer
 
     def run(self, state: Any, x: FloatArray, core: Core) -> Any:
-        """Return the layer's outputs for x, with `core` in the place of attention."""
+        """Return the outputs for x, with `core` in place of attention."""
         with contextlib.nullcontext() if core is untouched else _watching(state, core):
             return self._outputs(state, x)
 
     def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore) -> Any:
-        """Return the layer's outputs for x, with `core` in the place of every softmax."""
+        """Return the outputs for x, with `core` in place of every softmax."""
         from keras.src import backend
 
         own = backend.nn.softmax
@@ -70,26 +63,17 @@ class Keras:
             backend.nn.softmax = own
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
-        """Return the layer's arrays, by name."""
+        """Return the layer's arrays by name."""
         return {each.path: numbers_of(each) for each in state.trainable_weights}
 
     def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
-        """Return the layer itself, with arrays in place of its own."""
+        """Return the layer itself, with the given arrays assigned."""
         for each in state.trainable_weights:
             each.assign(arrays[each.path])
         return state
 
     def attended(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> tuple[FloatArray, ...]:
-        """Return outputs, and queries, keys and values of the first call of attention, all layers at once.
-
-        Parameters
-        ----------
-        state : keras.Layer
-        arrays : mapping of ndarray, (N, ...)
-            What takes the place of its arrays, N times.
-        x : ndarray, (N, B, L, n)
-            Inputs of each.
-        """
+        """Return outputs, q, k and v of N layers; `arrays` (N, ...), `x` (N, B, L, n)."""
         import keras
 
         weights = state.trainable_weights
@@ -115,14 +99,14 @@ class Keras:
 
 
 def numbers_of(tensor: Any) -> FloatArray:
-    """Return an array of a backend as numbers."""
+    """Return a backend array as a NumPy array."""
     import keras
 
     return np.asarray(keras.ops.convert_to_numpy(tensor), float)
 
 
 def self_attention(layer: Any, *given: Any) -> Any:
-    """Return what a layer makes of its inputs, an attention layer of one input as its queries and its values."""
+    """Return outputs; attention layers get the inputs as queries and values."""
     import keras
 
     two = isinstance(layer, keras.layers.MultiHeadAttention | keras.layers.GroupQueryAttention) and len(given) == 1
@@ -130,7 +114,7 @@ def self_attention(layer: Any, *given: Any) -> Any:
 
 
 def _vectorised(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function over a first axis of all its arguments, by the backend's own means."""
+    """Return a function mapped over the first axis of its arguments."""
     import keras
 
     if keras.backend.backend() == "jax":
@@ -142,7 +126,7 @@ def _vectorised(function: Callable[..., Any]) -> Callable[..., Any]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def without_gradients(*given: Any) -> Any:
-        # Other kernels than this one run one layer after the other.
+        # Other kernels do not batch over layers.
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
             return torch.vmap(function)(*given)
 
@@ -156,9 +140,9 @@ def _watched(
     arguments: int = 3,
     tensors: bool = False,
 ) -> Callable[..., Any]:
-    """Return attention or, of one argument, a softmax with `core` in its place; `within` says what is under way.
+    """Return attention, or a softmax of one argument, with `core` in its place.
 
-    The core takes numbers, or `tensors` of the backend.
+    `within` marks nested calls. The core takes numbers, or with `tensors` backend arrays.
     """
     import keras
 
@@ -190,13 +174,13 @@ def _watched(
 
 @contextlib.contextmanager
 def _watching(layer: Any, core: Callable[..., FloatArray | None], tensors: bool = False) -> Iterator[None]:
-    """Replace attention in a layer and all within it, and where layers that are written by hand find it."""
+    """Replace attention in a layer, its sublayers, and where hand-written layers look it up."""
     import keras
 
     watched = functools.partial(_watched, core=core, within=[], tensors=tensors)
     inner = [each for each in layer._flatten_layers() if hasattr(each, "_compute_attention")]
     own = keras.ops.dot_product_attention
-    for each in inner:  # past `__setattr__`, which keeps account of weights
+    for each in inner:  # bypasses `__setattr__`, which tracks weights
         vars(each)["_compute_attention"] = _with_weights(watched(each._compute_attention))
     keras.ops.dot_product_attention = watched(own)
     try:
@@ -208,7 +192,7 @@ def _watching(layer: Any, core: Callable[..., FloatArray | None], tensors: bool 
 
 
 def _with_weights(attention: Callable[..., Any]) -> Callable[..., Any]:
-    """Return (outputs, weights), as `_compute_attention` does; of what a core returns, weights are not known."""
+    """Return (outputs, weights) as `_compute_attention` does."""
 
     def both(*args: Any, **kwargs: Any) -> Any:
         found = attention(*args, **kwargs)
@@ -219,13 +203,13 @@ def _with_weights(attention: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def generators_kept() -> Iterator[None]:
-    """Leave generators and numbers of names as they were: keras seeds Python's, NumPy's, its own and its backend's."""
+    """Restore name counters and all generators that keras seeds."""
     import keras
     from keras.src.backend.common import global_state
 
     names = ("global_random_seed", "global_seed_generator", _NUMBERS)
     own = [global_state.get_global_attribute(name) for name in names]
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - what keras seeds
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - keras seeds it
     with contextlib.ExitStack() as stack:
         if keras.backend.backend() == "torch":
             import torch
@@ -235,6 +219,6 @@ def generators_kept() -> Iterator[None]:
             yield
         finally:
             random.setstate(python)
-            np.random.set_state(numpy)  # noqa: NPY002 - what keras seeds
+            np.random.set_state(numpy)  # noqa: NPY002 - keras seeds it
             for name, value in zip(names, own, strict=True):
                 global_state.set_global_attribute(name, value)

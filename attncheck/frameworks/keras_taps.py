@@ -1,4 +1,4 @@
-"""keras: what every layer makes, and the scores and weights of attention, tapped in a layer's own call."""
+"""Taps of keras layers: outputs, attention scores and weights."""
 
 from __future__ import annotations
 
@@ -18,36 +18,19 @@ from attncheck.frameworks.keras import generators_kept, numbers_of, self_attenti
 from attncheck.frameworks.tap_collector import TapCollector
 from attncheck.scaling.taps import Tap
 
-# Sequences of a batch and positions of each, where inputs are drawn.
+# Default batch size and number of positions.
 _BATCH, _POSITIONS = 4, 16
-# Attributes of layers that list what others name.
+# Attributes that list sublayers known under other names.
 _LISTS = ("_layers", "_functional", "_modules")
-# Behind a mask.
+# Scores below are masked.
 _HIDDEN = -1e30
 
 
 @dataclasses.dataclass(frozen=True)
 class KerasModels:
-    """Layers or models of keras of any width, on its backends JAX and torch.
+    """keras layers or models from ``build(width)``, on the backends JAX and torch.
 
-    Parameters
-    ----------
-    build : callable
-        ``build(width)`` returns a new `keras.Layer`.
-    inputs : callable, optional
-        ``inputs(width, rng)`` returns an array, or a tuple of them. By default token numbers where there is an
-        embedding, and standard normal vectors of the width otherwise.
-    call : callable, optional
-        ``call(layer, *inputs)`` returns the outputs.
-    optimizer : callable, optional
-        On torch alone: ``optimizer(layer)`` returns a `torch.optim.Optimizer` of ``layer.parameters()``.
-    loss : callable, optional
-        ``loss(outputs, *inputs)``; by default the mean square distance from standard normal numbers.
-
-    Raises
-    ------
-    InputError
-        For an optimiser on another backend.
+    Inputs are token ids if there is an embedding, else standard normal vectors. Optimisers need torch.
     """
 
     build: Callable[[int], Any]
@@ -62,7 +45,7 @@ class KerasModels:
             refuse("optimizer", self.optimizer, problem, "set KERAS_BACKEND=torch")
 
     def make(self, width: int, seed: int) -> KerasModel:
-        """Return a layer of this width with its inputs, built by a first call."""
+        """Return a layer of this width with inputs, built by a first call."""
         rng = stream(seed, "inputs", width)
         with generators_kept():
             keras.utils.set_random_seed(seed)
@@ -79,7 +62,7 @@ class KerasModels:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class KerasModel:
-    """One layer with its inputs."""
+    """A layer with its inputs."""
 
     layer: Any
     given: tuple[Any, ...]
@@ -88,7 +71,7 @@ class KerasModel:
     loss: Callable[..., Any]
 
     def taps(self) -> Mapping[str, Tap]:
-        """Run the layer; return what was made, by the names of layers."""
+        """Run the layer; return the taps by layer name."""
         precision = float(np.finfo(np.float32).eps)
         seen = TapCollector(precision, tuple(self.given[0].shape)[:2][-1])
         names = {id(each): name for name, each in named_layers(self.layer)}
@@ -97,7 +80,7 @@ class KerasModel:
         return seen.taps
 
     def weights(self) -> list[FloatArray]:
-        """Return the arrays of the layer."""
+        """Return the layer's arrays."""
         return [numbers_of(each) for each in self.layer.trainable_weights]
 
     def step(self) -> None:
@@ -110,14 +93,14 @@ class KerasModel:
 
 
 def named_layers(layer: Any) -> list[tuple[str, Any]]:
-    """Return a layer and all within it, each by the attributes that lead to it: names of keras count what was made."""
+    """Return a layer and its sublayers by attribute path, since keras numbers names globally."""
     found: dict[int, tuple[str, Any]] = {}
 
     def visit(name: str, each: Any) -> None:
         if isinstance(each, keras.layers.Layer):
             if id(each) not in found:
                 found[id(each)] = (name, each)
-                # On torch attributes that are layers are kept as its modules are.
+                # On torch, attributes that are layers are stored as submodules.
                 own = {**vars(each), **vars(each).get("_modules", {})}
                 for key, held in ((key, held) for key, held in own.items() if key not in _LISTS):
                     visit(f"{name}.{key.lstrip('_')}".lstrip("."), held)
@@ -136,7 +119,7 @@ def named_layers(layer: Any) -> list[tuple[str, Any]]:
 
 @contextlib.contextmanager
 def _told(names: Mapping[int, str], seen: TapCollector) -> Iterator[None]:
-    """Have every layer that has a name tell what it makes."""
+    """Make every named layer also collect its outputs."""
     own = keras.layers.Layer.__call__
 
     def called(layer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -158,7 +141,7 @@ def _told(names: Mapping[int, str], seen: TapCollector) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _attention_seen(seen: TapCollector) -> Iterator[None]:
-    """Tap softmax of the backend, and have its attention, which has one of its own, call it."""
+    """Tap the backend's softmax, and use it in its attention."""
     own = backend.nn.softmax, backend.nn.dot_product_attention
 
     def softmax(x: Any, axis: Any = -1) -> Any:
@@ -184,7 +167,7 @@ def _attention(
     is_causal: bool = False,
     **options: Any,
 ) -> Any:
-    """Return what attention of keras does, (batch, positions, heads, head_dim), with a softmax that is seen."""
+    """Return keras attention, (batch, positions, heads, head_dim), with a tapped softmax."""
     ops = keras.ops
     repeats = query.shape[2] // key.shape[2]
     key, value = (ops.repeat(each, repeats, axis=2) for each in (key, value))
@@ -197,13 +180,13 @@ def _attention(
 
 
 def _first(made: Any) -> Any:
-    """Return the first array of real numbers in what a layer takes or makes, None where there is none."""
+    """Return the first real array, or None."""
     arrays = (each for each in keras.tree.flatten(made) if keras.ops.is_tensor(each))
     return next((each for each in arrays if "float" in keras.backend.standardize_dtype(each.dtype)), None)
 
 
 def _drawn(layer: Any, width: int, rng: np.random.Generator) -> FloatArray | np.ndarray[Any, Any]:
-    """Return token numbers for the first embedding, else vectors."""
+    """Return token ids for the first embedding, else vectors."""
     embeddings = (each for _, each in named_layers(layer) if isinstance(each, keras.layers.Embedding))
     if (found := next(embeddings, None)) is not None:
         return rng.integers(found.input_dim, size=(_BATCH, _POSITIONS))

@@ -1,4 +1,4 @@
-"""What entries of a matrix say of the initialiser: its scale, its law, and what repeats. All within one budget."""
+"""Tests of a matrix's entries: scale, law and repetitions, within one false-alarm budget."""
 
 from __future__ import annotations
 
@@ -13,33 +13,28 @@ from scipy import special
 
 from attncheck.frameworks.binding import FloatArray
 
-#: The chance that a right initialiser is told wrong anywhere in an inspection, and over how many numbers it is split.
+#: False-alarm probability of an inspection, and the number of statistics that share it.
 FALSE_ALARM, NUMBERS = 1e-6, 150
 LEVEL = FALSE_ALARM / NUMBERS
-#: Standard errors that a normal number leaves with that chance.
+#: Two-sided normal quantile at that level.
 Z = float(-special.ndtri(LEVEL / 2))
-# More entries than that tell laws apart no better, and rounding from laws.
+# More entries do not help, and show rounding.
 _MOST = 2**16
-# A normal law cut off at ±2σ has this standard deviation, in σ.
+# Standard deviation of a normal law truncated at ±2σ, in σ.
 _CUT = math.sqrt(1.0 - 4.0 * math.exp(-2.0) / math.sqrt(2.0 * math.pi) / (1.0 - 2.0 * float(special.ndtr(-2.0))))
-# Squares that tell how much they vary.
+# Number of squares that suffices to estimate their variance.
 _FEW = 4096
-# Points for the law of entries less their mean.
+# Quadrature nodes and grid points for the law of entries less their mean.
 _NODES, _GRID = 60, 4001
-# An initialiser is orthogonal where columns overlap less than half as much as independent ones.
+# Columns with less than half the overlap of independent ones count as orthogonal.
 _OVERLAP = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class Law:
-    """A symmetric law of unit variance.
+    """Symmetric law of unit variance; `crowding` is the maximum of |x| times the density.
 
-    Attributes
-    ----------
-    name : str
-    cdf : callable
-    crowding : float
-        The largest |x| times density: what rounding moves of the cdf, per relative step.
+    It bounds the change of the cdf per relative rounding error.
     """
 
     name: str
@@ -66,32 +61,26 @@ ORTHOGONAL, CONSTANT, UNKNOWN = "orthogonal", "constant", "none known"
 
 @dataclasses.dataclass(frozen=True)
 class ScaleEstimate:
-    """A standard deviation with an interval that holds with `FALSE_ALARM` for all numbers of an inspection together."""
+    """Standard deviation with an interval; those of an inspection hold jointly with probability 1 - `FALSE_ALARM`."""
 
     std: float
     low: float
     high: float
 
     def times(self, factor: float) -> ScaleEstimate:
-        """Return it in other units."""
+        """Return the estimate multiplied by a factor."""
         return ScaleEstimate(self.std * factor, self.low * factor, self.high * factor)
 
     def holds(self, std: float) -> bool:
-        """Return whether a standard deviation is within the interval."""
+        """Return whether the interval contains a standard deviation."""
         return self.low <= std <= self.high
 
 
 def scale_of(entries: FloatArray, z: float = Z) -> ScaleEstimate:
-    """Return the root mean square of independent entries of mean 0, with its interval.
+    """Return the root mean square of independent entries of mean 0, with an interval.
 
-    That of Wilson and Hilferty: the cube root of a mean of squares is all but normal. It is exact enough for normal
-    entries however few there are, and too wide for bounded ones.
-
-    Parameters
-    ----------
-    entries : ndarray
-    z : float
-        Standard errors that the interval reaches to either side.
+    Wilson–Hilferty, ± z standard errors: the cube root of a mean of squares is almost normal. Accurate for few
+    normal entries, too wide for bounded ones.
 
     Examples
     --------
@@ -104,7 +93,7 @@ def scale_of(entries: FloatArray, z: float = Z) -> ScaleEstimate:
     if mean == 0.0:
         return ScaleEstimate(0.0, 0.0, 0.0)
     spread = float(squares.var()) / mean**2
-    # Few squares do not tell how much they vary: those of normal entries vary more than bounded ones.
+    # Few squares do not show how much they vary; normal ones vary more than bounded ones.
     cube = (spread if squares.size >= _FEW else max(spread, 2.0)) / (9 * squares.size)
     low, high = (1 - cube + sign * z * math.sqrt(cube) for sign in (1, -1))
     std = math.sqrt(mean)
@@ -112,20 +101,9 @@ def scale_of(entries: FloatArray, z: float = Z) -> ScaleEstimate:
 
 
 def laws_of(entries: FloatArray, scale: ScaleEstimate, precision: float, lost: float = 0.0) -> tuple[str, ...]:
-    """Return the names of the laws that independent entries do not refuse.
+    """Return the laws not rejected by Kolmogorov distance and largest entry.
 
-    Each is held to the largest distance of distribution functions, and to the largest entry: laws with a bound have
-    none beyond it, and others do not stay below it.
-
-    Parameters
-    ----------
-    entries : ndarray
-    scale : ScaleEstimate
-    precision : float
-        The unit roundoff of the entries.
-    lost : float
-        The share of their variance that was taken away as the mean over that many entries, 1/n of n: what is left of
-        each is (1 - 1/n) of itself, less the sum of the others over n, which is all but normal.
+    `precision` is the entries' unit roundoff, `lost` the fraction 1/n of their variance removed with the mean of n.
 
     Examples
     --------
@@ -153,7 +131,7 @@ def laws_of(entries: FloatArray, scale: ScaleEstimate, precision: float, lost: f
 
 
 def _less_mean(law: Law, lost: float) -> Law:
-    """Return the law of what is left of n entries without their mean, of unit variance again."""
+    """Return the unit-variance law of (1 - 1/n) of an entry less an almost normal sum of the others over n."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
     own, others = math.sqrt(1 - lost), math.sqrt(lost)
 
@@ -166,7 +144,7 @@ def _less_mean(law: Law, lost: float) -> Law:
 
 
 def _refused(x: FloatArray, law: Law, relative: float, precision: float) -> bool:
-    """Say whether sorted entries of unit variance, known up to `relative`, are not of a law."""
+    """Return whether sorted entries of unit variance, with relative error `relative`, reject a law."""
     largest, size = float(max(-x[0], x[-1])), x.size
     inner = float(2 * law.cdf(np.array(largest * (1 + relative))) - 1)
     outer = float(2 * law.cdf(np.array(-largest * (1 - relative))))
@@ -177,14 +155,14 @@ def _refused(x: FloatArray, law: Law, relative: float, precision: float) -> bool
     ranks = np.arange(size + 1) / size
     below = law.cdf(x)
     distance = float(max(np.max(ranks[1:] - below), np.max(below - ranks[:-1]))) - 2 * precision * law.crowding
-    # The inequality of Dvoretzky, Kiefer and Wolfowitz, which holds for any number of entries.
+    # The Dvoretzky–Kiefer–Wolfowitz inequality, valid for any number of entries.
     return distance > math.sqrt(math.log(6 / LEVEL) / (2 * size))
 
 
 def orthogonal(matrix: FloatArray) -> bool:
-    """Return whether the columns of a matrix, or its rows where they are fewer, are orthogonal beyond chance.
+    """Return whether the columns of a matrix, or its rows if fewer, are significantly orthogonal.
 
-    With c independent columns the mean of the squared products over pairs, in units of r σ⁴, is 1 ± 2/c.
+    For c independent columns, the mean squared product over pairs, in units of r σ⁴, is 1 ± 2/c.
 
     Examples
     --------
@@ -203,7 +181,7 @@ def orthogonal(matrix: FloatArray) -> bool:
 
 
 def correlated(one: FloatArray, other: FloatArray) -> float:
-    """Return the correlation of entries at the same places, 0 where it is within chance."""
+    """Return the correlation of two arrays' entries, 0 if it is within chance."""
     size = one.size
     norm = math.sqrt(float(np.sum(one**2) * np.sum(other**2)))
     if norm == 0.0:
@@ -213,24 +191,15 @@ def correlated(one: FloatArray, other: FloatArray) -> float:
 
 
 def off_centre(entries: FloatArray, scale: ScaleEstimate) -> bool:
-    """Return whether the mean of independent entries is not 0 beyond chance."""
+    """Return whether the mean of independent entries differs from 0 beyond chance."""
     return abs(float(entries.mean())) * math.sqrt(entries.size) > Z * max(scale.high, 1e-300)
 
 
 def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int | None:
-    """Return the group that is farthest from the mean square of all, None where that is within chance.
+    """Return the group farthest from the overall mean square, or None if that is within chance.
 
-    Entries of one group may depend on each other, as those of a product of matrices do. Then mean squares vary more
-    than squares tell. How much they do shows between draws: a group is told apart only if it is by both.
-
-    Parameters
-    ----------
-    squares : ndarray, (K, H)
-        The mean square of each group in each draw.
-    sizes : ndarray, (K,)
-        The entries of a group in each draw.
-    entries : ndarray
-        All of them.
+    Entries within a group may be dependent, so the difference must also exceed variation between draws. Mean
+    squares are (K, H), of H groups in K draws of `sizes` entries.
 
     Examples
     --------
@@ -250,7 +219,7 @@ def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int |
     level = LEVEL / 2 / groups
     sure = np.full(groups, True)
     for variance, z in ((told, -special.ndtri(level)), (seen, scipy.stats.t.isf(level, (draws - 1) * (groups - 1)))):
-        # The cube root of a mean square is all but normal, as in `scale_of`.
+        # The cube root of a mean square is almost normal, as in `scale_of`.
         cube = max(variance, float(np.finfo(float).eps)) / 9
         off = np.abs(np.cbrt(mean / mean.mean()) - (1 - cube)) / math.sqrt(cube)
         sure &= off > z
@@ -259,15 +228,10 @@ def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int |
 
 @functools.cache
 def conventions(fan_in: int, fan_out: int, packed: int, head_dim: int = 0) -> tuple[tuple[str, float], ...]:
-    """Return known scales, std·√fan_in, by their names.
+    """Return conventional scales, std·√fan_in, by name.
 
-    Parameters
-    ----------
-    fan_in, fan_out : int
-    packed : int
-        The number of columns that queries, keys and values have together, 0 for the output.
-    head_dim : int
-        Neurons of a head, where these have an axis of their own that may be taken for the fan; else 0.
+    `packed`: total columns of queries, keys and values, or 0. `head_dim`: size of a head axis that may be mistaken
+    for the fan, or 0.
     """
     xavier = math.sqrt(2 * fan_in / (fan_in + fan_out))
     known = [

@@ -1,4 +1,4 @@
-"""Longer sequences: whether what a layer computes of a few positions is what it computes of many."""
+"""Longer sequences: does the formula found on a few positions hold on many?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attncheck.frameworks.forward import AMONG_HEADS, Booleans, Formula, masks, 
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Forward, Probe
 
-# Positions of the longer sequence, the next where a module takes no more, and neurons of all that are run at once.
+# Lengths to try in turn, and a limit on positions² × width.
 _LENGTHS = (65, 33)
 _NEURONS = 2**23
 _COARSEST = 1e-3
@@ -22,9 +22,9 @@ _COARSEST = 1e-3
 def beyond(
     probe: Probe, found: Forward, paths: Mapping[str, Forward]
 ) -> tuple[Forward, dict[str, Forward], list[Note]]:
-    """Return what is found, on all paths, with the mask that shows on a longer sequence.
+    """Return the results for all paths, with the mask seen on a longer sequence.
 
-    Nothing is said of modules that take no longer ones, and where rounding hides what one position of many adds.
+    Results are unchanged if the module accepts none, or rounding hides single positions.
     """
     formula, same = probe.formula, (found, dict(paths), list[Note]())
     plain = (
@@ -45,7 +45,7 @@ def beyond(
     mask = _mask(probe, x, y)
     here = f"{x.shape[1]} positions"
     if mask is None or not _follows(probe, dataclasses.replace(formula, mask=mask), x, y, found.bound):
-        return found, dict(paths), [Note(f"with {here} the outputs leave the formula that they follow with a few")]
+        return found, dict(paths), [Note(f"with {here} the outputs do not follow the formula found with fewer")]
     longer = {path: dataclasses.replace(each, mask=mask) for path, each in paths.items() if each.mask == found.mask}
     apart = [path for path in longer if path != probe.reader.path and probe.differs(y, probe.output(path, x))]
     kept = {path: each for path, each in longer.items() if path not in apart}
@@ -56,7 +56,7 @@ def beyond(
 
 
 def _inputs(probe: Probe) -> FloatArray | None:
-    """Return one long sequence of inputs like those of the probe, None where the module takes none."""
+    """Return one long sequence, or None if the module rejects it."""
     quantum = float(np.abs(probe.x[probe.x != 0.0]).min())
     for length in _LENGTHS:
         shape = (1, length, probe.reader.width)
@@ -72,22 +72,22 @@ def _inputs(probe: Probe) -> FloatArray | None:
 
 
 def _follows(probe: Probe, formula: Formula, x: FloatArray, y: FloatArray, bound: float) -> bool:
-    """Return whether outputs are those of a formula of what attention gets."""
+    """Return whether outputs follow a formula."""
     seen = probe.reader.see(probe.state, x)
     heads = formula.heads(seen.query, seen.key, seen.value)
     made = probe.reader.see(probe.state, x, heads).y
-    # Of many positions what attention adds is smaller than of few.
+    # Attention adds less with many positions than with few.
     return bool(np.abs(made - y).max() <= 10 * bound * np.abs(y).max())
 
 
 def _mask(probe: Probe, x: FloatArray, y: FloatArray) -> str | None:
-    """Return the name of the mask by which outputs change where one position does."""
+    """Return the mask that matches how outputs respond to single positions."""
     length = x.shape[1]
     changed = np.repeat(x, length, axis=0)
     changed[np.arange(length), np.arange(length)] *= -1.0
     moved = np.abs(probe.output(probe.reader.path, changed) - y).max(axis=-1)  # (changed, position)
     shown: Booleans = (moved > 4 * probe.bound * np.abs(y).max()).T
-    # A position that sees itself alone, or whose own residual path shows, says nothing of itself.
+    # The diagonal is ignored: it also shows the residual path.
     names = (mask for mask in masks(length) if _alike(visible(mask, length, length), shown))
     return next(names, None)
 

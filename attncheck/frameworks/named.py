@@ -1,4 +1,4 @@
-"""A module of a framework by name, as the subject of a run: ``torch:mymodule:build``."""
+"""Framework modules as subjects by name: ``torch:mymodule:build``."""
 
 from __future__ import annotations
 
@@ -13,25 +13,15 @@ from attncheck.frameworks.subject import ModuleSubject
 
 
 def subject_of_name(framework: str, make: Callable[..., Any]) -> ModuleSubject:
-    """Return the module that `make` makes as a subject with Gaussian weights of its own scales.
+    """Return a module as a subject with Gaussian weights of its own scales.
 
-    Parameters
-    ----------
-    framework : str
-        "torch", "flax", "keras" or "equinox".
-    make : callable
-        Has an argument `width` with a default.
-
-    Raises
-    ------
-    InputError
-        If it does not say its width, or makes modules of another framework.
+    Raises `InputError` if `width` has no default, or for modules of another framework.
     """
     written = signatures.signature(make).parameters.get("width")
     width = None if written is None else written.default
     if not isinstance(width, int):
-        refuse("subject", getattr(make, "__name__", make), "does not say its width", "write def build(width=64): ...")
+        refuse("subject", getattr(make, "__name__", make), "has no default width", "write def build(width=64): ...")
     home = type(bind(make, width)).__module__.rpartition(".")[2]
     if home != framework:
-        refuse("subject", framework, f"is not the framework of what is made: {home}", f"write {home}:module:callable")
+        refuse("subject", framework, f"is not the framework of the module: {home}", f"write {home}:module:callable")
     return inspect(make, width).subject()

@@ -1,4 +1,4 @@
-"""Sentences of an inspection: what is found, and whether it says that something is wrong."""
+"""Notes of an inspection."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """One sentence.
-
-    Attributes
-    ----------
-    text : str
-    blames : bool
-        Whether it says that something is wrong.
-    """
+    """One finding as a sentence; `blames`: whether it reports an error."""
 
     text: str
     blames: bool = False

@@ -1,4 +1,4 @@
-"""Code paths of one module: which differ from call to call, and which compute something else."""
+"""Comparison of a module's code paths: which are random, and which differ."""
 
 from __future__ import annotations
 
@@ -30,26 +30,20 @@ def over_paths(
     look: Callable[[str, FloatArray], tuple[Forward, list[Note]]],
     draws: Callable[[str], bool | None],
 ) -> tuple[dict[str, Forward], list[Note]]:
-    """Return what all code paths of a module compute, and where they differ.
+    """Return the forward of every code path, and notes on how they differ.
 
     Parameters
     ----------
     paths : sequence of str
-        None where a module has one.
+        Empty if the module has only one path.
     spare : collection of str
-        Those that the module takes in another configuration only: a difference is told and is no mistake of its own.
+        Paths of other configurations: differences are no errors.
     own : str
-        The path that was inspected.
     forward : Forward
-        What it computes.
-    output : callable
-        Returns the output of a path on the same inputs.
-    differs : callable
-        Says whether two outputs differ by more than rounding.
-    look : callable
-        Returns what a path with another output computes, and what is to be said of it.
-    draws : callable
-        Says whether a path draws random numbers, None where that is not known.
+        Result for the path `own`.
+    output, differs, look, draws : callable
+        A path's output; whether outputs differ beyond rounding; forward and notes of a path with a different
+        output; whether a path is random, or None.
     """
     found, notes, usual = {own: forward}, list[Note](), output(own)
     for path in paths or ("",):
@@ -74,10 +68,10 @@ def over_paths(
 
 
 def _differing(found: dict[str, Forward], spare: Collection[str], own: str) -> Iterator[Note]:
-    """Yield where paths differ; those that differ in the same way are told together."""
+    """Yield one note per difference between paths."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for path, made in found.items():
-        # What is of no known formula has been told, and has no mask or scale to compare.
+        # Paths without a known formula were reported already.
         if made is not found[own] and (made.known or made.error == math.inf):
             for difference in _differences(found[own], made):
                 alike.setdefault(difference, []).append(path)

@@ -1,4 +1,4 @@
-"""One module run on one set of inputs: whether its outputs follow from its own matrices, and by what formula."""
+"""Probe of one module: do its outputs follow from its matrices, and by which formula?"""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ from attncheck.frameworks.forward import (
 from attncheck.frameworks.notes import Note
 
 _BATCH, _MOST_POSITIONS = 3, 7
-# Scores vary by about this much, so that neither their scale nor one of them is all that shows.
+# Standard deviation of the scores: their scale and each of them should matter.
 _SPREAD = 1.0
-# Inputs to a norm are so much larger, so that what it adds to their variance is rounding.
+# Factor of inputs to a norm, against its epsilon.
 _BEYOND = 8.0
-# Weights that are read off are off by so much more than outputs.
+# Error of solved weights relative to that of outputs.
 _READ = 10.0
-# And numbers that are fitted add to what rounding explains.
+# Factor of the error bound for fitted numbers.
 _FITTED = 10.0
-# A factor this close to one that has a name is that one.
+# A factor this close to a named one is taken for it.
 _NAMED = 1e-3
-# Where rounding explains more than this of what attention adds, the formula is held to little.
+# If rounding explains more than this fraction of attention's contribution, the test is coarse.
 _COARSE = 0.05
-# Rounding adds up as a random walk over sums, in steps of the unit roundoff; what is stored is rounded a few times.
+# Rounding of stored values, and of sums: a random walk in steps of the unit roundoff.
 _STORED, _SUMMED = 5.0, 4.0
 _SINGLE = float(np.finfo(np.float32).eps) / 2
 
 
-#: The scale of scores where only products of matrices show: another one would show in W_Q W_Kᵀ.
+#: Scale of scores if only products are known: another would change W_Q W_Kᵀ.
 UNTOLD = "1/sqrt(head_dim), by convention"
-#: The scale of a right layer.
+#: Scale of a correct layer.
 RIGHT = "1/sqrt(head_dim)"
 
 
 @dataclasses.dataclass(frozen=True)
 class Forward:
-    """What a forward computes.
+    """Formula of a forward pass.
 
     Attributes
     ----------
@@ -64,24 +64,24 @@ class Forward:
         "softmax" (over the keys), "softmax over the query axis", "softmax over the heads", "linear", "relu",
         "sigmoid" or "other".
     mask : str
-        "none", "causal", "anticausal", "strictly causal", "strictly anticausal", "window of w",
-        "two-sided window of w" or "other".
+        "none", "causal", "anticausal", "strictly causal", "strictly anticausal", "window of w", "two-sided window
+        of w" or "other".
     scale : str
-        What products of queries and keys are multiplied by, by name or by its digits; "other" where it is not known.
+        Factor of the products of queries and keys, by name or digits; "other" if unknown.
     factor : float
         The same as a number.
     error : float
-        The largest difference from the formula with the module's own matrices, of the largest that attention adds.
+        Largest difference from the formula, relative to attention's largest contribution.
     bound : float
-        What rounding explains of it.
+        Largest `error` that rounding explains.
     biased : bool
-        Whether something that depends on positions only is added to scores.
+        Whether scores have a bias by position.
     positions : str
-        What queries and keys are by position: "none", "rotary" or "other".
+        "none", "rotary" or "other".
     rotary_base : float or None
-        With "rotary", the base of the angles.
+        Base of the angles, with "rotary".
     ties : tuple of str
-        Other names of the scale, where one number has several.
+        Other names of the same scale.
     """
 
     map: str
@@ -102,37 +102,34 @@ class Forward:
 
     @property
     def known(self) -> bool:
-        """Whether the formula gives the outputs, up to rounding."""
+        """Whether the formula gives the outputs up to rounding."""
         return self.error <= self.bound
 
     def __str__(self) -> str:
         if self.error == math.inf:
-            return "does not show"
+            return "unknown"
         if not self.known:
             explained = f"where rounding explains {self.bound:.1g}"
             return f"not those of a known formula: the nearest is off by {self.error:.2g}, {explained}"
         mask = {"none": "no mask", "causal": "causal mask"}.get(self.mask, f"mask: {self.mask}")
         if self.rotary_base is not None:
             mask += f", rotary positions (base {self.rotary_base:g})"
-        scale = "a scale of scores that does not show" if self.scale == OTHER else f"scores times {self.scales}"
+        scale = "unknown scale of scores" if self.scale == OTHER else f"scores times {self.scales}"
         return f"{self.map}, {mask}, {scale}; equal to the formula to {self.error:.1g}"
 
 
 def rounding(precision: float, terms: int) -> float:
-    """Return how far right outputs may be off, of the largest one.
-
-    Sums are taken in float32 or better also where weights are stored with fewer digits.
-    """
+    """Return the relative error that rounding explains; sums are taken in float32 or better."""
     return _STORED * precision + _SUMMED * min(precision, _SINGLE) * math.sqrt(terms)
 
 
 def _missing(y: FloatArray) -> str:
-    """Return the positions, of (B, L, m), at which there is what is no number."""
+    """Return the positions with non-finite outputs, of (B, L, m)."""
     return ", ".join(map(str, np.flatnonzero(~np.isfinite(y).all(axis=(0, 2)))))
 
 
 def _unseen(shown: Booleans) -> list[Note]:
-    """Say which positions attend to nothing, and which nothing attends to, of (L, L')."""
+    """Report positions that attend to nothing, or that nothing attends to."""
     notes, of = [], f", of 0 to {len(shown) - 1}"
     idle, unseen = (np.flatnonzero(~shown.any(axis)) for axis in (1, 0))
     if len(idle):
@@ -145,21 +142,13 @@ def _unseen(shown: Booleans) -> list[Note]:
 
 
 class Probe:
-    """A module on inputs that make its scores neither large nor small.
-
-    Parameters
-    ----------
-    reader : ModuleReader
-    state
-    matrices : Effective
-        All rows of them.
-    """
+    """A module with inputs that give moderate scores; `matrices` have all rows."""
 
     def __init__(self, reader: ModuleReader, state: Any, matrices: Effective, seed: int = 0) -> None:
         self.reader, self.state, self.matrices = reader, state, matrices
-        #: What queries and keys are multiplied by beforehand: a factor of the scores too.
+        #: Factor of queries and keys before attention.
         self.gain = 1.0
-        #: The nearest formula that was found last.
+        #: Nearest formula of the last `forward`.
         self.formula: Formula | None = None
         self.head_dim, self.value_dim = matrices.query.shape[-1], matrices.value.shape[-1]
         self.num_heads = matrices.query.shape[1]
@@ -173,28 +162,28 @@ class Probe:
 
     @property
     def idle(self) -> bool:
-        """Whether outputs vary with the inputs, and not by what attention returns."""
+        """Whether outputs depend nonlinearly on inputs, but not on attention."""
         linear = self.matrices.biases["output"] + self.x @ self.matrices.past
         return not self.matrices.output.any() and self.differs(self.y, linear) and not self.differs(self.y, self.silent)
 
     @property
     def steady(self) -> bool:
-        """Whether two calls on one input give the same."""
+        """Whether two calls on one input agree."""
         return not self.differs(self.y, self.output(self.reader.path))
 
     @property
     def unsteady(self) -> tuple[Forward, list[Note]]:
-        """What is said of a forward that differs from call to call: nothing."""
+        """Empty result for a random forward pass."""
         return Forward(OTHER, OTHER, OTHER, math.nan, math.inf, self.bound), []
 
     @property
     def apart(self) -> bool:
-        """Whether a sequence has the same outputs alone and among others; or none of both twice."""
+        """Whether batching changes no output; True if outputs are random."""
         alone = self.output(self.reader.path, self.x[:1])
         return not (self.steady and self.differs(self.y[:1], alone))
 
     def output(self, path: str, x: FloatArray | None = None) -> FloatArray:
-        """Return the output of the module as its user runs it, on one of its paths."""
+        """Return the module's output on one path, without interception."""
         swapped, x = self.reader.layout.first_axis, self.x if x is None else x
         y = self.reader.instrument.run(self.state, x.swapaxes(0, 1) if swapped else x, untouched, path)
         return y.swapaxes(0, 1) if swapped else y
@@ -215,15 +204,15 @@ class Probe:
         return max(float(np.abs(np.where(np.isfinite(self.y), self.y, 0.0)).max()), 1e-300)
 
     def forward(self, y: FloatArray) -> tuple[Forward, list[Note]]:
-        """Return what the outputs on `x` say of the formula."""
+        """Return the formula of the outputs on `x`, with notes."""
         if missing := _missing(y):
             made = Forward(OTHER, OTHER, OTHER, math.nan, math.inf, self.bound)
-            return made, [Note(f"outputs hold what is no number at positions {missing}", blames=True)]
+            return made, [Note(f"outputs are NaN or infinite at positions {missing}", blames=True)]
         added = float(np.abs(y - self.silent).max())
         bound = self.bound * float(np.abs(y).max()) / added if added > 0 else math.inf
         if bound >= 1.0:
             made = Forward(OTHER, OTHER, OTHER, math.nan, math.inf, bound)
-            return made, [Note("attention adds nothing to the outputs beyond rounding: its formula does not show")]
+            return made, [Note("attention adds nothing to the outputs beyond rounding: its formula is unknown")]
         best, error = self._candidate(y)
         if error > bound and self.merged is not None:
             found, left = self._read_off(y)
@@ -238,7 +227,7 @@ class Probe:
         fitted = best.bias is not None or (scale[:1].isdigit() and scale not in known)
         explained = bound * (_FITTED if fitted else 1.0)
         made = Forward(best.map, best.mask, scale, factor, error, explained, best.bias is not None, ties=tuple(ties))
-        coarse = f"rounding hides what is less than {bound:.0%} of what attention adds"
+        coarse = f"rounding hides effects below {bound:.0%} of what attention adds"
         return made, [*self._told(made, best), *([Note(coarse)] if bound > _COARSE else [])]
 
     def _told(self, made: Forward, formula: Formula) -> list[Note]:
@@ -270,7 +259,7 @@ class Probe:
     # Inputs ---------------------------------------------------------------------------------------
 
     def _inputs(self, seed: int) -> FloatArray:
-        """Return inputs, (B, L, n), that every float type holds without rounding."""
+        """Return inputs, (B, L, n), exact in every float type."""
         rng = np.random.default_rng(seed)
         taken = {self.num_heads, self.head_dim, self.reader.width}
         fits = min(_MOST_POSITIONS, self.value_dim, max(3, self.matrices.output.shape[1] // self.num_heads))
@@ -291,7 +280,7 @@ class Probe:
         return np.asarray(made.swapaxes(1, 2))
 
     def _linear_inputs(self) -> dict[str, FloatArray]:
-        """Return queries, keys and values: of the matrices where they follow them, else as attention got them."""
+        """Return queries, keys and values, from the matrices if they match."""
         found = {}
         for role in ROLES:
             lin, seen = self.lin(role), self.seen[role][:, :, : self.x.shape[1]]
@@ -304,7 +293,7 @@ class Probe:
     # What becomes of heads ------------------------------------------------------------------------
 
     def _linear_output(self, seed: int) -> str | None:
-        """Return how heads are merged where W_O is all that follows; None where it is not."""
+        """Return how heads are merged if only W_O follows."""
         shape = (*self.x.shape[:1], self.num_heads, self.x.shape[1], self.value_dim)
         heads = np.round(np.random.default_rng(seed + 1).standard_normal(shape) * 8) / 8
         after = self.reader.see(self.state, self.x, heads).y - self.silent
@@ -319,7 +308,7 @@ class Probe:
         return flat.reshape(len(heads), self.x.shape[1], -1)
 
     def _outcome(self, formula: Formula) -> FloatArray:
-        """Return the output that a formula gives, through the module itself where W_O does not tell what follows."""
+        """Return the output of a formula."""
         heads = formula.heads(*(self.linear[role] for role in ROLES))
         if self.merged is None:
             return self.reader.see(self.state, self.x, heads).y
@@ -331,7 +320,7 @@ class Probe:
         return float(np.abs(self._outcome(formula) - y).max() / np.abs(y - self.silent).max())
 
     def _candidate(self, y: FloatArray) -> tuple[Formula, float]:
-        """Return the common formula that is nearest, and how far it is off."""
+        """Return the nearest common formula and its error."""
         grouped = 1 < self.linear["key"].shape[1] < self.num_heads
         found = []
         for formula in candidates(self._scales, grouped):
@@ -342,7 +331,7 @@ class Probe:
         return formula, error
 
     def _read_off(self, y: FloatArray) -> tuple[Formula | None, float]:
-        """Return the formula that the attention weights show, and how far it is off."""
+        """Return the formula of the solved attention weights and its error."""
         q, k, v = (self.linear[role] for role in ROLES)
         if self.merged == "wrong" or self.reader.layout.form == "positions" or k.shape[2] != q.shape[2]:
             return None, math.inf
@@ -355,7 +344,7 @@ class Probe:
             shown = plot(read[0], scores, _READ * self.bound, groups)
             if shown.map == OTHER:
                 continue
-            # What was fitted is as far off as weights are: a factor that has a name is taken for that one.
+            # Fitted factors are inexact, so one close to a named factor is taken for it.
             close = [f for f in self._scales.values() if abs(shown.factor / f - 1) <= _NAMED]
             tried = [shown, *(dataclasses.replace(shown, factor=factor) for factor in close[:1])]
             found += [(each, self._error(each, y)) for each in tried]

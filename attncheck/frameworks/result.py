@@ -1,4 +1,4 @@
-"""What an inspection found: a table, a description for theory and checks, and what may be required of it."""
+"""Result of an inspection: table, layer description, theory and requirements."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ _PRODUCTS = {"query_key": ("query_std", "key_std"), "value_output": ("value_std"
 _STDS = {"query": "query_std", "key": "key_std", "value": "value_std", "output": "output_std"}
 
 
-# Standard deviations that three decimals show.
+# Range of standard deviations shown with three decimals.
 _SMALL, _LARGE = 0.01, 1e4
 
 
 @dataclasses.dataclass(frozen=True)
 class Inspection:
-    """What an attention layer is at initialisation.
+    """An attention layer at initialisation.
 
     Attributes
     ----------
     width, num_heads, kv_heads, head_dim : int
-        `kv_heads` counts keys and values that differ.
+        `kv_heads` counts distinct keys and values.
     draws : int
-        How many modules were initialised.
+        Number of modules initialised.
     weights : mapping of str to MatrixStatistics
-        By "query", "key", "value" and "output"; what cannot be read off is left out, and a note says why. Where
-        attention is written by hand, by "query_key" and "value_output": σ_Qσ_K of W_Q W_Kᵀ, and σ_Vσ_O of W_V W_O.
+        By "query", "key", "value" and "output"; a note explains each missing one. For hand-written attention,
+        possibly by "query_key" and "value_output": σ_Qσ_K of W_Q W_Kᵀ, and σ_Vσ_O of W_V W_O.
     forward : Forward
-        Of the first path on which attention was seen.
+        Of the first path that calls attention.
     paths : mapping of str to Forward
-        The same of all code paths of the module whose outputs do not differ from call to call.
+        Of every code path with deterministic outputs.
     notes : tuple of Note
     view : AttentionView or None
-        What a subject takes of the module; None where products of its matrices alone show.
+        View of the module for a subject; None if only products of matrices are known.
     extra : int
         Keys beyond the positions.
     value_dim : int or None
-        Neurons of a head of values, where that is not `head_dim`.
+        Head dimension of values, if not `head_dim`.
     """
 
     width: int
@@ -70,49 +70,48 @@ class Inspection:
 
     @property
     def blamed(self) -> tuple[str, ...]:
-        """The notes that say that something is wrong."""
+        """Notes that report an error."""
         return tuple(str(note) for note in self.notes if note.blames)
 
     @property
     def _unknown(self) -> bool:
-        """Whether outputs are seen that no formula gives."""
+        """Whether outputs follow no known formula."""
         return math.isfinite(self.forward.error) and not self.forward.known
 
     @property
     def _stds(self) -> dict[str, float]:
-        """Standard deviations times √fan-in by role, one number for those that are not told apart."""
+        """Standard deviations times √fan-in by role, averaged if not significantly different."""
         told = {role: matrix for role, matrix in self.weights.items() if role in _STDS}
         return pooled({role: (matrix.std, matrix.low, matrix.high) for role, matrix in told.items()})
 
     def layer(self, seq_len: int = 4, **changes: Any) -> AttentionLayer:
-        """Return the description of the layer, for checks and for theory.
+        """Return the layer's description, for checks and theory.
 
-        Standard deviations whose intervals overlap are one number. A scale of scores that a description does not have
-        goes into the standard deviation of queries.
+        Standard deviations with overlapping intervals are averaged. Other score scales become part of `query_std`.
 
         Parameters
         ----------
         seq_len : int
         **changes
-            Other fields of `AttentionLayer`, and replacements of those that were read off.
+            Other fields of `AttentionLayer`, or replacements.
 
         Raises
         ------
         InputError
-            If no description is like this layer, because of its mask or of matrices that were not read off.
+            If no description matches this layer, because of its mask or of unknown matrices.
         """
         stds = {_STDS[role]: std for role, std in self._stds.items()}
         for product, (one, other) in _PRODUCTS.items():
-            if product in self.weights:  # scores and outputs have the law of any two with this product
+            if product in self.weights:  # the laws of scores and outputs depend only on this product
                 stds |= {one: self.weights[product].std, other: 1.0}
         missing = [name for name in _STDS.values() if name not in stds | changes and not name.startswith("output")]
         if missing:
-            refuse(missing[0], None, "was not read off", f"pass it, e.g. {missing[0]}=1.0")
+            refuse(missing[0], None, "is unknown", f"pass it, e.g. {missing[0]}=1.0")
         if not self.forward.known or self.forward.map not in ("softmax", "linear"):
             remedy = "mend the layer, or write AttentionLayer(...) yourself"
             shown = self.forward.map if self.forward.known else "no known formula"
-            shown = "does not show" if self.forward.error == math.inf else shown
-            refuse("forward", shown, "is described by no AttentionLayer", remedy)
+            shown = "unknown" if self.forward.error == math.inf else shown
+            refuse("forward", shown, "cannot be described by an AttentionLayer", remedy)
         if self.forward.biased or self.extra:
             what = "a bias of scores by position" if self.forward.biased else "keys beyond the positions"
             refuse("forward", self.forward.map, f"comes with {what}, which no AttentionLayer has", "inspect it without")
@@ -120,13 +119,15 @@ class Inspection:
             what = f"comes with values of {self.value_dim} neurons a head, which no AttentionLayer has"
             refuse("head_dim", self.head_dim, what, "give values as many neurons as keys")
         if self.forward.positions == OTHER and "rotary_base" not in changes:
-            what = "as no rotary_base turns them"
-            refuse("positions", OTHER, f"says that queries or keys are turned {what}", "pass rotary_base=None")
+            what = "unlike any rotary_base"
+            refuse(
+                "positions", OTHER, f"means that queries or keys depend on positions {what}", "pass rotary_base=None"
+            )
         scaling, plain = "1/sqrt(n)", self.head_dim**-0.5
         if self.forward.scale == "1/head_dim":
             scaling, plain = "1/n", 1 / self.head_dim
         if "query_std" in stds and math.isfinite(self.forward.factor):
-            # A sign is that of the weights, whose law has none.
+            # Weights have symmetric laws, so the sign does not matter.
             stds["query_std"] *= abs(self.forward.factor) / plain
         fields: dict[str, Any] = {
             "width": self.width,
@@ -143,22 +144,21 @@ class Inspection:
         return AttentionLayer(**(fields | changes))
 
     def subject(self, weights: str = GAUSSIAN, seq_len: int = 4) -> ModuleSubject:
-        """Return the module as a subject of checks, sampled end to end through its own forward.
+        """Return the module as a subject of checks, sampled through its own forward pass.
 
         Parameters
         ----------
         weights : {"gaussian", "own"}
-            Gaussian matrices of the scales of `layer` in place of the module's, so that all that is exact is examined;
-            or what its initialiser draws, biases too.
+            "gaussian": matrices with the scales of `layer` replace the module's, so that every exact result can be
+            tested. "own": weights and biases as initialised.
         seq_len : int
-            Positions of the layer that it names as its own.
+            Positions of its default layer.
 
         Raises
         ------
         InputError
-            As `layer`; if attention is written by hand and its matrices are not found among the parameters, if its
-            outputs are more than attention, if nothing can be put into modules, or, with "own", if it draws entries of
-            no law that checks know.
+            As for `layer`; if hand-written attention has unknown matrices, outputs are more than attention, or
+            arrays cannot be replaced; with "own", for an entry law unknown to checks.
         """
         layer = self.layer(seq_len)
         if self.view is None:
@@ -172,20 +172,20 @@ class Inspection:
 
     @functools.cached_property
     def theory(self) -> LayerTheory:
-        """What follows in the theorem, over eight positions."""
+        """Predictions of the theorem for eight positions."""
         return theory_of(self.layer(seq_len=8))
 
     def require(self, **expected: Any) -> None:
-        """Raise where the layer is not what is expected.
+        """Raise an error if the layer differs from expectations.
 
         Parameters
         ----------
         **expected
-            - ``query_std``, ``key_std``, ``value_std``, ``output_std``: the interval holds this number.
-            - ``query_law`` and so on: the entries may have this law, "normal" (or "gaussian"), "uniform",
-              "truncated normal", "orthogonal" or "constant".
-            - ``bias``, ``query_bias`` and so on: whether there are biases other than 0.
-            - ``mask``, ``map``, ``scale``: of the forward; a scale by its name or as a number.
+            - ``query_std``, ``key_std``, ``value_std``, ``output_std``: a number in the interval.
+            - ``query_law`` and so on: a law not rejected: "normal" (or "gaussian"), "uniform", "truncated normal",
+              "orthogonal" or "constant".
+            - ``bias``, ``query_bias`` and so on: whether there are nonzero biases.
+            - ``mask``, ``map``, ``scale``: of the forward; a scale by name or as a number.
             - ``positions``, ``rotary_base``: "none", "rotary" or "other", and the base of rotary positions.
             - ``num_heads``, ``kv_heads``, ``head_dim``.
             - ``blamed=False``: no line begins with `wrong`.
@@ -193,9 +193,9 @@ class Inspection:
         Raises
         ------
         AssertionError
-            With the numbers that were read off.
+            With the values found.
         InputError
-            For a name that is none of these, or a word that is none of those for it.
+            For an unknown name or value.
         """
         __tracebackhide__ = True
         shape = {"num_heads": self.num_heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
@@ -203,7 +203,7 @@ class Inspection:
             raise AssertionError("\n".join(failures))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as built-in types, with None for numbers that are none."""
+        """Return everything as built-in types, with None for non-finite numbers."""
         fields: dict[str, Any] = _finite(self._fields())
         return fields
 
@@ -225,7 +225,7 @@ class Inspection:
 
     @property
     def _theory(self) -> dict[str, Any]:
-        """What follows in the theorem by name, or why nothing does, under "nothing"."""
+        """Predictions by name, or the reason for having none under "nothing"."""
         try:
             return self.theory.to_dict()
         except InputError as error:
@@ -247,7 +247,7 @@ class Inspection:
 
     @property
     def headline(self) -> str:
-        """Width, heads and draws, in words."""
+        """Width, heads and draws as text."""
         heads = f"{counted(self.num_heads, 'head')} of {counted(self.head_dim, 'neuron')}"
         if self.kv_heads != self.num_heads:
             heads += f", keys and values of {self.kv_heads}"
@@ -255,8 +255,8 @@ class Inspection:
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """The table of matrices as text, its heading first."""
-        rows: list[tuple[str, ...]] = [("", "law", "std·√fan-in", "from", "to", "bias", "variance that is known")]
+        """Table of matrices as text, heading first."""
+        rows: list[tuple[str, ...]] = [("", "law", "std·√fan-in", "from", "to", "bias", "matches initialiser")]
         for m in self.weights.values():
             places = ".3f" if m.std == 0.0 or _SMALL <= m.std < _LARGE else ".4g"
             numbers = (format(each, places) for each in (m.std, m.low, m.high))
@@ -265,7 +265,7 @@ class Inspection:
 
     @property
     def told(self) -> list[tuple[str, str]]:
-        """The lines below the table: "forward", "wrong", "note" or "theory", and what is said."""
+        """Lines below the table: "forward", "wrong", "note" or "theory", and the text."""
         notes = [("wrong" if note.blames else "note", str(note)) for note in self.notes]
         try:
             said = str(self.theory)
@@ -277,7 +277,7 @@ class Inspection:
 
 
 def _finite(value: Any) -> Any:
-    """Return built-in types without NaN and infinities, which JSON has no word for."""
+    """Return built-in types without NaN and infinities, which JSON lacks."""
     if isinstance(value, dict):
         return {name: _finite(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

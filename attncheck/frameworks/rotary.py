@@ -1,4 +1,4 @@
-"""Rotary positions: how queries and keys are turned, read off what attention gets of inputs at several positions."""
+"""Rotation of queries and keys by position, from the inputs of attention."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Probe
 
 NONE, ROTARY = "none", "rotary"
-#: The base of one plane, which turns by a radian whatever it is.
+#: Base for a single plane, which turns by one radian for any base.
 _ANY_BASE = 1e4
-# Angles are read off one step and taken that often: so much farther off may the last position be.
+# Error amplification from one step to the last position.
 _STEPS = 16.0
 _MOST_DIGITS = 12
 
 
 @dataclasses.dataclass(frozen=True)
 class Rotation:
-    """How vectors of a role are turned.
+    """Rotation of queries or keys.
 
     Attributes
     ----------
     base : float or None
-        b of the angles j b^{-2f/d}; None where they are others.
+        b of the angles j b^{-2f/d}; None for other angles.
     halves : bool
-        Whether planes are of neurons f and f + d/2, as in Llama; else of neighbours, as in GPT-J.
+        Whether neurons f and f + d/2 form a plane, as in Llama; else neighbours, as in GPT-J.
     sign : int
-        1, or -1 where they turn the other way.
+        1, or -1 for the opposite direction.
     """
 
     base: float | None
@@ -42,7 +42,7 @@ class Rotation:
     sign: int
 
     def undone(self, vectors: FloatArray) -> FloatArray:
-        """Return keys, (..., L, d), before they were turned, as `attncheck.Draws` has them: in halves, sign 1."""
+        """Return keys, (..., L, d), before rotation, in the planes of `attncheck.Draws`."""
         planes = _planes(vectors, self.halves)
         places, pairs = np.arange(planes.shape[-2])[:, None], planes.shape[-1]
         planes = planes * np.exp(-1j * self.sign * places * _frequencies(self.base or _ANY_BASE, pairs))
@@ -51,13 +51,13 @@ class Rotation:
 
 @dataclasses.dataclass(frozen=True)
 class Positions:
-    """What positions are to a layer's scores.
+    """Effect of positions on a layer's scores.
 
     Attributes
     ----------
     name : {"none", "rotary", "other"}
     rotation : Rotation or None
-        With "rotary", of queries and keys both.
+        With "rotary", of both queries and keys.
     notes : tuple of Note
     """
 
@@ -67,7 +67,7 @@ class Positions:
 
 
 def positions_of(probe: Probe) -> Positions:
-    """Return how queries and keys are turned."""
+    """Return the rotation of queries and keys."""
     kinds = {role: kind(probe, role) == ROTATED for role in ("query", "key", "value")}
     if not any(kinds.values()):
         return Positions(NONE)
@@ -77,13 +77,13 @@ def positions_of(probe: Probe) -> Positions:
     found = [_rotation(probe.lin(role), probe.seen[role][:, :, : probe.x.shape[1]], probe.bound) for role in _TURNED]
     query, key = found
     if query is None or key is None:
-        return Positions(OTHER, notes=(Note("queries and keys are turned by angles of no rotary positions"),))
+        return Positions(OTHER, notes=(Note("queries and keys are rotated, but not by rotary positions"),))
     if query != key:
         opposite = dataclasses.replace(query, sign=-query.sign) == key
         text = "opposite ways: scores depend on sums of positions" if opposite else "by different angles"
-        return Positions(OTHER, notes=(Note(f"queries and keys are turned {text}", blames=True),))
+        return Positions(OTHER, notes=(Note(f"queries and keys are rotated {text}", blames=True),))
     if query.base is None:
-        return Positions(OTHER, notes=(Note("rotary positions have other angles than powers of one base"),))
+        return Positions(OTHER, notes=(Note("rotary angles are not powers of one base"),))
     return Positions(OTHER if kinds["value"] else ROTARY, query)
 
 
@@ -102,7 +102,7 @@ def _frequencies(base: float, pairs: int) -> FloatArray:
 
 
 def _rotation(before: FloatArray, after: FloatArray, bound: float) -> Rotation | None:
-    """Return what turns vectors, (B, H, L, d), None where it is no turn by angles that grow with positions."""
+    """Return the rotation of vectors, (B, H, L, d), or None."""
     if before.shape[-1] % 2 or before.shape[2] < 2:
         return None
     small = _STEPS * bound * float(np.abs(before).max())
@@ -118,13 +118,13 @@ def _rotation(before: FloatArray, after: FloatArray, bound: float) -> Rotation |
 
 
 def _off(planes: NDArray[np.complex128], turned: NDArray[np.complex128], angles: FloatArray) -> float:
-    """Return by how much planes, (B, H, L, d/2), turned by these angles a position, are not those that are seen."""
+    """Return the error of planes, (B, H, L, d/2), turned by these angles."""
     places = np.arange(planes.shape[2])[:, None]
     return float(np.abs(planes * np.exp(1j * places * angles) - turned).max())
 
 
 def _bases(angles: FloatArray) -> Iterator[float]:
-    """Yield bases that angles may be of, those of few digits first."""
+    """Yield candidate bases for angles, those of few digits first."""
     pairs = len(angles)
     if pairs == 1:
         yield _ANY_BASE

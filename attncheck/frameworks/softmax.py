@@ -1,4 +1,4 @@
-"""The softmax of attention, watched: products of matrices show in its scores and in what becomes of its weights."""
+"""Hand-written softmax attention: matrix products from scores and from responses to weights."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from attncheck.frameworks.forward import AXES, OTHER, Booleans, added_mask, mask
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Forward, rounding
 
-#: What is below is hidden: scores are nowhere near.
+#: Scores below are masked; no real score is as low.
 HIDDEN = -1e3
-# What is below is attended to by less than the rounding of single precision.
+# Scores below get less weight than single-precision rounding.
 _FAINT = -16.0
 _LENGTH, _SIDE = 16.0, 64
-#: Positions of the inputs that outputs are looked at on.
+#: Number of positions of test inputs.
 POSITIONS = 7
-# Inputs to a norm are so much larger, so that what it adds to their variance is rounding.
+# Factor of inputs to a norm, against its epsilon.
 _BEYOND = 8.0
-# Scores that change by less are the same but for what a norm adds to a variance.
+# Relative tolerance for changes that a norm's epsilon explains.
 _STEADY = 0.02
 _RANK, _ROUNDED = 1e-4, 16.0
-_BY_POSITION = "scores depend on positions: rotary positions, relative positions or a bias; W_Q and W_K do not show"
-#: Of a path on which nothing shows.
+_BY_POSITION = "scores depend on positions: rotary positions, relative positions or a bias; W_Q and W_K are unknown"
+#: Result for a path that shows nothing.
 UNSEEN = Forward(OTHER, OTHER, OTHER, math.nan, math.inf, math.inf)
 
 
 @dataclasses.dataclass(frozen=True)
 class Products:
-    """What one draw shows: scores are x M x'ᵀ + x rᵀ + k x'ᵀ + c, and head a adds A (x VO + b).
+    """Products of one draw: scores x M x'ᵀ + x rᵀ + k x'ᵀ + c; head a adds A (x VO + b).
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Products:
     values : ndarray, (H, m, n)
     value_bias : ndarray, (H, n)
     silent : ndarray, (n,)
-        The output on zeros where attention returns zeros.
+        Output on zeros when attention returns zeros.
     """
 
     scores: FloatArray
@@ -56,18 +56,12 @@ class Products:
     silent: FloatArray
 
     def __getitem__(self, product: str) -> tuple[FloatArray, FloatArray]:
-        """Return a product and the bias that comes with it."""
+        """Return a product and its bias."""
         return (self.scores, self.row) if product == "query_key" else (self.values, self.value_bias)
 
 
 class Watcher:
-    """A module whose first softmax over positions is watched.
-
-    Raises
-    ------
-    attncheck.frameworks.binding.NotSeen
-        If there is none.
-    """
+    """A module with its first softmax over positions intercepted; without one, `NoAttentionCall`."""
 
     def __init__(self, instrument: Instrument, state: Any, width: int, path: str) -> None:
         self.instrument, self.width, self.path, self.axis = instrument, width, path, -1
@@ -77,14 +71,14 @@ class Watcher:
         self.side = width if self.norm == LAYER else self._longest(state)
 
     def _values(self, state: Any, x: FloatArray) -> FloatArray:
-        """Return what attention adds where every position looks at itself."""
+        """Return what attention adds when every position attends to itself."""
         pair = np.concatenate([x, x], axis=1)
         itself = np.broadcast_to(np.eye(2), (1, self.heads, 2, 2))
         return self.watch(state, pair, itself)[0] - self.watch(state, pair, 0 * itself)[0]
 
     def _longest(self, state: Any) -> int:
-        """Return how many unit vectors fit into a sequence: modules may have a longest one."""
-        # Twice the neurons of a head, so that its vectors do not span all.
+        """Return the number of unit vectors per sequence."""
+        # Twice the head dimension, so that a head does not span the whole space.
         for side in (max(_SIDE, 2 * self.width // self.heads), _SIDE, _SIDE // 2 - 1, _SIDE // 4 - 1):
             try:
                 self.watch(state, np.zeros((1, min(side, self.width) + 1, self.width)))
@@ -96,7 +90,7 @@ class Watcher:
     def watch(self, state: Any, x: FloatArray, weights: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
         """Run on x, (B, L, n); return the output and the scores, (B, H, L, L).
 
-        The first softmax gives `weights`, (B, H, L, L), where there are any.
+        If given, `weights`, (B, H, L, L), replace the result of the first softmax.
         """
         got: list[FloatArray] = []
         crossed: list[int] = []
@@ -120,19 +114,19 @@ class Watcher:
         return y, got[0]
 
     def inputs(self) -> FloatArray:
-        """Return inputs, (1, L, n), that the unit vectors span and that every float type holds without rounding."""
+        """Return exactly representable inputs, (1, L, n), in the span of the unit vectors."""
         rng = np.random.default_rng(0)
         x = np.zeros((1, POSITIONS, self.width))
         x[:, :, : self.side] = np.clip(np.round(rng.standard_normal((1, POSITIONS, self.side)) * 8), -31, 31) / 8
         return x if self.norm == NONE else x * _BEYOND
 
     def read(self, state: Any) -> tuple[Products, Booleans]:
-        """Return the products of a draw, and which positions see which."""
+        """Return the products of a draw, and the visible pairs."""
         length = _LENGTH if self.norm == NONE else SHORT
         m, size = self.side, unit_size(self.norm, self.width, length)
         units = length * np.concatenate([np.eye(self.width)[:m], np.zeros((1, self.width))])
         seen = self.watch(state, units[None])[1][0]
-        # What a mask hides is seen from the other end.
+        # A reversed sequence shows the pairs that a mask hides.
         turned = self.watch(state, units[None, ::-1])[1][0][:, ::-1, ::-1]
         hidden = seen < HIDDEN
         if np.any(hidden & (turned < HIDDEN)):
@@ -142,8 +136,7 @@ class Watcher:
         row = seen[:, :m, m] - constant[:, None]
         column = seen[:, m, :m] - constant[:, None]
         scores = seen[:, :m, :m] - row[:, :, None] - column[:, None] - constant[:, None, None]
-        # Each head in turn looks at itself, alone; at last there is none. One after the other: with one batch there is
-        # no doubt which axis is that of heads.
+        # Each head in turn attends to itself, finally none. Batch size 1 keeps the head axis unambiguous.
         only = np.zeros((self.heads + 1, 1, self.heads, m + 1, m + 1))
         only[np.arange(self.heads), 0, np.arange(self.heads)] = np.eye(m + 1)
         y = np.concatenate([self.watch(state, units[None], each)[0] for each in only])
@@ -154,21 +147,15 @@ class Watcher:
 
 
 def rank_of(products: FloatArray, precision: float) -> int:
-    """Return how many neurons the heads have, where products are rounded so far."""
+    """Return the head dimension from rounded products."""
     values = np.linalg.svd(products, compute_uv=False)
     return int(np.max(np.sum(values > max(_RANK, _ROUNDED * precision) * values[:, :1], axis=1)))
 
 
 def forward_of(watcher: Watcher, state: Any, read: Products, shown: Booleans) -> tuple[Forward, list[Note], bool]:
-    """Hold scores and outputs to the products, on inputs that the unit vectors span.
+    """Compare scores and outputs with the products on inputs in the span of the unit vectors.
 
-    Returns
-    -------
-    forward : Forward
-        Its scale is not known yet.
-    notes : list of Note
-    bilinear : bool
-        Whether scores are made of the products.
+    Returns the forward without its scale, notes, and whether scores are given by the products.
     """
     x = watcher.inputs()
     y = watcher.instrument.run(state, x, untouched, watcher.path)[0]
@@ -198,7 +185,7 @@ def forward_of(watcher: Watcher, state: Any, read: Products, shown: Booleans) ->
     notes = [Note(what)] if what else []
     if what == _BY_POSITION:
         filled = _filled(scores, watcher.watch(state, np.roll(x, 1, axis=1))[1][0])
-        # At every position the same input: what is left is what positions add.
+        # With the same input everywhere, only the effect of positions remains.
         left = watcher.watch(state, np.repeat(x[:, :1], x.shape[1], axis=1))[1][0]
         masked = None if filled or mask != NONE else added_mask(left, -_FAINT)
         notes += [masked] if masked else filled
@@ -215,14 +202,14 @@ def forward_of(watcher: Watcher, state: Any, read: Products, shown: Booleans) ->
 
 
 def _filled(scores: FloatArray, other: FloatArray) -> list[Note]:
-    """Say which scores, (H, L, L), are one number on other inputs too: what a mask should hide."""
+    """Report hidden scores, (H, L, L), that are a finite number."""
     filled = ((scores == other) & (scores > HIDDEN)).all(axis=0)
     numbers = np.unique(scores[:, filled])
     if filled.all() or numbers.size != 1:
         return []
     mask, number = _named(~filled), float(numbers[0])
     which = "a mask" if mask == OTHER else f"the {mask} mask"
-    return [Note(f"scores of what {which} hides are {number:g}, not -inf", blames=number > _FAINT)]
+    return [Note(f"scores hidden by {which} are {number:g}, not -inf", blames=number > _FAINT)]
 
 
 def _named(shown: Booleans) -> str:
@@ -231,20 +218,20 @@ def _named(shown: Booleans) -> str:
 
 
 def _made(read: Products, z: FloatArray) -> FloatArray:
-    """Return the scores that products make of inputs, (H, L, L)."""
+    """Return the scores of the products for inputs, (H, L, L)."""
     made = np.einsum("im,hmn,jn->hij", z, read.scores, z) + read.constant[:, None, None]
     return np.asarray(made + (read.row @ z.T)[:, :, None] + (read.column @ z.T)[:, None])
 
 
 def _scores_are(watcher: Watcher, state: Any, x: FloatArray, scores: FloatArray, bound: float) -> str:
-    """Return why scores are not made of products of matrices."""
+    """Return why scores are not given by products of matrices."""
     equal = watcher.watch(state, np.repeat(x[:, :1], x.shape[1], axis=1))[1][0]
     equal = np.where(equal > HIDDEN, equal, equal[:, :1, :1])
     small = bound * max(1.0, float(np.abs(equal).max()))
     if np.abs(equal - equal[:, :1, :1]).max() > small:
         return _BY_POSITION
-    # Beside inputs so long biases vanish.
+    # Long inputs make biases negligible.
     once, twice = (watcher.watch(state, length * x)[1][0] for length in (_LENGTH, 2 * _LENGTH))
     if np.abs(np.where(scores > HIDDEN, twice - once, 0.0)).max() <= _STEADY * np.abs(equal).max():
-        return "queries and keys are normalised: W_Q and W_K do not show"
-    return "scores are no products of queries and keys x W + b: W_Q and W_K do not show"
+        return "queries and keys are normalised: W_Q and W_K are unknown"
+    return "scores are not products of queries and keys x W + b: W_Q and W_K are unknown"

@@ -1,4 +1,4 @@
-"""A module as a subject: sampled end to end through its own forward, as checks ask for it."""
+"""A module as a subject of checks, sampled through its own forward pass."""
 
 from __future__ import annotations
 
@@ -18,48 +18,47 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 
 OWN = "own"
-# A module's outputs follow from its own matrices to this part of the largest.
+# Tolerance for outputs from the module's own matrices, relative to the largest.
 _CLOSE = 1e-2
-# Beyond this ratio of sizes an array is no matrix by itself; entries of few are that far off by chance.
+# Ratio of array to matrix that means a gain, beyond chance in small arrays.
 _GAIN = 1.25
-# Biases below are the rounding of zeros.
+# Smaller biases are rounded zeros.
 _SMALL = 1e-6
-# So many entries of a bias tell its law and its scale, from so many modules at most.
+# Bias entries needed, and limit on modules drawn for them.
 _ENTRIES, _MODULES = 2**13, 1024
-# Biases that are read off products have so many digits.
+# Accurate digits of biases derived from products.
 _DIGITS = 3
 _SEEDS = 2**31
 _NORMAL = "normal"
 
-# Modules that tell whether many run at once as they do one by one.
+# Number of modules that compares batched with single runs.
 _FEW = 3
-# Entries of modules that are drawn together, and of a module that takes longer to be drawn than to be called.
+# Limit on entries drawn together, and module size above which drawing is slower than calling.
 _STORED, _LARGE = 2**21, 2**16
 
-#: Makes the arrays of one more module.
+#: Draws the arrays of one module.
 Draw = Callable[[np.random.Generator], Arrays]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModuleSubject:
-    """A module that draws as a simulator does: ``subject(layer, inputs, rng)``.
+    """A module that draws like a simulator: ``subject(layer, inputs, rng)``.
 
     Parameters
     ----------
     view : AttentionView
     state
-        The module whose arrays are replaced, draw by draw.
+        Module whose arrays are replaced in every draw.
     layer : AttentionLayer
-        What it is, over some number of positions.
     weights : str or mapping
-        The law of its matrices and its biases, as `attncheck.simulators.weights.WeightLaws.of` takes them.
+        Laws, as for `attncheck.simulators.weights.WeightLaws.of`.
     arrays : callable
         Draws the arrays of a module.
 
     Attributes
     ----------
     layers : list of AttentionLayer
-        What a run examines it on.
+        Default layers of a run.
     """
 
     view: AttentionView
@@ -70,16 +69,16 @@ class ModuleSubject:
 
     @property
     def layers(self) -> list[AttentionLayer]:
-        """The layer that it is, over few and over more positions."""
+        """The module's layer for few and for more positions."""
         return [self.layer.replace(seq_len=length) for length in (2, 4, 8)]
 
     def supports(self, layer: AttentionLayer) -> bool | str:
-        """Return whether it can draw a layer: one of its width and heads; all else of the layer is a claim on it."""
+        """Return whether width and heads match; other fields are claims to be tested."""
         mine = all(getattr(layer, name) == getattr(self.layer, name) for name in ("width", "num_heads", "head_width"))
-        return mine or "the module has another width or other heads"
+        return mine or "the module has a different width or heads"
 
     def __call__(self, layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
-        """Draw a module for every draw of the inputs, (N, s, n), and run each on its own."""
+        """Draw one module per input, (N, s, n), and run each on its own input."""
         step = max(1, _STORED // _entries(self.view.instrument.parameters(self.state)))
         parts = []
         for start in range(0, len(inputs), step):
@@ -95,32 +94,23 @@ def subject_of(
     laws: Mapping[str, Sequence[str]],
     stds: Mapping[str, float],
 ) -> ModuleSubject:
-    """Return a module as a subject.
+    """Return a module as a subject; `weights` are "gaussian" with the layer's scales or the module's "own".
 
-    Parameters
-    ----------
-    view : AttentionView
-    layer : AttentionLayer
-        What an inspection found.
-    weights : {"gaussian", "own"}
-        Gaussian matrices of the layer's scales in place of the module's, or what its initialiser draws.
-    laws : mapping of str to tuple of str
-        By role, the laws that are not refused.
-    stds : mapping of str to float
-        By role, the standard deviation times √fan-in of what is put in.
-
-    Raises
-    ------
-    InputError
-        If the binding cannot put arrays into a module, or if outputs are more than attention of the layer.
+    By role, `laws` are those not rejected, and `stds` the scales times √fan-in. Raises `InputError` if arrays
+    cannot be replaced, or outputs are more than attention.
     """
     check_choice("weights", weights, (GAUSSIAN, OWN))
     instrument = view.instrument
     if not instrument.fills:
-        refuse("weights", weights, "cannot be put into modules of this binding", "give it parameters and fill")
+        refuse(
+            "weights",
+            weights,
+            "needs a binding that can replace arrays",
+            "give it methods parameters and fill",
+        )
     state = instrument.init(0)
     if weights == OWN:
-        # A scale of scores that a layer has no word for is one of its queries, and of their bias.
+        # A score scale that layers lack is attributed to queries and their bias.
         declared = _laws(laws) | _biases(view, layer, {"query": layer.query_std / stds["query"]})
         return _checked(ModuleSubject(view, state, layer, declared, _initialised(instrument)))
     fans = _fans(layer)
@@ -130,7 +120,7 @@ def subject_of(
 
 
 def _laws(laws: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return a law of each matrix that is not refused, by role."""
+    """Return an accepted law per role."""
     return {role: _law(SYMBOLS[role], left) for role, left in laws.items()}
 
 
@@ -143,9 +133,9 @@ def _law(what: str, left: Sequence[str]) -> str:
 
 
 def _biases(view: AttentionView, layer: AttentionLayer, factors: Mapping[str, float]) -> dict[str, tuple[str, float]]:
-    """Return the law of each bias that is drawn, and its standard deviation times √fan-in, as checks take them.
+    """Return law and standard deviation times √fan-in of each random bias.
 
-    A module has few entries of a bias, so that more modules are drawn than for its matrices.
+    Biases have few entries, so more modules are drawn.
     """
     drawn: dict[str, list[FloatArray]] = {}
     for seed in range(_MODULES):
@@ -164,7 +154,7 @@ def _biases(view: AttentionView, layer: AttentionLayer, factors: Mapping[str, fl
 
 
 def _different(bias: FloatArray) -> FloatArray:
-    """Return the rows of a bias, (heads, d), that differ by more than rounding: heads that share it have it once."""
+    """Return the distinct rows of a bias, (heads, d), up to rounding."""
     digits = np.round(bias / max(float(np.abs(bias).max()), _SMALL), _DIGITS)
     return bias[np.unique(digits, axis=0, return_index=True)[1]]
 
@@ -190,10 +180,9 @@ def _gaussian(instrument: Instrument, state: Any, stds: Mapping[str, float]) -> 
 
 
 def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dict[str, float]:
-    """Return the standard deviations of what is drawn, by name; `stds` are by role.
+    """Return the standard deviation for each array to replace, by name; `stds` are by role.
 
-    Arrays that are matrices of attention have those of their roles, biases have 0, and no others are drawn. What an
-    array is shows where it is doubled.
+    Biases get 0; other arrays are kept. Doubling an array shows its role.
     """
     instrument = view.instrument
     kept = {name: array.copy() for name, array in instrument.parameters(state).items()}
@@ -219,20 +208,20 @@ def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dic
 
 
 def _changed(before: Mapping[str, FloatArray], after: Mapping[str, FloatArray], precision: float) -> list[str]:
-    """Return the roles of which there is another matrix or bias, rounding aside."""
+    """Return the roles whose matrix or bias changed beyond rounding."""
     return [role for role, array in before.items() if not alike(array, after[role], precision)]
 
 
 def _refuse_gains(name: str, array: FloatArray, effective: Mapping[str, FloatArray]) -> None:
-    """Refuse an array that a module multiplies before attention, or after it: its scale is not that of the matrix."""
+    """Refuse an array that the module rescales."""
     for role, matrix in effective.items():
         gain = float(np.sqrt(np.mean(matrix**2) / np.mean(array**2)))
         if not 1 / _GAIN < gain < _GAIN:
-            refuse(name, round(gain, 3), f"is what it is multiplied by to make {SYMBOLS[role]}", "pass weights='own'")
+            refuse(name, round(gain, 3), f"is the factor between this array and {SYMBOLS[role]}", "pass weights='own'")
 
 
 def _checked(subject: ModuleSubject) -> ModuleSubject:
-    """Refuse a module whose outputs are more than attention of its layer, such as a residual path."""
+    """Refuse a module whose outputs are more than attention."""
     view, rng = subject.view, np.random.default_rng(0)
     state = view.instrument.fill(subject.state, subject.arrays(rng))
     if subject.weights == GAUSSIAN:
@@ -256,12 +245,7 @@ def _entries(arrays: Arrays) -> int:
 
 
 def pooled(stds: Mapping[str, tuple[float, float, float]]) -> dict[str, float]:
-    """Return one number for the standard deviations that are not told apart, by role.
-
-    Parameters
-    ----------
-    stds : mapping of str to tuple of float
-        Number, low and high end of its interval.
+    """Average standard deviations whose intervals overlap; `stds` maps roles to (estimate, low, high).
 
     Examples
     --------

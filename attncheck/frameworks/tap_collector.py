@@ -1,4 +1,4 @@
-"""What is seen of one forward: taps by the names of modules, in the order in which they are made."""
+"""Collector of the taps of one forward pass, in order of execution."""
 
 from __future__ import annotations
 
@@ -17,14 +17,9 @@ _EMBEDDINGS = ("Embedding", "Embed")
 
 
 class TapCollector:
-    """Collects taps while modules begin and end.
+    """Collector of taps while modules run; `precision` is one unit in the last place of 1.0.
 
-    Parameters
-    ----------
-    precision : float
-        One unit in the last place of a number of size 1.
-    positions : int
-        A softmax over so many is one of attention, as is one that goes over a square, or over heads.
+    A softmax over `positions` entries counts as attention, as does one over square scores or with a head axis.
     """
 
     def __init__(self, precision: float, positions: int) -> None:
@@ -32,36 +27,25 @@ class TapCollector:
         self._precision, self._positions = precision, positions
         self._running: list[str] = []
         self._calls: Counter[str] = Counter()
-        # By place in memory: what a container hands on is told once. All are kept, so that no place is used twice.
+        # By memory address, so that each output is tapped once. Kept outputs prevent reuse of addresses.
         self._kept: dict[Hashable, tuple[str, Any]] = {}
 
     def begins(self, name: str) -> None:
-        """Take in that a module begins to run."""
+        """Record that a module starts."""
         self._running.append(name)
 
     def ends(
         self, module: Any, values: FloatArray | None, where: Hashable, made: Any, entered: FloatArray | None
     ) -> None:
-        """Take in what the module that began last has made.
+        """Record the output of the module that started last, or None without real numbers.
 
-        Parameters
-        ----------
-        module
-            What ran.
-        values : ndarray or None
-            What it made; None where that holds no real numbers.
-        where : hashable
-            The place of that in memory.
-        made
-            What keeps this place.
-        entered : ndarray or None
-            What it was given.
+        `where` is the output's memory address, `made` keeps it in use, and `entered` is the input.
         """
         name = self._running.pop()
         if values is None:
             return
         if np.isnan(values).any():
-            refuse("call", name or "the model", "makes what is no number (NaN)", "mend the model")
+            refuse("call", name or "the model", "returns NaN", "mend the model")
         known, _ = self._kept.get(where, ("", None))
         if known and np.array_equal(self.taps[known].values, values, equal_nan=True):
             return
@@ -71,12 +55,12 @@ class TapCollector:
         self._kept[where] = told, made
 
     def softmax(self, scores: FloatArray, axis: int) -> None:
-        """Tap what a softmax runs on and what it makes, without what is masked."""
+        """Tap the unmasked scores and weights of a softmax."""
         scores = np.moveaxis(scores, axis, -1)
-        with np.errstate(invalid="ignore"):  # of rows that are masked altogether
+        with np.errstate(invalid="ignore"):  # fully masked rows
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             weights /= weights.sum(-1, keepdims=True)
-        # Logits of a model are softened too: those of (batch, positions, classes).
+        # A model may also apply softmax to its logits, (batch, positions, classes).
         attends = scores.ndim > 3 or (scores.ndim == 3 and scores.shape[-1] in (self._positions, scores.shape[-2]))
         where = self._running[-1] if self._running else ""
         for kind, values in ((SCORES, scores), (WEIGHTS, weights)):
@@ -85,7 +69,7 @@ class TapCollector:
             self._add(f"{where}.{told}".lstrip("."), shown, kind if attends else MODULE, "softmax")
 
     def ends_with(self, where: Hashable) -> None:
-        """Say which tap is the output of the model, by its place in memory."""
+        """Mark the tap at this address as the model's output."""
         name, _ = self._kept.get(where, ("", None))
         if name:
             self.taps[name] = dataclasses.replace(self.taps[name], kind=OUTPUT)
@@ -99,7 +83,7 @@ class TapCollector:
 
 
 def _kind(what: str) -> str:
-    """Return what a tap is, by the class of the module that makes it."""
+    """Return the kind of tap for a module class."""
     if what in _EMBEDDINGS:
         return EMBEDDING
     return NORM if "norm" in what.lower() else MODULE

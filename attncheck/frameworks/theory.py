@@ -1,4 +1,4 @@
-"""What the theorem says of a layer with the scales that were read off."""
+"""Predictions of the theorem for an inspected layer."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _ENTROPIES = 2**14
 
 @dataclasses.dataclass(frozen=True)
 class LayerTheory:
-    """What follows from the scales of a layer, for independent inputs of unit variance and normal weights.
+    """Predictions for independent inputs of unit variance and normal weights.
 
     Attributes
     ----------
     layer : AttentionLayer
     score_variance : float
-        Of a score between two positions in the limit, σ_Q²σ_K² for scores divided by √head_dim.
+        Limit for scores between two positions; σ_Q²σ_K² for scores divided by √head_dim.
     temperature : float
-        Of the softmax over scores of unit variance: one over their standard deviation.
+        Softmax temperature for scores of unit variance: one over their standard deviation.
     entropy, most_entropy : float
-        Of the attention weights of the last position in the limit, in nats, and of equal weights.
+        Limit entropy of the last position's attention weights in nats, and that of equal weights.
     excess_kurtosis : float
-        Of an output of the last position in the limit.
+        Limit for an output of the last position.
     excess_kurtosis_here, excess_kurtosis_error : float or None
-        The same at this width; None with rotary positions, of which no law at a width is computed.
+        The same at this width; None with rotary positions.
     distance : Distance or None
-        Of the law of this output from its limit; None likewise.
+        Distance of this output's law from its limit; None likewise.
     """
 
     layer: AttentionLayer
@@ -54,17 +54,17 @@ class LayerTheory:
 
     @property
     def score_variance_here(self) -> float:
-        """Of a score at this width: with scores times 1/head_dim, it is 0 in the limit only."""
+        """Score variance at this width: for scores times 1/head_dim, 0 only in the limit."""
         between = self.layer.query_std**2 * self.layer.key_std**2
         return between / self.layer.head_width if self.layer.score_scaling == "1/n" else between
 
     @property
     def temperature_here(self) -> float:
-        """The same as `temperature` at this width."""
+        """`temperature` at this width."""
         return _temperature(self.score_variance_here**0.5)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it but the layer as built-in types."""
+        """Return everything except the layer as built-in types."""
         found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "layer"}
         return {
             **found,
@@ -86,7 +86,7 @@ class LayerTheory:
         if self.distance is not None:
             error = f"± {self.excess_kurtosis_error:.1g}"
             if self.excess_kurtosis_error == math.inf:
-                error = "(heads so narrow tell no error of it)"
+                error = "(no error estimate for heads so narrow)"
             number = f"{self.excess_kurtosis_here:.3g} {error} at width {self.layer.width}"
             rest = [f"{kurtosis}, {number}", f"distance from the limit: {self.distance}"]
         return "\n".join(
@@ -100,7 +100,7 @@ class LayerTheory:
 
 
 def theory_of(layer: AttentionLayer) -> LayerTheory:
-    """Return what follows for a layer.
+    """Return the predictions for a layer.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def _temperature(spread: float) -> float:
 
 
 def _entropy(layer: AttentionLayer) -> float:
-    """Return the mean entropy of the last row of the weights."""
+    """Return the mean entropy of the last row of the attention weights."""
     one = layer.replace(num_heads=1, num_kv_heads=None)
     scores = draw_limit(one, _ENTROPIES, 0, np.random.default_rng(0)).scores[:, 0]
     return float(special.entr(attention_weights(one, scores)[:, -1]).sum(axis=-1).mean())

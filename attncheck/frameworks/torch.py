@@ -1,4 +1,4 @@
-"""torch: attention is watched at scaled_dot_product_attention, and at the softmax where it is written by hand."""
+"""Binding to PyTorch: intercepts scaled_dot_product_attention, or a hand-written softmax."""
 
 from __future__ import annotations
 
@@ -21,27 +21,19 @@ from attncheck.frameworks.binding import Arrays, Core, FloatArray, SoftmaxCore, 
 _ATTENTION = functional.scaled_dot_product_attention
 _HEADS = functional.multi_head_attention_forward
 _SOFTMAX = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)
-# Sums of products, of which scores are made.
+# Products that scores are made of.
 _PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default)
 _UNWATCHED = re.compile(r"HigherOrderOperator (\w+)")
-# What transformers calls the two ways in which its attention is written.
+# Names of the two attention implementations in transformers.
 _IMPLEMENTATIONS = ("sdpa", "eager")
 _WEIGHTS = "need_weights"
 
 
 class Torch:
-    """The binding to modules of torch, those of transformers among them.
+    """Binding to PyTorch modules, including those of transformers.
 
-    Paths are eval and train; with and without weights where the module is a `MultiheadAttention`; and both
-    implementations where it has a configuration of transformers.
-
-    Parameters
-    ----------
-    make : callable
-        Returns a freshly initialised `torch.nn.Module`, by the global generator.
-    width : int
-    call : callable, optional
-        ``call(module, x)`` returns the outputs; ``module(x)`` by default.
+    Paths are eval and train; with and without weights for `MultiheadAttention`; and both implementations of
+    transformers. `make` draws from the global generator.
     """
 
     def __init__(self, make: Callable[[], Any], width: int, call: Callable[..., Any] | None = None) -> None:
@@ -66,18 +58,18 @@ class Torch:
             self.spare = frozenset(path for path in self.paths if own in names and not path.endswith(own))
 
     def init(self, seed: int) -> Any:
-        """Return a freshly initialised module; the global generator is left as it was."""
+        """Return a freshly initialised module; the global generator is restored."""
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             return self.make()
 
     def run(self, state: Any, x: FloatArray, core: Core, path: str = "eval") -> FloatArray:
-        """Return the output; with `untouched`, of the module as its user runs it."""
+        """Return the output; with `untouched`, without interception."""
         with contextlib.nullcontext() if core is untouched else _watched(_answered(core, self._given)):
             return self._output(state, x, path)
 
     def random(self, state: Any, x: FloatArray, path: str = "eval") -> bool:
-        """Return whether a call draws random numbers of torch; the generator of the CPU is left as it was."""
+        """Return whether a call draws from PyTorch's generators."""
         cuda = self._device.type == "cuda"
         states = (torch.get_rng_state, *((lambda: torch.cuda.get_rng_state(self._device),) if cuda else ()))
         with torch.random.fork_rng():
@@ -86,22 +78,12 @@ class Torch:
             return not all(torch.equal(old, each()) for old, each in zip(before, states, strict=True))
 
     def _given(self, *tensors: Any) -> None:
-        """Take in what attention is given: with autocast fewer digits than weights have."""
+        """Record the precision of attention's inputs, for autocast."""
         coarse = (float(torch.finfo(each.dtype).eps) / 2 for each in tensors if each.is_floating_point())
         self.precision = max((self.precision, *coarse))
 
     def attended(self, state: Any, arrays: Arrays, x: FloatArray, path: str = "eval") -> tuple[FloatArray, ...]:
-        """Return outputs, and queries, keys and values of the first call of attention, all modules at once.
-
-        Parameters
-        ----------
-        state : torch.nn.Module
-        arrays : mapping of ndarray, (N, ...)
-            What takes the place of its parameters, N times.
-        x : ndarray, (N, B, L, n)
-            Inputs of each.
-        path : str
-        """
+        """Return outputs, q, k and v of N modules; `arrays` (N, ...), `x` (N, B, L, n)."""
         whole = _CallableModule(state, functools.partial(self._called, weights=_WEIGHTS in path))
         held = {f"held.{name}": _like(parameter, arrays[name]) for name, parameter in state.named_parameters()}
 
@@ -113,7 +95,7 @@ class Torch:
                 with torch._C.DisableTorchFunction():
                     return _ATTENTION(query, key, value, *args, **kwargs)
 
-            # Other kernels than this one run one module after the other.
+            # Other kernels do not batch over modules.
             with _watched(attend), sdpa_kernel(SDPBackend.MATH):
                 made = torch.func.functional_call(whole, parameters, (given,))
             return (made, *got[0])
@@ -123,22 +105,22 @@ class Torch:
             return tuple(map(array_of, torch.vmap(one)(held, given)))
 
     def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore, path: str = "eval") -> FloatArray:
-        """Return the output, with every softmax watched."""
+        """Return the output, with every softmax intercepted."""
         try:
             with slow_path(), SoftmaxMode(core, self._given):
                 return self._output(state, x, path)
         except NotImplementedError as error:
             if (found := _UNWATCHED.search(str(error))) is None:
                 raise
-            remedy = "let it run scaled_dot_product_attention, or hand a simulator to attncheck.check: sampling remains"
-            refuse("call", found[1], "is one operation of torch, in which nothing can be watched", remedy)
+            remedy = "call scaled_dot_product_attention, or test it by sampling: pass a simulator to attncheck.check"
+            refuse("call", found[1], "is a single PyTorch operation, which cannot be inspected", remedy)
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
-        """Return the parameters by name; one that has two names is told twice."""
+        """Return the parameters by name; shared ones under each name."""
         return {name: array_of(p) for name, p in state.named_parameters(remove_duplicate=False)}
 
     def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
-        """Return the module itself, with arrays in place of its parameters."""
+        """Return the module itself, with the given parameters assigned."""
         with torch.no_grad():
             for name, parameter in state.named_parameters():
                 parameter.copy_(torch.as_tensor(arrays[name]))
@@ -152,7 +134,7 @@ class Torch:
 
     @contextlib.contextmanager
     def _ready(self, module: Any, path: str) -> Iterator[None]:
-        """Have a module run on a path, without gradients."""
+        """Run a module on a path without gradients."""
         module.train(path.startswith("train"))
         with torch.no_grad(), _implementation(module, path) if self._implemented else contextlib.nullcontext():
             yield
@@ -168,7 +150,7 @@ class Torch:
 
 
 class _CallableModule(torch.nn.Module):
-    """A module as it is called, so that its parameters can be replaced for one call."""
+    """A module's call as a module, for replacing parameters."""
 
     def __init__(self, held: torch.nn.Module, called: Callable[[Any, Any], Any]) -> None:
         super().__init__()
@@ -179,7 +161,7 @@ class _CallableModule(torch.nn.Module):
 
 
 class _Functions(TorchFunctionMode):
-    """Sees attention under whatever name it was imported."""
+    """Intercepts attention under any imported name."""
 
     def __init__(self, attend: Callable[..., Any]) -> None:
         super().__init__()
@@ -192,7 +174,7 @@ class _Functions(TorchFunctionMode):
 
 
 class SoftmaxMode(TorchDispatchMode):
-    """Sees every softmax, of attention that is written by hand too."""
+    """Intercepts every softmax, including hand-written attention."""
 
     def __init__(self, core: SoftmaxCore, given: Callable[..., None] = lambda *_: None) -> None:
         super().__init__()
@@ -209,7 +191,7 @@ class SoftmaxMode(TorchDispatchMode):
 
 
 def _answered(core: Core, given: Callable[..., None]) -> Callable[..., Any]:
-    """Return attention that is `core`, where this gives an answer; `given` is called with what it gets."""
+    """Return attention replaced by `core`; `given` receives its inputs."""
 
     def attend(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         given(query, key, value)
@@ -224,10 +206,10 @@ def _answered(core: Core, given: Callable[..., None]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _watched(attend: Callable[..., Any]) -> Iterator[None]:
-    """Call `attend` in the place of attention, in the code of `MultiheadAttention` too.
+    """Call `attend` in place of attention, also inside `MultiheadAttention`.
 
-    That one calls what `torch.nn.functional` holds where no mode sees it, takes a path without attention where
-    weights are wanted, and another one where nothing is trained.
+    That module looks up attention where no mode intercepts it, bypasses it if weights are wanted, and takes a fast
+    path in inference.
     """
 
     @functools.wraps(_HEADS)
@@ -247,7 +229,7 @@ def _watched(attend: Callable[..., Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def slow_path() -> Iterator[None]:
-    """Leave out the kernels that do all of attention at once."""
+    """Disable the fused attention kernels."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -258,7 +240,7 @@ def slow_path() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _implementation(module: Any, path: str) -> Iterator[None]:
-    """Have modules of transformers run the implementation that a path names."""
+    """Select the path's implementation in transformers."""
     found = _configurations(module)
     before = [each._attn_implementation for each in found]
     for each in found:
@@ -271,13 +253,13 @@ def _implementation(module: Any, path: str) -> Iterator[None]:
 
 
 def _configurations(module: Any) -> list[Any]:
-    """Return the configurations of transformers that modules hold and choose their attention by."""
+    """Return a module's transformers configurations."""
     held = (getattr(each, "config", None) for each in module.modules())
     return list({id(c): c for c in held if hasattr(c, "_attn_implementation")}.values())
 
 
 def place_of(module: Any) -> tuple[Any, Any]:
-    """Return the type and the device of the weights."""
+    """Return the dtype and device of the weights."""
     for each in module.parameters():
         if each.is_floating_point():
             return each.dtype, each.device
@@ -289,6 +271,6 @@ def _like(parameter: Any, values: FloatArray) -> Any:
 
 
 def array_of(tensor: Any) -> FloatArray:
-    """Return the numbers of a tensor."""
+    """Return a tensor as a NumPy array."""
     array: FloatArray = tensor.detach().to("cpu", torch.float64).numpy()
     return array

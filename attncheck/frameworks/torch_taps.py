@@ -1,4 +1,4 @@
-"""torch: what every module makes, and the scores and weights of attention, tapped in a module's own forward."""
+"""Taps of PyTorch modules: outputs, attention scores and weights."""
 
 from __future__ import annotations
 
@@ -18,28 +18,16 @@ from attncheck.frameworks.tap_collector import TapCollector
 from attncheck.frameworks.torch import SoftmaxMode, array_of, place_of, slow_path
 from attncheck.scaling.taps import Tap
 
-# Sequences of a batch and positions of each, where inputs are drawn.
+# Default batch size and number of positions.
 _BATCH, _POSITIONS = 4, 16
 _HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclasses.dataclass(frozen=True)
 class TorchModels:
-    """Modules of torch of any width.
+    """PyTorch modules from ``build(width)``.
 
-    Parameters
-    ----------
-    build : callable
-        ``build(width)`` returns a freshly initialised `torch.nn.Module`.
-    inputs : callable, optional
-        ``inputs(width, rng)`` returns an array, or a tuple of them. By default token numbers where a module has an
-        embedding, and standard normal vectors of the width otherwise.
-    call : callable, optional
-        ``call(module, *inputs)`` returns the outputs.
-    optimizer : callable, optional
-        ``optimizer(module)`` returns a `torch.optim.Optimizer`.
-    loss : callable, optional
-        ``loss(outputs, *inputs)``; by default the mean square distance from standard normal numbers.
+    Inputs are token ids if there is an embedding, else standard normal vectors.
     """
 
     build: Callable[[int], Any]
@@ -49,12 +37,12 @@ class TorchModels:
     loss: Callable[..., Any] | None = None
 
     def make(self, width: int, seed: int) -> TorchModel:
-        """Return a module of this width with its inputs."""
+        """Return a module of this width with inputs."""
         with _one_thread(), torch.random.fork_rng():
             torch.manual_seed(seed)
             module = in_words("build", self.build, width)
         if place_of(module)[0] in _HALF:
-            module = module.float()  # 100 units in the last place of half precision are all there is
+            module = module.float()  # half precision resolves only this much
         rng = stream(seed, "inputs", width)
         drawn = _drawn(module, width, rng) if self.inputs is None else in_words("inputs", self.inputs, width, rng)
         given = tuple(_tensor(module, each) for each in (drawn if isinstance(drawn, tuple) else (drawn,)))
@@ -64,7 +52,7 @@ class TorchModels:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TorchModel:
-    """One module with its inputs."""
+    """A module with its inputs."""
 
     module: Any
     given: tuple[Any, ...]
@@ -73,7 +61,7 @@ class TorchModel:
     loss: Callable[..., Any]
 
     def taps(self) -> Mapping[str, Tap]:
-        """Run the module; return what was made, by the names of modules."""
+        """Run the module; return the taps by module name."""
         seen = TapCollector(float(torch.finfo(place_of(self.module)[0]).eps), self.given[0].shape[:2][-1])
         watched = (
             _one_thread(),
@@ -89,7 +77,7 @@ class TorchModel:
         return seen.taps
 
     def weights(self) -> list[FloatArray]:
-        """Return the arrays of the module."""
+        """Return the module's arrays."""
         return [array_of(each) for each in self.module.parameters()]
 
     def step(self) -> None:
@@ -109,12 +97,15 @@ class TorchModel:
 
 @contextlib.contextmanager
 def _hooked(module: Any, seen: TapCollector) -> Iterator[None]:
-    """Have the forward of every module tell what it makes."""
+    """Collect the output of every module."""
     handles = []
     for name, each in module.named_modules():
         if isinstance(each, torch.jit.ScriptModule):
             refuse(
-                "build", name or type(each).__name__, "is compiled, so that nothing can be seen in it", "leave it plain"
+                "build",
+                name or type(each).__name__,
+                "is compiled, which hides its activations",
+                "pass it uncompiled",
             )
 
         def begins(_: Any, __: Any, name: str = name) -> None:
@@ -136,7 +127,7 @@ def _hooked(module: Any, seen: TapCollector) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Small matrices are multiplied in less time than threads take to begin, where somebody else uses the cores."""
+    """Use one thread, which is faster for small matrices on busy cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -146,7 +137,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _first(made: Any) -> Any:
-    """Return the first tensor of real numbers in what a module takes or makes, None where there is none."""
+    """Return the first real tensor, or None."""
     if isinstance(made, torch.Tensor):
         return made if made.is_floating_point() else None
     if isinstance(made, Mapping):
@@ -157,7 +148,7 @@ def _first(made: Any) -> Any:
 
 
 def _where(tensor: Any) -> tuple[Any, ...]:
-    """Return the place of a tensor in memory."""
+    """Return a tensor's memory address."""
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
 
@@ -168,7 +159,7 @@ def _called(module: Any, *given: Any) -> Any:
 
 
 def _drawn(module: Any, width: int, rng: np.random.Generator) -> Any:
-    """Return token numbers for the first embedding, else vectors."""
+    """Return token ids for the first embedding, else vectors."""
     found = next((each for each in module.modules() if isinstance(each, torch.nn.Embedding)), None)
     if found is not None:
         return rng.integers(found.num_embeddings, size=(_BATCH, _POSITIONS))
@@ -184,7 +175,7 @@ def _tensor(module: Any, given: Any) -> Any:
 
 
 def _distance(rng: np.random.Generator) -> Callable[..., Any]:
-    """Return the mean square distance from numbers that are drawn once."""
+    """Return the mean square distance from random numbers."""
     held: list[Any] = []
 
     def loss(outputs: Any, *_: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a subject takes of one module: of the attention that it calls, or of the softmax where it is written by hand."""
+"""Views of a module for a subject: attention call or hand-written softmax."""
 
 from __future__ import annotations
 
@@ -17,22 +17,16 @@ from attncheck.frameworks.softmax import HIDDEN, Products, Watcher
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
 
-#: Neurons of the outputs that are drawn.
+#: Number of output neurons returned.
 NEURONS = 2
-# A bias that is less of its matrix is rounding.
+# Biases below this fraction of their product are rounding.
 _NO_BIAS = 1e-5
-# Sums that are taken in another order differ by less, of the largest.
+# Relative tolerance for sums in another order.
 _SAME = 1e-3
 
 
 class AttentionView(Protocol):
-    """One way in which a module shows its attention.
-
-    Attributes
-    ----------
-    instrument : Instrument
-    width : int
-    """
+    """Access to a module's attention."""
 
     @property
     def instrument(self) -> Instrument:
@@ -45,11 +39,11 @@ class AttentionView(Protocol):
         ...
 
     def drawn(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> dict[str, FloatArray]:
-        """Return what modules with these arrays expose on x, (N, L, n), each on one, as `attncheck.Draws` names it."""
+        """Return draws of N modules on x, (N, L, n), one input each, with the names of `attncheck.Draws`."""
         ...
 
     def if_the_same(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> Self:
-        """Return the view that runs many modules at once, where that gives what they give one by one."""
+        """Return a view that runs modules in one batch, if results agree."""
         ...
 
     def matrices(self, state: Any) -> Mapping[str, FloatArray]:
@@ -57,29 +51,28 @@ class AttentionView(Protocol):
         ...
 
     def biases(self, state: Any) -> dict[str, FloatArray]:
-        """Return what a module adds to images of its matrices, by role, one row for each head."""
+        """Return biases by role, one row per head."""
         ...
 
     def outputs(self, state: Any, layer: AttentionLayer, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the outputs on x, (1, L, n), and what a layer makes of the module's own matrices, (1, L, m) each."""
+        """Return outputs on x, (1, L, n), and a layer's with the module's matrices, both (1, L, m)."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CallView:
-    """A module whose queries, keys and values are seen where it calls attention.
+    """View through a module's attention call.
 
     Parameters
     ----------
     reader : ModuleReader
     factor : float
-        What products of queries and keys are multiplied by, where these are as they are initialised.
+        Factor of the products of queries and keys as initialised.
     rotation : Rotation, optional
-        How queries and keys are turned.
     gains : mapping of str to float
-        By role, what queries and keys are multiplied by before attention.
+        Factors of queries and keys, by role.
     at_once : bool
-        Whether many modules are run at once.
+        Whether modules run in one batch.
     """
 
     reader: ModuleReader
@@ -99,7 +92,7 @@ class CallView:
         return self.reader.width
 
     def drawn(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> dict[str, FloatArray]:
-        """Return outputs, scores, and what shows of keys and values."""
+        """Return outputs, scores, and keys or Gram matrices of keys and values."""
         if self.at_once:
             return self._exposed(self.reader.see_each(state, _stacked(arrays), x))
         filled = self.instrument.fill
@@ -108,12 +101,12 @@ class CallView:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def if_the_same(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> Self:
-        """Return the view that runs many modules at once, where that gives what they give one by one."""
+        """Return a view that runs modules in one batch, if results agree."""
         faster = dataclasses.replace(self, at_once=True)
         one_by_one = self.drawn(state, arrays, x)
         try:
             together = faster.drawn(state, arrays, x)
-        except Exception:  # what cannot be run at once says so in many ways
+        except Exception:  # batched runs fail in many ways
             return self
         same = (
             together[name].shape == a.shape and np.abs(together[name] - a).max() <= _SAME * np.abs(a).max()
@@ -132,16 +125,16 @@ class CallView:
         }
 
     def matrices(self, state: Any) -> dict[str, FloatArray]:
-        """Return the matrices of a module as they are initialised, by role."""
+        """Return the matrices as initialised, by role."""
         read = self.reader.read(state)
         return {role: read[role] / self._gain(role) for role in (*ROLES, "output")}
 
     def biases(self, state: Any) -> dict[str, FloatArray]:
-        """Return what a module adds to images of its matrices, by role, one row for each head."""
+        """Return biases by role, one row per head."""
         return {role: np.atleast_2d(b) / self._gain(role) for role, b in self.reader.biases(state).items()}
 
     def outputs(self, state: Any, layer: AttentionLayer, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the outputs on x, (1, L, n), and what a layer makes of queries, keys, values and W_O."""
+        """Return outputs on x, (1, L, n), and a layer's from queries, keys, values and W_O."""
         y, scores, _, v = self._taken(self.reader.see(state, x))
         matrices = self.reader.read(state)
         merged = (attention_weights(layer.replace(seq_len=x.shape[1]), scores) @ v).swapaxes(1, 2)
@@ -149,7 +142,7 @@ class CallView:
         return y, np.asarray(made)
 
     def _taken(self, seen: AttentionCall) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Return outputs, scores, and keys and values as they are initialised, of all heads."""
+        """Return outputs, scores, and keys and values as initialised, for all heads."""
         repeat = functools.partial(np.repeat, axis=1)
         heads = seen.query.shape[1]
         q, k, v = (repeat(each, heads // each.shape[1]) for each in (seen.query, seen.key, seen.value))
@@ -162,7 +155,7 @@ class CallView:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SoftmaxView:
-    """A module whose softmax is seen, and whose matrices were found among its parameters."""
+    """View through a softmax, with matrices found among the parameters."""
 
     watcher: Watcher
     factors: Factors
@@ -178,14 +171,14 @@ class SoftmaxView:
         return self.watcher.width
 
     def drawn(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> dict[str, FloatArray]:
-        """Return outputs, and the scores that go into the softmax."""
+        """Return outputs and scores."""
         filled = self.instrument.fill
         seen = (self.watcher.watch(filled(state, a), each) for a, each in zip(arrays, x[:, None], strict=True))
         y, scores = (np.concatenate(parts) for parts in zip(*seen, strict=True))
         return {"outputs": y[:, :, :NEURONS], "scores": np.where(scores < HIDDEN, -np.inf, scores)}
 
     def if_the_same(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> Self:
-        """Return the view itself: a softmax is watched in one module after the other."""
+        """Return this view: it does not batch modules."""
         return self
 
     def matrices(self, state: Any) -> Mapping[str, FloatArray]:
@@ -193,11 +186,11 @@ class SoftmaxView:
         return self.factors.matrices(self.instrument.parameters(state))
 
     def biases(self, state: Any) -> dict[str, FloatArray]:
-        """Return what a module adds to images of its matrices, by role, one row for each head."""
+        """Return biases by role, one row per head."""
         return biases_of(self.watcher.read(state)[0], self.factors, self.matrices(state))
 
     def outputs(self, state: Any, layer: AttentionLayer, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the outputs on what unit vectors span of x, (1, L, n), and what a layer makes of the products."""
+        """Return outputs on x, (1, L, n), in the span of the unit vectors, and those of the products."""
         products, x = self.watcher.read(state)[0], x.copy()
         x[:, :, self.watcher.side :] = 0.0
         y, scores = self.watcher.watch(state, x)
@@ -211,7 +204,7 @@ def _stacked(arrays: Sequence[Arrays]) -> dict[str, FloatArray]:
 
 
 def biases_of(products: Products, found: Factors, matrices: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return the biases that products show beside matrices, by role, (H, d), and (1, m) of the output."""
+    """Return biases by role: (H, d), and (1, m) for the output."""
     m, heads = products.values.shape[1], len(products.values)
     blocks = matrices["output"].reshape(heads, found.head_dim, -1).swapaxes(1, 2)
     beside = {"value": (blocks, products.value_bias, products.values)}
@@ -220,7 +213,7 @@ def biases_of(products: Products, found: Factors, matrices: Mapping[str, FloatAr
         beside |= {"query": (key, products.column, products.scores), "key": (query, products.row, products.scores)}
     biases = {role: np.zeros((heads, 1)) for role in ROLES} | {"output": products.silent[None]}
     for role, (of, bias, product) in beside.items():
-        # What is below the rounding of the products is no bias.
+        # Smaller values are rounding of the products.
         if np.abs(bias).max() > _NO_BIAS * np.abs(product).max():
             biases[role] = (np.linalg.pinv(of) @ bias[..., None])[..., 0]
     return biases

@@ -1,4 +1,4 @@
-"""Widths: how the sizes of what a model computes grow with its width, held to what is predicted."""
+"""`widths`: scaling of a model's activations with its width."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attncheck.scaling.predictions import expectation
 from attncheck.scaling.result import Widths
 from attncheck.scaling.taps import Models, Tap, as_tap
 
-#: What makes models of a framework of any width.
+#: Model factories by framework.
 _MODELS = {
     "torch": "attncheck.frameworks.torch_taps:TorchModels",
     "flax": "attncheck.frameworks.flax_taps:FlaxModels",
@@ -42,41 +42,40 @@ def widths(
     false_alarm: float = 1e-6,
     tolerance: float = TOLERANCE,
 ) -> Widths:
-    """Return how the sizes of what a model computes grow with its width, with a verdict for each.
+    """Measure how activations scale with width, and compare with a prediction.
 
-    Each tap has an exponent b: its root mean square grows as n^b. It is measured over independent models of several
-    widths, with the next order taken off. With an optimiser, so is its change from initialisation.
+    The root mean square of each tap grows as n^b with the width n. The exponent b is estimated from independent
+    models of several widths, corrected to next order; with an optimiser, also that of the change from
+    initialisation.
 
     Parameters
     ----------
     build : callable, AttentionLayer, AttentionStack or Program
-        ``build(width)`` returns a freshly initialised module of torch, of flax.linen or of keras;
-        ``build(width, rngs)`` one of flax.nnx; ``build(width, rng)`` an object with a method ``taps()``, which returns
-        arrays by name, and with ``step()`` where changes are measured. A layer, stack or program of attncheck is
-        sampled at all widths.
+        ``build(width)`` returns a new module of torch, flax.linen or keras; ``build(width, rngs)`` one of
+        flax.nnx; ``build(width, rng)`` an object with a method ``taps()`` that returns arrays by name, and
+        ``step()`` to measure changes. Layers, stacks and programs of attncheck are sampled at all widths.
     widths : sequence of int
         At least three.
     expect : str or mapping, optional
-        "standard", "mup", or a table; see `attncheck.scaling.predictions.expectation`. By default "standard"; of
-        a layer of attncheck what its exact law at each width says, of a stack or program what its limit does.
+        "standard" (the default), "mup", or a table; see `attncheck.scaling.predictions.expectation`. The default
+        for a layer of attncheck is its exact law at each width, for a stack or program its limit.
     optimizer : callable, optional
-        ``optimizer(module)`` returns an optimiser, whose steps are then taken; of flax, ``optimizer(parameters)`` a
-        transformation of optax.
+        ``optimizer(module)`` returns an optimiser; for flax, ``optimizer(parameters)`` an optax transformation.
     loss : callable, optional
-        ``loss(outputs, *inputs)``; by default the mean square distance from numbers that are drawn.
+        ``loss(outputs, *inputs)``; by default the mean square distance from random numbers.
     inputs : callable, optional
-        ``inputs(width, rng)`` returns an array or a tuple of them; by default tokens or vectors are drawn.
+        ``inputs(width, rng)`` returns an array or a tuple of arrays; random tokens or vectors by default.
     call : callable, optional
-        ``call(module, *inputs)`` returns the outputs, where ``module(*inputs)`` does not.
+        ``call(module, *inputs)`` returns the outputs, if ``module(*inputs)`` does not.
     steps : int, optional
-        Of the optimiser; two where there is one.
+        Optimiser steps; two by default.
     seeds : int
-        Models for each width in one look. What is suspicious is looked at again on fresh ones.
+        Models per width and look; suspicious results are tested again on new models.
     seed : int
     false_alarm : float
-        The chance that anything is called violated where all predictions are right.
+        Probability of any violation if all predictions are right.
     tolerance : float
-        How far an exponent may be from what is predicted.
+        Allowed difference of an exponent from its prediction.
 
     Returns
     -------
@@ -116,7 +115,7 @@ def widths(
     narrowest = measured[:1]
     if isinstance(build, Description):
         if given := [name for name, function in functions.items() if function is not None]:
-            refuse(given[0], functions[given[0]], "says nothing of what attncheck describes itself", "leave it out")
+            refuse(given[0], functions[given[0]], "does not apply to descriptions of attncheck", "leave it out")
         expected = computed(build, measured) if expect is None else expectation(expect)
     else:
         expected = expectation("standard" if expect is None else expect)
@@ -126,14 +125,14 @@ def widths(
         moves = hasattr(models.make(narrowest[0], seed=0).model, "step")
     taken = _STEPS * moves if steps is None else steps
     if taken and not moves:
-        refuse("steps", steps, "takes an optimiser", "pass optimizer=, or a model with a method step")
+        refuse("steps", steps, "needs an optimiser", "pass optimizer=, or a model with a method step")
     options: dict[str, Any] = {"seeds": seeds, "steps": taken, "seed": seed}
     return examine(models, widths, expected, false_alarm=false_alarm, tolerance=tolerance, **options)
 
 
 @dataclasses.dataclass(frozen=True)
 class _PlainModels:
-    """Models that a function of (width, rng) makes, which draw all of their own."""
+    """Models from a function of (width, rng)."""
 
     build: Callable[..., Any]
 
@@ -144,12 +143,12 @@ class _PlainModels:
 
 @dataclasses.dataclass(frozen=True)
 class _PlainModel:
-    """A model whose failures are sentences."""
+    """A model whose failures become `InputError`."""
 
     model: Any
 
     def taps(self) -> Mapping[str, Tap]:
-        """Return what is made."""
+        """Return the taps by name."""
         return {name: in_words("taps", as_tap, each) for name, each in in_words("taps", self.model.taps).items()}
 
     def step(self) -> None:
@@ -158,9 +157,9 @@ class _PlainModel:
 
 
 def _models(build: Callable[..., Any] | Description, narrowest: Sequence[int], functions: Mapping[str, Any]) -> Models:
-    """Return what makes models, by the framework of the first that is made."""
+    """Return the model factory for the framework."""
     if not narrowest:
-        refuse("widths", (), "are none", "pass e.g. (64, 128, 256, 512, 1024)")
+        refuse("widths", (), "is empty", "pass e.g. (64, 128, 256, 512, 1024)")
     if isinstance(build, Description):
         return OwnModels(build)
     if not callable(build):
@@ -181,8 +180,8 @@ def _models(build: Callable[..., Any] | Description, narrowest: Sequence[int], f
 
 
 def _refuse_alike(build: Callable[..., Any], models: Any, width: int) -> None:
-    """Refuse models that are the same for two seeds: they would be taken for independent ones."""
+    """Refuse models that are the same for two seeds."""
     one, other = (models.make(width, seed).weights() for seed in (0, 1))
     drawn = [np.ptp(each) > 0 for each in one if each.size]
     if any(drawn) and all(map(np.array_equal, one, other)):
-        refuse("build", build, "makes one model whatever the seed", "let it draw from the framework's own generator")
+        refuse("build", build, "makes the same model for every seed", "let it draw from the framework's own generator")

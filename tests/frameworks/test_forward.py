@@ -128,7 +128,7 @@ def test_windows_beyond_a_few_positions_are_seen(window: int, masked: bool) -> N
 
 def test_a_longer_mask_without_a_name_is_told() -> None:
     found = inspected(masked=hidden(lambda behind: (behind >= 0) & ((behind < 10) | (behind % 4 == 0))))
-    assert told(found) == ["with 65 positions the outputs leave the formula that they follow with a few"]
+    assert told(found) == ["with 65 positions the outputs do not follow the formula found with fewer"]
 
 
 # What attention gets ------------------------------------------------------------------------------
@@ -191,9 +191,9 @@ def test_the_base_is_read_off_whatever_the_planes_are(halves: bool, dtype: Any, 
     ("before", "said", "blames"),
     [
         (lambda q, k, v: (turn(q), turn(k, steps=-1.0), v), "opposite ways: scores depend on sums of positions", True),
-        (lambda q, k, v: (turn(q), turn(k, base=50.0), v), "turned by different angles", True),
+        (lambda q, k, v: (turn(q), turn(k, base=50.0), v), "rotated by different angles", True),
         (lambda q, k, v: (turn(q), k, v), "only one of queries and keys is rotated", True),
-        (lambda q, k, v: (turn(q, steps=2.0), turn(k, steps=2.0), v), "other angles than powers of one base", False),
+        (lambda q, k, v: (turn(q, steps=2.0), turn(k, steps=2.0), v), "rotary angles are not powers of one base", False),
     ],
 )
 def test_wrong_rotations_are_told_and_described_by_no_layer(before: Any, said: str, blames: bool) -> None:
@@ -226,16 +226,14 @@ def test_a_norm_before_and_a_residual(name: str, normed: Any) -> None:
 
 def test_a_norm_after() -> None:
     found = inspected(after=lambda y, x: layer_norm(y + x))
-    assert told(found) == ["the outputs are normalised: W_O cannot be read off"]
+    assert told(found) == ["the outputs are normalised: W_O cannot be determined"]
     assert "output" not in found.weights
     assert found.forward.known
 
 
 def test_what_is_not_linear_after_attention() -> None:
     found = inspected(after=lambda y, x: y + np.tanh(y))
-    assert told(found) == [
-        "what follows attention is not linear in it: W_O cannot be read off, inspect the attention alone"
-    ]
+    assert told(found) == ["the layer after attention is not linear: W_O cannot be determined, inspect attention alone"]
     assert found.forward.known
 
 
@@ -338,7 +336,7 @@ def test_nothing_to_watch() -> None:
         def run(self, state: Any, x: Array, core: Any) -> Array:
             return super().run(state, x, lambda q, k, v: None)
 
-    with pytest.raises(ac.InputError, match="sampling remains"):
+    with pytest.raises(ac.InputError, match="test it by sampling"):
         ac.inspect(Unseen(), width=64)
 
 
@@ -370,7 +368,7 @@ def test_what_fails_says_so_in_a_sentence() -> None:
 
     assert "call: failed on inputs of shape (2, 3, 64) with RuntimeError: no kernel for this" in wrong(normed=failing)
     assert wrong(changed=nan).startswith("key=nan: ")
-    assert "is the shape of what came out" in wrong(after=lambda y, x: y[0])
+    assert "is the shape of the outputs" in wrong(after=lambda y, x: y[0])
     assert "cross-attention" in wrong(
         before=lambda q, k, v: (q, np.ones((len(q), 4, 5, 16)), np.ones((len(q), 4, 5, 16)))
     )
@@ -408,7 +406,7 @@ def test_positions_that_attend_to_nothing() -> None:
     def guarded(p: Array) -> Array:
         return np.nan_to_num(softmax_of_some(p))
 
-    assert inspected(masked=strict, mapped=softmax_of_some).blamed == ("outputs hold what is no number at positions 0",)
+    assert inspected(masked=strict, mapped=softmax_of_some).blamed == ("outputs are NaN or infinite at positions 0",)
     found = inspected(masked=strict, mapped=guarded)
     assert found.forward.mask == "strictly causal"
     assert found.forward.known
@@ -438,4 +436,4 @@ def test_a_boolean_mask_that_is_taken_for_its_opposite() -> None:
 
 def test_a_coarse_type_behind_a_residual_says_what_it_hides() -> None:
     found = inspected(normed=rms_norm, after=lambda y, x: y + 20 * x, dtype=np.float16)
-    assert any(text.startswith("rounding hides what is less than") for text in told(found))
+    assert any(text.startswith("rounding hides effects below") for text in told(found))

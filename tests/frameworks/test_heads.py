@@ -168,7 +168,7 @@ def test_outputs_of_another_width_are_told() -> None:
 @pytest.mark.parametrize(
     ("make", "width", "said"),
     [
-        (lambda: Cut(lambda y: None), 64, "call=None: is what it returned; return the outputs"),
+        (lambda: Cut(lambda y: None), 64, "call=None: is not an output array; return the outputs"),
         (lambda: torch.nn.Linear(64, 64, device="meta"), 64, "make=.*meta.*: holds no numbers; make the module"),
         (lambda: Own(), 10**9, "width=1000000000: must be at most 1048576; pass the neurons"),
     ],

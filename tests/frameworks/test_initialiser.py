@@ -195,7 +195,7 @@ def test_a_seed_that_is_not_used() -> None:
             return super().init(0)
 
     assert ac.inspect(Same(), width=64).blamed == (
-        "all weights are the same in every draw: make returns a module that it does not draw",
+        "all weights are the same in every draw: make returns the same module",
     )
 
 

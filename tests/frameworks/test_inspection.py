@@ -66,16 +66,16 @@ def test_the_scale_of_scores_is_described(factor: float, scaling: str, times: fl
 
 def test_what_is_no_attention_layer_has_no_description() -> None:
     unread = ac.inspect(Plain(before=lambda q, k, v: (q / (_length(q) + 1e-9), k, v)), width=64)
-    with pytest.raises(ac.InputError, match="query_std=None: was not read off"):
+    with pytest.raises(ac.InputError, match="query_std=None: is unknown"):
         unread.layer()
     assert unread.layer(query_std=1.0).query_std == 1.0
     wrong = ac.inspect(Plain(mapped=lambda p: softmax(p, -2)), width=64)
-    with pytest.raises(ac.InputError, match="is described by no AttentionLayer"):
+    with pytest.raises(ac.InputError, match="cannot be described by an AttentionLayer"):
         wrong.layer()
     assert "theory: nothing: " in str(wrong)
     unknown = ac.inspect(Plain(mapped=lambda p: np.tril(softmax(p, -1))), width=64)
     assert "\nforward: outputs not those of a known formula: " in str(unknown)
-    assert "\ntheory: nothing: forward='no known formula': is described by no AttentionLayer; " in str(unknown)
+    assert "\ntheory: nothing: forward='no known formula': cannot be described by an AttentionLayer; " in str(unknown)
 
 
 def test_theory_follows(found: Inspection) -> None:
@@ -118,7 +118,7 @@ UNMET: dict[str, tuple[Any, str]] = {
     "mask": ("none", "mask is 'causal', not 'none'"),
     "scale": (1.0, "scores are multiplied by 0.25, not 1"),
     "kv_heads": (4, "kv_heads is 2, not 4"),
-    "query_key_std": (1.0, "query_key_std cannot be held to 1.0: the matrix was not read off"),
+    "query_key_std": (1.0, "query_key_std cannot be compared with 1.0: the matrix is unknown"),
 }
 
 
@@ -207,18 +207,18 @@ def test_a_negative_scale_has_the_law_of_a_positive_one() -> None:
 def test_a_narrow_head_tells_no_error() -> None:
     said = str(ac.inspect(Plain(head_dim=4), width=64, draws=2).theory)
     assert "inf" not in said
-    assert "(heads so narrow tell no error of it) at width 64" in said
+    assert "(no error estimate for heads so narrow) at width 64" in said
 
 
 def test_a_layer_that_adds_nothing_has_no_theory() -> None:
     found = ac.inspect(Plain(stds={"output": 0.0}), width=64, draws=2)
-    with pytest.raises(ac.InputError, match="forward='does not show': is described by no AttentionLayer"):
+    with pytest.raises(ac.InputError, match="forward='unknown': cannot be described by an AttentionLayer"):
         found.layer()
 
 
 def test_a_layer_is_like_itself() -> None:
     compared = ac.compare(Plain(), Plain(), width=64)
-    assert str(compared) == "no difference is seen"
+    assert str(compared) == "no difference found"
     compared.require()
 
 

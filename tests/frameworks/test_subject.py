@@ -231,7 +231,7 @@ def test_layers_of_another_shape_are_not_supported() -> None:
     subject = ac.inspect(Plain(), width=WIDTH).subject()
     assert subject.supports(subject.layer.replace(seq_len=9, input_std=2.0, query_std=2.0)) is True
     for changes in ({"width": 32, "head_dim": 8}, {"num_heads": 4, "head_dim": 4}):
-        assert subject.supports(subject.layer.replace(**changes)) == "the module has another width or other heads"
+        assert subject.supports(subject.layer.replace(**changes)) == "the module has a different width or heads"
 
 
 def test_what_cannot_be_a_subject_is_refused() -> None:
@@ -239,9 +239,9 @@ def test_what_cannot_be_a_subject_is_refused() -> None:
         ac.inspect(Plain(residual=True), width=WIDTH).subject()
     with pytest.raises(ac.InputError, match="is one array with more than one scale for W_Q, W_K, W_V"):
         ac.inspect(Plain(value_scale=3.0), width=WIDTH).subject()
-    with pytest.raises(ac.InputError, match=r"last=0.5: is what it is multiplied by to make W_O"):
+    with pytest.raises(ac.InputError, match=r"last=0.5: is the factor between this array and W_O"):
         ac.inspect(Plain(gain=0.5), width=WIDTH).subject()
-    with pytest.raises(ac.InputError, match="give it parameters and fill"):
+    with pytest.raises(ac.InputError, match="give it methods parameters and fill"):
         ac.inspect(Unfilled(), width=WIDTH).subject()
     with pytest.raises(ac.InputError, match="weights='other'"):
         ac.inspect(Plain(), width=WIDTH).subject(weights="other")
@@ -282,7 +282,7 @@ def test_a_module_is_the_subject_of_a_run_by_name(tmp_path: Path, monkeypatch: p
     assert [layer.seq_len for layer in subject.layers] == [2, 4, 8]
     run = Run.of(subject="torch:built:build", seed=0, profile="smoke", false_alarm=1e-6, record=None)
     assert {item.case for item in run.items("scores", None)} == set(subject.layers)
-    with pytest.raises(ac.InputError, match=r"does not say its width; write def build\(width=64\)"):
+    with pytest.raises(ac.InputError, match=r"has no default width; write def build\(width=64\)"):
         Subject.of("torch:built:unsaid")
     with pytest.raises(ac.InputError, match="write torch:module:callable"):
         Subject.of("keras:built:build")

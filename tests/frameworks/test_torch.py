@@ -115,8 +115,8 @@ def test_separate_matrices_have_another_scale() -> None:
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        (0.0, ("scores of what the causal mask hides are 0, not -inf",)),
-        (-9.0, ("scores of what the causal mask hides are -9, not -inf",)),
+        (0.0, ("scores hidden by the causal mask are 0, not -inf",)),
+        (-9.0, ("scores hidden by the causal mask are -9, not -inf",)),
         (-100.0, ()),
         (-1e4, ()),
         (float("-inf"), ()),
@@ -138,7 +138,7 @@ def test_relative_positions_by_hand_hide_nothing() -> None:
     found = ac.inspect(lambda: Own(attend), 64)
     assert found.blamed == ()
     assert "scores depend on positions" in str(found)
-    assert "no mask, a scale of scores that does not show; equal" in str(found)
+    assert "no mask, unknown scale of scores; equal" in str(found)
 
 
 def test_what_takes_the_place_before_is_multiplied_by_no_number() -> None:
@@ -146,7 +146,7 @@ def test_what_takes_the_place_before_is_multiplied_by_no_number() -> None:
         def forward(self, x: Any) -> Any:
             return super().forward((x + F.pad(x, (0, 0, 1, -1))) / 2)
 
-    said = "queries, keys and values are made of inputs at other positions too: W_Q, W_K and W_V cannot be claimed"
+    said = "queries, keys and values are made of inputs at other positions too: W_Q, W_K and W_V unknown"
     assert told(Shifted) == [said]
 
 
@@ -307,7 +307,7 @@ def test_all_is_as_it_was_afterwards() -> None:
 
 def test_written_by_hand() -> None:
     found = ac.inspect(lambda: Own(by_hand), width=64)
-    assert [str(note) for note in found.notes] == ["attention is written by hand: its softmax is watched"]
+    assert [str(note) for note in found.notes] == ["attention is hand-written: inspected at its softmax"]
     found.require(mask="none", scale="1/sqrt(head_dim)", bias=False, query_law="uniform", output_law="uniform")
     found.require(**{f"{role}_std": 3**-0.5 for role in ("query", "key", "value", "output")})
     assert found.forward.error < 2e-6
@@ -458,7 +458,7 @@ def test_what_cannot_be_watched() -> None:
 def test_an_encoder_layer_and_its_fast_path() -> None:
     found = ac.inspect(lambda: nn.TransformerEncoderLayer(64, 4, batch_first=True), width=64)
     assert [str(note) for note in found.notes] == [
-        "the outputs are normalised: W_O cannot be read off",
+        "the outputs are normalised: W_O cannot be determined",
         "train: two calls on one input differ: dropout",
     ]
     assert found.forward.known
@@ -469,7 +469,7 @@ def test_copies_of_one_layer() -> None:
         warnings.simplefilter("ignore")
         found = ac.inspect(lambda: nn.TransformerEncoder(multi_layer(), 3), width=64, draws=2)
     assert found.blamed == ("layers 0, 1 and 2 have the same weights: layers.#.self_attn.in_proj_weight and 3 more",)
-    assert "attention runs 3 times in a forward: the first is inspected" in [str(note) for note in found.notes]
+    assert "attention runs 3 times per forward pass: the first is inspected" in [str(note) for note in found.notes]
 
 
 def multi_layer() -> Any:
@@ -501,12 +501,12 @@ def test_cross_attention_is_refused() -> None:
 
 @pytest.mark.parametrize("make", [lambda: nn.Linear(64, 64), lambda: nn.LSTM(64, 64)], ids=["Linear", "LSTM"])
 def test_no_attention(make: Make) -> None:
-    with pytest.raises(ac.InputError, match="sampling remains"):
+    with pytest.raises(ac.InputError, match="test it by sampling"):
         ac.inspect(make, width=64)
 
 
 def test_a_module_in_the_place_of_a_function() -> None:
-    with pytest.raises(ac.InputError, match="is a module, whose weights are drawn"):
+    with pytest.raises(ac.InputError, match="is a module that is initialised already"):
         ac.inspect(nn.Linear(64, 64), width=64)
 
 
@@ -573,7 +573,7 @@ def test_widths_by_hand() -> None:
             nn.init.normal_(made.q.weight, std=std)
         return made
 
-    by_hand_alone = "attention is written by hand: its softmax is watched"
+    by_hand_alone = "attention is hand-written: inspected at its softmax"
     assert told(make) == [by_hand_alone]
     assert told(lambda width: make(width, 0.02)) == [by_hand_alone, "W_Q: std 0.02 whatever the width"]
 

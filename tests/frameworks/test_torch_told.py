@@ -163,9 +163,9 @@ class Shifted(nn.Module):
 @pytest.mark.parametrize("mixing", [Convolved, lambda: Shifted(0.0), lambda: Shifted(0.5)])
 def test_keys_of_several_positions_have_no_matrix(mixing: Make) -> None:
     found = inspected(lambda: Fed(to_keys=mixing()))
-    assert told(found) == ["keys are made of inputs at other positions too: W_K cannot be claimed"]
+    assert told(found) == ["keys are made of inputs at other positions too: W_K unknown"]
     assert set(found.weights) == {"query", "value", "output"}
-    assert "theory: nothing: key_std=None: was not read off" in str(found)
+    assert "theory: nothing: key_std=None: is unknown" in str(found)
 
 
 # Calls that differ ---------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def test_inputs_that_are_multiplied_are_no_wrong_scale(attend: Any) -> None:
             return 8.0 * x
 
     found = ac.inspect(lambda: Fed(to_all=Times(), attend=attend), 64)
-    said = "the inputs are multiplied by 8 before attention: W_Q, W_K and W_V are told with it"
+    said = "the inputs are multiplied by 8 before attention: W_Q, W_K and W_V include this factor"
     assert said in told(found)
     assert found.blamed == ()
     found.require(query_std=8 / 3**0.5, key_std=8 / 3**0.5, value_std=8 / 3**0.5, output_std=3**-0.5)
@@ -266,11 +266,11 @@ def test_theory_is_among_what_is_told_as_json() -> None:
     assert theory.distance is not None
     assert told["distance"]["value"] == theory.distance.value
     none = ac.inspect(lambda: Fed(to_keys=Convolved()), 64).to_dict()["theory"]
-    assert none["nothing"].startswith("key_std=None: was not read off")
+    assert none["nothing"].startswith("key_std=None: is unknown")
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_an_operation_that_cannot_be_watched_says_so() -> None:
-    said = "call='flex_attention': is one operation of torch, in which nothing can be watched; .*sampling remains"
+    said = "call='flex_attention': is a single PyTorch operation, which cannot be inspected; .*test it by sampling"
     with pytest.raises(ac.InputError, match=said):
         ac.inspect(lambda: Own(lambda q, k, v: flex_attention(q, k, v)), 64)

@@ -263,14 +263,14 @@ def sgd(module: Any) -> Any:
         (
             lambda width: Broken(width, float("nan")),
             {},
-            "call='the model': makes what is no number .NaN.; mend the model",
+            "call='the model': returns NaN; mend the model",
         ),
-        (seeded, {}, "makes one model whatever the seed; let it draw from the framework's own generator"),
+        (seeded, {}, "makes the same model for every seed; let it draw from the framework's own generator"),
         (frozen, {"optimizer": sgd}, "loss: failed with RuntimeError: element 0 of tensors does not require grad"),
         (
             lambda width: torch.nn.Sequential(torch.jit.script(torch.nn.Linear(width, width))),
             {},
-            "build='0': is compiled, so that nothing can be seen in it",
+            "build='0': is compiled, which hides its activations",
         ),
     ],
     ids=["not a number", "one seed", "nothing learns", "compiled"],

@@ -201,7 +201,7 @@ def test_what_says_nothing_is_named() -> None:
     [
         ({"widths": (64, 128)}, "widths=.64, 128.: are fewer than three"),
         ({"seeds": 1}, "seeds=1: must be at least 2"),
-        ({"steps": 1}, "steps=1: takes an optimiser"),
+        ({"steps": 1}, "steps=1: needs an optimiser"),
         ({"expect": "maximal"}, "expect='maximal': is no prediction"),
         ({"expect": {"nowhere": 0}}, "expect='nowhere': is the name of no tap; name one that there is, such as norm"),
         ({"expect": {"*": None}}, "expect='nothing': is said of any tap; name some of: zero"),
