@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from attncheck.checks.claims import CLAIMS
 from attncheck.evidence.verdicts import Verdict
-from attncheck.records.gather import Space, Tally, tallied
 from attncheck.records.schema import Result, of_pool
+from attncheck.records.tallies import Space, Tally, tallied
 from attncheck.records.words import in_alternatives
 
 #: Claims in the order in which a simulator computes; a fault shows in everything that comes after it.
@@ -123,10 +123,9 @@ def common(space: Space) -> list[str]:
 
     Examples
     --------
-    >>> space = Space()
-    >>> for width, mask in enumerate(["causal", "causal", "none", "none"], 1):
-    ...     key = space.add({"width": width, "seq_len": 1, "num_heads": 1, "mask": mask}, violated=mask == "causal")
-    >>> common(space)
+    >>> masks = ["causal", "causal", "none", "none"]
+    >>> cases = {str(n): {"width": n, "seq_len": 1, "num_heads": 1, "mask": mask} for n, mask in enumerate(masks, 1)}
+    >>> common(Space(cases, violated=frozenset({"1", "2"})))
     ['mask: causal']
     """
     bad = len(space.violated)

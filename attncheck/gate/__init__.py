@@ -11,10 +11,9 @@ from attncheck._lib.exit_codes import ExitCode
 from attncheck.evidence.ledger import Finding, weightiest
 from attncheck.gate.history import add
 from attncheck.gate.judge import judge_against, judge_run, notes_on
-from attncheck.gate.record_table import RecordTable, read_record_table
-from attncheck.gate.result_table import NameIndex, ResultTable, read_results
 from attncheck.gate.wrong import wrong_with
-from attncheck.records.baseline import write_baseline
+from attncheck.records.baseline import Baseline, read_baseline, write_baseline
+from attncheck.records.run_record import RunRecord, read_record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,8 +22,8 @@ class Judgement:
 
     Attributes
     ----------
-    run : RecordTable
-    baseline : ResultTable or None
+    run : RunRecord
+    baseline : Baseline or None
     baseline_path : Path
     findings : tuple of Finding
         Every reason not to pass, in the order of `attncheck.gate.cases.PARTS`.
@@ -36,8 +35,8 @@ class Judgement:
         Whether what it leaves was added to a history.
     """
 
-    run: RecordTable
-    baseline: ResultTable | None
+    run: RunRecord
+    baseline: Baseline | None
     baseline_path: Path
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
@@ -84,18 +83,18 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
     InputError
         If a record cannot be read, is of another schema, or was edited.
     """
-    names = NameIndex()
     if baseline.exists() and run.exists() and baseline.samefile(run):
         raise InputError(f"baseline={baseline}: is the record of the run itself; pass one that was kept from before")
-    ours = read_record_table(run, names)
-    level = ours.head.false_alarm if false_alarm is None else false_alarm
+    ours = read_record(run)
+    ours.check_digest()
+    level = ours.manifest.false_alarm if false_alarm is None else false_alarm
     remedy = "pass a chance, e.g. 1e-6"
     check_number("false_alarm", level, remedy, above=0.0, maximum=1.0)
     findings = [*judge_run(ours)]
     if write or not baseline.exists():
         finding, note = _written(run, baseline, write, wrong=bool(findings))
         return Judgement(ours, None, baseline, _ordered([*findings, *finding]), note, wrong_with(ours))
-    theirs = read_results(baseline, names)
+    theirs = read_baseline(baseline)
     findings += judge_against(ours, theirs, level)
     return Judgement(ours, theirs, baseline, _ordered(findings), tuple(notes_on(ours, theirs)), wrong_with(ours))
 
@@ -114,7 +113,7 @@ def with_history(judgement: Judgement, path: Path, key: str | None = None) -> Ju
     if judgement.exit_code != ExitCode.CONSISTENT:
         told = (*judgement.notes, "the run is not added to the history: it may not pass by itself")
         return dataclasses.replace(judgement, notes=told)
-    named = commit_key(key if key is not None else judgement.run.head.commit or None)
+    named = commit_key(key if key is not None else judgement.run.manifest.commit or None)
     history, note = add(path, judgement.run.path, named)
     if history.course.alarm is None:
         notes = (*judgement.notes, f"{note}, {history.sentence()}")

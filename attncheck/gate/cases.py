@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-
-import numpy as np
+from collections.abc import Iterator, Mapping
 
 from attncheck._lib.words import chance
 from attncheck.evidence.ledger import weightiest
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import Judgement
-from attncheck.gate.record_table import RecordTable, ResultLine
-from attncheck.gate.result_table import IntArray
+from attncheck.layers.names import layer_name
+from attncheck.records.run_record import RunRecord
+from attncheck.records.schema import Result, StatementResult
 from attncheck.records.words import replay_command
+
+#: Violated, and inconclusive, results that are listed; all are counted.
+MOST_LISTED = 1000
 
 PARTS = {
     "completeness": "planned, reported, and no less than the baseline",
@@ -62,14 +64,15 @@ def cases(judgement: Judgement) -> Iterator[GateCase]:
 def sentence(judgement: Judgement) -> str:
     """Return the verdict in a sentence."""
     run = judgement.run
+    done = sum(run.by_id[id].verdict != Verdict.NOT_EXAMINED for id in run.planned if id in run.by_id)
     against = "" if judgement.baseline is None else f", held against {judgement.baseline_path}"
     return (
-        f"{run.scope.beside(judgement.verdict)}: {run.head.subject}, {run.examined_as_planned} of {run.planned.size} "
-        f"planned results examined, false-alarm budget {run.head.false_alarm:g}{against}."
+        f"{run.scope.beside(judgement.verdict)}: {run.manifest.subject}, {done} of {len(run.planned)} "
+        f"planned results examined, false-alarm budget {run.manifest.false_alarm:g}{against}."
     )
 
 
-def describe(line: ResultLine) -> str:
+def describe(line: Result) -> str:
     """Return what a violated or inconclusive result saw."""
     if not line.p_values:
         return line.reason
@@ -84,7 +87,7 @@ def _parts(judgement: Judgement) -> Iterator[GateCase]:
         if part == "verdicts" and judgement.wrong:
             texts = [*texts, *(f"{word}: {text}" for word, text in judgement.wrong)]
         if part == "theory":
-            texts = [*texts, *(f"{each.id}: {each.reason}" for each in judgement.run.refuted)]
+            texts = [*texts, *(f"{each.id}: {each.reason}" for each in refuted(judgement.run))]
         if found:
             message = _caused(texts[0], judgement.cause if part == "verdicts" else "")
             yield GateCase("gate", name, "failed", message, "\n".join(texts), verdict=weightiest(found))
@@ -96,29 +99,52 @@ def _parts(judgement: Judgement) -> Iterator[GateCase]:
             yield GateCase("gate", name, "passed")
 
 
-def _items(run: RecordTable, cause: str) -> Iterator[GateCase]:
-    counts = {
-        # Which pools there are follows from what was examined.
-        "planned": _counts(run, np.union1d(run.planned, np.array([*run.pooled], dtype=np.int64))),
-        "reported": _counts(run, run.keys),
-        "examined": _counts(run, run.keys[run.examined]),
-        **{str(each): _counts(run, run.keys[run.having(each)]) for each in (Verdict.VIOLATED, Verdict.INCONCLUSIVE)},
-    }
-    notable: dict[str, list[str]] = defaultdict(list)
-    for line in run.notable:
-        command = replay_command(run.path, line.id, run.head.subject)
-        notable[line.item].append(f"{line.check}: {describe(line)}\n  {command}")
-    seconds = _seconds(run)
+def notable(run: RunRecord) -> list[Result]:
+    """Return violated, then inconclusive results, the most suspicious first, up to `MOST_LISTED` of each."""
+    found = []
+    for verdict in (Verdict.VIOLATED, Verdict.INCONCLUSIVE):
+        having = [result for result in run.every if result.verdict == verdict]
+        found += sorted(having, key=lambda each: (each.combined, min(each.p_values, default=1.0), each.id))[
+            :MOST_LISTED
+        ]
+    return found
+
+
+def refuted(run: RunRecord) -> list[StatementResult]:
+    """Return the failed statements of attncheck's own theory."""
+    return [each for each in run.theory if each.verdict == Verdict.VIOLATED]
+
+
+def _items(run: RunRecord, cause: str) -> Iterator[GateCase]:
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    counts["planned"].update(run.planned.values())
+    seconds: dict[str, float] = {}
+    layers: dict[str, str] = {}
+    for result in run.every:
+        counts["reported"][result.item] += 1
+        counts["examined"][result.item] += result.verdict != Verdict.NOT_EXAMINED
+        counts[result.verdict][result.item] += 1
+        # Results of an item share their draws and say the same, and pools say those of all.
+        seconds[result.item] = max(seconds.get(result.item, 0.0), result.seconds)
+        layers.setdefault(result.item, layer_name(result.case))
+    # Which pools there are follows from the results.
+    counts["planned"].update({pool.id: pool.item for pool in run.pools}.values())
+    pooled = {pool.item for pool in run.pools}
+    texts: dict[str, list[str]] = defaultdict(list)
+    for result in notable(run):
+        command = replay_command(run.path, result.id, run.manifest.subject)
+        texts[result.item].append(f"{result.check}: {describe(result)}\n  {command}")
     for item in sorted({*counts["planned"], *counts["reported"]}):
         group, _, case = item.partition("@")
-        layer = run.layers.get(item, "")
+        layer = layers.get(item, "")
         name = layer if layer.endswith(f" {case}") else f"{layer} {case}".strip()
-        outcome, message, verdict = _outcome({name: count[item] for name, count in counts.items()})
+        outcome, message, verdict = _outcome(Counter({name: count[item] for name, count in counts.items()}))
         message = _caused(message, cause if verdict == Verdict.VIOLATED else "")
-        yield GateCase(group, name, outcome, message, "\n".join(notable.get(item, ())), seconds.get(item, 0.0), verdict)
+        took = seconds.get(item, 0.0) / (len(pooled) if item in pooled else 1)
+        yield GateCase(group, name, outcome, message, "\n".join(texts.get(item, ())), took, verdict)
 
 
-def _outcome(number: dict[str, int]) -> tuple[str, str, str]:
+def _outcome(number: Mapping[str, int]) -> tuple[str, str, str]:
     for verdict in (Verdict.VIOLATED, Verdict.INCONCLUSIVE):
         if number[verdict]:
             return "failed", f"{number[verdict]} of {number['examined']} examined results are {verdict}", str(verdict)
@@ -129,17 +155,3 @@ def _outcome(number: dict[str, int]) -> tuple[str, str, str]:
 
 def _caused(message: str, cause: str) -> str:
     return f"{message}; cause: {cause}" if cause else message
-
-
-def _counts(run: RecordTable, keys: IntArray) -> Counter[str]:
-    """Return how many of the keys each unit has."""
-    return Counter(item for _, item in run.names.pairs(keys))
-
-
-def _seconds(run: RecordTable) -> dict[str, float]:
-    """Return the seconds of each unit: its results share their draws and say the same, and pools say those of all."""
-    most: dict[str, float] = {}
-    for (_, item), seconds in zip(run.names.pairs(run.keys), run.numbers["seconds"].tolist(), strict=True):
-        most[item] = max(most.get(item, 0.0), seconds)
-    pools = run.names.items(np.array([*run.pooled], dtype=np.int64))
-    return most | {item: most[item] / len(pools) for item in pools}

@@ -9,27 +9,28 @@ from collections.abc import Iterable, Iterator, Sequence
 from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.evidence.ledger import Finding
 from attncheck.evidence.verdicts import Verdict
-from attncheck.gate import drift
-from attncheck.gate.record_table import RecordTable
-from attncheck.gate.result_table import ResultTable
+from attncheck.layers.names import layer_name
+from attncheck.records import drift
+from attncheck.records.baseline import Baseline
+from attncheck.records.run_record import RunRecord
 
 # Names that a sentence lists.
 _LISTED = 3
 _RENEW = "make a new one with --write-baseline"
 
 
-def judge_run(run: RecordTable) -> Iterator[Finding]:
+def judge_run(run: RunRecord) -> Iterator[Finding]:
     """Iterate over what is wrong with a run, whatever the baseline."""
     yield from run.conclusion.findings
     if run.closing is not None and run.closing.failed:
         yield Finding("completeness", "incomplete", run.closing.failed[0])
-    found = run.keys.size + run.statements
+    found = len(run.every) + len(run.theory)
     if run.closing is not None and run.closing.reported != found:
         text = f"the closing line speaks of {run.closing.reported} results, there are {found}"
         yield Finding("completeness", "incomplete", text)
 
 
-def judge_against(run: RecordTable, baseline: ResultTable, false_alarm: float) -> Iterator[Finding]:
+def judge_against(run: RunRecord, baseline: Baseline, false_alarm: float) -> Iterator[Finding]:
     """Iterate over what a run lacks or shows that its baseline did not."""
     for text in _missing(run, baseline):
         yield Finding("completeness", "incomplete", text)
@@ -39,48 +40,49 @@ def judge_against(run: RecordTable, baseline: ResultTable, false_alarm: float) -
             "drift",
             "violated",
             f"{check}: the effect moved from {first.before:.4g} to {first.now:.4g} (p = {first.p_value:.2g}) on "
-            f"{_layers(run, changes)}",
+            f"{_layers(changes)}",
         )
     if _comparable(run, baseline):
         yield from _weaker(run, baseline)
 
 
-def _weaker(run: RecordTable, baseline: ResultTable) -> Iterator[Finding]:
+def _weaker(run: RunRecord, baseline: Baseline) -> Iterator[Finding]:
     """Iterate over losses of power, those by the same numbers together."""
     alike: dict[str, list[drift.Change]] = defaultdict(list)
     for changes in drift.by_check(drift.weaker(run, baseline)).values():
         alike[_loss(changes[0])] += changes
     for loss, changes in alike.items():
-        checks = _list(dict.fromkeys(change.check for change in changes))
-        items = {change.item: change for change in changes}
-        yield Finding("power", "incomplete", f"{checks}: {loss} on {_layers(run, list(items.values()))}")
+        checks = _list(dict.fromkeys(change.result.check for change in changes))
+        items = {change.result.item: change for change in changes}
+        yield Finding("power", "incomplete", f"{checks}: {loss} on {_layers(list(items.values()))}")
 
 
-def notes_on(run: RecordTable, baseline: ResultTable) -> Iterator[str]:
+def notes_on(run: RunRecord, baseline: Baseline) -> Iterator[str]:
     """Iterate over differences from the baseline that keep nothing from passing."""
     for name in ("seed", "false_alarm"):
-        before, now = getattr(baseline.head, name), getattr(run.head, name)
+        before, now = getattr(baseline.manifest, name), getattr(run.manifest, name)
         if before != now:
             yield f"{name.replace('_', ' ')} is {now}, {before} in the baseline"
     versions = sorted(
-        f"{name} {run.head.versions.get(name, 'missing')} ({version} in the baseline)"
-        for name, version in baseline.head.versions.items()
-        if run.head.versions.get(name) != version
+        f"{name} {run.manifest.versions.get(name, 'missing')} ({version} in the baseline)"
+        for name, version in baseline.manifest.versions.items()
+        if run.manifest.versions.get(name) != version
     )
     if versions:
         yield "versions differ: " + ", ".join(versions)
-    new = sorted(run.names.checks(run.single) - baseline.names.checks(baseline.single))
+    examined = {each.check for each in run.results if each.verdict != Verdict.NOT_EXAMINED}
+    new = sorted(examined - {each.check for each in baseline.single})
     if new:
         yield f"not in the baseline: {_list(new)}; {_RENEW} to hold on to it"
-    if baseline.having(Verdict.VIOLATED).any():
+    if baseline.violated:
         yield "the baseline has violated results; their effects were not compared"
 
 
-def _missing(run: RecordTable, baseline: ResultTable) -> Iterator[str]:
-    if run.head.subject != baseline.head.subject:
-        yield f"{run.head.subject} was examined, the baseline is of {baseline.head.subject}"
-    if baseline.head.shard is not None:
-        number, of = baseline.head.shard
+def _missing(run: RunRecord, baseline: Baseline) -> Iterator[str]:
+    if run.manifest.subject != baseline.manifest.subject:
+        yield f"{run.manifest.subject} was examined, the baseline is of {baseline.manifest.subject}"
+    if baseline.manifest.shard is not None:
+        number, of = baseline.manifest.shard
         part = f"is of shard {number}/{of}, a part of a run"
         yield f"baseline={baseline.path}: {part}; pass what attncheck merge makes of all shards"
     elif baseline.closing is None or baseline.closing.verdict == "incomplete":
@@ -89,19 +91,19 @@ def _missing(run: RecordTable, baseline: ResultTable) -> Iterator[str]:
         yield from _missing_layers(run, baseline)
         yield from _missing_results(run, baseline)
     else:
-        remedy = f"run with --profile {baseline.head.profile}, or {_RENEW}"
-        yield f"profile={run.head.profile}: the baseline is of the profile {baseline.head.profile}; {remedy}"
+        remedy = f"run with --profile {baseline.manifest.profile}, or {_RENEW}"
+        yield f"profile={run.manifest.profile}: the baseline is of the profile {baseline.manifest.profile}; {remedy}"
 
 
-def _comparable(run: RecordTable, baseline: ResultTable) -> bool:
+def _comparable(run: RunRecord, baseline: Baseline) -> bool:
     """Return whether both looked as closely: another profile visits other layers, with other draws."""
-    return run.head.profile == baseline.head.profile
+    return run.manifest.profile == baseline.manifest.profile
 
 
-def _missing_layers(run: RecordTable, baseline: ResultTable) -> Iterator[str]:
+def _missing_layers(run: RunRecord, baseline: Baseline) -> Iterator[str]:
     """Iterate over what is wrong with the cases of each property, those with the same numbers together; pools aside."""
-    planned, examined = run.names.items(run.planned), baseline.names.items(baseline.single)
-    fixed = set(baseline.head.fixed)
+    planned, examined = set(run.planned.values()), {each.item for each in baseline.single}
+    fixed = set(baseline.manifest.fixed)
     owed = {item for item in examined if item.partition("@")[2] in fixed}
     now, before, lasting, kept = map(_by_property, (planned, examined, owed, owed & planned))
     lacking: dict[str, list[str]] = defaultdict(list)
@@ -116,18 +118,18 @@ def _missing_layers(run: RecordTable, baseline: ResultTable) -> Iterator[str]:
         yield f"{'property' if len(names) == 1 else 'properties'} {_list(names)}: {what}"
 
 
-def _missing_results(run: RecordTable, baseline: ResultTable) -> Iterator[str]:
-    planned = _by_property(run.names.items(run.planned))
-    gone = baseline.names.checks(baseline.single) - run.names.checks(run.planned)
+def _missing_results(run: RunRecord, baseline: Baseline) -> Iterator[str]:
+    planned = _by_property(set(run.planned.values()))
+    gone = {each.check for each in baseline.single} - {id.partition("@")[0] for id in run.planned}
     names = sorted(check for check in gone if planned[check.partition(".")[0]])
     if names:
         yield f"{_number(len(names), 'check')} of the baseline not planned: {_list(names)}"
     lost: dict[str, list[str]] = defaultdict(list)
     fields: set[str] = set()
-    for check, _, reason in drift.unexamined(run, baseline):
-        unexposed = reason.startswith(NOT_EXPOSED)
-        fields.update(reason.removeprefix(NOT_EXPOSED).split(", ") if unexposed else ())
-        lost[NOT_EXPOSED if unexposed else reason].append(check)
+    for each in drift.unexamined(run, baseline):
+        unexposed = each.reason.startswith(NOT_EXPOSED)
+        fields.update(each.reason.removeprefix(NOT_EXPOSED).split(", ") if unexposed else ())
+        lost[NOT_EXPOSED if unexposed else each.reason].append(each.check)
     for reason, checks in sorted(lost.items(), key=lambda pair: (-len(pair[1]), pair[0])):
         why = reason + ", ".join(sorted(fields)) if reason == NOT_EXPOSED else reason or "no reason given"
         yield f"{_number(len(checks), 'result')} no longer examined ({why}): {_list(dict.fromkeys(checks))}"
@@ -142,8 +144,8 @@ def _loss(change: drift.Change) -> str:
     return f"{change.what} was {change.before:.4g} and is {now}"
 
 
-def _layers(run: RecordTable, changes: Sequence[drift.Change]) -> str:
-    return _list([run.layers[change.item] for change in changes])
+def _layers(changes: Sequence[drift.Change]) -> str:
+    return _list([layer_name(change.result.case) for change in changes])
 
 
 def _list(names: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
@@ -14,9 +15,10 @@ import msgspec
 from attncheck._lib.errors import InputError
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import Judgement
-from attncheck.gate.cases import GateCase, cases, sentence
-from attncheck.gate.record_table import RecordTable
-from attncheck.gate.result_table import ResultTable
+from attncheck.gate.cases import GateCase, cases, notable, refuted, sentence
+from attncheck.records.baseline import Baseline, BaselineManifest
+from attncheck.records.run_record import RunRecord
+from attncheck.records.schema import Closing, Manifest
 
 # Reasons and notes that a summary shows; the other outputs have them all.
 _REASONS, _NOTES = 8, 3
@@ -180,11 +182,9 @@ def _document(judgement: Judgement) -> dict[str, object]:
         ],
         "notes": list(judgement.notes),
         "wrong": [{"word": word, "text": text} for word, text in judgement.wrong],
-        "run": _record(run),
-        "baseline": None if judgement.baseline is None else _result_table(judgement.baseline),
-        "claims": {
-            name: {str(verdict): counts[verdict] for verdict in Verdict} for name, counts in sorted(run.claims.items())
-        },
+        "run": _run(run),
+        "baseline": None if judgement.baseline is None else _baseline(judgement.baseline),
+        "claims": _claims(run),
         "results": [
             {
                 "id": line.id,
@@ -198,30 +198,44 @@ def _document(judgement: Judgement) -> dict[str, object]:
                 "high": line.high,
                 "expected": line.null_effect,
             }
-            for line in run.notable
+            for line in notable(run)
         ],
-        "theory": [msgspec.to_builtins(line) for line in run.refuted],
+        "theory": [msgspec.to_builtins(line) for line in refuted(run)],
     }
 
 
-def _record(record_table: RecordTable) -> dict[str, object]:
-    return _result_table(record_table) | {
-        "planned": int(record_table.planned.size),
-        "reported": int(record_table.keys.size),
-        "examined": record_table.examined_as_planned,
+def _claims(run: RunRecord) -> dict[str, dict[str, int]]:
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for result in run.every:
+        counts[result.claim][result.verdict] += 1
+    return {name: {str(verdict): counts[name][verdict] for verdict in Verdict} for name in sorted(counts)}
+
+
+def _run(run: RunRecord) -> dict[str, object]:
+    examined = {result.id for result in run.every if result.verdict != Verdict.NOT_EXAMINED}
+    single = examined - {pool.id for pool in run.pools}
+    return _origin(run.path, run.manifest, run.closing, len(single)) | {
+        "planned": len(run.planned),
+        "reported": len(run.every),
+        "examined": len(examined & run.planned.keys()),
     }
 
 
-def _result_table(result_table: ResultTable) -> dict[str, object]:
-    head, closing = result_table.head, result_table.closing
+def _baseline(baseline: Baseline) -> dict[str, object]:
+    return _origin(baseline.path, baseline.manifest, baseline.closing, len(baseline.single))
+
+
+def _origin(
+    path: Path, manifest: Manifest | BaselineManifest, closing: Closing | None, examined: int
+) -> dict[str, object]:
     return {
-        "path": str(result_table.path),
-        "subject": head.subject,
-        "seed": head.seed,
-        "profile": head.profile,
-        "false_alarm": head.false_alarm,
-        "versions": head.versions,
-        "examined": int(result_table.single.size),
+        "path": str(path),
+        "subject": manifest.subject,
+        "seed": manifest.seed,
+        "profile": manifest.profile,
+        "false_alarm": manifest.false_alarm,
+        "versions": manifest.versions,
+        "examined": examined,
         "verdict": None if closing is None else closing.verdict,
         "digest": None if closing is None else closing.digest,
     }
@@ -237,7 +251,7 @@ def _markdown(judgement: Judgement) -> Iterator[str]:
         yield from ("", f"<pre>{html.escape(' '.join(command.split()))}</pre>", "")
     texts = [f"**{each.part}**: {_short(each.text)}" for each in judgement.findings]
     yield from _some(texts, _REASONS)
-    head = judgement.run.head
+    head = judgement.run.manifest
     yield from ("", f"{_short(sentence(judgement))} Seed {head.seed}, profile {_short(head.profile)}.", "")
     yield from _some([_short(note) for note in judgement.notes], _NOTES)
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from attncheck.evidence.verdicts import Verdict
-from attncheck.gate.record_table import RecordTable
-from attncheck.records.gather import gather, tallied
+from attncheck.records.run_record import RunRecord
+from attncheck.records.tallies import tallied
 from attncheck.records.words import replay_command
 
 
-def wrong_with(run: RecordTable) -> tuple[tuple[str, str], ...]:
+def wrong_with(run: RunRecord) -> tuple[tuple[str, str], ...]:
     """Return pairs of a word, the first one "cause", and what it is; empty where nothing of the subject is violated."""
-    if not run.having(Verdict.VIOLATED).any():
+    if not run.count(Verdict.VIOLATED):
         return ()
     from attncheck.runs.summary import wrong_in  # most runs need none of it
 
-    found = gather(run.path)
-    single = any(tally.verdicts[Verdict.VIOLATED] for tally in found.tallies.values())
+    single = any(tally.verdicts[Verdict.VIOLATED] for tally in run.tallies.values())
     causes = () if run.closing is None else run.closing.causes
     told = wrong_in(
-        found.tallies if single else tallied(found.pools),
-        lambda id: replay_command(run.path, id, run.head.subject),
+        run.tallies if single else tallied(run.pools),
+        lambda id: replay_command(run.path, id, run.manifest.subject),
         causes,
     )
     return tuple(told)

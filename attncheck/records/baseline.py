@@ -6,14 +6,16 @@ that every seed visits and on pools. Any whole record is a baseline too.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
-from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from attncheck._lib.errors import InputError
 from attncheck._lib.files import write_whole
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records.schema import Closing, Manifest, StatementResult, content_hash, read_as
@@ -68,20 +70,61 @@ class BaselineResult(msgspec.Struct, frozen=True, tag="result", tag_field="type"
         return tuple(self.case.get("of", ()))
 
 
-Line = BaselineManifest | BaselineResult | StatementResult | Closing
+@dataclasses.dataclass(frozen=True, eq=False)
+class Baseline:
+    """What later runs are compared with.
+
+    Attributes
+    ----------
+    path : Path
+    manifest : BaselineManifest
+    results : dict of str to BaselineResult
+        Examined results, by id.
+    closing : Closing or None
+        None if its run did not finish.
+    """
+
+    path: Path
+    manifest: BaselineManifest
+    results: dict[str, BaselineResult]
+    closing: Closing | None
+
+    @property
+    def verdict(self) -> str:
+        """The verdict of its run."""
+        return "incomplete" if self.closing is None else self.closing.verdict
+
+    @cached_property
+    def single(self) -> list[BaselineResult]:
+        """Results on single cases."""
+        return [each for each in self.results.values() if not each.of]
+
+    @property
+    def violated(self) -> int:
+        """Number of violated results, pools included."""
+        return sum(each.verdict == Verdict.VIOLATED for each in self.results.values())
 
 
-def read_baseline(path: Path) -> Iterator[Line]:
-    """Iterate over the lines of a baseline, or of a whole record, but for what says nothing of the subject.
+def read_baseline(path: Path) -> Baseline:
+    """Read a baseline, or a whole record as one.
 
     Raises
     ------
     InputError
-        As `attncheck.records.schema.read`, speaking of a baseline.
+        If it cannot be read, was edited, or has no examined result.
     """
-    for line in read_as(path, Line, baseline=True):
-        if not _idle(line):
-            yield line
+    lines = read_as(path, BaselineManifest | BaselineResult | StatementResult | Closing, baseline=True)
+    manifest: BaselineManifest = next(lines)
+    results: dict[str, BaselineResult] = {}
+    closing = None
+    for line in lines:
+        if isinstance(line, Closing):
+            closing = line
+        elif isinstance(line, BaselineResult) and line.verdict != Verdict.NOT_EXAMINED:
+            results.setdefault(line.id, line)
+    if not results:
+        raise InputError(f"baseline={path}: has no examined result; make the baseline again")
+    return Baseline(path, manifest, results, closing)
 
 
 def write_baseline(run: Path, target: Path) -> int:
@@ -105,7 +148,7 @@ def write_baseline(run: Path, target: Path) -> int:
     for line in lines:
         if isinstance(line, Closing):
             closing = line
-        elif not _idle(line):
+        elif isinstance(line, BaselineResult) and line.verdict != Verdict.NOT_EXAMINED:
             kept.append(_slim(line, fixed))
     # In this order neighbours are alike, and the number of workers does not show.
     kept.sort(key=lambda pair: pair[0])
@@ -117,13 +160,6 @@ def write_baseline(run: Path, target: Path) -> int:
     content = _compressed(content) if COMPRESSED in target.suffixes else content
     write_whole(target, content, "baseline")
     return len(content)
-
-
-def _idle(line: Line) -> bool:
-    """Return whether a line has nothing to compare: a statement of the theory, or what was not examined."""
-    return isinstance(line, StatementResult) or (
-        isinstance(line, BaselineResult) and line.verdict == Verdict.NOT_EXAMINED
-    )
 
 
 def _slim(line: BaselineResult, fixed: set[str]) -> tuple[tuple[list[str], str], bytes]:

@@ -1,222 +1,99 @@
-"""Two runs in one page: what moved between them, and by how much more than their errors allow."""
+"""A run next to its baseline: changed verdicts and the effects that moved, by the gate's rule."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
-from array import array
-from collections.abc import Iterator
-from pathlib import Path
-from statistics import NormalDist
+import heapq
+from functools import cached_property
 
-from attncheck.evidence.verdicts import Verdict
-from attncheck.records.baseline import BaselineManifest, BaselineResult, read_baseline
-from attncheck.records.bounded import LargestItems
-from attncheck.records.gather import RunData
-from attncheck.records.schema import Closing, Result, read
+from attncheck.records.baseline import Baseline, BaselineResult
+from attncheck.records.drift import common, moved, shift
+from attncheck.records.run_record import RunRecord
+from attncheck.records.schema import Result
 from attncheck.records.words import in_alternatives
 
-#: Chance that any effect of two equal runs is said to have moved.
-LEVEL = 0.01
 #: Changes that are listed, and points that are drawn.
 LISTED, DRAWN = 12, 400
-# Standard errors in half of a 99% interval.
-_QUANTILE = NormalDist().inv_cdf(0.995)
-# Results beyond which only totals are compared: the effects of a run would fill the memory.
-_MOST = 300_000
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class BaselineEffect:
-    """What is kept of a result of the baseline; the effect is NaN where a baseline keeps none."""
-
-    verdict: str
-    effect: float
-    half: float
-
-
-@dataclasses.dataclass
-class BaselineRun:
-    """What is known of a baseline.
-
-    Attributes
-    ----------
-    path : Path
-    manifest : BaselineManifest
-    closing : Closing or None
-        None if its run did not finish.
-    examined, violated : int
-        Examined results on single cases; violated ones, pools among them.
-    results : dict of str to BaselineEffect
-        Examined results by id.
-    complete : bool
-        Whether all examined results are there; those of very long records are not.
-    """
-
-    path: Path
-    manifest: BaselineManifest
-    closing: Closing | None = None
-    examined: int = 0
-    violated: int = 0
-    results: dict[str, BaselineEffect] = dataclasses.field(default_factory=dict)
-    complete: bool = True
-
-    @property
-    def verdict(self) -> str:
-        """What its run ended with."""
-        return "incomplete" if self.closing is None else self.closing.verdict
-
-    def take(self, line: BaselineResult) -> None:
-        """Take an examined result."""
-        self.examined += not line.of
-        self.violated += line.verdict == Verdict.VIOLATED
-        self.complete &= len(self.results) < _MOST
-        if self.complete:
-            self.results[line.id] = BaselineEffect(line.verdict, *_effect(line))
-
-
-def read_earlier(path: Path) -> BaselineRun:
-    """Read a baseline.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read.
-    """
-    lines = read_baseline(path)
-    head = next(lines)
-    assert isinstance(head, BaselineManifest)
-    earlier = BaselineRun(path, head)
-    for line in lines:
-        if isinstance(line, BaselineResult):
-            earlier.take(line)
-        elif isinstance(line, Closing):
-            earlier.closing = line
-    return earlier
-
-
-@dataclasses.dataclass(frozen=True, order=True)
-class Shift:
-    """One result in both runs.
-
-    Attributes
-    ----------
-    flipped : bool
-        Whether the verdict differs.
-    shift : float
-        The difference of the effects in units of its standard error.
-    id : str
-    before : BaselineEffect
-    after : Result
-    """
-
-    flipped: bool
-    shift: float
-    id: str
-    before: BaselineEffect = dataclasses.field(compare=False)
-    after: Result = dataclasses.field(compare=False)
-
-    @property
-    def earlier(self) -> str:
-        """The effect in the baseline, with its interval."""
-        effect, half = self.before.effect, self.before.half
-        return "not kept" if math.isnan(effect) else f"{effect:.4g} ± {half:.2g}"
 
 
 @dataclasses.dataclass(frozen=True)
+class PairedResult:
+    """A result that both runs examined."""
+
+    before: BaselineResult
+    after: Result
+
+    @property
+    def flipped(self) -> bool:
+        """Whether the verdict changed."""
+        return str(self.before.verdict) != self.after.verdict
+
+    @property
+    def p_value(self) -> float | None:
+        """The p-value of the difference of both effects; None if the baseline keeps none."""
+        return shift(self.before, self.after)
+
+    @property
+    def earlier(self) -> str:
+        """The effect in the baseline, with half of its interval."""
+        if self.before.effect is None:
+            return "not kept"
+        return f"{self.before.effect:.4g} ± {0.5 * ((self.before.high or 0.0) - (self.before.low or 0.0)):.2g}"
+
+    @property
+    def point(self) -> tuple[float, float] | None:
+        """Both effects in units of the alternative; None if one has none."""
+        before, after = (in_alternatives(self.after, each.effect) for each in (self.before, self.after))
+        return None if before is None or after is None else (before, after)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class RunComparison:
-    """What two runs have in common and where they differ.
+    """A run and its baseline.
 
     Attributes
     ----------
-    baseline : BaselineRun
-    compared, moved, flipped : int
-        Results with an effect in both runs, those that moved beyond their joint error, and those whose verdict
-        changed.
+    baseline : Baseline
+    pairs : tuple of PairedResult
+        Results that both examined.
+    moved : frozenset of str
+        Ids of the effects that moved, see `attncheck.records.drift.moved`.
     only_before, only_after : int
-        Examined results of one run only.
-    changes : tuple of Shift
-        Changed verdicts, then effects that moved, the largest shifts first.
-    points : tuple of (float, float)
-        Effects before and after in units of what must be caught, of results chosen by key.
-    threshold : float
-        The shift beyond which an effect moved.
-    complete : bool
-        Whether effects were compared; those of very long records are not.
+        Number of results that only one of both examined.
     """
 
-    baseline: BaselineRun
-    compared: int = 0
-    moved: int = 0
-    flipped: int = 0
-    only_before: int = 0
-    only_after: int = 0
-    changes: tuple[Shift, ...] = ()
-    points: tuple[tuple[float, float], ...] = ()
-    threshold: float = math.inf
-    complete: bool = True
+    baseline: Baseline
+    pairs: tuple[PairedResult, ...]
+    moved: frozenset[str]
+    only_before: int
+    only_after: int
+
+    @property
+    def flipped(self) -> int:
+        """Number of changed verdicts."""
+        return sum(pair.flipped for pair in self.pairs)
+
+    @cached_property
+    def changes(self) -> list[PairedResult]:
+        """Changed verdicts, then effects that moved, the most significant first, up to `LISTED`."""
+        changed = [pair for pair in self.pairs if pair.flipped or pair.after.id in self.moved]
+        return sorted(changed, key=lambda pair: (not pair.flipped, pair.p_value or 0.0, pair.after.id))[:LISTED]
+
+    @property
+    def points(self) -> list[tuple[float, float]]:
+        """Both effects of up to `DRAWN` results, chosen by a hash of the id, not by value."""
+        points = ((_lot(pair.after.id), point) for pair in self.pairs if (point := pair.point) is not None)
+        return [point for _, point in heapq.nlargest(DRAWN, points)]
 
 
-def compare(run: RunData, baseline: BaselineRun) -> RunComparison:
-    """Return the comparison of a run with a baseline, result by result.
-
-    An effect moved if it shifted by more than the two intervals allow together, at a level shared by all
-    compared results.
-    """
-    if run.reported > _MOST or not baseline.complete:
-        return RunComparison(baseline, complete=False)
-    before = dict(baseline.results)
-    shifts, flipped, only_after = array("d"), 0, 0
-    changes = LargestItems[Shift](LISTED)
-    points = LargestItems[tuple[int, tuple[float, float]]](DRAWN)
-    for after in _examined(run.path):
-        earlier = before.pop(after.id, None)
-        if earlier is None:
-            only_after += 1
-            continue
-        change = Shift(earlier.verdict != after.verdict, _shift(earlier, after), after.id, earlier, after)
-        shifts.append(change.shift)
-        flipped += change.flipped
-        changes.add(change)
-        for point in _point(change):
-            points.add(point)
-    threshold = NormalDist().inv_cdf(1 - LEVEL / (2 * max(1, len(shifts))))
-    return RunComparison(
-        baseline,
-        compared=len(shifts),
-        moved=sum(shift > threshold for shift in shifts),
-        flipped=flipped,
-        only_before=len(before),
-        only_after=only_after,
-        changes=tuple(change for change in changes.items if change.flipped or change.shift > threshold),
-        points=tuple(point for _, point in points.items),
-        threshold=threshold,
-    )
+def compare(run: RunRecord, baseline: Baseline) -> RunComparison:
+    """Return the comparison of a run with its baseline at the run's false-alarm budget."""
+    pairs = tuple(PairedResult(*pair) for pair in common(run, baseline))
+    changed = frozenset(change.result.id for change in moved(run, baseline, run.manifest.false_alarm))
+    examined = sum(bool(result.p_values) for result in run.every)
+    return RunComparison(baseline, pairs, changed, len(baseline.results) - len(pairs), examined - len(pairs))
 
 
-def _examined(path: Path) -> Iterator[Result]:
-    return (line for line in read(path) if isinstance(line, Result) and line.p_values)
-
-
-def _effect(result: Result | BaselineResult) -> tuple[float, float]:
-    """Return the effect and half of its interval."""
-    low, high = result.low or 0.0, result.high or 0.0
-    return math.nan if result.effect is None else result.effect, 0.5 * (high - low)
-
-
-def _shift(before: BaselineEffect, after: Result) -> float:
-    """Return the difference of two effects in units of its standard error; none is none, and so is one not kept."""
-    effect, half = _effect(after)
-    error = math.hypot(before.half, half) / _QUANTILE
-    difference = abs(effect - before.effect)
-    return difference / max(error, 1e-300) if difference > 0.0 else 0.0
-
-
-def _point(change: Shift) -> list[tuple[int, tuple[float, float]]]:
-    """Return where to draw a change, under a key that does not look at it."""
-    place = [in_alternatives(change.after, value) for value in (change.before.effect, change.after.effect)]
-    if place[0] is None or place[1] is None or math.isnan(change.before.effect):
-        return []
-    lot = int.from_bytes(hashlib.blake2b(change.id.encode(), digest_size=8).digest(), "big")
-    return [(lot, (place[0], place[1]))]
+def _lot(id: str) -> int:
+    return int.from_bytes(hashlib.blake2b(id.encode(), digest_size=8).digest(), "big")

@@ -20,8 +20,8 @@ from attncheck.evidence.looks import per_look_power
 from attncheck.evidence.plot_data import cdf_of_uniform
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
-from attncheck.records.gather import Tally
 from attncheck.records.schema import Result
+from attncheck.records.tallies import Tally
 from attncheck.report import svg
 from attncheck.report.plots import Counts
 from attncheck.report.results import band_kept
@@ -87,7 +87,7 @@ def uniformity(p_values: Sequence[float], test: Outcome) -> Drawing:
     return draw(paint, alt, "First-look p-values, one of each unit, against uniform", height=320)
 
 
-def visited(shapes: Counter[tuple[int, int, int]]) -> Drawing | None:
+def visited(shapes: Counter[tuple[int, ...]]) -> Drawing | None:
     """Return the visited widths and numbers of positions, with larger marks for more heads."""
     if not shapes:
         return None

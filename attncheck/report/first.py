@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from attncheck.diagnosis.causes import UNKNOWN, Cause, sharpest, sharpest_first, stage
 from attncheck.evidence.verdicts import Verdict
 from attncheck.looks.pools import ALL
-from attncheck.records.gather import RunData, Tally, tallied
+from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result, case_key
+from attncheck.records.tallies import Tally, tallied
 from attncheck.records.words import detectable, reads
 from attncheck.report import scales
 from attncheck.runs.details import MAIN_CHECKS
@@ -58,7 +59,7 @@ class SubjectFinding:
         return [Cause(hint, tuple(tallies)) for hint, tallies in found.items()]
 
 
-def finding(found: RunData) -> SubjectFinding | None:
+def finding(found: RunRecord) -> SubjectFinding | None:
     """Return what is wrong with the subject of a run; None where no check is violated."""
     failures = sharpest_first(found.tallies) or sharpest_first(tallied(each for each in found.pools if each.p_values))
     if not failures:
@@ -88,7 +89,7 @@ class ClaimMap:
     left: int
 
 
-def claim_map(found: RunData) -> ClaimMap | None:
+def claim_map(found: RunRecord) -> ClaimMap | None:
     """Return which claims hold on which configurations; None where nothing was examined."""
     layers = found.space.layers
     if not layers:

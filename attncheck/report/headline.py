@@ -7,7 +7,7 @@ import dataclasses
 from attncheck._lib.words import chance, counted
 from attncheck.checks.claims import CLAIMS
 from attncheck.evidence.verdicts import Verdict
-from attncheck.records.gather import RunData
+from attncheck.records.run_record import RunRecord
 from attncheck.report.first import SubjectFinding, finding
 
 
@@ -36,7 +36,7 @@ class Headline:
     reasons: tuple[str, ...]
 
 
-def headline(found: RunData) -> Headline:
+def headline(found: RunRecord) -> Headline:
     """Return the verdict on a run."""
     conclusion, wrong = found.conclusion, finding(found)
     # What is violated is told with its cause; that its p-values are not uniform says nothing more.
@@ -45,13 +45,13 @@ def headline(found: RunData) -> Headline:
     return Headline(conclusion.verdict, sentence, _extent(found), _budget(found), tuple(each.text for each in told))
 
 
-def unseen_claims(found: RunData) -> list[str]:
+def unseen_claims(found: RunRecord) -> list[str]:
     """Return the names of claims that no result of the run examined."""
     seen = {tally.claim for tally in found.tallies.values() if tally.examined}
     return [name for name in CLAIMS if name not in seen]
 
 
-def _sentence(found: RunData, verdict: str, wrong: SubjectFinding | None) -> str:
+def _sentence(found: RunRecord, verdict: str, wrong: SubjectFinding | None) -> str:
     subject = found.manifest.subject
     if verdict == "refuted":
         own = counted(sum(each.verdict == Verdict.VIOLATED for each in found.theory), "statement")
@@ -71,7 +71,7 @@ def _sentence(found: RunData, verdict: str, wrong: SubjectFinding | None) -> str
     return f"The run on {subject} settles nothing, which is not a pass."
 
 
-def _extent(found: RunData) -> str:
+def _extent(found: RunRecord) -> str:
     claims = len({tally.claim for tally in found.tallies.values() if tally.examined})
     return (
         f"{counted(found.examined, 'result')} on {counted(claims, 'claim')} and "
@@ -79,7 +79,7 @@ def _extent(found: RunData) -> str:
     )
 
 
-def _budget(found: RunData) -> str:
+def _budget(found: RunRecord) -> str:
     false_alarm = chance(found.manifest.false_alarm)
     return (
         f"The chance that a right simulator is called violated anywhere in this run was set to {false_alarm} before "

@@ -13,9 +13,10 @@ from attncheck._lib.files import write_whole
 from attncheck.diagnosis.causes import sharpest
 from attncheck.evidence.words import allowed, expected
 from attncheck.layers.names import layer_name
-from attncheck.records.gather import gather
+from attncheck.records.baseline import read_baseline
+from attncheck.records.run_record import read_record
 from attncheck.records.words import interval, reads
-from attncheck.report.compare import LEVEL, compare, read_earlier
+from attncheck.report.compare import compare
 from attncheck.report.power import read_power
 from attncheck.report.recipe import Recipe, load
 from attncheck.report.view import RunView, looks, reason_of, visits
@@ -24,8 +25,8 @@ from attncheck.report.view import RunView, looks, reason_of, visits
 def render(run: Path, baseline: Path | None, recipe: str | Path, out: Path, power: Path | None, paper: Any) -> Path:
     """Render a record; see `attncheck.report.render_report`."""
     chosen = load(recipe)
-    found = gather(Path(run))
-    comparison = None if baseline is None else compare(found, read_earlier(Path(baseline)))
+    found = read_record(Path(run))
+    comparison = None if baseline is None else compare(found, read_baseline(Path(baseline)))
     view = RunView(
         found,
         chosen,
@@ -76,7 +77,6 @@ def _environment(recipe: Recipe) -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     environment.filters |= _FILTERS
-    environment.globals["moved_level"] = LEVEL
     return environment
 
 

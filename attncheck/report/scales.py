@@ -12,8 +12,8 @@ from attncheck._lib.words import counted
 from attncheck.evidence.verdicts import Verdict
 from attncheck.evidence.words import expected
 from attncheck.layers.names import layer_name
-from attncheck.records.gather import Tally
 from attncheck.records.schema import Result
+from attncheck.records.tallies import Tally
 from attncheck.records.words import in_mdes, interval, reads
 
 # Configurations that a scale shows, and marks of one row.

@@ -21,8 +21,9 @@ from attncheck.diagnosis.causes import sharpest
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import ATTENTION_MAPS, MASKS, SCORE_SCALINGS
 from attncheck.layers.inputs import ACTIVATIONS
-from attncheck.records.gather import RunData, Space, Tally, suspicion
+from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result
+from attncheck.records.tallies import Space, Tally, suspicion
 from attncheck.records.words import replay_command, telling, unexamined
 from attncheck.report import figures
 from attncheck.report.compare import RunComparison
@@ -102,7 +103,7 @@ class ClaimView:
     @property
     def draws(self) -> int:
         """Draws of first looks; checks on one case share theirs."""
-        cases: dict[int, int] = {}
+        cases: dict[str, int] = {}
         for tally in self.tallies:
             for case, size in tally.draws.items():
                 cases[case] = max(cases.get(case, 0), size)
@@ -139,7 +140,7 @@ class RunView:
 
     Attributes
     ----------
-    run : RunData
+    run : RunRecord
     recipe : Recipe
     comparison : RunComparison or None
     power : PowerTable or None
@@ -147,7 +148,7 @@ class RunView:
         The paper's experiments.
     """
 
-    run: RunData
+    run: RunRecord
     recipe: Recipe
     comparison: RunComparison | None
     power: PowerTable | None
@@ -329,7 +330,7 @@ def _plotted(tally: Tally) -> Result | None:
     return next((result for result in tally.worst if read_plot(result.plot) is not None), None)
 
 
-def claims_of(found: RunData, most: int) -> list[ClaimView]:
+def claims_of(found: RunRecord, most: int) -> list[ClaimView]:
     """Return the claims of a run, in the order of the computation."""
     names = sorted({tally.claim for tally in found.tallies.values()}, key=causes.stage)
     return [

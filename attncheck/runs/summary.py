@@ -18,9 +18,9 @@ from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.names import layer_call, layer_name
-from attncheck.records.gather import Tally
 from attncheck.records.schema import Result, StatementResult, of_layer, of_pool, run_digest
 from attncheck.records.scope import Scope
+from attncheck.records.tallies import Tally
 from attncheck.records.words import replay_command, unexamined
 from attncheck.runs import details
 from attncheck.runs.details import by_property, of_cases

@@ -1,0 +1,118 @@
+"""Differences between a run and its baseline, result by result."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from scipy.special import ndtr, ndtri
+
+from attncheck.evidence.family import CONFIDENCE
+from attncheck.evidence.verdicts import Verdict
+from attncheck.records.baseline import Baseline, BaselineResult
+from attncheck.records.run_record import RunRecord
+from attncheck.records.schema import Result
+
+# Half of an interval, in standard errors.
+_QUANTILE = float(ndtri(0.5 + 0.5 * CONFIDENCE))
+#: Relative loss of sensitivity that is ignored: the number of planned results changes the level a little.
+SLACK = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A number of one result that changed; NaN if there is none now."""
+
+    what: str
+    result: Result
+    before: float
+    now: float
+    p_value: float = 0.0
+
+
+def common(run: RunRecord, baseline: Baseline) -> Iterator[tuple[BaselineResult, Result]]:
+    """Iterate over results that both examined; pools, of the same cases."""
+    for id, before in baseline.results.items():
+        now = run.by_id.get(id)
+        if now is not None and now.verdict != Verdict.NOT_EXAMINED and before.of == tuple(now.case.get("of", ())):
+            yield before, now
+
+
+def moved(run: RunRecord, baseline: Baseline, false_alarm: float) -> list[Change]:
+    """Return the effects that differ significantly, the most significant first.
+
+    Effects that are consistent in both are compared by a two-sided normal test, whose standard errors come from the
+    facing sides of both intervals. Holm's procedure bounds the chance of any false rejection by `false_alarm`.
+    """
+    passed = [pair for pair in common(run, baseline) if all(each.verdict == Verdict.CONSISTENT for each in pair)]
+    p_values = {pair[1].id: p_value for pair in passed if (p_value := shift(*pair)) is not None}
+    if not p_values:
+        return []
+    from statsmodels.stats.multitest import multipletests  # slow to import
+
+    rejected = multipletests(list(p_values.values()), alpha=false_alarm, method="holm")[0]
+    found = {id for id, reject in zip(p_values, rejected, strict=True) if reject}
+    changes = [
+        Change("effect", now, float(before.effect or 0.0), float(now.effect or 0.0), p_values[now.id])
+        for before, now in passed
+        if now.id in found
+    ]
+    return sorted(changes, key=lambda change: (change.p_value, change.result.check, change.result.item))
+
+
+def shift(before: BaselineResult, now: Result) -> float | None:
+    """Return the p-value of the difference of two effects; None if one of them, or its interval, is missing."""
+    numbers = [before.effect, before.low, before.high, now.effect, now.low, now.high]
+    then, low, high, effect, now_low, now_high = (math.nan if each is None else each for each in numbers)
+    if not math.isfinite(then + low + high + effect + now_low + now_high):
+        return None
+    sides = (effect - now_low, high - then) if effect > then else (now_high - effect, then - low)
+    error = math.hypot(*sides) / _QUANTILE
+    if error > 0.0:
+        return float(2.0 * ndtr(-abs(effect - then) / error))
+    # Without error any difference is certain.
+    return 0.0 if effect != then else 1.0
+
+
+def weaker(run: RunRecord, baseline: Baseline) -> list[Change]:
+    """Return minimum detectable effects that grew, else sizes and then powers that fell, by more than `SLACK`."""
+    found = [change for pair in common(run, baseline) if (change := _weaker(*pair)) is not None]
+    return sorted(found, key=lambda change: (change.result.check, change.result.item))
+
+
+def _weaker(before: BaselineResult, now: Result) -> Change | None:
+    if _distance(now) > (1.0 + SLACK) * _distance(before):
+        numbers = (math.nan if each is None else each for each in (before.mde, now.mde))
+        return Change("minimum detectable effect", now, *numbers)
+    if now.size < (1.0 - SLACK) * before.size:
+        return Change("size", now, before.size, now.size)
+    if 1.0 - now.power > (1.0 + SLACK) * (1.0 - before.power):
+        return Change("power", now, before.power, now.power)
+    return None
+
+
+def _distance(result: BaselineResult | Result) -> float:
+    """Return the distance of the minimum detectable effect from the null; infinite if nothing is detectable."""
+    if result.mde is None or result.null_effect is None:
+        return math.inf
+    return abs(result.mde - result.null_effect)
+
+
+def unexamined(run: RunRecord, baseline: Baseline) -> list[Result]:
+    """Return results that the baseline examined and the run did not."""
+    same = (
+        now
+        for id, before in baseline.results.items()
+        if (now := run.by_id.get(id)) is not None and before.of == tuple(now.case.get("of", ()))
+    )
+    return sorted((now for now in same if now.verdict == Verdict.NOT_EXAMINED), key=lambda now: (now.check, now.item))
+
+
+def by_check(changes: Iterable[Change]) -> dict[str, list[Change]]:
+    """Return changes by check, in order of first appearance."""
+    grouped: dict[str, list[Change]] = defaultdict(list)
+    for change in changes:
+        grouped[change.result.check].append(change)
+    return dict(grouped)

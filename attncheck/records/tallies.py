@@ -1,0 +1,203 @@
+"""Results grouped by check, and the cases that they cover."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+from attncheck.evidence.verdicts import Verdict
+from attncheck.layers.names import layer_name
+from attncheck.layers.program.features import FEATURES, features_of
+from attncheck.records.schema import Result, case_key
+from attncheck.records.words import detectable
+
+#: Most suspicious results of a check that are shown.
+KEPT = 24
+# Verdicts of examined results, the worst first.
+_WORST = (Verdict.VIOLATED, Verdict.INCONCLUSIVE, Verdict.CONSISTENT)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tally:
+    """All results of one check, at least one."""
+
+    name: str
+    claim: str
+    kind: str
+    results: tuple[Result, ...]
+
+    @cached_property
+    def verdicts(self) -> Counter[str]:
+        """Number of results by verdict."""
+        return Counter(result.verdict for result in self.results)
+
+    @cached_property
+    def reasons(self) -> Counter[str]:
+        """Number of results that were not examined, by reason."""
+        return Counter(result.reason or "no reason was given" for result in self.results if not result.p_values)
+
+    @property
+    def examined(self) -> int:
+        """Number of examined results."""
+        return len(self.results) - self.verdicts[Verdict.NOT_EXAMINED]
+
+    @cached_property
+    def worst(self) -> list[Result]:
+        """Up to `KEPT` results with a p-value, the most suspicious first."""
+        return sorted(self._looked_at, key=suspicion, reverse=True)[:KEPT]
+
+    @cached_property
+    def smallest(self) -> Result | None:
+        """The violated result on the smallest case."""
+        return min((each for each in self.results if each.verdict == Verdict.VIOLATED), key=extent, default=None)
+
+    @cached_property
+    def draws(self) -> dict[str, int]:
+        """Draws of one look, by case."""
+        found: dict[str, int] = {}
+        for each in self._looked_at:
+            found[case_key(each)] = max(found.get(case_key(each), 0), each.size)
+        return found
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """The smallest and largest look; empty if there was none."""
+        return _range([each.size for each in self._looked_at])
+
+    @cached_property
+    def mdes(self) -> list[float]:
+        """The smallest and largest minimum detectable effect; empty if there is none."""
+        return _range([each.mde for each in self._looked_at if each.mde is not None])
+
+    @cached_property
+    def alternatives(self) -> list[float]:
+        """Distance of `mdes` from the null effect."""
+        return _range([far for far in map(detectable, self._looked_at) if far is not None])
+
+    @cached_property
+    def hint(self) -> str:
+        """What a violation points at."""
+        return max((each.hint for each in self._looked_at), default="")
+
+    @cached_property
+    def _looked_at(self) -> list[Result]:
+        return [result for result in self.results if result.p_values]
+
+
+def tallied(results: Iterable[Result]) -> dict[str, Tally]:
+    """Return results by check, in order of first appearance."""
+    by_check: dict[str, list[Result]] = {}
+    for result in results:
+        by_check.setdefault(result.check, []).append(result)
+    return {name: Tally(name, of[0].claim, of[0].kind, tuple(of)) for name, of in by_check.items()}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Space:
+    """The cases that were examined.
+
+    Attributes
+    ----------
+    cases : mapping of str to dict
+        Cases as built-in types, by key.
+    violated : frozenset of str
+        Keys of the cases with a violation.
+    """
+
+    cases: Mapping[str, dict[str, Any]]
+    violated: frozenset[str]
+
+    @classmethod
+    def of(cls, results: Iterable[Result]) -> Space:
+        """Return the cases of results with a p-value."""
+        seen = [result for result in results if result.p_values]
+        bad = frozenset(case_key(each) for each in seen if each.verdict == Verdict.VIOLATED)
+        return cls({case_key(each): each.case for each in seen}, bad)
+
+    @cached_property
+    def layers(self) -> dict[str, tuple[float, str]]:
+        """Size, see `extent`, and short name of each case, by key."""
+        return {key: (_size(case), layer_name(case)) for key, case in self.cases.items()}
+
+    @cached_property
+    def values(self) -> dict[str, Counter[str]]:
+        """Number of cases with each value of each field."""
+        return _counted(self.cases.values())
+
+    @cached_property
+    def violated_values(self) -> dict[str, Counter[str]]:
+        """As `values`, for the cases with a violation."""
+        return _counted(case for key, case in self.cases.items() if key in self.violated)
+
+    @cached_property
+    def shapes(self) -> Counter[tuple[Any, ...]]:
+        """Number of layers with each (width, seq_len, num_heads)."""
+        shapes = (tuple(case.get(name) for name in ("width", "seq_len", "num_heads")) for case in self.cases.values())
+        return Counter(shape for shape in shapes if all(isinstance(part, int) for part in shape))
+
+
+def suspicion(result: Result) -> tuple[float, float, float, str]:
+    """Return a key that increases with suspicion; ties are ordered by id."""
+    return (float(result.verdict == Verdict.VIOLATED), -result.combined, -result.p_values[0], result.id)
+
+
+def extent(result: Result) -> tuple[float, str]:
+    """Return a key that increases with the size of the case; ties are ordered by id."""
+    return _size(result.case), result.id
+
+
+def worse(verdict: str, other: str) -> str:
+    """Return the worse of two verdicts of examined results.
+
+    Examples
+    --------
+    >>> worse("consistent", "inconclusive")
+    'inconclusive'
+    """
+    return min(verdict, other, key=lambda each: (_WORST.index(each) if each in _WORST else len(_WORST), each))
+
+
+def _size(case: dict[str, Any]) -> float:
+    if "program" in case:
+        lines = case["program"].get("lines", []) if isinstance(case["program"], dict) else []
+        return float(len(lines))
+    sizes = [case.get(name) for name in ("width", "seq_len", "num_heads")]
+    return float(math.prod(size for size in sizes if isinstance(size, int | float)))
+
+
+def _fields(case: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a case whose values are counted."""
+    if "program" not in case:
+        heads, groups = case.get("num_heads"), case.get("num_kv_heads")
+        together = {} if heads is None else {"more_than_one_head": heads != 1, "heads_in_groups": groups is not None}
+        return case | together
+    try:
+        has = features_of(case["program"])
+        widths = ", ".join(str(width) for width in case["widths"])
+    except (KeyError, TypeError, AttributeError):
+        return {"program": "not known to this version"}
+    return {"program_widths": widths} | {f"program: {feature}": feature in has for feature in FEATURES}
+
+
+def _counted(cases: Iterable[dict[str, Any]]) -> dict[str, Counter[str]]:
+    found: dict[str, Counter[str]] = {}
+    for case in cases:
+        for name, value in _fields(case).items():
+            found.setdefault(name, Counter())[_plain(value)] += 1
+    return found
+
+
+def _range(values: list[Any]) -> list[Any]:
+    return [min(values), max(values)] if values else []
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return "not set"
+    return f"{value:g}" if isinstance(value, float) else str(value)
