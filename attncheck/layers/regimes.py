@@ -1,4 +1,4 @@
-"""Regimes: settings of a layer in which theory predicts something of its own, each with what it is told apart from."""
+"""Regimes: layer settings with a distinct theoretical prediction, and the wrong prediction each must reject."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from attncheck.layers.attention import AttentionLayer
 
 @dataclasses.dataclass(frozen=True)
 class Regime:
-    """A setting, what is predicted for it, and the neighbouring prediction that must be rejected there.
+    """A setting, its prediction, and the neighbouring prediction that must be rejected.
 
     Attributes
     ----------
     name : str
         Key in `REGIMES`.
     layer : AttentionLayer
-        One of the regime, in which draws cost little.
+        A cheap example.
     what : str
         The prediction.
     rejects : str
-        What it must not be taken for.
+        The neighbouring prediction.
     fault : str
-        Name in `attncheck.faults.FAULTS` of a simulator that takes it for that.
+        Key in `attncheck.faults.FAULTS` of a simulator that follows `rejects`.
     weights : str
-        The law of the weights, one of `attncheck.simulators.weights.WEIGHT_LAWS`.
+        Law of the weights, a key in `attncheck.simulators.weights.WEIGHT_LAWS`.
     """
 
     name: str

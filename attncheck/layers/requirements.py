@@ -1,4 +1,4 @@
-"""What checks and faults require of attention layers, each thing said once."""
+"""Requirements of checks and faults on attention layers."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from attncheck.layers.requirement import Requirement
 
 #: Widths at which finite-width effects are large.
 SMALL_WIDTH = 16
-#: Widths at which two projections of one matrix have much of it in common.
+#: Widths at which two projections of one matrix overlap strongly.
 NARROW_WIDTH = 8
-# Eigenvalues of the inputs' covariance, over the largest one, below which scores lose their digits.
+# Smallest relative eigenvalue of the input covariance at which scores keep enough digits.
 _ALIKE = 1e-5
-# Below this a clip leaves h as it is in all draws that anyone will see, at any width.
+# A clip at this many standard deviations never acts in practice.
 _NEVER_CLIPPED = 40.0
 
-#: A requirement of a layer.
 OfLayer = Requirement[AttentionLayer]
 
 
 def linear(layer: AttentionLayer) -> bool:
-    """Return whether x = h + e for all that can be seen."""
+    """Return whether x = h + e for all practical purposes."""
     clipped = layer.activation == "clip" and layer.clip < _NEVER_CLIPPED * layer.inputs.hidden_std
     return layer.activation in ("clip", "identity") and not clipped and layer.norm is None
 
 
 def _told_apart(layer: AttentionLayer) -> bool:
-    """Return whether single precision tells how positions differ."""
+    """Return whether positions differ by more than single-precision rounding."""
     spectrum = np.linalg.eigvalsh(input_covariance(layer.inputs))
     return bool(spectrum[0] >= _ALIKE * spectrum[-1])
 
@@ -39,16 +38,16 @@ def _overlapping(layer: AttentionLayer) -> bool:
 
 
 def _regular(layer: AttentionLayer) -> bool:
-    """Return whether score matrices have an inverse, where φ is linear."""
+    """Return whether score matrices are invertible if φ is linear."""
     if min(layer.width, layer.head_width) <= layer.seq_len or layer.inputs.equal:
-        # Where a width is seq_len, rounding tells in one draw of a hundred.
+        # At width seq_len rounding spoils one draw in a hundred.
         return layer.seq_len == 1
     return _told_apart(layer)
 
 
 SEVERAL_POSITIONS = OfLayer("several positions", lambda layer: layer.seq_len > 1, "there is one position only")
 THREE_POSITIONS = OfLayer("three positions", lambda layer: layer.seq_len > 2, "there are fewer than three positions")
-MANY_POSITIONS = OfLayer(  # there one matrix shows through two sets of keys
+MANY_POSITIONS = OfLayer(  # so that one matrix is recognisable in two sets of keys
     "positions that span a tenth of a head",
     lambda layer: layer.head_width <= 10 * layer.seq_len,
     "heads are wider than ten times the positions",
@@ -61,7 +60,7 @@ UNEQUAL_POSITIONS = UNEQUAL_INPUTS & SEVERAL_POSITIONS
 POSITIONS_TOLD_APART = UNEQUAL_POSITIONS & OfLayer(
     "positions that differ by more than rounding", _told_apart, "positions are alike but for rounding"
 )
-CORRELATED_POSITIONS = (  # by chance at small widths, else by declaration
+CORRELATED_POSITIONS = (  # by chance at small widths, or declared
     OfLayer(
         "correlated positions",
         _overlapping,
@@ -88,7 +87,7 @@ LOW_RANK = OfLayer(
 SMALL_HEADS = OfLayer(
     "small heads", lambda layer: layer.head_width <= SMALL_WIDTH, f"heads are wider than {SMALL_WIDTH}"
 )
-# Sizes of two projections of one matrix go together in thousands of draws there.
+# Here the norms of two projections of one matrix correlate visibly within thousands of draws.
 NARROW_HEADS = OfLayer(
     "narrow heads", lambda layer: layer.head_width <= NARROW_WIDTH, f"heads are wider than {NARROW_WIDTH}"
 )

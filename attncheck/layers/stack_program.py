@@ -1,4 +1,4 @@
-"""The Netsor program that a stack stands for: scores feed later MatMuls, which is where the paper's proof ends."""
+"""The Netsor program of a stack: scores feed later MatMuls, beyond the paper's proof."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Perceptron:
     ----------
     phi : Nonlinearity
     neurons : int
-        m, those of the hidden layer.
+        m, the size of the hidden layer.
     std : float
     """
 
@@ -30,7 +30,7 @@ class Perceptron:
 
 @dataclasses.dataclass(frozen=True)
 class StackProgram:
-    """A stack's program with the nodes that draws are read off from.
+    """A stack's program, with the nodes that its draws need.
 
     Attributes
     ----------
@@ -38,9 +38,9 @@ class StackProgram:
     streams : tuple of tuple of Node, (depth + 1, seq_len)
         The z^{(l),i}, the output last.
     between : tuple of tuple of Node, (depth, seq_len)
-        The stream between attention and perceptron; empty without one.
+        Streams between attention and perceptron, if any.
     reads : tuple of tuple of Node, (depth, seq_len)
-        What perceptrons read, which is the stream between where nothing normalises it.
+        Inputs of the perceptrons, to be normalised separately from `between`.
     layers : tuple of AttentionProgram, length depth
         Inputs, scores and outputs of each layer.
     """
@@ -55,16 +55,15 @@ class StackProgram:
 def expand_layers(
     layers: Sequence[AttentionLayer], residual: bool, perceptron: Perceptron | None = None
 ) -> StackProgram:
-    """Return the program of layers on top of each other, every layer with matrices of its own.
+    """Return the program of layers in sequence, each with its own matrices.
 
     Parameters
     ----------
     layers : sequence of AttentionLayer
-        From the first to the last.
     residual : bool
         Whether a layer adds to the stream or replaces it.
     perceptron : Perceptron, optional
-        What comes after the attention of each layer.
+        Follows the attention of each layer.
 
     Examples
     --------
@@ -94,7 +93,7 @@ def expand_layers(
 def _joined(
     program: Program, stream: tuple[Node, ...], outputs: tuple[Node, ...], residual: bool, name: str
 ) -> tuple[Node, ...]:
-    """Return the next stream: outputs, added to the stream with a residual."""
+    """Return the next stream, a sum with `residual`."""
     if not residual:
         return outputs
     return tuple(
@@ -104,14 +103,14 @@ def _joined(
 
 
 def _copied(program: Program, vector: Node, name: str) -> Node:
-    """Return a line of its own with the same vector: whoever draws it may normalise it, and leave the stream."""
+    """Return a copy of a vector, which can be normalised without changing the stream."""
     return program.nonlin(nonlinearity.identity(), vector, name=name)
 
 
 def _write_perceptron(
     program: Program, perceptron: Perceptron, reads: tuple[Node, ...], prefix: str
 ) -> tuple[Node, ...]:
-    """Write W² φ(W¹ x) of every position."""
+    """Write W² φ(W¹ x) at every position."""
     into = program.weight(f"{prefix}M1", perceptron.std, perceptron.neurons, None)
     out = program.weight(f"{prefix}M2", perceptron.std, None, perceptron.neurons)
     hidden = [program.matmul(into, x, f"{prefix}g{i}") for i, x in enumerate(reads, 1)]

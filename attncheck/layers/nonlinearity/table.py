@@ -1,4 +1,4 @@
-"""The known functions φ: for each the function, its parameters, its facts and the closed form of its dual."""
+"""Table of the known functions φ."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Parameters = tuple[float, ...]
 Check = Callable[[str, Any], float]
 
 LARGEST_ORDER: Final = 64
-"""Beyond it, |x|^d leaves the doubles at arguments that Gaussian vectors take, and no search can tell orders apart."""
+"""Largest order d for which |x|^d fits double precision at Gaussian arguments."""
 
 
 def positive(field: str, value: Any) -> float:
@@ -48,19 +48,19 @@ def degree(field: str, value: Any) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class FunctionFamily:
-    """What is known of one kind of φ.
+    """A known kind of φ.
 
     Attributes
     ----------
     function : callable
         φ of an array and the parameters.
     dual : callable or None
-        The closed form of E[φ(Z₁)φ(Z₂)]; None for quadrature, which wants a smooth φ.
+        Closed form of E[φ(Z₁)φ(Z₂)]; None for quadrature, if φ is smooth.
     order : callable
-        The pseudo-Lipschitz order, by the parameters.
+        Pseudo-Lipschitz order from the parameters.
     bounded : bool
     parameters : mapping of str to callable
-        How each parameter is checked, by name.
+        Validator of each parameter.
     """
 
     function: Callable[[FloatArray, Parameters], FloatArray]
@@ -75,7 +75,7 @@ def _leaky_relu(x: FloatArray, parameters: Parameters) -> FloatArray:
 
 
 def _gaussian(x: FloatArray, parameters: Parameters) -> FloatArray:
-    # What overflows here is 0 after the exponential.
+    # Overflow becomes 0 after the exponential.
     with np.errstate(over="ignore"):
         return np.asarray(np.exp(-0.5 * (x / parameters[0]) ** 2))
 

@@ -1,4 +1,4 @@
-"""What checks and faults require of programs, each thing said once."""
+"""Requirements of checks and faults on programs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from attncheck.layers.nonlinearity import tanh
 from attncheck.layers.program import Initial, LinearCombination, MatMul, Node, Nonlin, Output, Program, Score
 from attncheck.layers.requirement import Requirement
 
-#: A requirement of a program.
 OfProgram = Requirement[Program]
 
 
 def uses_of(program: Program) -> list[MatMul]:
-    """Return the lines in which a matrix that is not 0 multiplies."""
+    """Return the MatMuls by nonzero matrices."""
     return [node for node in program.nodes if isinstance(node, MatMul) and node.weight.std > 0]
 
 
@@ -35,7 +34,7 @@ def _reused(program: Program) -> bool:
 
 
 def _side_by_side(program: Program) -> bool:
-    """Return whether matrices of one shape are applied to one vector: images of different ones differ anyway."""
+    """Return whether two matrices of one shape apply to one vector."""
     sides = {(node.parents[0], node.weight) for node in uses_of(program)}
     shapes = {(vector, weight.rows, weight.columns) for vector, weight in sides}
     return len(shapes) < len(sides)
