@@ -64,7 +64,9 @@ def tried(function: Coordinatewise, arguments: list[FloatArray], shape: tuple[in
     InputError
         With the function and its error or result.
     """
-    remedy = "write it with NumPy, coordinate by coordinate, for one array per vector, then one per score, without changing them"
+    remedy = (
+        "write it with NumPy, coordinate by coordinate, for one array per vector, then one per score, and change none"
+    )
     try:
         with np.errstate(all="ignore"):
             whole = np.asarray(function(*arguments))
@@ -73,9 +75,7 @@ def tried(function: Coordinatewise, arguments: list[FloatArray], shape: tuple[in
         problem = f"cannot be called with {len(arguments)} arrays ({type(error).__name__}: {error})"
         raise InputError(f"function={name_of(function)}: {' '.join(problem.split())}; {remedy}") from error
     if whole.shape != shape:
-        raise InputError(
-            f"function={name_of(function)}: returned shape {whole.shape} for arrays of shape {shape}; {remedy}"
-        )
+        raise InputError(f"function={name_of(function)}: returned shape {whole.shape}, not {shape}; {remedy}")
     # Summation order may depend on the shape, in single precision too.
     if not np.allclose(whole[:, :1], first, rtol=1e-6, atol=1e-9, equal_nan=True):
         raise InputError(f"function={name_of(function)}: gives values that depend on the other coordinates; {remedy}")

@@ -63,7 +63,7 @@ def _halves(lines: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray]:
     """Return values and scores, each stacked along a new first axis."""
     count, odd = divmod(len(lines), 2)
     if odd or not count:
-        refuse("lines", len(lines), "must be as many values as scores", "pass v_1, …, v_m, then p_1, …, p_m")
+        refuse("lines", len(lines), "must hold as many values as scores", "pass v_1, …, v_m, then p_1, …, p_m")
     return np.stack(lines[:count]), np.stack(lines[count:])
 
 
