@@ -30,20 +30,7 @@ def visible(layer: AttentionLayer) -> NDArray[np.bool_]:
 
 
 def map_scores(layer: AttentionLayer, scores: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
-    """Return attention weights for rows of scores.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    scores : ndarray, shape (..., seq_len)
-        Rows of P, after scaling, before masking.
-    seen : ndarray of bool, broadcastable to `scores`
-        The mask; weights are 0 where it is False.
-
-    Returns
-    -------
-    ndarray, shape (..., seq_len)
-    """
+    """Return attention weights for rows of scores (..., seq_len), 0 where `seen` is False."""
     if layer.attention_map == "softmax":
         shifted = np.where(seen, scores, -np.inf)
         shifted -= _over_rows(np.maximum, shifted)
@@ -60,25 +47,14 @@ def map_scores(layer: AttentionLayer, scores: FloatArray, seen: NDArray[np.bool_
 
 
 def _over_rows(combine: np.ufunc, rows: FloatArray) -> FloatArray:
-    """Reduce each row to (..., 1), short rows column by column for speed; NumPy sums these in the same order."""
+    """Reduce each row to (..., 1), short rows column by column for speed, in NumPy's order."""
     if rows.shape[-1] >= _SHORT:
         return np.asarray(combine.reduce(rows, axis=-1, keepdims=True))
     return functools.reduce(combine, np.split(rows, rows.shape[-1], axis=-1))
 
 
 def attention_weights(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    """Return A from P for whole score matrices.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    scores : ndarray, shape (..., seq_len, seq_len)
-        P, after scaling, before masking.
-
-    Returns
-    -------
-    ndarray, shape (..., seq_len, seq_len)
-        A; rows sum to one only for softmax.
+    """Return A from P for score matrices (..., seq_len, seq_len).
 
     Examples
     --------
@@ -90,20 +66,10 @@ def attention_weights(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
 
 
 def weight_slopes(layer: AttentionLayer, scores: FloatArray, values: FloatArray) -> FloatArray:
-    """Return the derivative of Σ_j A_rj u_j with respect to each score P_rl.
+    """Return the derivative of Σ_j A_rj u_j with respect to each score P_rl, (..., seq_len, seq_len).
 
-    Parameters
-    ----------
-    layer : AttentionLayer
-    scores : ndarray, shape (..., seq_len, seq_len)
-        P, after scaling, before masking.
-    values : ndarray, shape (..., seq_len)
-        u, one number per position.
-
-    Returns
-    -------
-    ndarray, shape (..., seq_len, seq_len)
-        For softmax A_rl (u_l - Σ_j A_rj u_j). ReLU has slope 0 at 0.
+    `scores` are P, (..., seq_len, seq_len), `values` u, (..., seq_len). Softmax gives A_rl (u_l - Σ_j A_rj u_j);
+    ReLU has slope 0 at 0.
 
     Examples
     --------

@@ -13,7 +13,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batch:
-    """Arrays with one row per draw; `outputs` always comes first."""
+    """Arrays with one row per draw, `outputs` first."""
 
     outputs: FloatArray
 
@@ -21,7 +21,7 @@ class Batch:
         return len(self.outputs)
 
     def as_dict(self) -> dict[str, FloatArray]:
-        """Return the arrays by name, without those that are None."""
+        """Return the arrays that are not None, by name."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def __getitem__(self, index: slice) -> Self:

@@ -19,18 +19,15 @@ INPUT_WEIGHTS = "W"
 
 @dataclasses.dataclass(frozen=True)
 class AttentionProgram:
-    """A layer's program, with the nodes that its draws need.
+    """A layer's program with the nodes of its draws.
 
     Attributes
     ----------
     inputs : tuple of Node, length seq_len
-        The x^i.
     keys, values : tuple of tuple of Node, (kv_heads, seq_len)
-        W^K x^j and W^V x^j of each group of heads.
     scores : tuple of Node, length num_heads * seq_len * seq_len
-        p^a_ij, in C order.
+        In C order.
     outputs : tuple of Node, length seq_len
-        The y^i.
     """
 
     program: Program
@@ -42,9 +39,9 @@ class AttentionProgram:
 
 
 def expand(layer: AttentionLayer) -> AttentionProgram:
-    """Return the Netsor program of Example 1 for `layer`, with one matrix per W of the paper.
+    """Return the Netsor program of Example 1 for `layer`.
 
-    Rotary positions and norms are not part of the program: the method that draws it rotates and normalises.
+    Rotary positions and norms are no lines: the method that draws it applies them.
 
     Examples
     --------
@@ -66,7 +63,7 @@ def expand(layer: AttentionLayer) -> AttentionProgram:
 def write_attention(
     program: Program, layer: AttentionLayer, inputs: tuple[Node, ...], prefix: str = ""
 ) -> AttentionProgram:
-    """Write all lines after the inputs; `prefix` distinguishes the names of several layers."""
+    """Write all lines after the inputs, their names starting with `prefix`."""
     positions = range(1, layer.seq_len + 1)
     inner = layer.head_dim
 

@@ -28,9 +28,9 @@ class Kernel:
     Attributes
     ----------
     matrix : ndarray, shape (s, s)
-        K, symmetric and read-only.
+        K, read-only.
     error : float
-        Bound on the error of every entry (rounding or quadrature).
+        Bound on the error of every entry.
     """
 
     matrix: FloatArray
@@ -51,10 +51,7 @@ def position_covariance(law: InputLaw) -> FloatArray:
 
 
 def hidden_covariance(law: InputLaw) -> FloatArray:
-    """Return the (seq_len, seq_len) covariance of the Z^{h^i} (Definition 1 (ii)).
-
-    At finite width this is the covariance of the h^i given h, divided by ‖h‖²/n.
-    """
+    """Return the (seq_len, seq_len) covariance of the Z^{h^i}, or of h^i given ‖h‖²/n = 1 (Definition 1 (ii))."""
     rho, s = law.input_correlation, law.seq_len
     return np.asarray(law.input_std**2 * ((1.0 - rho) * np.eye(s) + rho * np.ones((s, s))))
 
@@ -65,7 +62,7 @@ def input_covariance(law: InputLaw, radius: float = 1.0) -> FloatArray:
     Raises
     ------
     InputError
-        If (s, s) matrices exceed `attncheck._lib.memory.DEFAULT_MEMORY`.
+        If memory does not suffice.
     """
     what = "matrices over the positions"
     check_memory("seq_len", law.seq_len, what, _MATRICES * law.seq_len**2, "pass a shorter sequence")
@@ -74,18 +71,7 @@ def input_covariance(law: InputLaw, radius: float = 1.0) -> FloatArray:
 
 
 def image_kernel(phi: nonlinearity.Nonlinearity, covariance: FloatArray) -> Kernel:
-    """Return the kernel of x^i = φ(h^i) for centred Gaussian Z^{h^i} (Definition 1 (iii)).
-
-    Parameters
-    ----------
-    phi : Nonlinearity
-    covariance : ndarray, shape (s, s)
-        Cov(Z^{h^i}, Z^{h^j}).
-
-    Returns
-    -------
-    Kernel
-    """
+    """Return the kernel of x^i = φ(h^i) for centred Gaussian Z^{h^i} of the given covariance (Definition 1 (iii))."""
     variances = np.diagonal(covariance)
     matrix, error = phi.dual(variances[:, None], variances[None, :], covariance)
     matrix = 0.5 * (matrix + matrix.T)
@@ -95,11 +81,6 @@ def image_kernel(phi: nonlinearity.Nonlinearity, covariance: FloatArray) -> Kern
 
 def image_mean(phi: nonlinearity.Nonlinearity, variances: FloatArray) -> FloatArray:
     """Return E φ(z), z ~ N(0, v), for every variance v.
-
-    Raises
-    ------
-    InputError
-        If the mean of φ is not implemented.
 
     Examples
     --------
@@ -114,36 +95,16 @@ def image_mean(phi: nonlinearity.Nonlinearity, variances: FloatArray) -> FloatAr
 
 
 def input_moments(law: InputLaw) -> tuple[Kernel, FloatArray]:
-    """Return E[φ(Z_j) φ(Z_k)] and E φ(Z_j), Z the limit of h + e: moments of the inputs before normalisation.
-
-    Returns
-    -------
-    kernel : Kernel
-    means : ndarray, shape (seq_len,)
-    """
+    """Return E[φ(Z_j) φ(Z_k)] and E φ(Z_j), Z the limit of h + e, before normalisation."""
     phi, covariance = nonlinearity.of_inputs(law), input_covariance(law)
     return image_kernel(phi, covariance), image_mean(phi, np.diagonal(covariance))
 
 
 def input_kernel(law: InputLaw) -> Kernel:
-    """Return K of a layer's inputs: K_jk = E[Z^{x^j} Z^{x^k}].
+    """Return K of a layer's inputs, K_jk = E[Z^{x^j} Z^{x^k}], shape (seq_len, seq_len).
 
     With a norm it is C_jk/√(C_jj C_kk), where C_jk = E[x^j x^k] for RMS norm, minus E[x^j] E[x^k] for layer norm
     (Fact 1).
-
-    Parameters
-    ----------
-    law : InputLaw
-
-    Returns
-    -------
-    Kernel
-        `matrix` has shape (seq_len, seq_len).
-
-    Raises
-    ------
-    InputError
-        If the sequence is too long, see `input_covariance`.
 
     Examples
     --------
@@ -164,7 +125,7 @@ def input_kernel(law: InputLaw) -> Kernel:
     matrix = normalised_gram(law.norm, kernel.matrix, means)
     matrix.setflags(write=False)
     smallest = float(np.diagonal(centred(law.norm, kernel.matrix, means)).min())
-    # Errors of the entry and of both norms that divide it; means have rounding errors only.
+    # Errors of the entry and of both norms; means have rounding errors only.
     rounding = 8.0 * float(np.finfo(np.float64).eps) * float(np.diagonal(kernel.matrix).max())
     return Kernel(matrix, 2.0 * (kernel.error + rounding) / smallest)
 
@@ -181,21 +142,9 @@ def limit_inputs(law: InputLaw, hidden: FloatArray) -> FloatArray:
 
 
 def psd_root(matrix: FloatArray, rtol: float = 1e-12, field: str = "matrix") -> FloatArray:
-    """Return F with F Fᵀ = matrix and as many columns as the matrix has rank.
+    """Return F with F Fᵀ = matrix and as many columns as the largest rank in the batch, eigenvalues descending.
 
-    Parameters
-    ----------
-    matrix : ndarray, shape (..., s, s)
-        Positive semi-definite, possibly singular.
-    rtol : float
-        Eigenvalues up to `rtol` times the largest are dropped.
-    field : str
-        Name of the matrix in errors.
-
-    Returns
-    -------
-    ndarray, shape (..., s, r)
-        r is the largest rank in the batch; eigenvalues descend.
+    Eigenvalues up to `rtol` times the largest count as 0; `field` names the matrix in errors.
 
     Raises
     ------

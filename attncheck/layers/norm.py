@@ -24,12 +24,7 @@ _ROUNDING: Final = 1e-12
 
 
 def normalised(norm: Norm | None, vectors: FloatArray) -> FloatArray:
-    """Return normalised vectors, unchanged if `norm` is None.
-
-    Parameters
-    ----------
-    norm : {"rms", "layer"} or None
-    vectors : ndarray, shape (..., n)
+    """Return normalised vectors (..., n), unchanged if `norm` is None.
 
     Examples
     --------
@@ -50,15 +45,9 @@ def centred(norm: Norm | None, gram: FloatArray, means: FloatArray) -> FloatArra
 
 
 def normalised_gram(norm: Norm | None, gram: FloatArray, means: FloatArray) -> FloatArray:
-    """Return the Gram matrix of normalised vectors; its diagonal is exactly 1, or 0 for zero vectors.
+    """Return the Gram matrix or kernel (..., s, s) of normalised vectors; its diagonal is exactly 1 or 0.
 
-    Parameters
-    ----------
-    norm : {"rms", "layer"} or None
-    gram : ndarray, shape (..., s, s)
-        Gram matrix or limit kernel.
-    means : ndarray, shape (..., s)
-        Means over neurons; used by layer norm only.
+    Only layer norm uses `means`, (..., s).
 
     Examples
     --------
@@ -81,13 +70,8 @@ def normalised_gram(norm: Norm | None, gram: FloatArray, means: FloatArray) -> F
 def normalised_change(norm: Norm | None, gram: FloatArray, means: FloatArray, moved: FloatArray) -> FloatArray:
     """Return Ĝ after a first-order change of the vectors' Gram matrix.
 
-    Parameters
-    ----------
-    norm : {"rms", "layer"} or None
-    gram, means : ndarray, shape (..., s, s) and (..., s)
-        Before the change, as for `normalised_gram`.
-    moved : ndarray, shape (..., s + 1, s + 1)
-        The changed Gram matrix of the vectors, then the vector of ones.
+    `gram` and `means` precede the change; `moved`, (..., s + 1, s + 1), is the changed Gram matrix with the vector
+    of ones last.
 
     Examples
     --------

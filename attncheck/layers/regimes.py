@@ -1,4 +1,4 @@
-"""Regimes: layer settings with a distinct theoretical prediction, and the wrong prediction each must reject."""
+"""Regimes: layer settings with distinct predictions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attncheck.layers.attention import AttentionLayer
 
 @dataclasses.dataclass(frozen=True)
 class Regime:
-    """A setting, its prediction, and the neighbouring prediction that must be rejected.
+    """A setting, its prediction, and the neighbouring prediction to reject.
 
     Attributes
     ----------
@@ -24,9 +24,9 @@ class Regime:
     rejects : str
         The neighbouring prediction.
     fault : str
-        Key in `attncheck.faults.FAULTS` of a simulator that follows `rejects`.
+        Key in `attncheck.faults.FAULTS` of a simulator of `rejects`.
     weights : str
-        Law of the weights, a key in `attncheck.simulators.weights.WEIGHT_LAWS`.
+        Key in `attncheck.simulators.weights.WEIGHT_LAWS`.
     """
 
     name: str

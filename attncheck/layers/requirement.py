@@ -11,14 +11,11 @@ _Case = TypeVar("_Case", contravariant=True)
 
 @dataclasses.dataclass(frozen=True)
 class Requirement(Generic[_Case]):
-    """A condition on cases, with text that checks, faults and explanations share.
-
-    Join requirements with ``&``; the first that fails gives the reason.
+    """A condition on cases, with text for checks, faults and explanations; joined by ``&``.
 
     Attributes
     ----------
     name : str
-        The requirement.
     holds : callable case -> bool
     otherwise : str
         Message if it fails.
@@ -47,7 +44,7 @@ class Requirement(Generic[_Case]):
         return ", ".join(name for each in (self.name, *map(str, self.others)) if (name := each))
 
     def reason(self, case: _Case) -> str:
-        """Return why a case fails the requirement; empty if it does not."""
+        """Return why a case fails, from the first failing requirement; empty if it passes."""
         if not self.holds(case):
             return self.otherwise
         return next((reason for each in self.others if (reason := each.reason(case))), "")

@@ -12,7 +12,7 @@ from attncheck.layers.requirement import Requirement
 SMALL_WIDTH = 16
 #: Widths at which two projections of one matrix overlap strongly.
 NARROW_WIDTH = 8
-# Smallest relative eigenvalue of the input covariance at which scores keep enough digits.
+# Smallest relative eigenvalue of the input covariance for accurate scores.
 _ALIKE = 1e-5
 # A clip at this many standard deviations never acts in practice.
 _NEVER_CLIPPED = 40.0
@@ -87,7 +87,7 @@ LOW_RANK = OfLayer(
 SMALL_HEADS = OfLayer(
     "small heads", lambda layer: layer.head_width <= SMALL_WIDTH, f"heads are wider than {SMALL_WIDTH}"
 )
-# Here the norms of two projections of one matrix correlate visibly within thousands of draws.
+# Here the norms of two projections of one matrix correlate visibly.
 NARROW_HEADS = OfLayer(
     "narrow heads", lambda layer: layer.head_width <= NARROW_WIDTH, f"heads are wider than {NARROW_WIDTH}"
 )

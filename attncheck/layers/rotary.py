@@ -16,12 +16,7 @@ FloatArray = NDArray[np.float64]
 
 
 def turned(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-    """Return rotated queries or keys, unchanged without rotary positions.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    vectors : ndarray, shape (..., seq_len, head_dim)
+    """Return rotated queries or keys, (..., seq_len, head_dim), unchanged without rotary positions.
 
     Examples
     --------
@@ -34,7 +29,7 @@ def turned(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
 
 
 def turned_by(layer: AttentionLayer, vectors: FloatArray, steps: NDArray[np.int64]) -> FloatArray:
-    """Return R_d v for vectors (..., head_dim) and integers d that broadcast against their leading axes."""
+    """Return R_d v for vectors (..., head_dim) and integers d that broadcast to their leading axes."""
     angles = steps[..., None] * frequencies(layer)
     cos, sin = np.cos(angles), np.sin(angles)
     first, second = np.split(vectors, 2, axis=-1)
@@ -42,27 +37,16 @@ def turned_by(layer: AttentionLayer, vectors: FloatArray, steps: NDArray[np.int6
 
 
 def frequencies(layer: AttentionLayer) -> FloatArray:
-    """Return the angle between neighbouring positions of each pair of neurons, (head_dim / 2,)."""
+    """Return the rotation per position of each pair of neurons, (head_dim / 2,)."""
     base, pairs = layer.rotary_base or 1.0, layer.head_width // 2
     return np.asarray(base ** -(np.arange(pairs) / pairs))
 
 
 def score_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray:
-    """Return c_d = tr(R_d)/ν, the factor by which rotation reduces the covariance of scores at distance d.
+    """Return c_d = tr(R_d)/ν, which rotation multiplies covariances of scores by, for d < 2 seq_len - 1.
 
-    Given the inputs, Cov(P_ij, P_kl) = σ² G_ik G_jl c(j - i, l - k); within one row of scores the factor is c(j,
-    l).
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    limit : bool
-        Take head_dim to infinity: (Ci(d) - Ci(d/b)) / log b.
-
-    Returns
-    -------
-    ndarray, shape (2 seq_len - 1,)
-        c_d for d = 0, 1, …; 1 without rotary positions.
+    Given the inputs, Cov(P_ij, P_kl) = σ² G_ik G_jl c(j - i, l - k). With `limit`, head_dim → ∞: (Ci(d) - Ci(d/b))
+    / log b.
 
     Examples
     --------
@@ -81,13 +65,13 @@ def score_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray
 
 
 def row_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray:
-    """Return c for the entries of one row of scores, shape (seq_len, seq_len)."""
+    """Return c for the scores of one row, (seq_len, seq_len)."""
     places = np.arange(layer.seq_len)
     return score_alignment(layer, limit=limit)[np.abs(np.subtract.outer(places, places))]
 
 
 def pair_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray:
-    """Return c for all pairs of scores in row-major order, shape (seq_len², seq_len²)."""
+    """Return c for all pairs of scores in row-major order, (seq_len², seq_len²)."""
     places = np.arange(layer.seq_len)
     steps = np.subtract.outer(places, places).ravel()
     return score_alignment(layer, limit=limit)[np.abs(np.subtract.outer(steps, steps))]

@@ -1,8 +1,8 @@
-"""Slots: initial vectors and matrices of a program, and the limits that depend on the law of their entries.
+"""Slots: initial vectors and matrices of a program, and the limits that depend on their laws.
 
-Growing fan-in averages over the law of a matrix: only its second moments matter. Initial vectors and matrices with
-a fixed number of columns (W^O at fixed head_dim) are not averaged; their law shows in coordinates, and in averages
-of nonlinear functions of these (Golikov and Yang, 2022, for programs without scores).
+A growing fan-in averages over a matrix's law, and only second moments matter. Initial vectors and matrices with
+fixed columns (W^O at fixed head_dim) are not averaged: their law shows in coordinates, and in averages of
+nonlinear functions of these (Golikov and Yang, 2022, for programs without scores).
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Slot:
 def law_slots(described: AttentionLayer | Program) -> tuple[Slot, ...]:
     r"""Return the slots of a layer or program, and the limits that depend on their laws.
 
-    Laws are i.i.d. over entries, have all moments, and match the Gaussian mean and covariance. Functions not known
-    to be linear count as nonlinear.
+    Laws are i.i.d. with all moments and the Gaussian mean and covariance. Functions not known to be linear count
+    as nonlinear.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def _shown(nodes: Sequence[Node], starts: set[Node]) -> list[Node]:
 
 
 def _linear(node: Nonlin | Output) -> bool:
-    """Return whether the line's covariances depend on those of its vectors alone."""
+    """Return whether the line's covariances are determined by those of its vectors."""
     function = node.function
     if isinstance(function, LinearCombination | AttentionRow):
         return True

@@ -1,4 +1,4 @@
-"""The Netsor program of a stack: scores feed later MatMuls, beyond the paper's proof."""
+"""The Netsor program of a stack, in which scores feed later MatMuls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Perceptron:
 
 @dataclasses.dataclass(frozen=True)
 class StackProgram:
-    """A stack's program, with the nodes that its draws need.
+    """A stack's program with the nodes of its draws.
 
     Attributes
     ----------
@@ -40,9 +40,8 @@ class StackProgram:
     between : tuple of tuple of Node, (depth, seq_len)
         Streams between attention and perceptron, if any.
     reads : tuple of tuple of Node, (depth, seq_len)
-        Inputs of the perceptrons, to be normalised separately from `between`.
+        Inputs of the perceptrons.
     layers : tuple of AttentionProgram, length depth
-        Inputs, scores and outputs of each layer.
     """
 
     program: Program
@@ -55,15 +54,7 @@ class StackProgram:
 def expand_layers(
     layers: Sequence[AttentionLayer], residual: bool, perceptron: Perceptron | None = None
 ) -> StackProgram:
-    """Return the program of layers in sequence, each with its own matrices.
-
-    Parameters
-    ----------
-    layers : sequence of AttentionLayer
-    residual : bool
-        Whether a layer adds to the stream or replaces it.
-    perceptron : Perceptron, optional
-        Follows the attention of each layer.
+    """Return the program of layers in sequence, each with its own matrices and any perceptron.
 
     Examples
     --------
@@ -103,7 +94,7 @@ def _joined(
 
 
 def _copied(program: Program, vector: Node, name: str) -> Node:
-    """Return a copy of a vector, which can be normalised without changing the stream."""
+    """Return a copy of a vector, so that normalising it leaves the stream unchanged."""
     return program.nonlin(nonlinearity.identity(), vector, name=name)
 
 

@@ -1,7 +1,6 @@
-"""One draw of a layer, head by head, for layers too large for all heads at once.
+"""One draw of a layer by the collapsed method, head by head.
 
-Given the inputs, heads are independent: memory is that of one head, a few s × s matrices. The law is that of the
-collapsed method (``simulators.collapsed``).
+Given the inputs, heads are independent: one head's few s × s matrices suffice.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class HeadDraw:
     scores, weights : ndarray, shape (seq_len, seq_len)
         P, unmasked, and A.
     outputs : ndarray, shape (seq_len, coordinates)
-        The head's contribution to the outputs.
+        The head's share.
     """
 
     scores: FloatArray
@@ -52,7 +51,7 @@ def simulate_heads(
     ----------
     layer : AttentionLayer
     seed : int or numpy.random.SeedSequence
-        Reproducible, but the draws differ from those of `simulate`.
+        Draws differ from those of `simulate`.
     coordinates : int
         Neurons of the outputs, at most the width.
 
@@ -63,7 +62,7 @@ def simulate_heads(
     Raises
     ------
     InputError
-        If `layer` is no AttentionLayer, or a number is out of range.
+        For an invalid argument.
 
     Examples
     --------
@@ -100,7 +99,7 @@ def _heads(layer: AttentionLayer, rng: np.random.Generator, coordinates: int) ->
 
 
 def _factor(layer: AttentionLayer, rank: int, rng: np.random.Generator) -> FloatArray:
-    """Return the factor that maps F to keys: a Bartlett factor, or all neurons with rotary positions."""
+    """Return the map from F to keys: a Bartlett factor, or all neurons with rotary positions."""
     if layer.rotary_base is None:
         return bartlett(rng, (), rank, layer.head_width)
     return rng.standard_normal((rank, layer.head_width))

@@ -40,7 +40,7 @@ def draw_hidden(layer: AttentionLayer, size: int, rng: np.random.Generator) -> t
     Returns
     -------
     hidden : ndarray, shape (size, seq_len, width)
-        h^i over input_std · `lengths`: normal, correlated over positions.
+        h^i over input_std · `lengths`.
     lengths : ndarray, shape (size,)
         ‖h‖/√n.
     """
@@ -64,7 +64,7 @@ def draw_stream(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
 
 
 def draw_positions(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw e^i, (size, seq_len, width), or zeros of shape (1, 1, 1) without position vectors."""
+    """Draw e^i, (size, seq_len, width), or one zero, (1, 1, 1)."""
     if not layer.position_std:
         return np.zeros((1, 1, 1))
     root = psd_root(position_covariance(layer.inputs))
@@ -96,7 +96,7 @@ def draw_collapsed(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeadDraws:
-    """Random factors of scores and values, given F; ν = head_width.
+    """Random factors of scores and values, given F.
 
     Attributes
     ----------
@@ -133,10 +133,7 @@ def draw_heads(layer: AttentionLayer, size: int, rank: int, rng: np.random.Gener
 
 
 def output_covariance(layer: AttentionLayer, scores: FloatArray, values: FloatArray) -> FloatArray:
-    """Return σ_O²/H Σ_a A(P_a) B_V B_Vᵀ A(P_a)ᵀ, the conditional covariance of each output neuron.
-
-    `scores` is (size, num_heads, seq_len, seq_len), `values` B_V (size, num_heads, seq_len, r).
-    """
+    """Return σ_O²/H Σ_a A(P_a) B_V B_Vᵀ A(P_a)ᵀ, the covariance of an output neuron given scores and values."""
     mixed = attention_weights(layer, scores) @ values
     grams = (mixed @ mixed.swapaxes(-1, -2)).sum(axis=1)
     return np.asarray((layer.output_std * layer.head_factor) ** 2 * grams)
@@ -149,22 +146,10 @@ def attend(
     rng: np.random.Generator,
     grams: frozenset[str] = GRAMS,
 ) -> Draws:
-    """Draw the layer's scores and outputs exactly in law, given inputs.
+    """Draw the layer's scores and outputs exactly in law, given inputs X (size, seq_len, width).
 
-    Parameters
-    ----------
-    layer : AttentionLayer
-    inputs : ndarray, shape (size, seq_len, width)
-        X.
-    coordinates : int
-        Neurons of outputs and inputs to return; possibly 0.
-    rng : numpy.random.Generator
-    grams : frozenset of str
-        Gram matrices to return.
-
-    Returns
-    -------
-    Draws
+    `coordinates` neurons of outputs and inputs are returned, possibly 0; `grams` names the head Gram matrices to
+    return.
     """
     gram = inputs @ inputs.swapaxes(-1, -2) / layer.width
     root = inputs * layer.width**-0.5 if layer.width <= layer.seq_len else gram_root(gram)

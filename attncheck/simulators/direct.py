@@ -13,7 +13,7 @@ FloatArray = NDArray[np.float64]
 class DirectMultiplier:
     """Draw every entry of W and multiply.
 
-    Matrices live from first to last use; those used once share a buffer, which stays in the cache.
+    Matrices live until their last use; those used once share a buffer in the cache.
     """
 
     def __init__(self, width: int, rng: np.random.Generator) -> None:

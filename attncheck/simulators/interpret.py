@@ -33,7 +33,7 @@ _Index = tuple[int | slice | NDArray[np.intp], ...]
 
 
 class ProgramLayout:
-    """Positions of a program's lines in arrays, and lines to truncate; for `steps` and `keep` see `interpret`."""
+    """Positions of a program's lines in arrays, and lines to truncate."""
 
     def __init__(self, steps: Sequence[Step], keep: Iterable[Node]) -> None:
         self.trimmed = _trimmed(steps, keep)
@@ -66,7 +66,7 @@ class ProgramLayout:
 
 
 def _index(places: Sequence[tuple[int, ...]]) -> _Index:
-    """Return an index of places in all draws, a slice along one axis if possible, which copies fastest."""
+    """Return an index of places in all draws, preferring a slice along one axis, which copies fastest."""
     columns = [list(column) for column in zip(*places, strict=True)]
     for axis, column in reversed(list(enumerate(columns))):
         run = slice(column[0], column[0] + len(column))
@@ -95,11 +95,11 @@ class Values:
         self._stacked: dict[tuple[tuple[Node, ...], int | None], FloatArray] = {}
 
     def put(self, array: FloatArray) -> None:
-        """Store the values of the next step, (draws, nodes, ...) or, for scores, (draws, lefts, rights)."""
+        """Store the next step: (draws, nodes, ...), or (draws, lefts, rights) for scores."""
         self._arrays.append(array)
 
     def get(self, node: Node) -> FloatArray:
-        """Return a node's value: (draws, coordinates) for a vector, (draws,) for a score."""
+        """Return a vector (draws, coordinates) or score (draws,)."""
         step, place = self._layout.place[node]
         index: _Index = (slice(None), *place)
         return self._arrays[step][index]
@@ -107,8 +107,7 @@ class Values:
     def stack(self, nodes: Sequence[Node], cut: int | None = None) -> FloatArray:
         """Return the values of nodes of one shape as a read-only (draws, len(nodes), ...) array.
 
-        `cut` limits vectors to their first coordinates. Recent stacks are cached, as heads share inputs and
-        positions share values.
+        `cut` limits vectors to their first coordinates. Recent stacks are cached.
         """
         key = (tuple(nodes), cut)
         stacked = self._stacked.pop(key, None)
@@ -147,9 +146,7 @@ def interpret(
     Parameters
     ----------
     steps : sequence of Step
-        From `Program.steps`.
     width : int
-        n.
     size : int
         Independent draws.
     coordinates : int
@@ -158,16 +155,11 @@ def interpret(
         Lines to keep whole although only such outputs use them.
     multiply : Multiplier
     rng : numpy.random.Generator
-        For initial vectors.
     turn : callable, optional
         Applied to the factors of scores, (draws, m, length).
     normalise : mapping of Node to callable, optional
         Applied to nonlinearities and outputs, (draws, 1, length), before any use; `keep` must contain these
         outputs.
-
-    Returns
-    -------
-    Values
     """
     layout = _layout(tuple(steps), tuple(keep))
     trimmed, values = layout.trimmed, Values(layout)
@@ -215,7 +207,7 @@ def _scores(
     values: Values,
     turn: Callable[[FloatArray], FloatArray] | None,
 ) -> FloatArray:
-    """Compute all scores between the vectors of two steps by one matrix product per draw; `one` is any of them."""
+    """Compute all scores between two steps by one matrix product per draw; `one` is any of them."""
     left, right = values.stack(lefts), values.stack(rights)
     if turn is not None:
         left, right = turn(left), turn(right)

@@ -12,9 +12,7 @@ _SAFE_PIVOT = 1e-6
 
 
 def gram_root(gram: FloatArray) -> FloatArray:
-    """Return F (..., s, s) with F Fᵀ = gram, for positive semi-definite matrices.
-
-    F is the Cholesky factor if every matrix of the batch is well conditioned, else the `eigen_root`.
+    """Return F (..., s, s) with F Fᵀ = gram: the Cholesky factor if well conditioned, else `eigen_root`.
 
     Examples
     --------
@@ -35,8 +33,7 @@ def gram_root(gram: FloatArray) -> FloatArray:
 def eigen_root(gram: FloatArray) -> FloatArray:
     """Return F with F Fᵀ = gram from eigenvectors, for any rank.
 
-    Eigenvalues ascend. Null columns and rows of zero vectors are exactly 0, as rounding noise would give zero
-    scores a sign.
+    Null columns and rows of zero vectors are exactly 0: rounding noise would give zero scores a sign.
     """
     values, vectors = np.linalg.eigh(gram)
     rounding = gram.shape[-1] * np.finfo(np.float64).eps * values[..., -1:]
@@ -46,10 +43,7 @@ def eigen_root(gram: FloatArray) -> FloatArray:
 
 
 def lower_root(gram: FloatArray) -> FloatArray:
-    """Return the lower triangular F (..., s, s) with F Fᵀ = gram, for any rank.
-
-    This is the Cholesky factor, with zero columns for dependent positions. Unlike eigenvectors it is stable under
-    small changes.
+    """Return the Cholesky factor for any rank, with zero columns for dependent positions; stable, unlike eigenvectors.
 
     Examples
     --------
@@ -70,7 +64,7 @@ def lower_root(gram: FloatArray) -> FloatArray:
 
 
 def bartlett(rng: np.random.Generator, batch: tuple[int, ...], rank: int, dof: int) -> FloatArray:
-    """Draw T with T Tᵀ ~ Wishart_rank(dof, I), of shape (*batch, rank, min(rank, dof)), lower triangular or trapezoidal.
+    """Draw T with T Tᵀ ~ Wishart_rank(dof, I), lower triangular, (*batch, rank, min(rank, dof)).
 
     T_ii² ~ χ² with dof - i + 1 degrees of freedom (i from 1), N(0, 1) below the diagonal.
     """

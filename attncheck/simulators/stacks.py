@@ -23,10 +23,9 @@ FloatArray = NDArray[np.float64]
 
 
 def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng: np.random.Generator) -> StackDraws:
-    """Draw a stack exactly in law without weight matrices, in O(s n + H s³) operations per layer.
+    """Draw a stack exactly in law in O(s n + H s³) operations per layer.
 
-    Scores and values depend on the Gram matrix of the inputs. Given these, output neurons are independent N(0, Σ_a
-    A_a B_V B_Vᵀ A_aᵀ σ_O²/H).
+    Given scores and values, output neurons are independent N(0, Σ_a A_a B_V B_Vᵀ A_aᵀ σ_O²/H).
     """
     stream = draw_stream(stack.layer, size, rng)
     streams, scores, grams = [], [], []
@@ -58,10 +57,10 @@ def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng
 
 
 def draw_perceptron(perceptron: Perceptron, inputs: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Draw W² φ(W¹ x) at all positions exactly in law, (size, seq_len, width) like the inputs.
+    """Draw W² φ(W¹ x) at all positions exactly in law, (size, seq_len, width).
 
-    Hidden neurons before φ are independent N(0, std² G), G the inputs' Gram matrix; output neurons are N(0, std²
-    G'), G' that of the images.
+    Hidden neurons before φ are independent N(0, std² G), G the inputs' Gram matrix; outputs likewise, G that of
+    the images.
     """
     gram = inputs @ inputs.swapaxes(-1, -2) / inputs.shape[-1]
     normals = rng.standard_normal((*inputs.shape[:-1], perceptron.neurons))

@@ -42,8 +42,7 @@ class TangentDraws(Batch):
     outputs : ndarray, shape (size, seq_len, coordinates)
     scores : ndarray, shape (size, num_heads, seq_len, seq_len)
     parts : ndarray, shape (size, 4, coordinates, coordinates, seq_len, seq_len)
-        Contributions of W^Q, W^K, W^V and W^O to Θ^{ii'}_{rr'}, axes i, i', r, r'. A tied matrix counts as W^Q,
-        with 0 for W^K.
+        Shares of W^Q, W^K, W^V and W^O in Θ^{ii'}_{rr'}, axes i, i', r, r'; a tied matrix counts as W^Q.
     """
 
     scores: FloatArray
@@ -65,11 +64,11 @@ class Grams:
         X Xᵀ/n.
     scores : ndarray, shape (size, H, s, s)
     keys, values : ndarray, shape (size, kv_heads, s, s)
-        K Kᵀ/ν and V Vᵀ/ν.
+        K Kᵀ/ν, V Vᵀ/ν.
     queries : ndarray, shape (size, kv_heads, g, g, s, s)
         Q_a Q_bᵀ/ν.
     outputs : ndarray, shape (size, kv_heads, g, g, k, k)
-        O_a,i · O_b,i', rows of W^O.
+        O_a,i · O_b,i'.
     projected : ndarray, shape (size, H, k, s)
         u = V_a O_a,i.
     """
@@ -127,8 +126,8 @@ def draw_tangent_collapsed(
 ) -> TangentDraws:
     """Draw the kernel exactly in law without weight matrices.
 
-    Keys span r of the ν directions of a head, r the rank of G. Queries along them make the scores; their other ν -
-    r directions enter by a Wishart matrix. The rows of W^O relate to values in the same way.
+    Keys span r = rank G of a head's ν directions. Queries along them make the scores; the others enter by a
+    Wishart matrix. Rows of W^O relate to values likewise.
     """
     inputs = draw_inputs(layer, size, rng)
     G = inputs @ inputs.swapaxes(-1, -2) / layer.width
@@ -202,16 +201,8 @@ def literal_kernel(
 ) -> TangentDraws:
     """Return the kernel of given layers from their gradients, entry by entry.
 
-    Parameters
-    ----------
-    layer : AttentionLayer
-    inputs : ndarray, shape (size, seq_len, width)
-    query : ndarray, shape (size, num_heads, width, ν)
-        ω of W^Q, of variance 1, as for the other matrices.
-    key, value : ndarray, shape (size, kv_heads, width, ν)
-        `key` is `query` if tied.
-    output : ndarray, shape (size, num_heads, ν, k)
-        For k neurons.
+    Matrices are ω, of variance 1: `query` (size, num_heads, width, ν), `key` and `value` (size, kv_heads, width,
+    ν), `output` (size, num_heads, ν, k). If tied, `key` is `query`.
     """
     s, n, nu, shared = layer.seq_len, layer.width, layer.head_width, layer.group_size
     X, k, to_head, from_head = inputs, output.shape[-1], n**-0.5, nu**-0.5

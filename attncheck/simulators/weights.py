@@ -1,4 +1,4 @@
-"""Weights with other i.i.d. laws, and biases; results exact for Gaussian weights alone no longer hold."""
+"""Weights with other i.i.d. laws, and biases."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ class Bias:
     Attributes
     ----------
     matrix : {"query", "key", "value", "output"}
-        Heads that share a matrix share its bias; tied queries use that of the keys.
+        Shared as the matrix is; tied queries use that of the keys.
     law : str
-        A key in `WEIGHT_LAWS`.
+        Key in `WEIGHT_LAWS`.
     std : float
-        Standard deviation of an entry times √fan_in: the width, or the neurons of all heads for the output.
+        Standard deviation times √fan_in: the width, or all heads' neurons for the output.
     """
 
     matrix: str
@@ -133,12 +133,8 @@ class WeightLaws:
     def of(cls, value: Any, field: str = "weights") -> Self:
         """Return the laws from one name for all matrices, or a mapping for some; the others are Gaussian.
 
-        A mapping may include "query_bias" etc., each a pair of law and standard deviation times √fan_in.
-
-        Raises
-        ------
-        InputError
-            For an unknown matrix or law.
+        A mapping may include "query_bias" etc., each a pair of law and standard deviation times √fan_in. Unknown
+        names raise `InputError`.
         """
         if isinstance(value, cls):
             return value
@@ -160,12 +156,7 @@ class WeightLaws:
 
     @classmethod
     def read(cls, text: str, field: str = "weights") -> Self:
-        """Return the laws from command-line text.
-
-        Raises
-        ------
-        InputError
-            For unreadable text, a repeated matrix, or an unknown matrix or law.
+        """Return the laws from command-line text, or raise `InputError`.
 
         Examples
         --------
@@ -257,21 +248,7 @@ def draw_with_weights(
     rng: np.random.Generator,
     weights: str | Mapping[str, str] | WeightLaws,
 ) -> Draws:
-    """Draw `layer` with literal matrices and biases of given laws.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    size, coordinates : int
-        Draws, and neurons of each.
-    rng : numpy.random.Generator
-    weights : str, mapping or WeightLaws
-        See `WeightLaws.of`.
-
-    Raises
-    ------
-    InputError
-        For an unknown law.
+    """Draw `layer` with literal matrices and biases of given laws, see `WeightLaws.of`.
 
     Examples
     --------

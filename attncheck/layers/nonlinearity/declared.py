@@ -31,11 +31,6 @@ class DeclaredFunction(Nonlinearity):
     ----------
     function : callable
         φ, vectorised.
-
-    Raises
-    ------
-    InputError
-        If the function is unusable or the declaration is invalid.
     """
 
     function: Function

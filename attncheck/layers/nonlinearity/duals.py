@@ -39,7 +39,7 @@ def relu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) 
 
 
 def leaky_relu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """Use φ(x) = (1-a) relu(x) + a x and E[relu(Z₁) Z₂] = cov/2."""
+    """φ(x) = (1-a) relu(x) + a x and E[relu(Z₁) Z₂] = cov/2."""
     (slope,) = parameters
     part, error = relu(v1, v2, c, ())
     value = (1 - slope) ** 2 * part + slope * c
@@ -47,7 +47,7 @@ def leaky_relu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parame
 
 
 def monomial(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """Isserlis' theorem: k pairs across and (d-k)/2 within each side; all terms share a sign, so none cancel."""
+    """Isserlis' theorem, k pairs across and (d-k)/2 within each side, without cancellation."""
     degree = int(parameters[0])
     value = np.zeros_like(c)
     for across in range(degree % 2, degree + 1, 2):
@@ -59,17 +59,17 @@ def monomial(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Paramete
 
 
 def erf(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """The arcsine kernel, in arctangent form for accuracy where the arcsine's argument approaches one."""
+    """The arcsine kernel, in its more accurate arctangent form."""
     scale = np.sqrt(v1) * np.sqrt(v2)
     rest = 1 + 2 * (v1 + v2) + 4 * (scale - c) * (scale + c)
     value = (2 / np.pi) * np.arctan2(2 * c, np.sqrt(rest))
-    # scale - c has a rounding error of the scale, which matters for large variances.
+    # scale - c has the rounding error of large scales.
     uncertain = 32 * _EPS * scale**2 * np.abs(c) / ((4 * c**2 + rest) * np.sqrt(rest))
     return value, 8 * _EPS * np.abs(value) + uncertain
 
 
 def gelu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """Stein's lemma for z Φ(z): c E[Φ(Z₁)Φ(Z₂)], an orthant probability, plus multiples of E[Φ'(Z₁)Φ'(Z₂)]."""
+    """Stein's lemma for z Φ(z): c E[Φ(Z₁)Φ(Z₂)], an orthant probability, plus E[Φ'(Z₁)Φ'(Z₂)] terms."""
     scale = np.sqrt(v1) * np.sqrt(v2)
     # v1 v2 - c² and det(I + Σ), without cancellation.
     rest = np.maximum(scale - c, 0.0) * np.maximum(scale + c, 0.0)
@@ -115,7 +115,7 @@ def _waves(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters
 
 
 def clip(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """Use clip(X) = X - (X-a)₊ + (-X-a)₊ on standardised variables."""
+    """clip(X) = X - (X-a)₊ + (-X-a)₊ on standardised variables."""
     (bound,) = parameters
     rho, scale = correlation(v1, v2, c)
     # Clipping beyond 40 standard deviations is invisible in double precision.

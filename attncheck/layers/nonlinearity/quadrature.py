@@ -15,15 +15,15 @@ Function = Callable[[FloatArray], FloatArray]
 
 # The normal law beyond nine standard deviations has mass 2e-19.
 REACH: Final = 9.0
-# Steps per direction, increased until convergence. No doubling: nested grids alias fast waves alike and can agree
-# on a wrong value.
+# Steps per direction, increased until convergence; doubled grids alias fast waves alike and may agree on a wrong
+# value.
 _STEPS: Final = {1: (46, 100, 218, 472, 1024, 2222, 4822, 10464), 2: (46, 100, 218, 472, 1024)}
 _EPS: Final = float(np.finfo(np.float64).eps)
 _ROUNDING, _SETTLED = 16 * _EPS, 8 * _EPS
-# Error factor for unknown functions: the positions of kinks between grid points can make changes small by chance.
-# The largest error among four thousand random clips was 1.5 estimates.
+# Error factor for unknown functions, whose kinks can hide between grid points; the worst of four thousand random
+# clips needed 1.5.
 _UNKNOWN: Final = 3.0
-# Sine of the correlation angle below which the finest grid fails, and a shift that is no multiple of a step.
+# Sine of the correlation angle that the finest grid cannot resolve; a shift that is no multiple of a step.
 _NARROW, _SHIFT = 0.05, 0.1234567
 
 RANKS: Final = tuple(_STEPS)
@@ -34,8 +34,8 @@ def trapezoidal(
 ) -> tuple[float, float]:
     """Return E f(Z) for Z ~ N(0, I), and an estimate of the error.
 
-    Convergence is geometric for functions analytic in a strip (near poles spoil Gauss-Hermite), quadratic in the
-    step across kinks.
+    Convergence is geometric for functions analytic in a strip (near poles spoil Gauss-Hermite), quadratic across
+    kinks.
 
     Parameters
     ----------
@@ -44,17 +44,17 @@ def trapezoidal(
     rank : int
         1 or 2.
     settled : float
-        Stop when a finer grid changes the value by less, relative to E |f|.
+        Largest change, relative to E |f|, that counts as convergence.
     agreements : int
-        Consecutive small changes required to stop.
+        Consecutive changes required.
     reach : float
-        Integration limit in standard deviations.
+        Standard deviations to integrate over.
 
     Returns
     -------
     value, error : float
-        `error` is the last change after convergence, otherwise the largest of the last three changes, each scaled
-        by the gain of the finest grid at kinks; plus rounding.
+        `error` is the last change or, without convergence, the largest of the last three, scaled by the finest
+        grid's gain at kinks; plus rounding.
 
     Examples
     --------
@@ -97,17 +97,9 @@ def _sum(function: Function, rank: int, steps: int, reach: float) -> tuple[float
 def dual(
     phi: Function, order: int, v1: FloatArray, v2: FloatArray, c: FloatArray, smooth: bool = True
 ) -> tuple[FloatArray, FloatArray]:
-    """Return E[φ(Z₁)φ(Z₂)] and an error estimate for each entry of covariances of one shape.
+    """Return E[φ(Z₁)φ(Z₂)] and an error estimate, entry by entry.
 
-    Parameters
-    ----------
-    phi : callable
-    order : int
-        Pseudo-Lipschitz order.
-    v1, v2, c : ndarray
-        Variances and covariances.
-    smooth : bool
-        Whether φ is known to be smooth; if not, search for kinks and widen the estimate.
+    `order` is the pseudo-Lipschitz order of φ. Unless `smooth`, kinks are searched for and the estimate is wider.
 
     Examples
     --------
@@ -149,8 +141,7 @@ def _dual_of_one(phi: Function, v1: float, v2: float, c: float, smooth: bool, re
 def _size_if_kinked(phi: Function, root: float, reach: float) -> float:
     """Return the root of E φ², or 0 if φ is smooth.
 
-    Near perfect correlation the kinks of both factors can fall between grid points unseen; their contribution is
-    of order sine³.
+    Near perfect correlation kinks can fall between grid points; their contribution is of order sine³.
     """
 
     def shifted(z: FloatArray) -> FloatArray:

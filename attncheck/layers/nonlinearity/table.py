@@ -22,22 +22,22 @@ LARGEST_ORDER: Final = 64
 
 
 def positive(field: str, value: Any) -> float:
-    """Return a number in (0, 1e6], or raise `InputError`."""
+    """Validate a number in (0, 1e6]."""
     return check_number(field, value, "pass a positive number, e.g. 1.0", above=0.0, maximum=1e6)
 
 
 def any_positive(field: str, value: Any) -> float:
-    """Return a positive number, or raise `InputError`."""
+    """Validate a positive number."""
     return check_number(field, value, "pass a positive bound, e.g. 100.0", above=0.0)
 
 
 def slope(field: str, value: Any) -> float:
-    """Return a number in [-1000, 1000], or raise `InputError`."""
+    """Validate a number in [-1000, 1000]."""
     return check_number(field, value, "pass a slope, e.g. 0.01", minimum=-1e3, maximum=1e3)
 
 
 def degree(field: str, value: Any) -> float:
-    """Return a whole number from 1 to `LARGEST_ORDER`, or raise `InputError`."""
+    """Validate an integer from 1 to `LARGEST_ORDER`."""
     remedy = f"pass a whole number from 1 to {LARGEST_ORDER}"
     whole = value if not isinstance(value, float) or not value.is_integer() else int(value)
     whole = check_whole(field, whole, 1, remedy)
@@ -55,12 +55,12 @@ class FunctionFamily:
     function : callable
         φ of an array and the parameters.
     dual : callable or None
-        Closed form of E[φ(Z₁)φ(Z₂)]; None for quadrature, if φ is smooth.
+        Closed form of E[φ(Z₁)φ(Z₂)], or None for quadrature of a smooth φ.
     order : callable
         Pseudo-Lipschitz order from the parameters.
     bounded : bool
     parameters : mapping of str to callable
-        Validator of each parameter.
+        Validators.
     """
 
     function: Callable[[FloatArray, Parameters], FloatArray]

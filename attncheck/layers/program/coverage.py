@@ -114,9 +114,9 @@ def coverage(program: Lines) -> Coverage:
     - Vectors without scores are Netsor variables: averages over their coordinates converge (Fact 1).
     - Scores converge jointly to centred Gaussians (Proposition 8), outputs with them (Theorem 1, Corollary 2),
       under Assumption 1: x^{i,j} in g^{i,j} = W^{i,j} x^{i,j} is a bounded pseudo-Lipschitz function of vectors
-      that depend on no matrix of a score; (a) the matrices of scores make no other vectors; (b) no score has the
-      same matrix on both sides. All functions are pseudo-Lipschitz, all vectors have n coordinates.
-    - A score with a zero vector is 0 at every width; no central limit theorem applies.
+      that depend on no matrix of a score; (a) these matrices make no other vectors; (b) no score has one matrix on
+      both sides. All functions are pseudo-Lipschitz, all vectors have n coordinates.
+    - A score with a zero vector is 0 at every width.
     - Three scores whose matrices form a cycle, A·B, B·C, C·A, converge at rate n^{-1/2}, that of their third
       moment.
     - A MatMul of a vector that depends on scores is beyond the paper.
@@ -153,7 +153,7 @@ def _passes_on(statement: CoverageKind) -> bool:
 
 
 def _basis(node: Node, after: set[Node]) -> LineCoverage:
-    """Return the coverage of a line without findings; functions of outputs count as outputs."""
+    """Return the coverage of a line without findings."""
     if isinstance(node, Score):
         return LineCoverage(node.name, CoverageKind.SCORE)
     output = isinstance(node, Output) or node in after
@@ -227,7 +227,7 @@ def _why_zero(score: Score, zero: set[Node]) -> str:
 
 
 def _first_made(node: Node, made: set[Node]) -> MatMul:
-    """Return the first ancestor of a line in `made`."""
+    """Return a line's first ancestor in `made`."""
     for parent in node.parents:
         if parent in made:
             return _first_made(parent, made)

@@ -18,7 +18,7 @@ Coordinatewise = Callable[..., FloatArray]
 
 
 class StackedFunction(ABC):
-    """A coordinatewise function of stacked vectors and scores, vectorised over draws."""
+    """A coordinatewise function of stacked vectors and scores."""
 
     @abstractmethod
     def __call__(self, vectors: FloatArray, scores: FloatArray) -> FloatArray:
@@ -27,7 +27,7 @@ class StackedFunction(ABC):
 
 @dataclasses.dataclass(frozen=True)
 class PerArgumentFunction(StackedFunction):
-    """A function of one array (draws, coordinates) per vector and one (draws, 1) per score."""
+    """A function of one array (draws, coordinates) per vector, then one (draws, 1) per score."""
 
     function: Coordinatewise
 
@@ -57,16 +57,8 @@ class LinearCombination:
 
 
 def tried(function: Coordinatewise, arguments: list[FloatArray], shape: tuple[int, ...]) -> None:
-    """Refuse a function that fails on such arrays, returns another shape, or mixes coordinates.
-
-    Raises
-    ------
-    InputError
-        With the function and its error or result.
-    """
-    remedy = (
-        "write it with NumPy, coordinate by coordinate, for one array per vector, then one per score, and change none"
-    )
+    """Refuse a function that fails on such arrays, returns another shape, or mixes coordinates."""
+    remedy = "write it with NumPy, coordinate by coordinate, for one array per vector, then per score, and change none"
     try:
         with np.errstate(all="ignore"):
             whole = np.asarray(function(*arguments))
@@ -82,7 +74,7 @@ def tried(function: Coordinatewise, arguments: list[FloatArray], shape: tuple[in
 
 
 def name_of(function: Any) -> str:
-    """Return a function's name with any parameters: tanh, clip(100)."""
+    """Return a function's name with parameters, e.g. clip(100)."""
     name = getattr(function, "__name__", None) or getattr(function, "name", None)
     if not name:
         name = re.sub(r" at 0x[0-9A-Fa-f]+", "", str(function))  # drop the memory address

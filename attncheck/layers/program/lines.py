@@ -51,12 +51,12 @@ class Lines:
         names : sequence of str, length m
         mean : sequence of float, length m
         cov : array_like, shape (m, m)
-            Symmetric positive semi-definite.
+            Positive semi-definite.
 
         Raises
         ------
         InputError
-            If shapes differ, or `cov` is not symmetric positive semi-definite.
+            If shapes differ, or `cov` is no covariance matrix.
         """
         try:
             matrix = np.asarray(cov, dtype=np.float64)
@@ -172,9 +172,9 @@ class Lines:
         return self.nodes
 
     def steps(self) -> tuple[Step, ...]:
-        """Group the lines into steps that can be computed together, in a valid order.
+        """Group the lines into steps, in a valid order.
 
-        A step has all MatMuls of one weight with known inputs, or all scores between two steps.
+        A step has all computable MatMuls of one weight, or all scores between two steps.
         """
         where: dict[Node, int] = {}
         latest: dict[tuple[Any, ...], int] = {}
@@ -194,7 +194,7 @@ class Lines:
         )
 
     def without(self, node: Node) -> Self:
-        """Return a program without an unused line, and without weights that only it used."""
+        """Return a program without an unused line and its unused weights."""
         self._know(node)
         if any(node in other.parents for other in self._nodes):
             refuse("node", node.name, "is used by other lines", "remove those first")

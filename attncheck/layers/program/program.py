@@ -130,7 +130,7 @@ class ProgramCase:
 
     @property
     def weight_entries(self) -> int:
-        """Approximate cost of a draw in entries: vectors, and matrices or bases, whichever are smaller."""
+        """Approximate cost of a draw in entries."""
         bounds = [entries_of(self.program, n) for n in self.widths]
         return sum(each.lines + min(each.matrices, 2 * each.bases) for each in bounds)
 
@@ -144,7 +144,7 @@ class ProgramCase:
         return layer_name({"program": self.program.to_dict(), "widths": self.widths})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return built-in types; `from_dict` restores the case if its functions are importable."""
+        """Return built-in types, for `from_dict`."""
         return {"program": self.program.to_dict(), "widths": list(self.widths)}
 
     @staticmethod
@@ -198,12 +198,12 @@ class ProgramAt(ProgramCase):
     ----------
     program : Program
     width : int
-        n, the number of neurons of its vectors.
+        n.
 
     Raises
     ------
     InputError
-        If the program has no lines, or the width is not a positive integer.
+        If the program has no lines, or for an invalid width.
     """
 
     drawn: ClassVar[type[ProgramDraws]] = ProgramDraws
@@ -232,7 +232,7 @@ class WidthSeries(ProgramCase):
     Raises
     ------
     InputError
-        If there are no lines or widths, or a width is not a positive integer.
+        If there are no lines or widths, or for an invalid width.
     """
 
     program: Program

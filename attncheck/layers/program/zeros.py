@@ -20,8 +20,7 @@ _SIZES: Final = np.geomspace(1e-2, 256.0, _POINTS)
 def zero_lines(nodes: Iterable[Node]) -> set[Node]:
     """Return the vectors and scores that are always 0, without lines made from scores.
 
-    Functions are evaluated at trial points, equal for equal vectors only, so that differences of equal vectors are
-    found.
+    Functions are evaluated at trial points, which only equal vectors share.
 
     Examples
     --------
