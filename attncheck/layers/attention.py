@@ -209,7 +209,7 @@ class AttentionLayer:
 
     @property
     def score_factor(self) -> float:
-        """Factor of the scores beyond ν^{-1/2}: ν^{-1/2} with "1/n" scaling, else 1."""
+        """Factor of the scores beyond ν^{-1/2}: 1, or ν^{-1/2} with "1/n"."""
         return 1.0 if self.score_scaling == "1/sqrt(n)" else float(self.head_width**-0.5)
 
     @property
@@ -219,7 +219,7 @@ class AttentionLayer:
 
     @property
     def weight_entries(self) -> int:
-        """Matrix entries of one literal draw, its cost: (s + 4H) n² for full, uncorrelated heads."""
+        """Matrix entries of one literal draw, its cost."""
         inputs = (self.seq_len if self.input_correlation < 1.0 else 0) + (self.input_correlation > 0.0)
         return inputs * self.width**2 + self.head_entries
 

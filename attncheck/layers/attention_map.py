@@ -47,7 +47,7 @@ def map_scores(layer: AttentionLayer, scores: FloatArray, seen: NDArray[np.bool_
 
 
 def _over_rows(combine: np.ufunc, rows: FloatArray) -> FloatArray:
-    """Reduce each row to (..., 1), short rows column by column for speed, in NumPy's order."""
+    """Reduce rows to (..., 1), in NumPy's order."""
     if rows.shape[-1] >= _SHORT:
         return np.asarray(combine.reduce(rows, axis=-1, keepdims=True))
     return functools.reduce(combine, np.split(rows, rows.shape[-1], axis=-1))

@@ -11,11 +11,10 @@ from attncheck.layers.program import ProgramCase
 
 #: Widths for exact checks of programs, with literal matrices.
 EXACT_WIDTHS = (16,)
-#: Widths for checks of orders in n; extrapolation removes the next order, 1/n.
+#: Widths for checks of orders in n, with extrapolation.
 RATE_WIDTHS = (32, 128, 512)
 
 
-#: A case to test.
 Case = AttentionLayer | ProgramCase
 
 

@@ -29,7 +29,7 @@ class Batch:
         return type(self)(**{name: value[index] for name, value in self.as_dict().items()})
 
     def empty(self, size: int) -> Self:
-        """Return `size` uninitialised draws with the same shapes and types."""
+        """Return `size` uninitialised draws of the same kind."""
         return type(self)(**{k: np.empty((size, *v.shape[1:]), v.dtype) for k, v in self.as_dict().items()})
 
     def fill(self, start: int, part: Self) -> None:

@@ -63,7 +63,7 @@ def expand(layer: AttentionLayer) -> AttentionProgram:
 def write_attention(
     program: Program, layer: AttentionLayer, inputs: tuple[Node, ...], prefix: str = ""
 ) -> AttentionProgram:
-    """Write all lines after the inputs, their names starting with `prefix`."""
+    """Write all lines after the inputs."""
     positions = range(1, layer.seq_len + 1)
     inner = layer.head_dim
 

@@ -15,7 +15,7 @@ from attncheck.layers.norm import centred, normalised_gram
 
 FloatArray = NDArray[np.float64]
 
-# (s, s) matrices in memory at once: covariances, the kernel and its root.
+# (s, s) matrices in memory at once.
 _MATRICES = 4
 # Odd activations, φ(-x) = -φ(x).
 _ODD = ("clip", "tanh", "erf", "identity")
@@ -23,15 +23,7 @@ _ODD = ("clip", "tanh", "erf", "identity")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Kernel:
-    """Second moments K_jk = E[Z^{x^j} Z^{x^k}] of limit variables.
-
-    Attributes
-    ----------
-    matrix : ndarray, shape (s, s)
-        K, read-only.
-    error : float
-        Bound on the error of every entry.
-    """
+    """Second moments K_jk = E[Z^{x^j} Z^{x^k}] of limit variables, (s, s), with an error bound per entry."""
 
     matrix: FloatArray
     error: float
@@ -125,7 +117,7 @@ def input_kernel(law: InputLaw) -> Kernel:
     matrix = normalised_gram(law.norm, kernel.matrix, means)
     matrix.setflags(write=False)
     smallest = float(np.diagonal(centred(law.norm, kernel.matrix, means)).min())
-    # Errors of the entry and of both norms; means have rounding errors only.
+    # Errors of the entry and of both norms; means only round.
     rounding = 8.0 * float(np.finfo(np.float64).eps) * float(np.diagonal(kernel.matrix).max())
     return Kernel(matrix, 2.0 * (kernel.error + rounding) / smallest)
 
@@ -142,14 +134,14 @@ def limit_inputs(law: InputLaw, hidden: FloatArray) -> FloatArray:
 
 
 def psd_root(matrix: FloatArray, rtol: float = 1e-12, field: str = "matrix") -> FloatArray:
-    """Return F with F Fᵀ = matrix and as many columns as the largest rank in the batch, eigenvalues descending.
+    """Return F with F Fᵀ = matrix, with the largest rank in the batch as columns, eigenvalues descending.
 
     Eigenvalues up to `rtol` times the largest count as 0; `field` names the matrix in errors.
 
     Raises
     ------
     InputError
-        If the matrix is not square, not finite or has a clearly negative eigenvalue.
+        If the matrix is not square, finite and positive semi-definite.
 
     Examples
     --------
@@ -168,7 +160,7 @@ def psd_root(matrix: FloatArray, rtol: float = 1e-12, field: str = "matrix") -> 
         refuse(field, float(values.min()), "has a negative eigenvalue", "pass a positive semi-definite matrix")
     kept = values > rtol * largest
     rank = int(kept.sum(axis=-1).max(initial=0))
-    # Fix the arbitrary sign of eigenvectors: column sums are non-negative.
+    # Make column sums non-negative: signs are arbitrary.
     signs = np.where(vectors.sum(axis=-2, keepdims=True) < 0, -1.0, 1.0)
     root = vectors * signs * np.sqrt(np.where(kept, values, 0.0))[..., None, :]
     return np.ascontiguousarray(root[..., :rank])

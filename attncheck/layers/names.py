@@ -11,7 +11,7 @@ from attncheck.layers.attention import AttentionLayer
 
 
 def layer_name(layer: dict[str, Any]) -> str:
-    """Return the short name of a serialised layer, program or pool; the fields if they are unknown to this version."""
+    """Return the short name of a serialised layer, program or pool, or its fields if unknown."""
     if "program" in layer:
         return _program_name(layer)
     if "pool" in layer:
@@ -37,7 +37,7 @@ def layer_call(layer: AttentionLayer) -> str:
 
 
 def _program_name(case: dict[str, Any]) -> str:
-    """Return the short name of a program without importing its functions."""
+    """Return a program's short name without imports."""
     try:
         rows = case["program"]["lines"]
         lines = sum(len(row.get("initial", [row])) for row in rows)

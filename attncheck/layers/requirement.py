@@ -44,7 +44,7 @@ class Requirement(Generic[_Case]):
         return ", ".join(name for each in (self.name, *map(str, self.others)) if (name := each))
 
     def reason(self, case: _Case) -> str:
-        """Return why a case fails, from the first failing requirement; empty if it passes."""
+        """Return why a case fails, or an empty string."""
         if not self.holds(case):
             return self.otherwise
         return next((reason for each in self.others if (reason := each.reason(case))), "")

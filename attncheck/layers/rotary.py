@@ -65,7 +65,7 @@ def score_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray
 
 
 def row_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray:
-    """Return c for the scores of one row, (seq_len, seq_len)."""
+    """Return c within a row of scores, (seq_len, seq_len)."""
     places = np.arange(layer.seq_len)
     return score_alignment(layer, limit=limit)[np.abs(np.subtract.outer(places, places))]
 

@@ -121,8 +121,8 @@ def _matrix(nodes: Sequence[Node], weight: Weight) -> Slot:
 
 
 def _shown(nodes: Sequence[Node], starts: set[Node]) -> list[Node]:
-    """Return the lines whose law depends on that of the coordinates of `starts`."""
-    # Lines whose coordinates depend on the law, and lines that depend on it through averages or scores.
+    # Lines that depend on the law through coordinates, and through averages or scores.
+    """Return the lines whose law depends on that of `starts`."""
     coordinates: set[Node] = set()
     averages: set[Node] = set()
     for node in nodes:

@@ -84,7 +84,7 @@ def expand_layers(
 def _joined(
     program: Program, stream: tuple[Node, ...], outputs: tuple[Node, ...], residual: bool, name: str
 ) -> tuple[Node, ...]:
-    """Return the next stream, a sum with `residual`."""
+    """Return the next stream."""
     if not residual:
         return outputs
     return tuple(
@@ -94,14 +94,14 @@ def _joined(
 
 
 def _copied(program: Program, vector: Node, name: str) -> Node:
-    """Return a copy of a vector, so that normalising it leaves the stream unchanged."""
+    """Return a copy that can be normalised alone."""
     return program.nonlin(nonlinearity.identity(), vector, name=name)
 
 
 def _write_perceptron(
     program: Program, perceptron: Perceptron, reads: tuple[Node, ...], prefix: str
 ) -> tuple[Node, ...]:
-    """Write W² φ(W¹ x) at every position."""
+    """Write W² φ(W¹ x)."""
     into = program.weight(f"{prefix}M1", perceptron.std, perceptron.neurons, None)
     out = program.weight(f"{prefix}M2", perceptron.std, None, perceptron.neurons)
     hidden = [program.matmul(into, x, f"{prefix}g{i}") for i, x in enumerate(reads, 1)]

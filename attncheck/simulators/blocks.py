@@ -13,13 +13,13 @@ from attncheck.layers.draws import Batch
 
 _Batch = TypeVar("_Batch", bound=Batch)
 
-#: Working entries of a block, 16 MiB: several draws of large programs, small arrays in the cache.
+#: Working entries of a block, 16 MiB.
 BLOCK_ENTRIES = 2**21
 
 
 @dataclasses.dataclass(frozen=True)
 class DrawPlan(Generic[_Batch]):
-    """How to draw a description by a method; float64 entries per draw and shared."""
+    """How to draw a description, and float64 entries per draw and shared."""
 
     draw: Callable[[int, np.random.Generator], _Batch]
     entries: int

@@ -35,15 +35,7 @@ GRAMS = frozenset({"key_gram", "value_gram"})
 
 
 def draw_hidden(layer: AttentionLayer, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Draw h^i = W^i h, Gaussian given ‖h‖² ~ χ²_n.
-
-    Returns
-    -------
-    hidden : ndarray, shape (size, seq_len, width)
-        h^i over input_std · `lengths`.
-    lengths : ndarray, shape (size,)
-        ‖h‖/√n.
-    """
+    """Draw h^i = W^i h as normals (size, seq_len, width), over input_std · ‖h‖/√n, and ‖h‖/√n (size,), ‖h‖² ~ χ²_n."""
     n = layer.width
     lengths = np.sqrt(rng.chisquare(n, size=size) / n)
     rho = layer.input_correlation
@@ -120,7 +112,7 @@ class HeadDraws:
 
 
 def _per_head(layer: AttentionLayer, of_groups: FloatArray) -> FloatArray:
-    """Repeat arrays of groups, (size, kv_heads, ...), for each head."""
+    """Repeat arrays of groups for each head."""
     return of_groups if layer.group_size == 1 else np.repeat(of_groups, layer.group_size, axis=1)
 
 
@@ -169,7 +161,7 @@ def attend(
 
 
 def _gram(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-    """Return the Gram matrices of each head's vectors, computed once per group."""
+    """Return head Gram matrices, computed once per group."""
     of_groups = vectors[:, :: layer.group_size]
     return _per_head(layer, of_groups @ of_groups.swapaxes(-1, -2))
 

@@ -13,7 +13,7 @@ FloatArray = NDArray[np.float64]
 class DirectMultiplier:
     """Draw every entry of W and multiply.
 
-    Matrices live until their last use; those used once share a buffer in the cache.
+    Matrices used once share a buffer in the cache.
     """
 
     def __init__(self, width: int, rng: np.random.Generator) -> None:
@@ -23,7 +23,7 @@ class DirectMultiplier:
         self._buffers: dict[tuple[int, ...], FloatArray] = {}
 
     def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
-        """Return all coordinates of W h, whatever `rows` is."""
+        """Return all coordinates of W h."""
         matrix = self._kept.pop(weight, None)
         if matrix is None:
             matrix = self._draw(weight, len(vectors), last)

@@ -31,7 +31,6 @@ from attncheck.simulators.programs import draw_lines
 _Described = TypeVar("_Described")
 _Drawn = TypeVar("_Drawn", bound=Batch)
 
-#: Map a description and a number of neurons to a plan.
 WorkOf = Callable[[_Described, int], DrawPlan[_Drawn]]
 
 _MULTIPLIERS: Mapping[str, Callable[[int, np.random.Generator], Multiplier]] = {
@@ -41,7 +40,7 @@ _MULTIPLIERS: Mapping[str, Callable[[int, np.random.Generator], Multiplier]] = {
 
 
 def head_entries(layer: AttentionLayer, coordinates: int) -> int:
-    """Bound the entries per draw of methods without vectors of neurons per head."""
+    """Bound the entries per draw besides vectors of neurons."""
     s, heads = layer.seq_len, layer.num_heads
     return 12 * heads * s**2 + 16 * s + (3 * heads + 6) * s * coordinates + key_entries(layer)
 
@@ -113,7 +112,6 @@ def _check(coordinates: int, width: int, shortest: int | None = None) -> None:
         refuse("coordinates", coordinates, problem, "ask for at most that many neurons")
 
 
-#: Methods of each kind of description, by name.
 FINITE: Mapping[type, Mapping[str, WorkOf[Any, Any]]] = {
     AttentionLayer: {**{name: _literal_layer(name) for name in _MULTIPLIERS}, "collapsed": collapsed_layer},
     AttentionStack: {**{name: _literal_stack(name) for name in _MULTIPLIERS}, "collapsed": _collapsed_stack},

@@ -1,4 +1,4 @@
-"""Evaluation of a program step by step; finite-width methods differ in how they draw W h."""
+"""Evaluation of a program step by step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attncheck.layers.program import Initial, MatMul, Node, Nonlin, Output, Scor
 
 FloatArray = NDArray[np.float64]
 
-# Cached stacks: inputs or values, besides those that change from head to head.
+# Cached stacks: those shared by heads or positions.
 _KEPT = 2
 
 
@@ -37,7 +37,7 @@ class ProgramLayout:
 
     def __init__(self, steps: Sequence[Step], keep: Iterable[Node]) -> None:
         self.trimmed = _trimmed(steps, keep)
-        #: The factors of the scores of a step, by its first node.
+        #: Factors of the scores of a step, by its first node.
         self.factors: dict[Node, tuple[tuple[Node, ...], tuple[Node, ...]]] = {
             step.nodes[0]: _factors(step) for step in steps if isinstance(step.nodes[0], Score)
         }
@@ -52,7 +52,7 @@ class ProgramLayout:
         self._sources: dict[tuple[Node, ...], list[tuple[int, _Index, _Index]]] = {}
 
     def sources(self, nodes: tuple[Node, ...]) -> list[tuple[int, _Index, _Index]]:
-        """Return the steps of nodes, with indices into the nodes and into the step."""
+        """Return the steps of nodes, with indices into the nodes and the step."""
         found = self._sources.get(nodes)
         if found is None:
             positions: dict[int, list[int]] = {}
@@ -77,12 +77,12 @@ def _index(places: Sequence[tuple[int, ...]]) -> _Index:
 
 
 def _factors(step: Step) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """Return the distinct left and right factors of the scores of a step."""
+    """Return the distinct left and right factors of scores."""
     lefts, rights = (dict.fromkeys(side) for side in zip(*(node.parents for node in step.nodes), strict=True))
     return tuple(lefts), tuple(rights)
 
 
-# Cached for all blocks of draws and all properties of the same layers.
+# Cached, as all blocks and properties use the same layers.
 _layout = functools.lru_cache(maxsize=32)(ProgramLayout)
 
 
@@ -184,7 +184,7 @@ def interpret(
 
 
 def _trimmed(steps: Sequence[Step], keep: Iterable[Node]) -> set[Node]:
-    """Return outputs that no line uses, and vectors that only those use: a few neurons suffice."""
+    """Return outputs that no line uses, and vectors that only those use."""
     nodes = [node for step in steps for node in step.nodes]
     whole = set(keep).union(*(node.parents for node in nodes))
     ends = {node for node in nodes if isinstance(node, Output)} - whole
@@ -207,7 +207,7 @@ def _scores(
     values: Values,
     turn: Callable[[FloatArray], FloatArray] | None,
 ) -> FloatArray:
-    """Compute all scores between two steps by one matrix product per draw; `one` is any of them."""
+    """Compute all scores between two steps, of which `one` is any."""
     left, right = values.stack(lefts), values.stack(rights)
     if turn is not None:
         left, right = turn(left), turn(right)

@@ -19,7 +19,6 @@ from attncheck.simulators.interpret import Multiplier, interpret
 FloatArray = NDArray[np.float64]
 
 
-# Cached, as all properties start with the same layers.
 @functools.lru_cache(maxsize=32)
 def _plan(layer: AttentionLayer) -> tuple[AttentionProgram, tuple[Step, ...]]:
     expansion = expand(layer)
@@ -55,20 +54,20 @@ def draw_program(
 
 
 def _gram(vectors: FloatArray) -> FloatArray:
-    """Return the Gram matrices of (draws, m, n) vectors over n."""
+    """Return Gram matrices over n."""
     gram: FloatArray = vectors @ vectors.swapaxes(-1, -2)
     gram /= vectors.shape[-1]
     return gram
 
 
 def program_entries(layer: AttentionLayer) -> int:
-    """Bound the float64 entries of the program itself: 560 bytes a line."""
+    """Bound the entries of the program itself: 560 bytes a line."""
     inputs = 6 if layer.position_std else 4
     return 70 * layer.seq_len * (inputs + 2 * layer.kv_heads + layer.num_heads * (2 + layer.seq_len))
 
 
 def vector_entries(layer: AttentionLayer, projected: int) -> int:
-    """Bound the float64 entries of a draw's vectors and scores, with `projected` neurons of W^O W^V x^j."""
+    """Bound the entries of a draw's vectors and scores, with `projected` neurons of W^O W^V x^j."""
     n, s, heads = layer.width, layer.seq_len, layer.num_heads
     inputs = (5 if layer.position_std else 3) + bool(layer.norm)
     vectors = n * (2 + inputs * s) + s * layer.head_width * (heads + 2 * layer.kv_heads) + s * heads * projected
@@ -81,6 +80,6 @@ def key_entries(layer: AttentionLayer) -> int:
 
 
 def matrix_entries(layer: AttentionLayer) -> int:
-    """Return the entries of weight matrices in memory during a literal draw, one of each shape."""
+    """Return the matrix entries in memory during a literal draw, one of each shape."""
     n, nu = layer.width, layer.head_width
     return n * n if nu == n else n * n + 2 * n * nu

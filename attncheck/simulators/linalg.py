@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 
-# Smaller relative Cholesky pivots have lost half of their digits: use eigenvectors.
+# Smaller relative Cholesky pivots lose half of their digits.
 _SAFE_PIVOT = 1e-6
 
 

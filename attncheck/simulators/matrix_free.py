@@ -24,11 +24,11 @@ class MatrixFreeMultiplier:
     def __init__(self, width: int, rng: np.random.Generator) -> None:
         self._width = width
         self._rng = rng
-        # Bases, and their normal images in the blocks drawn.
+        # Bases, and their normal images in blocks.
         self._bases: dict[Weight, tuple[FloatArray, list[FloatArray]]] = {}
 
     def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
-        """Return the first `rows` coordinates of W h; see `Multiplier`."""
+        """Return `rows` coordinates of W h."""
         size, count, columns = vectors.shape
         scale = weight.std * columns**-0.5
         known = self._bases.pop(weight, None)

@@ -60,16 +60,16 @@ class Grams:
 
     Attributes
     ----------
-    inputs : ndarray, shape (size, s, s)
+    inputs : (size, s, s)
         X Xᵀ/n.
-    scores : ndarray, shape (size, H, s, s)
-    keys, values : ndarray, shape (size, kv_heads, s, s)
+    scores : (size, H, s, s)
+    keys, values : (size, kv_heads, s, s)
         K Kᵀ/ν, V Vᵀ/ν.
-    queries : ndarray, shape (size, kv_heads, g, g, s, s)
+    queries : (size, kv_heads, g, g, s, s)
         Q_a Q_bᵀ/ν.
-    outputs : ndarray, shape (size, kv_heads, g, g, k, k)
+    outputs : (size, kv_heads, g, g, k, k)
         O_a,i · O_b,i'.
-    projected : ndarray, shape (size, H, k, s)
+    projected : (size, H, k, s)
         u = V_a O_a,i.
     """
 
@@ -107,14 +107,14 @@ def kernel_of(layer: AttentionLayer, grams: Grams, square: float) -> TangentDraw
 
 
 def value_part(layer: AttentionLayer, weights: FloatArray, gram: FloatArray, outputs: FloatArray) -> FloatArray:
-    """Return σ_V² Σ_ab (O_a,i · O_b,i') A_ar G A_br'ᵀ without h², (size, k, k, s, s); `outputs` as in `Grams`."""
+    """Return σ_V² Σ_ab (O_a,i · O_b,i') A_ar G A_br'ᵀ, (size, k, k, s, s); `outputs` as in `Grams`."""
     A = weights.reshape(len(weights), layer.kv_heads, layer.group_size, *weights.shape[2:])
     mixed = np.einsum("nbarj,njl,nbeql,nbaeik->nikrq", A, gram, A, outputs, optimize=True)
     return np.asarray(layer.value_std**2 * mixed)
 
 
 def _tied(G: FloatArray, keys: FloatArray, c: FloatArray) -> FloatArray:
-    """Return the part of a tied query and key matrix, (size, k, k, s, s), without factors."""
+    """Return the part of a tied matrix, (size, k, k, s, s), without factors."""
     both = np.einsum("nbairl,nblm,nbajqm,nrq->nijrq", c, keys, c, G, optimize=True)
     both += np.einsum("nbairl,nbrq,nlm,nbajqm->nijrq", c, keys, G, c, optimize=True)
     crossed = np.einsum("nbairl,nblq,nrm,nbajqm->nijrq", c, keys, G, c, optimize=True)
@@ -155,7 +155,7 @@ def draw_tangent_collapsed(
 
 
 def _own(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-    """Return the Gram matrix of each group's vectors, (size, kv_heads, s, s)."""
+    """Return each group's Gram matrix."""
     of_groups = vectors[:, :: layer.group_size]
     return np.asarray(of_groups @ of_groups.swapaxes(-1, -2))
 
@@ -163,7 +163,7 @@ def _own(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
 def _gram_of_groups(layer: AttentionLayer, along: FloatArray, rng: np.random.Generator) -> FloatArray:
     """Return each group's Gram matrix of normal vectors with ν entries, the first m given.
 
-    Maps `along` (size, num_heads, r, m) to (size, kv_heads, group_size, group_size, r, r).
+    `along` is (size, num_heads, r, m), the result (size, kv_heads, group_size, group_size, r, r).
     """
     size, _, r, m = along.shape
     rows = layer.group_size * r
@@ -216,7 +216,7 @@ def literal_kernel(
     projected = (V @ O).swapaxes(-1, -2)
     c = layer.head_factor * f * weight_slopes(layer, scores[:, :, None], projected)
     A = layer.head_factor * attention_weights(layer, scores)
-    # ∂y_r^i/∂ω of each matrix, (size, heads, i, r, entries).
+    # ∂y_r^i/∂ω, (size, heads, i, r, entries).
     by_query = layer.query_std * to_head * np.einsum("nairl,nalm,nre->nairem", c, K, X, optimize=True)
     by_key = layer.key_std * to_head * np.einsum("nairl,narm,nle->nairem", c, Q, X, optimize=True)
     by_value = layer.value_std * to_head * np.einsum("narj,nje,nami->nairem", A, X, O, optimize=True)
@@ -224,7 +224,6 @@ def literal_kernel(
     by_output = np.einsum("narm,ik->nairkm", mixed, np.eye(k))
     if layer.tied_query_key:
         by_query, by_key = by_query + by_key, np.zeros_like(by_key)
-    # Sum over the heads of a group.
     of_groups = (len(X), layer.kv_heads, shared, k, s, n, nu)
     gradients = [
         by_query,

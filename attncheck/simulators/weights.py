@@ -23,7 +23,7 @@ FloatArray = NDArray[np.float64]
 Entries = Callable[[np.random.Generator, tuple[int, ...]], FloatArray]
 
 GAUSSIAN = "gaussian"
-# A standard normal truncated to ±2, and its variance.
+# Truncation point, and the variance it leaves.
 _CUT, _CUT_VARIANCE = 2.0, 0.7737413035760877
 
 
@@ -48,7 +48,7 @@ def _student(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
     return np.asarray(rng.standard_t(5, shape) * 0.6**0.5)
 
 
-#: Symmetric laws of mean 0 and variance 1, by name; a subject declares one in its attribute ``weights``.
+#: Symmetric laws of mean 0 and variance 1; a subject declares one in its attribute ``weights``.
 WEIGHT_LAWS: dict[str, Entries] = {
     GAUSSIAN: lambda rng, shape: rng.standard_normal(shape),
     "uniform": _uniform,
@@ -58,11 +58,10 @@ WEIGHT_LAWS: dict[str, Entries] = {
 }
 
 
-# Name prefixes of a layer's matrices in `attncheck.layers.expansion`.
+# Name prefixes, as in `attncheck.layers.expansion`.
 _MATRICES = {"query": "Q", "key": "K", "value": "V", "output": "O", "inputs": INPUT_WEIGHTS}
 _OUTPUT, _BIAS = "output", "_bias"
 _BIASED = {f"{name}{_BIAS}": name for name in _MATRICES if name != "inputs"}
-# Biases outside this range are negligible or dominate.
 _STDS = (1e-6, 1e6)
 
 
@@ -194,7 +193,7 @@ class WeightLaws:
         return "rademacher" not in self.by_matrix.values()
 
     def __str__(self) -> str:
-        """Return the law names, with their matrices if they differ, and the biases."""
+        """Return the laws and biases."""
         laws, biases = self.by_matrix, ", ".join(map(str, self.biases))
         groups = {law: [name for name in laws if laws[name] == law] for law in laws.values()}
         alone = len(groups) == 1
@@ -203,7 +202,7 @@ class WeightLaws:
 
 
 def _typed(law: str = "") -> str | tuple[str, float | str]:
-    """Return a typed law, with its number if any."""
+    """Return a law, with any number."""
     name, colon, number = law.partition(":")
     if not colon:
         return law
@@ -213,7 +212,6 @@ def _typed(law: str = "") -> str | tuple[str, float | str]:
         return name, number  # refused later, with its field
 
 
-#: The default, for which exact finite-width formulas hold.
 GAUSSIAN_LAWS = WeightLaws()
 
 
@@ -232,7 +230,7 @@ class _OtherWeights(DirectMultiplier):
         image = of_law(weight, vectors, rows, last)
         if first not in self._biases:
             return image
-        # Query, key and value matrices are used once, on all positions.
+        # These matrices are used once, on all positions.
         bias = self._biases[first].draw(self._rng, vectors.shape[-1], (len(image), image.shape[-1]))
         return np.asarray(image + bias[:, None])
 

@@ -48,7 +48,7 @@ class DeclaredFunction(Nonlinearity):
         _check_function(self.function)
 
     def __call__(self, x: ArrayLike) -> FloatArray:
-        """Return φ of every entry of `x`, in the shape of `x`."""
+        """Return φ(x)."""
         return np.asarray(self.function(np.asarray(x, dtype=np.float64)), dtype=np.float64)
 
     @property
@@ -97,7 +97,7 @@ def declared(function: Function, *, order: int, bounded: bool, name: str | None 
 
 
 def _check_function(function: Function) -> None:
-    """Refuse a function that is not finite or mixes coordinates."""
+    """Require a finite, coordinatewise function."""
     x = np.linspace(-_REACH, _REACH, 2049)
     values = _call(function, x)
     if not np.all(np.isfinite(values)):

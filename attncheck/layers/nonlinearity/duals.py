@@ -63,7 +63,7 @@ def erf(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -
     scale = np.sqrt(v1) * np.sqrt(v2)
     rest = 1 + 2 * (v1 + v2) + 4 * (scale - c) * (scale + c)
     value = (2 / np.pi) * np.arctan2(2 * c, np.sqrt(rest))
-    # scale - c has the rounding error of large scales.
+    # scale - c inherits the rounding of scale, which matters for large variances.
     uncertain = 32 * _EPS * scale**2 * np.abs(c) / ((4 * c**2 + rest) * np.sqrt(rest))
     return value, 8 * _EPS * np.abs(value) + uncertain
 
@@ -71,18 +71,18 @@ def erf(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -
 def gelu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
     """Stein's lemma for z Φ(z): c E[Φ(Z₁)Φ(Z₂)], an orthant probability, plus E[Φ'(Z₁)Φ'(Z₂)] terms."""
     scale = np.sqrt(v1) * np.sqrt(v2)
-    # v1 v2 - c² and det(I + Σ), without cancellation.
+    # v1 v2 - c² and the root of det(I + Σ).
     rest = np.maximum(scale - c, 0.0) * np.maximum(scale + c, 0.0)
     root = np.sqrt(1 + v1 + v2 + rest)
     of_angle = c * np.arctan2(root, -c) / (2 * np.pi)
     of_density = (rest + c**2 * (1 / (1 + v1) + 1 / (1 + v2))) / (2 * np.pi * root)
-    # The difference scale - c is uncertain by a rounding of the scale.
+    # As for erf.
     uncertain = scale**2 / root + np.abs(c) / root * scale**2 / (1 + v1 + v2 + rest)
     return of_angle + of_density, 16 * _EPS * (np.abs(of_angle) + of_density + np.abs(c) + uncertain)
 
 
 def gaussian(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """det(I + Σ/s²)^{-1/2}, without cancellation in the determinant."""
+    """det(I + Σ/s²)^{-1/2}, without cancellation."""
     (width,) = parameters
     a, b, r = (v / width / width for v in (v1, v2, c))
     scale = np.sqrt(a) * np.sqrt(b)
@@ -92,7 +92,7 @@ def gaussian(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Paramete
 
 
 def sin(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """E[cos ω(Z₁-Z₂) - cos ω(Z₁+Z₂)]/2, the smaller term relative to the larger."""
+    """E[cos ω(Z₁-Z₂) - cos ω(Z₁+Z₂)]/2, without cancellation."""
     larger, ratio, error = _waves(v1, v2, c, parameters)
     value = -0.5 * np.sign(c) * larger * np.expm1(ratio)
     return value, error * np.abs(value) + _TINY
@@ -118,7 +118,7 @@ def clip(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) 
     """clip(X) = X - (X-a)₊ + (-X-a)₊ on standardised variables."""
     (bound,) = parameters
     rho, scale = correlation(v1, v2, c)
-    # Clipping beyond 40 standard deviations is invisible in double precision.
+    # Double precision shows no clipping beyond 40 standard deviations.
     a, b = (np.minimum(bound / np.sqrt(np.where(v > 0, v, 1.0)), 40.0) for v in (v1, v2))
     inner = rho * (special.erf(a / np.sqrt(2)) - 2 * special.ndtr(-b))
     overshoot = _excess_product(a, b, rho) - _excess_product(a, b, -rho)
@@ -137,7 +137,7 @@ def _excess_product(a: FloatArray, b: FloatArray, rho: FloatArray) -> FloatArray
     )
     at_a = b * _density(a) * special.ndtr(-_ratio(above_b, sine))
     at_b = a * _density(b) * special.ndtr(-_ratio(above_a, sine))
-    # (1-ρ²) times the joint density, whose own factor is (1-ρ²)^{-1/2}.
+    # (1-ρ²) times the joint density.
     corner = sine * _density(a) * np.exp(-0.5 * _ratio(above_b, sine) ** 2) / np.sqrt(2 * np.pi)
     return np.asarray((rho + a * b) * both - at_a - at_b + corner, dtype=np.float64)
 

@@ -68,7 +68,7 @@ class Nonlinearity:
                 refuse(f"nonlinearity.{field}", given, f"is wrong for {self.name}", f"pass {right}")
 
     def __call__(self, x: ArrayLike) -> FloatArray:
-        """Return φ of every entry of `x`, in the shape of `x`."""
+        """Return φ(x)."""
         return FAMILIES[self.name].function(np.asarray(x, dtype=np.float64), self.parameters)
 
     def dual(self, var1: ArrayLike, var2: ArrayLike, cov: ArrayLike) -> tuple[FloatArray, FloatArray]:

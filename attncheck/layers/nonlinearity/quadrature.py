@@ -70,13 +70,13 @@ def trapezoidal(
         if calm == agreements:
             return value, changes[-1] + _ROUNDING * size
         previous = value
-    # A single change may be small by chance, depending on kinks between points.
+    # A single change may be small by chance.
     gained = [(steps / _STEPS[rank][-1]) ** 2 for steps in _STEPS[rank][-3:]]
     return value, max(c * g for c, g in zip(changes[-3:], gained, strict=True)) + _ROUNDING * size
 
 
 def _sum(function: Function, rank: int, steps: int, reach: float) -> tuple[float, float]:
-    """Return the sums for E f and E |f|."""
+    """Return E f and E |f|."""
     nodes = np.linspace(-reach, reach, steps + 1)
     weights = np.exp(-0.5 * nodes**2)
     weights /= weights.sum()
@@ -123,7 +123,6 @@ def _dual_of_one(phi: Function, v1: float, v2: float, c: float, smooth: bool, re
     sine = float(np.sqrt((1 - rho) * (1 + rho)))
 
     def product(z: FloatArray) -> FloatArray:
-        # Perfect correlation leaves one dimension.
         second = rho * z[0] + sine * z[1] if sine > 0 else rho * z[0]
         return phi(root1 * z[0]) * phi(root2 * second)
 
@@ -145,7 +144,6 @@ def _size_if_kinked(phi: Function, root: float, reach: float) -> float:
     """
 
     def shifted(z: FloatArray) -> FloatArray:
-        # The expectation of φ on shifted points.
         return np.asarray(phi(root * (z[0] + _SHIFT)) * np.exp(-_SHIFT * (z[0] + 0.5 * _SHIFT)))
 
     square, _ = trapezoidal(lambda z: phi(root * z[0]) ** 2, 1, _SETTLED, 2, reach)

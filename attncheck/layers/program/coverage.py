@@ -56,11 +56,10 @@ class LineCoverage:
     Attributes
     ----------
     name : str
-        Name of the line.
     statement : CoverageKind
-        The weakest that applies to the line or its ancestors.
+        The weakest of the line and its ancestors.
     reason : str
-        The weight at fault and a remedy; empty if there is nothing to improve.
+        The weight at fault and a remedy, if any.
     """
 
     name: str
@@ -148,12 +147,12 @@ def coverage(program: Lines) -> Coverage:
 
 
 def _passes_on(statement: CoverageKind) -> bool:
-    """Return whether descendants of a line inherit its statement."""
+    """Return whether descendants inherit a statement."""
     return statement not in (CoverageKind.NETSOR, CoverageKind.SCORE, CoverageKind.OUTPUT)
 
 
 def _basis(node: Node, after: set[Node]) -> LineCoverage:
-    """Return the coverage of a line without findings."""
+    """Return a line's coverage without findings."""
     if isinstance(node, Score):
         return LineCoverage(node.name, CoverageKind.SCORE)
     output = isinstance(node, Output) or node in after
@@ -161,7 +160,7 @@ def _basis(node: Node, after: set[Node]) -> LineCoverage:
 
 
 def _own_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
-    """Return the findings against each line itself."""
+    """Return the findings against each line."""
     scores = [node for node in nodes if isinstance(node, Score)]
     sides = {side for score in scores for side in score.parents}
     of_scores = {side.weight for side in sides if isinstance(side, MatMul)}
@@ -245,7 +244,7 @@ def _made_from(nodes: Iterable[Node], starts: Callable[[Node], bool]) -> set[Nod
 
 
 def _known(function: Any) -> bool:
-    """Return whether a function is known or declared to be pseudo-Lipschitz."""
+    """Return whether a function is pseudo-Lipschitz, by knowledge or declaration."""
     if isinstance(function, PerArgumentFunction):
         function = function.function
     if isinstance(function, Nonlinearity | LinearCombination | AttentionRow):

@@ -48,7 +48,7 @@ class LinearCombination:
     coefficients: tuple[float, ...]
 
     def __call__(self, *vectors: FloatArray) -> FloatArray:
-        """Return Σ_i c_i h^i for arrays of one shape."""
+        """Return Σ_i c_i h^i."""
         terms = (c * v for c, v in zip(self.coefficients, vectors, strict=True))
         return sum(terms, start=np.zeros(1))
 

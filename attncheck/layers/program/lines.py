@@ -248,7 +248,7 @@ class Lines:
 
 
 def _step_key(node: Node, where: dict[Node, int]) -> tuple[Any, ...]:
-    """Return the key that nodes of one step share."""
+    """Return the key shared within a step."""
     if isinstance(node, MatMul):
         return ("matmul", node.weight)
     if isinstance(node, Score):

@@ -60,14 +60,14 @@ class AttentionRow(StackedFunction):
 
 
 def _halves(lines: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray]:
-    """Return values and scores, each stacked along a new first axis."""
+    """Return stacked values and scores."""
     count, odd = divmod(len(lines), 2)
     if odd or not count:
         refuse("lines", len(lines), "must hold as many values as scores", "pass v_1, …, v_m, then p_1, …, p_m")
     return np.stack(lines[:count]), np.stack(lines[count:])
 
 
-#: Functions by permanent serialised name.
+#: Keys are serialised; never change them.
 MIXES: Final[dict[str, Callable[..., FloatArray]]] = {
     "softmax_mix": softmax_mix,
     "residual_softmax_mix": residual_softmax_mix,

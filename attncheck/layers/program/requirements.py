@@ -52,13 +52,13 @@ RANDOM_START = OfProgram(
 CORRELATED_START = OfProgram("correlated initial vectors", _correlated, "initial vectors are independent")
 SOME_MATRIX = OfProgram("a matrix", lambda program: bool(uses_of(program)), "the program has no matrix")
 SEVERAL_USES = SOME_MATRIX & OfProgram(
-    "two vectors that matrices make",
+    "two products of a matrix and a vector",
     lambda program: len(uses_of(program)) > 1,
-    "one vector is made by a matrix",
+    "there is only one product of a matrix and a vector",
 )
-REUSED_MATRIX = OfProgram("a matrix of several vectors", _reused, "every matrix makes one vector only")
+REUSED_MATRIX = OfProgram("a matrix applied to several vectors", _reused, "every matrix is applied to one vector")
 SIDE_BY_SIDE = OfProgram(
-    "two matrices of one vector", _side_by_side, "no two matrices of one shape are applied to one vector"
+    "two matrices applied to one vector", _side_by_side, "no two matrices of one shape are applied to one vector"
 )
 SOME_FUNCTION = OfProgram(
     "a function",
@@ -73,7 +73,7 @@ SOME_NONLINEARITY = OfProgram(
 NOT_TANH = OfProgram(
     "a nonlinearity other than tanh",
     lambda program: any(map(replaceable, program.nodes)),
-    "the program has no nonlinearity but tanh",
+    "the program has no nonlinearity other than tanh",
 )
 SOME_SUM = OfProgram(
     "a sum of vectors", lambda program: any(map(_is_sum, program.nodes)), "no line is a sum of vectors"
@@ -86,7 +86,7 @@ SOME_SCORE = OfProgram(
 SEVERAL_SCORES = OfProgram(
     "several scores",
     lambda program: sum(isinstance(node, Score) for node in program.nodes) > 1,
-    "the program has one score at most",
+    "the program has at most one score",
 )
 LIMIT_OF_SCORES = SOME_SCORE & OfProgram(
     "a limit", lambda program: program.coverage().has_limit, "the program has no limit to draw from"

@@ -32,7 +32,7 @@ _REMEDY = "see attncheck.Program.to_toml() for how programs are written"
 
 
 def to_dict(program: Lines) -> dict[str, Any]:
-    """Return a program as built-in types; local functions are kept as names only."""
+    """Return a program as built-in types; local functions are named only."""
     return {
         "weights": [_write_weight(weight) for weight in program.weights],
         "lines": [line for node in program.nodes for line in _write_line(node, program.nodes)],
@@ -40,7 +40,7 @@ def to_dict(program: Lines) -> dict[str, Any]:
 
 
 def from_dict(program: _Program, fields: Mapping[str, Any], trust: Sequence[str]) -> _Program:
-    """Write the result of `to_dict` into an empty program and return it; see `Program.from_dict` for `trust`."""
+    """Write the result of `to_dict` into an empty program; see `Program.from_dict` for `trust`."""
     if isinstance(trust, str) or not all(isinstance(each, str) for each in trust):
         refuse("trust", trust, "must be a list of names of modules", "pass e.g. trust=['mymodule']")
     _check_table("program", fields, required=("lines",), optional=("weights",))
@@ -76,7 +76,7 @@ def to_toml(program: Lines) -> str:
 
 
 def from_toml(program: _Program, text: str | Path, trust: Sequence[str]) -> _Program:
-    """Read TOML text, or the file at a path, into an empty program and return it."""
+    """Read TOML text or a file into an empty program."""
     fields, source = read_toml(text, "program", "[[weights]] and [[lines]]")
     try:
         return from_dict(program, fields, trust)
@@ -92,7 +92,7 @@ def _write_weight(weight: Weight) -> dict[str, Any]:
 
 
 def _write_line(node: Node, nodes: Iterable[Node]) -> list[dict[str, Any]]:
-    """Return a line as a table; the first initial vector of a group writes the group."""
+    """Return tables for a line; the first initial vector writes its group."""
     parents = [parent.name for parent in node.parents]
     if isinstance(node, Initial):
         group = [each for each in nodes if isinstance(each, Initial) and each.group == node.group]
@@ -243,7 +243,7 @@ def _check_table(where: str, row: Any, required: tuple[str, ...], optional: tupl
 
 
 def _without_none(fields: Any) -> Any:
-    """Remove entries that are None, which TOML cannot express."""
+    """Remove None, which TOML lacks."""
     if isinstance(fields, dict):
         return {key: _without_none(value) for key, value in fields.items() if value is not None}
     return [_without_none(value) for value in fields] if isinstance(fields, list) else fields

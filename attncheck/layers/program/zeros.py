@@ -12,7 +12,7 @@ from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Score
 
 FloatArray = NDArray[np.float64]
 
-# Trial points, from small to the largest Gaussian vectors.
+# Trial points, up to the largest Gaussian vectors.
 _POINTS: Final = 64
 _SIZES: Final = np.geomspace(1e-2, 256.0, _POINTS)
 
@@ -54,7 +54,7 @@ def zero_lines(nodes: Iterable[Node]) -> set[Node]:
 
 
 def _values(node: Node, tried: dict[Node, FloatArray], points: Callable[[Any], FloatArray]) -> FloatArray | None:
-    """Return a vector at the trial points, or None if it depends on scores."""
+    """Return a vector at the trial points; None after scores."""
     if isinstance(node, Initial):
         parts = [root * points((node.group, k)) for k, root in enumerate(node.root)]
         return np.asarray(node.mean + sum(parts, np.zeros(_POINTS)))
