@@ -34,18 +34,18 @@ class AttentionLayer:
     scores P^a = ν^{-1/2} (X W^{Q,a})(X W^{K,a})ᵀ and weights A^a, the attention map of each row of P^a, masked.
     The layer returns y^i = H^{-1/2} Σ_a Σ_j A^a_ij W^{O,a} W^{V,a} x^j (Example 1 of the paper). Entries of W^Q,
     W^K, W^V have variance std²/width, those of W^O std²/ν. The inputs are x^i = norm(φ(h^i + e^i)), with h^i = W^i
-    h, h ~ N(0, I). The defaults are those of the paper's Appendix A.
+    h, h ~ N(0, I). Defaults are those of Appendix A.
 
     Parameters
     ----------
     width : int
-        n, the number of neurons of each input and output; at least 1.
+        n, the number of neurons of each input and output.
     seq_len : int
         s, the number of positions (the paper's spatial dimension).
     num_heads : int
         H, the number of heads.
     head_dim : int or None
-        ν, the neurons per head. None: full n × n heads, as in the theorem.
+        ν, the neurons per head. None: n, as in the theorem.
     score_scaling : {"1/sqrt(n)", "1/n"}
         Divisor of the scores, n standing for `head_dim` if set: the theorem's 1/√n, or Yang's 1/n.
     attention_map : {"softmax", "linear", "relu", "sigmoid"}
@@ -53,8 +53,8 @@ class AttentionLayer:
     mask : {"none", "causal"}
         With "causal" position i attends to j ≤ i only.
     num_kv_heads : int or None
-        Grouped-query attention: consecutive heads share W^K and W^V in this many groups; must divide `num_heads`.
-        None: no sharing.
+        Grouped-query attention: the number of groups of consecutive heads that share W^K and W^V; a divisor of
+        `num_heads`. None: no sharing.
     query_std, key_std, value_std, output_std : float
         σ_Q, σ_K, σ_V, σ_O; from 1e-6 to 1e6.
     head_scaling : bool
@@ -66,24 +66,23 @@ class AttentionLayer:
     input_std : float
         Standard deviation of the coordinates of h^i; from 1e-6 to 1e6.
     input_correlation : float
-        Correlation ρ of h^i and h^j for i ≠ j, in [0, 1]: W^i = √ρ · shared + √(1-ρ) · own.
+        Correlation ρ of h^i and h^j, i ≠ j, in [0, 1]: W^i = √ρ · shared + √(1-ρ) · own.
     position_std : float
-        Standard deviation of the coordinates of the position vectors e^i, Gaussian and independent of h; 0 (none),
-        or from 1e-6 to 1e6.
+        Standard deviation of the coordinates of the position vectors e^i, Gaussian and independent of h; 0, or
+        from 1e-6 to 1e6.
     position_reach : float
         ℓ in Cov(e^i, e^j) = position_std² exp(-(i - j)²/(2ℓ²)), from 0.01 to 100; at most 2 with
         ``input_correlation=1``.
     tied_query_key : bool
-        W^Q = W^K in each head, which Assumption 1 excludes; requires ``score_scaling="1/n"``, equal standard
-        deviations and no groups.
+        W^Q = W^K, which Assumption 1 excludes; requires ``score_scaling="1/n"``, equal standard deviations and no
+        groups.
     rotary_base : float or None
-        Base b of rotary positions, as in Llama: queries and keys at position j are rotated in `head_dim`/2 planes,
+        Base b of rotary positions (Llama): queries and keys at position j are rotated in `head_dim`/2 planes,
         plane f by the angle j b^{-2f/head_dim}. From 1.5 to 1e12; None: no rotation. Requires an even `head_dim`;
         not with `tied_query_key`. How neurons are paired changes no law.
     norm : {"rms", "layer"} or None
-        Normalisation of φ(h^i + e^i) over neurons, without gain and bias: "rms" divides by ‖x‖/√n, "layer" first
-        subtracts the mean. Vectors that are 0 (constant under "layer") become 0. Simulators that take inputs
-        receive them unnormalised.
+        Norm of φ(h^i + e^i) without gain and bias: "rms" divides by ‖x‖/√n, "layer" first subtracts the mean.
+        Vectors that are 0 (constant for "layer") become 0. Simulators that take inputs receive them unnormalised.
 
     Raises
     ------

@@ -53,13 +53,13 @@ class Draws(Batch):
     input_gram : ndarray, shape (size, seq_len, seq_len), or None
         X Xᵀ/n; None for the limit, as are the next three.
     key_gram : ndarray, shape (size, num_heads, seq_len, seq_len), or None
-        K Kᵀ/ν, σ_K included; repeated within a group of heads.
+        K Kᵀ/ν, σ_K included.
     value_gram : ndarray, shape (size, num_heads, seq_len, seq_len), or None
-        V Vᵀ/ν, likewise.
+        V Vᵀ/ν, σ_V included.
     keys : ndarray, shape (size, num_heads, seq_len, head_dim), or None
         K = X W^K before rotation, neurons f and f + head_dim/2 in one plane; only with rotary positions.
     attention : ndarray, shape (size, num_heads, seq_len, seq_len), or None
-        A, 0 where masked; only from subjects that return it instead of scores.
+        A, from subjects that return it instead of scores.
     """
 
     scores: FloatArray
@@ -78,10 +78,9 @@ class ProgramDraws(Batch):
     Attributes
     ----------
     outputs : ndarray, shape (size, m, coordinates)
-        The outputs, or if there are none the vectors that no other vector uses, in program order, at the first
-        `coordinates` neurons.
+        The outputs, or if there are none the vectors that no other vector uses, in program order.
     scores : ndarray, shape (size, r)
-        The scores, in program order.
+        In program order.
     vectors : ndarray, shape (size, v, coordinates), or None
         All vectors, in program order.
     gram : ndarray, shape (size, v, v), or None

@@ -16,7 +16,6 @@ class Regime:
     Attributes
     ----------
     name : str
-        Key in `REGIMES`.
     layer : AttentionLayer
         A cheap example.
     what : str
@@ -46,8 +45,7 @@ REGIMES: Mapping[str, Regime] = MappingProxyType(
             Regime(
                 "standard",
                 _STANDARD,
-                "given the limiting scores, outputs are Gaussian with covariance S(p), a function of the scores: a scale "
-                "mixture of normals",
+                "given the limiting scores p, outputs are Gaussian with covariance S(p): a scale mixture of normals",
                 "the Gaussian of the same covariance",
                 "gaussian_outputs",
             ),

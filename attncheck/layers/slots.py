@@ -1,8 +1,8 @@
 """Slots: initial vectors and matrices of a program, and the limits that depend on their laws.
 
-A growing fan-in averages over a matrix's law, and only second moments matter. Initial vectors and matrices with
-fixed columns (W^O at fixed head_dim) are not averaged: their law shows in coordinates, and in averages of
-nonlinear functions of these (Golikov and Yang, 2022, for programs without scores).
+A growing fan-in averages over a matrix's law. Initial vectors and matrices with fixed columns (W^O at fixed
+head_dim) are not averaged: their law shows in coordinates, and in averages of nonlinear functions of these
+(Golikov and Yang, 2022, for programs without scores).
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ class Slot:
     Attributes
     ----------
     name : str
-        Name of the matrix or initial vector.
     kind : str
         "initial vector"; "matrix, scores downstream"; "matrix, no scores downstream"; "output matrix", whose
         images only outputs use.
     shows_in : tuple of str
-        The lines whose limit depends on the law of the slot.
+        The lines whose limit depends on the law.
     """
 
     name: str

@@ -32,13 +32,11 @@ class AttentionStack:
 
     The first stream is z^{(1),i} = h^i + e^i. Layer l, with its own matrices, maps x^{(l)} = norm(φ_l(z^{(l)})) to
     y^{(l)}. The next stream is z^{(l+1)} = y^{(l)}, or z^{(l)} + y^{(l)} with `residual`; the last one is the
-    output. The norm of `layer` is the pre-norm of transformers; `post_norm` normalises the stream itself after
-    each sum. One layer without `residual` is an `AttentionLayer`.
-
+    output. The norm of `layer` is the pre-norm of transformers; `post_norm` normalises the stream after each sum.
     With `mlp` a layer is a transformer encoder block: a perceptron u = W² φ(W¹ norm(z)) follows attention and
     enters the stream in the same way.
 
-    The paper's theorem excludes scores that feed another MatMul. For two layers or more, or with a perceptron,
+    The paper's theorem excludes scores that feed another MatMul: from two layers on, or with a perceptron,
     `attncheck.limit` returns a conjecture.
 
     Parameters
@@ -48,16 +46,16 @@ class AttentionStack:
     depth : int
         Number of layers, from 1 to 1,000.
     activations : str or sequence of str, optional
-        φ of every layer, or one name per layer: "clip" (with the bound of `layer`), "relu", "tanh", "erf" or
-        "identity". None: that of `layer`.
+        φ of every layer, or one per layer: "clip" (with the bound of `layer`), "relu", "tanh", "erf" or
+        "identity". Default: that of `layer`.
     residual : bool
         Whether a layer adds to the stream or replaces it.
     post_norm : {"rms", "layer"} or None
-        Norm of each stream after the first, per position and without gain.
+        Norm of each stream after the first, without gain.
     mlp : {"relu", "gelu"} or None
-        φ of the perceptrons; None: no perceptrons.
+        φ of the perceptrons, if any.
     mlp_ratio : int
-        Hidden neurons over the width, at least 1.
+        Hidden neurons over the width.
     mlp_std : float
         Standard deviation of the entries of W¹ and W², times √fan_in; from 1e-6 to 1e6.
 
@@ -188,9 +186,7 @@ class AttentionStack:
         return expand_layers(self.layers, self.residual, self.perceptron)
 
     def coverage(self) -> Coverage:
-        """Return the paper's statement on each line of the program: a conjecture beyond the first outputs.
-
-        Norms are not lines; their averages are covered by Fact 1 and Theorem 1.
+        """Return the paper's statement on each line of the program, without norms.
 
         Examples
         --------

@@ -13,15 +13,7 @@ from attncheck.layers.program import LinearCombination, Node, Program
 
 @dataclasses.dataclass(frozen=True)
 class Perceptron:
-    """u = W² φ(W¹ x) at each position, entries of W¹ of variance std²/n and those of W² of std²/m.
-
-    Attributes
-    ----------
-    phi : Nonlinearity
-    neurons : int
-        m, the size of the hidden layer.
-    std : float
-    """
+    """u = W² φ(W¹ x) at each position, with m hidden `neurons`, W¹ of variance std²/n and W² of std²/m."""
 
     phi: nonlinearity.Nonlinearity
     neurons: int
@@ -38,9 +30,9 @@ class StackProgram:
     streams : tuple of tuple of Node, (depth + 1, seq_len)
         The z^{(l),i}, the output last.
     between : tuple of tuple of Node, (depth, seq_len)
-        Streams between attention and perceptron, if any.
+        Streams before perceptrons.
     reads : tuple of tuple of Node, (depth, seq_len)
-        Inputs of the perceptrons.
+        Inputs of perceptrons.
     layers : tuple of AttentionProgram, length depth
     """
 

@@ -44,8 +44,7 @@ def simulate_heads(
 ) -> Iterator[HeadDraw]:
     """Draw a layer once, exactly in law, and yield its heads; their outputs sum to the layer's.
 
-    Memory does not grow with the number of heads. A layer of 96 heads of 128 neurons over 2,048 positions takes
-    seconds.
+    Memory does not grow with the number of heads: 96 heads of 128 neurons over 2,048 positions take seconds.
 
     Parameters
     ----------

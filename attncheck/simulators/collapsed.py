@@ -1,15 +1,13 @@
 """The collapsed method: attention only, exact in law in O(s n) + O(H s³) operations per draw.
 
-Given the (normalised) inputs X (s × n), let G = X Xᵀ/n = F Fᵀ (F = X/√n if n ≤ s). Keys of a group of heads enter
-through their Gram matrix: X W^K has the law of √ν B_K, B_K = σ_K F T_K/√ν with T_K the Bartlett factor of a
-Wishart(ν, I) matrix. Scores, values and outputs are then conditionally Gaussian, jointly with the inputs'
-coordinates:
+Given the (normalised) inputs X (s × n), let G = X Xᵀ/n = F Fᵀ (F = X/√n if n ≤ s). Keys matter through their Gram
+matrix: X W^K has the law of √ν B_K, B_K = σ_K F T_K/√ν with T_K the Bartlett factor of a Wishart(ν, I) matrix.
+Scores, values and outputs are then conditionally Gaussian, jointly with the inputs' coordinates:
 
     P_a = σ_Q F N_a B_Kᵀ,   y[:, c] = H^{-1/2} Σ_a A(P_a) σ_O B_V N'_a[:, c],
 
-with independent standard normal N_a, N'_a; with tied queries P_a = B_K B_Kᵀ.
-
-Rotary positions need all neurons of queries and keys, Q = σ_Q F N and K = σ_K F N', still without n × ν matrices.
+with independent standard normal N_a, N'_a; with tied queries P_a = B_K B_Kᵀ. Rotary positions need all neurons, Q
+= σ_Q F N and K = σ_K F N'.
 """
 
 from __future__ import annotations

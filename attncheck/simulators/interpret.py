@@ -152,11 +152,11 @@ def interpret(
     coordinates : int
         Neurons to return of outputs that no later line uses.
     keep : iterable of Node
-        Lines to keep whole although only such outputs use them.
+        Lines to keep whole nevertheless.
     multiply : Multiplier
     rng : numpy.random.Generator
     turn : callable, optional
-        Applied to the factors of scores, (draws, m, length).
+        Applied to factors of scores, (draws, m, length).
     normalise : mapping of Node to callable, optional
         Applied to nonlinearities and outputs, (draws, 1, length), before any use; `keep` must contain these
         outputs.

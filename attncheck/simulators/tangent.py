@@ -114,7 +114,7 @@ def value_part(layer: AttentionLayer, weights: FloatArray, gram: FloatArray, out
 
 
 def _tied(G: FloatArray, keys: FloatArray, c: FloatArray) -> FloatArray:
-    """Return the part of a tied matrix, (size, k, k, s, s), without factors."""
+    """Return the part of a tied matrix, without factors."""
     both = np.einsum("nbairl,nblm,nbajqm,nrq->nijrq", c, keys, c, G, optimize=True)
     both += np.einsum("nbairl,nbrq,nlm,nbajqm->nijrq", c, keys, G, c, optimize=True)
     crossed = np.einsum("nbairl,nblq,nrm,nbajqm->nijrq", c, keys, G, c, optimize=True)
@@ -176,7 +176,7 @@ def _gram_of_groups(layer: AttentionLayer, along: FloatArray, rng: np.random.Gen
 
 
 def draw_tangent_direct(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> TangentDraws:
-    """Draw the kernel from literal matrices and gradients: the ground truth."""
+    """Draw the kernel from literal matrices and gradients."""
     n, nu, heads, groups = layer.width, layer.head_width, layer.num_heads, layer.kv_heads
     shapes = {
         "query": (heads, n, nu),
@@ -201,8 +201,8 @@ def literal_kernel(
 ) -> TangentDraws:
     """Return the kernel of given layers from their gradients, entry by entry.
 
-    Matrices are ω, of variance 1: `query` (size, num_heads, width, ν), `key` and `value` (size, kv_heads, width,
-    ν), `output` (size, num_heads, ν, k). If tied, `key` is `query`.
+    Matrices are ω: `query` (size, num_heads, width, ν), `key` and `value` (size, kv_heads, width, ν), `output`
+    (size, num_heads, ν, k); `key` is `query` if tied.
     """
     s, n, nu, shared = layer.seq_len, layer.width, layer.head_width, layer.group_size
     X, k, to_head, from_head = inputs, output.shape[-1], n**-0.5, nu**-0.5

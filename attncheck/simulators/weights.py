@@ -108,9 +108,8 @@ class WeightLaws:
 
     Attributes
     ----------
-    query, key, value, output : str
-    inputs : str
-        Law of the W^i, which make the inputs.
+    query, key, value, output, inputs : str
+        `inputs` is that of the W^i.
     biases : tuple of Bias
 
     Examples
@@ -132,8 +131,8 @@ class WeightLaws:
     def of(cls, value: Any, field: str = "weights") -> Self:
         """Return the laws from one name for all matrices, or a mapping for some; the others are Gaussian.
 
-        A mapping may include "query_bias" etc., each a pair of law and standard deviation times √fan_in. Unknown
-        names raise `InputError`.
+        A mapping may include "query_bias" etc., pairs of law and standard deviation times √fan_in. Unknown names
+        raise `InputError`.
         """
         if isinstance(value, cls):
             return value

@@ -81,12 +81,12 @@ class Nonlinearity:
         var1, var2 : array_like
             Variances of Z₁ and Z₂.
         cov : array_like
-            Their covariance; broadcast against the variances.
+            Their covariance.
 
         Returns
         -------
         value, error : ndarray
-            `error` is a rounding bound for closed forms, an estimate from finer grids for quadrature.
+            `error` is a rounding bound for closed forms, an estimate for quadrature.
 
         Raises
         ------

@@ -15,15 +15,14 @@ Function = Callable[[FloatArray], FloatArray]
 
 # The normal law beyond nine standard deviations has mass 2e-19.
 REACH: Final = 9.0
-# Steps per direction, increased until convergence; doubled grids alias fast waves alike and may agree on a wrong
-# value.
+# Steps per direction, until convergence; doubled grids alias fast waves alike and may agree on a wrong value.
 _STEPS: Final = {1: (46, 100, 218, 472, 1024, 2222, 4822, 10464), 2: (46, 100, 218, 472, 1024)}
 _EPS: Final = float(np.finfo(np.float64).eps)
 _ROUNDING, _SETTLED = 16 * _EPS, 8 * _EPS
 # Error factor for unknown functions, whose kinks can hide between grid points; the worst of four thousand random
 # clips needed 1.5.
 _UNKNOWN: Final = 3.0
-# Sine of the correlation angle that the finest grid cannot resolve; a shift that is no multiple of a step.
+# Sine of the correlation angle that the finest grid cannot resolve; a shift off the grid.
 _NARROW, _SHIFT = 0.05, 0.1234567
 
 RANKS: Final = tuple(_STEPS)
@@ -44,7 +43,7 @@ def trapezoidal(
     rank : int
         1 or 2.
     settled : float
-        Largest change, relative to E |f|, that counts as convergence.
+        Change, relative to E |f|, that counts as convergence.
     agreements : int
         Consecutive changes required.
     reach : float
@@ -53,8 +52,8 @@ def trapezoidal(
     Returns
     -------
     value, error : float
-        `error` is the last change or, without convergence, the largest of the last three, scaled by the finest
-        grid's gain at kinks; plus rounding.
+        `error` is the last change or, without convergence, the largest of the last three, scaled to the finest
+        grid; plus rounding.
 
     Examples
     --------

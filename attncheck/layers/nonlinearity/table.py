@@ -56,9 +56,9 @@ class FunctionFamily:
         φ of an array and the parameters.
     dual : callable or None
         Closed form of E[φ(Z₁)φ(Z₂)], or None for quadrature of a smooth φ.
+    bounded : bool
     order : callable
         Pseudo-Lipschitz order from the parameters.
-    bounded : bool
     parameters : mapping of str to callable
         Validators.
     """

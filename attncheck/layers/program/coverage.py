@@ -40,7 +40,7 @@ class CoverageKind(StrEnum):
 
     @property
     def has_limit(self) -> bool:
-        """Whether Definition 1 gives a limit variable, proved or not."""
+        """Whether Definition 1 gives a limit variable."""
         return self not in (CoverageKind.CONJECTURE, CoverageKind.EXTRA_USE, CoverageKind.TIED, CoverageKind.CIRCULAR)
 
     @property
@@ -90,7 +90,7 @@ class Coverage:
 
     @property
     def has_limit(self) -> bool:
-        """Whether every line has a limit variable by Definition 1."""
+        """Whether every line has a limit variable."""
         return all(line.statement.has_limit for line in self.lines)
 
     @property

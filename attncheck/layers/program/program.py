@@ -75,7 +75,7 @@ class Program(Lines):
         Raises
         ------
         InputError
-            If a field is missing, unknown or invalid, or names code of an untrusted module.
+            For an invalid field, or code of an untrusted module.
         """
         return text.from_dict(cls(), fields, trust)
 
@@ -91,12 +91,12 @@ class Program(Lines):
 
     @classmethod
     def from_toml(cls, source: str | Path, trust: Sequence[str] = ()) -> Program:
-        """Read a program from TOML text, or from the file at a `Path`; see `from_dict` for `trust`.
+        """Read a program from TOML text, or from the file at a `Path`; see `from_dict`.
 
         Raises
         ------
         InputError
-            If it cannot be read, or as for `from_dict`.
+            For unreadable text, or as for `from_dict`.
         """
         return text.from_toml(cls(), source, trust)
 
@@ -114,7 +114,7 @@ class ProgramCase:
     widths : tuple of int
         In ascending order.
     width : int
-        The smallest, for exact checks.
+        The smallest.
     """
 
     kind: ClassVar[str] = "program"
@@ -198,12 +198,11 @@ class ProgramAt(ProgramCase):
     ----------
     program : Program
     width : int
-        n.
 
     Raises
     ------
     InputError
-        If the program has no lines, or for an invalid width.
+        For a program without lines, or an invalid width.
     """
 
     drawn: ClassVar[type[ProgramDraws]] = ProgramDraws
@@ -232,7 +231,7 @@ class WidthSeries(ProgramCase):
     Raises
     ------
     InputError
-        If there are no lines or widths, or for an invalid width.
+        For a program without lines, or missing or invalid widths.
     """
 
     program: Program
