@@ -19,7 +19,7 @@ Case = AttentionLayer | ProgramCase
 
 
 def read_case(fields: Mapping[str, Any], trust: Sequence[str] = ()) -> Case:
-    """Return the layer or program of a record; `InputError` if invalid or of an untrusted module."""
+    """Return the layer or program of a record; `InputError` if invalid or untrusted."""
     if not isinstance(fields, Mapping):
         raise InputError("layer: is not a table; make the record again")
     return ProgramCase.from_dict(fields, trust) if "program" in fields else AttentionLayer.from_dict(fields)

@@ -106,7 +106,7 @@ def write_inputs(program: Program, layer: AttentionLayer) -> tuple[Node, ...]:
 
 
 def write_hidden(program: Program, layer: AttentionLayer) -> Iterator[Node]:
-    """Write the h^i + e^i, h^i = W^i h; correlated W^i have a shared part."""
+    """Write the h^i + e^i; correlated W^i have a shared part."""
     h = program.initial("h")
     positions = _write_positions(program, layer)
     own_std = layer.input_std * (1.0 - layer.input_correlation) ** 0.5

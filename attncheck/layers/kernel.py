@@ -51,10 +51,7 @@ def hidden_covariance(law: InputLaw) -> FloatArray:
 def input_covariance(law: InputLaw, radius: float = 1.0) -> FloatArray:
     """Return the (seq_len, seq_len) covariance of the Z^{h^i + e^i}, or of h^i + e^i given ‖h‖²/n = `radius`.
 
-    Raises
-    ------
-    InputError
-        If memory does not suffice.
+    Sequences too long for memory raise `InputError`.
     """
     what = "matrices over the positions"
     check_memory("seq_len", law.seq_len, what, _MATRICES * law.seq_len**2, "pass a shorter sequence")
@@ -63,7 +60,7 @@ def input_covariance(law: InputLaw, radius: float = 1.0) -> FloatArray:
 
 
 def image_kernel(phi: nonlinearity.Nonlinearity, covariance: FloatArray) -> Kernel:
-    """Return the kernel of x^i = φ(h^i) for centred Gaussian Z^{h^i} of the given covariance (Definition 1 (iii))."""
+    """Return the kernel of φ(h^i) for centred Gaussian Z^{h^i} (Definition 1 (iii))."""
     variances = np.diagonal(covariance)
     matrix, error = phi.dual(variances[:, None], variances[None, :], covariance)
     matrix = 0.5 * (matrix + matrix.T)
@@ -72,7 +69,7 @@ def image_kernel(phi: nonlinearity.Nonlinearity, covariance: FloatArray) -> Kern
 
 
 def image_mean(phi: nonlinearity.Nonlinearity, variances: FloatArray) -> FloatArray:
-    """Return E φ(z), z ~ N(0, v), for every variance v.
+    """Return E φ(z), z ~ N(0, v), for each variance.
 
     Examples
     --------
@@ -87,7 +84,7 @@ def image_mean(phi: nonlinearity.Nonlinearity, variances: FloatArray) -> FloatAr
 
 
 def input_moments(law: InputLaw) -> tuple[Kernel, FloatArray]:
-    """Return E[φ(Z_j) φ(Z_k)] and E φ(Z_j), Z the limit of h + e, before normalisation."""
+    """Return E[φ(Z_j) φ(Z_k)] and E φ(Z_j), Z the limit of h + e."""
     phi, covariance = nonlinearity.of_inputs(law), input_covariance(law)
     return image_kernel(phi, covariance), image_mean(phi, np.diagonal(covariance))
 
@@ -123,7 +120,7 @@ def input_kernel(law: InputLaw) -> Kernel:
 
 
 def limit_inputs(law: InputLaw, hidden: FloatArray) -> FloatArray:
-    """Return the limit variables Z^{x^i} from the Z^{h^i + e^i}, both (..., seq_len, neurons)."""
+    """Return the Z^{x^i} from the Z^{h^i + e^i}, both (..., seq_len, neurons)."""
     images = nonlinearity.of_inputs(law)(hidden)
     if law.norm is None:
         return images
@@ -136,12 +133,8 @@ def limit_inputs(law: InputLaw, hidden: FloatArray) -> FloatArray:
 def psd_root(matrix: FloatArray, rtol: float = 1e-12, field: str = "matrix") -> FloatArray:
     """Return F with F Fᵀ = matrix, with the largest rank in the batch as columns, eigenvalues descending.
 
-    Eigenvalues up to `rtol` times the largest count as 0; `field` names the matrix in errors.
-
-    Raises
-    ------
-    InputError
-        If the matrix is not square, finite and positive semi-definite.
+    Eigenvalues up to `rtol` times the largest count as 0. Matrices that are not finite and positive semi-definite
+    raise `InputError`, as `field`.
 
     Examples
     --------

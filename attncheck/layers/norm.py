@@ -47,8 +47,6 @@ def centred(norm: Norm | None, gram: FloatArray, means: FloatArray) -> FloatArra
 def normalised_gram(norm: Norm | None, gram: FloatArray, means: FloatArray) -> FloatArray:
     """Return the Gram matrix or kernel (..., s, s) of normalised vectors; its diagonal is exactly 1 or 0.
 
-    Only layer norm uses `means`, (..., s).
-
     Examples
     --------
     >>> normalised_gram("rms", np.array([[4.0, 1.0], [1.0, 1.0]]), np.zeros(2))
@@ -68,10 +66,10 @@ def normalised_gram(norm: Norm | None, gram: FloatArray, means: FloatArray) -> F
 
 
 def normalised_change(norm: Norm | None, gram: FloatArray, means: FloatArray, moved: FloatArray) -> FloatArray:
-    """Return Ĝ after a first-order change of the vectors' Gram matrix.
+    """Return Ĝ after a first-order change of the Gram matrix.
 
-    `gram` and `means` precede the change; `moved`, (..., s + 1, s + 1), is the changed Gram matrix with the vector
-    of ones last.
+    `gram` and `means` precede the change; `moved`, (..., s + 1, s + 1), is the changed matrix with the vector of
+    ones last.
 
     Examples
     --------
@@ -98,14 +96,14 @@ def normalised_change(norm: Norm | None, gram: FloatArray, means: FloatArray, mo
 
 
 def with_ones(norm: Norm | None, vectors: FloatArray) -> FloatArray:
-    """Return vectors (..., s, n), followed by the vector of ones for layer norm."""
+    """Append the vector of ones to vectors (..., s, n) for layer norm."""
     if norm != "layer":
         return vectors
     return np.concatenate([vectors, np.ones((*vectors.shape[:-2], 1, vectors.shape[-1]))], axis=-2)
 
 
 def normalised_with_ones(norm: Norm | None, gram: FloatArray) -> FloatArray:
-    """Return the normalised Gram matrix, (..., s, s), from that of `with_ones`."""
+    """Return the normalised Gram matrix from that of `with_ones`."""
     if norm != "layer":
         return normalised_gram(norm, gram, np.zeros(gram.shape[:-1]))
     return normalised_gram(norm, gram[..., :-1, :-1], gram[..., :-1, -1])

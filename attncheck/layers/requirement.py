@@ -20,7 +20,6 @@ class Requirement(Generic[_Case]):
     otherwise : str
         Message if it fails.
     others : tuple of Requirement
-        Further requirements.
 
     Examples
     --------

@@ -26,7 +26,7 @@ class DrawPlan(Generic[_Batch]):
     shared: int = 0
 
     def take(self, size: int, seed: int) -> _Batch:
-        """Return `size` draws, identical to those of `attncheck.simulate` for the seed."""
+        """Return `size` draws, the same as `attncheck.simulate`."""
         return next(chunks(self, size, size, root_of(seed)))
 
 
@@ -38,7 +38,7 @@ def root_of(seed: Any) -> np.random.SeedSequence:
 
 
 def blocks(work: DrawPlan[_Batch], size: int, root: np.random.SeedSequence, first: int = 0) -> Iterator[_Batch]:
-    """Draw blocks from index `first` on; full blocks do not depend on `size`."""
+    """Draw blocks from index `first` on; full ones do not depend on `size`."""
     block = max(1, BLOCK_ENTRIES // max(1, work.entries))
     for index, start in enumerate(range(first * block, size, block), first):
         key = (*root.spawn_key, index)

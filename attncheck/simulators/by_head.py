@@ -31,7 +31,6 @@ class HeadDraw:
     scores, weights : ndarray, shape (seq_len, seq_len)
         P, unmasked, and A.
     outputs : ndarray, shape (seq_len, coordinates)
-        The head's share.
     """
 
     scores: FloatArray

@@ -72,7 +72,7 @@ def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
 
 
 def input_entries(layer: AttentionLayer) -> int:
-    """Bound the float64 working entries per draw of X."""
+    """Bound the entries per draw of X."""
     arrays = (3 if layer.position_std else 2) + 2 * bool(layer.norm)
     return arrays * layer.seq_len * layer.width
 
@@ -80,21 +80,13 @@ def input_entries(layer: AttentionLayer) -> int:
 def draw_collapsed(
     layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator, grams: frozenset[str] = GRAMS
 ) -> Draws:
-    """Draw inputs, scores and outputs exactly in law, without weight matrices."""
+    """Draw inputs, scores and outputs exactly in law."""
     return attend(layer, draw_inputs(layer, size, rng), coordinates, rng, grams)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeadDraws:
-    """Random factors of scores and values, given F.
-
-    Attributes
-    ----------
-    keys, values : ndarray, shape (size, kv_heads, r, min(r, ν))
-        T_K and T_V.
-    scores : ndarray, shape (size, num_heads, r, min(r, ν))
-        N; empty for tied queries.
-    """
+    """Random factors: `keys` T_K and `values` T_V, (size, kv_heads, r, min(r, ν)), and `scores` N, empty for tied queries."""
 
     keys: FloatArray
     values: FloatArray
@@ -136,10 +128,9 @@ def attend(
     rng: np.random.Generator,
     grams: frozenset[str] = GRAMS,
 ) -> Draws:
-    """Draw the layer's scores and outputs exactly in law, given inputs X (size, seq_len, width).
+    """Draw scores and outputs exactly in law, given inputs X (size, seq_len, width).
 
-    `coordinates` neurons of outputs and inputs are returned, possibly 0; `grams` names the head Gram matrices to
-    return.
+    Draws have `coordinates` neurons, possibly 0, and the Gram matrices in `grams`.
     """
     gram = inputs @ inputs.swapaxes(-1, -2) / layer.width
     root = inputs * layer.width**-0.5 if layer.width <= layer.seq_len else gram_root(gram)

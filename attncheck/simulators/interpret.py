@@ -19,7 +19,7 @@ _KEPT = 2
 
 
 class Multiplier(Protocol):
-    """Draws W h for the uses of each weight, in the order of the steps."""
+    """Draws W h for the uses of each weight, in step order."""
 
     def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
         """Map vectors (draws, m, columns) to the first `rows` coordinates of W h, (draws, m, rows).
@@ -33,7 +33,7 @@ _Index = tuple[int | slice | NDArray[np.intp], ...]
 
 
 class ProgramLayout:
-    """Positions of a program's lines in arrays, and lines to truncate."""
+    """Positions of lines in arrays, and lines to truncate."""
 
     def __init__(self, steps: Sequence[Step], keep: Iterable[Node]) -> None:
         self.trimmed = _trimmed(steps, keep)
@@ -87,7 +87,7 @@ _layout = functools.lru_cache(maxsize=32)(ProgramLayout)
 
 
 class Values:
-    """Values of the lines computed so far, slices of the arrays of steps."""
+    """Values of the lines computed so far."""
 
     def __init__(self, layout: ProgramLayout) -> None:
         self._layout = layout
@@ -105,10 +105,7 @@ class Values:
         return self._arrays[step][index]
 
     def stack(self, nodes: Sequence[Node], cut: int | None = None) -> FloatArray:
-        """Return the values of nodes of one shape as a read-only (draws, len(nodes), ...) array.
-
-        `cut` limits vectors to their first coordinates. Recent stacks are cached.
-        """
+        """Return the values of nodes of one shape, (draws, len(nodes), ...), vectors up to `cut`; read-only, as recent ones are cached."""
         key = (tuple(nodes), cut)
         stacked = self._stacked.pop(key, None)
         self._stacked[key] = self._gather(*key) if stacked is None else stacked

@@ -32,7 +32,7 @@ def draw_program(
     rng: np.random.Generator,
     multiplier: Callable[[int, np.random.Generator], Multiplier],
 ) -> Draws:
-    """Draw `layer` by interpreting its program, with weights from ``multiplier(width, rng)``."""
+    """Draw `layer` from its program, with weights from ``multiplier(width, rng)``."""
     expansion, steps = _plan(layer)
     multiply, turn = multiplier(layer.width, rng), None
     if layer.rotary_base is not None:
@@ -67,7 +67,7 @@ def program_entries(layer: AttentionLayer) -> int:
 
 
 def vector_entries(layer: AttentionLayer, projected: int) -> int:
-    """Bound the entries of a draw's vectors and scores, with `projected` neurons of W^O W^V x^j."""
+    """Bound a draw's entries of vectors and scores, with `projected` neurons of W^O W^V x^j."""
     n, s, heads = layer.width, layer.seq_len, layer.num_heads
     inputs = (5 if layer.position_std else 3) + bool(layer.norm)
     vectors = n * (2 + inputs * s) + s * layer.head_width * (heads + 2 * layer.kv_heads) + s * heads * projected
@@ -75,7 +75,7 @@ def vector_entries(layer: AttentionLayer, projected: int) -> int:
 
 
 def key_entries(layer: AttentionLayer) -> int:
-    """Bound the entries of rotated queries and keys, and of returned keys."""
+    """Bound the entries of rotated queries and keys."""
     return 0 if layer.rotary_base is None else 6 * layer.num_heads * layer.seq_len * layer.head_width
 
 

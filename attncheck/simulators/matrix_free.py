@@ -56,8 +56,8 @@ class MatrixFreeMultiplier:
 def extend_basis(basis: FloatArray, vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Extend orthonormal rows to span further vectors, by Gram–Schmidt done twice.
 
-    Maps `basis` (draws, d, n) and `vectors` (draws, m, n) to a basis (draws, d + m, n), with zero rows for vectors
-    already in the span, and coefficients (draws, m, d + m) with ``coefficients @ basis`` equal to `vectors`.
+    Maps `basis` (draws, d, n) and `vectors` (draws, m, n) to a basis (draws, d + m, n), zero where already
+    spanned, and coefficients (draws, m, d + m) with ``coefficients @ basis`` equal to `vectors`.
     """
     known, count = basis.shape[1], vectors.shape[1]
     basis = np.concatenate([basis, np.zeros_like(vectors)], axis=1)

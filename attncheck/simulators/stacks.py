@@ -23,10 +23,7 @@ FloatArray = NDArray[np.float64]
 
 
 def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng: np.random.Generator) -> StackDraws:
-    """Draw a stack exactly in law in O(s n + H s³) operations per layer.
-
-    Given scores and values, output neurons are independent N(0, Σ_a A_a B_V B_Vᵀ A_aᵀ σ_O²/H).
-    """
+    """Draw a stack exactly in law in O(s n + H s³) operations per layer: given scores and values, output neurons are i.i.d."""
     stream = draw_stream(stack.layer, size, rng)
     streams, scores, grams = [], [], []
     for k, layer in enumerate(stack.layers, 1):
@@ -111,7 +108,7 @@ def draw_stack_program(
 
 
 def collapsed_entries(stack: AttentionStack, coordinates: int) -> int:
-    """Bound the float64 working entries of one draw without matrices."""
+    """Bound the entries of one draw without matrices."""
     s, heads = stack.seq_len, stack.num_heads
     kept = stack.depth * (heads * s**2 + s * (s + coordinates))
     neurons = 6 + 2 * bool(stack.layer.norm or stack.post_norm) + 3 * stack.mlp_ratio * bool(stack.mlp)

@@ -42,7 +42,7 @@ class TangentDraws(Batch):
     outputs : ndarray, shape (size, seq_len, coordinates)
     scores : ndarray, shape (size, num_heads, seq_len, seq_len)
     parts : ndarray, shape (size, 4, coordinates, coordinates, seq_len, seq_len)
-        Shares of W^Q, W^K, W^V and W^O in Θ^{ii'}_{rr'}, axes i, i', r, r'; a tied matrix counts as W^Q.
+        Shares of W^Q (or a tied matrix), W^K, W^V and W^O in Θ^{ii'}_{rr'}, axes i, i', r, r'.
     """
 
     scores: FloatArray
@@ -50,7 +50,7 @@ class TangentDraws(Batch):
 
     @property
     def kernel(self) -> FloatArray:
-        """Θ, shape (size, coordinates, coordinates, seq_len, seq_len)."""
+        """Θ, (size, coordinates, coordinates, seq_len, seq_len)."""
         return np.asarray(self.parts.sum(axis=1))
 
 
@@ -83,7 +83,7 @@ class Grams:
 
 
 def kernel_of(layer: AttentionLayer, grams: Grams, square: float) -> TangentDraws:
-    """Return outputs, scores and kernel parts by the formulas of this module; `square` is f²ν."""
+    """Return outputs, scores and kernel parts by this module's formulas; `square` is f²ν."""
     size, _, k, s = grams.projected.shape
     groups, shared = layer.kv_heads, layer.group_size
     G = grams.inputs
@@ -126,8 +126,8 @@ def draw_tangent_collapsed(
 ) -> TangentDraws:
     """Draw the kernel exactly in law without weight matrices.
 
-    Keys span r = rank G of a head's ν directions. Queries along them make the scores; the others enter by a
-    Wishart matrix. Rows of W^O relate to values likewise.
+    Keys span r = rank G of a head's ν directions; queries across these enter by a Wishart matrix. Rows of W^O
+    relate to values likewise.
     """
     inputs = draw_inputs(layer, size, rng)
     G = inputs @ inputs.swapaxes(-1, -2) / layer.width
@@ -236,7 +236,7 @@ def literal_kernel(
 
 
 def tangent_work(layer: AttentionLayer, method: str, coordinates: int) -> DrawPlan[TangentDraws]:
-    """Return the plan to draw the kernel at finite width; rotary positions raise `InputError`."""
+    """Return the plan to draw the kernel; rotary positions raise `InputError`."""
     refuse_rotary(layer)
     draw = {"direct": draw_tangent_direct, "collapsed": draw_tangent_collapsed}[method]
     s, heads, k = layer.seq_len, layer.num_heads, coordinates
@@ -247,7 +247,7 @@ def tangent_work(layer: AttentionLayer, method: str, coordinates: int) -> DrawPl
 
 
 def kernel_entries(layer: AttentionLayer, coordinates: int) -> int:
-    """Bound the float64 entries of a draw's kernel and its arguments."""
+    """Bound the entries of a draw's kernel and its arguments."""
     s, heads, k, shared = layer.seq_len, layer.num_heads, coordinates, layer.group_size
     return 12 * k * k * s * s * shared**2 + 8 * heads * k * s * s + heads * shared * (6 * s * s + 4 * k * k)
 

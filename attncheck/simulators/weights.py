@@ -67,7 +67,7 @@ _STDS = (1e-6, 1e6)
 
 @dataclasses.dataclass(frozen=True)
 class Bias:
-    """A vector of independent entries, added to all images of a matrix and drawn anew per draw.
+    """A vector added to all images of a matrix, drawn anew per draw.
 
     Attributes
     ----------
@@ -208,14 +208,14 @@ def _typed(law: str = "") -> str | tuple[str, float | str]:
     try:
         return name, float(number)
     except ValueError:
-        return name, number  # refused later, with its field
+        return name, number  # refused later
 
 
 GAUSSIAN_LAWS = WeightLaws()
 
 
 class _OtherWeights(DirectMultiplier):
-    """Literal matrices of given laws, and biases; Gaussian matrices use the matrix-free method."""
+    """Literal matrices and biases of given laws; Gaussian matrices are matrix-free."""
 
     def __init__(self, width: int, rng: np.random.Generator, laws: WeightLaws) -> None:
         super().__init__(width, rng)

@@ -51,13 +51,12 @@ class CoverageKind(StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class LineCoverage:
-    """The paper's statement on one line.
+    """The paper's statement on one line: the weakest of the line and its ancestors.
 
     Attributes
     ----------
     name : str
     statement : CoverageKind
-        The weakest of the line and its ancestors.
     reason : str
         The weight at fault and a remedy, if any.
     """
@@ -244,7 +243,7 @@ def _made_from(nodes: Iterable[Node], starts: Callable[[Node], bool]) -> set[Nod
 
 
 def _known(function: Any) -> bool:
-    """Return whether a function is pseudo-Lipschitz, by knowledge or declaration."""
+    """Return whether a function is known or declared pseudo-Lipschitz."""
     if isinstance(function, PerArgumentFunction):
         function = function.function
     if isinstance(function, Nonlinearity | LinearCombination | AttentionRow):

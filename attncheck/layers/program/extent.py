@@ -34,7 +34,7 @@ def vectors_of(program: Lines) -> tuple[Node, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Entries:
-    """Bounds on the entries of one draw: lines, literal matrices, and bases of the matrix-free method."""
+    """Bounds on the entries of one draw: lines, literal matrices, matrix-free bases."""
 
     lines: int
     matrices: int

@@ -21,7 +21,7 @@ FEATURES = (
 
 
 def features_of(program: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the features of a program in `Program.to_dict` form; other forms raise KeyError or TypeError.
+    """Return the features of a program in `Program.to_dict` form.
 
     Examples
     --------
