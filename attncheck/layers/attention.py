@@ -33,8 +33,8 @@ class AttentionLayer:
     With X the (seq_len, width) matrix of inputs x^i and ν = `head_dim`, or `width` if that is None, head a has
     scores P^a = ν^{-1/2} (X W^{Q,a})(X W^{K,a})ᵀ and weights A^a, the attention map of each row of P^a, masked.
     The layer returns y^i = H^{-1/2} Σ_a Σ_j A^a_ij W^{O,a} W^{V,a} x^j (Example 1 of the paper). Entries of W^Q,
-    W^K, W^V have variance std²/width, those of W^O std²/ν. The inputs are x^i = norm(φ(h^i + e^i)), with h^i = W^i
-    h, h ~ N(0, I). Defaults are those of Appendix A.
+    W^K, W^V have variance std²/width, those of W^O std²/ν. The inputs are x^i = norm(φ(h^i + e^i)), h^i = W^i h,
+    h ~ N(0, I). Defaults are those of the paper's Appendix A.
 
     Parameters
     ----------

@@ -140,7 +140,7 @@ def _shown(nodes: Sequence[Node], starts: set[Node]) -> list[Node]:
 
 
 def _linear(node: Nonlin | Output) -> bool:
-    """Return whether the line's covariances are determined by those of its vectors."""
+    """Return whether the line's covariances depend on those of its vectors alone."""
     function = node.function
     if isinstance(function, LinearCombination | AttentionRow):
         return True

@@ -6,8 +6,8 @@ Scores, values and outputs are then conditionally Gaussian, jointly with the inp
 
     P_a = σ_Q F N_a B_Kᵀ,   y[:, c] = H^{-1/2} Σ_a A(P_a) σ_O B_V N'_a[:, c],
 
-with independent standard normal N_a, N'_a; with tied queries P_a = B_K B_Kᵀ. Rotary positions need all neurons, Q
-= σ_Q F N and K = σ_K F N'.
+with independent standard normal N_a, N'_a; with tied queries P_a = B_K B_Kᵀ. Rotary positions need all
+neurons, Q = σ_Q F N and K = σ_K F N'.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GRAMS = frozenset({"key_gram", "value_gram"})
 
 
 def draw_hidden(layer: AttentionLayer, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Draw h^i = W^i h as normals (size, seq_len, width), over input_std · ‖h‖/√n, and ‖h‖/√n (size,), ‖h‖² ~ χ²_n."""
+    """Draw h^i = W^i h: normals (size, seq_len, width), to be multiplied by input_std and ‖h‖/√n (size,), ‖h‖² ~ χ²_n."""
     n = layer.width
     lengths = np.sqrt(rng.chisquare(n, size=size) / n)
     rho = layer.input_correlation
@@ -54,7 +54,7 @@ def draw_stream(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
 
 
 def draw_positions(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw e^i, (size, seq_len, width), or one zero, (1, 1, 1)."""
+    """Draw e^i, (size, seq_len, width), or one zero."""
     if not layer.position_std:
         return np.zeros((1, 1, 1))
     root = psd_root(position_covariance(layer.inputs))
@@ -86,7 +86,7 @@ def draw_collapsed(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeadDraws:
-    """Random factors: `keys` T_K and `values` T_V, (size, kv_heads, r, min(r, ν)), and `scores` N, empty for tied queries."""
+    """Random factors of keys, values and scores: T_K and T_V, (size, kv_heads, r, min(r, ν)), and N, empty if tied."""
 
     keys: FloatArray
     values: FloatArray

@@ -11,10 +11,7 @@ FloatArray = NDArray[np.float64]
 
 
 class DirectMultiplier:
-    """Draw every entry of W and multiply.
-
-    Matrices used once share a buffer in the cache.
-    """
+    """Draw every entry of W and multiply; matrices used once share a buffer."""
 
     def __init__(self, width: int, rng: np.random.Generator) -> None:
         self._width = width

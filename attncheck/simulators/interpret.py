@@ -52,7 +52,7 @@ class ProgramLayout:
         self._sources: dict[tuple[Node, ...], list[tuple[int, _Index, _Index]]] = {}
 
     def sources(self, nodes: tuple[Node, ...]) -> list[tuple[int, _Index, _Index]]:
-        """Return the steps of nodes, with indices into the nodes and the step."""
+        """Return the steps of nodes, with indices into both."""
         found = self._sources.get(nodes)
         if found is None:
             positions: dict[int, list[int]] = {}
@@ -105,7 +105,7 @@ class Values:
         return self._arrays[step][index]
 
     def stack(self, nodes: Sequence[Node], cut: int | None = None) -> FloatArray:
-        """Return the values of nodes of one shape, (draws, len(nodes), ...), vectors up to `cut`; read-only, as recent ones are cached."""
+        """Return the values of nodes of one shape, (draws, len(nodes), ...), read-only; `cut` limits coordinates."""
         key = (tuple(nodes), cut)
         stacked = self._stacked.pop(key, None)
         self._stacked[key] = self._gather(*key) if stacked is None else stacked

@@ -42,7 +42,7 @@ def draw_exposed(
     rng: np.random.Generator,
     multiplier: Callable[[int, np.random.Generator], Multiplier],
 ) -> ProgramDraws:
-    """Draw a program with all of its vectors and their Gram matrix; parameters as for `draw_lines`."""
+    """Draw a program with all of its vectors and their Gram matrix."""
     values = interpret(program.steps(), width, size, coordinates, vectors_of(program), multiplier(width, rng), rng)
     return exposed(program, width, size, coordinates, values.get)
 
@@ -50,10 +50,7 @@ def draw_exposed(
 def exposed(
     program: Program, width: int, size: int, coordinates: int, value: Callable[[Node], FloatArray]
 ) -> ProgramDraws:
-    """Return results, scores, vectors and their Gram matrix from the values of lines.
-
-    `value` maps a vector to (size, n), a score to (size,).
-    """
+    """Return results, scores, vectors and their Gram matrix; `value` maps vectors to (size, n), scores to (size,)."""
     lines = vectors_of(program)
     gram = np.zeros((size, len(lines), len(lines)))
     for length in {node.length(width) for node in lines}:

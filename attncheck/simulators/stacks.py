@@ -23,7 +23,7 @@ FloatArray = NDArray[np.float64]
 
 
 def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng: np.random.Generator) -> StackDraws:
-    """Draw a stack exactly in law in O(s n + H s³) operations per layer: given scores and values, output neurons are i.i.d."""
+    """Draw a stack exactly in law in O(s n + H s³) operations per layer."""
     stream = draw_stream(stack.layer, size, rng)
     streams, scores, grams = [], [], []
     for k, layer in enumerate(stack.layers, 1):
@@ -54,7 +54,7 @@ def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng
 
 
 def draw_perceptron(perceptron: Perceptron, inputs: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Draw W² φ(W¹ x) at all positions exactly in law, (size, seq_len, width).
+    """Draw W² φ(W¹ x) exactly in law, (size, seq_len, width).
 
     Hidden neurons before φ are independent N(0, std² G), G the inputs' Gram matrix; outputs likewise, G that of
     the images.

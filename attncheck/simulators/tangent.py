@@ -176,7 +176,7 @@ def _gram_of_groups(layer: AttentionLayer, along: FloatArray, rng: np.random.Gen
 
 
 def draw_tangent_direct(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> TangentDraws:
-    """Draw the kernel from literal matrices and gradients."""
+    """Draw the kernel from literal matrices."""
     n, nu, heads, groups = layer.width, layer.head_width, layer.num_heads, layer.kv_heads
     shapes = {
         "query": (heads, n, nu),
@@ -202,7 +202,7 @@ def literal_kernel(
     """Return the kernel of given layers from their gradients, entry by entry.
 
     Matrices are ω: `query` (size, num_heads, width, ν), `key` and `value` (size, kv_heads, width, ν), `output`
-    (size, num_heads, ν, k); `key` is `query` if tied.
+    (size, num_heads, ν, k).
     """
     s, n, nu, shared = layer.seq_len, layer.width, layer.head_width, layer.group_size
     X, k, to_head, from_head = inputs, output.shape[-1], n**-0.5, nu**-0.5

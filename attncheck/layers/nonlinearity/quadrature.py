@@ -139,7 +139,7 @@ def _dual_of_one(phi: Function, v1: float, v2: float, c: float, smooth: bool, re
 def _size_if_kinked(phi: Function, root: float, reach: float) -> float:
     """Return the root of E φ², or 0 if φ is smooth.
 
-    Near perfect correlation kinks can fall between grid points; their contribution is of order sine³.
+    Near perfect correlation kinks can fall between grid points, an error of order sine³.
     """
 
     def shifted(z: FloatArray) -> FloatArray:
