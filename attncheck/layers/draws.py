@@ -33,7 +33,7 @@ class Batch:
         return type(self)(**{k: np.empty((size, *v.shape[1:]), v.dtype) for k, v in self.as_dict().items()})
 
     def fill(self, start: int, part: Self) -> None:
-        """Copy `part` into the draws from `start` on."""
+        """Copy `part` to the draws from `start`."""
         for name, value in part.as_dict().items():
             getattr(self, name)[start : start + len(part)] = value
 

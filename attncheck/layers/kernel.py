@@ -153,7 +153,7 @@ def psd_root(matrix: FloatArray, rtol: float = 1e-12, field: str = "matrix") -> 
         refuse(field, float(values.min()), "has a negative eigenvalue", "pass a positive semi-definite matrix")
     kept = values > rtol * largest
     rank = int(kept.sum(axis=-1).max(initial=0))
-    # Make column sums non-negative: signs are arbitrary.
+    # Make column sums non-negative.
     signs = np.where(vectors.sum(axis=-2, keepdims=True) < 0, -1.0, 1.0)
     root = vectors * signs * np.sqrt(np.where(kept, values, 0.0))[..., None, :]
     return np.ascontiguousarray(root[..., :rank])

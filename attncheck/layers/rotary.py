@@ -1,7 +1,7 @@
 """Rotary positions: queries and keys rotated by angles proportional to their position.
 
-At position j pair f of a head's ν neurons, here neurons f and f + ν/2, rotates by j b^{-2f/ν}, b the layer's
-`rotary_base`. Scores then depend on positions through their distance: P_ij = ν^{-1/2} q^i · R_{j-i} k^j.
+At position j neurons f and f + ν/2 of a head rotate by j b^{-2f/ν}, b the layer's `rotary_base`. Scores then
+depend on positions through their distance: P_ij = ν^{-1/2} q^i · R_{j-i} k^j.
 """
 
 from __future__ import annotations

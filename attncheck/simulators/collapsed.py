@@ -33,7 +33,7 @@ GRAMS = frozenset({"key_gram", "value_gram"})
 
 
 def draw_hidden(layer: AttentionLayer, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Draw h^i = W^i h: normals (size, seq_len, width), to be multiplied by input_std and ‖h‖/√n (size,), ‖h‖² ~ χ²_n."""
+    """Draw normals h (size, seq_len, width) and ‖h‖/√n (size,), ‖h‖² ~ χ²_n; h^i is their product times input_std."""
     n = layer.width
     lengths = np.sqrt(rng.chisquare(n, size=size) / n)
     rho = layer.input_correlation
@@ -86,7 +86,7 @@ def draw_collapsed(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeadDraws:
-    """Random factors of keys, values and scores: T_K and T_V, (size, kv_heads, r, min(r, ν)), and N, empty if tied."""
+    """Random factors T_K and T_V, (size, kv_heads, r, min(r, ν)), and N for scores, empty if tied."""
 
     keys: FloatArray
     values: FloatArray
@@ -173,7 +173,7 @@ def _draw_turned(
 def _outputs(
     layer: AttentionLayer, scores: FloatArray, values: FloatArray, coordinates: int, rng: np.random.Generator
 ) -> FloatArray:
-    """Draw outputs (size, seq_len, coordinates), given scores and B_V of every head."""
+    """Draw outputs (size, seq_len, coordinates), given scores and B_V."""
     if coordinates == 0:
         return np.zeros((len(scores), layer.seq_len, 0))
     projected = values @ rng.standard_normal((len(scores), layer.num_heads, values.shape[-1], coordinates))

@@ -163,7 +163,7 @@ def _own(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
 def _gram_of_groups(layer: AttentionLayer, along: FloatArray, rng: np.random.Generator) -> FloatArray:
     """Return each group's Gram matrix of normal vectors with ν entries, the first m given.
 
-    `along` is (size, num_heads, r, m), the result (size, kv_heads, group_size, group_size, r, r).
+    `along` is (size, num_heads, r, m), the result (size, kv_heads, g, g, r, r).
     """
     size, _, r, m = along.shape
     rows = layer.group_size * r
@@ -253,7 +253,7 @@ def kernel_entries(layer: AttentionLayer, coordinates: int) -> int:
 
 
 def refuse_rotary(layer: AttentionLayer) -> None:
-    """Raise `InputError` for rotary positions."""
+    """Refuse rotary positions."""
     if layer.rotary_base is not None:
         problem = "is not supported by the tangent kernel"
         refuse("layer.rotary_base", layer.rotary_base, problem, "use rotary_base=None")

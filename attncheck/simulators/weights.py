@@ -245,7 +245,7 @@ def draw_with_weights(
     rng: np.random.Generator,
     weights: str | Mapping[str, str] | WeightLaws,
 ) -> Draws:
-    """Draw `layer` with literal matrices and biases of given laws, see `WeightLaws.of`.
+    """Draw `layer` with literal matrices and biases, see `WeightLaws.of`.
 
     Examples
     --------

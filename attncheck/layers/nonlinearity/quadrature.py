@@ -19,8 +19,8 @@ REACH: Final = 9.0
 _STEPS: Final = {1: (46, 100, 218, 472, 1024, 2222, 4822, 10464), 2: (46, 100, 218, 472, 1024)}
 _EPS: Final = float(np.finfo(np.float64).eps)
 _ROUNDING, _SETTLED = 16 * _EPS, 8 * _EPS
-# Error factor for unknown functions, whose kinks can hide between grid points; the worst of four thousand random
-# clips needed 1.5.
+# Error factor for unknown functions, whose kinks can hide between grid points; the worst of 4000 random clips
+# needed 1.5.
 _UNKNOWN: Final = 3.0
 # Sine of the correlation angle that the finest grid cannot resolve; a shift off the grid.
 _NARROW, _SHIFT = 0.05, 0.1234567

@@ -203,18 +203,14 @@ def _of_score(score: Score, extra: dict[Weight, MatMul], made: set[Node]) -> lis
     for side in (left, right):
         if side.weight in extra:
             other = f"{side.weight.name} also makes {extra[side.weight].name}, which is in no score"
-            lines.append(
-                LineCoverage(score.name, CoverageKind.EXTRA_USE, f"{other}; give that one a matrix of its own")
-            )
+            lines.append(LineCoverage(score.name, CoverageKind.EXTRA_USE, f"{other}; give that one a separate matrix"))
         source = side.parents[0]
         if source in made:
             maker = _first_made(source, made)
             circular = f"{source.name} depends on {maker.name}, which {maker.weight.name}, a matrix of scores, makes"
-            lines.append(
-                LineCoverage(score.name, CoverageKind.CIRCULAR, f"{circular}; give {side.name} inputs without")
-            )
+            lines.append(LineCoverage(score.name, CoverageKind.CIRCULAR, f"{circular}; give {side.name} other inputs"))
         if not _bounded(source):
-            unbounded = f"{source.name} is no bounded function"
+            unbounded = f"{source.name} is not a bounded function"
             lines.append(LineCoverage(score.name, CoverageKind.UNBOUNDED, f"{unbounded}; clip it"))
     return lines
 

@@ -56,7 +56,7 @@ def _correlated(cov: list[list[float]]) -> bool:
 
 
 def _unbounded(function: Mapping[str, Any]) -> bool:
-    """Return whether a function is unbounded; sums do not count."""
+    """Return whether a function is unbounded."""
     if "name" in function:
         return not FAMILIES[function["name"]].bounded
     return function.get("bounded") is False

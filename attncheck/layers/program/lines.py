@@ -172,7 +172,7 @@ class Lines:
         return self.nodes
 
     def steps(self) -> tuple[Step, ...]:
-        """Group the lines into steps, in a valid order: computable MatMuls of one weight, or scores between two steps."""
+        """Group the lines into ordered steps: computable MatMuls of one weight, or scores between two steps."""
         where: dict[Node, int] = {}
         latest: dict[tuple[Any, ...], int] = {}
         groups: list[list[Node]] = []

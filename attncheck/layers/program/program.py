@@ -154,13 +154,13 @@ class ProgramCase:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any], trust: Sequence[str] = ()) -> ProgramCase:
-        """Build a case from the result of `to_dict`; see `Program.from_dict` for `trust`."""
+        """Build a case from the result of `to_dict`, as `Program.from_dict` does."""
         if not isinstance(fields.get("widths"), list | tuple):
             refuse("widths", fields.get("widths"), "must be a list of widths", "pass e.g. [16]")
         return cls.of(Program.from_dict(fields["program"], trust), fields["widths"])
 
     def simpler(self) -> Iterator[ProgramCase]:
-        """Yield simplified cases: without an unused line, then narrower."""
+        """Yield simplified cases."""
         used = {parent for node in self.program.nodes for parent in node.parents}
         for node in reversed(self.program.nodes):
             if node not in used and not isinstance(node, Initial):
