@@ -22,7 +22,8 @@ class Multiplier(Protocol):
     """Draws W h for the uses of each weight, in step order."""
 
     def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
-        """Map vectors (draws, m, columns) to the first `rows` coordinates of W h, (draws, m, rows); ``last`` marks the last use."""
+        """Map vectors (draws, m, columns) to `rows` coordinates of W h, (draws, m, rows); ``last`` marks the last use.
+        """
         ...
 
 
