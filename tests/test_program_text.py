@@ -98,7 +98,10 @@ class TestFunctionsWithoutNames:
         return program
 
     def test_are_refused_in_toml(self) -> None:
-        with pytest.raises(InputError, match=r"function='<lambda>': is a local function, which cannot be imported; define it at the top"):
+        with pytest.raises(
+            InputError,
+            match=r"function='<lambda>': is a local function, which cannot be imported; define it at the top",
+        ):
             self.program().to_toml()
 
     def test_are_named_in_built_in_types(self) -> None:
