@@ -22,7 +22,7 @@ class Multiplier(Protocol):
     """Draws W h for the uses of each weight, in step order."""
 
     def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
-        """Map vectors (draws, m, columns) to `rows` coordinates of W h, (draws, m, rows); ``last`` means no later use."""
+        """Map vectors (draws, m, columns) to `rows` coordinates of W h, (draws, m, rows); no later use if ``last``."""
         ...
 
 
