@@ -98,13 +98,16 @@ class TestFunctionsWithoutNames:
         return program
 
     def test_are_refused_in_toml(self) -> None:
-        with pytest.raises(InputError, match=r"function='<lambda>': cannot be found by name; define it at the top"):
+        with pytest.raises(
+            InputError,
+            match=r"function='<lambda>': is a local function, which cannot be imported; define it at the top",
+        ):
             self.program().to_toml()
 
     def test_are_named_in_built_in_types(self) -> None:
         fields = self.program().to_dict()
         assert fields["lines"][1]["nonlin"] == {"local": "<lambda>"}
-        with pytest.raises(InputError, match="was a function without a name to import it by"):
+        with pytest.raises(InputError, match="was a local function, which cannot be imported"):
             Program.from_dict(fields)
 
     def test_paths(self) -> None:
@@ -142,11 +145,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "function of another shape": (
         lines({"nonlin": "numpy:sum", "of": ["h"]}),
-        "program.lines[2]: function=sum: makes () of arrays (2, 3)",
+        "program.lines[2]: function=sum: returned shape (), not (2, 3)",
     ),
     "function that mixes coordinates": (
         lines({"nonlin": f"{__name__}:centred", "of": ["h"]}),
-        "program.lines[2]: function=centred: gives a coordinate another value without the others",
+        "program.lines[2]: function=centred: gives values that depend on the other coordinates",
     ),
     "function that fails": (
         lines({"nonlin": "numpy:matmul", "of": ["h"]}),

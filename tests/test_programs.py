@@ -157,7 +157,7 @@ class TestMixes:
 
     @pytest.mark.parametrize("count", [0, 3])
     def test_as_many_scores_as_values(self, count: int) -> None:
-        with pytest.raises(InputError, match=f"lines={count}: are not as many values as scores"):
+        with pytest.raises(InputError, match=f"lines={count}: must hold as many values as scores"):
             softmax_mix(*[np.ones((2, 2))] * count)
 
 

@@ -1,1 +1,1 @@
-"""Descriptions: attention layers, Netsor programs and stacks, and what can be read off them. Nothing is drawn here."""
+"""Descriptions of attention layers, Netsor programs and stacks; nothing is drawn here."""

@@ -1,4 +1,4 @@
-"""An attention layer in its field's words: width, heads, head_dim, mask, scaling, inputs."""
+"""`AttentionLayer`: a multi-head attention layer at initialisation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ SCORE_SCALINGS: tuple[str, ...] = ("1/sqrt(n)", "1/n")
 ATTENTION_MAPS: tuple[str, ...] = ("softmax", "linear", "relu", "sigmoid")
 MASKS: tuple[str, ...] = ("none", "causal")
 _BASES = (1.5, 1e12)
-# What a layer says of its inputs.
 _OF_INPUTS = tuple(field.name for field in dataclasses.fields(InputLaw))
 
 
@@ -31,71 +30,64 @@ _OF_INPUTS = tuple(field.name for field in dataclasses.fields(InputLaw))
 class AttentionLayer:
     """A multi-head attention layer at initialisation, with the law of its inputs.
 
-    With X the (seq_len, width) matrix of inputs x^i and ν = `head_dim`, or `width` where that is
-    None, head a computes the scores P^a = ν^{-1/2} (X W^{Q,a})(X W^{K,a})ᵀ, the weights A^a (the
-    attention map on each row of P^a, masked) and the layer returns
-    y^i = H^{-1/2} Σ_a Σ_j A^a_ij W^{O,a} W^{V,a} x^j (Example 1 of the paper).  Entries of
-    W^Q, W^K, W^V have variance std²/width, entries of W^O have std²/ν.  The inputs are
-    x^i = φ(h^i + e^i), h^i = W^i h with h ~ N(0, I), and e^i = 0 unless there are positions; with a
-    `norm` they are normalised, neuron against neuron.
-    The defaults are the paper's Appendix A.
+    With X the (seq_len, width) matrix of inputs x^i and ν = `head_dim`, or `width` if that is None, head a has
+    scores P^a = ν^{-1/2} (X W^{Q,a})(X W^{K,a})ᵀ and weights A^a, the attention map of each row of P^a, masked.
+    The layer returns y^i = H^{-1/2} Σ_a Σ_j A^a_ij W^{O,a} W^{V,a} x^j (Example 1 of the paper). Entries of W^Q,
+    W^K, W^V have variance std²/width, those of W^O std²/ν. The inputs are x^i = norm(φ(h^i + e^i)), h^i = W^i h,
+    h ~ N(0, I). Defaults are those of the paper's Appendix A.
 
     Parameters
     ----------
     width : int
-        n, the number of neurons of each input and output vector; at least 1.
+        n, the number of neurons of each input and output.
     seq_len : int
         s, the number of positions (the paper's spatial dimension).
     num_heads : int
         H, the number of heads.
     head_dim : int or None
-        Neurons per head. None: full n × n heads, as in the theorem. A number: low-rank heads,
-        whose scores are divided by √head_dim and whose W^O has fan-in head_dim.
+        ν, the neurons per head. None: n, as in the theorem.
     score_scaling : {"1/sqrt(n)", "1/n"}
-        What scores are divided by; with `head_dim`, n stands for head_dim. "1/sqrt(n)" is the
-        theorem's, "1/n" is Yang's regime.
+        Divisor of the scores, n standing for `head_dim` if set: the theorem's 1/√n, or Yang's 1/n.
     attention_map : {"softmax", "linear", "relu", "sigmoid"}
         A from P: row-wise softmax; p itself; max(p, 0)/s; 1/(1 + exp(-p + log s)).
     mask : {"none", "causal"}
-        With "causal" position i attends to j ≤ i only; masked weights are 0.
+        With "causal" position i attends to j ≤ i only.
     num_kv_heads : int or None
-        Grouped-query attention: heads share W^K and W^V in `num_kv_heads` groups of consecutive
-        heads. None: every head has its own. Must divide `num_heads`.
+        Grouped-query attention: the number of groups of consecutive heads that share W^K and W^V; a divisor of
+        `num_heads`. None: no sharing.
     query_std, key_std, value_std, output_std : float
         σ_Q, σ_K, σ_V, σ_O; from 1e-6 to 1e6.
     head_scaling : bool
-        Whether the sum over heads is multiplied by H^{-1/2}.
+        Whether to multiply the sum over heads by H^{-1/2}.
     activation : {"clip", "relu", "tanh", "erf", "identity"}
-        φ in x^i = φ(h^i).
+        φ.
     clip : float
         The bound C of clip(h, -C, C), from 1e-12 to 1e30; only with ``activation="clip"``.
     input_std : float
         Standard deviation of the coordinates of h^i; from 1e-6 to 1e6.
     input_correlation : float
-        Correlation of h^i and h^j for i ≠ j, in [0, 1]: W^i = √ρ · shared + √(1-ρ) · own.
+        Correlation ρ of h^i and h^j, i ≠ j, in [0, 1]: W^i = √ρ · shared + √(1-ρ) · own.
     position_std : float
-        Standard deviation of the coordinates of the e^i, Gaussian vectors that say where a position is, independent
-        of h; 0 (none), or from 1e-6 to 1e6.
+        Standard deviation of the coordinates of the position vectors e^i, Gaussian and independent of h; 0, or
+        from 1e-6 to 1e6.
     position_reach : float
         ℓ in Cov(e^i, e^j) = position_std² exp(-(i - j)²/(2ℓ²)), from 0.01 to 100; at most 2 with
-        ``input_correlation=1``, where nothing else tells positions apart.
+        ``input_correlation=1``.
     tied_query_key : bool
-        W^Q = W^K in each head, which Assumption 1 excludes; only with ``score_scaling="1/n"``, equal standard
-        deviations and no groups.
+        W^Q = W^K, which Assumption 1 excludes; requires ``score_scaling="1/n"``, equal standard deviations and no
+        groups.
     rotary_base : float or None
-        b of rotary positions, as in Llama: before they are multiplied, queries and keys at position j are turned in
-        `head_dim`/2 planes, in plane f by the angle j b^{-2f/head_dim}. From 1.5 to 1e12, commonly 10,000; None: they
-        are not turned. Only with an even `head_dim`, and not with `tied_query_key`. Which neurons make a plane, halves
-        (Llama) or neighbours (GPT-J), changes no law. Inputs are as they are: `position_std` is of these.
+        Base b of rotary positions (Llama): queries and keys at position j are rotated in `head_dim`/2 planes,
+        plane f by the angle j b^{-2f/head_dim}. From 1.5 to 1e12; None: no rotation. Requires an even `head_dim`;
+        not with `tied_query_key`. How neurons are paired changes no law.
     norm : {"rms", "layer"} or None
-        The inputs are x^i = norm(φ(h^i + e^i)): "rms" divides by ‖x‖/√n, "layer" takes the mean over neurons off
-        before. Without gain and bias, as at initialisation, and with 0 for what is 0, or constant under "layer".
-        None: x^i = φ(h^i + e^i). A simulator that is handed inputs is handed what is not normalised yet.
+        Norm of φ(h^i + e^i) without gain and bias: "rms" divides by ‖x‖/√n, "layer" first subtracts the mean.
+        Vectors that are 0 (constant for "layer") become 0. Simulators that take inputs receive them unnormalised.
 
     Raises
     ------
     InputError
-        For an impossible value or combination; names the field, the value and the remedy.
+        For an impossible value or combination.
 
     Examples
     --------
@@ -172,7 +164,7 @@ class AttentionLayer:
         if self.rotary_base is not None:
             settle("rotary_base", self._checked_rotary(self.rotary_base))
         if self.norm == "layer" and self.width == 1:
-            refuse("norm", self.norm, "leaves nothing of one neuron", "use width=2 or more, or norm='rms'")
+            refuse("norm", self.norm, "makes a single neuron 0", "use width=2 or more, or norm='rms'")
 
     def _check_tied(self) -> None:
         if self.score_scaling != "1/n":
@@ -188,20 +180,20 @@ class AttentionLayer:
         remedy = f"pass a number between {_BASES[0]:g} and {_BASES[1]:g}, e.g. rotary_base=10000.0, or None"
         base = check_number("rotary_base", base, remedy, minimum=_BASES[0], maximum=_BASES[1])
         if self.head_dim is None or self.head_dim % 2:
-            problem = "turns pairs of the neurons of a head: head_dim must be given, and even"
+            problem = "rotates pairs of neurons in each head, which needs an even head_dim"
             refuse("rotary_base", base, problem, f"pass head_dim, e.g. {2 * ((self.head_dim or self.width) // 2 + 1)}")
         if self.tied_query_key:
-            refuse("rotary_base", base, "is not known of tied queries and keys", "leave out one of them")
+            refuse("rotary_base", base, "is not supported with tied_query_key", "leave out one of them")
         return base
 
     @property
     def head_width(self) -> int:
-        """ν: the neurons of a head, `head_dim` or, where that is None, `width`."""
+        """ν: `head_dim`, or `width` if that is None."""
         return self.width if self.head_dim is None else self.head_dim
 
     @property
     def kv_heads(self) -> int:
-        """The number of distinct W^K (and W^V): `num_kv_heads` or, where that is None, `num_heads`."""
+        """The number of distinct W^K (and W^V)."""
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 
     @property
@@ -216,40 +208,40 @@ class AttentionLayer:
 
     @property
     def score_factor(self) -> float:
-        """What "1/n" divides by beyond the theorem's ν^{-1/2}: 1, or ν^{-1/2}."""
+        """Factor of the scores beyond ν^{-1/2}: 1, or ν^{-1/2} with "1/n"."""
         return 1.0 if self.score_scaling == "1/sqrt(n)" else float(self.head_width**-0.5)
 
     @property
     def head_factor(self) -> float:
-        """H^{-1/2}, or 1 where `head_scaling` is off."""
+        """H^{-1/2}, or 1 without `head_scaling`."""
         return float(self.num_heads**-0.5) if self.head_scaling else 1.0
 
     @property
     def weight_entries(self) -> int:
-        """The matrix entries of one literal draw, (s + 4H) n² for full, uncorrelated heads: its cost."""
+        """Matrix entries of one literal draw, its cost."""
         inputs = (self.seq_len if self.input_correlation < 1.0 else 0) + (self.input_correlation > 0.0)
         return inputs * self.width**2 + self.head_entries
 
     @property
     def head_entries(self) -> int:
-        """Those of them that are not of the W^i."""
+        """Matrix entries of one literal draw without the W^i."""
         matrices = (2 - self.tied_query_key) * self.num_heads + 2 * self.kv_heads
         return matrices * self.head_width * self.width
 
     @property
     def stored_entries(self) -> int:
-        """Entries of a draw that are held together: all scores, and one vector of neurons per position."""
+        """Entries kept per draw: all scores, and one vector per position."""
         return self.num_heads * self.seq_len**2 + self.seq_len * self.width
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with some fields changed, validated again."""
+        """Return a validated copy with some fields changed."""
         _refuse_unknown(changes, "changes")
         return dataclasses.replace(self, **changes)
 
     def simpler(self) -> Iterator[Self]:
-        """Yield layers with one thing less, the largest steps first."""
+        """Yield simplified layers, the largest steps first."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        # Without positions their reach has no meaning, and any other than the default is refused.
+        # Without position_std, position_reach must have its default.
         along = {"position_std": {"position_reach": defaults["position_reach"]}}
         steps: list[dict[str, Any]] = [
             {name: default, **along.get(name, {})}
@@ -268,17 +260,17 @@ class AttentionLayer:
                 continue
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as built-in types; `from_dict` gives the layer back."""
+        """Return the fields as built-in types, for `from_dict`."""
         return dataclasses.asdict(self)
 
     @functools.cached_property
     def key(self) -> str:
-        """What the layer is known by in streams, records and digests; it never changes."""
+        """Permanent identifier in streams, records and digests."""
         return digest(given_fields(self))
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Build a layer from a mapping of field names; unknown and missing names are refused."""
+        """Build a layer from a mapping of field names; unknown or missing names raise `InputError`."""
         if not isinstance(fields, Mapping):
             refuse("layer", fields, "must be a table of fields", "pass a mapping such as {'width': 64}")
         _refuse_unknown(fields, "layer")
@@ -287,7 +279,7 @@ class AttentionLayer:
         return cls(**fields)
 
     def to_toml(self) -> str:
-        """Return a ``[layer]`` table; fields that are None are left out."""
+        """Return a ``[layer]`` table without the fields that are None."""
         import tomli_w
 
         return tomli_w.dumps({"layer": {k: v for k, v in self.to_dict().items() if v is not None}})
@@ -301,7 +293,7 @@ class AttentionLayer:
         return cls.from_dict(document["layer"])
 
     def describe(self) -> str:
-        """Return a short name that shows what differs from the defaults, e.g. ``n=64 s=4 H=2 causal``."""
+        """Return a short name with the non-default fields, e.g. ``n=64 s=4 H=2 causal``."""
         parts = [f"n={self.width}", f"s={self.seq_len}", f"H={self.num_heads}"]
         for field in _described_fields():
             value = getattr(self, field.name)

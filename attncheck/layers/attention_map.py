@@ -1,4 +1,4 @@
-"""From scores to attention weights: the four maps and the mask."""
+"""Attention weights from scores: the four maps and the mask."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from attncheck.layers.attention import AttentionLayer
 
 FloatArray = NDArray[np.float64]
 
-# Entries of a row below which its columns are combined one after the other.
+# Rows shorter than this are reduced column by column.
 _SHORT = 8
 
 
 def visible(layer: AttentionLayer) -> NDArray[np.bool_]:
-    """Return the (seq_len, seq_len) mask of what position i may attend to.
+    """Return the (seq_len, seq_len) mask, True where position i may attend to position j.
 
     Examples
     --------
@@ -30,21 +30,7 @@ def visible(layer: AttentionLayer) -> NDArray[np.bool_]:
 
 
 def map_scores(layer: AttentionLayer, scores: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
-    """Return attention weights for rows of scores.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-        Says which map.
-    scores : ndarray, shape (..., seq_len)
-        Rows of P, after scaling, before masking.
-    seen : ndarray of bool, broadcastable to `scores`
-        What the mask lets through; elsewhere the weight is 0 whatever the score is.
-
-    Returns
-    -------
-    ndarray, shape (..., seq_len)
-    """
+    """Return attention weights for rows of scores (..., seq_len), 0 where `seen` is False."""
     if layer.attention_map == "softmax":
         shifted = np.where(seen, scores, -np.inf)
         shifted -= _over_rows(np.maximum, shifted)
@@ -61,29 +47,14 @@ def map_scores(layer: AttentionLayer, scores: FloatArray, seen: NDArray[np.bool_
 
 
 def _over_rows(combine: np.ufunc, rows: FloatArray) -> FloatArray:
-    """Return the largest or the sum of each row, (..., 1): of short ones column by column, as NumPy is slow at them.
-
-    NumPy itself adds up fewer than eight numbers one after the other, so that the digits are its own.
-    """
+    """Reduce rows to (..., 1), in NumPy's order."""
     if rows.shape[-1] >= _SHORT:
         return np.asarray(combine.reduce(rows, axis=-1, keepdims=True))
     return functools.reduce(combine, np.split(rows, rows.shape[-1], axis=-1))
 
 
 def attention_weights(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    """Return A from P for whole score matrices.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-        Says which map and which mask.
-    scores : ndarray, shape (..., seq_len, seq_len)
-        P, after scaling, before masking.
-
-    Returns
-    -------
-    ndarray, shape (..., seq_len, seq_len)
-        A; rows sum to one only for softmax.
+    """Return A from P for score matrices (..., seq_len, seq_len).
 
     Examples
     --------
@@ -95,21 +66,10 @@ def attention_weights(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
 
 
 def weight_slopes(layer: AttentionLayer, scores: FloatArray, values: FloatArray) -> FloatArray:
-    """Return the derivative of Σ_j A_rj u_j by each score P_rl.
+    """Return the derivative of Σ_j A_rj u_j with respect to each score P_rl, (..., seq_len, seq_len).
 
-    Parameters
-    ----------
-    layer : AttentionLayer
-        Says which map and which mask.
-    scores : ndarray, shape (..., seq_len, seq_len)
-        P, after scaling, before masking.
-    values : ndarray, shape (..., seq_len)
-        u, one number for each position.
-
-    Returns
-    -------
-    ndarray, shape (..., seq_len, seq_len)
-        Softmax: A_rl (u_l - Σ_j A_rj u_j). ReLU has the slope 0 at 0.
+    `scores` are P, (..., seq_len, seq_len), `values` u, (..., seq_len). Softmax gives A_rl (u_l - Σ_j A_rj u_j);
+    ReLU has slope 0 at 0.
 
     Examples
     --------

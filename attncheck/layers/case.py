@@ -1,4 +1,4 @@
-"""What is examined: an attention layer, or a program at one or several widths."""
+"""Cases: an attention layer, or a program at one or several widths."""
 
 from __future__ import annotations
 
@@ -9,31 +9,24 @@ from attncheck._lib.errors import InputError
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.program import ProgramCase
 
-#: The width at which exact statements on programs are examined, with literal matrices.
+#: Widths for exact checks of programs, with literal matrices.
 EXACT_WIDTHS = (16,)
-#: Widths at which orders in n are examined: the next order, 1/n, is taken off by extrapolation.
+#: Widths for checks of orders in n, with extrapolation.
 RATE_WIDTHS = (32, 128, 512)
 
 
-#: What a property is examined on.
 Case = AttentionLayer | ProgramCase
 
 
 def read_case(fields: Mapping[str, Any], trust: Sequence[str] = ()) -> Case:
-    """Return the layer or program of a record.
-
-    Raises
-    ------
-    InputError
-        If it is neither, or names code of a module that is not trusted.
-    """
+    """Return the layer or program of a record; `InputError` if invalid or untrusted."""
     if not isinstance(fields, Mapping):
         raise InputError("layer: is not a table; make the record again")
     return ProgramCase.from_dict(fields, trust) if "program" in fields else AttentionLayer.from_dict(fields)
 
 
 def modules_of(fields: Any) -> tuple[str, ...]:
-    """Return the modules of the functions that a written case names, for whoever knows that it is their own.
+    """Return the modules of the functions that a serialised case names.
 
     Examples
     --------

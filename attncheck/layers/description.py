@@ -1,4 +1,4 @@
-"""What all descriptions have in common: whatever can be drawn, a layer, a stack of layers, or a program at a width."""
+"""The protocol that layers, stacks and programs at a width share."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _Drawn = TypeVar("_Drawn", bound=Batch, covariant=True)
 
 
 class Description(Protocol[_Drawn]):
-    """What can be drawn. It is frozen, and knows what it is called and what its draws are; it draws nothing itself.
+    """A frozen description that a method can draw.
 
     Attributes
     ----------
     kind : str
-        What messages call it: "layer", "stack" or "program".
+        "layer", "stack" or "program", for messages.
     """
 
     kind: ClassVar[str]
@@ -27,12 +27,12 @@ class Description(Protocol[_Drawn]):
 
     @property
     def key(self) -> str:
-        """What it is known by in streams, records and digests; it never changes."""
+        """Permanent identifier in streams, records and digests."""
         ...
 
     @property
     def drawn(self) -> type[_Drawn]:
-        """What its draws are, whatever the reading."""
+        """The type of its draws."""
         ...
 
     def describe(self) -> str:

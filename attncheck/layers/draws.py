@@ -1,4 +1,4 @@
-"""What a reading returns: draws of a layer or a program, as arrays with one row per draw."""
+"""Draws of layers, stacks and programs: arrays with one row per draw."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batch:
-    """Arrays with one row per draw; the first of them, `outputs`, is always there."""
+    """Arrays with one row per draw, `outputs` first."""
 
     outputs: FloatArray
 
@@ -21,19 +21,19 @@ class Batch:
         return len(self.outputs)
 
     def as_dict(self) -> dict[str, FloatArray]:
-        """Return the arrays by name, those that are None left out."""
+        """Return the arrays that are not None, by name."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def __getitem__(self, index: slice) -> Self:
-        """Return a run of draws, as views."""
+        """Return consecutive draws, as views."""
         return type(self)(**{name: value[index] for name, value in self.as_dict().items()})
 
     def empty(self, size: int) -> Self:
-        """Return `size` draws to be filled, with arrays like these."""
+        """Return `size` uninitialised draws of the same kind."""
         return type(self)(**{k: np.empty((size, *v.shape[1:]), v.dtype) for k, v in self.as_dict().items()})
 
     def fill(self, start: int, part: Self) -> None:
-        """Copy `part` into the draws from `start` on."""
+        """Copy `part` to the draws from `start`."""
         for name, value in part.as_dict().items():
             getattr(self, name)[start : start + len(part)] = value
 
@@ -49,18 +49,17 @@ class Draws(Batch):
     scores : ndarray, shape (size, num_heads, seq_len, seq_len)
         P, after scaling, before masking.
     inputs : ndarray, shape (size, seq_len, coordinates)
-        The same neurons of x^i (for the limit: Z^{x^i}).
+        The same neurons of x^i (in the limit: Z^{x^i}).
     input_gram : ndarray, shape (size, seq_len, seq_len), or None
-        X Xᵀ/n; None for the limit, like the next two.
+        X Xᵀ/n; None for the limit, as are the next three.
     key_gram : ndarray, shape (size, num_heads, seq_len, seq_len), or None
-        K Kᵀ/ν, σ_K included, ν = n or head_dim; repeated within a group of heads.
+        K Kᵀ/ν, σ_K included.
     value_gram : ndarray, shape (size, num_heads, seq_len, seq_len), or None
-        V Vᵀ/ν, likewise.
+        V Vᵀ/ν, σ_V included.
     keys : ndarray, shape (size, num_heads, seq_len, head_dim), or None
-        K = X W^K before it is turned, likewise, neuron f of a head in one plane with neuron f + head_dim/2; only with
-        rotary positions, where scores given the keys need more than their Gram matrix.
+        K = X W^K before rotation, neurons f and f + head_dim/2 in one plane; only with rotary positions.
     attention : ndarray, shape (size, num_heads, seq_len, seq_len), or None
-        A, 0 where the mask hides: what a subject may return that has no scores. No reading does.
+        A, from subjects that return it instead of scores.
     """
 
     scores: FloatArray
@@ -79,14 +78,13 @@ class ProgramDraws(Batch):
     Attributes
     ----------
     outputs : ndarray, shape (size, m, coordinates)
-        The program's outputs, or, where it has none, the vectors that no other vector is made from, in the
-        order they were written, at the first `coordinates` neurons.
+        The outputs, or if there are none the vectors that no other vector uses, in program order.
     scores : ndarray, shape (size, r)
-        The program's scores, in the order they were written.
+        In program order.
     vectors : ndarray, shape (size, v, coordinates), or None
-        All lines that are vectors, in the order they were written.
+        All vectors, in program order.
     gram : ndarray, shape (size, v, v), or None
-        Their inner products over their size; 0 between vectors of different sizes.
+        Their inner products over their size; 0 between different sizes.
     """
 
     scores: FloatArray
@@ -105,9 +103,9 @@ class StackDraws(Batch):
     scores : ndarray, shape (size, depth, num_heads, seq_len, seq_len)
         P of every layer, after scaling, before masking.
     streams : ndarray, shape (size, depth, seq_len, coordinates)
-        z^{(l)}, what each layer reads, before its activation.
+        z^{(l)}, the input of each layer before its activation.
     grams : ndarray, shape (size, depth, seq_len, seq_len)
-        X^{(l)} X^{(l)ᵀ}/n; of the limit the kernels K^{(l)}.
+        X^{(l)} X^{(l)ᵀ}/n; in the limit the kernels K^{(l)}.
     """
 
     scores: FloatArray

@@ -1,4 +1,4 @@
-"""Example 1 of the paper: the Netsor program that an attention layer stands for."""
+"""The Netsor program of an attention layer (Example 1 of the paper)."""
 
 from __future__ import annotations
 
@@ -13,24 +13,21 @@ from attncheck.layers.kernel import position_covariance
 from attncheck.layers.program import LinearCombination, Node, Program, Weight
 from attncheck.layers.program.mixes import AttentionRow
 
-#: What the names of the W^i begin with.
+#: Prefix of the names of the W^i.
 INPUT_WEIGHTS = "W"
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionProgram:
-    """A layer's program with the nodes that the layer's draws are read off from.
+    """A layer's program with the nodes of its draws.
 
     Attributes
     ----------
     inputs : tuple of Node, length seq_len
-        The x^i.
     keys, values : tuple of tuple of Node, (kv_heads, seq_len)
-        W^K x^j and W^V x^j of each group of heads.
     scores : tuple of Node, length num_heads * seq_len * seq_len
-        p^a_ij, in C order.
+        In C order.
     outputs : tuple of Node, length seq_len
-        The y^i.
     """
 
     program: Program
@@ -42,10 +39,9 @@ class AttentionProgram:
 
 
 def expand(layer: AttentionLayer) -> AttentionProgram:
-    """Return the Netsor program of Example 1 for `layer`, with one matrix per W of the paper.
+    """Return the Netsor program of Example 1 for `layer`.
 
-    A program says nothing of rotary positions: whoever draws it turns queries and keys before they are multiplied. Nor
-    does it say anything of a norm, which is no function of each neuron alone: whoever draws it normalises the inputs.
+    Rotary positions and norms are no lines: the method that draws it applies them.
 
     Examples
     --------
@@ -67,7 +63,7 @@ def expand(layer: AttentionLayer) -> AttentionProgram:
 def write_attention(
     program: Program, layer: AttentionLayer, inputs: tuple[Node, ...], prefix: str = ""
 ) -> AttentionProgram:
-    """Write what heads make of inputs, with matrices of their own; `prefix` sets names of several layers apart."""
+    """Write all lines after the inputs."""
     positions = range(1, layer.seq_len + 1)
     inner = layer.head_dim
 
@@ -110,7 +106,7 @@ def write_inputs(program: Program, layer: AttentionLayer) -> tuple[Node, ...]:
 
 
 def write_hidden(program: Program, layer: AttentionLayer) -> Iterator[Node]:
-    """Write the h^i + e^i one after the other, h^i = W^i h, where a correlation comes from a shared part of the W^i."""
+    """Write the h^i + e^i; correlated W^i have a shared part."""
     h = program.initial("h")
     positions = _write_positions(program, layer)
     own_std = layer.input_std * (1.0 - layer.input_correlation) ** 0.5
@@ -130,7 +126,7 @@ def write_hidden(program: Program, layer: AttentionLayer) -> Iterator[Node]:
 
 
 def _write_positions(program: Program, layer: AttentionLayer) -> tuple[Node, ...]:
-    """Write the e^i, none where they are 0."""
+    """Write the e^i, if any."""
     if not layer.position_std:
         return ()
     names = [f"e{i}" for i in range(1, layer.seq_len + 1)]

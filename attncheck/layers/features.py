@@ -1,4 +1,4 @@
-"""What of an attention layer's generality layers make use of."""
+"""Predicates for optional layer features."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attncheck.layers.inputs import DEFAULT_CLIP
 
 _STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
 
-#: Every feature with the layers that have it.
+#: A predicate for every feature.
 FEATURES: Mapping[str, Callable[[AttentionLayer], bool]] = MappingProxyType(
     {
         "causal": lambda layer: layer.mask == "causal",

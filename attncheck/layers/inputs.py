@@ -1,4 +1,4 @@
-"""The law of a layer's inputs: what is said of them, apart from what attention does with them."""
+"""The law of a layer's inputs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Norm = Literal["rms", "layer"]
 ACTIVATIONS: tuple[str, ...] = ("clip", "relu", "tanh", "erf", "identity")
 NORMS: tuple[str, ...] = ("rms", "layer")
 DEFAULT_CLIP = 100.0
-#: Standard deviations: within these the sixth powers of outputs, whatever the map, are numbers of float64.
+#: Range of standard deviations in which sixth powers of outputs fit float64.
 STDS = (1e-6, 1e6)
 _CLIPS = (1e-12, 1e30)
 _REACHES = (0.01, 100.0)
-# Beyond it the covariance of a dozen positions is singular but for rounding.
+# Beyond it the covariance of a dozen positions is singular.
 _FARTHEST_ALONE = 2.0
 
 
@@ -26,12 +26,12 @@ _FARTHEST_ALONE = 2.0
 class InputLaw:
     """The law of the inputs at `seq_len` positions: x^i = norm(φ(h^i + e^i)), h^i = W^i h (Definition 1 (i)-(iii)).
 
-    Fields are those of `attncheck.AttentionLayer`, which has this law as its `inputs`, and has them explained.
+    See `attncheck.AttentionLayer` for the fields.
 
     Raises
     ------
     InputError
-        For an impossible value or combination; names the field of the layer, the value and the remedy.
+        For an impossible value or combination.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class InputLaw:
             refuse("position_reach", reach, "has no effect with position_std=0", "leave it out, or set position_std")
         if std and rho == 1.0 and reach > _FARTHEST_ALONE:
             remedy = f"use at most {_FARTHEST_ALONE:g}, or input_correlation below 1"
-            refuse("position_reach", reach, "makes inputs with input_correlation=1 equal but for rounding", remedy)
+            refuse("position_reach", reach, "makes inputs with input_correlation=1 numerically equal", remedy)
         settle("position_std", std)
         settle("position_reach", reach)
         if self.norm is not None:
@@ -85,7 +85,7 @@ class InputLaw:
 
     @property
     def scale(self) -> float:
-        """The size of the inputs: 1 where they are normalised, else about `hidden_std`."""
+        """The size of the inputs: 1 if normalised, else about `hidden_std`."""
         return 1.0 if self.norm else self.hidden_std
 
     @property
@@ -95,6 +95,6 @@ class InputLaw:
 
 
 def check_std(field: str, value: object) -> float:
-    """Return a standard deviation that is within `STDS`, or refuse it."""
+    """Return a standard deviation within `STDS`, or raise `InputError`."""
     remedy = f"pass a standard deviation between {STDS[0]:g} and {STDS[1]:g}, e.g. {field}=1.0"
     return check_number(field, value, remedy, minimum=STDS[0], maximum=STDS[1])

@@ -15,30 +15,22 @@ from attncheck.layers.norm import centred, normalised_gram
 
 FloatArray = NDArray[np.float64]
 
-# Matrices of the positions that are held at a time: covariances, the kernel and its root.
+# (s, s) matrices in memory at once.
 _MATRICES = 4
-# Nonlinearities φ of layers with φ(-x) = -φ(x).
+# Odd activations, φ(-x) = -φ(x).
 _ODD = ("clip", "tanh", "erf", "identity")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Kernel:
-    """Second moments K_jk = E[Z^{x^j} Z^{x^k}] of limit variables.
-
-    Attributes
-    ----------
-    matrix : ndarray, shape (s, s)
-        K, symmetric and read-only.
-    error : float
-        A bound on the error of every entry (rounding, or quadrature).
-    """
+    """Second moments K_jk = E[Z^{x^j} Z^{x^k}] of limit variables, (s, s), with an error bound per entry."""
 
     matrix: FloatArray
     error: float
 
 
 def position_covariance(law: InputLaw) -> FloatArray:
-    """Return the (seq_len, seq_len) covariance of the e^i, over positions, of each coordinate.
+    """Return the (seq_len, seq_len) covariance of each coordinate of the e^i.
 
     Examples
     --------
@@ -51,11 +43,7 @@ def position_covariance(law: InputLaw) -> FloatArray:
 
 
 def hidden_covariance(law: InputLaw) -> FloatArray:
-    """Return the (seq_len, seq_len) covariance of the Z^{h^i}, h^i = W^i h.
-
-    Definition 1 (ii): W^i = √ρ · shared + √(1-ρ) · own, so h^i and h^j have correlation ρ. At finite width it
-    is the covariance of h^i given h, over ‖h‖²/n.
-    """
+    """Return the (seq_len, seq_len) covariance of the Z^{h^i}, or of h^i given ‖h‖²/n = 1 (Definition 1 (ii))."""
     rho, s = law.input_correlation, law.seq_len
     return np.asarray(law.input_std**2 * ((1.0 - rho) * np.eye(s) + rho * np.ones((s, s))))
 
@@ -63,30 +51,16 @@ def hidden_covariance(law: InputLaw) -> FloatArray:
 def input_covariance(law: InputLaw, radius: float = 1.0) -> FloatArray:
     """Return the (seq_len, seq_len) covariance of the Z^{h^i + e^i}, or of h^i + e^i given ‖h‖²/n = `radius`.
 
-    Raises
-    ------
-    InputError
-        For sequences of which matrices of the positions take more than `attncheck._lib.memory.DEFAULT_MEMORY`.
+    Sequences too long for memory raise `InputError`.
     """
-    what = "matrices of the positions"
+    what = "matrices over the positions"
     check_memory("seq_len", law.seq_len, what, _MATRICES * law.seq_len**2, "pass a shorter sequence")
     covariance = radius * hidden_covariance(law)
     return covariance + position_covariance(law) if law.position_std else covariance
 
 
 def image_kernel(phi: nonlinearity.Nonlinearity, covariance: FloatArray) -> Kernel:
-    """Return the kernel of x^i = φ(h^i) for centred Gaussian Z^{h^i}: Definition 1 (iii).
-
-    Parameters
-    ----------
-    phi : Nonlinearity
-    covariance : ndarray, shape (s, s)
-        Cov(Z^{h^i}, Z^{h^j}).
-
-    Returns
-    -------
-    Kernel
-    """
+    """Return the kernel of φ(h^i) for centred Gaussian Z^{h^i} (Definition 1 (iii))."""
     variances = np.diagonal(covariance)
     matrix, error = phi.dual(variances[:, None], variances[None, :], covariance)
     matrix = 0.5 * (matrix + matrix.T)
@@ -95,12 +69,7 @@ def image_kernel(phi: nonlinearity.Nonlinearity, covariance: FloatArray) -> Kern
 
 
 def image_mean(phi: nonlinearity.Nonlinearity, variances: FloatArray) -> FloatArray:
-    """Return E φ(z), z ~ N(0, v), for every variance v: 0 for odd φ.
-
-    Raises
-    ------
-    InputError
-        For a φ whose mean is not known.
+    """Return E φ(z), z ~ N(0, v), for each variance.
 
     Examples
     --------
@@ -111,40 +80,20 @@ def image_mean(phi: nonlinearity.Nonlinearity, variances: FloatArray) -> FloatAr
         return np.zeros_like(variances)
     if phi.name == "relu":
         return np.asarray(np.sqrt(variances / (2.0 * np.pi)))
-    refuse("activation", phi.name, "has a mean that is not known here", f"use one of {', '.join(_ODD)} or relu")
+    refuse("activation", phi.name, "has no implemented mean", f"use one of {', '.join(_ODD)} or relu")
 
 
 def input_moments(law: InputLaw) -> tuple[Kernel, FloatArray]:
-    """Return E[φ(Z_j) φ(Z_k)] and E φ(Z_j), Z the limit of h + e: of the inputs before they are normalised.
-
-    Returns
-    -------
-    kernel : Kernel
-    means : ndarray, shape (seq_len,)
-    """
+    """Return E[φ(Z_j) φ(Z_k)] and E φ(Z_j), Z the limit of h + e."""
     phi, covariance = nonlinearity.of_inputs(law), input_covariance(law)
     return image_kernel(phi, covariance), image_mean(phi, np.diagonal(covariance))
 
 
 def input_kernel(law: InputLaw) -> Kernel:
-    """Return K of a layer's inputs: K_jk = E[Z^{x^j} Z^{x^k}], x^i = φ(h^i + e^i), or what a norm makes of it.
+    """Return K of a layer's inputs, K_jk = E[Z^{x^j} Z^{x^k}], shape (seq_len, seq_len).
 
-    At infinite width the averages over neurons that a norm takes are expectations (Fact 1): K̂_jk is
-    C_jk/√(C_jj C_kk), C_jk = E[x^j x^k] for RMS norm and less E[x^j] E[x^k] for layer norm.
-
-    Parameters
-    ----------
-    law : InputLaw
-
-    Returns
-    -------
-    Kernel
-        `matrix` has shape (seq_len, seq_len).
-
-    Raises
-    ------
-    InputError
-        For sequences that are too long for it, see `input_covariance`.
+    With a norm it is C_jk/√(C_jj C_kk), where C_jk = E[x^j x^k] for RMS norm, minus E[x^j] E[x^k] for layer norm
+    (Fact 1).
 
     Examples
     --------
@@ -165,13 +114,13 @@ def input_kernel(law: InputLaw) -> Kernel:
     matrix = normalised_gram(law.norm, kernel.matrix, means)
     matrix.setflags(write=False)
     smallest = float(np.diagonal(centred(law.norm, kernel.matrix, means)).min())
-    # Errors of an entry and of both lengths that it is divided by; those of means are roundings.
+    # Errors of the entry and of both norms; means only round.
     rounding = 8.0 * float(np.finfo(np.float64).eps) * float(np.diagonal(kernel.matrix).max())
     return Kernel(matrix, 2.0 * (kernel.error + rounding) / smallest)
 
 
 def limit_inputs(law: InputLaw, hidden: FloatArray) -> FloatArray:
-    """Return the limit variables Z^{x^i} that Z^{h^i + e^i} make, (..., seq_len, neurons) of both."""
+    """Return the Z^{x^i} from the Z^{h^i + e^i}, both (..., seq_len, neurons)."""
     images = nonlinearity.of_inputs(law)(hidden)
     if law.norm is None:
         return images
@@ -182,26 +131,10 @@ def limit_inputs(law: InputLaw, hidden: FloatArray) -> FloatArray:
 
 
 def psd_root(matrix: FloatArray, rtol: float = 1e-12, field: str = "matrix") -> FloatArray:
-    """Return F with F Fᵀ = matrix and as many columns as the matrix has rank.
+    """Return F with F Fᵀ = matrix, with the largest rank in the batch as columns, eigenvalues descending.
 
-    Parameters
-    ----------
-    matrix : ndarray, shape (..., s, s)
-        Positive semi-definite; singular ones are welcome.
-    rtol : float
-        Eigenvalues up to `rtol` times the largest are null directions, and dropped.
-    field : str
-        What errors call the matrix.
-
-    Returns
-    -------
-    ndarray, shape (..., s, r)
-        r is the largest rank in the batch; columns belong to eigenvalues in descending order.
-
-    Raises
-    ------
-    InputError
-        If the matrix is not square, not finite or has a clearly negative eigenvalue.
+    Eigenvalues up to `rtol` times the largest count as 0. Matrices that are not finite and positive semi-definite
+    raise `InputError`, as `field`.
 
     Examples
     --------
@@ -220,7 +153,7 @@ def psd_root(matrix: FloatArray, rtol: float = 1e-12, field: str = "matrix") -> 
         refuse(field, float(values.min()), "has a negative eigenvalue", "pass a positive semi-definite matrix")
     kept = values > rtol * largest
     rank = int(kept.sum(axis=-1).max(initial=0))
-    # The sign that makes each column sum non-negative: eigenvectors come with either.
+    # Make column sums non-negative.
     signs = np.where(vectors.sum(axis=-2, keepdims=True) < 0, -1.0, 1.0)
     root = vectors * signs * np.sqrt(np.where(kept, values, 0.0))[..., None, :]
     return np.ascontiguousarray(root[..., :rank])

@@ -1,4 +1,4 @@
-"""Short names of layers and programs, and the call that makes a layer."""
+"""Short names of layers and programs, and constructor calls of layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attncheck.layers.attention import AttentionLayer
 
 
 def layer_name(layer: dict[str, Any]) -> str:
-    """Return the short name of a layer, program or pool; of a layer that this version does not know, its fields."""
+    """Return the short name of a serialised layer, program or pool, or its fields."""
     if "program" in layer:
         return _program_name(layer)
     if "pool" in layer:
@@ -23,7 +23,7 @@ def layer_name(layer: dict[str, Any]) -> str:
 
 
 def layer_call(layer: AttentionLayer) -> str:
-    """Return the call that makes a layer.
+    """Return the constructor call of a layer.
 
     Examples
     --------
@@ -37,7 +37,7 @@ def layer_call(layer: AttentionLayer) -> str:
 
 
 def _program_name(case: dict[str, Any]) -> str:
-    """Return the short name of a program without building it, which would import what its functions are in."""
+    """Return a program's short name without imports."""
     try:
         rows = case["program"]["lines"]
         lines = sum(len(row.get("initial", [row])) for row in rows)

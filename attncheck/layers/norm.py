@@ -1,11 +1,11 @@
-"""Normalised vectors: RMS norm and layer norm of one position, and what they make of Gram matrices and kernels.
+"""RMS norm and layer norm of vectors, Gram matrices and kernels, without gain and bias.
 
-RMS norm divides a vector by ‖x‖/√n, layer norm takes the mean over neurons off before. Both are functions of inner
-products of the vectors, and of the vector of ones for layer norm: with G = X Xᵀ/n and m the means over neurons,
+With G = X Xᵀ/n and m the means over neurons, the Gram matrix of the normalised vectors is, exactly and at every
+width,
 
-    Ĝ_ij = C_ij/√(C_ii C_jj),   C = G for RMS norm, G - m mᵀ for layer norm,
+    Ĝ_ij = C_ij/√(C_ii C_jj),   C = G for RMS norm, G - m mᵀ for layer norm.
 
-exactly, at every width. A vector that is 0, or constant for layer norm, becomes 0. There is no gain, and no bias.
+A vector that is 0, or constant for layer norm, becomes 0.
 """
 
 from __future__ import annotations
@@ -19,17 +19,12 @@ from attncheck.layers.inputs import Norm
 
 FloatArray = NDArray[np.float64]
 
-# What is left of a constant vector without its mean is rounding, below this share of its entries.
+# Below this fraction of its entries, a centred vector is rounding error.
 _ROUNDING: Final = 1e-12
 
 
 def normalised(norm: Norm | None, vectors: FloatArray) -> FloatArray:
-    """Return vectors as a norm makes them; as they are where there is none.
-
-    Parameters
-    ----------
-    norm : {"rms", "layer"} or None
-    vectors : ndarray, shape (..., n)
+    """Return normalised vectors (..., n), unchanged if `norm` is None.
 
     Examples
     --------
@@ -45,20 +40,12 @@ def normalised(norm: Norm | None, vectors: FloatArray) -> FloatArray:
 
 
 def centred(norm: Norm | None, gram: FloatArray, means: FloatArray) -> FloatArray:
-    """Return C: a Gram matrix (..., s, s), less the products of the means (..., s) for layer norm."""
+    """Return C from a Gram matrix (..., s, s) and means (..., s)."""
     return gram - means[..., :, None] * means[..., None, :] if norm == "layer" else gram
 
 
 def normalised_gram(norm: Norm | None, gram: FloatArray, means: FloatArray) -> FloatArray:
-    """Return the Gram matrix of normalised vectors, its diagonal exactly 1 but for vectors that become 0.
-
-    Parameters
-    ----------
-    norm : {"rms", "layer"} or None
-    gram : ndarray, shape (..., s, s)
-        Of the vectors, or their kernel in the limit.
-    means : ndarray, shape (..., s)
-        Their means over neurons, or in the limit; without meaning but for layer norm.
+    """Return the Gram matrix or kernel (..., s, s) of normalised vectors; its diagonal is exactly 1 or 0.
 
     Examples
     --------
@@ -79,15 +66,10 @@ def normalised_gram(norm: Norm | None, gram: FloatArray, means: FloatArray) -> F
 
 
 def normalised_change(norm: Norm | None, gram: FloatArray, means: FloatArray, moved: FloatArray) -> FloatArray:
-    """Return Ĝ moved as a change of the vectors' Gram matrix moves it to first order.
+    """Return Ĝ after a first-order change of the Gram matrix.
 
-    Parameters
-    ----------
-    norm : {"rms", "layer"} or None
-    gram, means : ndarray, shape (..., s, s) and (..., s)
-        Where it is, as for `normalised_gram`.
-    moved : ndarray, shape (..., s + 1, s + 1)
-        The changed Gram matrix of the vectors and of ones, which come last.
+    `gram` and `means` precede the change; `moved`, (..., s + 1, s + 1), is the changed matrix with the vector of
+    ones last.
 
     Examples
     --------
@@ -114,14 +96,14 @@ def normalised_change(norm: Norm | None, gram: FloatArray, means: FloatArray, mo
 
 
 def with_ones(norm: Norm | None, vectors: FloatArray) -> FloatArray:
-    """Return vectors (..., s, n), with the vector of ones as one more where layer norm needs it."""
+    """Append the vector of ones to vectors (..., s, n) for layer norm."""
     if norm != "layer":
         return vectors
     return np.concatenate([vectors, np.ones((*vectors.shape[:-2], 1, vectors.shape[-1]))], axis=-2)
 
 
 def normalised_with_ones(norm: Norm | None, gram: FloatArray) -> FloatArray:
-    """Return what a norm makes of a Gram matrix of `with_ones`, (..., s, s)."""
+    """Return the normalised Gram matrix from that of `with_ones`."""
     if norm != "layer":
         return normalised_gram(norm, gram, np.zeros(gram.shape[:-1]))
     return normalised_gram(norm, gram[..., :-1, :-1], gram[..., :-1, -1])

@@ -1,4 +1,4 @@
-"""Regimes: settings of a layer in which theory predicts something of its own, each with what it is told apart from."""
+"""Regimes: layer settings with distinct predictions."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from attncheck.layers.attention import AttentionLayer
 
 @dataclasses.dataclass(frozen=True)
 class Regime:
-    """A setting, what is predicted for it, and the neighbouring prediction that must be rejected there.
+    """A setting, its prediction, and the neighbouring prediction to reject.
 
     Attributes
     ----------
     name : str
-        Key in `REGIMES`.
     layer : AttentionLayer
-        One of the regime, in which draws cost little.
+        A cheap example.
     what : str
         The prediction.
     rejects : str
-        What it must not be taken for.
+        The neighbouring prediction.
     fault : str
-        Name in `attncheck.faults.FAULTS` of a simulator that takes it for that.
+        Key in `attncheck.faults.FAULTS` of a simulator of `rejects`.
     weights : str
-        The law of the weights, one of `attncheck.simulators.weights.WEIGHT_LAWS`.
+        Key in `attncheck.simulators.weights.WEIGHT_LAWS`.
     """
 
     name: str
@@ -39,7 +38,6 @@ class Regime:
 
 _STANDARD = AttentionLayer(width=16, seq_len=4, num_heads=2)
 
-#: Every regime by name.
 REGIMES: Mapping[str, Regime] = MappingProxyType(
     {
         regime.name: regime
@@ -47,8 +45,7 @@ REGIMES: Mapping[str, Regime] = MappingProxyType(
             Regime(
                 "standard",
                 _STANDARD,
-                "given the limiting scores the outputs are Gaussian with the covariance S(p) that these make: a scale "
-                "mixture of normals",
+                "given the limiting scores p, outputs are Gaussian with covariance S(p): a scale mixture of normals",
                 "the Gaussian of the same covariance",
                 "gaussian_outputs",
             ),
@@ -57,7 +54,7 @@ REGIMES: Mapping[str, Regime] = MappingProxyType(
                 AttentionLayer(width=16, seq_len=3, num_heads=4, num_kv_heads=2, mask="causal"),
                 "a position attends to itself and those before it: the first output is W_O W_V x^1, the others are "
                 "mixtures",
-                "the law without a mask, which is one for all positions",
+                "the law without a mask, equal at all positions",
                 "ignored_mask",
             ),
             Regime(
@@ -72,13 +69,13 @@ REGIMES: Mapping[str, Regime] = MappingProxyType(
                 AttentionLayer(width=16, seq_len=4, num_heads=2, score_scaling="1/n"),
                 "scores vanish as n^{-1/2} and all weights tend to 1/s: the outputs of all positions tend to one "
                 "Gaussian, of variance σ_V²σ_O² Σ_jk K_jk/s²",
-                "the mixture that 1/√n makes",
+                "the mixture under 1/√n scaling",
                 "ignored_over_n",
             ),
             Regime(
                 "low rank",
                 AttentionLayer(width=16, seq_len=3, num_heads=2, head_dim=4),
-                "with heads of a fixed size the law keeps a distance from the limit as the width grows",
+                "with heads of fixed size the law does not approach the limit as the width grows",
                 "the law of heads as wide as the layer, whose distance falls as 1/n",
                 "full_rank_heads",
             ),
@@ -93,8 +90,8 @@ REGIMES: Mapping[str, Regime] = MappingProxyType(
             Regime(
                 "many heads",
                 AttentionLayer(width=8, seq_len=2, num_heads=32),
-                "the outputs tend to a Gaussian as the heads grow in number: the limit's excess kurtosis falls as 1/H",
-                "heads of which some repeat others, where it stops falling",
+                "outputs tend to a Gaussian as the number of heads grows: the limit's excess kurtosis falls as 1/H",
+                "repeated heads, for which it stops falling",
                 "repeated_heads",
             ),
             Regime(
@@ -115,15 +112,15 @@ REGIMES: Mapping[str, Regime] = MappingProxyType(
             Regime(
                 "positions",
                 AttentionLayer(width=16, seq_len=4, num_heads=2, position_std=1.0),
-                "vectors e^i added to the h^i make positions correlated, the near ones more, and share no length",
-                "inputs without them, or with other ones for the scores than for the values",
+                "vectors e^i added to the h^i correlate positions, near ones most, and do not share the length of h",
+                "inputs without them, or with different ones for scores and values",
                 "forgotten_positions",
             ),
             Regime(
                 "non-Gaussian weights",
                 _STANDARD,
-                "weights of any law of the declared variance have the same limit, at another distance from it",
-                "weights of another variance, as of a uniform law on [-1, 1]",
+                "weights of any law with the declared variance have the same limit, at a different distance",
+                "weights of another variance, e.g. uniform on [-1, 1]",
                 "unscaled_uniform_weights",
                 weights="uniform",
             ),
@@ -131,7 +128,7 @@ REGIMES: Mapping[str, Regime] = MappingProxyType(
                 "normalised inputs",
                 AttentionLayer(width=16, seq_len=4, num_heads=2, activation="relu", norm="rms"),
                 "each position is divided by its own length over √n: K_ii = 1, and K_ij = 1/π for relu",
-                "layer norm, which takes off the mean that positions share, so that K is the identity",
+                "layer norm, which subtracts the shared mean, so that K is the identity",
                 "other_norm",
             ),
         )

@@ -1,4 +1,4 @@
-"""A requirement: what a check asks of a case to say something of it, or in which cases a fault shows."""
+"""Requirements: conditions on a case under which a check applies or a fault shows."""
 
 from __future__ import annotations
 
@@ -11,19 +11,15 @@ _Case = TypeVar("_Case", contravariant=True)
 
 @dataclasses.dataclass(frozen=True)
 class Requirement(Generic[_Case]):
-    """A condition on cases, in words that checks, faults and explanations share.
-
-    Requirements are joined by ``&``; the first one that does not hold says why.
+    """A condition on cases, with text for checks, faults and explanations; joined by ``&``.
 
     Attributes
     ----------
     name : str
-        What is required.
     holds : callable case -> bool
     otherwise : str
-        What is said of a case in which it does not hold.
+        Message if it fails.
     others : tuple of Requirement
-        What is required beside it.
 
     Examples
     --------
@@ -47,7 +43,7 @@ class Requirement(Generic[_Case]):
         return ", ".join(name for each in (self.name, *map(str, self.others)) if (name := each))
 
     def reason(self, case: _Case) -> str:
-        """Return why a case does not do; empty if it does."""
+        """Return why a case fails, or an empty string."""
         if not self.holds(case):
             return self.otherwise
         return next((reason for each in self.others if (reason := each.reason(case))), "")
@@ -57,5 +53,5 @@ def _always(case: object) -> bool:
     return True
 
 
-#: Every case will do.
+#: No requirement.
 ANY: Requirement[object] = Requirement("", _always, "")

@@ -1,4 +1,4 @@
-"""What checks and faults require of attention layers, each thing said once."""
+"""Requirements of checks and faults on attention layers."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from attncheck.layers.requirement import Requirement
 
 #: Widths at which finite-width effects are large.
 SMALL_WIDTH = 16
-#: Widths at which two projections of one matrix have much of it in common.
+#: Widths at which two projections of one matrix correlate visibly.
 NARROW_WIDTH = 8
-# Eigenvalues of the inputs' covariance, over the largest one, below which scores lose their digits.
+# Smallest relative eigenvalue of the input covariance for accurate scores.
 _ALIKE = 1e-5
-# Below this a clip leaves h as it is in all draws that anyone will see, at any width.
+# A clip at this many standard deviations never acts in practice.
 _NEVER_CLIPPED = 40.0
 
-#: A requirement of a layer.
 OfLayer = Requirement[AttentionLayer]
 
 
 def linear(layer: AttentionLayer) -> bool:
-    """Return whether x = h + e for all that can be seen."""
+    """Return whether x = h + e in practice."""
     clipped = layer.activation == "clip" and layer.clip < _NEVER_CLIPPED * layer.inputs.hidden_std
     return layer.activation in ("clip", "identity") and not clipped and layer.norm is None
 
 
 def _told_apart(layer: AttentionLayer) -> bool:
-    """Return whether single precision tells how positions differ."""
+    """Return whether positions differ by more than single-precision rounding."""
     spectrum = np.linalg.eigvalsh(input_covariance(layer.inputs))
     return bool(spectrum[0] >= _ALIKE * spectrum[-1])
 
@@ -39,33 +38,33 @@ def _overlapping(layer: AttentionLayer) -> bool:
 
 
 def _regular(layer: AttentionLayer) -> bool:
-    """Return whether score matrices have an inverse, where φ is linear."""
+    """Return whether score matrices are invertible if φ is linear."""
     if min(layer.width, layer.head_width) <= layer.seq_len or layer.inputs.equal:
-        # Where a width is seq_len, rounding tells in one draw of a hundred.
+        # At width seq_len rounding spoils one draw in a hundred.
         return layer.seq_len == 1
     return _told_apart(layer)
 
 
 SEVERAL_POSITIONS = OfLayer("several positions", lambda layer: layer.seq_len > 1, "there is one position only")
 THREE_POSITIONS = OfLayer("three positions", lambda layer: layer.seq_len > 2, "there are fewer than three positions")
-MANY_POSITIONS = OfLayer(  # there one matrix shows through two sets of keys
+MANY_POSITIONS = OfLayer(  # one matrix is recognisable in two sets of keys
     "positions that span a tenth of a head",
     lambda layer: layer.head_width <= 10 * layer.seq_len,
     "heads are wider than ten times the positions",
 )
 ONE_POSITION = OfLayer("one position", lambda layer: layer.seq_len == 1, "there is more than one position")
 UNEQUAL_INPUTS = OfLayer(
-    "positions with inputs of their own", lambda layer: not layer.inputs.equal, "all positions are equal"
+    "positions with distinct inputs", lambda layer: not layer.inputs.equal, "all positions are equal"
 )
 UNEQUAL_POSITIONS = UNEQUAL_INPUTS & SEVERAL_POSITIONS
 POSITIONS_TOLD_APART = UNEQUAL_POSITIONS & OfLayer(
-    "positions that differ by more than rounding", _told_apart, "positions are alike but for rounding"
+    "positions that differ by more than rounding", _told_apart, "positions differ by rounding only"
 )
-CORRELATED_POSITIONS = (  # by chance at small widths, else by declaration
+CORRELATED_POSITIONS = (
     OfLayer(
         "correlated positions",
         _overlapping,
-        f"positions are uncorrelated, but for less than 1/√{SMALL_WIDTH} by chance",
+        f"positions are uncorrelated, except for less than 1/√{SMALL_WIDTH} by chance",
     )
     & SEVERAL_POSITIONS
 )
@@ -88,7 +87,6 @@ LOW_RANK = OfLayer(
 SMALL_HEADS = OfLayer(
     "small heads", lambda layer: layer.head_width <= SMALL_WIDTH, f"heads are wider than {SMALL_WIDTH}"
 )
-# Sizes of two projections of one matrix go together in thousands of draws there.
 NARROW_HEADS = OfLayer(
     "narrow heads", lambda layer: layer.head_width <= NARROW_WIDTH, f"heads are wider than {NARROW_WIDTH}"
 )
@@ -97,11 +95,11 @@ HEAD_SCALING = OfLayer(
 )
 
 UNTIED = OfLayer(
-    "W_Q other than W_K",
+    "separate W_Q and W_K",
     lambda layer: not layer.tied_query_key,
     "W_Q is W_K in this layer, which Assumption 1 excludes",
 )
-TIED = OfLayer("W_Q that is W_K", lambda layer: layer.tied_query_key, "the layer declares matrices of their own")
+TIED = OfLayer("W_Q = W_K", lambda layer: layer.tied_query_key, "W_Q and W_K are separate matrices")
 OVER_N = OfLayer("1/n scores", lambda layer: layer.score_scaling == "1/n", "the layer declares 1/√n")
 OVER_ROOT_N = OfLayer("1/√n scores", lambda layer: layer.score_scaling != "1/n", "the layer declares 1/n")
 TWO_SCALINGS = OfLayer("heads of width two or more", lambda layer: layer.head_width > 1, "1/n is 1/√n at this width")
@@ -117,15 +115,11 @@ LINEAR_ATTENTION = OfLayer(
     "linear attention", lambda layer: layer.attention_map == "linear", "the layer declares no linear attention"
 )
 
-PLAIN_INPUTS = OfLayer("inputs that are not normalised", lambda layer: layer.norm is None, "the inputs are normalised")
-NORMALISED_INPUTS = OfLayer(
-    "inputs that are normalised", lambda layer: layer.norm is not None, "the inputs are not normalised"
-)
-LINEAR_INPUTS = OfLayer("inputs that do not saturate", linear, "inputs that saturate may come again")
-RELU_INPUTS = OfLayer("relu inputs", lambda layer: layer.activation == "relu", "the inputs of this layer are no relu")
-REGULAR_SCORES = OfLayer(
-    "score matrices with an inverse", _regular, "score matrices are singular, or nearly so"
-) & OfLayer(
+PLAIN_INPUTS = OfLayer("unnormalised inputs", lambda layer: layer.norm is None, "the inputs are normalised")
+NORMALISED_INPUTS = OfLayer("normalised inputs", lambda layer: layer.norm is not None, "the inputs are not normalised")
+LINEAR_INPUTS = OfLayer("inputs that do not saturate", linear, "saturated inputs may repeat")
+RELU_INPUTS = OfLayer("relu inputs", lambda layer: layer.activation == "relu", "the activation is not relu")
+REGULAR_SCORES = OfLayer("invertible score matrices", _regular, "score matrices are singular, or nearly so") & OfLayer(
     "inputs that do not saturate",
     lambda layer: linear(layer) or min(layer.width, layer.head_width) <= layer.seq_len,
     "score matrices may be singular",

@@ -1,9 +1,7 @@
-"""Rotary positions: queries and keys are turned by angles that grow with their position.
+"""Rotary positions: queries and keys rotated by angles proportional to their position.
 
-Neurons of a head go in ν/2 pairs. At position j pair f is turned by the angle j b^{-2f/ν}, b the layer's
-`rotary_base`. So scores know of positions by their distance alone: P_ij = ν^{-1/2} q^i · R_{j-i} k^j. Which neurons
-make a pair is no part of the law, as W^Q and W^K have independent entries of one law; here pair f is neurons f and
-f + ν/2.
+At position j neurons f and f + ν/2 of a head rotate by j b^{-2f/ν}, b the layer's `rotary_base`. Scores then
+depend on positions through their distance: P_ij = ν^{-1/2} q^i · R_{j-i} k^j.
 """
 
 from __future__ import annotations
@@ -18,12 +16,7 @@ FloatArray = NDArray[np.float64]
 
 
 def turned(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-    """Return queries or keys as scores take them; as they are where the layer has no rotary positions.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    vectors : ndarray, shape (..., seq_len, head_dim)
+    """Return rotated queries or keys, (..., seq_len, head_dim), unchanged without rotary positions.
 
     Examples
     --------
@@ -36,7 +29,7 @@ def turned(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
 
 
 def turned_by(layer: AttentionLayer, vectors: FloatArray, steps: NDArray[np.int64]) -> FloatArray:
-    """Return R_d v for vectors (..., head_dim) and whole numbers d, broadcast against what comes before the neurons."""
+    """Return R_d v for vectors (..., head_dim) and integers d that broadcast to their leading axes."""
     angles = steps[..., None] * frequencies(layer)
     cos, sin = np.cos(angles), np.sin(angles)
     first, second = np.split(vectors, 2, axis=-1)
@@ -44,26 +37,16 @@ def turned_by(layer: AttentionLayer, vectors: FloatArray, steps: NDArray[np.int6
 
 
 def frequencies(layer: AttentionLayer) -> FloatArray:
-    """Return the angle between neighbouring positions of each pair of neurons, (head_dim / 2,)."""
+    """Return the rotation per position of each pair of neurons, (head_dim / 2,)."""
     base, pairs = layer.rotary_base or 1.0, layer.head_width // 2
     return np.asarray(base ** -(np.arange(pairs) / pairs))
 
 
 def score_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray:
-    """Return c_jl = tr(R_{j-l})/ν, by which rotation lessens the covariance of scores that are as far apart.
+    """Return c_d = tr(R_d)/ν, which rotation multiplies covariances of scores by, for d < 2 seq_len - 1.
 
-    Given the inputs Cov(P_ij, P_kl) = σ² G_ik G_jl c(j - i, l - k); of one row of scores the entries have c(j, l).
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    limit : bool
-        Whether for head_dim to infinity: (Ci(d) - Ci(d/b)) / log b at distance d = |j - l|.
-
-    Returns
-    -------
-    ndarray, shape (2 seq_len - 1,)
-        By distance, from 0 on; 1 without rotary positions.
+    Given the inputs, Cov(P_ij, P_kl) = σ² G_ik G_jl c(j - i, l - k). With `limit`, head_dim → ∞: (Ci(d) - Ci(d/b))
+    / log b.
 
     Examples
     --------
@@ -82,13 +65,13 @@ def score_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray
 
 
 def row_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray:
-    """Return c of the entries of one row of scores, shape (seq_len, seq_len)."""
+    """Return c within a row of scores, (seq_len, seq_len)."""
     places = np.arange(layer.seq_len)
     return score_alignment(layer, limit=limit)[np.abs(np.subtract.outer(places, places))]
 
 
 def pair_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray:
-    """Return c of all entries of the scores, rows one after the other, shape (seq_len², seq_len²)."""
+    """Return c for all pairs of scores in row-major order, (seq_len², seq_len²)."""
     places = np.arange(layer.seq_len)
     steps = np.subtract.outer(places, places).ravel()
     return score_alignment(layer, limit=limit)[np.abs(np.subtract.outer(steps, steps))]

@@ -1,9 +1,8 @@
-"""Which laws of weights a limit depends on, slot by slot: initial vectors, matrices, matrices of outputs.
+"""Slots: initial vectors and matrices of a program, and the limits that depend on their laws.
 
-A matrix with a number of columns that grows is averaged over: its images are Gaussian in the limit, with the covariance
-that its second moments make, whatever the law of its entries is. Initial vectors are not averaged over coordinate by
-coordinate, nor are matrices with a fixed number of columns, as W^O of heads of a fixed size: their law is seen where
-coordinates are, and by what averages nonlinear functions of them (Golikov and Yang, 2022, on programs without scores).
+A growing fan-in averages over a matrix's law. Initial vectors and matrices with fixed columns (W^O at fixed
+head_dim) are not averaged: their law shows in coordinates, and in averages of nonlinear functions of these
+(Golikov and Yang, 2022, for programs without scores).
 """
 
 from __future__ import annotations
@@ -23,17 +22,16 @@ from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Random numbers of a program whose law may be another one of the same mean and covariance.
+    """A matrix or initial vector whose law may change at equal mean and covariance.
 
     Attributes
     ----------
     name : str
-        Of the matrix, or of the initial vector.
     kind : str
-        "initial vector"; "matrix, scores downstream"; "matrix, no scores downstream"; "output matrix", whose images
-        outputs take and no other line.
+        "initial vector"; "matrix, scores downstream"; "matrix, no scores downstream"; "output matrix", whose
+        images only outputs use.
     shows_in : tuple of str
-        The lines whose law in the limit depends on that of the slot.
+        The lines whose limit depends on the law.
     """
 
     name: str
@@ -53,10 +51,10 @@ class Slot:
 
 
 def law_slots(described: AttentionLayer | Program) -> tuple[Slot, ...]:
-    r"""Return the slots of a program, or of a layer's, and where the limit depends on their laws.
+    r"""Return the slots of a layer or program, and the limits that depend on their laws.
 
-    Laws are i.i.d. over entries, of all moments, with the mean and covariance of the Gaussian ones. Functions that are
-    not known to be linear count as nonlinear.
+    Laws are i.i.d. with all moments and the Gaussian mean and covariance. Functions not known to be linear count
+    as nonlinear.
 
     Parameters
     ----------
@@ -65,12 +63,12 @@ def law_slots(described: AttentionLayer | Program) -> tuple[Slot, ...]:
     Returns
     -------
     tuple of Slot
-        Initial vectors first, in the order of the program.
+        Initial vectors first, in program order.
 
     Raises
     ------
     InputError
-        If it is neither.
+        If `described` is neither.
 
     Examples
     --------
@@ -88,7 +86,6 @@ def law_slots(described: AttentionLayer | Program) -> tuple[Slot, ...]:
     if isinstance(described, AttentionLayer):
         described = expand(described).program
     if not isinstance(described, Program):
-        # Any object may be passed in; the annotation says what should be.
         given: Any = described
         refuse("described", given, "is neither a layer nor a program", "pass an AttentionLayer or a Program")
     nodes = described.lines()
@@ -99,7 +96,7 @@ def law_slots(described: AttentionLayer | Program) -> tuple[Slot, ...]:
 
 def _initial(nodes: Sequence[Node], slot: Initial) -> Slot:
     shown = _shown(nodes, {slot})
-    # That a vector has the law that it is given says nothing, unless nothing is made of it.
+    # The vector itself counts only if no other line uses it.
     if any(slot in node.parents for node in nodes):
         shown = [node for node in shown if node is not slot]
     return Slot(slot.name, "initial vector", tuple(node.name for node in shown))
@@ -123,8 +120,8 @@ def _matrix(nodes: Sequence[Node], weight: Weight) -> Slot:
 
 
 def _shown(nodes: Sequence[Node], starts: set[Node]) -> list[Node]:
-    """Return the lines whose law depends on that of the coordinates of `starts`."""
-    # Lines of which coordinates have another law, and lines of which averages or scores have.
+    # Lines that depend on the law through coordinates, and through averages or scores.
+    """Return the lines whose law depends on that of `starts`."""
     coordinates: set[Node] = set()
     averages: set[Node] = set()
     for node in nodes:
@@ -143,7 +140,7 @@ def _shown(nodes: Sequence[Node], starts: set[Node]) -> list[Node]:
 
 
 def _linear(node: Nonlin | Output) -> bool:
-    """Say whether covariances of the line are made of covariances of its vectors alone."""
+    """Return whether the line's covariances depend on those of its vectors alone."""
     function = node.function
     if isinstance(function, LinearCombination | AttentionRow):
         return True

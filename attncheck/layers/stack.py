@@ -1,4 +1,4 @@
-"""A stack of attention layers in its field's words: a layer, how many, what is between them."""
+"""`AttentionStack`: attention layers in sequence at initialisation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attncheck.layers.nonlinearity import gelu, relu
 from attncheck.layers.program.coverage import Coverage
 from attncheck.layers.stack_program import Perceptron, StackProgram, expand_layers
 
-#: The most layers: their lines are all written out, and kernels of every layer held.
+#: Maximum depth: every layer's lines and kernels are in memory.
 _DEEPEST = 1_000
 _FIELDS = ("layer", "depth", "activations", "residual", "post_norm", "mlp", "mlp_ratio", "mlp_std")
 _PERCEPTRONS = {"relu": relu, "gelu": gelu}
@@ -28,46 +28,41 @@ _ACTIVATIONS = "pass a name such as 'relu', or one for each layer, e.g. ('clip',
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionStack:
-    """Multi-head attention layers on top of each other at initialisation, with the law of their inputs.
+    """A sequence of multi-head attention layers at initialisation, with the law of their inputs.
 
-    The first stream is z^{(1),i} = h^i + e^i, what a layer's inputs are made from. Layer l reads
-    x^{(l)} = φ_l(z^{(l)}) and makes y^{(l)} of it, with matrices of its own. The next stream is z^{(l+1)} = y^{(l)}, or
-    z^{(l)} + y^{(l)} with `residual`. The output is the last stream. One layer without `residual` is an
-    `AttentionLayer`.
+    The first stream is z^{(1),i} = h^i + e^i. Layer l, with its own matrices, maps x^{(l)} = norm(φ_l(z^{(l)})) to
+    y^{(l)}. The next stream is z^{(l+1)} = y^{(l)}, or z^{(l)} + y^{(l)} with `residual`; the last one is the
+    output. The norm of `layer` is the pre-norm of transformers; `post_norm` normalises the stream after each sum.
+    With `mlp` a layer is a transformer encoder block: a perceptron u = W² φ(W¹ norm(z)) follows attention and
+    enters the stream in the same way.
 
-    A `norm` of `layer` is what transformers call pre-norm: each layer reads x^{(l)} = norm(φ_l(z^{(l)})), and the
-    stream itself is not normalised. With `post_norm` it is, after each sum: z^{(l+1)} = norm(z^{(l)} + y^{(l)}).
-
-    With `mlp` a layer is a block of a transformer's encoder: after attention and its sum a two-layer perceptron
-    u = W² φ(W¹ norm(z)) adds to the stream in the same way, and `post_norm` normalises that sum too.
-
-    The paper's theorem ends where scores feed another MatMul: what `attncheck.limit` returns for two layers or more,
-    or for one with a perceptron, is a conjecture.
+    The paper's theorem excludes scores that feed another MatMul: from two layers on, or with a perceptron,
+    `attncheck.limit` returns a conjecture.
 
     Parameters
     ----------
     layer : AttentionLayer
-        What every layer is like; its inputs are those of the first.
+        Every layer; its inputs are those of the first.
     depth : int
         Number of layers, from 1 to 1,000.
     activations : str or sequence of str, optional
-        φ of every layer, or one for each: "clip" (with the bound of `layer`), "relu", "tanh", "erf" or "identity".
-        None: that of `layer`.
+        φ of every layer, or one per layer: "clip" (with the bound of `layer`), "relu", "tanh", "erf" or
+        "identity". Default: that of `layer`.
     residual : bool
         Whether a layer adds to the stream or replaces it.
     post_norm : {"rms", "layer"} or None
-        How each stream after the first is normalised, position by position and without gain.
+        Norm of each stream after the first, without gain.
     mlp : {"relu", "gelu"} or None
-        φ of the perceptron of each layer; None: there is none.
+        φ of the perceptrons, if any.
     mlp_ratio : int
-        Its hidden neurons over the width, at least 1.
+        Hidden neurons over the width.
     mlp_std : float
-        Standard deviation of the entries of W¹ and of W², times √fan_in; from 1e-6 to 1e6.
+        Standard deviation of the entries of W¹ and W², times √fan_in; from 1e-6 to 1e6.
 
     Raises
     ------
     InputError
-        For an impossible value or combination; names the field, the value and the remedy.
+        For an impossible value or combination.
 
     Examples
     --------
@@ -95,7 +90,7 @@ class AttentionStack:
         if not isinstance(self.layer, AttentionLayer):
             refuse("layer", self.layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
         if self.layer.rotary_base is not None:
-            problem = "turns queries and keys, which the program of a stack cannot say"
+            problem = "is not supported in a stack"
             refuse("layer.rotary_base", self.layer.rotary_base, problem, "leave it out, or take a single layer")
         depth = check_whole("depth", self.depth, 1, "pass the number of layers, e.g. depth=3")
         if depth > _DEEPEST:
@@ -115,7 +110,7 @@ class AttentionStack:
         if self.post_norm is not None:
             object.__setattr__(self, "post_norm", check_choice("post_norm", self.post_norm, NORMS))
         if self.post_norm == "layer" and self.width == 1:
-            refuse("post_norm", self.post_norm, "leaves nothing of one neuron", "use width=2 or more, or 'rms'")
+            refuse("post_norm", self.post_norm, "makes a single neuron 0", "use width=2 or more, or 'rms'")
         self._check_mlp()
         object.__setattr__(self, "depth", depth)
         object.__setattr__(self, "activations", names)
@@ -135,7 +130,7 @@ class AttentionStack:
 
     @property
     def perceptron(self) -> Perceptron | None:
-        """What adds to the stream after attention."""
+        """The perceptron after attention, or None."""
         if self.mlp is None:
             return None
         return Perceptron(_PERCEPTRONS[self.mlp](), self.mlp_ratio * self.width, self.mlp_std)
@@ -157,7 +152,7 @@ class AttentionStack:
 
     @functools.cached_property
     def layers(self) -> tuple[AttentionLayer, ...]:
-        """Each of the layers, with its own activation."""
+        """The layers, each with its own activation."""
         bounds = {"clip": self.layer.clip}
         return tuple(self.layer.replace(activation=name, clip=bounds.get(name, DEFAULT_CLIP)) for name in self._names)
 
@@ -167,34 +162,31 @@ class AttentionStack:
 
     @property
     def weight_entries(self) -> int:
-        """The matrix entries of one literal draw: its cost."""
+        """Matrix entries of one literal draw, its cost."""
         single = self.layer.weight_entries
         hidden = self.perceptron.neurons if self.perceptron else 0
         return single + (self.depth - 1) * self.layer.head_entries + 2 * self.depth * hidden * self.width
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with some fields changed, validated again."""
+        """Return a validated copy with some fields changed."""
         _refuse_unknown(changes, "changes")
         if "depth" in changes and "activations" not in changes and len(set(self._names)) == 1:
             changes = {**changes, "activations": self._names[0]}
         return dataclasses.replace(self, **changes)
 
     def at_width(self, width: int) -> Self:
-        """Return the stack with another number of neurons."""
+        """Return the stack at another width."""
         return self.replace(layer=self.layer.replace(width=width))
 
     def expand(self) -> StackProgram:
-        """Return the Netsor program of the stack, every layer with matrices of its own.
+        """Return the Netsor program of the stack, with separate matrices per layer.
 
-        It says nothing of norms, which are no functions of each neuron alone: whoever draws it normalises vectors.
+        Norms are not part of the program: the method that draws it normalises.
         """
         return expand_layers(self.layers, self.residual, self.perceptron)
 
     def coverage(self) -> Coverage:
-        """Return what the paper says of each line of the stack's program: a conjecture beyond the first outputs.
-
-        Norms are no lines of a program, and the paper does not have them: of what they normalise, Fact 1 and Theorem 1
-        have the averages.
+        """Return the paper's statement on each line of the program, without norms.
 
         Examples
         --------
@@ -205,7 +197,7 @@ class AttentionStack:
         return self.expand().program.coverage()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as built-in types; `from_dict` gives the stack back."""
+        """Return the fields as built-in types, for `from_dict`."""
         fields: dict[str, Any] = {"depth": self.depth, "activations": list(self._names), "residual": self.residual}
         if self.post_norm:
             fields["post_norm"] = self.post_norm
@@ -215,12 +207,12 @@ class AttentionStack:
 
     @property
     def key(self) -> str:
-        """What the stack is known by in streams, records and digests; it never changes."""
+        """Permanent identifier in streams, records and digests."""
         return digest({**given_fields(self), "layer": self.layer.key, "activations": list(self._names)})
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Build a stack from a mapping of field names; unknown and missing names are refused."""
+        """Build a stack from a mapping of field names; unknown or missing names raise `InputError`."""
         if not isinstance(fields, Mapping):
             refuse("stack", fields, "must be a table of fields", "pass a mapping such as {'layer': {...}, 'depth': 2}")
         _refuse_unknown(fields, "stack")
@@ -230,7 +222,7 @@ class AttentionStack:
         return cls(**{**fields, "layer": AttentionLayer.from_dict(fields["layer"])})
 
     def to_toml(self) -> str:
-        """Return a ``[stack]`` table with the layer in it; fields of the layer that are None are left out."""
+        """Return a ``[stack]`` table with the layer in it, without layer fields that are None."""
         import tomli_w
 
         fields = self.to_dict()
@@ -246,7 +238,7 @@ class AttentionStack:
         return cls.from_dict(document["stack"])
 
     def describe(self) -> str:
-        """Return a short name that shows what differs from the defaults."""
+        """Return a short name with the non-default fields."""
         names = self._names
         words = names if len(set(names)) > 1 else names[:1]
         plain = self.layer.replace(activation="clip", clip=DEFAULT_CLIP)

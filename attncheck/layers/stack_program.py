@@ -1,4 +1,4 @@
-"""The Netsor program that a stack stands for: scores feed later MatMuls, which is where the paper's proof ends."""
+"""The Netsor program of a stack, in which scores feed later MatMuls."""
 
 from __future__ import annotations
 
@@ -13,15 +13,7 @@ from attncheck.layers.program import LinearCombination, Node, Program
 
 @dataclasses.dataclass(frozen=True)
 class Perceptron:
-    """u = W² φ(W¹ x) at each position, entries of W¹ of variance std²/n and those of W² of std²/m.
-
-    Attributes
-    ----------
-    phi : Nonlinearity
-    neurons : int
-        m, those of the hidden layer.
-    std : float
-    """
+    """u = W² φ(W¹ x) at each position, with m hidden `neurons`, W¹ of variance std²/n and W² of std²/m."""
 
     phi: nonlinearity.Nonlinearity
     neurons: int
@@ -30,7 +22,7 @@ class Perceptron:
 
 @dataclasses.dataclass(frozen=True)
 class StackProgram:
-    """A stack's program with the nodes that draws are read off from.
+    """A stack's program with the nodes of its draws.
 
     Attributes
     ----------
@@ -38,11 +30,10 @@ class StackProgram:
     streams : tuple of tuple of Node, (depth + 1, seq_len)
         The z^{(l),i}, the output last.
     between : tuple of tuple of Node, (depth, seq_len)
-        The stream between attention and perceptron; empty without one.
+        Streams before perceptrons.
     reads : tuple of tuple of Node, (depth, seq_len)
-        What perceptrons read, which is the stream between where nothing normalises it.
+        Inputs of perceptrons.
     layers : tuple of AttentionProgram, length depth
-        Inputs, scores and outputs of each layer.
     """
 
     program: Program
@@ -55,16 +46,7 @@ class StackProgram:
 def expand_layers(
     layers: Sequence[AttentionLayer], residual: bool, perceptron: Perceptron | None = None
 ) -> StackProgram:
-    """Return the program of layers on top of each other, every layer with matrices of its own.
-
-    Parameters
-    ----------
-    layers : sequence of AttentionLayer
-        From the first to the last.
-    residual : bool
-        Whether a layer adds to the stream or replaces it.
-    perceptron : Perceptron, optional
-        What comes after the attention of each layer.
+    """Return the program of layers in sequence, each with its own matrices and any perceptron.
 
     Examples
     --------
@@ -94,7 +76,7 @@ def expand_layers(
 def _joined(
     program: Program, stream: tuple[Node, ...], outputs: tuple[Node, ...], residual: bool, name: str
 ) -> tuple[Node, ...]:
-    """Return the next stream: outputs, added to the stream with a residual."""
+    """Return the next stream."""
     if not residual:
         return outputs
     return tuple(
@@ -104,14 +86,14 @@ def _joined(
 
 
 def _copied(program: Program, vector: Node, name: str) -> Node:
-    """Return a line of its own with the same vector: whoever draws it may normalise it, and leave the stream."""
+    """Return a copy that can be normalised alone."""
     return program.nonlin(nonlinearity.identity(), vector, name=name)
 
 
 def _write_perceptron(
     program: Program, perceptron: Perceptron, reads: tuple[Node, ...], prefix: str
 ) -> tuple[Node, ...]:
-    """Write W² φ(W¹ x) of every position."""
+    """Write W² φ(W¹ x)."""
     into = program.weight(f"{prefix}M1", perceptron.std, perceptron.neurons, None)
     out = program.weight(f"{prefix}M2", perceptron.std, None, perceptron.neurons)
     hidden = [program.matmul(into, x, f"{prefix}g{i}") for i, x in enumerate(reads, 1)]

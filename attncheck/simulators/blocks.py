@@ -1,4 +1,4 @@
-"""How a description is drawn: in blocks that each have a random stream of their own, handed out in chunks."""
+"""Draws in blocks with separate random streams, returned in chunks."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from attncheck.layers.draws import Batch
 
 _Batch = TypeVar("_Batch", bound=Batch)
 
-#: Working entries of a block, 16 MiB: large programs need several draws a block, small arrays stay in the cache.
+#: Working entries of a block, 16 MiB.
 BLOCK_ENTRIES = 2**21
 
 
 @dataclasses.dataclass(frozen=True)
 class DrawPlan(Generic[_Batch]):
-    """How to draw a description under a reading, and the float64 entries of one draw and of all together."""
+    """How to draw a description, and float64 entries per draw and shared."""
 
     draw: Callable[[int, np.random.Generator], _Batch]
     entries: int
     shared: int = 0
 
     def take(self, size: int, seed: int) -> _Batch:
-        """Return `size` draws at once: the digits that `attncheck.simulate` gives for the same seed."""
+        """Return `size` draws, the same as `attncheck.simulate`."""
         return next(chunks(self, size, size, root_of(seed)))
 
 
 def root_of(seed: Any) -> np.random.SeedSequence:
-    """Return the seed sequence of a seed, which may be one itself."""
+    """Return the seed sequence of a seed."""
     if isinstance(seed, np.random.SeedSequence):
         return seed
     return np.random.SeedSequence(check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
 
 
 def blocks(work: DrawPlan[_Batch], size: int, root: np.random.SeedSequence, first: int = 0) -> Iterator[_Batch]:
-    """Draw block after block, from the one with the number `first` on; full ones are the same for any size."""
+    """Draw blocks from index `first` on; full ones do not depend on `size`."""
     block = max(1, BLOCK_ENTRIES // max(1, work.entries))
     for index, start in enumerate(range(first * block, size, block), first):
         key = (*root.spawn_key, index)
@@ -47,7 +47,7 @@ def blocks(work: DrawPlan[_Batch], size: int, root: np.random.SeedSequence, firs
 
 
 def chunks(work: DrawPlan[_Batch], size: int, chunk_size: int, root: np.random.SeedSequence) -> Iterator[_Batch]:
-    """Hand out blocks in chunks; a block never depends on the chunk size."""
+    """Yield draws in chunks; the chunk size does not change the draws."""
     chunk: _Batch | None = None
     filled, left = 0, size
     for part in blocks(work, size, root):

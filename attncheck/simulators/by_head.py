@@ -1,7 +1,6 @@
-"""One draw of a layer, head by head: for layers of which all heads together are too large.
+"""One draw of a layer by the collapsed method, head by head.
 
-Given the inputs heads are independent, so that a draw needs the memory of one: a few s × s matrices. The law is that
-of the collapsed reading (``simulators.collapsed``), whose factors are drawn here for one group after another.
+Given the inputs, heads are independent: one head's few s × s matrices suffice.
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ class HeadDraw:
     Attributes
     ----------
     scores, weights : ndarray, shape (seq_len, seq_len)
-        P, before it is masked, and A.
+        P, unmasked, and A.
     outputs : ndarray, shape (seq_len, coordinates)
-        What the head adds to the outputs.
     """
 
     scores: FloatArray
@@ -43,18 +41,17 @@ class HeadDraw:
 def simulate_heads(
     layer: AttentionLayer, seed: int | np.random.SeedSequence = 0, coordinates: int = 1
 ) -> Iterator[HeadDraw]:
-    """Draw a layer once, exactly in law, and iterate over its heads; their outputs add up to those of the layer.
+    """Draw a layer once, exactly in law, and yield its heads; their outputs sum to the layer's.
 
-    Memory is that of the inputs and of a few matrices of scores, whatever the number of heads: a layer of 96 heads of
-    128 neurons over 2,048 positions is drawn in seconds.
+    Memory does not grow with the number of heads: 96 heads of 128 neurons over 2,048 positions take seconds.
 
     Parameters
     ----------
     layer : AttentionLayer
     seed : int or numpy.random.SeedSequence
-        The same seed gives the same digits; they are not those of `simulate`.
+        Draws differ from those of `simulate`.
     coordinates : int
-        How many neurons of the outputs, at most the width.
+        Neurons of the outputs, at most the width.
 
     Yields
     ------
@@ -63,7 +60,7 @@ def simulate_heads(
     Raises
     ------
     InputError
-        If `layer` is no AttentionLayer, or a number is out of range.
+        For an invalid argument.
 
     Examples
     --------
@@ -100,7 +97,7 @@ def _heads(layer: AttentionLayer, rng: np.random.Generator, coordinates: int) ->
 
 
 def _factor(layer: AttentionLayer, rank: int, rng: np.random.Generator) -> FloatArray:
-    """Return what makes keys from F: of their Gram matrix alone, or all of them where rotary positions turn them."""
+    """Return the map from F to keys."""
     if layer.rotary_base is None:
         return bartlett(rng, (), rank, layer.head_width)
     return rng.standard_normal((rank, layer.head_width))

@@ -1,17 +1,13 @@
-"""The collapsed reading: attention only, exact in law in O(s n) + O(H s³) operations per draw.
+"""The collapsed method: attention only, exact in law in O(s n) + O(H s³) operations per draw.
 
-Given the inputs X (s × n), normalised where the layer has a norm, and their Gram matrix G = X Xᵀ/n = F Fᵀ (F = X/√n
-where n ≤ s), the keys of a group of heads enter only through their Gram matrix: X W^K has the law of √ν B_K,
-B_K = σ_K F T_K/√ν with T_K the Bartlett factor of a Wishart(ν, I) matrix. Scores, values and outputs are then Gaussian
-given what came before:
+Given the (normalised) inputs X (s × n), let G = X Xᵀ/n = F Fᵀ (F = X/√n if n ≤ s). Keys matter through their Gram
+matrix: X W^K has the law of √ν B_K, B_K = σ_K F T_K/√ν with T_K the Bartlett factor of a Wishart(ν, I) matrix.
+Scores, values and outputs are then conditionally Gaussian, jointly with the inputs' coordinates:
 
     P_a = σ_Q F N_a B_Kᵀ,   y[:, c] = H^{-1/2} Σ_a A(P_a) σ_O B_V N'_a[:, c],
 
-with N_a, N'_a of independent standard normals; with tied queries P_a = B_K B_Kᵀ. This holds
-jointly with the inputs' coordinates.
-
-With rotary positions queries and keys are turned plane by plane, so that the Gram matrix of the keys is not all of them
-that scores see: Q = σ_Q F N and K = σ_K F N' are drawn with all neurons of a head, still without n × ν matrices.
+with independent standard normal N_a, N'_a; with tied queries P_a = B_K B_Kᵀ. Rotary positions need all
+neurons, Q = σ_Q F N and K = σ_K F N'.
 """
 
 from __future__ import annotations
@@ -32,20 +28,12 @@ from attncheck.simulators.linalg import bartlett, gram_root
 
 FloatArray = NDArray[np.float64]
 
-#: Gram matrices of the heads that draws have, where nobody asks for fewer.
+#: Gram matrices in draws by default.
 GRAMS = frozenset({"key_gram", "value_gram"})
 
 
 def draw_hidden(layer: AttentionLayer, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Draw h^i = W^i h, which is Gaussian given ‖h‖² ~ χ²_n.
-
-    Returns
-    -------
-    hidden : ndarray, shape (size, seq_len, width)
-        h^i over its scale, input_std times `lengths`: normal, with the correlation of the layer.
-    lengths : ndarray, shape (size,)
-        ‖h‖/√n.
-    """
+    """Draw normals h (size, seq_len, width) and ‖h‖/√n (size,), ‖h‖² ~ χ²_n; h^i is their product times input_std."""
     n = layer.width
     lengths = np.sqrt(rng.chisquare(n, size=size) / n)
     rho = layer.input_correlation
@@ -57,12 +45,7 @@ def draw_hidden(layer: AttentionLayer, size: int, rng: np.random.Generator) -> t
 
 
 def draw_stream(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw h^i + e^i, what the inputs are made from.
-
-    Returns
-    -------
-    ndarray, shape (size, seq_len, width)
-    """
+    """Draw h^i + e^i, (size, seq_len, width)."""
     h, lengths = draw_hidden(layer, size, rng)
     h *= (lengths * layer.input_std)[:, None, None]
     if layer.position_std:
@@ -71,13 +54,7 @@ def draw_stream(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
 
 
 def draw_positions(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw e^i: Gaussian over positions, independent over neurons.
-
-    Returns
-    -------
-    ndarray, shape (size, seq_len, width), or (1, 1, 1)
-        One zero where the layer has no positions.
-    """
+    """Draw e^i, (size, seq_len, width), or one zero."""
     if not layer.position_std:
         return np.zeros((1, 1, 1))
     root = psd_root(position_covariance(layer.inputs))
@@ -85,22 +62,17 @@ def draw_positions(layer: AttentionLayer, size: int, rng: np.random.Generator) -
 
 
 def draw_images(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw φ(h^i + e^i), what the inputs are before they are normalised, (size, seq_len, width)."""
+    """Draw φ(h^i + e^i), the inputs before normalisation, (size, seq_len, width)."""
     return nonlinearity.of_inputs(layer.inputs)(draw_stream(layer, size, rng))
 
 
 def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw X: x^i = φ(h^i + e^i), normalised where the layer has a norm.
-
-    Returns
-    -------
-    ndarray, shape (size, seq_len, width)
-    """
+    """Draw X, the x^i = norm(φ(h^i + e^i)), (size, seq_len, width)."""
     return normalised(layer.norm, draw_images(layer, size, rng))
 
 
 def input_entries(layer: AttentionLayer) -> int:
-    """Bound the float64 entries that drawing X works on, per draw."""
+    """Bound the entries per draw of X."""
     arrays = (3 if layer.position_std else 2) + 2 * bool(layer.norm)
     return arrays * layer.seq_len * layer.width
 
@@ -108,21 +80,13 @@ def input_entries(layer: AttentionLayer) -> int:
 def draw_collapsed(
     layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator, grams: frozenset[str] = GRAMS
 ) -> Draws:
-    """Draw inputs, scores and outputs of `layer` exactly in law, without weight matrices."""
+    """Draw inputs, scores and outputs exactly in law."""
     return attend(layer, draw_inputs(layer, size, rng), coordinates, rng, grams)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeadDraws:
-    """What is random in scores and values once F, a root of the inputs' Gram matrix, is given: ν = head_width.
-
-    Attributes
-    ----------
-    keys, values : ndarray, shape (size, kv_heads, r, min(r, ν))
-        T_K and T_V.
-    scores : ndarray, shape (size, num_heads, r, min(r, ν))
-        N; empty where queries are tied to keys, and P_a = B_K B_Kᵀ.
-    """
+    """Random factors T_K and T_V, (size, kv_heads, r, min(r, ν)), and N for scores, empty if tied."""
 
     keys: FloatArray
     values: FloatArray
@@ -138,7 +102,7 @@ class HeadDraws:
 
 
 def _per_head(layer: AttentionLayer, of_groups: FloatArray) -> FloatArray:
-    """Repeat what heads of a group share, (size, kv_heads, ...), for each of them."""
+    """Repeat arrays of groups for each head."""
     return of_groups if layer.group_size == 1 else np.repeat(of_groups, layer.group_size, axis=1)
 
 
@@ -151,19 +115,7 @@ def draw_heads(layer: AttentionLayer, size: int, rank: int, rng: np.random.Gener
 
 
 def output_covariance(layer: AttentionLayer, scores: FloatArray, values: FloatArray) -> FloatArray:
-    """Return σ_O²/H Σ_a A(P_a) B_V B_Vᵀ A(P_a)ᵀ: given scores and values, neurons of the outputs are N(0, this).
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    scores : ndarray, shape (size, num_heads, seq_len, seq_len)
-    values : ndarray, shape (size, num_heads, seq_len, r)
-        B_V of each head.
-
-    Returns
-    -------
-    ndarray, shape (size, seq_len, seq_len)
-    """
+    """Return σ_O²/H Σ_a A(P_a) B_V B_Vᵀ A(P_a)ᵀ, the covariance of an output neuron given scores and values."""
     mixed = attention_weights(layer, scores) @ values
     grams = (mixed @ mixed.swapaxes(-1, -2)).sum(axis=1)
     return np.asarray((layer.output_std * layer.head_factor) ** 2 * grams)
@@ -176,22 +128,9 @@ def attend(
     rng: np.random.Generator,
     grams: frozenset[str] = GRAMS,
 ) -> Draws:
-    """Draw what the layer makes of given inputs: exact in law given X.
+    """Draw scores and outputs exactly in law, given inputs X (size, seq_len, width).
 
-    Parameters
-    ----------
-    layer : AttentionLayer
-    inputs : ndarray, shape (size, seq_len, width)
-        X.
-    coordinates : int
-        Neurons of the outputs and inputs to return; 0 for scores and Gram matrices alone.
-    rng : numpy.random.Generator
-    grams : frozenset of str
-        Gram matrices of the heads that are wanted; the others are None.
-
-    Returns
-    -------
-    Draws
+    Draws have `coordinates` neurons, possibly 0, and the Gram matrices in `grams`.
     """
     gram = inputs @ inputs.swapaxes(-1, -2) / layer.width
     root = inputs * layer.width**-0.5 if layer.width <= layer.seq_len else gram_root(gram)
@@ -211,7 +150,7 @@ def attend(
 
 
 def _gram(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-    """Return the Gram matrix of each head's vectors, computed once for a group."""
+    """Return head Gram matrices, computed once per group."""
     of_groups = vectors[:, :: layer.group_size]
     return _per_head(layer, of_groups @ of_groups.swapaxes(-1, -2))
 
@@ -219,7 +158,7 @@ def _gram(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
 def _draw_turned(
     layer: AttentionLayer, root: FloatArray, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return scores, K/√ν before it is turned, and B_V of every head, for F of shape (size, seq_len, r)."""
+    """Return scores, K/√ν before rotation, and B_V of every head, for F of shape (size, seq_len, r)."""
     (size, _, rank), nu = root.shape, layer.head_width
     normals = rng.standard_normal((size, layer.num_heads + layer.kv_heads, rank, nu))
     projected = root[:, None] @ normals
@@ -234,8 +173,8 @@ def _draw_turned(
 def _outputs(
     layer: AttentionLayer, scores: FloatArray, values: FloatArray, coordinates: int, rng: np.random.Generator
 ) -> FloatArray:
-    """Draw outputs given scores and B_V of every head, (size, seq_len, coordinates)."""
-    if coordinates == 0:  # nor are attention weights needed
+    """Draw outputs (size, seq_len, coordinates), given scores and B_V."""
+    if coordinates == 0:
         return np.zeros((len(scores), layer.seq_len, 0))
     projected = values @ rng.standard_normal((len(scores), layer.num_heads, values.shape[-1], coordinates))
     outputs = (attention_weights(layer, scores) @ projected).sum(axis=1)

@@ -1,4 +1,4 @@
-"""The direct reading: literal weight matrices, a fresh set for every draw. The ground truth."""
+"""The direct method: literal weight matrices, fresh for every draw. The ground truth."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ FloatArray = NDArray[np.float64]
 
 
 class DirectMultiplier:
-    """Draws every entry of W and multiplies.
-
-    A matrix is drawn at its first use and kept until its last. Matrices used once share a buffer, so
-    that memory stays in the cache and is not asked for again.
-    """
+    """Draw every entry of W and multiply; matrices used once share a buffer."""
 
     def __init__(self, width: int, rng: np.random.Generator) -> None:
         self._width = width
@@ -24,7 +20,7 @@ class DirectMultiplier:
         self._buffers: dict[tuple[int, ...], FloatArray] = {}
 
     def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
-        """Return all coordinates of W h, however few are asked for: this reading is the literal one."""
+        """Return all coordinates of W h."""
         matrix = self._kept.pop(weight, None)
         if matrix is None:
             matrix = self._draw(weight, len(vectors), last)
@@ -35,7 +31,7 @@ class DirectMultiplier:
         return image
 
     def _draw(self, weight: Weight, size: int, last: bool) -> FloatArray:
-        """Draw (size, columns, rows) normals: Wᵀ up to its scale, contiguous along what is summed last."""
+        """Draw (size, columns, rows) normals, Wᵀ up to scale."""
         rows, columns = weight.shape(self._width)
         shape = (size, columns, rows)
         if not last:

@@ -1,4 +1,4 @@
-"""The readings at finite width: one law for each description, at different costs."""
+"""Finite-width methods: the same law at different costs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ from attncheck.simulators.programs import draw_lines
 _Described = TypeVar("_Described")
 _Drawn = TypeVar("_Drawn", bound=Batch)
 
-#: How to draw so many neurons of a description.
 WorkOf = Callable[[_Described, int], DrawPlan[_Drawn]]
 
 _MULTIPLIERS: Mapping[str, Callable[[int, np.random.Generator], Multiplier]] = {
@@ -41,13 +40,13 @@ _MULTIPLIERS: Mapping[str, Callable[[int, np.random.Generator], Multiplier]] = {
 
 
 def head_entries(layer: AttentionLayer, coordinates: int) -> int:
-    """Bound the entries per draw of the readings whose heads hold no vectors of neurons."""
+    """Bound the entries per draw besides vectors of neurons."""
     s, heads = layer.seq_len, layer.num_heads
     return 12 * heads * s**2 + 16 * s + (3 * heads + 6) * s * coordinates + key_entries(layer)
 
 
 def collapsed_layer(layer: AttentionLayer, coordinates: int) -> DrawPlan[Draws]:
-    """Return the work of drawing a layer through Gram matrices."""
+    """Return the plan of the collapsed method."""
     _check(coordinates, layer.width)
 
     def draw(count: int, rng: np.random.Generator) -> Draws:
@@ -113,7 +112,6 @@ def _check(coordinates: int, width: int, shortest: int | None = None) -> None:
         refuse("coordinates", coordinates, problem, "ask for at most that many neurons")
 
 
-#: The readings of each kind of description by their names.
 FINITE: Mapping[type, Mapping[str, WorkOf[Any, Any]]] = {
     AttentionLayer: {**{name: _literal_layer(name) for name in _MULTIPLIERS}, "collapsed": collapsed_layer},
     AttentionStack: {**{name: _literal_stack(name) for name in _MULTIPLIERS}, "collapsed": _collapsed_stack},

@@ -1,4 +1,4 @@
-"""Run a program step by step; how W h is drawn is what tells the finite-width readings apart."""
+"""Evaluation of a program step by step."""
 
 from __future__ import annotations
 
@@ -14,18 +14,15 @@ from attncheck.layers.program import Initial, MatMul, Node, Nonlin, Output, Scor
 
 FloatArray = NDArray[np.float64]
 
-# Stacked values that are kept: those of the inputs, or of the values, beside what changes from head to head.
+# Cached stacks: those shared by heads or positions.
 _KEPT = 2
 
 
 class Multiplier(Protocol):
-    """Draws W h for the uses of each weight, in the order of the steps."""
+    """Draws W h for the uses of each weight, in step order."""
 
     def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
-        """Map vectors (draws, m, columns) to the first `rows` coordinates of W h, (draws, m, rows).
-
-        ``last`` says that the weight will not be used again.
-        """
+        """Map vectors (draws, m, columns) to `rows` coordinates of W h, (draws, m, rows); no later use if ``last``."""
         ...
 
 
@@ -33,22 +30,15 @@ _Index = tuple[int | slice | NDArray[np.intp], ...]
 
 
 class ProgramLayout:
-    """What running a program has to know of its lines, whatever is drawn: where their values lie, and what is cut.
-
-    Parameters
-    ----------
-    steps : sequence of Step
-    keep : iterable of Node
-        See `interpret`.
-    """
+    """Positions of lines in arrays, and lines to truncate."""
 
     def __init__(self, steps: Sequence[Step], keep: Iterable[Node]) -> None:
         self.trimmed = _trimmed(steps, keep)
-        #: The vectors whose products the scores of a step are, by its first node.
+        #: Factors of the scores of a step, by its first node.
         self.factors: dict[Node, tuple[tuple[Node, ...], tuple[Node, ...]]] = {
             step.nodes[0]: _factors(step) for step in steps if isinstance(step.nodes[0], Score)
         }
-        #: The step of a node, and its place in the array of the step.
+        #: The step of a node, and its index in the array of the step.
         self.place: dict[Node, tuple[int, tuple[int, ...]]] = {}
         for number, step in enumerate(steps):
             places: Iterable[tuple[int, ...]] = ((k,) for k in range(len(step.nodes)))
@@ -59,7 +49,7 @@ class ProgramLayout:
         self._sources: dict[tuple[Node, ...], list[tuple[int, _Index, _Index]]] = {}
 
     def sources(self, nodes: tuple[Node, ...]) -> list[tuple[int, _Index, _Index]]:
-        """Return the steps that nodes come from, with indices: of the nodes, and of their places in the step."""
+        """Return the steps of nodes, with indices into both."""
         found = self._sources.get(nodes)
         if found is None:
             positions: dict[int, list[int]] = {}
@@ -73,7 +63,7 @@ class ProgramLayout:
 
 
 def _index(places: Sequence[tuple[int, ...]]) -> _Index:
-    """Return what indexes places in all draws: a slice along one axis where that will do, as it copies fastest."""
+    """Return an index of places in all draws, preferring a slice along one axis, which copies fastest."""
     columns = [list(column) for column in zip(*places, strict=True)]
     for axis, column in reversed(list(enumerate(columns))):
         run = slice(column[0], column[0] + len(column))
@@ -84,17 +74,17 @@ def _index(places: Sequence[tuple[int, ...]]) -> _Index:
 
 
 def _factors(step: Step) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """Return the lefts and the rights of the products that the scores of a step are, each once."""
+    """Return the distinct left and right factors of scores."""
     lefts, rights = (dict.fromkeys(side) for side in zip(*(node.parents for node in step.nodes), strict=True))
     return tuple(lefts), tuple(rights)
 
 
-# Kept, as every block of draws asks for the same, and every property for that of the same layers.
+# Cached, as all blocks and properties use the same layers.
 _layout = functools.lru_cache(maxsize=32)(ProgramLayout)
 
 
 class Values:
-    """The values of the lines computed so far, each a slice of the array of its step."""
+    """Values of the lines computed so far."""
 
     def __init__(self, layout: ProgramLayout) -> None:
         self._layout = layout
@@ -102,21 +92,17 @@ class Values:
         self._stacked: dict[tuple[tuple[Node, ...], int | None], FloatArray] = {}
 
     def put(self, array: FloatArray) -> None:
-        """Store the values of the next step, (draws, nodes, ...) or, of scores, (draws, lefts, rights)."""
+        """Store the next step: (draws, nodes, ...), or (draws, lefts, rights) for scores."""
         self._arrays.append(array)
 
     def get(self, node: Node) -> FloatArray:
-        """Return a node's value: (draws, coordinates) for a vector, (draws,) for a score."""
+        """Return a vector (draws, coordinates) or score (draws,)."""
         step, place = self._layout.place[node]
         index: _Index = (slice(None), *place)
         return self._arrays[step][index]
 
     def stack(self, nodes: Sequence[Node], cut: int | None = None) -> FloatArray:
-        """Return the values of nodes of one shape as (draws, len(nodes), ...), to be read only.
-
-        With `cut`, the first coordinates of vectors, of which some may have no more. Copies are kept for a while:
-        every head multiplies the same inputs, and every position the same values.
-        """
+        """Return the values of nodes of one shape, (draws, len(nodes), ...), read-only; `cut` limits coordinates."""
         key = (tuple(nodes), cut)
         stacked = self._stacked.pop(key, None)
         self._stacked[key] = self._gather(*key) if stacked is None else stacked
@@ -154,28 +140,20 @@ def interpret(
     Parameters
     ----------
     steps : sequence of Step
-        From `Program.steps`.
     width : int
-        n.
     size : int
         Independent draws.
     coordinates : int
-        How many neurons to return of outputs that no later line uses.
+        Neurons to return of outputs that no later line uses.
     keep : iterable of Node
-        Lines whose vectors are wanted whole although only such outputs use them.
+        Lines to keep whole nevertheless.
     multiply : Multiplier
-        Draws W h.
     rng : numpy.random.Generator
-        For the initial vectors.
     turn : callable, optional
-        What becomes of the vectors of each side of scores, (draws, m, length), before they are multiplied.
+        Applied to factors of scores, (draws, m, length).
     normalise : mapping of Node to callable, optional
-        What becomes of nonlinearities and outputs, (draws, 1, length), before any line reads them. `keep` has to have
-        these outputs.
-
-    Returns
-    -------
-    Values
+        Applied to nonlinearities and outputs, (draws, 1, length), before any use; `keep` must contain these
+        outputs.
     """
     layout = _layout(tuple(steps), tuple(keep))
     trimmed, values = layout.trimmed, Values(layout)
@@ -200,7 +178,7 @@ def interpret(
 
 
 def _trimmed(steps: Sequence[Step], keep: Iterable[Node]) -> set[Node]:
-    """Outputs that no line uses, and vectors that only those use: a few neurons of them suffice."""
+    """Return outputs that no line uses, and vectors that only those use."""
     nodes = [node for step in steps for node in step.nodes]
     whole = set(keep).union(*(node.parents for node in nodes))
     ends = {node for node in nodes if isinstance(node, Output)} - whole
@@ -223,7 +201,7 @@ def _scores(
     values: Values,
     turn: Callable[[FloatArray], FloatArray] | None,
 ) -> FloatArray:
-    """Compute all scores between the vectors of two steps, of which `one` is one, as one matrix product per draw."""
+    """Compute all scores between two steps, of which `one` is any."""
     left, right = values.stack(lefts), values.stack(rights)
     if turn is not None:
         left, right = turn(left), turn(right)

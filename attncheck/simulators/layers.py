@@ -1,4 +1,4 @@
-"""Read an attention layer off the program that it expands to."""
+"""Draws of an attention layer from its program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from attncheck.simulators.interpret import Multiplier, interpret
 FloatArray = NDArray[np.float64]
 
 
-# Kept, as all properties are examined on the same layers first.
 @functools.lru_cache(maxsize=32)
 def _plan(layer: AttentionLayer) -> tuple[AttentionProgram, tuple[Step, ...]]:
     expansion = expand(layer)
@@ -33,11 +32,11 @@ def draw_program(
     rng: np.random.Generator,
     multiplier: Callable[[int, np.random.Generator], Multiplier],
 ) -> Draws:
-    """Draw `layer` by interpreting its program, with weights drawn by ``multiplier(width, rng)``."""
+    """Draw `layer` from its program, with weights from ``multiplier(width, rng)``."""
     expansion, steps = _plan(layer)
     multiply, turn = multiplier(layer.width, rng), None
     if layer.rotary_base is not None:
-        turn = functools.partial(turned, layer)  # the positions of a head are the lines of a step, in their order
+        turn = functools.partial(turned, layer)  # a step has the positions of a head, in order
     normalise = dict.fromkeys(expansion.inputs if layer.norm else (), functools.partial(normalised, layer.norm))
     values = interpret(steps, layer.width, size, coordinates, expansion.inputs, multiply, rng, turn, normalise)
     inputs = values.stack(expansion.inputs)
@@ -55,27 +54,20 @@ def draw_program(
 
 
 def _gram(vectors: FloatArray) -> FloatArray:
-    """Return the Gram matrices of (draws, m, n) vectors, divided by n."""
+    """Return Gram matrices over n."""
     gram: FloatArray = vectors @ vectors.swapaxes(-1, -2)
     gram /= vectors.shape[-1]
     return gram
 
 
 def program_entries(layer: AttentionLayer) -> int:
-    """Bound the float64 entries that the layer's program itself takes: 560 bytes a line."""
+    """Bound the entries of the program itself: 560 bytes a line."""
     inputs = 6 if layer.position_std else 4
     return 70 * layer.seq_len * (inputs + 2 * layer.kv_heads + layer.num_heads * (2 + layer.seq_len))
 
 
 def vector_entries(layer: AttentionLayer, projected: int) -> int:
-    """Bound the float64 entries of vectors and scores that a draw works on.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    projected : int
-        How many neurons of W^O W^V x^j are drawn.
-    """
+    """Bound a draw's entries of vectors and scores, with `projected` neurons of W^O W^V x^j."""
     n, s, heads = layer.width, layer.seq_len, layer.num_heads
     inputs = (5 if layer.position_std else 3) + bool(layer.norm)
     vectors = n * (2 + inputs * s) + s * layer.head_width * (heads + 2 * layer.kv_heads) + s * heads * projected
@@ -83,11 +75,11 @@ def vector_entries(layer: AttentionLayer, projected: int) -> int:
 
 
 def key_entries(layer: AttentionLayer) -> int:
-    """Bound the entries of turned queries and keys, and of keys that are returned: rotary positions alone need them."""
+    """Bound the entries of rotated queries and keys."""
     return 0 if layer.rotary_base is None else 6 * layer.num_heads * layer.seq_len * layer.head_width
 
 
 def matrix_entries(layer: AttentionLayer) -> int:
-    """Return the entries of the weight matrices that a literal draw holds at once, one of each shape."""
+    """Return the matrix entries in memory during a literal draw, one of each shape."""
     n, nu = layer.width, layer.head_width
     return n * n if nu == n else n * n + 2 * n * nu

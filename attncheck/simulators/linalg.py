@@ -1,4 +1,4 @@
-"""Batched linear algebra on Gram matrices, singular ones included."""
+"""Batched linear algebra on Gram matrices, possibly singular."""
 
 from __future__ import annotations
 
@@ -7,23 +7,12 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 
-# A Cholesky pivot this small against the largest has lost half of its digits: use eigenvectors.
+# Smaller relative Cholesky pivots lose half of their digits.
 _SAFE_PIVOT = 1e-6
 
 
 def gram_root(gram: FloatArray) -> FloatArray:
-    """Return F with F Fᵀ = gram, for positive semi-definite matrices.
-
-    The Cholesky factor where every matrix of the batch is well conditioned, else eigenvectors
-    times the roots of the eigenvalues (negative rounding errors set to 0).
-
-    Parameters
-    ----------
-    gram : ndarray, shape (..., s, s)
-
-    Returns
-    -------
-    ndarray, shape (..., s, s)
+    """Return F (..., s, s) with F Fᵀ = gram: the Cholesky factor if well conditioned, else `eigen_root`.
 
     Examples
     --------
@@ -42,10 +31,9 @@ def gram_root(gram: FloatArray) -> FloatArray:
 
 
 def eigen_root(gram: FloatArray) -> FloatArray:
-    """Return F with F Fᵀ = gram from its eigenvectors, whatever its rank.
+    """Return F with F Fᵀ = gram from eigenvectors, for any rank.
 
-    Columns are in ascending order of the eigenvalues; those of null directions are 0, and so are the
-    rows of zero vectors: a score that is exactly 0 must not become rounding noise of either sign.
+    Null columns and rows of zero vectors are exactly 0: rounding noise would give zero scores a sign.
     """
     values, vectors = np.linalg.eigh(gram)
     rounding = gram.shape[-1] * np.finfo(np.float64).eps * values[..., -1:]
@@ -55,18 +43,7 @@ def eigen_root(gram: FloatArray) -> FloatArray:
 
 
 def lower_root(gram: FloatArray) -> FloatArray:
-    """Return the lower triangular F with F Fᵀ = gram, for positive semi-definite matrices of any rank.
-
-    The Cholesky factor, with a column of zeros where a position depends on earlier ones: unlike eigenvectors, it
-    hardly moves when the matrix hardly does.
-
-    Parameters
-    ----------
-    gram : ndarray, shape (..., s, s)
-
-    Returns
-    -------
-    ndarray, shape (..., s, s)
+    """Return the Cholesky factor for any rank, with zero columns for dependent positions; stable, unlike eigenvectors.
 
     Examples
     --------
@@ -87,13 +64,9 @@ def lower_root(gram: FloatArray) -> FloatArray:
 
 
 def bartlett(rng: np.random.Generator, batch: tuple[int, ...], rank: int, dof: int) -> FloatArray:
-    """Draw T with T Tᵀ ~ Wishart_rank(dof, I): lower triangular, trapezoidal where rank > dof.
+    """Draw T with T Tᵀ ~ Wishart_rank(dof, I), lower triangular, (*batch, rank, min(rank, dof)).
 
     T_ii² ~ χ² with dof - i + 1 degrees of freedom (i from 1), N(0, 1) below the diagonal.
-
-    Returns
-    -------
-    ndarray, shape (*batch, rank, min(rank, dof))
     """
     columns = min(rank, dof)
     factor = np.zeros((*batch, rank, columns))

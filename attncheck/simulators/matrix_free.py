@@ -1,8 +1,7 @@
-"""The matrix-free reading: exact in law at finite width, without any n × n array.
+"""The matrix-free method: exact in law at finite width, without any n × n array.
 
-Only W is ever applied, never Wᵀ. Given the images of earlier directions, the image of a new vector is
-known on their span, and on the orthogonal residual it is a fresh Gaussian vector of the residual's
-length: W h = (image of the projection) + ‖residual‖ (σ/√n) N(0, I).
+Programs apply W but never Wᵀ. Given the images of earlier vectors, W h = (image of the projection on their span) +
+‖residual‖ (σ/√n) N(0, I).
 """
 
 from __future__ import annotations
@@ -15,26 +14,26 @@ from attncheck.simulators.linalg import gram_root
 
 FloatArray = NDArray[np.float64]
 
-# A residual this small against its vector is rounding error: the vector lies in the span.
+# Smaller relative residuals are rounding error: the vector lies in the span.
 _IN_SPAN = 1e-10
 
 
 class MatrixFreeMultiplier:
-    """Keeps, per reused matrix, an orthonormal basis of the directions seen and their images."""
+    """Keep an orthonormal basis and its images for every reused matrix."""
 
     def __init__(self, width: int, rng: np.random.Generator) -> None:
         self._width = width
         self._rng = rng
-        # Directions, and the normals that are their images, in the blocks in which they were drawn.
+        # Bases, and their normal images in blocks.
         self._bases: dict[Weight, tuple[FloatArray, list[FloatArray]]] = {}
 
     def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
-        """Return the first `rows` coordinates of W h; see `Multiplier`."""
+        """Return `rows` coordinates of W h."""
         size, count, columns = vectors.shape
         scale = weight.std * columns**-0.5
         known = self._bases.pop(weight, None)
         if known is None and last:
-            # Used once: only the Gram matrix of the vectors matters, no basis is needed.
+            # Used once: the Gram matrix of the vectors suffices.
             root = vectors if columns <= count else gram_root(vectors @ vectors.swapaxes(-1, -2))
             image: FloatArray = (scale * root) @ self._rng.standard_normal((size, root.shape[-1], rows))
             return image
@@ -57,18 +56,8 @@ class MatrixFreeMultiplier:
 def extend_basis(basis: FloatArray, vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Extend orthonormal rows to span further vectors, by Gram–Schmidt done twice.
 
-    Parameters
-    ----------
-    basis : ndarray, shape (draws, d, n)
-        Orthonormal rows; a row may be 0 where an earlier vector was in the span.
-    vectors : ndarray, shape (draws, m, n)
-
-    Returns
-    -------
-    basis : ndarray, shape (draws, d + m, n)
-        A vector already in the span adds a row of zeros.
-    coefficients : ndarray, shape (draws, m, d + m)
-        With ``coefficients @ basis`` equal to `vectors`.
+    Maps `basis` (draws, d, n) and `vectors` (draws, m, n) to a basis (draws, d + m, n), zero where already
+    spanned, and coefficients (draws, m, d + m) with ``coefficients @ basis`` equal to `vectors`.
     """
     known, count = basis.shape[1], vectors.shape[1]
     basis = np.concatenate([basis, np.zeros_like(vectors)], axis=1)

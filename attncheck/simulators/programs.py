@@ -1,4 +1,4 @@
-"""Read a program that is written line by line: its results and scores, at a width."""
+"""Draws of a program at a width."""
 
 from __future__ import annotations
 
@@ -23,20 +23,9 @@ def draw_lines(
     rng: np.random.Generator,
     multiplier: Callable[[int, np.random.Generator], Multiplier],
 ) -> ProgramDraws:
-    """Draw a program at a width, with W h drawn by ``multiplier(width, rng)``.
+    """Draw a program's results and scores at a width, with W h from ``multiplier(width, rng)``.
 
-    Parameters
-    ----------
-    program : Program
-    width : int
-        n.
-    size : int
-        Number of draws, each with weights of its own.
-    coordinates : int
-        Neurons of the results; at most the length of each.
-    rng : numpy.random.Generator
-    multiplier : callable
-        `DirectMultiplier` or `MatrixFreeMultiplier`.
+    `coordinates` is at most the length of every result.
     """
     results = results_of(program)
     vectors = [node for node in results if not isinstance(node, Output)]
@@ -53,7 +42,7 @@ def draw_exposed(
     rng: np.random.Generator,
     multiplier: Callable[[int, np.random.Generator], Multiplier],
 ) -> ProgramDraws:
-    """Draw a program with all of its vectors and their Gram matrix; parameters as for `draw_lines`."""
+    """Draw a program with all of its vectors and their Gram matrix."""
     values = interpret(program.steps(), width, size, coordinates, vectors_of(program), multiplier(width, rng), rng)
     return exposed(program, width, size, coordinates, values.get)
 
@@ -61,15 +50,7 @@ def draw_exposed(
 def exposed(
     program: Program, width: int, size: int, coordinates: int, value: Callable[[Node], FloatArray]
 ) -> ProgramDraws:
-    """Return results, scores, vectors and their Gram matrix of a program whose lines have values.
-
-    Parameters
-    ----------
-    program : Program
-    width, size, coordinates : int
-    value : callable
-        The value of a line: (size, n) of a vector, (size,) of a score.
-    """
+    """Return results, scores, vectors and their Gram matrix; `value` maps vectors to (size, n), scores to (size,)."""
     lines = vectors_of(program)
     gram = np.zeros((size, len(lines), len(lines)))
     for length in {node.length(width) for node in lines}:

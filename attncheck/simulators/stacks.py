@@ -1,4 +1,4 @@
-"""Draws of a stack at finite width: its program line by line, or layer by layer without matrices."""
+"""Finite-width draws of a stack, from its program or layer by layer without matrices."""
 
 from __future__ import annotations
 
@@ -23,17 +23,13 @@ FloatArray = NDArray[np.float64]
 
 
 def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng: np.random.Generator) -> StackDraws:
-    """Draw a stack exactly in law without weight matrices, in O(s n + H s³) operations a layer.
-
-    Scores and values of a layer are drawn given the Gram matrix of all n neurons of its inputs; given these, neurons
-    of its outputs are independent N(0, Σ_a A_a B_V B_Vᵀ A_aᵀ σ_O²/H): one draw of s normals each, whatever H.
-    """
+    """Draw a stack exactly in law in O(s n + H s³) operations per layer."""
     stream = draw_stream(stack.layer, size, rng)
     streams, scores, grams = [], [], []
     for k, layer in enumerate(stack.layers, 1):
         inputs = normalised(layer.norm, nonlinearity.of_inputs(layer.inputs)(stream))
         streams.append(stream[..., :coordinates].copy())
-        if k == stack.depth and not stack.post_norm and not stack.mlp:  # these take all neurons
+        if k == stack.depth and not stack.post_norm and not stack.mlp:  # these need all neurons
             drawn = attend(layer, inputs, coordinates, rng)
             assert drawn.input_gram is not None
             outputs, gram, made = drawn.outputs, drawn.input_gram, drawn.scores
@@ -58,10 +54,10 @@ def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng
 
 
 def draw_perceptron(perceptron: Perceptron, inputs: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Draw W² φ(W¹ x) of all positions, exactly in law given the inputs, (size, seq_len, width) both.
+    """Draw W² φ(W¹ x) exactly in law, (size, seq_len, width).
 
-    Hidden neurons are independent N(0, std² G) before φ, G the Gram matrix of the inputs, and neurons of the outputs
-    are N(0, std² Gram matrix of what φ makes of these).
+    Hidden neurons before φ are independent N(0, std² G), G the inputs' Gram matrix; outputs likewise, G that of
+    the images.
     """
     gram = inputs @ inputs.swapaxes(-1, -2) / inputs.shape[-1]
     normals = rng.standard_normal((*inputs.shape[:-1], perceptron.neurons))
@@ -70,7 +66,7 @@ def draw_perceptron(perceptron: Perceptron, inputs: FloatArray, rng: np.random.G
 
 
 def perceptron_covariance(perceptron: Perceptron, root: FloatArray, normals: FloatArray) -> FloatArray:
-    """Return the covariance of the outputs' neurons given normals (size, s, m) that make the hidden ones."""
+    """Return the covariance of output neurons, given the normals (size, s, m) of hidden neurons."""
     images = perceptron.phi(perceptron.std * (root @ normals))
     return np.asarray(perceptron.std**2 / perceptron.neurons * (images @ images.swapaxes(-1, -2)))
 
@@ -88,7 +84,7 @@ def draw_stack_program(
     rng: np.random.Generator,
     multiplier: Callable[[int, np.random.Generator], Multiplier],
 ) -> StackDraws:
-    """Draw a stack by interpreting its program, with weights drawn by ``multiplier(width, rng)``."""
+    """Draw a stack by interpreting its program, with weights from ``multiplier(width, rng)``."""
     expansion, steps = _plan(stack)
     keep = {node for layer in expansion.layers for node in layer.inputs}
     norms: dict[Node, Callable[[FloatArray], FloatArray]] = {}
@@ -112,7 +108,7 @@ def draw_stack_program(
 
 
 def collapsed_entries(stack: AttentionStack, coordinates: int) -> int:
-    """Bound the float64 entries that one draw without matrices works on."""
+    """Bound the entries of one draw without matrices."""
     s, heads = stack.seq_len, stack.num_heads
     kept = stack.depth * (heads * s**2 + s * (s + coordinates))
     neurons = 6 + 2 * bool(stack.layer.norm or stack.post_norm) + 3 * stack.mlp_ratio * bool(stack.mlp)
@@ -120,5 +116,5 @@ def collapsed_entries(stack: AttentionStack, coordinates: int) -> int:
 
 
 def literal_entries(stack: AttentionStack) -> Entries:
-    """Return how many entries a draw of the stack's program takes."""
+    """Return the memory bounds of a draw of the stack's program."""
     return entries_of(_plan(stack)[0].program, stack.width)

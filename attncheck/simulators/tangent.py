@@ -1,15 +1,15 @@
 """The tangent kernel of a layer: Θ^{ii'}_{rr'} = ⟨∂y_r^i/∂θ, ∂y_r'^{i'}/∂θ⟩ over the entries of all its matrices.
 
-Matrices are parametrised as W = σ ω/√fan-in with ω of N(0, 1) entries, and θ is all of ω. With c the derivative of a
-neuron of the output by the scores (``layers.attention_map.weight_slopes``), the four parts are
+Matrices are W = σ ω/√fan-in with N(0, 1) entries ω, and θ is all of ω. With c the derivative of an output neuron
+by the scores (``layers.attention_map.weight_slopes``), the four parts are, exactly at every width,
 
     query   h² f² σ_Q² G_rr' Σ_a c_arᵀ K_a K_aᵀ c'_ar'
     key     h² f² σ_K² Σ_ab (Q_a Q_bᵀ)_rr' c_arᵀ G c'_br'
     value   h² σ_V² Σ_ab (O_a,i · O_b,i') A_ar G A_br'ᵀ
     output  h² σ_O² δ_ii' Σ_a A_ar (V_a V_aᵀ/ν) A_ar'ᵀ
 
-exactly, at every width: G = X Xᵀ/n, f divides the scores, h is H^{-1/2}, and b runs over the heads that share keys and
-values with head a. Given G nothing else is needed than Gram matrices, which are drawn without any n × ν matrix.
+where G = X Xᵀ/n, f is the score factor, h = H^{-1/2}, and b runs over the heads of a's group. Given G they need
+only Gram matrices, drawn without n × ν matrices.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from attncheck.simulators.linalg import bartlett, gram_root
 
 FloatArray = NDArray[np.float64]
 
-#: The parts of the kernel, in the order of their axis.
+#: Parts of the kernel, in axis order.
 PARTS = ("query", "key", "value", "output")
 
 
@@ -42,8 +42,7 @@ class TangentDraws(Batch):
     outputs : ndarray, shape (size, seq_len, coordinates)
     scores : ndarray, shape (size, num_heads, seq_len, seq_len)
     parts : ndarray, shape (size, 4, coordinates, coordinates, seq_len, seq_len)
-        What the entries of W^Q, W^K, W^V and W^O add to Θ^{ii'}_{rr'}, axes in the order i, i', r, r'. With tied
-        queries and keys the part of their one matrix is that of W^Q, and that of W^K is 0.
+        Shares of W^Q (or a tied matrix), W^K, W^V and W^O in Θ^{ii'}_{rr'}, axes i, i', r, r'.
     """
 
     scores: FloatArray
@@ -51,26 +50,26 @@ class TangentDraws(Batch):
 
     @property
     def kernel(self) -> FloatArray:
-        """Θ, shape (size, coordinates, coordinates, seq_len, seq_len)."""
+        """Θ, (size, coordinates, coordinates, seq_len, seq_len)."""
         return np.asarray(self.parts.sum(axis=1))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Grams:
-    """All that the kernel depends on, for heads in groups that share keys and values; g heads in each.
+    """Arguments of the kernel, for groups of g heads.
 
     Attributes
     ----------
-    inputs : ndarray, shape (size, s, s)
+    inputs : (size, s, s)
         X Xᵀ/n.
-    scores : ndarray, shape (size, H, s, s)
-    keys, values : ndarray, shape (size, kv_heads, s, s)
-        K Kᵀ/ν and V Vᵀ/ν.
-    queries : ndarray, shape (size, kv_heads, g, g, s, s)
+    scores : (size, H, s, s)
+    keys, values : (size, kv_heads, s, s)
+        K Kᵀ/ν, V Vᵀ/ν.
+    queries : (size, kv_heads, g, g, s, s)
         Q_a Q_bᵀ/ν.
-    outputs : ndarray, shape (size, kv_heads, g, g, k, k)
-        O_a,i · O_b,i' of the rows of W^O.
-    projected : ndarray, shape (size, H, k, s)
+    outputs : (size, kv_heads, g, g, k, k)
+        O_a,i · O_b,i'.
+    projected : (size, H, k, s)
         u = V_a O_a,i.
     """
 
@@ -84,7 +83,7 @@ class Grams:
 
 
 def kernel_of(layer: AttentionLayer, grams: Grams, square: float) -> TangentDraws:
-    """Return outputs, scores and the parts of the kernel, by the formula of this module; `square` is f²ν."""
+    """Return outputs, scores and kernel parts by this module's formulas; `square` is f²ν."""
     size, _, k, s = grams.projected.shape
     groups, shared = layer.kv_heads, layer.group_size
     G = grams.inputs
@@ -108,14 +107,14 @@ def kernel_of(layer: AttentionLayer, grams: Grams, square: float) -> TangentDraw
 
 
 def value_part(layer: AttentionLayer, weights: FloatArray, gram: FloatArray, outputs: FloatArray) -> FloatArray:
-    """Return σ_V² Σ_ab (O_a,i · O_b,i') A_ar G A_br'ᵀ for `outputs` as of `Grams`: (size, k, k, s, s) before h²."""
+    """Return σ_V² Σ_ab (O_a,i · O_b,i') A_ar G A_br'ᵀ, (size, k, k, s, s); `outputs` as in `Grams`."""
     A = weights.reshape(len(weights), layer.kv_heads, layer.group_size, *weights.shape[2:])
     mixed = np.einsum("nbarj,njl,nbeql,nbaeik->nikrq", A, gram, A, outputs, optimize=True)
     return np.asarray(layer.value_std**2 * mixed)
 
 
 def _tied(G: FloatArray, keys: FloatArray, c: FloatArray) -> FloatArray:
-    """Return the part of a matrix that makes queries and keys: it is in both, (size, k, k, s, s) before factors."""
+    """Return the part of a tied matrix, without factors."""
     both = np.einsum("nbairl,nblm,nbajqm,nrq->nijrq", c, keys, c, G, optimize=True)
     both += np.einsum("nbairl,nbrq,nlm,nbajqm->nijrq", c, keys, G, c, optimize=True)
     crossed = np.einsum("nbairl,nblq,nrm,nbajqm->nijrq", c, keys, G, c, optimize=True)
@@ -127,8 +126,8 @@ def draw_tangent_collapsed(
 ) -> TangentDraws:
     """Draw the kernel exactly in law without weight matrices.
 
-    Keys lie in r directions of the ν of a head, r the rank of G; queries along them make the scores, and across them
-    a Wishart matrix of ν - r degrees of freedom. Rows of W^O are to values what queries are to keys.
+    Keys span r = rank G of a head's ν directions; queries across these enter by a Wishart matrix. Rows of W^O
+    relate to values likewise.
     """
     inputs = draw_inputs(layer, size, rng)
     G = inputs @ inputs.swapaxes(-1, -2) / layer.width
@@ -156,23 +155,15 @@ def draw_tangent_collapsed(
 
 
 def _own(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-    """Return the Gram matrix of what the heads of each group share, (size, kv_heads, s, s)."""
+    """Return each group's Gram matrix."""
     of_groups = vectors[:, :: layer.group_size]
     return np.asarray(of_groups @ of_groups.swapaxes(-1, -2))
 
 
 def _gram_of_groups(layer: AttentionLayer, along: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Return the Gram matrices of normal vectors of ν entries, of which the first m are given: those of a group.
+    """Return each group's Gram matrix of normal vectors with ν entries, the first m given.
 
-    Parameters
-    ----------
-    layer : AttentionLayer
-    along : ndarray, shape (size, num_heads, r, m)
-        r vectors of each head.
-
-    Returns
-    -------
-    ndarray, shape (size, kv_heads, group_size, group_size, r, r)
+    `along` is (size, num_heads, r, m), the result (size, kv_heads, g, g, r, r).
     """
     size, _, r, m = along.shape
     rows = layer.group_size * r
@@ -185,7 +176,7 @@ def _gram_of_groups(layer: AttentionLayer, along: FloatArray, rng: np.random.Gen
 
 
 def draw_tangent_direct(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> TangentDraws:
-    """Draw literal matrices, and multiply literal gradients: the ground truth."""
+    """Draw the kernel from literal matrices."""
     n, nu, heads, groups = layer.width, layer.head_width, layer.num_heads, layer.kv_heads
     shapes = {
         "query": (heads, n, nu),
@@ -208,22 +199,10 @@ def literal_kernel(
     value: FloatArray,
     output: FloatArray,
 ) -> TangentDraws:
-    """Return the kernel of given layers: their gradients, entry by entry, times one another.
+    """Return the kernel of given layers from their gradients, entry by entry.
 
-    Parameters
-    ----------
-    layer : AttentionLayer
-    inputs : ndarray, shape (size, seq_len, width)
-    query : ndarray, shape (size, num_heads, width, ν)
-        ω of W^Q, with entries of variance 1: the matrix is std/√fan-in times this. So are the others.
-    key, value : ndarray, shape (size, kv_heads, width, ν)
-        With tied queries and keys `key` is `query`.
-    output : ndarray, shape (size, num_heads, ν, k)
-        Of the k neurons that are wanted.
-
-    Returns
-    -------
-    TangentDraws
+    Matrices are ω: `query` (size, num_heads, width, ν), `key` and `value` (size, kv_heads, width, ν), `output`
+    (size, num_heads, ν, k).
     """
     s, n, nu, shared = layer.seq_len, layer.width, layer.head_width, layer.group_size
     X, k, to_head, from_head = inputs, output.shape[-1], n**-0.5, nu**-0.5
@@ -237,7 +216,7 @@ def literal_kernel(
     projected = (V @ O).swapaxes(-1, -2)
     c = layer.head_factor * f * weight_slopes(layer, scores[:, :, None], projected)
     A = layer.head_factor * attention_weights(layer, scores)
-    # ∂y_r^i/∂ω of each matrix, (size, heads, i, r, entries).
+    # ∂y_r^i/∂ω, (size, heads, i, r, entries).
     by_query = layer.query_std * to_head * np.einsum("nairl,nalm,nre->nairem", c, K, X, optimize=True)
     by_key = layer.key_std * to_head * np.einsum("nairl,narm,nle->nairem", c, Q, X, optimize=True)
     by_value = layer.value_std * to_head * np.einsum("narj,nje,nami->nairem", A, X, O, optimize=True)
@@ -245,7 +224,6 @@ def literal_kernel(
     by_output = np.einsum("narm,ik->nairkm", mixed, np.eye(k))
     if layer.tied_query_key:
         by_query, by_key = by_query + by_key, np.zeros_like(by_key)
-    # Heads of a group add to their one matrix.
     of_groups = (len(X), layer.kv_heads, shared, k, s, n, nu)
     gradients = [
         by_query,
@@ -258,13 +236,7 @@ def literal_kernel(
 
 
 def tangent_work(layer: AttentionLayer, method: str, coordinates: int) -> DrawPlan[TangentDraws]:
-    """Return the work of drawing the kernel at finite width.
-
-    Raises
-    ------
-    InputError
-        With rotary positions, of which no formula is known here.
-    """
+    """Return the plan to draw the kernel; rotary positions raise `InputError`."""
     refuse_rotary(layer)
     draw = {"direct": draw_tangent_direct, "collapsed": draw_tangent_collapsed}[method]
     s, heads, k = layer.seq_len, layer.num_heads, coordinates
@@ -275,13 +247,13 @@ def tangent_work(layer: AttentionLayer, method: str, coordinates: int) -> DrawPl
 
 
 def kernel_entries(layer: AttentionLayer, coordinates: int) -> int:
-    """Bound the float64 entries of a draw's kernel and of what it is made from."""
+    """Bound the entries of a draw's kernel and its arguments."""
     s, heads, k, shared = layer.seq_len, layer.num_heads, coordinates, layer.group_size
     return 12 * k * k * s * s * shared**2 + 8 * heads * k * s * s + heads * shared * (6 * s * s + 4 * k * k)
 
 
 def refuse_rotary(layer: AttentionLayer) -> None:
-    """Refuse a layer whose queries and keys are turned."""
+    """Refuse rotary positions."""
     if layer.rotary_base is not None:
-        problem = "turns queries and keys, and the tangent kernel is not known then"
+        problem = "is not supported by the tangent kernel"
         refuse("layer.rotary_base", layer.rotary_base, problem, "use rotary_base=None")

@@ -1,4 +1,4 @@
-"""Weights of another i.i.d. law, and biases: what Gaussian weights alone make exact at finite width is lost."""
+"""Weights with other i.i.d. laws, and biases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FloatArray = NDArray[np.float64]
 Entries = Callable[[np.random.Generator, tuple[int, ...]], FloatArray]
 
 GAUSSIAN = "gaussian"
-# The variance of a standard normal cut at ±2.
+# Truncation point, and the variance it leaves.
 _CUT, _CUT_VARIANCE = 2.0, 0.7737413035760877
 
 
@@ -36,7 +36,7 @@ def _rademacher(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
 
 
 def _truncated(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
-    """Cut at two standard deviations and rescaled, as in common initialisers."""
+    """Draw normals truncated at two standard deviations and rescaled, as common initialisers do."""
     entries = rng.standard_normal(shape)
     while (outside := np.abs(entries) > _CUT).any():
         entries[outside] = rng.standard_normal(int(outside.sum()))
@@ -48,7 +48,7 @@ def _student(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
     return np.asarray(rng.standard_t(5, shape) * 0.6**0.5)
 
 
-#: Laws of mean 0, variance 1 and symmetric, by name; a subject declares one as its attribute ``weights``.
+#: Symmetric laws of mean 0 and variance 1; a subject declares one in its attribute ``weights``.
 WEIGHT_LAWS: dict[str, Entries] = {
     GAUSSIAN: lambda rng, shape: rng.standard_normal(shape),
     "uniform": _uniform,
@@ -58,26 +58,25 @@ WEIGHT_LAWS: dict[str, Entries] = {
 }
 
 
-# What the names of a layer's matrices begin with, as `attncheck.layers.expansion` writes them.
+# Name prefixes, as in `attncheck.layers.expansion`.
 _MATRICES = {"query": "Q", "key": "K", "value": "V", "output": "O", "inputs": INPUT_WEIGHTS}
 _OUTPUT, _BIAS = "output", "_bias"
 _BIASED = {f"{name}{_BIAS}": name for name in _MATRICES if name != "inputs"}
-# Biases of other sizes are none, or all that there is.
 _STDS = (1e-6, 1e6)
 
 
 @dataclasses.dataclass(frozen=True)
 class Bias:
-    """What is added to all images of a matrix: a vector that each draw has its own of, of independent entries.
+    """A vector added to all images of a matrix, drawn anew per draw.
 
     Attributes
     ----------
     matrix : {"query", "key", "value", "output"}
-        Heads that share a matrix share its bias. With tied queries and keys that of the keys is of both.
+        Shared as the matrix is; tied queries use that of the keys.
     law : str
-        Of the entries, a name in `WEIGHT_LAWS`.
+        Key in `WEIGHT_LAWS`.
     std : float
-        Standard deviation of an entry times √fan_in: the width, or the neurons of all heads for the output.
+        Standard deviation times √fan_in: the width, or all heads' neurons for the output.
     """
 
     matrix: str
@@ -86,23 +85,17 @@ class Bias:
 
     @classmethod
     def of(cls, field: str, matrix: str, value: Any) -> Self:
-        """Return the bias that a pair of law and standard deviation declares.
-
-        Raises
-        ------
-        InputError
-            If it is no such pair.
-        """
+        """Return the bias of a (law, standard deviation) pair, or raise `InputError`."""
         remedy = f"pass a law and a standard deviation times √fan_in between {_STDS[0]:g} and {_STDS[1]:g}"
         remedy += ", e.g. ('uniform', 0.577), or leave it out"
         if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
-            refuse(field, value, "is no pair", remedy)
+            refuse(field, value, "must be a pair", remedy)
         law = check_choice(f"{field}, law", value[0], tuple(WEIGHT_LAWS))
         std = check_number(f"{field}, std", value[1], remedy, minimum=_STDS[0], maximum=_STDS[1])
         return cls(matrix, law, std)
 
     def draw(self, rng: np.random.Generator, fan_in: int, shape: tuple[int, int]) -> FloatArray:
-        """Draw one for each draw, (draws, neurons)."""
+        """Draw biases, (draws, neurons)."""
         return np.asarray(self.std * fan_in**-0.5 * WEIGHT_LAWS[self.law](rng, shape))
 
     def __str__(self) -> str:
@@ -111,15 +104,13 @@ class Bias:
 
 @dataclasses.dataclass(frozen=True)
 class WeightLaws:
-    """The law of the entries of each matrix of a layer, names in `WEIGHT_LAWS`, and the biases that come with them.
+    """Laws of the entries of each matrix of a layer, keys in `WEIGHT_LAWS`, and nonzero biases.
 
     Attributes
     ----------
-    query, key, value, output : str
-    inputs : str
-        That of the W^i, which make the inputs.
+    query, key, value, output, inputs : str
+        `inputs` is that of the W^i.
     biases : tuple of Bias
-        Those that are not 0.
 
     Examples
     --------
@@ -138,14 +129,10 @@ class WeightLaws:
 
     @classmethod
     def of(cls, value: Any, field: str = "weights") -> Self:
-        """Return the laws that a name says of all matrices, or a mapping of some of them; the others are Gaussian.
+        """Return the laws from one name for all matrices, or a mapping for some; the others are Gaussian.
 
-        A mapping may have biases too: "query_bias" and so on, each a law and a standard deviation times √fan_in.
-
-        Raises
-        ------
-        InputError
-            If a matrix or a law is not known.
+        A mapping may include "query_bias" etc., pairs of law and standard deviation times √fan_in. Unknown names
+        raise `InputError`.
         """
         if isinstance(value, cls):
             return value
@@ -167,12 +154,7 @@ class WeightLaws:
 
     @classmethod
     def read(cls, text: str, field: str = "weights") -> Self:
-        """Return the laws of a text that a person typed.
-
-        Raises
-        ------
-        InputError
-            If it cannot be read, a matrix is named twice, or it or a law is not known.
+        """Return the laws from command-line text, or raise `InputError`.
 
         Examples
         --------
@@ -196,7 +178,7 @@ class WeightLaws:
 
     @property
     def gaussian(self) -> bool:
-        """Whether all of them are, without biases."""
+        """Whether all laws are Gaussian, without biases."""
         return set(self.by_matrix.values()) == {GAUSSIAN} and not self.biases
 
     @property
@@ -206,11 +188,11 @@ class WeightLaws:
 
     @property
     def continuous(self) -> bool:
-        """Whether no matrix has entries of a few values."""
+        """Whether all laws are continuous."""
         return "rademacher" not in self.by_matrix.values()
 
     def __str__(self) -> str:
-        """Return the names of the laws, each with its matrices where they differ, and the biases."""
+        """Return the laws and biases."""
         laws, biases = self.by_matrix, ", ".join(map(str, self.biases))
         groups = {law: [name for name in laws if laws[name] == law] for law in laws.values()}
         alone = len(groups) == 1
@@ -219,22 +201,21 @@ class WeightLaws:
 
 
 def _typed(law: str = "") -> str | tuple[str, float | str]:
-    """Return a law as it was typed, with its number where it has one."""
+    """Return a law, with any number."""
     name, colon, number = law.partition(":")
     if not colon:
         return law
     try:
         return name, float(number)
     except ValueError:
-        return name, number  # which is refused by its field
+        return name, number  # refused later
 
 
-#: The laws that are exact at finite width by formulas.
 GAUSSIAN_LAWS = WeightLaws()
 
 
 class _OtherWeights(DirectMultiplier):
-    """Literal matrices with entries of given laws, and biases; Gaussian ones, exactly in law, without."""
+    """Literal matrices and biases of given laws; Gaussian matrices are matrix-free."""
 
     def __init__(self, width: int, rng: np.random.Generator, laws: WeightLaws) -> None:
         super().__init__(width, rng)
@@ -248,7 +229,7 @@ class _OtherWeights(DirectMultiplier):
         image = of_law(weight, vectors, rows, last)
         if first not in self._biases:
             return image
-        # Matrices of queries, keys and values are used once: on all positions together.
+        # These matrices are used once, on all positions.
         bias = self._biases[first].draw(self._rng, vectors.shape[-1], (len(image), image.shape[-1]))
         return np.asarray(image + bias[:, None])
 
@@ -264,21 +245,7 @@ def draw_with_weights(
     rng: np.random.Generator,
     weights: str | Mapping[str, str] | WeightLaws,
 ) -> Draws:
-    """Draw `layer` with literal matrices and biases whose entries follow laws of `WEIGHT_LAWS`, scaled as declared.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    size, coordinates : int
-        Draws, and neurons of each.
-    rng : numpy.random.Generator
-    weights : str, mapping or WeightLaws
-        The law of the entries of all matrices, or of each; biases with these.
-
-    Raises
-    ------
-    InputError
-        If the law is not known.
+    """Draw `layer` with literal matrices and biases, see `WeightLaws.of`.
 
     Examples
     --------

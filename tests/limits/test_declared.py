@@ -85,9 +85,9 @@ def test_a_true_declaration_is_believed(name: str) -> None:
 UNUSABLE: dict[str, tuple[object, str]] = {
     "one number": (math.tanh, "raised TypeError"),
     "sum": (np.sum, "returned shape"),
-    "softmax": (lambda x: special.softmax(x), "another value beside other coordinates"),
-    "centred": (lambda x: x - x.mean(), "another value beside other coordinates"),
-    "running": (lambda x: np.cumsum(x).reshape(x.shape), "another value beside other coordinates"),
+    "softmax": (lambda x: special.softmax(x), "depend on the other coordinates"),
+    "centred": (lambda x: x - x.mean(), "depend on the other coordinates"),
+    "running": (lambda x: np.cumsum(x).reshape(x.shape), "depend on the other coordinates"),
     "logarithm": (np.log, "is not finite at x = -256.0"),
     "pole": (lambda x: 1 / x, "is not finite at x = 0.0"),
     "overflow": (lambda x: np.exp(x * x), "is not finite"),

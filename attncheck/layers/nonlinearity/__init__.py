@@ -1,8 +1,7 @@
-"""Nonlinearities φ of a Netsor program: what the theorem asks of them, and E[φ(Z₁)φ(Z₂)].
+"""Nonlinearities φ of Netsor programs, with closed forms or quadrature for E[φ(Z₁)φ(Z₂)].
 
-Known functions have constructors here: `identity`, `relu`, `gelu`, `leaky_relu`, `monomial`, `clip`, `erf`, `tanh`,
-`sigmoid`, `sin`, `cos`, `gaussian`. A new one takes a record in ``attncheck.layers.nonlinearity.table`` and a
-constructor. Any other function is used with `declared`, which believes what is said of it.
+A new known function needs an entry in ``attncheck.layers.nonlinearity.table`` and a constructor; use `declared`
+for any other function.
 """
 
 from attncheck.layers.nonlinearity.declared import DeclaredFunction, declared

@@ -1,4 +1,4 @@
-"""Any function as a nonlinearity, with a declared order and boundedness."""
+"""User functions as nonlinearities, with declared order and boundedness."""
 
 from __future__ import annotations
 
@@ -18,24 +18,19 @@ from attncheck.layers.nonlinearity.table import LARGEST_ORDER
 FloatArray = NDArray[np.float64]
 Function = Callable[[FloatArray], FloatArray]
 
-# Gaussian vectors take no larger arguments: φ must be finite up to here.
+# Gaussian vectors stay within this bound.
 _REACH: Final = 256.0
 _VECTORISE: Final = "pass a vectorised function, written with NumPy or wrapped by numpy.vectorize"
 
 
 @dataclasses.dataclass(frozen=True)
 class DeclaredFunction(Nonlinearity):
-    """A user's function, with what was declared of it; build one with `declared`.
+    """A user's function with its declared properties; build one with `declared`.
 
     Attributes
     ----------
     function : callable
         φ, vectorised.
-
-    Raises
-    ------
-    InputError
-        If the function is of no use, or the declaration makes no sense.
     """
 
     function: Function
@@ -47,18 +42,18 @@ class DeclaredFunction(Nonlinearity):
         if order > LARGEST_ORDER:
             refuse("order", order, "is too large for double precision", f"pass at most {LARGEST_ORDER}")
         if not isinstance(self.bounded, bool):
-            refuse("bounded", self.bounded, "must be true or false", "say whether φ is bounded")
+            refuse("bounded", self.bounded, "must be true or false", "pass True if φ is bounded, else False")
         if self.parameters:
             refuse("parameters", self.parameters, "belong to the known functions", "write them into the function")
         _check_function(self.function)
 
     def __call__(self, x: ArrayLike) -> FloatArray:
-        """Return φ of every entry of `x`, in the shape of `x`."""
+        """Return φ(x)."""
         return np.asarray(self.function(np.asarray(x, dtype=np.float64)), dtype=np.float64)
 
     @property
     def path(self) -> str:
-        """Where to import the function from, as ``module:qualname``; empty for what cannot be imported."""
+        """Import path of the function as ``module:qualname``, or empty."""
         return path_of(self.function)
 
     def _dual(self, v1: FloatArray, v2: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -68,28 +63,28 @@ class DeclaredFunction(Nonlinearity):
 def declared(function: Function, *, order: int, bounded: bool, name: str | None = None) -> DeclaredFunction:
     """Return any function as a nonlinearity, with its order and boundedness declared.
 
-    Order and boundedness are believed. Declaring less than is true, a larger order or ``bounded=False``, is allowed.
+    Declarations are not verified. A larger order or ``bounded=False`` is always safe.
 
     Parameters
     ----------
     function : callable
-        φ: takes an array of any shape and returns one of that shape, entry by entry, in double precision.
+        φ, vectorised: maps an array entry by entry, in double precision.
     order : int
         d for which φ is pseudo-Lipschitz, from 1 to 64.
     bounded : bool
         Whether φ is bounded.
     name : str, optional
-        By default the function's own.
+        Default: the function's own name.
 
     Returns
     -------
     DeclaredFunction
-        Its `dual` is by quadrature, with an estimate of the error.
+        Its `dual` uses quadrature, with an error estimate.
 
     Raises
     ------
     InputError
-        If the function is not vectorised, not finite up to 256, or not a function of each coordinate alone.
+        If the function is not vectorised, not finite up to 256, or mixes coordinates.
 
     Examples
     --------
@@ -102,20 +97,20 @@ def declared(function: Function, *, order: int, bounded: bool, name: str | None 
 
 
 def _check_function(function: Function) -> None:
-    """Refuse what is not a finite function of each coordinate alone."""
+    """Require a finite, coordinatewise function."""
     x = np.linspace(-_REACH, _REACH, 2049)
     values = _call(function, x)
     if not np.all(np.isfinite(values)):
         where = float(x[np.flatnonzero(~np.isfinite(values))[0]])
         remedy = "pass a function that is finite for |x| ≤ 256, or clip its argument"
         refuse("function", function, f"is not finite at x = {where!r}", remedy)
-    # Backwards, in another shape and by themselves, the same coordinates must have the same values.
+    # Values must not depend on order, shape or the other coordinates.
     rows = _call(function, x[:0:-1].reshape(8, -1)).ravel()[::-1]
     alone = _call(function, x[1024:1025])
     scale = np.abs(values).max()
     if np.any(np.abs(rows - values[1:]) > 1e-9 * scale) or abs(float(alone[0]) - values[1024]) > 1e-9 * scale:
         remedy = "pass a function of one coordinate, without randomness"
-        refuse("function", function, "gives a coordinate another value beside other coordinates", remedy)
+        refuse("function", function, "gives values that depend on the other coordinates or vary between calls", remedy)
 
 
 def _call(function: Function, x: FloatArray) -> FloatArray:

@@ -1,6 +1,6 @@
-"""Closed forms of E[φ(Z₁)φ(Z₂)] for zero-mean Gaussian (Z₁, Z₂), each with a bound on its rounding.
+"""Closed forms of E[φ(Z₁)φ(Z₂)] for zero-mean Gaussian (Z₁, Z₂), with rounding bounds.
 
-All take the variances and the covariance, of one shape, and the parameters of φ.
+All take variances and covariance of one shape, and the parameters of φ.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from attncheck.layers.nonlinearity.covariances import correlation
 
 FloatArray = NDArray[np.float64]
 Parameters = tuple[float, ...]
-# A value and a bound on its error.
 Bounded = tuple[FloatArray, FloatArray]
 Dual = Callable[[FloatArray, FloatArray, FloatArray, Parameters], Bounded]
 
 _EPS: Final = float(np.finfo(np.float64).eps)
-# What underflows to 0 is smaller.
+# Bounds values that underflow to 0.
 _TINY: Final = float(np.finfo(np.float64).tiny)
 
 
@@ -40,7 +39,7 @@ def relu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) 
 
 
 def leaky_relu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """By φ(x) = (1-a) relu(x) + a x and E[relu(Z₁) Z₂] = cov/2."""
+    """φ(x) = (1-a) relu(x) + a x and E[relu(Z₁) Z₂] = cov/2."""
     (slope,) = parameters
     part, error = relu(v1, v2, c, ())
     value = (1 - slope) ** 2 * part + slope * c
@@ -48,7 +47,7 @@ def leaky_relu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parame
 
 
 def monomial(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """Isserlis: k pairs across and (d-k)/2 within each side. All terms have one sign, so no digits cancel."""
+    """Isserlis' theorem, k pairs across and (d-k)/2 within each side, without cancellation."""
     degree = int(parameters[0])
     value = np.zeros_like(c)
     for across in range(degree % 2, degree + 1, 2):
@@ -60,30 +59,30 @@ def monomial(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Paramete
 
 
 def erf(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """The arcsine kernel; the arctangent form keeps its digits where the arcsine's argument comes close to one."""
+    """The arcsine kernel, in its more accurate arctangent form."""
     scale = np.sqrt(v1) * np.sqrt(v2)
     rest = 1 + 2 * (v1 + v2) + 4 * (scale - c) * (scale + c)
     value = (2 / np.pi) * np.arctan2(2 * c, np.sqrt(rest))
-    # The difference scale - c is uncertain by a rounding of the scale, which matters for large variances.
+    # scale - c inherits the rounding of scale, which matters for large variances.
     uncertain = 32 * _EPS * scale**2 * np.abs(c) / ((4 * c**2 + rest) * np.sqrt(rest))
     return value, 8 * _EPS * np.abs(value) + uncertain
 
 
 def gelu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """By Stein's lemma for z Φ(z): c E[Φ(Z₁)Φ(Z₂)], an orthant's probability, and the rest times E[Φ'(Z₁)Φ'(Z₂)]."""
+    """Stein's lemma for z Φ(z): c E[Φ(Z₁)Φ(Z₂)], an orthant probability, plus E[Φ'(Z₁)Φ'(Z₂)] terms."""
     scale = np.sqrt(v1) * np.sqrt(v2)
-    # v1 v2 - c² and det(I + Σ), written so that no digits cancel.
+    # v1 v2 - c² and the root of det(I + Σ).
     rest = np.maximum(scale - c, 0.0) * np.maximum(scale + c, 0.0)
     root = np.sqrt(1 + v1 + v2 + rest)
     of_angle = c * np.arctan2(root, -c) / (2 * np.pi)
     of_density = (rest + c**2 * (1 / (1 + v1) + 1 / (1 + v2))) / (2 * np.pi * root)
-    # The difference scale - c is uncertain by a rounding of the scale.
+    # As for erf.
     uncertain = scale**2 / root + np.abs(c) / root * scale**2 / (1 + v1 + v2 + rest)
     return of_angle + of_density, 16 * _EPS * (np.abs(of_angle) + of_density + np.abs(c) + uncertain)
 
 
 def gaussian(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """det(I + Σ/s²)^{-1/2}, the determinant written out so that no digits cancel in it."""
+    """det(I + Σ/s²)^{-1/2}, without cancellation."""
     (width,) = parameters
     a, b, r = (v / width / width for v in (v1, v2, c))
     scale = np.sqrt(a) * np.sqrt(b)
@@ -93,7 +92,7 @@ def gaussian(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Paramete
 
 
 def sin(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """E[cos ω(Z₁-Z₂) - cos ω(Z₁+Z₂)]/2, of which the smaller is written relative to the larger."""
+    """E[cos ω(Z₁-Z₂) - cos ω(Z₁+Z₂)]/2, without cancellation."""
     larger, ratio, error = _waves(v1, v2, c, parameters)
     value = -0.5 * np.sign(c) * larger * np.expm1(ratio)
     return value, error * np.abs(value) + _TINY
@@ -107,19 +106,19 @@ def cos(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -
 
 
 def _waves(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> tuple[FloatArray, ...]:
-    """Return the larger of E cos ω(Z₁±Z₂), the logarithm of the smaller over it, and a relative error."""
+    """Return the larger of E cos ω(Z₁±Z₂), the log ratio of the smaller to it, and a relative error."""
     square = parameters[0] ** 2
-    # Var(Z₁ ± Z₂), whichever is smaller; each difference is exact where the variances are close.
+    # The smaller of Var(Z₁ ± Z₂); differences of close variances are exact.
     smaller = np.maximum((v1 - np.abs(c)) + (v2 - np.abs(c)), 0.0)
     larger = np.exp(-0.5 * square * smaller)
     return larger, -2 * square * np.abs(c), _EPS * (8 + 4 * square * (v1 + v2))
 
 
 def clip(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """By clip(X) = X - (X-a)₊ + (-X-a)₊ on standardised variables."""
+    """clip(X) = X - (X-a)₊ + (-X-a)₊ on standardised variables."""
     (bound,) = parameters
     rho, scale = correlation(v1, v2, c)
-    # Beyond 40 standard deviations nothing is clipped that a double could show.
+    # Double precision shows no clipping beyond 40 standard deviations.
     a, b = (np.minimum(bound / np.sqrt(np.where(v > 0, v, 1.0)), 40.0) for v in (v1, v2))
     inner = rho * (special.erf(a / np.sqrt(2)) - 2 * special.ndtr(-b))
     overshoot = _excess_product(a, b, rho) - _excess_product(a, b, -rho)
@@ -129,7 +128,7 @@ def clip(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) 
 def _excess_product(a: FloatArray, b: FloatArray, rho: FloatArray) -> FloatArray:
     """Return E[(X-a)₊(Y-b)₊] for standard normal X, Y of correlation rho and a, b > 0."""
     sine = np.sqrt((1 - rho) * (1 + rho))
-    # a - rho·b, written so that a = b and rho → 1 lose no digits.
+    # a - rho·b, accurate for a = b and rho → 1.
     above_a, above_b = (a - b) + (1 - rho) * b, (b - a) + (1 - rho) * a
     both = (
         0.5 * (special.ndtr(-a) + special.ndtr(-b))
@@ -138,13 +137,13 @@ def _excess_product(a: FloatArray, b: FloatArray, rho: FloatArray) -> FloatArray
     )
     at_a = b * _density(a) * special.ndtr(-_ratio(above_b, sine))
     at_b = a * _density(b) * special.ndtr(-_ratio(above_a, sine))
-    # (1-ρ²) times the joint density, whose own factor is (1-ρ²)^{-1/2}.
+    # (1-ρ²) times the joint density.
     corner = sine * _density(a) * np.exp(-0.5 * _ratio(above_b, sine) ** 2) / np.sqrt(2 * np.pi)
     return np.asarray((rho + a * b) * both - at_a - at_b + corner, dtype=np.float64)
 
 
 def _ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
-    """Return the quotient, with its limits 0 and ±∞ where the denominator (≥ 0) vanishes."""
+    """Return the quotient, or its limit (0, ±∞) where the denominator (≥ 0) vanishes."""
     limit = np.where(numerator == 0, 0.0, np.copysign(np.inf, numerator))
     with np.errstate(over="ignore"):
         return np.divide(numerator, denominator, out=limit, where=denominator > 0)

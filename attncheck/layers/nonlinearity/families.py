@@ -8,17 +8,17 @@ from attncheck.layers.nonlinearity.table import FAMILIES
 
 
 def clip(bound: float) -> Nonlinearity:
-    """Return φ(x) = min(max(x, -bound), bound), the paper's choice with bound 100."""
+    """Return φ(x) = min(max(x, -bound), bound); the paper's bound is 100."""
     return _make("clip", bound)
 
 
 def relu() -> Nonlinearity:
-    """Return φ(x) = max(x, 0); unbounded, so outside Assumption 1 as stated."""
+    """Return φ(x) = max(x, 0); unbounded, so outside Assumption 1."""
     return _make("relu")
 
 
 def gelu() -> Nonlinearity:
-    """Return φ(x) = x Φ(x), Φ the normal distribution function, of the perceptrons of transformers; unbounded.
+    """Return φ(x) = x Φ(x), Φ the normal distribution function; unbounded.
 
     Examples
     --------
@@ -30,7 +30,7 @@ def gelu() -> Nonlinearity:
 
 
 def leaky_relu(slope: float) -> Nonlinearity:
-    """Return φ(x) = x for x > 0 and slope·x below; with slope -1 the absolute value. Unbounded.
+    """Return φ(x) = x for x > 0, slope·x below; slope -1 gives |x|. Unbounded.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def tanh() -> Nonlinearity:
 
 
 def sigmoid() -> Nonlinearity:
-    """Return φ(x) = 1/(1 + exp(-x)), the gate of gated attention."""
+    """Return φ(x) = 1/(1 + exp(-x))."""
     return _make("sigmoid")
 
 
@@ -98,7 +98,7 @@ def gaussian(scale: float) -> Nonlinearity:
 
 
 def identity() -> Nonlinearity:
-    """Return φ(x) = x; unbounded, so outside Assumption 1 as stated."""
+    """Return φ(x) = x; unbounded, so outside Assumption 1."""
     return _make("identity")
 
 

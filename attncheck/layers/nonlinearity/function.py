@@ -1,4 +1,4 @@
-"""A nonlinearity φ with what the theorem asks of it."""
+"""`Nonlinearity`: a known function φ with the properties that the theorem needs."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ FloatArray = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True)
 class Nonlinearity:
-    """A function φ applied to each coordinate, with what the theorem needs to know about it.
+    """A coordinatewise function φ, with the properties that the theorem needs.
 
-    Build one with the constructors of this package, e.g. `clip` or `relu`.
+    Build one with a constructor of this package, e.g. `clip` or `relu`.
 
     Parameters
     ----------
     name : str
-        Which function.
+        Key in the table of known functions.
     parameters : tuple of float
-        Its parameters, e.g. the bound of clip.
+        E.g. the bound of clip.
     order : int
         d for which φ is pseudo-Lipschitz: ``|φ(x) - φ(y)| ≤ c |x - y| (1 + |x|^(d-1) + |y|^(d-1))`` for some c.
     bounded : bool
-        Whether φ is bounded, as Assumption 1 of the paper asks of what enters a score.
+        Whether φ is bounded, as Assumption 1 requires of score inputs.
 
     Raises
     ------
     InputError
-        If the name is unknown, or the other fields do not belong to it.
+        If the name is unknown, or the other fields do not match it.
 
     Examples
     --------
@@ -68,27 +68,25 @@ class Nonlinearity:
                 refuse(f"nonlinearity.{field}", given, f"is wrong for {self.name}", f"pass {right}")
 
     def __call__(self, x: ArrayLike) -> FloatArray:
-        """Return φ of every entry of `x`, in the shape of `x`."""
+        """Return φ(x)."""
         return FAMILIES[self.name].function(np.asarray(x, dtype=np.float64), self.parameters)
 
     def dual(self, var1: ArrayLike, var2: ArrayLike, cov: ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Return E[φ(Z₁)φ(Z₂)] for zero-mean Gaussian (Z₁, Z₂), and a bound on the error.
 
-        This is step (iii) of the paper's Definition 1: the covariance of Z^{φ(h)} and Z^{φ(h')}
-        from that of Z^h and Z^{h'}.  Zero variance and perfect correlation are allowed.
+        This is step (iii) of Definition 1. Zero variance and perfect correlation are allowed.
 
         Parameters
         ----------
         var1, var2 : array_like
             Variances of Z₁ and Z₂.
         cov : array_like
-            Their covariance; broadcast against the variances.
+            Their covariance.
 
         Returns
         -------
         value, error : ndarray
-            In the broadcast shape. For closed forms `error` bounds the rounding; for quadrature
-            it is an estimate, from the changes that finer grids made.
+            `error` is a rounding bound for closed forms, an estimate for quadrature.
 
         Raises
         ------

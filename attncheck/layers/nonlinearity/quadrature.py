@@ -1,4 +1,4 @@
-"""E f(Z) of independent standard normal Z, in one or two directions, by the trapezoidal rule."""
+"""E f(Z) for independent standard normal Z in one or two dimensions, by the trapezoidal rule."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from attncheck.layers.nonlinearity.covariances import correlation
 FloatArray = NDArray[np.float64]
 Function = Callable[[FloatArray], FloatArray]
 
-# Beyond nine standard deviations lies 2e-19 of the normal law.
+# The normal law beyond nine standard deviations has mass 2e-19.
 REACH: Final = 9.0
-# Steps per direction, more until the value settles. Not doubled: grids within each other mistake the same fast waves
-# for slow ones, and agree on a value that is wrong.
+# Steps per direction, until convergence; doubled grids alias fast waves alike and may agree on a wrong value.
 _STEPS: Final = {1: (46, 100, 218, 472, 1024, 2222, 4822, 10464), 2: (46, 100, 218, 472, 1024)}
 _EPS: Final = float(np.finfo(np.float64).eps)
 _ROUNDING, _SETTLED = 16 * _EPS, 8 * _EPS
-# Changes of an unknown function count three times: where kinks fall between the points of all of the last grids is
-# chance, and of four thousand clips at random variances the worst was off by one and a half times the estimate.
+# Error factor for unknown functions, whose kinks can hide between grid points; the worst of 4000 random clips
+# needed 1.5.
 _UNKNOWN: Final = 3.0
-# Sines of the correlation's angle that the finest grid does not resolve, and a shift that is no multiple of a step.
+# Sine of the correlation angle that the finest grid cannot resolve; a shift off the grid.
 _NARROW, _SHIFT = 0.05, 0.1234567
 
 RANKS: Final = tuple(_STEPS)
@@ -34,8 +33,8 @@ def trapezoidal(
 ) -> tuple[float, float]:
     """Return E f(Z) for Z ~ N(0, I), and an estimate of the error.
 
-    The rule converges geometrically for functions analytic in a strip; Gauss-Hermite is spoilt by poles that come
-    close where the variance is large. Across kinks it converges as the square of the step.
+    Convergence is geometric for functions analytic in a strip (near poles spoil Gauss-Hermite), quadratic across
+    kinks.
 
     Parameters
     ----------
@@ -44,18 +43,17 @@ def trapezoidal(
     rank : int
         1 or 2.
     settled : float
-        Change by a finer grid, relative to E |f|, at which it stops.
+        Change, relative to E |f|, that counts as convergence.
     agreements : int
-        How many finer grids in a row must change the value that little.
+        Consecutive changes required.
     reach : float
         Standard deviations to integrate over.
 
     Returns
     -------
     value, error : float
-        The error is the last change where the value has settled. Where it has not, as across kinks, it is the largest
-        of the last three changes after each is scaled by what finer grids since then have gained at kinks. Rounding
-        is added to either.
+        `error` is the last change or, without convergence, the largest of the last three, scaled to the finest
+        grid; plus rounding.
 
     Examples
     --------
@@ -71,20 +69,20 @@ def trapezoidal(
         if calm == agreements:
             return value, changes[-1] + _ROUNDING * size
         previous = value
-    # Where the kinks lie between the points decides each change anew: one alone may be small by chance.
+    # A single change may be small by chance.
     gained = [(steps / _STEPS[rank][-1]) ** 2 for steps in _STEPS[rank][-3:]]
     return value, max(c * g for c, g in zip(changes[-3:], gained, strict=True)) + _ROUNDING * size
 
 
 def _sum(function: Function, rank: int, steps: int, reach: float) -> tuple[float, float]:
-    """Return the sums for E f and E |f|."""
+    """Return E f and E |f|."""
     nodes = np.linspace(-reach, reach, steps + 1)
     weights = np.exp(-0.5 * nodes**2)
     weights /= weights.sum()
     if rank == 1:
         values = function(nodes[None])
         return float(weights @ values), float(weights @ np.abs(values))
-    # One line of the grid at a time in blocks, so that fine grids stay in the cache.
+    # Blocks keep fine grids in the cache.
     total, size = 0.0, 0.0
     for start in range(0, steps + 1, 64):
         block = slice(start, start + 64)
@@ -98,17 +96,9 @@ def _sum(function: Function, rank: int, steps: int, reach: float) -> tuple[float
 def dual(
     phi: Function, order: int, v1: FloatArray, v2: FloatArray, c: FloatArray, smooth: bool = True
 ) -> tuple[FloatArray, FloatArray]:
-    """Return E[φ(Z₁)φ(Z₂)] and an estimate of its error, entry by entry of covariances of one shape.
+    """Return E[φ(Z₁)φ(Z₂)] and an error estimate, entry by entry.
 
-    Parameters
-    ----------
-    phi : callable
-    order : int
-        Its pseudo-Lipschitz order.
-    v1, v2, c : ndarray
-        Variances and covariances.
-    smooth : bool
-        Whether φ is known to be smooth; otherwise more is done to see its kinks, and the estimate is wider.
+    `order` is the pseudo-Lipschitz order of φ. Unless `smooth`, kinks are searched for and the estimate is wider.
 
     Examples
     --------
@@ -117,7 +107,7 @@ def dual(
     True
     """
     rows = np.stack([v1.ravel(), v2.ravel(), c.ravel()], axis=-1)
-    # Once for each distinct covariance: a kernel has few.
+    # A kernel has few distinct covariances.
     distinct, inverse = np.unique(rows, axis=0, return_inverse=True)
     # The mass of |x|^{2d} exp(-x²/2) lies around √(2d).
     reach = REACH + (2.0 * (order - 1)) ** 0.5
@@ -132,11 +122,10 @@ def _dual_of_one(phi: Function, v1: float, v2: float, c: float, smooth: bool, re
     sine = float(np.sqrt((1 - rho) * (1 + rho)))
 
     def product(z: FloatArray) -> FloatArray:
-        # With perfect correlation there is no second direction to integrate over.
         second = rho * z[0] + sine * z[1] if sine > 0 else rho * z[0]
         return phi(root1 * z[0]) * phi(root2 * second)
 
-    # An unknown function may be flat at the first few points.
+    # An unknown function may be flat at the first points.
     agreements = 1 if smooth else 2
     value, error = trapezoidal(product, 2 if sine > 0 else 1, _SETTLED, agreements, reach)
     if smooth:
@@ -150,12 +139,10 @@ def _dual_of_one(phi: Function, v1: float, v2: float, c: float, smooth: bool, re
 def _size_if_kinked(phi: Function, root: float, reach: float) -> float:
     """Return the root of E φ², or 0 if φ is smooth.
 
-    Close to perfect correlation the kinks of both factors are so close together that grids with points on one of
-    them see none, and agree. What lies between them is of order sine³.
+    Near perfect correlation kinks can fall between grid points, an error of order sine³.
     """
 
     def shifted(z: FloatArray) -> FloatArray:
-        # The same expectation as of φ, with the points elsewhere.
         return np.asarray(phi(root * (z[0] + _SHIFT)) * np.exp(-_SHIFT * (z[0] + 0.5 * _SHIFT)))
 
     square, _ = trapezoidal(lambda z: phi(root * z[0]) ** 2, 1, _SETTLED, 2, reach)

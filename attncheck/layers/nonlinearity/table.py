@@ -1,4 +1,4 @@
-"""The known functions φ: for each the function, its parameters, its facts and the closed form of its dual."""
+"""Table of the known functions φ."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ Parameters = tuple[float, ...]
 Check = Callable[[str, Any], float]
 
 LARGEST_ORDER: Final = 64
-"""Beyond it, |x|^d leaves the doubles at arguments that Gaussian vectors take, and no search can tell orders apart."""
+"""Largest order d for which |x|^d fits double precision at Gaussian arguments."""
 
 
 def positive(field: str, value: Any) -> float:
-    """Return a number in (0, 1e6], or raise `InputError`."""
+    """Validate 0 < value ≤ 1e6."""
     return check_number(field, value, "pass a positive number, e.g. 1.0", above=0.0, maximum=1e6)
 
 
 def any_positive(field: str, value: Any) -> float:
-    """Return a positive number, or raise `InputError`."""
+    """Validate value > 0."""
     return check_number(field, value, "pass a positive bound, e.g. 100.0", above=0.0)
 
 
 def slope(field: str, value: Any) -> float:
-    """Return a number in [-1000, 1000], or raise `InputError`."""
+    """Validate |value| ≤ 1000."""
     return check_number(field, value, "pass a slope, e.g. 0.01", minimum=-1e3, maximum=1e3)
 
 
 def degree(field: str, value: Any) -> float:
-    """Return a whole number from 1 to `LARGEST_ORDER`, or raise `InputError`."""
+    """Validate an integer up to `LARGEST_ORDER`."""
     remedy = f"pass a whole number from 1 to {LARGEST_ORDER}"
     whole = value if not isinstance(value, float) or not value.is_integer() else int(value)
     whole = check_whole(field, whole, 1, remedy)
@@ -48,19 +48,19 @@ def degree(field: str, value: Any) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class FunctionFamily:
-    """What is known of one kind of φ.
+    """A known kind of φ.
 
     Attributes
     ----------
     function : callable
         φ of an array and the parameters.
     dual : callable or None
-        The closed form of E[φ(Z₁)φ(Z₂)]; None for quadrature, which wants a smooth φ.
-    order : callable
-        The pseudo-Lipschitz order, by the parameters.
+        Closed form of E[φ(Z₁)φ(Z₂)], or None for quadrature of a smooth φ.
     bounded : bool
+    order : callable
+        Pseudo-Lipschitz order from the parameters.
     parameters : mapping of str to callable
-        How each parameter is checked, by name.
+        Validators.
     """
 
     function: Callable[[FloatArray, Parameters], FloatArray]
@@ -75,7 +75,7 @@ def _leaky_relu(x: FloatArray, parameters: Parameters) -> FloatArray:
 
 
 def _gaussian(x: FloatArray, parameters: Parameters) -> FloatArray:
-    # What overflows here is 0 after the exponential.
+    # Overflow becomes 0.
     with np.errstate(over="ignore"):
         return np.asarray(np.exp(-0.5 * (x / parameters[0]) ** 2))
 

@@ -1,12 +1,11 @@
-"""Netsor programs with dot-product scores: the description that every reading interprets.
+"""Netsor programs with dot-product scores.
 
 A program is a list of n-vectors and scalar scores, each made from earlier ones:
 
-- *initial*: coordinates drawn i.i.d., jointly Gaussian over the vectors of one group;
-- *MatMul*: W h, with the entries of W i.i.d. N(0, std²/fan-in); a `Weight` object *is* the matrix,
-  so using it twice is weight sharing;
-- *Nonlin*: a function applied coordinate by coordinate to one or several vectors;
-- *score*: g¹ᵀ g² divided by the square root of their size (or by the size, in Yang's regime);
+- *initial*: i.i.d. coordinates, jointly Gaussian within a group of vectors;
+- *MatMul*: W h, entries of W i.i.d. N(0, std²/fan-in); using a `Weight` object twice shares the matrix;
+- *Nonlin*: a coordinatewise function of one or several vectors;
+- *score*: g¹ᵀ g² over the square root of their size (or the size, in Yang's regime);
 - *output*: a coordinatewise function of vectors and scores, as in Theorem 1.
 """
 

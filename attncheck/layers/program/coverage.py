@@ -1,7 +1,4 @@
-"""Which statement of the paper covers a program, line by line: Assumption 1 checked on the text of the program.
-
-Everything here is read off the lines and their weights; nothing is drawn.
-"""
+"""Coverage of a program by the paper: Assumption 1 checked line by line, without drawing."""
 
 from __future__ import annotations
 
@@ -21,12 +18,12 @@ from attncheck.layers.program.mixes import MIXES, AttentionRow
 from attncheck.layers.program.nodes import MatMul, Node, Nonlin, Output, Score, Weight
 from attncheck.layers.program.zeros import zero_lines
 
-# Pseudo-Lipschitz functions of several arguments beside those of `attncheck.layers.program.mixes`: products by Lemma 7.
+# Pseudo-Lipschitz functions of several arguments besides `MIXES`; products by Lemma 7.
 _OF_SEVERAL = (np.add, np.subtract, np.multiply, np.maximum, np.minimum)
 
 
 class CoverageKind(StrEnum):
-    """What can be said of a line, the best first: what is proved before what is not."""
+    """Statements on a line, from the strongest to the weakest."""
 
     NETSOR = "Fact 1"
     SCORE = "Proposition 8"
@@ -43,27 +40,25 @@ class CoverageKind(StrEnum):
 
     @property
     def has_limit(self) -> bool:
-        """Whether Definition 1 gives the line a limit variable, proved or not."""
+        """Whether Definition 1 gives a limit variable."""
         return self not in (CoverageKind.CONJECTURE, CoverageKind.EXTRA_USE, CoverageKind.TIED, CoverageKind.CIRCULAR)
 
     @property
     def proved(self) -> bool:
-        """Whether the paper proves that the line converges to it."""
+        """Whether the paper proves convergence to it."""
         return self in (CoverageKind.NETSOR, CoverageKind.SCORE, CoverageKind.OUTPUT, CoverageKind.CYCLIC)
 
 
 @dataclasses.dataclass(frozen=True)
 class LineCoverage:
-    """What is said of one line.
+    """The paper's statement on one line: the weakest of the line and its ancestors.
 
     Attributes
     ----------
     name : str
-        The line's.
     statement : CoverageKind
-        The worst of what holds for the line and for the lines that it is made from.
     reason : str
-        Why it is not better, with the offending weight and the remedy; empty where it could not be.
+        The weight at fault and a remedy, if any.
     """
 
     name: str
@@ -76,25 +71,25 @@ class LineCoverage:
 
 @dataclasses.dataclass(frozen=True)
 class Coverage:
-    """What the paper says of a program, line by line.
+    """The paper's statements on a program, line by line.
 
     Attributes
     ----------
     lines : tuple of LineCoverage
-        In the order of the program.
+        In program order.
     """
 
     lines: tuple[LineCoverage, ...]
 
     @property
     def worst(self) -> LineCoverage:
-        """The first of the lines of which least can be said."""
+        """The first line with the weakest statement."""
         order = list(CoverageKind)
         return max(self.lines, key=lambda line: order.index(line.statement))
 
     @property
     def has_limit(self) -> bool:
-        """Whether every line has a limit variable by Definition 1."""
+        """Whether every line has a limit variable."""
         return all(line.statement.has_limit for line in self.lines)
 
     @property
@@ -103,7 +98,7 @@ class Coverage:
         return all(line.statement.proved for line in self.lines)
 
     def of(self, name: str) -> LineCoverage:
-        """Return what is said of the line of that name."""
+        """Return the coverage of the line of that name."""
         names = tuple(line.name for line in self.lines)
         return self.lines[names.index(check_choice("name", name, names))]
 
@@ -112,18 +107,17 @@ class Coverage:
 
 
 def coverage(program: Lines) -> Coverage:
-    """Return which statement of the paper covers each line of a program.
+    """Return the paper's statement on each line of a program.
 
-    - Vectors made without scores are Netsor variables: averages over their coordinates converge (Fact 1).
-    - Scores converge jointly to centred Gaussians (Proposition 8), outputs with them (Theorem 1,
-      Corollary 2), if Assumption 1 holds: x^{i,j} in g^{i,j} = W^{i,j} x^{i,j} is a bounded pseudo-Lipschitz
-      function of vectors that no matrix of a score has made; (a) the matrices of scores make no other vectors;
-      (b) no score has the same matrix on both sides. The functions of all lines are pseudo-Lipschitz, and all vectors
-      have n coordinates.
-    - A score with a vector that is 0 is 0 at every width: no central limit theorem is about it.
-    - Three scores whose matrices form a cycle, A·B, B·C, C·A, have a third moment of order n^{-1/2}: they
-      converge, at that rate.
-    - A MatMul of what depends on scores is beyond the paper.
+    - Vectors without scores are Netsor variables: averages over their coordinates converge (Fact 1).
+    - Scores converge jointly to centred Gaussians (Proposition 8), outputs with them (Theorem 1, Corollary 2),
+      under Assumption 1: x^{i,j} in g^{i,j} = W^{i,j} x^{i,j} is a bounded pseudo-Lipschitz function of vectors
+      that depend on no matrix of a score; (a) these matrices make no other vectors; (b) no score has one matrix on
+      both sides. All functions are pseudo-Lipschitz, all vectors have n coordinates.
+    - A score with a zero vector is 0 at every width.
+    - Three scores whose matrices form a cycle, A·B, B·C, C·A, converge at rate n^{-1/2}, that of their third
+      moment.
+    - A MatMul of a vector that depends on scores is beyond the paper.
 
     Examples
     --------
@@ -143,7 +137,7 @@ def coverage(program: Lines) -> Coverage:
     found: dict[Node, LineCoverage] = {}
     order = list(CoverageKind)
     for node in nodes:
-        # What is made from a line can be no better covered than that line: what speaks against it is inherited.
+        # A line inherits the findings of its parents.
         inherited = [found[parent] for parent in node.parents if _passes_on(found[parent].statement)]
         candidates = [_basis(node, after), *own.get(node, []), *inherited]
         worst = max(candidates, key=lambda line: order.index(line.statement))
@@ -152,12 +146,12 @@ def coverage(program: Lines) -> Coverage:
 
 
 def _passes_on(statement: CoverageKind) -> bool:
-    """Whether what is said of a line holds for all that is made from it."""
+    """Return whether descendants inherit a statement."""
     return statement not in (CoverageKind.NETSOR, CoverageKind.SCORE, CoverageKind.OUTPUT)
 
 
 def _basis(node: Node, after: set[Node]) -> LineCoverage:
-    """Return what is said of a line if nothing speaks against it; a function of outputs is one of what makes them."""
+    """Return a line's coverage without findings."""
     if isinstance(node, Score):
         return LineCoverage(node.name, CoverageKind.SCORE)
     output = isinstance(node, Output) or node in after
@@ -165,12 +159,12 @@ def _basis(node: Node, after: set[Node]) -> LineCoverage:
 
 
 def _own_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
-    """Return what speaks against lines, by line."""
+    """Return the findings against each line."""
     scores = [node for node in nodes if isinstance(node, Score)]
     sides = {side for score in scores for side in score.parents}
     of_scores = {side.weight for side in sides if isinstance(side, MatMul)}
     after = _made_from(nodes, lambda node: isinstance(node, Score))
-    # Through scores alone, what a matrix made enters as random numbers: that is the conjecture's case.
+    # Dependence through scores alone falls under the conjecture.
     vectors = [node for node in nodes if not isinstance(node, Score)]
     made = _made_from(vectors, lambda node: isinstance(node, MatMul) and node.weight in of_scores)
     extra = {node.weight: node for node in nodes if isinstance(node, MatMul) and node not in sides}
@@ -200,7 +194,7 @@ def _own_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
 
 
 def _of_score(score: Score, extra: dict[Weight, MatMul], made: set[Node]) -> list[LineCoverage]:
-    """Hold one score to Assumption 1."""
+    """Check one score against Assumption 1."""
     lines = []
     left, right = (side for side in score.parents if isinstance(side, MatMul))
     if left.weight is right.weight:
@@ -209,18 +203,14 @@ def _of_score(score: Score, extra: dict[Weight, MatMul], made: set[Node]) -> lis
     for side in (left, right):
         if side.weight in extra:
             other = f"{side.weight.name} also makes {extra[side.weight].name}, which is in no score"
-            lines.append(
-                LineCoverage(score.name, CoverageKind.EXTRA_USE, f"{other}; give that one a matrix of its own")
-            )
+            lines.append(LineCoverage(score.name, CoverageKind.EXTRA_USE, f"{other}; give that one a separate matrix"))
         source = side.parents[0]
         if source in made:
             maker = _first_made(source, made)
             circular = f"{source.name} depends on {maker.name}, which {maker.weight.name}, a matrix of scores, makes"
-            lines.append(
-                LineCoverage(score.name, CoverageKind.CIRCULAR, f"{circular}; give {side.name} inputs without")
-            )
+            lines.append(LineCoverage(score.name, CoverageKind.CIRCULAR, f"{circular}; give {side.name} other inputs"))
         if not _bounded(source):
-            unbounded = f"{source.name} is no bounded function"
+            unbounded = f"{source.name} is not a bounded function"
             lines.append(LineCoverage(score.name, CoverageKind.UNBOUNDED, f"{unbounded}; clip it"))
     return lines
 
@@ -231,7 +221,7 @@ def _why_zero(score: Score, zero: set[Node]) -> str:
 
 
 def _first_made(node: Node, made: set[Node]) -> MatMul:
-    """Return the first of the lines in `made` that a line of them is made from."""
+    """Return a line's first ancestor in `made`."""
     for parent in node.parents:
         if parent in made:
             return _first_made(parent, made)
@@ -240,7 +230,7 @@ def _first_made(node: Node, made: set[Node]) -> MatMul:
 
 
 def _made_from(nodes: Iterable[Node], starts: Callable[[Node], bool]) -> set[Node]:
-    """Return the lines that satisfy `starts`, and all of `nodes` that is made from them."""
+    """Return the nodes that satisfy `starts`, and their descendants."""
     found: set[Node] = set()
     for node in nodes:
         if starts(node) or any(parent in found for parent in node.parents):
@@ -249,7 +239,7 @@ def _made_from(nodes: Iterable[Node], starts: Callable[[Node], bool]) -> set[Nod
 
 
 def _known(function: Any) -> bool:
-    """Say whether a function of a line is known, or declared, to be pseudo-Lipschitz."""
+    """Return whether a function is known or declared pseudo-Lipschitz."""
     if isinstance(function, PerArgumentFunction):
         function = function.function
     if isinstance(function, Nonlinearity | LinearCombination | AttentionRow):
@@ -262,7 +252,7 @@ def _bounded(node: Node) -> bool:
 
 
 def _cycles(scores: Sequence[Score]) -> dict[Score, tuple[Weight, Weight, Weight]]:
-    """Return the scores that are a side of a triangle of matrices, and the triangle."""
+    """Map each score on a triangle of matrices to the triangle."""
     edges: dict[frozenset[Weight], list[Score]] = {}
     for score in scores:
         pair = frozenset(side.weight for side in score.parents if isinstance(side, MatMul))

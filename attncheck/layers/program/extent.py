@@ -1,4 +1,4 @@
-"""What draws of a program show, and how many numbers one takes."""
+"""Lines in the draws of a program, and the memory of a draw."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attncheck.layers.program.nodes import MatMul, Node, Output, Score
 
 
 def results_of(program: Lines) -> tuple[Node, ...]:
-    """Return the lines that draws of a program show: its outputs, else the vectors that no other vector is made from.
+    """Return the outputs of a program, or if there are none the vectors that no other vector uses.
 
     Examples
     --------
@@ -28,13 +28,13 @@ def results_of(program: Lines) -> tuple[Node, ...]:
 
 
 def vectors_of(program: Lines) -> tuple[Node, ...]:
-    """Return the lines that are vectors, outputs included."""
+    """Return all vectors, outputs included."""
     return tuple(node for node in program.lines() if not isinstance(node, Score))
 
 
 @dataclasses.dataclass(frozen=True)
 class Entries:
-    """Bounds on the float64 entries of one draw: its vectors and scores, with matrices, and with bases of them."""
+    """Bounds on the entries of one draw: lines, literal matrices, matrix-free bases."""
 
     lines: int
     matrices: int
@@ -42,7 +42,7 @@ class Entries:
 
 
 def entries_of(program: Lines, width: int) -> Entries:
-    """Return how many entries a draw of a program takes at a width."""
+    """Return the memory bounds of a draw at a width."""
     uses = Counter(node.weight for node in program.nodes if isinstance(node, MatMul))
     sizes = {weight: weight.shape(width) for weight in uses}
     kept = sum(rows * columns for weight, (rows, columns) in sizes.items() if uses[weight] > 1)

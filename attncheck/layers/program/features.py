@@ -1,4 +1,4 @@
-"""What of the theorem's generality a written program makes use of, read off its text without building it."""
+"""Features of a serialised program, read without building it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 from attncheck.layers.nonlinearity.table import FAMILIES
 
-#: Every feature.
 FEATURES = (
     "scores",
     "outputs of scores",
@@ -22,12 +21,7 @@ FEATURES = (
 
 
 def features_of(program: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the features of a program as `Program.to_dict` writes it, in the order of `FEATURES`.
-
-    Raises
-    ------
-    KeyError, TypeError
-        If it is not so written.
+    """Return the features of a program in `Program.to_dict` form.
 
     Examples
     --------
@@ -62,7 +56,7 @@ def _correlated(cov: list[list[float]]) -> bool:
 
 
 def _unbounded(function: Mapping[str, Any]) -> bool:
-    """Whether a function is known, or declared, not to be bounded; sums are not counted."""
+    """Return whether a function is unbounded."""
     if "name" in function:
         return not FAMILIES[function["name"]].bounded
     return function.get("bounded") is False

@@ -1,4 +1,4 @@
-"""Coordinatewise functions of a program's lines, and how they are written down."""
+"""Coordinatewise functions of a program's lines, and their names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Coordinatewise = Callable[..., FloatArray]
 
 
 class StackedFunction(ABC):
-    """A coordinatewise function of vectors and scores that takes them as two arrays, vectorised over draws."""
+    """A coordinatewise function of stacked vectors and scores."""
 
     @abstractmethod
     def __call__(self, vectors: FloatArray, scores: FloatArray) -> FloatArray:
@@ -27,12 +27,12 @@ class StackedFunction(ABC):
 
 @dataclasses.dataclass(frozen=True)
 class PerArgumentFunction(StackedFunction):
-    """A function that takes one array (draws, coordinates) per vector and one (draws, 1) per score."""
+    """A function of one array (draws, coordinates) per vector, then one (draws, 1) per score."""
 
     function: Coordinatewise
 
     def __call__(self, vectors: FloatArray, scores: FloatArray) -> FloatArray:
-        """Hand the arrays over one by one."""
+        """Unstack the arrays and call the function."""
         columns = (scores[:, k : k + 1] for k in range(scores.shape[1]))
         value = self.function(*(vectors[:, k] for k in range(vectors.shape[1])), *columns)
         return np.asarray(value, dtype=np.float64)
@@ -48,7 +48,7 @@ class LinearCombination:
     coefficients: tuple[float, ...]
 
     def __call__(self, *vectors: FloatArray) -> FloatArray:
-        """Return Σ_i c_i h^i for arrays of one shape."""
+        """Return Σ_i c_i h^i."""
         terms = (c * v for c, v in zip(self.coefficients, vectors, strict=True))
         return sum(terms, start=np.zeros(1))
 
@@ -57,14 +57,8 @@ class LinearCombination:
 
 
 def tried(function: Coordinatewise, arguments: list[FloatArray], shape: tuple[int, ...]) -> None:
-    """Refuse a function that cannot be called with such arrays, gives another shape, or mixes coordinates.
-
-    Raises
-    ------
-    InputError
-        Naming the function, and what it raised or returned.
-    """
-    remedy = "write it with NumPy, coordinate by coordinate, for one array per vector, then one per score, none changed"
+    """Refuse a function that fails on such arrays, returns another shape, or mixes coordinates."""
+    remedy = "write it with NumPy, coordinate by coordinate, for one array per vector, then per score, and change none"
     try:
         with np.errstate(all="ignore"):
             whole = np.asarray(function(*arguments))
@@ -73,16 +67,16 @@ def tried(function: Coordinatewise, arguments: list[FloatArray], shape: tuple[in
         problem = f"cannot be called with {len(arguments)} arrays ({type(error).__name__}: {error})"
         raise InputError(f"function={name_of(function)}: {' '.join(problem.split())}; {remedy}") from error
     if whole.shape != shape:
-        raise InputError(f"function={name_of(function)}: makes {whole.shape} of arrays {shape}; {remedy}")
-    # Sums may be taken in another order for another shape, in single precision too.
+        raise InputError(f"function={name_of(function)}: returned shape {whole.shape}, not {shape}; {remedy}")
+    # Summation order may depend on the shape, in single precision too.
     if not np.allclose(whole[:, :1], first, rtol=1e-6, atol=1e-9, equal_nan=True):
-        raise InputError(f"function={name_of(function)}: gives a coordinate another value without the others; {remedy}")
+        raise InputError(f"function={name_of(function)}: gives values that depend on the other coordinates; {remedy}")
 
 
 def name_of(function: Any) -> str:
-    """Return a function's name, with its parameters where it has some: tanh, clip(100)."""
+    """Return a function's name with parameters, e.g. clip(100)."""
     name = getattr(function, "__name__", None) or getattr(function, "name", None)
     if not name:
-        name = re.sub(r" at 0x[0-9A-Fa-f]+", "", str(function))  # where it lies in memory is no part of a name
+        name = re.sub(r" at 0x[0-9A-Fa-f]+", "", str(function))  # drop the memory address
     parameters = ", ".join(f"{p:g}" for p in getattr(function, "parameters", ()))
     return f"{name}({parameters})" if parameters else str(name)

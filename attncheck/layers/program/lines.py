@@ -1,4 +1,4 @@
-"""The lines of a Netsor program with dot-product scores, as they are written."""
+"""The lines of a Netsor program with dot-product scores."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from attncheck._lib.errors import InputError, check_number, check_whole, refuse
 from attncheck.layers.program.functions import Coordinatewise, PerArgumentFunction, StackedFunction, name_of, tried
 from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Step, Weight
 
-# What functions are tried on when a line is written: some draws of some coordinates, of both signs.
+# Trial arguments for new functions, of both signs.
 _TRIAL = np.linspace(-1.5, 1.0, 6).reshape(2, 3)
-_TRIAL.flags.writeable = False  # a function that changes its arguments would change other lines
+_TRIAL.flags.writeable = False  # catches functions that modify their arguments
 
 
 class Lines:
-    """What a program is made of: its weights, and its lines in the order they were written; see `Program`."""
+    """The weights and lines of a program in the order written; see `Program`."""
 
     def __init__(self) -> None:
         self._nodes: list[Node] = []
@@ -39,24 +39,24 @@ class Lines:
         return tuple(self._weights)
 
     def initial(self, name: str, mean: float = 0.0, std: float = 1.0) -> Node:
-        """Write an initial vector with i.i.d. N(mean, std²) coordinates (Netsor *initial*)."""
+        """Write an initial vector with i.i.d. N(mean, std²) coordinates."""
         variance = check_number("std", std, "pass a standard deviation, e.g. std=1.0", minimum=0.0) ** 2
         return self.initials([name], [mean], [[variance]])[0]
 
     def initials(self, names: Sequence[str], mean: Sequence[float], cov: Any) -> tuple[Node, ...]:
-        """Write initial vectors whose coordinates are i.i.d. draws of N(mean, cov) over the vectors.
+        """Write initial vectors, jointly N(mean, cov) with i.i.d. coordinates.
 
         Parameters
         ----------
         names : sequence of str, length m
         mean : sequence of float, length m
         cov : array_like, shape (m, m)
-            Symmetric positive semi-definite.
+            Positive semi-definite.
 
         Raises
         ------
         InputError
-            If the shapes differ, or `cov` is not symmetric positive semi-definite.
+            If shapes differ, or `cov` is no covariance matrix.
         """
         try:
             matrix = np.asarray(cov, dtype=np.float64)
@@ -101,7 +101,7 @@ class Lines:
         return weight
 
     def matmul(self, weight: Weight, vector: Node, name: str | None = None) -> Node:
-        """Write W h (Netsor *MatMul*)."""
+        """Write W h."""
         self._know(vector)
         if not any(w is weight for w in self._weights):
             refuse("weight", weight, "is not a weight of this program", "declare it with program.weight(...)")
@@ -113,7 +113,7 @@ class Lines:
         return self._write(MatMul(name or self._fresh("g"), (vector,), weight.rows, weight))
 
     def nonlin(self, function: Coordinatewise, *vectors: Node, name: str | None = None) -> Node:
-        """Write φ(h¹, …, hᵐ) (Netsor *Nonlin*); `function` takes one array per vector."""
+        """Write φ(h¹, …, hᵐ); `function` takes one array per vector."""
         size = self._common_size(vectors)
         tried(function, [_TRIAL] * len(vectors), _TRIAL.shape)
         return self._write(Nonlin(name or self._fresh("x"), tuple(vectors), size, function))
@@ -140,8 +140,7 @@ class Lines:
         Parameters
         ----------
         function : callable
-            Takes one array (draws, coordinates) for each of `vectors`, then one (draws, 1) for each of
-            `scores`, and returns (draws, coordinates).
+            Maps one array (draws, coordinates) per vector, then one (draws, 1) per score, to (draws, coordinates).
         vectors : sequence of Node
         scores : sequence of Node
         name : str, optional
@@ -167,17 +166,13 @@ class Lines:
         return self._write(Output(name or self._fresh("y"), parents, size, function, len(vectors)))
 
     def lines(self) -> tuple[Node, ...]:
-        """Return all lines, in order; a program without any is refused: there is nothing to draw or to say."""
+        """Return all lines, in order; raise `InputError` if there are none."""
         if not self._nodes:
             refuse("program", self, "has no lines", "write some first, e.g. program.initial('h')")
         return self.nodes
 
     def steps(self) -> tuple[Step, ...]:
-        """Group the lines into steps that can be computed together, in an order that respects them.
-
-        All MatMuls of one weight whose inputs are known form one step, and so do all scores between
-        the same two steps: what a reading does once per step it need not do once per line.
-        """
+        """Group the lines into ordered steps: computable MatMuls of one weight, or scores between two steps."""
         where: dict[Node, int] = {}
         latest: dict[tuple[Any, ...], int] = {}
         groups: list[list[Node]] = []
@@ -196,10 +191,10 @@ class Lines:
         )
 
     def without(self, node: Node) -> Self:
-        """Return a program without a line that nothing is made from, and without weights that are then unused."""
+        """Return a program without an unused line and its unused weights."""
         self._know(node)
         if any(node in other.parents for other in self._nodes):
-            refuse("node", node.name, "is used by other lines", "take those away first")
+            refuse("node", node.name, "is used by other lines", "remove those first")
         if isinstance(node, Initial) and len(node.covariance) > 1:
             refuse("node", node.name, "is drawn together with others", "leave the group as it is")
         smaller = type(self)()
@@ -217,9 +212,9 @@ class Lines:
         return f"<{type(self).__name__} of {len(self._nodes)} lines and {len(self._weights)} weights>\n{self}"
 
     def _write(self, node: Node) -> Node:
-        given: object = node.name  # what a person may pass
+        given: object = node.name
         if not isinstance(given, str) or not given:
-            refuse("name", node.name, "is no name of a line", "pass text, e.g. name='x'")
+            refuse("name", node.name, "is not a valid line name", "pass text, e.g. name='x'")
         if node.name in self._names:
             refuse("name", node.name, "is the name of another line", "give each line its own name")
         self._names.add(node.name)
@@ -250,7 +245,7 @@ class Lines:
 
 
 def _step_key(node: Node, where: dict[Node, int]) -> tuple[Any, ...]:
-    """What two nodes must share to be computed in one step."""
+    """Return the key shared within a step."""
     if isinstance(node, MatMul):
         return ("matmul", node.weight)
     if isinstance(node, Score):

@@ -1,4 +1,4 @@
-"""Functions of several lines that are known by name: what attention makes of values and scores."""
+"""Named functions of several lines: attention over values and scores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FloatArray = NDArray[np.float64]
 
 
 def softmax_mix(*lines: FloatArray) -> FloatArray:
-    """Return Σ_j softmax_j(p_1, …, p_m) v_j of values v_1, …, v_m and scores p_1, …, p_m, in this order.
+    """Return Σ_j softmax_j(p_1, …, p_m) v_j; pass the values, then the scores.
 
     Examples
     --------
@@ -32,12 +32,12 @@ def softmax_mix(*lines: FloatArray) -> FloatArray:
 
 
 def residual_softmax_mix(vector: FloatArray, *lines: FloatArray) -> FloatArray:
-    """Return x + Σ_j softmax_j(p) v_j of x, the values and the scores, in this order."""
+    """Return x + Σ_j softmax_j(p) v_j; pass x, the values, then the scores."""
     return vector + softmax_mix(*lines)
 
 
 def sigmoid_mix(*lines: FloatArray) -> FloatArray:
-    """Return Σ_j v_j / (1 + exp(-p_j)) of values v_1, …, v_m and scores p_1, …, p_m, in this order."""
+    """Return Σ_j v_j / (1 + exp(-p_j)); pass the values, then the scores."""
     values, scores = _halves(lines)
     return np.asarray((special.expit(scores) * values).sum(axis=0))
 
@@ -60,14 +60,14 @@ class AttentionRow(StackedFunction):
 
 
 def _halves(lines: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray]:
-    """Return values and scores, each stacked along a new first axis."""
+    """Return stacked values and scores."""
     count, odd = divmod(len(lines), 2)
     if odd or not count:
-        refuse("lines", len(lines), "are not as many values as scores", "pass v_1, …, v_m, then p_1, …, p_m")
+        refuse("lines", len(lines), "must hold as many values as scores", "pass v_1, …, v_m, then p_1, …, p_m")
     return np.stack(lines[:count]), np.stack(lines[count:])
 
 
-#: The functions by the name that they are written with: it never changes.
+#: Keys are serialised; never change them.
 MIXES: Final[dict[str, Callable[..., FloatArray]]] = {
     "softmax_mix": softmax_mix,
     "residual_softmax_mix": residual_softmax_mix,

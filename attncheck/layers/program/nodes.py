@@ -1,4 +1,4 @@
-"""The lines of a program, and the matrices that they use."""
+"""Lines of a program, and their matrices."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from attncheck.layers.program.functions import Coordinatewise, StackedFunction
 
 @dataclasses.dataclass(frozen=True)
 class Weight:
-    """A random matrix with i.i.d. N(0, std²/columns) entries; the object is the matrix's identity.
+    """A random matrix with i.i.d. N(0, std²/columns) entries, identified by the object.
 
-    `rows` and `columns` are numbers, or None for the width n.
+    `rows` and `columns` are None for the width n.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Node:
 class Initial(Node):
     """One vector of a group of jointly Gaussian initial vectors.
 
-    `covariance` is that of the whole group, and `root` this vector's row of a root of it.
+    `covariance` is that of the group, `root` this vector's row of its root.
     """
 
     group: int
@@ -62,7 +62,7 @@ class MatMul(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Nonlin(Node):
-    """φ(h¹, …, hᵐ), coordinate by coordinate."""
+    """φ(h¹, …, hᵐ), coordinatewise."""
 
     function: Coordinatewise
 
@@ -76,27 +76,27 @@ class Score(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Output(Node):
-    """φ(g¹, …, gᵐ, p_1, …, p_r), coordinate by coordinate; parents are the vectors, then the scores."""
+    """φ(g¹, …, gᵐ, p_1, …, p_r), coordinatewise; parents are the vectors, then the scores."""
 
     function: StackedFunction
     num_vectors: int
 
     @property
     def vectors(self) -> tuple[Node, ...]:
-        """The vectors that φ takes."""
+        """The vector arguments of φ."""
         return self.parents[: self.num_vectors]
 
     @property
     def scores(self) -> tuple[Node, ...]:
-        """The scores that φ takes."""
+        """The score arguments of φ."""
         return self.parents[self.num_vectors :]
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Nodes that are computed together: the same kind, and for MatMuls the same weight.
+    """Nodes computed together: of one kind, and MatMuls of one weight.
 
-    ``last`` is True where no later step uses the weight again.
+    ``last`` is True if no later step uses the weight.
     """
 
     nodes: tuple[Node, ...]

@@ -1,4 +1,4 @@
-"""`Program`: a Netsor program with dot-product scores, written line by line, and the widths that it is drawn at."""
+"""`Program`, a Netsor program with dot-product scores, and its cases at one or several widths."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from attncheck.layers.program.nodes import Initial, Score
 class Program(Lines):
     """A Netsor program with dot-product scores, written line by line.
 
-    Lines are never changed once written. Methods that write a line return its node, to be used in
-    later lines.
+    Each writing method returns a node for use in later lines. Lines never change once written.
 
     Examples
     --------
@@ -44,11 +43,11 @@ class Program(Lines):
 
     @property
     def key(self) -> str:
-        """What the program is known by in streams, records and digests; it never changes."""
+        """Permanent identifier in streams, records and digests."""
         return digest(self.to_dict())
 
     def at(self, width: int) -> ProgramAt:
-        """Return the program at a width, which can be drawn.
+        """Return the program at a width, ready to draw.
 
         Examples
         --------
@@ -60,25 +59,23 @@ class Program(Lines):
         return ProgramAt(self, width)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the program as built-in types; `from_dict` gives it back where its functions can be found by name."""
+        """Return the program as built-in types; `from_dict` restores it if its functions are importable."""
         return text.to_dict(self)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any], trust: Sequence[str] = ()) -> Program:
-        """Build a program from what `to_dict` returned.
+        """Build a program from the result of `to_dict`.
 
         Parameters
         ----------
         fields : mapping
         trust : sequence of str
-            Modules whose functions may be imported and called. attncheck's own functions, and those of NumPy and
-            scipy.special, need none.
+            Modules whose functions may be imported and called, besides attncheck, NumPy and scipy.special.
 
         Raises
         ------
         InputError
-            If something is missing, unknown or of the wrong kind, or names code of a module that is not trusted; it
-            names the line.
+            For an invalid field, or code of an untrusted module.
         """
         return text.from_dict(cls(), fields, trust)
 
@@ -88,28 +85,28 @@ class Program(Lines):
         Raises
         ------
         InputError
-            If a function cannot be found by name, as with a lambda.
+            If a function is not importable, e.g. a lambda.
         """
         return text.to_toml(self)
 
     @classmethod
     def from_toml(cls, source: str | Path, trust: Sequence[str] = ()) -> Program:
-        """Read a program from TOML text, or from the file at a `Path`; `trust` as for `from_dict`.
+        """Read a program from TOML text, or from the file at a `Path`; see `from_dict`.
 
         Raises
         ------
         InputError
-            If it cannot be read, or as for `from_dict`.
+            For unreadable text, or as for `from_dict`.
         """
         return text.from_toml(cls(), source, trust)
 
     def coverage(self) -> Coverage:
-        """Return which statement of the paper covers each line, and why no better one."""
+        """Return the paper's statement on each line, with reasons."""
         return coverage(self)
 
 
 class ProgramCase:
-    """A program at the widths that it is examined at: one, or several. Equal where it reads the same.
+    """A program at one or several test widths; equality compares serialised forms.
 
     Attributes
     ----------
@@ -117,7 +114,7 @@ class ProgramCase:
     widths : tuple of int
         In ascending order.
     width : int
-        The smallest of them: what is exact at a width is examined there.
+        The smallest.
     """
 
     kind: ClassVar[str] = "program"
@@ -128,18 +125,18 @@ class ProgramCase:
 
     @functools.cached_property
     def scores(self) -> tuple[Score, ...]:
-        """The program's scores, in the order they were written."""
+        """The program's scores, in program order."""
         return tuple(node for node in self.program.nodes if isinstance(node, Score))
 
     @property
     def weight_entries(self) -> int:
-        """What a draw costs, about in entries of literal matrices: vectors, and matrices where they are small."""
+        """Approximate cost of a draw in entries."""
         bounds = [entries_of(self.program, n) for n in self.widths]
         return sum(each.lines + min(each.matrices, 2 * each.bases) for each in bounds)
 
     @property
     def stored_entries(self) -> int:
-        """Entries of a draw that are held together: the vectors of all widths."""
+        """Entries kept per draw: the vectors at all widths."""
         return sum(entries_of(self.program, n).lines for n in self.widths)
 
     def describe(self) -> str:
@@ -147,23 +144,23 @@ class ProgramCase:
         return layer_name({"program": self.program.to_dict(), "widths": self.widths})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return built-in types; `from_dict` gives the case back where functions can be found by name."""
+        """Return built-in types, for `from_dict`."""
         return {"program": self.program.to_dict(), "widths": list(self.widths)}
 
     @staticmethod
     def of(program: Program, widths: Sequence[int]) -> ProgramCase:
-        """Return a program at one width, or at several."""
+        """Return a program at one or several widths."""
         return program.at(*widths) if len(widths) == 1 else WidthSeries(program, tuple(widths))
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any], trust: Sequence[str] = ()) -> ProgramCase:
-        """Build a case from what `to_dict` returned; `trust` as for `Program.from_dict`."""
+        """Build a case from the result of `to_dict`, as `Program.from_dict` does."""
         if not isinstance(fields.get("widths"), list | tuple):
             refuse("widths", fields.get("widths"), "must be a list of widths", "pass e.g. [16]")
         return cls.of(Program.from_dict(fields["program"], trust), fields["widths"])
 
     def simpler(self) -> Iterator[ProgramCase]:
-        """Yield cases with less in them: without one of the lines that nothing is made from, then narrower."""
+        """Yield simplified cases."""
         used = {parent for node in self.program.nodes for parent in node.parents}
         for node in reversed(self.program.nodes):
             if node not in used and not isinstance(node, Initial):
@@ -175,13 +172,13 @@ class ProgramCase:
 
     @functools.cached_property
     def key(self) -> str:
-        """What the case is known by in streams, records and digests; it never changes."""
+        """Permanent identifier in streams, records and digests."""
         return digest(self.to_dict())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ProgramCase) or self.key != other.key:
             return False
-        # Functions without a name that they are imported by may be two and be called the same.
+        # Different local functions may share a name.
         return self.program is other.program or not self._has_local_functions
 
     @functools.cached_property
@@ -195,18 +192,17 @@ class ProgramCase:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ProgramAt(ProgramCase):
-    """A program at one width, which can be drawn: what `Program.at` returns.
+    """A program at one width, ready to draw; see `Program.at`.
 
     Attributes
     ----------
     program : Program
     width : int
-        n, the number of neurons of its vectors.
 
     Raises
     ------
     InputError
-        If the program has no lines, or the width is not a whole number of at least 1.
+        For a program without lines, or an invalid width.
     """
 
     drawn: ClassVar[type[ProgramDraws]] = ProgramDraws
@@ -224,7 +220,7 @@ class ProgramAt(ProgramCase):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WidthSeries(ProgramCase):
-    """A program at several widths, between which an order in n can be told.
+    """A program at several widths, to test an order in n.
 
     Attributes
     ----------
@@ -235,7 +231,7 @@ class WidthSeries(ProgramCase):
     Raises
     ------
     InputError
-        If the program has no lines, there are no widths, or one is not a whole number of at least 1.
+        For a program without lines, or missing or invalid widths.
     """
 
     program: Program

@@ -1,4 +1,4 @@
-"""What checks and faults require of programs, each thing said once."""
+"""Requirements of checks and faults on programs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from attncheck.layers.nonlinearity import tanh
 from attncheck.layers.program import Initial, LinearCombination, MatMul, Node, Nonlin, Output, Program, Score
 from attncheck.layers.requirement import Requirement
 
-#: A requirement of a program.
 OfProgram = Requirement[Program]
 
 
 def uses_of(program: Program) -> list[MatMul]:
-    """Return the lines in which a matrix that is not 0 multiplies."""
+    """Return the MatMuls by nonzero matrices."""
     return [node for node in program.nodes if isinstance(node, MatMul) and node.weight.std > 0]
 
 
@@ -35,7 +34,7 @@ def _reused(program: Program) -> bool:
 
 
 def _side_by_side(program: Program) -> bool:
-    """Return whether matrices of one shape are applied to one vector: images of different ones differ anyway."""
+    """Return whether two matrices of one shape apply to one vector."""
     sides = {(node.parents[0], node.weight) for node in uses_of(program)}
     shapes = {(vector, weight.rows, weight.columns) for vector, weight in sides}
     return len(shapes) < len(sides)
@@ -53,13 +52,13 @@ RANDOM_START = OfProgram(
 CORRELATED_START = OfProgram("correlated initial vectors", _correlated, "initial vectors are independent")
 SOME_MATRIX = OfProgram("a matrix", lambda program: bool(uses_of(program)), "the program has no matrix")
 SEVERAL_USES = SOME_MATRIX & OfProgram(
-    "two vectors that matrices make",
+    "two products of a matrix and a vector",
     lambda program: len(uses_of(program)) > 1,
-    "one vector is made by a matrix",
+    "there is only one product of a matrix and a vector",
 )
-REUSED_MATRIX = OfProgram("a matrix of several vectors", _reused, "every matrix makes one vector only")
+REUSED_MATRIX = OfProgram("a matrix applied to several vectors", _reused, "every matrix is applied to one vector")
 SIDE_BY_SIDE = OfProgram(
-    "two matrices of one vector", _side_by_side, "no two matrices of one shape are applied to one vector"
+    "two matrices applied to one vector", _side_by_side, "no two matrices of one shape are applied to one vector"
 )
 SOME_FUNCTION = OfProgram(
     "a function",
@@ -74,7 +73,7 @@ SOME_NONLINEARITY = OfProgram(
 NOT_TANH = OfProgram(
     "a nonlinearity other than tanh",
     lambda program: any(map(replaceable, program.nodes)),
-    "the program has no nonlinearity but tanh",
+    "the program has no nonlinearity other than tanh",
 )
 SOME_SUM = OfProgram(
     "a sum of vectors", lambda program: any(map(_is_sum, program.nodes)), "no line is a sum of vectors"
@@ -87,7 +86,7 @@ SOME_SCORE = OfProgram(
 SEVERAL_SCORES = OfProgram(
     "several scores",
     lambda program: sum(isinstance(node, Score) for node in program.nodes) > 1,
-    "the program has one score at most",
+    "the program has at most one score",
 )
 LIMIT_OF_SCORES = SOME_SCORE & OfProgram(
     "a limit", lambda program: program.coverage().has_limit, "the program has no limit to draw from"

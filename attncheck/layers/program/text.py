@@ -1,4 +1,4 @@
-"""Programs as built-in types and as TOML: what was written, in the order it was written."""
+"""Serialisation of programs as built-in types and TOML."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output
 
 _Program = TypeVar("_Program", bound=Lines)
 
-# Keys of a line beyond the one that says its kind; names are optional but for initial vectors, which name themselves.
+# Further keys of each kind of line; names are optional.
 _KINDS = {
     "initial": ("mean", "cov"),
     "matmul": ("of", "name"),
@@ -32,7 +32,7 @@ _REMEDY = "see attncheck.Program.to_toml() for how programs are written"
 
 
 def to_dict(program: Lines) -> dict[str, Any]:
-    """Return a program as built-in types; functions that cannot be found by name are only named."""
+    """Return a program as built-in types; local functions are named only."""
     return {
         "weights": [_write_weight(weight) for weight in program.weights],
         "lines": [line for node in program.nodes for line in _write_line(node, program.nodes)],
@@ -40,7 +40,7 @@ def to_dict(program: Lines) -> dict[str, Any]:
 
 
 def from_dict(program: _Program, fields: Mapping[str, Any], trust: Sequence[str]) -> _Program:
-    """Write what `to_dict` returned into an empty program, and return it; `trust` as for `Program.from_dict`."""
+    """Write the result of `to_dict` into an empty program; see `Program.from_dict` for `trust`."""
     if isinstance(trust, str) or not all(isinstance(each, str) for each in trust):
         refuse("trust", trust, "must be a list of names of modules", "pass e.g. trust=['mymodule']")
     _check_table("program", fields, required=("lines",), optional=("weights",))
@@ -69,14 +69,14 @@ def to_toml(program: Lines) -> str:
     for line in fields["lines"]:
         function = line.get("nonlin", line.get("output", {}))
         if "local" in function:
-            problem = "cannot be found by name"
+            problem = "is a local function, which cannot be imported"
             remedy = "define it at the top level of a module, or use one of attncheck.layers.nonlinearity"
             refuse("function", function["local"], problem, remedy)
     return tomli_w.dumps(_without_none(fields))
 
 
 def from_toml(program: _Program, text: str | Path, trust: Sequence[str]) -> _Program:
-    """Read an empty program from TOML text, or from the file at a path, and return it."""
+    """Read TOML text or a file into an empty program."""
     fields, source = read_toml(text, "program", "[[weights]] and [[lines]]")
     try:
         return from_dict(program, fields, trust)
@@ -92,7 +92,7 @@ def _write_weight(weight: Weight) -> dict[str, Any]:
 
 
 def _write_line(node: Node, nodes: Iterable[Node]) -> list[dict[str, Any]]:
-    """Return a line as a table; initial vectors that are drawn together are written once, by the first."""
+    """Return tables for a line, none if its group is written."""
     parents = [parent.name for parent in node.parents]
     if isinstance(node, Initial):
         group = [each for each in nodes if isinstance(each, Initial) and each.group == node.group]
@@ -158,7 +158,7 @@ def _write_function(function: Any) -> dict[str, Any]:
         return {"linear": list(function.coefficients)}
     if isinstance(function, AttentionRow):
         return {"attention": function.position, "layer": given_fields(function.layer)}
-    if isinstance(function, DeclaredFunction):  # which is a Nonlinearity too
+    if isinstance(function, DeclaredFunction):  # also a Nonlinearity
         promise = {"order": function.order, "bounded": function.bounded}
         return {"path": function.path, **promise} if function.path else {"local": function.name, **promise}
     if isinstance(function, Nonlinearity):
@@ -189,8 +189,8 @@ def _read_function(where: str, fields: Any, trust: Sequence[str]) -> Any:
             return declared(function, order=fields["order"], bounded=fields["bounded"])
         case _ if "local" in fields:
             remedy = "define it at the top level of a module and build the program again"
-            refuse(where, fields["local"], "was a function without a name to import it by", remedy)
-    refuse(where, dict(fields), "is not how a function is written", _REMEDY)
+            refuse(where, fields["local"], "was a local function, which cannot be imported", remedy)
+    refuse(where, dict(fields), "is not a valid function table", _REMEDY)
 
 
 def _known_function(where: str, name: Any, parameters: Any) -> Callable[..., Any]:
@@ -207,11 +207,11 @@ def _known_function(where: str, name: Any, parameters: Any) -> Callable[..., Any
 
 
 def _without_parameters() -> Nonlinearity:
-    """Stand for a mix, so that parameters are refused in the words for all functions."""
+    """Substitute for a mix, so that parameters raise the common error."""
     raise AssertionError
 
 
-# What `attncheck.layers.nonlinearity` has besides constructors of functions.
+# Exports of `attncheck.layers.nonlinearity` that construct no function.
 _NO_FUNCTIONS = ("declared", "of_inputs")
 
 
@@ -220,7 +220,7 @@ def _imported(where: str, path: Any, trust: Sequence[str]) -> Any:
         return find_trusted(str(path), trust)
     except PermissionError as error:
         remedy = f"if you trust the file and the module, pass trust=['{error}'], or --trust {error} on the command line"
-        refuse(where, path, "is code that a file names, and was not imported", remedy)
+        refuse(where, path, "is code of an untrusted module, which was not imported", remedy)
     except (ImportError, AttributeError, ValueError) as error:
         refuse(where, path, f"cannot be imported ({error})", "write module:function, importable from here")
 
@@ -243,7 +243,7 @@ def _check_table(where: str, row: Any, required: tuple[str, ...], optional: tupl
 
 
 def _without_none(fields: Any) -> Any:
-    """Return tables without entries that are None, which TOML has no word for."""
+    """Remove None, which TOML lacks."""
     if isinstance(fields, dict):
         return {key: _without_none(value) for key, value in fields.items() if value is not None}
     return [_without_none(value) for value in fields] if isinstance(fields, list) else fields

@@ -1,4 +1,4 @@
-"""Lines that are 0 at every width: what is made of them by matrices and by functions that are 0 there."""
+"""Lines that are 0 at every width."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Score
 
 FloatArray = NDArray[np.float64]
 
-# Where functions are tried: so many points, from small to as large as Gaussian vectors get.
+# Trial points, up to the largest Gaussian vectors.
 _POINTS: Final = 64
 _SIZES: Final = np.geomspace(1e-2, 256.0, _POINTS)
 
 
 def zero_lines(nodes: Iterable[Node]) -> set[Node]:
-    """Return the vectors and scores that are 0 whatever is drawn.
+    """Return the vectors and scores that are always 0, without lines made from scores.
 
-    Functions are tried at points that are unlike for vectors that are, and the same for equal ones, so that their
-    differences are found too. Lines that are made from scores are left out.
+    Functions are evaluated at trial points, which only equal vectors share.
 
     Examples
     --------
@@ -55,7 +54,7 @@ def zero_lines(nodes: Iterable[Node]) -> set[Node]:
 
 
 def _values(node: Node, tried: dict[Node, FloatArray], points: Callable[[Any], FloatArray]) -> FloatArray | None:
-    """Return what a vector is at points, or None for what is made from scores."""
+    """Return a vector at the trial points; None after scores."""
     if isinstance(node, Initial):
         parts = [root * points((node.group, k)) for k, root in enumerate(node.root)]
         return np.asarray(node.mean + sum(parts, np.zeros(_POINTS)))
