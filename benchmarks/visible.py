@@ -47,10 +47,10 @@ def together(pool: Result, singles: Sequence[Result]) -> float:
     A common shift of δ standard deviations is a Kolmogorov distance of 2 Φ(δ/2) - 1 between normal laws. A common
     factor on sizes is a shift by its logarithm over the spread of theirs, which their information tells.
     """
-    item = (singles[0].summary or {}).get("item", "")
-    if item == "shift":
+    unit = (singles[0].summary or {}).get("unit", "")
+    if unit == "shift":
         return distance(pool.mde or 0.0) - distance(pool.null_effect or 0.0)
-    if item != "size":
+    if unit != "size":
         return deviation(pool, pool.mde)
     told = [each for each in singles if information(each) > 0.0]
     spreads = [math.sqrt(RATIO / (RATIO + 1.0) * each.size / information(each)) for each in told]

@@ -25,7 +25,7 @@ from attncheck.looks.examine import run_item
 from attncheck.looks.item import Item
 from attncheck.looks.profiles import PROFILES
 from attncheck.looks.result import violated
-from attncheck.records.gather import Space
+from attncheck.records.tallies import Space
 from attncheck.simulators.collapsed import attend, draw_hidden, draw_inputs, output_covariance
 from attncheck.subject import Subject
 from attncheck.theory.limits.dependence import score_input_dependence
@@ -219,9 +219,8 @@ def test_stacks_of_tied_layers_approach_the_kernels_that_they_make() -> None:
 
 
 def test_a_report_counts_layers_without_the_fields_with_those_that_have_them() -> None:
-    space = Space()
-    for layer in (PLACED, TIED, TIED.replace(tied_query_key=False)):
-        space.add(layer.to_dict(), violated=layer is TIED)
+    layers = (PLACED, TIED, TIED.replace(tied_query_key=False))
+    space = Space({layer.key: layer.to_dict() for layer in layers}, frozenset({TIED.key}))
     assert space.values["tied_query_key"] == {"no": 2, "yes": 1}
     assert space.values["position_std"] == {"1.5": 1, "0": 2}
     assert common(space) == ["tied query key: yes"]

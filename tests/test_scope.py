@@ -12,7 +12,7 @@ from attncheck import faults
 from attncheck.checks.registry import CHECKS
 from attncheck.gate import gate
 from attncheck.gate.cases import sentence
-from attncheck.records.gather import gather
+from attncheck.records.run_record import read_record
 from attncheck.records.scope import FEWEST_LAWS, Scope
 from attncheck.report.headline import headline
 from attncheck.runs.reporting import RunReport
@@ -78,7 +78,7 @@ class TestFirstLines:
             report.take(run.examine([item]))
         assert report.finish()
         assert report.summary().startswith("CONSISTENT, OUTPUTS ONLY: ")
-        assert headline(gather(record)).sentence.startswith("Outputs only: ")
+        assert headline(read_record(record)).sentence.startswith("Outputs only: ")
         kept = tmp_path / "base.jsonl"
         kept.write_bytes(record.read_bytes())
         assert sentence(gate(record, kept)).startswith("CONSISTENT, OUTPUTS ONLY: ")
@@ -92,7 +92,7 @@ class TestFirstLines:
         report.take(run.examine(run.items_on("exactness", [LAYER])))
         assert not report.finish()
         assert report.summary().startswith("INCONCLUSIVE: ")
-        assert headline(gather(record)).verdict == "inconclusive"
+        assert headline(read_record(record)).verdict == "inconclusive"
 
     def test_file_of_outputs(self, tmp_path: Path) -> None:
         drawn = collapsed(LAYER, 4_000, np.random.default_rng(0))

@@ -193,7 +193,7 @@ def test_the_base_is_read_off_whatever_the_planes_are(halves: bool, dtype: Any, 
         (lambda q, k, v: (turn(q), turn(k, steps=-1.0), v), "opposite ways: scores depend on sums of positions", True),
         (lambda q, k, v: (turn(q), turn(k, base=50.0), v), "rotated by different angles", True),
         (lambda q, k, v: (turn(q), k, v), "only one of queries and keys is rotated", True),
-        (lambda q, k, v: (turn(q, steps=2.0), turn(k, steps=2.0), v), "rotary angles are not powers of one base", False),
+        (lambda q, k, v: (turn(q, steps=2.0), turn(k, steps=2.0), v), "are not powers of one base", False),
     ],
 )
 def test_wrong_rotations_are_told_and_described_by_no_layer(before: Any, said: str, blames: bool) -> None:

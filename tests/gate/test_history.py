@@ -377,8 +377,8 @@ class TestRuns:
         with_history(judged, tmp_path / "one.jsonl")
         named = manifest.commit or "another"
         assert [each.key for each in History.read([tmp_path / "one.jsonl"]).entries] == [named]
-        head = msgspec.structs.replace(judged.run.head, commit="begun here")
-        begun = dataclasses.replace(judged, run=dataclasses.replace(judged.run, head=head))
+        head = msgspec.structs.replace(judged.run.manifest, commit="begun here")
+        begun = dataclasses.replace(judged, run=dataclasses.replace(judged.run, manifest=head))
         with_history(begun, tmp_path / "two.jsonl")
         assert [each.key for each in History.read([tmp_path / "two.jsonl"]).entries] == ["begun here"]
 

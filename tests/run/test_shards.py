@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from attncheck._lib.errors import InputError
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.item import Item
-from attncheck.records.gather import gather
+from attncheck.records.run_record import read_record
 from attncheck.records.schema import Closing, Manifest, Result, of_pool, read
 from attncheck.records.writer import Writer
 from attncheck.runs.merge import OWED, RecordPart, lacking, merged, planned_by, with_looks_taken
@@ -270,7 +270,7 @@ class TestPart:
             manifest = next(read(path))
             assert isinstance(manifest, Manifest)
             assert manifest.shard == (number, 3)
-            conclusion = gather(path).conclusion
+            conclusion = read_record(path).conclusion
             assert conclusion.verdict == "incomplete"
             assert conclusion.reasons == (
                 f"the record is of shard {number}/3, a part of a run; attncheck merge makes one record of all shards",
@@ -278,7 +278,7 @@ class TestPart:
 
     def test_a_violated_one_is_violated(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
         for path in parts_of(whole("gross"), 3, tmp_path):
-            assert closing_of(path).verdict == gather(path).conclusion.verdict == "violated"
+            assert closing_of(path).verdict == read_record(path).conclusion.verdict == "violated"
 
     def test_one_that_lacks_a_result_is_incomplete(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
         run = dataclasses.replace(whole("right").run, shard=Shard(1, 2), record=tmp_path / "part.jsonl")

@@ -13,7 +13,7 @@ import pytest
 from attncheck import faults
 from attncheck.checks.registry import CHECKS, EVERY_CHECK
 from attncheck.diagnosis.causes import causes
-from attncheck.records.gather import gather
+from attncheck.records.run_record import read_record
 from attncheck.records.schema import Result
 from attncheck.records.words import reads
 from attncheck.report.first import finding
@@ -31,7 +31,7 @@ class TestSummary:
         report = RunReport(planned("scores", subject="attncheck.faults:tied_query_key", record=record))
         report.take(report.run.examine(report.run.items_on("scores", [LAYER])))
         assert not report.finish()
-        first = causes(gather(record).tallies)[0]
+        first = causes(read_record(record).tallies)[0]
         assert first.hint
         lines = report.summary().splitlines()
         assert lines[1] == f"  cause:    {report.causes[0]}" == "  cause:    W_Q and W_K are the same matrix"
@@ -63,7 +63,7 @@ class TestSummary:
         report.finish()
         assert report.conclusion is not None
         assert report.conclusion.verdict == "violated"
-        found = finding(gather(tmp_path / "record.jsonl"))
+        found = finding(read_record(tmp_path / "record.jsonl"))
         assert found is not None
         first = next(line for line in report.summary().splitlines() if line.startswith("  first:"))
         assert first.startswith(f"  first:    {found.failures[0].name} on ")
