@@ -1,9 +1,9 @@
-"""What a conditional variance depends on beside the score normals: Gram matrices that fluctuate with the width.
+"""Drivers: the random Gram matrices that, with the score normals, determine a conditional variance.
 
-Given the inputs X, keys and values of a head enter one output, or one score, through few numbers (collapsed
-reading): the Gram matrix G = X Xᵀ/n of the positions that are seen, and for each group of heads a Wishart
-matrix over its degrees of freedom ν for the keys and another one for the values. Where no other head shares
-them, a χ²_ν/ν each is enough. At infinite width they are K, and the identity or 1.
+Given the inputs X, keys and values of a head enter one output or score only through the Gram matrix G = X Xᵀ/n of
+the visible positions and, per group of heads, a Wishart matrix over its degrees of freedom ν for the keys and
+another for the values. Where no other head shares them, a χ²_ν/ν each is enough. At infinite width they are K, and
+the identity or 1.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from attncheck.theory.limits.rows import scrambled_normals
 
 FloatArray = NDArray[np.float64]
 
-# Entries of X that are held at a time.
+# Entries of X in memory at a time.
 _HELD_ENTRIES = 2**21
-# Gauss nodes in ‖h‖²/n, and points at each of them for the fourth moments of the inputs.
+# Gauss nodes in ‖h‖²/n, and points at each for the fourth moments of the inputs.
 _RADII = 8
 _RADII_OF_MEAN = 24
 _POINTS = 2**12
 # Entries of a block of products of inputs.
 _BLOCK = 2**21
-# A five-point second difference, by steps relative to a variance.
+# Five-point second difference, by steps relative to a variance.
 _STEPS = 0.05 * np.arange(-2.0, 3.0)
 _SECOND = np.array([-1.0, 16.0, -30.0, 16.0, -1.0]) / (12.0 * 0.05**2)
 
@@ -48,8 +48,8 @@ class Drivers:
     Attributes
     ----------
     gram : ndarray, shape (draws, m, m)
-        Of the m positions that are seen, before they are normalised; with the vector of ones as one more where layer
-        norm needs it. Its first two moments are known, and what a norm makes of it is a function of it.
+        Of the m visible positions before normalisation, with the vector of ones as one more where layer norm needs
+        it. Its first two moments are known; normalised Gram matrices are functions of it.
     keys, values : ndarray, shape (draws, points or 1, groups) or (draws, groups, m, m)
         Numbers where every head has its own keys and values, matrices where heads share them.
     """
@@ -65,13 +65,13 @@ class Drivers:
         return dataclasses.replace(self, gram=self.gram[chosen], keys=self.keys[chosen], values=self.values[chosen])
 
     def moved(self, deviations: Drivers, steps: FloatArray) -> Drivers:
-        """Return these values, one draw of them, plus steps along deviations.
+        """Return these values, a single draw, plus steps along deviations.
 
         Parameters
         ----------
         deviations : Drivers
         steps : ndarray, shape (draws,)
-            One for each deviation.
+            One per deviation.
         """
 
         def along(values: FloatArray, deviation: FloatArray) -> FloatArray:
@@ -86,17 +86,17 @@ class Drivers:
 
 @dataclasses.dataclass(frozen=True)
 class Fluctuations:
-    """The law of the drivers of a layer: draws, limits, and the first two moments of their deviations.
+    """Law of the drivers of a layer: draws, limits, and the first two moments of their deviations.
 
     Parameters
     ----------
     layer : AttentionLayer
     positions : tuple of int
-        The m positions that are seen.
+        The m visible positions.
     shared : bool
-        Whether heads that share keys and values enter together, so that whole matrices are needed.
+        Whether heads share keys and values, so that whole matrices are needed.
     groups : int
-        Independent keys; values in the same number.
+        Number of independent keys, and of values.
     infinite : bool
         Whether the width is infinite, so that only heads of fixed size fluctuate.
     still_heads : bool
@@ -154,14 +154,14 @@ class Fluctuations:
         return _bordered(kernels, image_mean(phi, np.stack([np.diagonal(each) for each in covariances])), 1.0)
 
     def _covariance(self, radius: float) -> FloatArray:
-        """Return the covariance of h^i + e^i at the seen positions given ‖h‖²/n, (m, m)."""
+        """Return the covariance of h^i + e^i at the visible positions given ‖h‖²/n, (m, m)."""
         return input_covariance(self.layer.inputs, radius)[np.ix_(self.positions, self.positions)]
 
     def _hidden(self, radii: FloatArray, rng: np.random.Generator) -> Iterator[FloatArray]:
-        """Yield points of h^i + e^i at the seen positions given each ‖h‖²/n, (points, m)."""
+        """Yield points of h^i + e^i at the visible positions given each ‖h‖²/n, (points, m)."""
         if self.layer.position_std:
             normals = scrambled_normals(len(self.positions), _POINTS, rng)
-            # Of full size: the rank changes with the radius where that of one part is not full.
+            # Full size: the rank changes with the radius where one part lacks full rank.
             yield from (normals @ symmetric_root(self._covariance(radius)) for radius in radii)
         else:
             root = psd_root(self._covariance(1.0))
@@ -170,7 +170,7 @@ class Fluctuations:
 
     @functools.cached_property
     def mean(self) -> Drivers:
-        """The means of the deviations, one draw; only that of G is not 0."""
+        """Mean deviations, one draw; nonzero only for G."""
         limits = self.limits
         gram = np.zeros_like(limits.gram)
         if not self.infinite:
@@ -179,11 +179,11 @@ class Fluctuations:
         return Drivers(gram, np.zeros_like(limits.keys), np.zeros_like(limits.values))
 
     def mean_of_law(self, fourth: float) -> Drivers:
-        """Return what a fourth cumulant of the entries of the W^i adds to the means, to first order in 1/n; one draw.
+        """Return the change of the means, to first order in 1/n, for W^i with this fourth cumulant; one draw.
 
-        Given h a coordinate of W^i h is a sum of independent terms, of excess kurtosis fourth · Σh⁴/(Σh²)², which is
-        3 · fourth/n. To first order that is what a variance has that varies by fourth/n, relative to its square: half
-        of a second derivative of the kernel by the variance, for the part that all h^i share and for the own of each.
+        Given h a coordinate of W^i h has excess kurtosis fourth · 3 Σh⁴/(Σh²)² ≈ 3 · fourth/n, like a normal whose
+        variance has relative variance fourth/n. The change is half of that times the second derivative of the
+        kernel in the variance, for the part that all h^i share and for the own part of each.
         """
         limits = self.limits
         gram = np.zeros_like(limits.gram)
@@ -192,9 +192,9 @@ class Fluctuations:
         return Drivers(gram, np.zeros_like(limits.keys), np.zeros_like(limits.values))
 
     def _bends(self) -> FloatArray:
-        """Return second derivatives of K by relative changes of each part's variance, added up; like one of `_kernel`.
+        """Return the sum of second derivatives of K in the log variance of each part; shaped like one `_kernel`.
 
-        The own part of h^i changes row and column i of K alone.
+        The own part of h^i changes only row and column i of K.
         """
         phi, covariance, m = nonlinearity.of_inputs(self.layer.inputs), self._covariance(1.0), len(self.positions)
         rho = self.layer.input_correlation
@@ -220,7 +220,7 @@ class Fluctuations:
     def gram_directions(self, rng: np.random.Generator) -> FloatArray:
         """Return matrices D_k with Σ_k D_k ⊗ D_k = E[(G - K) ⊗ (G - K)], shape (directions, m, m).
 
-        The fourth moments of the inputs come from scrambled Sobol points, so that this carries their error.
+        They carry the error of the scrambled Sobol points that give the fourth moments of the inputs.
         """
         phi, limits = nonlinearity.of_inputs(self.layer.inputs), self.limits
         m = limits.gram.shape[-1]
@@ -247,14 +247,15 @@ class Fluctuations:
         return radii, weights, self._kernel(radii)
 
     def head_directions(self, points: int) -> tuple[FloatArray, float]:
-        """Return deviations of one group's keys (or values) whose second moments make up all groups', and how often.
+        """Return deviations of the keys (or values) of one group, and how many groups each represents.
 
         Returns
         -------
         deviations : ndarray
-            Like draws of `Drivers.keys`; where heads share nothing, one that moves the groups in turn over the points.
+            Like draws of `Drivers.keys`. Without sharing, a single one, which moves the groups in turn over the
+            points.
         count : float
-            Groups that each of them stands for.
+            Factor by which their second moments make up those of all groups.
         """
         dof, m = self.layer.head_width, len(self.positions)
         if self.still_heads:
@@ -272,7 +273,7 @@ class Fluctuations:
         return deviations, float(self.groups)
 
     def sizes(self, deviations: Drivers) -> FloatArray:
-        """Return how large deviations are relative to the limits, (draws,): the largest of all eigenvalues."""
+        """Return the size of deviations relative to the limits, (draws,): the largest absolute eigenvalue."""
         inverse = self._whitening
         largest = np.abs(np.linalg.eigvalsh(inverse @ deviations.gram @ inverse)).max(axis=-1)
         for heads in (deviations.keys, deviations.values):
@@ -282,19 +283,19 @@ class Fluctuations:
 
     @functools.cached_property
     def _whitening(self) -> FloatArray:
-        """K^{-1/2} where K has an inverse."""
+        """K^{-1/2}, on the range of K."""
         return np.asarray(linalg.pinvh(symmetric_root(self.limits.gram)[0], rtol=1e-9))
 
 
 def _bordered(matrices: FloatArray, means: FloatArray, corner: float) -> FloatArray:
-    """Return matrices (..., m, m) with means (..., m) as one more row and column: the products with ones."""
+    """Return matrices (..., m, m) bordered by the means (..., m): the products with the vector of ones."""
     whole = np.full((*matrices.shape[:-2], matrices.shape[-2] + 1, matrices.shape[-1] + 1), corner)
     whole[..., :-1, :-1], whole[..., -1, :-1], whole[..., :-1, -1] = matrices, means, means
     return whole
 
 
 def _product_covariance(inputs: FloatArray, kernel: FloatArray) -> FloatArray:
-    """Return the covariance of x_i x_j and x_k x_l, i ≤ j and k ≤ l, from points of x with the second moments known."""
+    """Return the covariance of x_i x_j and x_k x_l, i ≤ j and k ≤ l, from points of x and its known second moments."""
     above = np.triu_indices(len(kernel))
     mean = kernel[above]
     step = max(1, _BLOCK // len(mean))
@@ -309,7 +310,7 @@ def _product_covariance(inputs: FloatArray, kernel: FloatArray) -> FloatArray:
 def gamma_rule(shape: float, count: int) -> tuple[FloatArray, FloatArray]:
     """Return nodes and weights of Gauss quadrature for g/shape, g ~ Gamma(shape): for χ²_ν/ν, shape = ν/2.
 
-    From the recurrence of the Laguerre polynomials (Golub and Welsch), which is stable for any shape.
+    Golub–Welsch on the recurrence of the Laguerre polynomials, stable for any shape.
 
     Examples
     --------
@@ -320,12 +321,12 @@ def gamma_rule(shape: float, count: int) -> tuple[FloatArray, FloatArray]:
     order = np.arange(count)
     diagonal = 2.0 * order / shape
     beside = np.sqrt(order[1:] * (order[1:] + shape - 1.0)) / shape
-    # Nodes less 1, so that nothing is lost where they are close to it.
+    # Computed as nodes - 1, to keep precision for nodes close to 1.
     nodes, vectors = linalg.eigh_tridiagonal(diagonal, beside)
     return np.asarray(1.0 + nodes), np.asarray(vectors[0] ** 2)
 
 
 def symmetric_root(gram: FloatArray) -> FloatArray:
-    """Return the symmetric F with F F = gram, which moves smoothly with it; shape (..., m, m)."""
+    """Return the symmetric F with F F = gram, a smooth function of it; shape (..., m, m)."""
     values, vectors = np.linalg.eigh(gram)
     return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]) @ vectors.swapaxes(-1, -2))

@@ -1,4 +1,4 @@
-"""The law of outputs at finite width."""
+"""Law of outputs at finite width."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from attncheck.theory.rates.weights import SumEntry, kept_mde
 FloatArray = NDArray[np.float64]
 Drawn = OutputEntry | ScoreEntry | FixedHeads
 
-# Entries of X that the draws of the default size take, and bounds on their number.
+# Entries of X in the default number of draws, and bounds on that number.
 _ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**27, 64, 4096
-# Below these widths draws do not tell how far moments are off: with weights that are bounded, and that are not.
+# Below these widths draws cannot give the error of moments: with bounded attention weights, and with unbounded.
 _NARROW, _NARROW_UNBOUNDED = 8, 16
-# Entries of the literal matrices of a block of sampled draws.
+# Entries of the literal matrices of a block of draws.
 _BLOCK = 2**23
 
 
 def default_size(layer: AttentionLayer) -> int:
-    """Return how many draws are taken where none are asked for: fewer for wide layers, whose draws differ less."""
+    """Return the default number of draws: fewer for wide layers, whose draws vary less."""
     affordable = _ENTRIES // (layer.seq_len * layer.width)
     return max(_FEWEST_DRAWS, min(_MOST_DRAWS, affordable))
 
@@ -53,19 +53,20 @@ def finite_width_law(
     *,
     weights: str | Mapping[str, str] | WeightLaws = GAUSSIAN,
 ) -> FiniteWidthLaw:
-    """Return the law of the outputs of a layer at its own width, without histograms.
+    """Return the law of a layer's outputs at its own width.
 
     Parameters
     ----------
     layer : AttentionLayer
     size : int, optional
-        Draws of what fluctuates with the width, at least 16; by default as many as a few seconds allow. With fewer
-        than 512 errors are widened: few draws miss what is rare.
+        Number of draws of the width-dependent fluctuations, at least 16; by default as many as take a few seconds.
+        Errors are widened below 512 draws, which can miss rare events.
     seed : int
         The same seed gives the same digits.
     weights : str, mapping or WeightLaws
-        The law of the entries of all matrices, one of `attncheck.simulators.weights.WEIGHT_LAWS`, or of each, as
-        ``{"query": "uniform"}``; the others are normal. Others than "gaussian" take literal matrices: small widths.
+        Law of the entries of all matrices, one of `attncheck.simulators.weights.WEIGHT_LAWS`, or of each, as
+        ``{"query": "uniform"}``; matrices not named are normal. Laws other than "gaussian" need literal matrices,
+        so small widths.
 
     Returns
     -------
@@ -74,9 +75,8 @@ def finite_width_law(
     Raises
     ------
     InputError
-        If `layer` is no layer, ties queries to keys, a number is out of range or the weights are not known. Laws of
-        layers with inputs, of one draw, of more than `attncheck._lib.memory.DEFAULT_MEMORY` are refused when they are
-        asked for anything.
+        If `layer` is not a layer, ties queries to keys or has rotary positions, or if another argument is invalid.
+        The methods of the law raise it if one draw of the inputs exceeds `attncheck._lib.memory.DEFAULT_MEMORY`.
 
     Examples
     --------
@@ -93,23 +93,24 @@ def finite_width_law(
 
 @dataclasses.dataclass(frozen=True)
 class FiniteWidthLaw(SymmetricLaw):
-    """The law of one neuron of each position of the output at finite width, as `LimitLaw` has it in the limit.
+    """Law of one neuron of the output at finite width, with the methods of `LimitLaw`.
 
-    Given inputs, scores and values the output is exactly normal, so that the law is a scale mixture of normals
-    over exact conditional variances (Rao–Blackwell). What is computed is its difference from the limit: on common
-    score normals, with the parts that are linear and quadratic in the fluctuations of the Gram matrices taken from
-    their known moments. Every ``…_error`` is four standard errors, from independent repetitions; those of moments are
-    infinite at narrow widths, and those of `cdf` and `pdf` where too few draws make what is there (see `cdf_error`).
+    Given inputs, scores and values the output is exactly normal, so its law is a scale mixture of normals over
+    exact conditional variances (Rao–Blackwell). Draws estimate its difference from the limit on common score
+    normals; the parts linear and quadratic in the fluctuations of the Gram matrices come from known moments. Every
+    ``…_error`` is four standard errors, from independent repetitions. Errors of moments are infinite at narrow
+    widths (see `excess_kurtosis_error`), those of `cdf` and `pdf` where too few draws contribute (see `cdf_error`).
 
-    With scores divided by n and a linear or relu map the limit is 0. The law is then computed on the scale of y: √ν y,
-    ν = n or head_dim, is the output of the same layer with 1/√n, at every width.
+    With scores divided by n and a linear or relu map the limit is 0. The law is then computed on the scale of y: at
+    every width √ν y, ν = n or head_dim, is the output of the same layer with 1/√n.
 
     Parameters
     ----------
     layer : AttentionLayer
     size : int, optional
-        Draws of the fluctuations, at least 16.
+        Number of draws, at least 16.
     seed : int
+    weights : WeightLaws
     """
 
     layer: AttentionLayer
@@ -132,22 +133,21 @@ class FiniteWidthLaw(SymmetricLaw):
         return limit(self.layer)
 
     def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the density of y^position at `t`, of what is not exactly 0."""
+        """Return the density of y^position at `t`, without the atom at 0."""
         t = check_points(t)
         return np.asarray(self._base(t, position) + self._replicates(t, position, "density").mean(axis=0))[()]
 
     def ppf(self, q: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the quantiles: the t at which `cdf` is `q`, 0 where the law jumps over it (see `atom`).
+        """Return the quantiles: the t at which `cdf` is `q`, 0 where it jumps over `q` (see `atom`).
 
-        Where `cdf_error` is infinite the tail that the draws make may go up and down, or end: this is then one of the
-        points where it crosses that of `q`.
+        Where `cdf_error` is infinite the estimated tail need not be monotone or reach 0; the result is then one of
+        its crossings of `q`.
 
         Parameters
         ----------
         q : array_like
-            Any shape, entries from 0 to 1; at these two it is infinite.
+            Probabilities from 0 to 1; the quantiles of both ends are infinite.
         position : int
-            Which of the seq_len positions.
 
         Returns
         -------
@@ -156,7 +156,7 @@ class FiniteWidthLaw(SymmetricLaw):
         Raises
         ------
         InputError
-            If `q` holds NaN or what is no chance, or there is no such position.
+            If an entry of `q` is not a probability, or the position does not exist.
 
         Examples
         --------
@@ -184,12 +184,12 @@ class FiniteWidthLaw(SymmetricLaw):
         return np.asarray(self._replicates(t, position, "density").mean(axis=0))[()]
 
     def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the error of `cdf` and `sf`, in the shape of `t`: the difference's and the limit's.
+        """Return the error of `cdf` and `sf`, in the shape of `t`.
 
-        It is infinite where the tail beyond ±t at this width is more than r times the limit's or less than 1/r of
-        it, with r the root of a twentieth of the draws: 14 for 4096 of them. Draws that have to be tilted to make a
-        tail r times as heavy are one in r², so that fewer than twenty of all would make it, and what those vary by does
-        not tell how far it is off.
+        It combines the errors of the difference and of the limit. It is infinite where the tail beyond ±t differs
+        from the limit's by more than a factor r, the root of a twentieth of the draws (14 for 4096). Draws that
+        make a tail r times as heavy have probability 1/r², so fewer than twenty would contribute, too few to
+        estimate an error.
         """
         t = check_points(t)
         gap = self.gap(position)
@@ -198,10 +198,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return np.hypot(told_errors(t, limit, replicates, gap.deviation.draws), of_limit) + 0.5 * gap.deviation.cut
 
     def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the error of `pdf`, in the shape of `t`: the difference's and the limit's.
-
-        It is infinite where `pdf` is as far from the limit's as `cdf_error` says of tails.
-        """
+        """Return the error of `pdf`, in the shape of `t`; infinite under the same condition as `cdf_error`."""
         t = check_points(t)
         replicates, draws = self._replicates(t, position, "density"), self.gap(position).deviation.draws
         errors = told_errors(t, self._base(t, position), replicates, draws)
@@ -236,11 +233,11 @@ class FiniteWidthLaw(SymmetricLaw):
         return 3.0 * (float(second.mean()) / mean**2 - 1.0) if mean > 0 else 0.0
 
     def excess_kurtosis_error(self, position: int = 0) -> float:
-        """Return the error of `excess_kurtosis`; infinite where width or head_dim is below 8.
+        """Return the error of `excess_kurtosis`; infinite if width or head_dim is below 8.
 
-        Below 16 with linear and ReLU attention. Tails of the conditional variance are so heavy there that what the
-        draws vary by does not tell how far their moments are off. Errors of `cdf` are right at any width, where they
-        are finite.
+        The threshold is 16 for linear and ReLU attention, and the error is always infinite with "student5" weights:
+        the conditional variance is then too heavy-tailed for draws to give the error of its moments. Finite errors
+        of `cdf` hold at any width.
         """
         if self._narrow:
             return math.inf
@@ -260,7 +257,7 @@ class FiniteWidthLaw(SymmetricLaw):
     def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> FloatArray:
         """Draw outputs, (size, seq_len, coordinates), as ``LimitLaw.sample`` does.
 
-        By the collapsed reading, or with literal matrices where weights are not normal.
+        Uses the collapsed method, or literal matrices if weights are not normal.
         """
         size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
         coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to draw")
@@ -296,17 +293,17 @@ class FiniteWidthLaw(SymmetricLaw):
         return gap.limit.mean() + gap.deviation.moment(1), second + gap.deviation.moment(2)
 
     def _base(self, t: FloatArray, position: int) -> FloatArray:
-        """Return the density that the draws are a difference from: the limit's, on the scale of what vanishes."""
+        """Return the limit's density, on the scale of outputs that vanish in the limit."""
         return self._limit_at_scale.pdf(t / self._scale, position) / self._scale
 
     @property
     def _scale(self) -> float:
-        """What the outputs are on the scale of, where the limit is 0; else 1."""
+        """Scale of the outputs where the limit is 0; else 1."""
         return self.layer.score_factor if vanishes(self.layer) else 1.0
 
     @property
     def _limit_at_scale(self) -> LimitLaw:
-        """The limit of outputs over their scale."""
+        """Limit of outputs over their scale."""
         return kept_limit(restored(self.layer) if vanishes(self.layer) else self.layer)
 
     @property
@@ -316,7 +313,7 @@ class FiniteWidthLaw(SymmetricLaw):
 
     def _upper_tail(self, sizes: FloatArray, position: int) -> FloatArray:
         beyond = self.gap(position).limit.upper_tail(sizes)
-        # By symmetry no more than a half.
+        # By symmetry at most one half.
         return np.asarray(np.clip(beyond + self._replicates(sizes, position, "upper_tail").mean(axis=0), 0.0, 0.5))
 
     def _replicates(self, t: FloatArray, position: int, what: str) -> FloatArray:
@@ -325,13 +322,13 @@ class FiniteWidthLaw(SymmetricLaw):
         return found.reshape(len(found), *t.shape)
 
     def _of_draws(self, replicates: FloatArray, position: int) -> float:
-        """Return the error of the mean of a number of each repetition."""
+        """Return the error of the mean over repetitions."""
         return widening(self.gap(position).deviation.draws) * standard_error(replicates)
 
 
 @dataclasses.dataclass(frozen=True)
 class Distance:
-    """How far a law at finite width is from its limit.
+    """Distance between a law at finite width and its limit.
 
     Attributes
     ----------
@@ -340,11 +337,11 @@ class Distance:
     error : float
         Four standard errors.
     leading, leading_error : float
-        The same by the first term of the expansion in 1/n alone, which takes no draws. NaN where that is not known: for
-        outputs of ReLU attention over several positions, which has a kink; beyond 27 visible positions; and for
-        programs whose inputs are made by matrices, unless their order is -1/2.
+        The distance by the first term of the expansion in 1/n alone, without draws. NaN where it is not known: for
+        outputs of ReLU attention over several positions (a kink), beyond 27 visible positions, and for programs
+        whose inputs are products of matrices, unless their order is -1/2.
     width : float
-        Infinite for the gap that stays at a fixed head_dim.
+        Infinite for the gap that remains at a fixed head_dim.
     draws : int
     """
 
@@ -361,14 +358,14 @@ class Distance:
 
 
 def check_inputs(field: str, layer: AttentionLayer) -> None:
-    """Refuse a layer whose inputs, of one draw, take more than `attncheck._lib.memory.DEFAULT_MEMORY`."""
+    """Refuse a layer if one draw of its inputs takes more than `attncheck._lib.memory.DEFAULT_MEMORY`."""
     remedy = "pass a smaller width, or a shorter sequence"
-    check_memory(field, layer.width, f"a draw of {layer.seq_len} inputs", input_entries(layer), remedy)
+    check_memory(field, layer.width, f"one draw of {layer.seq_len} inputs", input_entries(layer), remedy)
 
 
 @functools.lru_cache(maxsize=32)
 def gap_of(marginal: Drawn, layer: AttentionLayer, size: int | None, seed: int, infinite: bool) -> Gap:
-    """Return the law of a marginal and its limit, once for all metrics; on the scale of what vanishes."""
+    """Return the law of a marginal and its limit, cached for all metrics; on the scale of numbers that vanish."""
     if not infinite:
         check_inputs("width", layer)
     of = "scores" if isinstance(marginal, ScoreEntry) else "outputs"
@@ -376,19 +373,19 @@ def gap_of(marginal: Drawn, layer: AttentionLayer, size: int | None, seed: int, 
         wanted = dataclasses.replace(marginal, layer=restored(layer))
         return gap_of(wanted, wanted.layer, size, seed, infinite).scaled(layer.score_factor**2)
     if size is not None:
-        check_memory("size", size, "what is kept of the draws", kept_entries(marginal, size, infinite), "pass fewer")
+        check_memory("size", size, "the record of the draws", kept_entries(marginal, size, infinite), "pass fewer")
     draws = default_size(layer) if size is None else size
     return Gap(marginal.law(), deviation(marginal, draws, np.random.SeedSequence(seed), infinite=infinite))
 
 
 def check_separate(layer: Any) -> AttentionLayer:
-    """Return a layer whose queries and keys have matrices of their own, or raise `InputError`.
+    """Return a layer with separate query and key matrices, or raise `InputError`.
 
-    With one matrix the scores are no normals given the keys, which is what the expansion rests on.
+    With one matrix the scores are not normal given the keys, as the expansion assumes.
     """
     if isinstance(layer, AttentionStack):
-        remedy = "use attncheck.theory.stacks.distance.distances, and attncheck.theory.stacks.rate.rates for rates"
-        refuse("layer", layer, "is a stack, whose limit is a conjecture", remedy)
+        remedy = "use attncheck.theory.stacks.distance.distances, or attncheck.theory.stacks.rate.rates"
+        refuse("layer", layer, "is a stack, for which the limit is only conjectured", remedy)
     if not isinstance(layer, AttentionLayer):
         refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
     if layer.tied_query_key:
@@ -396,5 +393,5 @@ def check_separate(layer: Any) -> AttentionLayer:
         refuse("tied_query_key", True, "makes scores that are not normal given the keys", remedy)
     if layer.rotary_base is not None:
         remedy = "compare attncheck.simulate with attncheck.limit, or leave it out"
-        refuse("rotary_base", layer.rotary_base, "makes scores whose law at a width is not computed", remedy)
+        refuse("rotary_base", layer.rotary_base, "has no computed law of scores at finite width", remedy)
     return layer
