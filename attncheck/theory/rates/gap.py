@@ -1,4 +1,4 @@
-"""The gap between a law at finite width and its limit, and how large it is: four distances with their errors."""
+"""Gap between a law at finite width and its limit, in four distances with errors."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ FloatArray = NDArray[np.float64]
 METRICS: tuple[str, ...] = ("ks", "w1", "tv", "kl")
 #: Errors are this many standard errors: 99.5% of Student's law with 7 degrees of freedom.
 ERRORS = 4.0
-# Gauss-Legendre panels in u, t = std · sinh(u), up to this many standard deviations.
+# Gauss–Legendre panels in u, t = std · sinh(u), up to this many standard deviations.
 _PANELS, _NODES, _REACH = 24, 16, 40.0
-# A density, or an atom, at finite width is never taken for less than this share of the limit's.
+# Floor of a density, or an atom, at finite width, relative to the limit's.
 _LEAST_SHARE = 1e-9
-# Where the limit's density is less than this of its largest, no divergence is computed.
+# Divergences omit points where the limit's density is less than this share of its maximum.
 _LEAST_DENSITY = 1e-200
-# From so many draws on errors are not widened.
+# Errors are not widened from this many draws on.
 _MANY = 512
-# At least so many draws make a tail whose error is told.
+# Least number of draws in a tail with an error estimate.
 _FEWEST_IN_TAIL = 20
-# A tail that is no more than this many times as heavy as the limit's needs no draws that are rare.
+# Tails up to this many times as heavy as the limit's need no rare draws.
 _NEAR = 1.25
-# The square of a relative error above which a divergence is not corrected for noise.
+# Squared relative error above which a divergence is not corrected for noise.
 _MOST_NOISE = 0.01
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Gap:
-    """The law of one number at finite width and in the limit, both symmetric.
+    """Law of one number at finite width and in the limit, both symmetric.
 
     Attributes
     ----------
     limit : ScaleMixture
-        Where the limit is 0 that of the number divided by its scale, times the scale: see `vanishing`.
+        If the limit is 0, that of the number over its scale, times the scale: see `vanishing`.
     deviation : Deviation
     """
 
@@ -49,12 +49,12 @@ class Gap:
 
     @property
     def std(self) -> float:
-        """The limit's standard deviation; 1 where the limit is 0."""
+        """Standard deviation of the limit; 1 if it is 0."""
         return math.sqrt(self.limit.mean()) or 1.0
 
     @functools.cached_property
     def _grid(self) -> tuple[FloatArray, FloatArray]:
-        """Points t > 0 and weights that integrate over them."""
+        """Points t > 0 and weights of an integral over t."""
         nodes, weights = np.polynomial.legendre.leggauss(_NODES)
         edges = np.linspace(0.0, math.asinh(_REACH), _PANELS + 1)
         half = 0.5 * np.diff(edges)
@@ -72,9 +72,9 @@ class Gap:
     def distance(self, metric: str) -> tuple[float, float]:
         """Return a distance and its error.
 
-        The error is `ERRORS` standard errors, from independent repetitions of what is linear in the deviation:
-        the difference at the farthest point, or its integral with the signs of the mean. Atoms that are not told add
-        their chance to that of "tv", and half of it to that of "ks".
+        The error is `ERRORS` standard errors of the linearised distance over repetitions: of the difference at the
+        farthest point, or of its integral with the signs of the mean. Unresolved atoms add their probability to the
+        error of "tv", and half of it to that of "ks".
         """
         each = {"ks": self._ks, "w1": self._w1, "tv": self._tv, "kl": self._kl}[metric]
         value, replicates = each(self._tails, self._densities, self.deviation.atom())
@@ -85,10 +85,9 @@ class Gap:
         return Gap(self.limit.scaled(factor), self.deviation.scaled(factor))
 
     def from_zero(self, metric: str) -> tuple[float, float]:
-        """Return a distance of the law at finite width from a number that is always 0, and its error.
+        """Return the distance of the law at finite width from the constant 0, and its error.
 
-        Every part of the law that is not 0 counts in full, half of it above 0: P(y ≠ 0)/2 for "ks", P(y ≠ 0) for "tv",
-        E|y| for "w1". The divergence is infinite, unless both are 0.
+        P(y ≠ 0)/2 for "ks" by symmetry, P(y ≠ 0) for "tv", E|y| for "w1", and infinite for "kl".
         """
         finite = 1.0 - self.limit.atom - self.deviation.atom()
         if metric == "w1":
@@ -99,7 +98,7 @@ class Gap:
         return value, 0.5 * error if metric == "ks" else error
 
     def leading_from_zero(self, metric: str) -> tuple[float, float]:
-        """Return what `from_zero` is to leading order, with the error 0: no draws are taken of the limit."""
+        """Return `from_zero` to leading order, with error 0: the limit needs no draws."""
         share = 1.0 - self.limit.atom
         return {"ks": 0.5 * share, "tv": share, "w1": self._mean_size, "kl": math.inf}[metric], 0.0
 
@@ -109,7 +108,7 @@ class Gap:
         return math.sqrt(2 / math.pi) * float(self.limit.weights @ np.sqrt(self.limit.variances))
 
     def leading(self, metric: str) -> tuple[float, float]:
-        """Return a distance by the first term of the expansion in 1/n alone, and its error; NaN where not known."""
+        """Return a distance and its error by the first term of the expansion in 1/n alone; NaN where not known."""
         measures, (points, _) = self.deviation.expansion, self._grid
         if np.isnan(measures).any():
             return math.nan, math.nan
@@ -134,7 +133,7 @@ class Gap:
         return float(replicates.mean()), replicates
 
     def _kl(self, upper: FloatArray, density: FloatArray, atom: FloatArray) -> tuple[float, FloatArray]:
-        """Return KL(finite ‖ limit): its integrand less Δf, which integrates to 0, is a square to leading order."""
+        """Return KL(finite ‖ limit), with Δf, of integral 0, subtracted: a square to leading order."""
         base, density, weights = self._where_dense(density)
         mean = density.mean(axis=0)
         share = np.maximum(mean / base, _LEAST_SHARE - 1.0)
@@ -164,7 +163,7 @@ class Gap:
 
 
 def _noise(density: FloatArray, base: FloatArray) -> FloatArray:
-    """Return what the noise of a mean density adds to its square over `base`; not where it is all there is."""
+    """Return the contribution of noise to the square of a mean density over `base`; 0 where noise dominates."""
     noise = density.var(axis=0, ddof=1) / len(density)
     return np.where(noise < _MOST_NOISE * base**2, noise / base, 0.0)
 
@@ -175,17 +174,16 @@ def standard_error(replicates: FloatArray) -> float:
 
 
 def widening(draws: int) -> float:
-    """Return by what errors of so many draws are multiplied, that they be exceeded no more often than promised.
+    """Return the factor that keeps errors from few draws valid.
 
-    What controls leave is of third order in the fluctuations, and rare draws make much of it. Repetitions of few draws
-    mostly lack them, and so does their spread: with 128 draws, errors that were not widened were exceeded in 1.7% of
-    values at an input correlation of 0.999, and in 1% with large positions.
+    The remainder after control variates is of third order in the fluctuations, dominated by rare draws. Few draws
+    miss these, and their spread underestimates the error.
     """
     return math.sqrt(max(1.0, _MANY / draws))
 
 
 def told_errors(t: FloatArray, limit: FloatArray, replicates: FloatArray, draws: int) -> FloatArray:
-    """Return four standard errors, widened for few draws; infinite where too few make what is added to the limit.
+    """Return four standard errors, widened for few draws; infinite where too few contribute.
 
     Parameters
     ----------
@@ -193,9 +191,9 @@ def told_errors(t: FloatArray, limit: FloatArray, replicates: FloatArray, draws:
     limit : ndarray, in the shape of `t`
         The limit's tail or density.
     replicates : ndarray, shape (repetitions, *t.shape)
-        What is added to it.
+        Difference from it.
     draws : int
-        Of all repetitions.
+        Number of draws over all repetitions.
     """
     spread = widening(draws) * ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(len(replicates))
     most = max(_NEAR, math.sqrt(draws / _FEWEST_IN_TAIL))

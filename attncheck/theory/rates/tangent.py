@@ -1,10 +1,10 @@
-"""The law of an entry of the tangent kernel at a width less its limit, computed and not compared by samples.
+"""Difference between the law of a tangent kernel entry at a width and its limit, computed rather than sampled.
 
-Between neurons an entry is linear in the second neuron's row of W^O: given all else it is N(0, S). That of one neuron
-is b + |z|² q(z/|z|) with normals z that make its row of W^O, and |z|² is χ². So distribution functions are known given
-what is left, and smooth. The same normals make an entry at the width and one in the limit; what is left are deviations
-δ of Gram matrices from their limits. A draw of F(δ) - F(0) is noise of order n^{-1/2} around a mean of order 1/n. The
-derivative along δ, of mean 0, takes noise off; it is a difference along a line, on the same normals.
+An entry between neurons is linear in the second neuron's row of W^O: N(0, S) given all else. An entry of one neuron
+is b + |z|² q(z/|z|) with the normals z of its row of W^O, and |z|² is χ². Conditional distribution functions F are
+therefore known and smooth. Entries at the width and in the limit share normals and differ by deviations δ of Gram
+matrices from their limits. A draw of F(δ) - F(0) is noise of order n^{-1/2} around a mean of order 1/n; the
+derivative along δ, of mean 0 and computed by differences on the same normals, is the control variate.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from attncheck.theory.rates.law import check_inputs
 
 FloatArray = NDArray[np.float64]
 
-# Laws are compared at so many quantiles of the limit; draws that find them.
+# Number of quantiles of the limit to compare at, and of draws that find them.
 _QUANTILES, _PILOT = 48, 2**13
-# Step of differences along deviations, of b, q and S alone, and what second differences are of first ones at most but
-# where there is a jump.
+# Step of differences of b, q and S along deviations, and the most that second differences are of first ones without
+# a jump.
 _STEP, _BENT = 1e-6, 0.01
-# Float64 entries that a block works on, and that a block of the draws that find quantiles takes.
+# Float64 entries of a block, and of a block of the draws that find quantiles.
 _BLOCK, _PILOT_BLOCK = 2**22, 2**25
 _LEAST_SPREAD = 1e-9
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TangentGap:
-    """The law of an entry of the tangent kernel at a width, less its limit.
+    """Law of an entry of the tangent kernel at a width, less its limit.
 
     Attributes
     ----------
     points : ndarray, shape (m,)
-        Quantiles of the limit, where the laws are compared. Where the limit has an atom also the number just below it:
-        laws that have no atom there differ most on one of its two sides.
+        Points of comparison: quantiles of the limit, and at each atom of it also the largest number below.
     limits, differences : ndarray, shape (repetitions, m)
-        The limit's distribution function, and that at the width less it, in independent repetitions.
+        The limit's distribution function, and the distribution function at the width less it, in independent
+        repetitions.
     draws : int
-        Of all repetitions.
+        Number of draws over all repetitions.
     """
 
     points: FloatArray
@@ -62,7 +62,7 @@ class TangentGap:
 
     @property
     def distance(self) -> float:
-        """Kolmogorov's distance, over the points."""
+        """Kolmogorov distance, over the points."""
         return float(np.abs(self.differences.mean(axis=0)).max())
 
     @property
@@ -86,18 +86,18 @@ def tangent_gap(
     size: int = 2**14,
     seed: int = 0,
 ) -> TangentGap:
-    """Return how far the law of an entry of the tangent kernel at the layer's width is from its limit.
+    """Return the difference between the law of a tangent kernel entry at the layer's width and its limit.
 
     Parameters
     ----------
     layer : AttentionLayer
         Without rotary positions, with scores divided by √n.
     between : bool
-        Whether the entry is one between two neurons, Θ^{01}; else it is Θ^{00}.
+        Whether to take the entry between two neurons, Θ^{01}, instead of Θ^{00}.
     positions : tuple of int
-        Its positions r, r'.
+        Positions r, r' of the entry.
     size : int
-        Draws, at least 16.
+        Number of draws, at least 16.
     seed : int
         The same seed gives the same digits.
 
@@ -108,8 +108,8 @@ def tangent_gap(
     Raises
     ------
     InputError
-        For arguments out of range, rotary positions, and an entry whose limit is one number, from which a distance of
-        distribution functions says nothing.
+        If an argument is invalid, the layer has rotary positions, or the limit of the entry is a constant, for
+        which the distance of distribution functions is meaningless.
 
     Examples
     --------
@@ -121,10 +121,10 @@ def tangent_gap(
         refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
     refuse_rotary(layer)
     if layer.score_scaling != "1/sqrt(n)":
-        problem = "leaves one number in the limit, from which a distance of laws says nothing"
+        problem = "has a constant limit, for which a distance of laws is meaningless"
         refuse("layer.score_scaling", layer.score_scaling, problem, 'use score_scaling="1/sqrt(n)"')
     if between and layer.width < 2:
-        refuse("between", between, "takes two neurons, and the width is 1", "pass a wider layer")
+        refuse("between", between, "needs two neurons, but the width is 1", "pass a wider layer")
     if np.shape(positions) != (2,):
         refuse("positions", positions, "is not two positions", "pass e.g. positions=(0, 0)")
     first, second = (check_position("positions", each, layer.seq_len) for each in positions)
@@ -135,9 +135,9 @@ def tangent_gap(
 
 
 def variance_between(layer: AttentionLayer, grams: Grams, positions: tuple[int, int], share: float) -> FloatArray:
-    """Return the variance S of Θ^{01}_{rr'} given all but the second neuron's row of W^O, (draws,).
+    """Return the variance S of Θ^{01}_{rr'} given all but the second neuron's row O' of W^O, (draws,).
 
-    It is Σ_b (w_b · u'_b + v_b · O'_b) with u'_b = V_b O'_b, and O' that row.
+    Θ^{01}_{rr'} = Σ_b (w_b · u'_b + v_b · O'_b) with u'_b = V_b O'_b.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def variance_between(layer: AttentionLayer, grams: Grams, positions: tuple[int, 
     positions : tuple of int
         r and r'.
     share : float
-        The variance of an entry of O': σ_O²/ν, and 0 in the limit.
+        Variance of an entry of O': σ_O²/ν, and 0 in the limit.
     """
     r, q = positions
     shape = (len(grams.scores), layer.kv_heads, layer.group_size)
@@ -178,14 +178,14 @@ class _Parts:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Draws:
-    """What is random: deviations from the limits, of mean 0 but for the inputs', and normals.
+    """Random variables of an entry: deviations from the limits, of mean 0 except for the inputs', and normals.
 
     Attributes
     ----------
     drivers : Drivers
         Of the inputs, keys and values.
     queries, outputs : ndarray, shape (draws, kv_heads, g m, g m), m = s and m = 1
-        Wishart matrices of what queries have across the keys, and rows of W^O across the values, over ν.
+        Wishart matrices over ν of queries orthogonal to the keys, and of rows of W^O orthogonal to the values.
     scores : ndarray, shape (draws, num_heads, s, s)
         Normals.
     along : ndarray, shape (draws, num_heads, s, 1)
@@ -200,7 +200,7 @@ class _Draws:
 
 
 def _slope(ahead: FloatArray, at: FloatArray, behind: FloatArray) -> FloatArray:
-    """Return the derivative along deviations, and 0 where a slope of ReLU jumps within the step."""
+    """Return the derivative along deviations, or 0 where a slope of ReLU jumps within the step."""
     change = ahead - behind
     smooth = np.abs(ahead + behind - 2.0 * at) <= _BENT * np.abs(change)
     return np.where(smooth, change / (2.0 * _STEP), 0.0)
@@ -221,7 +221,7 @@ class _Entry:
 
     @property
     def _seen(self) -> int:
-        """Directions of a head that keys, or values, have."""
+        """Number of directions of a head spanned by keys, or values."""
         return min(self.layer.seq_len, self.layer.head_width)
 
     def gap(self, size: int, seed: np.random.SeedSequence) -> TangentGap:
@@ -241,28 +241,28 @@ class _Entry:
                 slopes[k] += slope.sum(axis=0) / each
                 products[k] += (change * slope).sum(axis=0)
                 squares[k] += (slope**2).sum(axis=0)
-        # Coefficients of the other repetitions, so that they are independent of what they are used on: 1 but where
-        # slopes jump, as those of ReLU do, or laws are steep.
+        # Coefficients from the other repetitions, to be independent of this one. They are near 1 except where slopes
+        # jump, as with ReLU, or laws are steep.
         products, squares = (total.sum(axis=0) - total for total in (products, squares))
         used = np.divide(products, squares, out=np.zeros_like(products), where=squares > 0)
         return TangentGap(points, limits, changes - used * slopes, each * REPLICATES)
 
     def _points(self, rng: np.random.Generator) -> FloatArray:
-        """Return quantiles of the limit, atoms, and the numbers just below these."""
+        """Return quantiles and atoms of the limit, and the numbers just below the atoms."""
         step = min(_PILOT, max(1, _PILOT_BLOCK // kernel_entries(self.layer, 1)))
         blocks = [self._limit_entries(min(step, _PILOT - start), rng) for start in range(0, _PILOT, step)]
         values = np.concatenate(blocks)
         found = np.quantile(values, (np.arange(_QUANTILES) + 0.5) / _QUANTILES)
         if np.ptp(found) <= _LEAST_SPREAD * np.abs(found).max():
-            problem = "is an entry whose limit is one number, from which a distance of laws says nothing"
-            refuse("positions", self.positions, problem, "pass positions that see several, or a longer sequence")
+            problem = "is an entry with a constant limit, for which a distance of laws is meaningless"
+            refuse("positions", self.positions, problem, "pass positions that attend to several, or a longer sequence")
         # Draws of a law with a density do not repeat.
         numbers, counts = np.unique(values, return_counts=True)
         atoms = numbers[counts > 1]
         return np.unique(np.concatenate([found, atoms, np.nextafter(atoms, -np.inf)]))
 
     def _limit_entries(self, count: int, rng: np.random.Generator) -> FloatArray:
-        """Draw entries in the limit, or their sizes between neurons, where the law is symmetric."""
+        """Draw entries in the limit; between neurons their sizes, as the law is symmetric."""
         draws = self._draw(count, rng)
         found = self._parts(draws, 0.0, 0.0)
         if self.between:
@@ -297,10 +297,9 @@ class _Entry:
         return np.where(slope == 0, points >= rest, below)
 
     def _derivative(self, found: _Parts, along: _Parts, points: FloatArray) -> FloatArray:
-        """Return the derivative of `_below` as its parts move, (draws, points), damped where it is steep.
+        """Return the derivative of `_below` along its parts, (draws, points), damped where it is steep.
 
-        Probabilities move by one at most. The factor that keeps the derivative within bounds is one of the limit's
-        parts, which do not depend on the deviations, so that the mean stays 0.
+        The damping factor depends only on the limit's parts, not on the deviations, so the mean stays 0.
         """
         rest, slope = found.rest[:, None], found.slope[:, None]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -330,7 +329,7 @@ class _Entry:
         )
 
     def _across(self, batch: tuple[int, ...], rows: int, rng: np.random.Generator) -> FloatArray:
-        """Draw Wishart matrices of the directions that are left, over ν and less their mean."""
+        """Draw centred Wishart matrices of the orthogonal directions, over ν."""
         left = self.layer.head_width - self._seen
         if left == 0:
             return np.zeros((*batch, rows, rows))
@@ -338,7 +337,7 @@ class _Entry:
         return np.asarray((factor @ factor.swapaxes(-1, -2) - left * np.eye(rows)) / self.layer.head_width)
 
     def _parts(self, draws: _Draws, step: float, width: float) -> _Parts:
-        """Return the entry with deviations times a step, and what is of order 1/n given the normals times 0 or 1."""
+        """Return the entry with deviations times `step`, and terms of order 1/n given the normals times `width`."""
         layer, fluctuations = self.layer, self._fluctuations
         s, identity = layer.seq_len, np.eye(layer.seq_len)
         moved = fluctuations.limits.gram + step * draws.drivers.gram + width * fluctuations.mean.gram
@@ -380,6 +379,6 @@ class _Entry:
         return np.asarray(rows @ rows.swapaxes(-1, -2))
 
     def _by_heads(self, gram: FloatArray, m: int) -> FloatArray:
-        """Return it with axes (draws, kv_heads, g, g, m, m)."""
+        """Return the Gram matrices with axes (draws, kv_heads, g, g, m, m)."""
         g = self.layer.group_size
         return gram.reshape(*gram.shape[:2], g, m, g, m).swapaxes(3, 4)
