@@ -1,17 +1,17 @@
-"""The law at finite width less the limit: a signed measure of conditional variances, from draws with controls.
+"""Difference between the law at finite width and the limit: a signed measure of conditional variances.
 
-With δ the deviations of the drivers from their limits and g(δ) the average over score normals of a function of
-the conditional variance, the law at finite width is E g(δ) and the limit g(0). A draw of g(δ) - g(0) is noise of
-order n^{-1/2} around a mean of order 1/n. But its linear and quadratic parts in δ,
+Let δ be the deviations of the drivers from their limits, and g(δ) the average over score normals of a function of
+the conditional variance. The law at finite width is E g(δ), the limit g(0). A draw of g(δ) - g(0) is noise of order
+n^{-1/2} around a mean of order 1/n. Its linear and quadratic parts in δ,
 
     L = g'(0)[δ],   Q = g''(0)[δ, δ]/2,
 
-have means that follow from the first two moments of δ: draws are taken of g(δ) - g(0) - β_L L - β_Q Q, and the means
-of L and Q added to it. What is left is of order n^{-3/2}. All derivatives are differences along lines, on the same
-score normals. The means of L and Q alone are the first term of the expansion in 1/n.
+have means known from the first two moments of δ and serve as control variates: draws give g(δ) - g(0) - β_L L - β_Q
+Q, whose remainder is of order n^{-3/2}. Derivatives are differences along lines, on the same score normals. The
+means of L and Q are the first term of the expansion in 1/n.
 
-Where Q is not known, there is no such term: where a mapped score has a kink, at which a second difference is noise of
-the size of the normals near it over the square of the step, and where there are too many directions to go through.
+The mean of Q is unknown where a mapped score has a kink, which makes second differences too noisy, or if there are
+too many directions.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from attncheck.theory.rates.marginal import Marginal
 
 FloatArray = NDArray[np.float64]
 
-#: Independent repetitions: errors come from their spread.
+#: Number of independent repetitions, whose spread gives the errors.
 REPLICATES = 8
 # Steps of differences, relative to the limits of the drivers.
 _STEP = 0.02
-# Score normals come in pairs ±N. Points of one repetition, and the entries that they may take.
+# Score normals come in pairs ±N: most and fewest points of one repetition, and most entries.
 _MOST_POINTS, _FEWEST_POINTS, _ENTRIES = 2**9, 2**5, 2**13
-# Cells of log v, and how far (in log) below the largest v they reach.
+# Number of cells of log v, and their range (in log) below the largest v.
 _CELLS = 2048
 _LOG_REACH = 60.0
 _PILOT = 64
-# Beyond what a pilot has seen the cells go on for as much as this factor of v.
+# Margin of the cells in v, beyond the range of a pilot.
 _MARGIN = math.exp(3.0)
-# More directions than this are not gone through: the quadratic part is then left in the draws.
+# Most directions to sum over for the mean of Q.
 _MOST_DIRECTIONS = 400
 # Entries of a block of draws, or of points, and cells.
 _BLOCK = 2**21
@@ -52,25 +52,25 @@ _PROBES = np.geomspace(0.1, 2.5, 16)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cells:
-    """A grid of variances onto which measures are spread, by cubic interpolation in log v.
+    """Grid of variances that carries measures, by cubic interpolation in log v.
 
     Attributes
     ----------
     variances : ndarray, shape (cells + 1,)
-        Evenly spaced in the logarithm; the last one is 0.
+        Evenly spaced in the logarithm; the last is 0.
     """
 
     variances: FloatArray
 
     @classmethod
     def over(cls, smallest: float, largest: float) -> Cells:
-        """Return cells from the smallest to the largest variance that is expected."""
+        """Return cells from the smallest to the largest expected variance."""
         top = math.log(largest)
         bottom = max(math.log(smallest), top - _LOG_REACH) if smallest > 0 else top - _LOG_REACH
         return cls(np.append(np.exp(np.linspace(bottom, top, _CELLS)), 0.0))
 
     def spread(self, variances: FloatArray) -> FloatArray:
-        """Return the measures with equal mass at each of a row of variances, (rows, cells + 1)."""
+        """Return the measure with equal mass at each variance of a row, (rows, cells + 1)."""
         rows, points = variances.shape
         count = len(self.variances) - 1
         left, weights = self._around(variances)
@@ -84,7 +84,7 @@ class Cells:
         return np.asarray(result.reshape(rows, -1) / points)
 
     def places(self, variances: FloatArray) -> sparse.csr_array:
-        """Return the measures with mass 1 at each variance, (variances, cells + 1)."""
+        """Return the measures of unit mass at each variance, (variances, cells + 1)."""
         left, weights = self._around(variances)
         last, positive = len(self.variances) - 1, (variances > 0)[:, None]
         columns = np.where(positive, left[:, None] + np.arange(4), last)
@@ -93,7 +93,7 @@ class Cells:
         return sparse.csr_array((masses.ravel(), columns.ravel(), ends), shape=(len(variances), last + 1))
 
     def _around(self, variances: FloatArray) -> tuple[NDArray[np.intp], tuple[FloatArray, ...]]:
-        """Return the first of the four cells that variances > 0 are spread over, and the weights of each."""
+        """Return the first of the four cells around each variance > 0, and their weights."""
         count = len(self.variances) - 1
         logs = np.log(self.variances[[0, -2]])
         with np.errstate(divide="ignore"):
@@ -107,16 +107,16 @@ class Cells:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Deviation:
-    """The signed measure of variances, law at finite width less limit, in independent repetitions.
+    """Signed measure of variances, law at finite width less limit, in independent repetitions.
 
     Attributes
     ----------
     cells : Cells
     measures : ndarray, shape (REPLICATES, cells + 1)
     expansion : ndarray, shape (REPLICATES, cells + 1)
-        The part that the expansion gives without any draw: all of it to first order in 1/n. NaN where Q is not known.
+        First order in 1/n, which needs no draws. NaN if the mean of Q is unknown.
     draws : int
-        Of all repetitions together.
+        Number of draws over all repetitions.
     """
 
     cells: Cells
@@ -142,15 +142,15 @@ class Deviation:
 
     @property
     def cut(self) -> float:
-        """The chance of atoms beside that at 0, which are not told: none."""
+        """Probability of unresolved atoms other than at 0."""
         return 0.0
 
     def scaled(self, factor: float) -> Self:
-        """Return that of laws with variances multiplied by `factor` > 0."""
+        """Return the deviation with all variances multiplied by `factor` > 0."""
         return dataclasses.replace(self, cells=Cells(factor * self.cells.variances))
 
     def _integrated(self, function: Callable[[FloatArray, FloatArray], FloatArray], size: FloatArray) -> FloatArray:
-        """Return the integrals of a function of variances and sizes, (REPLICATES, sizes), in blocks of sizes."""
+        """Return integrals of a function of variances and sizes, (REPLICATES, sizes), in blocks of sizes."""
         variances, step = self.cells.variances, max(1, _BLOCK // len(self.cells.variances))
         parts = [self.measures @ function(variances, size[k : k + step]).T for k in range(0, len(size), step)]
         return np.concatenate(parts, axis=1) if parts else np.zeros((len(self.measures), 0))
@@ -170,12 +170,12 @@ def bells(variances: FloatArray, size: FloatArray) -> FloatArray:
 
 def _ratios(variances: FloatArray, size: FloatArray) -> FloatArray:
     roots = np.sqrt(np.where(variances > 0, variances, 1.0))
-    # Beyond 40 standard deviations nothing is left in double precision.
+    # Beyond 40 standard deviations double precision underflows.
     return np.where(variances > 0, np.minimum(size[:, None] / roots, 40.0), 40.0)
 
 
 def points_for(normals: int) -> int:
-    """Return how many score normals one repetition averages over."""
+    """Return the number of score normals of one repetition."""
     if normals == 0:
         return 1
     most = min(_MOST_POINTS, max(_FEWEST_POINTS, _ENTRIES // normals))
@@ -208,7 +208,7 @@ def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, in
 
 
 def first_order(marginal: Marginal, cells: Cells, moved: Drivers, seed: np.random.SeedSequence) -> FloatArray:
-    """Return what a change of the drivers adds to the law of a marginal, to first order, (REPLICATES, cells + 1).
+    """Return the first-order change of a marginal's law under a change of the drivers, (REPLICATES, cells + 1).
 
     Parameters
     ----------
@@ -217,7 +217,7 @@ def first_order(marginal: Marginal, cells: Cells, moved: Drivers, seed: np.rando
     moved : Drivers
         One draw.
     seed : numpy.random.SeedSequence
-        Of the score normals, which each repetition has its own of.
+        Of the score normals, independent between repetitions.
     """
     fluctuations = marginal.fluctuations(infinite=False)
     normals = (_score_normals(marginal.normals, np.random.default_rng(each)) for each in seed.spawn(REPLICATES))
@@ -225,20 +225,20 @@ def first_order(marginal: Marginal, cells: Cells, moved: Drivers, seed: np.rando
 
 
 def expands(marginal: Marginal) -> bool:
-    """Say whether the mean of Q is known: not at a kink, nor where there are too many directions."""
+    """Return whether the mean of Q is known: without a kink, and with few enough directions."""
     size = len(marginal.fluctuations(infinite=False).positions)
     return not marginal.kinked and size * (size + 1) // 2 <= _MOST_DIRECTIONS
 
 
 def kept_entries(marginal: Marginal, size: int, infinite: bool) -> int:
-    """Return how many entries `deviation` keeps of its draws: the probes of all, the drivers of one repetition."""
+    """Return how many entries `deviation` stores: the probes of all draws, the drivers of one repetition."""
     limits = marginal.fluctuations(infinite).limits
     drivers = limits.gram.size + limits.keys.size + limits.values.size
     return size * 3 * len(_PROBES) + size // REPLICATES * drivers
 
 
 def _cells(marginal: Marginal, fluctuations: Fluctuations, rng: np.random.Generator) -> Cells:
-    """Return cells that hold the variances at the width and in the limit."""
+    """Return cells for the variances at the width and in the limit."""
     limits = fluctuations.limits
     normals = rng.standard_normal((points_for(marginal.normals), marginal.normals))
     moved = limits.moved(fluctuations.draw(_PILOT, rng), np.ones(_PILOT))
@@ -258,15 +258,15 @@ class _Repetition:
     Attributes
     ----------
     shift : ndarray, shape (cells + 1,)
-        What the width does at δ = 0: nothing but with "1/n" scaling.
+        Effect of the width at δ = 0, nonzero only with "1/n" scaling.
     change, linear, quadratic : ndarray, shape (cells + 1,)
         Means over the draws of g(δ) - g(0), L and Q.
     linear_mean : ndarray, shape (cells + 1,)
-        What the mean of L has to be.
+        Exact mean of L.
     quadratic_mean : ndarray, shape (cells + 1,), or None
-        The same of Q, which is then a control.
+        Exact mean of Q; None if unknown, when Q is no control.
     probes : ndarray, shape (draws, 3, probes)
-        g(δ) - g(0), L and Q of some functions g.
+        g(δ) - g(0), L and Q for some functions g.
     """
 
     shift: FloatArray
@@ -281,7 +281,7 @@ class _Repetition:
     def draw(
         cls, marginal: Marginal, fluctuations: Fluctuations, cells: Cells, size: int, rng: np.random.Generator
     ) -> _Repetition:
-        """Draw score normals and deviations, and keep what is needed of them."""
+        """Draw score normals and deviations, and return their summary."""
         lines = _Lines(marginal, fluctuations, cells, _score_normals(marginal.normals, rng))
         limiting = marginal.variances(fluctuations.limits, lines.normals, limit=True)
         table = tails(cells.variances, _PROBES * math.sqrt(marginal.law().mean() or 1.0)).T
@@ -304,13 +304,13 @@ class _Repetition:
 
     @property
     def expansion(self) -> FloatArray:
-        """The shift and the means of L and Q: of order 1/n, the rest is smaller; NaN where that of Q is not known."""
+        """Shift plus the means of L and Q, the terms of order 1/n; NaN if that of Q is unknown."""
         if self.quadratic_mean is None:
             return np.full_like(self.shift, np.nan)
         return self.shift + self.linear_mean + self.quadratic_mean
 
     def combined(self, linear: float, quadratic: float) -> FloatArray:
-        """Return the measure, with the controls taken by their coefficients."""
+        """Return the measure with the control variates applied."""
         controls = linear * (self.linear - self.linear_mean)
         if self.quadratic_mean is not None:
             controls = controls + quadratic * (self.quadratic - self.quadratic_mean)
@@ -350,11 +350,11 @@ class _Lines:
         return linear, (ahead + behind - 2.0 * self.centre) / (2.0 * steps[:, None] ** 2)
 
     def linear_mean(self) -> FloatArray:
-        """Return E L: the derivative along the mean deviation."""
+        """Return E L, the derivative along the mean deviation."""
         return np.asarray(self.derivatives(self.fluctuations.mean)[0][0])
 
     def quadratic_mean(self, rng: np.random.Generator) -> FloatArray | None:
-        """Return E Q: the sum over orthogonal directions; None where they are too many, or at a kink."""
+        """Return E Q, a sum over orthogonal directions; None if there are too many, or at a kink."""
         if not expands(self.marginal):
             return None
         limits = self.fluctuations.limits
@@ -379,7 +379,7 @@ def _score_normals(dimension: int, rng: np.random.Generator) -> FloatArray:
 
 
 def _coefficients(repetitions: list[_Repetition]) -> tuple[float, float]:
-    """Return β_L and β_Q that leave the least variance at the probes, each in units of its spread."""
+    """Return the β_L and β_Q of least variance at the probes, each in units of its spread."""
     change, linear, quadratic = (
         np.concatenate([part.probes[:, k] - part.probes[:, k].mean(axis=0) for part in repetitions]) for k in range(3)
     )

@@ -181,9 +181,9 @@ class Fluctuations:
     def mean_of_law(self, fourth: float) -> Drivers:
         """Return the change of the means, to first order in 1/n, for W^i with this fourth cumulant; one draw.
 
-        Given h a coordinate of W^i h has excess kurtosis fourth · 3 Σh⁴/(Σh²)² ≈ 3 · fourth/n, like a normal whose
-        variance has relative variance fourth/n. The change is half of that times the second derivative of the
-        kernel in the variance, for the part that all h^i share and for the own part of each.
+        Given h a coordinate of W^i h has excess kurtosis fourth · Σh⁴/(Σh²)² ≈ 3 · fourth/n, like a normal variable
+        whose variance has relative variance fourth/n. The change is fourth/(2n) times the second derivative of the
+        kernel in the relative variance, of the part that all h^i share and of each one's own part.
         """
         limits = self.limits
         gram = np.zeros_like(limits.gram)
@@ -192,7 +192,7 @@ class Fluctuations:
         return Drivers(gram, np.zeros_like(limits.keys), np.zeros_like(limits.values))
 
     def _bends(self) -> FloatArray:
-        """Return the sum of second derivatives of K in the log variance of each part; shaped like one `_kernel`.
+        """Return the second derivatives of K in the relative variance of each part, summed; shaped like one `_kernel`.
 
         The own part of h^i changes only row and column i of K.
         """

@@ -1,7 +1,7 @@
-"""Single numbers of a draw whose law is a mixture of normals: an output, or a score, with its conditional variance.
+"""Outputs and scores as mixtures of normals, with their conditional variances.
 
-Written for one row of scores: with ν = n or head_dim, row i of P is σ_Qσ_K √G_ii N (F T_K/√ν)ᵀ Fᵀ with one row N
-of normals a head, and y_i given it has variance c Σ_a |A_a F T_V/√ν|² (given all else it is normal at every width).
+Per row of scores: with ν = n or head_dim, row i of P is σ_Qσ_K √G_ii N (F T_K/√ν)ᵀ Fᵀ with one row N of normals a
+head. Given it y_i has variance c Σ_a |A_a F T_V/√ν|² (given all else it is normal at every width).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _BLOCK = 2**20
 
 
 class Marginal(Protocol):
-    """One number of a draw: normal with a random variance, which drivers and score normals make."""
+    """One number of a draw: normal with a random variance, a function of drivers and score normals."""
 
     @property
     def normals(self) -> int:
-        """Score normals that the variance depends on."""
+        """Number of score normals of the variance."""
 
     @property
     def kinked(self) -> bool:
-        """Whether the variance at given score normals has kinks in the drivers."""
+        """Whether the variance given score normals has kinks in the drivers."""
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
         """Return the law of the drivers."""
@@ -80,7 +80,7 @@ class OutputEntry:
 
     @functools.cached_property
     def _seen(self) -> tuple[int, ...]:
-        """The positions that it attends to, itself among them."""
+        """Visible positions, including its own."""
         return tuple(int(j) for j in np.flatnonzero(visible(self.layer)[self.position]))
 
     @property
@@ -89,22 +89,22 @@ class OutputEntry:
 
     @property
     def normals(self) -> int:
-        """A row of normals for each head."""
+        """One row of normals per head."""
         return self.layer.num_heads * len(self._seen)
 
     @property
     def kinked(self) -> bool:
-        """With ReLU attention: where a score is 0. A single score has the sign of its normal, whatever the drivers."""
+        """With ReLU attention, where a score is 0. The sign of a single score does not depend on the drivers."""
         return self.layer.attention_map == "relu" and len(self._seen) > 1
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
-        """Return the law of G over the seen positions, and of each group's keys and values."""
+        """Return the law of G over the visible positions, and of each group's keys and values."""
         return Fluctuations(self.layer, self._seen, self._shared, self.layer.kv_heads, infinite)
 
     def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
         """Return c Σ_a |A_a B_V|², (draws, points)."""
         rows = normals.reshape(len(normals), self.layer.num_heads, len(self._seen))
-        # Draws of the keys may be fewer than those of G, or more: one for all.
+        # An array with a single draw is shared by all draws.
         size = max(len(drivers.gram), len(drivers.keys), len(drivers.values))
         step = max(1, _BLOCK // normals.size)
         parts = [
@@ -135,13 +135,13 @@ class OutputEntry:
         return np.asarray(output_factor(layer) * summed)
 
     def _squares(self, scores: FloatArray, values: FloatArray) -> FloatArray:
-        """Return |A B|² for rows of scores, with B B' the Gram matrix of the values."""
+        """Return |A B|² for rows of scores, with B Bᵀ the Gram matrix of the values."""
         weights = map_scores(self.layer, scores, np.ones(len(self._seen), dtype=bool))
         projected = weights @ values
         return np.asarray(np.einsum("...r,...r->...", projected, projected))
 
     def law(self) -> ScaleMixture:
-        """Return the hierarchical law's."""
+        """Return the hierarchical law."""
         from attncheck.theory.limit import kept_limit
 
         return kept_limit(self.layer).mixture(self.position)
@@ -168,11 +168,11 @@ class ScoreEntry:
 
     @property
     def kinked(self) -> bool:
-        """No: scores are not mapped."""
+        """False: scores are not mapped."""
         return False
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
-        """Return the law of G at the two positions and of the key's length; there are no values."""
+        """Return the law of G at the two positions and of the key's length, without values."""
         positions = tuple(sorted({self.row, self.column}))
         return Fluctuations(self.layer, positions, shared=False, groups=1, infinite=infinite)
 
@@ -192,7 +192,7 @@ class ScoreEntry:
 
 
 def _part(drivers: Drivers, start: int, stop: int) -> Drivers:
-    """Return some of the draws; what is there once is there for all."""
+    """Return some of the draws; arrays with a single draw are shared."""
 
     def cut(values: FloatArray) -> FloatArray:
         return values if len(values) == 1 else values[start:stop]

@@ -1,10 +1,10 @@
-"""Sums of a program's scores, t·p: given the inputs a quadratic form of normals, so that its law is known.
+"""Sums of a program's scores, t·p: given the inputs a quadratic form of normals, of known law.
 
 A score is n^{-1/2} Σ_α u_α w_α for two vectors u = W x, w = W' x'. Given the Gram matrix G of all x the coordinates
-are independent, and (u, w, …)_α is normal with covariance Σ(G): σ_W² G_xx' where the matrix is the same, else 0. So
-t·p = n^{-1/2} Σ_α g_αᵀ M g_α, and with λ the eigenvalues of Σ^{1/2} M Σ^{1/2} its characteristic function is
-Π_k (1 - 2iτλ_k/√n)^{-n/2}. Its mean is 0, its variance q(G) = 2 Σ λ² and its third cumulant 8 n^{-1/2} Σ λ³: the
-order is -1/2 where this is not 0, as with matrices that three scores share cyclically.
+are independent, and (u, w, …)_α is normal with covariance Σ(G): σ_W² G_xx' for a common matrix, else 0. So t·p =
+n^{-1/2} Σ_α g_αᵀ M g_α, with characteristic function Π_k (1 - 2iτλ_k/√n)^{-n/2} for the eigenvalues λ of Σ^{1/2} M
+Σ^{1/2}. Its mean is 0, its variance q(G) = 2 Σ λ² and its third cumulant 8 n^{-1/2} Σ λ³. Where this is not 0, as
+with matrices that three scores share cyclically, the order is -1/2.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from attncheck.theory.rates.inversion import CharacteristicGap, frequencies
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
 
-# A third cumulant below this share of the variance to the 3/2 is none.
+# Third cumulants below this share of the variance to the 3/2 count as 0.
 _NO_SKEW = 1e-9
-# The largest weight, unless all are 0: fourth powers of the sum are then no overflow.
+# Range of the largest weight, unless all are 0: fourth powers of the sum must not overflow.
 _SMALLEST, _LARGEST = 1e-12, 1e12
-# The logarithm of what a characteristic function may be cut at.
+# Logarithm of a negligible characteristic function.
 _VANISHED = -28.0
-# Coordinates of vectors that are held at a time, and complex numbers.
+# Coordinates of vectors in memory at a time, and complex numbers.
 _HELD, _BLOCK = 2**22, 2**20
 
 
@@ -46,7 +46,7 @@ class ScoreSum:
     ----------
     program : Program
     weights : tuple of float
-        t: one for each score, the largest from 1e-12 to 1e12 in size.
+        t: one per score, the largest from 1e-12 to 1e12 in size.
     """
 
     program: Program
@@ -57,26 +57,31 @@ class ScoreSum:
         if not scores:
             refuse("program", self.program, "has no scores", "write some, e.g. program.score(q, k)")
         if len(self.weights) != len(scores):
-            refuse("projection", self.weights, f"is not one number for each of {len(scores)} scores", "pass as many")
+            refuse("projection", self.weights, f"must have one number for each of {len(scores)} scores", "pass as many")
         largest = max(map(abs, self.weights))
         if largest and not _SMALLEST <= largest <= _LARGEST:
             problem = f"has the largest weight {largest:.3g}, which is not between {_SMALLEST:g} and {_LARGEST:g}"
-            remedy = "divide all by one number: by it w1 is divided too, and the other distances stay"
+            remedy = "rescale all of them: w1 scales with them, the other distances do not change"
             refuse("projection", self.weights, problem, remedy)
         for side in self._sides:
             if side.size is not None:
-                refuse("program", side.name, "has a fixed size, which leaves a gap", "leave rows of its matrix out")
+                refuse(
+                    "program",
+                    side.name,
+                    "has a fixed size, which leaves a gap in the limit",
+                    "leave out rows of its matrix",
+                )
         makers = {side.weight for side in self._sides}
         for node in ancestors_of(self._inputs):
             if isinstance(node, Score) or (isinstance(node, MatMul) and node.weight in makers):
-                problem = "enters what a score is made from, together with the score or its matrix"
-                refuse("program", node.name, problem, "let scores have matrices of their own")
+                problem = "is an input of a score that shares its matrix, or depends on a score"
+                refuse("program", node.name, problem, "use separate matrices for the scores")
         if self.variance == 0.0:
-            refuse("projection", self.weights, "has the limit 0, from which nothing is far", "pass other weights")
+            refuse("projection", self.weights, "makes a sum whose limit is 0", "pass other weights")
 
     @functools.cached_property
     def limit(self) -> ProgramLimit:
-        """The limit of the program."""
+        """Limit of the program."""
         return limit_of_program(self.program)
 
     @functools.cached_property
@@ -120,18 +125,18 @@ class ScoreSum:
         return np.asarray(np.linalg.eigvalsh(root @ self._form @ root))
 
     def products(self, one: FloatArray, other: FloatArray) -> FloatArray:
-        """Return q(G, G') = 2 tr(M Σ(G) M Σ(G')), the bilinear form of the variance q(G) = q(G, G), (draws,)."""
+        """Return the bilinear form q(G, G') = 2 tr(M Σ(G) M Σ(G')), with variance q(G) = q(G, G), (draws,)."""
         left = self._form @ self._covariances(one)
         return np.asarray(2.0 * np.einsum("dij,dji->d", left, self._form @ self._covariances(other)))
 
     @functools.cached_property
     def variance(self) -> float:
-        """The variance in the limit, where the law is normal."""
+        """Variance in the limit, where the law is normal."""
         return float(self.products(self.kernel[None], self.kernel[None])[0])
 
     @property
     def std(self) -> float:
-        """Its root."""
+        """Standard deviation in the limit."""
         return math.sqrt(self.variance)
 
     @functools.cached_property
@@ -142,12 +147,12 @@ class ScoreSum:
 
     @property
     def order(self) -> float:
-        """-1/2 where the law is skewed at order n^{-1/2}, else -1."""
+        """-1/2 if the law is skewed at order n^{-1/2}, else -1."""
         return -0.5 if self.skewness else -1.0
 
     @property
     def entries(self) -> int:
-        """Vectors of n coordinates that a draw of G takes."""
+        """Number of n-dimensional vectors per draw of G."""
         return len(ancestors_of(self._inputs))
 
     def grams(self, width: int, size: int, rng: np.random.Generator) -> FloatArray:
@@ -169,9 +174,9 @@ class ScoreSum:
 
     @functools.cached_property
     def moments(self) -> tuple[float, float] | None:
-        """N E q(G - K) and n E (2 q(K, G - K))², where the inputs are functions of initial vectors; else None.
+        """n E q(G - K) and n E (2 q(K, G - K))² if the inputs are functions of initial vectors; else None.
 
-        Their coordinates are then independent and E G = K.
+        The coordinates of such inputs are independent, and E G = K.
         """
         bases = bases_of(self._inputs)
         if not all(isinstance(base, Initial) for base in bases):
@@ -195,10 +200,10 @@ class ScoreSum:
         return expectation(second, mean, covariance)[0], expectation(slope, mean, covariance)[0]
 
     def gap(self, width: int, size: int, seeds: list[np.random.SeedSequence]) -> CharacteristicGap:
-        """Return the law at a width less its limit, each repetition from `size` draws of G.
+        """Return the law at a width less its limit, with `size` draws of G per repetition.
 
-        To second order in G - K the characteristic function is a polynomial whose mean is known where `moments` is:
-        only what is beyond is left to the draws.
+        Where `moments` is known, so is the mean of the characteristic function to second order in G - K; draws give
+        only the rest.
         """
         rows = [self._difference(width, size, np.random.default_rng(seed)) for seed in seeds]
         return CharacteristicGap(self.std, np.stack(rows))
@@ -227,13 +232,13 @@ class ScoreSum:
         return np.asarray(difference - controls + known)
 
     def _count(self, width: int) -> int:
-        """Return how many frequencies there are before the function has vanished, were the scores half as large."""
+        """Return how many frequencies precede the decay of the characteristic function, were the scores half as large."""
         halved = 0.5 * self.eigenvalues(self.kernel[None])[0, :, None] * frequencies(self.std)
         logs = -0.25 * width * np.log1p(4.0 * halved**2 / width).sum(axis=0)
         return int((logs > _VANISHED).sum())
 
     def leading(self, width: int) -> CharacteristicGap | None:
-        """Return the first term of the expansion in n^{-1/2}; None where `moments` would be needed and is not known."""
+        """Return the first term of the expansion in n^{-1/2}; None if it needs `moments` and these are not known."""
         tau = frequencies(self.std)
         limiting = np.exp(-0.5 * self.variance * tau**2)
         if self.skewness:

@@ -79,7 +79,7 @@ class SumEntry:
             refuse(
                 "weights",
                 str(self.weights),
-                "has biases, with which laws at finite width are not available",
+                "has biases, which laws at finite width do not support",
                 "leave them out",
             )
         check_literal("width", self.layer)
@@ -319,7 +319,7 @@ class SumEntry:
         one = condense(head.variances, head.weights * head.variances**2)
         where = one if self.layer.num_heads == 1 else one.plus(head.times(self.layer.num_heads - 1))
         fourth = 3.0 * FOURTH_CUMULANTS[self._last] / self.layer.head_width * self.layer.num_heads * size
-        # A fourth cumulant κ adds κτ⁴/24 to e^{-τ²v/2}: κ/6 times a second derivative in v.
+        # A fourth cumulant κ adds κτ⁴/24 · e^{-τ²v/2} to e^{-τ²v/2}: κ/6 times a second derivative in v.
         step = _DIFFERENCE * where.variances
         ahead, at, behind = (cells.spread((where.variances + k * step)[:, None]) for k in (1, 0, -1))
         return np.asarray(fourth / 6.0 * (where.weights / step**2) @ (ahead - 2.0 * at + behind))
