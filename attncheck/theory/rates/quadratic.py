@@ -68,7 +68,7 @@ class ScoreSum:
                 refuse(
                     "program",
                     side.name,
-                    "has a fixed size, which leaves a gap in the limit",
+                    "has a fixed size, which leaves a gap",
                     "leave out rows of its matrix",
                 )
         makers = {side.weight for side in self._sides}
@@ -174,10 +174,7 @@ class ScoreSum:
 
     @functools.cached_property
     def moments(self) -> tuple[float, float] | None:
-        """n E q(G - K) and n E (2 q(K, G - K))² if the inputs are functions of initial vectors; else None.
-
-        The coordinates of such inputs are independent, and E G = K.
-        """
+        """The pair n E q(G - K), n E (2 q(K, G - K))² if the inputs are functions of initial vectors; else None."""
         bases = bases_of(self._inputs)
         if not all(isinstance(base, Initial) for base in bases):
             return None
@@ -232,7 +229,7 @@ class ScoreSum:
         return np.asarray(difference - controls + known)
 
     def _count(self, width: int) -> int:
-        """Return how many frequencies precede the decay of the characteristic function, were the scores half as large."""
+        """Return how many frequencies precede the function's decay, at half the size of the scores."""
         halved = 0.5 * self.eigenvalues(self.kernel[None])[0, :, None] * frequencies(self.std)
         logs = -0.25 * width * np.log1p(4.0 * halved**2 / width).sum(axis=0)
         return int((logs > _VANISHED).sum())
