@@ -1,17 +1,14 @@
 """Difference between the law at finite width and the limit: a signed measure of conditional variances.
 
-Let δ be the deviations of the drivers from their limits, and g(δ) the average over score normals of a function of
-the conditional variance. The law at finite width is E g(δ), the limit g(0). A draw of g(δ) - g(0) is noise of order
-n^{-1/2} around a mean of order 1/n. Its linear and quadratic parts in δ,
+Let δ be the drivers' deviations from their limits, and g(δ) the average over score normals of a function of the
+conditional variance. The law at finite width is E g(δ), the limit g(0). A draw of g(δ) - g(0) is noise of order
+n^{-1/2} around a mean of order 1/n. Its linear and quadratic parts
 
-    L = g'(0)[δ],   Q = g''(0)[δ, δ]/2,
+    L = g'(0)[δ],   Q = g''(0)[δ, δ]/2
 
-have means known from the first two moments of δ and serve as control variates: draws give g(δ) - g(0) - β_L L - β_Q
-Q, whose remainder is of order n^{-3/2}. Derivatives are differences along lines, on the same score normals. The
-means of L and Q are the first term of the expansion in 1/n.
-
-The mean of Q is unknown where a mapped score has a kink, which makes second differences too noisy, or if there are
-too many directions.
+are control variates with means known from the first two moments of δ: the remainder is of order n^{-3/2}. These
+means are the first term of the expansion in 1/n. That of Q is unknown at a kink of the map, where second
+differences are too noisy, or with too many directions.
 """
 
 from __future__ import annotations
@@ -31,21 +28,21 @@ from attncheck.theory.rates.marginal import Marginal
 
 FloatArray = NDArray[np.float64]
 
-#: Number of independent repetitions, whose spread gives the errors.
+#: Independent repetitions, whose spread gives the errors.
 REPLICATES = 8
-# Steps of differences, relative to the limits of the drivers.
+# Steps of differences, relative to the limits.
 _STEP = 0.02
-# Score normals come in pairs ±N: most and fewest points of one repetition, and most entries.
+# Points ±N of one repetition: most, fewest, and most entries.
 _MOST_POINTS, _FEWEST_POINTS, _ENTRIES = 2**9, 2**5, 2**13
-# Number of cells of log v, and their range (in log) below the largest v.
+# Cells of log v, and their range below the largest.
 _CELLS = 2048
 _LOG_REACH = 60.0
 _PILOT = 64
-# Margin of the cells in v, beyond the range of a pilot.
+# Margin in v beyond the pilot's range.
 _MARGIN = math.exp(3.0)
 # Most directions to sum over for the mean of Q.
 _MOST_DIRECTIONS = 400
-# Entries of a block of draws, or of points, and cells.
+# Entries per block.
 _BLOCK = 2**21
 _PROBES = np.geomspace(0.1, 2.5, 16)
 
@@ -54,17 +51,14 @@ _PROBES = np.geomspace(0.1, 2.5, 16)
 class Cells:
     """Grid of variances that carries measures, by cubic interpolation in log v.
 
-    Attributes
-    ----------
-    variances : ndarray, shape (cells + 1,)
-        Evenly spaced in the logarithm; the last is 0.
+    `variances`, shape (cells + 1,), is evenly spaced in the logarithm, then 0.
     """
 
     variances: FloatArray
 
     @classmethod
     def over(cls, smallest: float, largest: float) -> Cells:
-        """Return cells from the smallest to the largest expected variance."""
+        """Return cells from the smallest to the largest variance."""
         top = math.log(largest)
         bottom = max(math.log(smallest), top - _LOG_REACH) if smallest > 0 else top - _LOG_REACH
         return cls(np.append(np.exp(np.linspace(bottom, top, _CELLS)), 0.0))
@@ -84,7 +78,7 @@ class Cells:
         return np.asarray(result.reshape(rows, -1) / points)
 
     def places(self, variances: FloatArray) -> sparse.csr_array:
-        """Return the measures of unit mass at each variance, (variances, cells + 1)."""
+        """Return unit mass at each variance, (variances, cells + 1)."""
         left, weights = self._around(variances)
         last, positive = len(self.variances) - 1, (variances > 0)[:, None]
         columns = np.where(positive, left[:, None] + np.arange(4), last)
@@ -114,9 +108,9 @@ class Deviation:
     cells : Cells
     measures : ndarray, shape (REPLICATES, cells + 1)
     expansion : ndarray, shape (REPLICATES, cells + 1)
-        First order in 1/n, which needs no draws. NaN if the mean of Q is unknown.
+        First order in 1/n; NaN if the mean of Q is unknown.
     draws : int
-        Number of draws over all repetitions.
+        Over all repetitions.
     """
 
     cells: Cells
@@ -125,7 +119,7 @@ class Deviation:
     draws: int
 
     def upper_tail(self, size: FloatArray) -> FloatArray:
-        """Return the difference of P(y > size) for sizes ≥ 0, (REPLICATES, sizes)."""
+        """Return the difference of P(y > size), (REPLICATES, sizes)."""
         return self._integrated(tails, size)
 
     def density(self, size: FloatArray) -> FloatArray:
@@ -146,11 +140,11 @@ class Deviation:
         return 0.0
 
     def scaled(self, factor: float) -> Self:
-        """Return the deviation with all variances multiplied by `factor` > 0."""
+        """Return it with variances multiplied by `factor`."""
         return dataclasses.replace(self, cells=Cells(factor * self.cells.variances))
 
     def _integrated(self, function: Callable[[FloatArray, FloatArray], FloatArray], size: FloatArray) -> FloatArray:
-        """Return integrals of a function of variances and sizes, (REPLICATES, sizes), in blocks of sizes."""
+        """Return integrals of a function of variances and sizes, (REPLICATES, sizes)."""
         variances, step = self.cells.variances, max(1, _BLOCK // len(self.cells.variances))
         parts = [self.measures @ function(variances, size[k : k + step]).T for k in range(0, len(size), step)]
         return np.concatenate(parts, axis=1) if parts else np.zeros((len(self.measures), 0))
@@ -170,7 +164,7 @@ def bells(variances: FloatArray, size: FloatArray) -> FloatArray:
 
 def _ratios(variances: FloatArray, size: FloatArray) -> FloatArray:
     roots = np.sqrt(np.where(variances > 0, variances, 1.0))
-    # Beyond 40 standard deviations double precision underflows.
+    # Beyond 40 double precision underflows.
     return np.where(variances > 0, np.minimum(size[:, None] / roots, 40.0), 40.0)
 
 
@@ -185,14 +179,7 @@ def points_for(normals: int) -> int:
 def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, infinite: bool = False) -> Deviation:
     """Return the law of a marginal at finite width less its limit.
 
-    Parameters
-    ----------
-    marginal : Marginal
-    size : int
-        Draws of the drivers, over all repetitions.
-    seed : numpy.random.SeedSequence
-    infinite : bool
-        Whether the width is infinite and only heads of fixed size fluctuate.
+    `size` counts draws over all repetitions. With `infinite` width only heads of fixed size fluctuate.
     """
     fluctuations = marginal.fluctuations(infinite)
     pilot, *streams = seed.spawn(1 + REPLICATES)
@@ -208,30 +195,20 @@ def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, in
 
 
 def first_order(marginal: Marginal, cells: Cells, moved: Drivers, seed: np.random.SeedSequence) -> FloatArray:
-    """Return the first-order change of a marginal's law under a change of the drivers, (REPLICATES, cells + 1).
-
-    Parameters
-    ----------
-    marginal : Marginal
-    cells : Cells
-    moved : Drivers
-        One draw.
-    seed : numpy.random.SeedSequence
-        Of the score normals, independent between repetitions.
-    """
+    """Return the first-order change of a marginal's law, (REPLICATES, cells + 1), when drivers move by one draw `moved`."""
     fluctuations = marginal.fluctuations(infinite=False)
     normals = (_score_normals(marginal.normals, np.random.default_rng(each)) for each in seed.spawn(REPLICATES))
     return np.concatenate([_Lines(marginal, fluctuations, cells, each).derivatives(moved)[0] for each in normals])
 
 
 def expands(marginal: Marginal) -> bool:
-    """Return whether the mean of Q is known: without a kink, and with few enough directions."""
+    """Return whether the mean of Q is known."""
     size = len(marginal.fluctuations(infinite=False).positions)
     return not marginal.kinked and size * (size + 1) // 2 <= _MOST_DIRECTIONS
 
 
 def kept_entries(marginal: Marginal, size: int, infinite: bool) -> int:
-    """Return how many entries `deviation` stores: the probes of all draws, the drivers of one repetition."""
+    """Return how many entries `deviation` stores: probes of all draws, drivers of one repetition."""
     limits = marginal.fluctuations(infinite).limits
     drivers = limits.gram.size + limits.keys.size + limits.values.size
     return size * 3 * len(_PROBES) + size // REPLICATES * drivers
@@ -261,12 +238,10 @@ class _Repetition:
         Effect of the width at δ = 0, nonzero only with "1/n" scaling.
     change, linear, quadratic : ndarray, shape (cells + 1,)
         Means over the draws of g(δ) - g(0), L and Q.
-    linear_mean : ndarray, shape (cells + 1,)
-        Exact mean of L.
-    quadratic_mean : ndarray, shape (cells + 1,), or None
-        Exact mean of Q; None if unknown, when Q is no control.
+    linear_mean, quadratic_mean : ndarray, shape (cells + 1,), or None
+        Exact means of L and Q, if known.
     probes : ndarray, shape (draws, 3, probes)
-        g(δ) - g(0), L and Q for some functions g.
+        g(δ) - g(0), L and Q for some g.
     """
 
     shift: FloatArray
@@ -281,7 +256,7 @@ class _Repetition:
     def draw(
         cls, marginal: Marginal, fluctuations: Fluctuations, cells: Cells, size: int, rng: np.random.Generator
     ) -> _Repetition:
-        """Draw score normals and deviations, and return their summary."""
+        """Draw score normals and deviations."""
         lines = _Lines(marginal, fluctuations, cells, _score_normals(marginal.normals, rng))
         limiting = marginal.variances(fluctuations.limits, lines.normals, limit=True)
         table = tails(cells.variances, _PROBES * math.sqrt(marginal.law().mean() or 1.0)).T
@@ -304,13 +279,13 @@ class _Repetition:
 
     @property
     def expansion(self) -> FloatArray:
-        """Shift plus the means of L and Q, the terms of order 1/n; NaN if that of Q is unknown."""
+        """Terms of order 1/n, NaN if the mean of Q is unknown."""
         if self.quadratic_mean is None:
             return np.full_like(self.shift, np.nan)
         return self.shift + self.linear_mean + self.quadratic_mean
 
     def combined(self, linear: float, quadratic: float) -> FloatArray:
-        """Return the measure with the control variates applied."""
+        """Return the measure with controls applied."""
         controls = linear * (self.linear - self.linear_mean)
         if self.quadratic_mean is not None:
             controls = controls + quadratic * (self.quadratic - self.quadratic_mean)
@@ -319,7 +294,7 @@ class _Repetition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Lines:
-    """Values and derivatives of the averaged variances along lines through the limits of the drivers."""
+    """Values and derivatives of measures along lines through the drivers' limits."""
 
     marginal: Marginal
     fluctuations: Fluctuations
@@ -354,7 +329,7 @@ class _Lines:
         return np.asarray(self.derivatives(self.fluctuations.mean)[0][0])
 
     def quadratic_mean(self, rng: np.random.Generator) -> FloatArray | None:
-        """Return E Q, a sum over orthogonal directions; None if there are too many, or at a kink."""
+        """Return E Q, a sum over orthogonal directions, if known."""
         if not expands(self.marginal):
             return None
         limits = self.fluctuations.limits
@@ -379,7 +354,7 @@ def _score_normals(dimension: int, rng: np.random.Generator) -> FloatArray:
 
 
 def _coefficients(repetitions: list[_Repetition]) -> tuple[float, float]:
-    """Return the β_L and β_Q of least variance at the probes, each in units of its spread."""
+    """Return the β_L and β_Q of least variance at the probes."""
     change, linear, quadratic = (
         np.concatenate([part.probes[:, k] - part.probes[:, k].mean(axis=0) for part in repetitions]) for k in range(3)
     )

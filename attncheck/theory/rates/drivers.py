@@ -1,9 +1,8 @@
-"""Drivers: the random Gram matrices that, with the score normals, determine a conditional variance.
+"""Drivers: random Gram matrices that, with the score normals, determine a conditional variance.
 
-Given the inputs X, keys and values of a head enter one output or score only through the Gram matrix G = X Xᵀ/n of
-the visible positions and, per group of heads, a Wishart matrix over its degrees of freedom ν for the keys and
-another for the values. Where no other head shares them, a χ²_ν/ν each is enough. At infinite width they are K, and
-the identity or 1.
+Given the inputs X, keys and values of a head enter one output or score only through G = X Xᵀ/n of the visible
+positions and a Wishart matrix over ν each; a χ²_ν/ν each where no other head shares them. At infinite width they
+are K, and the identity or 1.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from attncheck.theory.limits.rows import scrambled_normals
 
 FloatArray = NDArray[np.float64]
 
-# Entries of X in memory at a time.
+# Entries of X in memory.
 _HELD_ENTRIES = 2**21
-# Gauss nodes in ‖h‖²/n, and points at each for the fourth moments of the inputs.
+# Gauss nodes in ‖h‖²/n, and points at each for fourth moments.
 _RADII = 8
 _RADII_OF_MEAN = 24
 _POINTS = 2**12
-# Entries of a block of products of inputs.
+# Entries per block.
 _BLOCK = 2**21
-# Five-point second difference, by steps relative to a variance.
+# Five-point second difference, by relative steps.
 _STEPS = 0.05 * np.arange(-2.0, 3.0)
 _SECOND = np.array([-1.0, 16.0, -30.0, 16.0, -1.0]) / (12.0 * 0.05**2)
 
@@ -48,10 +47,9 @@ class Drivers:
     Attributes
     ----------
     gram : ndarray, shape (draws, m, m)
-        Of the m visible positions before normalisation, with the vector of ones as one more where layer norm needs
-        it. Its first two moments are known; normalised Gram matrices are functions of it.
+        Before normalisation, with the vector of ones as one more for layer norm.
     keys, values : ndarray, shape (draws, points or 1, groups) or (draws, groups, m, m)
-        Numbers where every head has its own keys and values, matrices where heads share them.
+        Numbers, or matrices where heads share them.
     """
 
     gram: FloatArray
@@ -65,14 +63,7 @@ class Drivers:
         return dataclasses.replace(self, gram=self.gram[chosen], keys=self.keys[chosen], values=self.values[chosen])
 
     def moved(self, deviations: Drivers, steps: FloatArray) -> Drivers:
-        """Return these values, a single draw, plus steps along deviations.
-
-        Parameters
-        ----------
-        deviations : Drivers
-        steps : ndarray, shape (draws,)
-            One per deviation.
-        """
+        """Return these values (one draw) plus `steps`, shape (draws,), along deviations."""
 
         def along(values: FloatArray, deviation: FloatArray) -> FloatArray:
             return np.asarray(values + steps.reshape(-1, *(1,) * (deviation.ndim - 1)) * deviation)
@@ -86,7 +77,7 @@ class Drivers:
 
 @dataclasses.dataclass(frozen=True)
 class Fluctuations:
-    """Law of the drivers of a layer: draws, limits, and the first two moments of their deviations.
+    """Law of a layer's drivers: draws, limits, and the first two moments of deviations.
 
     Parameters
     ----------
@@ -94,13 +85,13 @@ class Fluctuations:
     positions : tuple of int
         The m visible positions.
     shared : bool
-        Whether heads share keys and values, so that whole matrices are needed.
+        Whether heads share keys and values.
     groups : int
         Number of independent keys, and of values.
     infinite : bool
-        Whether the width is infinite, so that only heads of fixed size fluctuate.
+        Whether the width is infinite, so that only heads fluctuate.
     still_heads : bool
-        Whether keys and values stay at their limits, and only G fluctuates.
+        Whether only G fluctuates.
     """
 
     layer: AttentionLayer
@@ -112,14 +103,14 @@ class Fluctuations:
 
     @functools.cached_property
     def limits(self) -> Drivers:
-        """The drivers at infinite width and infinite heads: one draw."""
+        """Drivers at infinite width and infinite heads: one draw."""
         kernel = self._kernel(np.ones(1))
         m = len(self.positions)
         heads = np.broadcast_to(np.eye(m), (1, self.groups, m, m)) if self.shared else np.ones((1, 1, self.groups))
         return Drivers(kernel, heads, heads)
 
     def draw(self, size: int, rng: np.random.Generator) -> Drivers:
-        """Draw deviations from the limits, exactly in law."""
+        """Draw deviations from the limits."""
         limits = self.limits
         gram = np.zeros((size, *limits.gram.shape[1:])) if self.infinite else self._grams(size, rng) - limits.gram
         if self.still_heads:
@@ -145,7 +136,7 @@ class Fluctuations:
         return np.asarray(factor @ factor.swapaxes(-1, -2) / dof)
 
     def _kernel(self, radii: FloatArray) -> FloatArray:
-        """Return E[G] given ‖h‖²/n, (radii, m, m), or (radii, m + 1, m + 1) with ones."""
+        """Return E[G] given ‖h‖²/n, (radii, m, m), or m + 1 with ones."""
         phi = nonlinearity.of_inputs(self.layer.inputs)
         covariances = [self._covariance(radius) for radius in radii]
         kernels = np.stack([image_kernel(phi, each).matrix for each in covariances])
@@ -154,14 +145,14 @@ class Fluctuations:
         return _bordered(kernels, image_mean(phi, np.stack([np.diagonal(each) for each in covariances])), 1.0)
 
     def _covariance(self, radius: float) -> FloatArray:
-        """Return the covariance of h^i + e^i at the visible positions given ‖h‖²/n, (m, m)."""
+        """Return Cov(h^i + e^i) given ‖h‖²/n, (m, m)."""
         return input_covariance(self.layer.inputs, radius)[np.ix_(self.positions, self.positions)]
 
     def _hidden(self, radii: FloatArray, rng: np.random.Generator) -> Iterator[FloatArray]:
-        """Yield points of h^i + e^i at the visible positions given each ‖h‖²/n, (points, m)."""
+        """Yield points of h^i + e^i given each ‖h‖²/n, (points, m)."""
         if self.layer.position_std:
             normals = scrambled_normals(len(self.positions), _POINTS, rng)
-            # Full size: the rank changes with the radius where one part lacks full rank.
+            # Full size, as the rank may change with the radius.
             yield from (normals @ symmetric_root(self._covariance(radius)) for radius in radii)
         else:
             root = psd_root(self._covariance(1.0))
@@ -182,8 +173,7 @@ class Fluctuations:
         """Return the change of the means, to first order in 1/n, for W^i with this fourth cumulant; one draw.
 
         Given h a coordinate of W^i h has excess kurtosis fourth · Σh⁴/(Σh²)² ≈ 3 · fourth/n, like a normal variable
-        whose variance has relative variance fourth/n. The change is fourth/(2n) times the second derivative of the
-        kernel in the relative variance, of the part that all h^i share and of each one's own part.
+        whose variance has relative variance fourth/n. The change is fourth/(2n) times `_bends`.
         """
         limits = self.limits
         gram = np.zeros_like(limits.gram)
@@ -192,7 +182,7 @@ class Fluctuations:
         return Drivers(gram, np.zeros_like(limits.keys), np.zeros_like(limits.values))
 
     def _bends(self) -> FloatArray:
-        """Return the second derivatives of K in the relative variance of each part, summed; shaped like one `_kernel`.
+        """Return the sum of second derivatives of K in the relative variance of the shared and own parts of the h^i.
 
         The own part of h^i changes only row and column i of K.
         """
@@ -218,10 +208,7 @@ class Fluctuations:
         return _bordered(gram, np.asarray(means), 0.0)
 
     def gram_directions(self, rng: np.random.Generator) -> FloatArray:
-        """Return matrices D_k with Σ_k D_k ⊗ D_k = E[(G - K) ⊗ (G - K)], shape (directions, m, m).
-
-        They carry the error of the scrambled Sobol points that give the fourth moments of the inputs.
-        """
+        """Return D_k with Σ_k D_k ⊗ D_k = E[(G - K) ⊗ (G - K)], (directions, m, m), with the error of Sobol points."""
         phi, limits = nonlinearity.of_inputs(self.layer.inputs), self.limits
         m = limits.gram.shape[-1]
         if self.infinite:
@@ -247,15 +234,9 @@ class Fluctuations:
         return radii, weights, self._kernel(radii)
 
     def head_directions(self, points: int) -> tuple[FloatArray, float]:
-        """Return deviations of the keys (or values) of one group, and how many groups each represents.
+        """Return deviations of one group's keys (or values), and how many groups each represents.
 
-        Returns
-        -------
-        deviations : ndarray
-            Like draws of `Drivers.keys`. Without sharing, a single one, which moves the groups in turn over the
-            points.
-        count : float
-            Factor by which their second moments make up those of all groups.
+        Without sharing, a single deviation moves the groups in turn over the points.
         """
         dof, m = self.layer.head_width, len(self.positions)
         if self.still_heads:
@@ -273,7 +254,7 @@ class Fluctuations:
         return deviations, float(self.groups)
 
     def sizes(self, deviations: Drivers) -> FloatArray:
-        """Return the size of deviations relative to the limits, (draws,): the largest absolute eigenvalue."""
+        """Return the largest absolute eigenvalue of deviations relative to the limits, (draws,)."""
         inverse = self._whitening
         largest = np.abs(np.linalg.eigvalsh(inverse @ deviations.gram @ inverse)).max(axis=-1)
         for heads in (deviations.keys, deviations.values):
@@ -288,14 +269,14 @@ class Fluctuations:
 
 
 def _bordered(matrices: FloatArray, means: FloatArray, corner: float) -> FloatArray:
-    """Return matrices (..., m, m) bordered by the means (..., m): the products with the vector of ones."""
+    """Return matrices (..., m, m) bordered by means (..., m): the products with ones."""
     whole = np.full((*matrices.shape[:-2], matrices.shape[-2] + 1, matrices.shape[-1] + 1), corner)
     whole[..., :-1, :-1], whole[..., -1, :-1], whole[..., :-1, -1] = matrices, means, means
     return whole
 
 
 def _product_covariance(inputs: FloatArray, kernel: FloatArray) -> FloatArray:
-    """Return the covariance of x_i x_j and x_k x_l, i ≤ j and k ≤ l, from points of x and its known second moments."""
+    """Return Cov(x_i x_j, x_k x_l), i ≤ j and k ≤ l, from points of x and its second moments."""
     above = np.triu_indices(len(kernel))
     mean = kernel[above]
     step = max(1, _BLOCK // len(mean))
@@ -308,9 +289,9 @@ def _product_covariance(inputs: FloatArray, kernel: FloatArray) -> FloatArray:
 
 
 def gamma_rule(shape: float, count: int) -> tuple[FloatArray, FloatArray]:
-    """Return nodes and weights of Gauss quadrature for g/shape, g ~ Gamma(shape): for χ²_ν/ν, shape = ν/2.
+    """Return Gauss nodes and weights for g/shape, g ~ Gamma(shape): for χ²_ν/ν, shape = ν/2.
 
-    Golub–Welsch on the recurrence of the Laguerre polynomials, stable for any shape.
+    Golub–Welsch, stable for any shape.
 
     Examples
     --------
@@ -321,12 +302,12 @@ def gamma_rule(shape: float, count: int) -> tuple[FloatArray, FloatArray]:
     order = np.arange(count)
     diagonal = 2.0 * order / shape
     beside = np.sqrt(order[1:] * (order[1:] + shape - 1.0)) / shape
-    # Computed as nodes - 1, to keep precision for nodes close to 1.
+    # Nodes - 1, to keep precision.
     nodes, vectors = linalg.eigh_tridiagonal(diagonal, beside)
     return np.asarray(1.0 + nodes), np.asarray(vectors[0] ** 2)
 
 
 def symmetric_root(gram: FloatArray) -> FloatArray:
-    """Return the symmetric F with F F = gram, a smooth function of it; shape (..., m, m)."""
+    """Return the smooth symmetric root of (..., m, m) matrices."""
     values, vectors = np.linalg.eigh(gram)
     return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]) @ vectors.swapaxes(-1, -2))

@@ -17,19 +17,19 @@ FloatArray = NDArray[np.float64]
 METRICS: tuple[str, ...] = ("ks", "w1", "tv", "kl")
 #: Errors are this many standard errors: 99.5% of Student's law with 7 degrees of freedom.
 ERRORS = 4.0
-# Gauss–Legendre panels in u, t = std · sinh(u), up to this many standard deviations.
+# Gauss–Legendre panels in u, t = std · sinh(u), up to this many std.
 _PANELS, _NODES, _REACH = 24, 16, 40.0
-# Floor of a density, or an atom, at finite width, relative to the limit's.
+# Floor of densities and atoms, relative to the limit's.
 _LEAST_SHARE = 1e-9
-# Divergences omit points where the limit's density is less than this share of its maximum.
+# Divergences omit densities below this share of the maximum.
 _LEAST_DENSITY = 1e-200
 # Errors are not widened from this many draws on.
 _MANY = 512
-# Least number of draws in a tail with an error estimate.
+# Least draws in a tail with an error estimate.
 _FEWEST_IN_TAIL = 20
-# Tails up to this many times as heavy as the limit's need no rare draws.
+# Tails up to this factor above the limit's need no rare draws.
 _NEAR = 1.25
-# Squared relative error above which a divergence is not corrected for noise.
+# Squared relative error above which noise is not corrected.
 _MOST_NOISE = 0.01
 
 
@@ -37,11 +37,7 @@ _MOST_NOISE = 0.01
 class Gap:
     """Law of one number at finite width and in the limit, both symmetric.
 
-    Attributes
-    ----------
-    limit : ScaleMixture
-        If the limit is 0, that of the number over its scale, times the scale: see `vanishing`.
-    deviation : Deviation
+    If `limit` is 0, that of the number over its scale, times the scale (see `vanishing`).
     """
 
     limit: ScaleMixture
@@ -72,9 +68,9 @@ class Gap:
     def distance(self, metric: str) -> tuple[float, float]:
         """Return a distance and its error.
 
-        The error is `ERRORS` standard errors of the linearised distance over repetitions: of the difference at the
-        farthest point, or of its integral with the signs of the mean. Unresolved atoms add their probability to the
-        error of "tv", and half of it to that of "ks".
+        The error is four standard errors of the linearised distance: the difference at the farthest point, or its
+        integral with the signs of the mean. Unresolved atoms add their probability to that of "tv", and half of it
+        to that of "ks".
         """
         each = {"ks": self._ks, "w1": self._w1, "tv": self._tv, "kl": self._kl}[metric]
         value, replicates = each(self._tails, self._densities, self.deviation.atom())
@@ -87,7 +83,7 @@ class Gap:
     def from_zero(self, metric: str) -> tuple[float, float]:
         """Return the distance of the law at finite width from the constant 0, and its error.
 
-        P(y ≠ 0)/2 for "ks" by symmetry, P(y ≠ 0) for "tv", E|y| for "w1", and infinite for "kl".
+        P(y ≠ 0)/2 for "ks", P(y ≠ 0) for "tv", E|y| for "w1", infinite for "kl".
         """
         finite = 1.0 - self.limit.atom - self.deviation.atom()
         if metric == "w1":
@@ -98,7 +94,7 @@ class Gap:
         return value, 0.5 * error if metric == "ks" else error
 
     def leading_from_zero(self, metric: str) -> tuple[float, float]:
-        """Return `from_zero` to leading order, with error 0: the limit needs no draws."""
+        """Return `from_zero` to leading order, with error 0."""
         share = 1.0 - self.limit.atom
         return {"ks": 0.5 * share, "tv": share, "w1": self._mean_size, "kl": math.inf}[metric], 0.0
 
@@ -108,7 +104,7 @@ class Gap:
         return math.sqrt(2 / math.pi) * float(self.limit.weights @ np.sqrt(self.limit.variances))
 
     def leading(self, metric: str) -> tuple[float, float]:
-        """Return a distance and its error by the first term of the expansion in 1/n alone; NaN where not known."""
+        """Return a distance and its error by the first term of the expansion; NaN if unknown."""
         measures, (points, _) = self.deviation.expansion, self._grid
         if np.isnan(measures).any():
             return math.nan, math.nan
@@ -133,7 +129,7 @@ class Gap:
         return float(replicates.mean()), replicates
 
     def _kl(self, upper: FloatArray, density: FloatArray, atom: FloatArray) -> tuple[float, FloatArray]:
-        """Return KL(finite ‖ limit), with Δf, of integral 0, subtracted: a square to leading order."""
+        """Return KL(finite ‖ limit), less the integral 0 of Δf: a square to leading order."""
         base, density, weights = self._where_dense(density)
         mean = density.mean(axis=0)
         share = np.maximum(mean / base, _LEAST_SHARE - 1.0)
@@ -148,7 +144,7 @@ class Gap:
         return max(value, 0.0), value + replicates
 
     def _where_dense(self, density: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the limit's density, the differences and the weights, where the first does not underflow."""
+        """Return the limit's density, the differences and the weights, without underflow."""
         points, weights = self._grid
         base = self.limit.density(points)
         dense = base > _LEAST_DENSITY * base.max()
@@ -163,37 +159,28 @@ class Gap:
 
 
 def _noise(density: FloatArray, base: FloatArray) -> FloatArray:
-    """Return the contribution of noise to the square of a mean density over `base`; 0 where noise dominates."""
+    """Return the contribution of noise to a mean density's square over `base`; 0 where it dominates."""
     noise = density.var(axis=0, ddof=1) / len(density)
     return np.where(noise < _MOST_NOISE * base**2, noise / base, 0.0)
 
 
 def standard_error(replicates: FloatArray) -> float:
-    """Return `ERRORS` standard errors of the mean of independent repetitions."""
+    """Return `ERRORS` standard errors of the mean of repetitions."""
     return float(ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(REPLICATES))
 
 
 def widening(draws: int) -> float:
     """Return the factor that keeps errors from few draws valid.
 
-    The remainder after control variates is of third order in the fluctuations, dominated by rare draws. Few draws
-    miss these, and their spread underestimates the error.
+    The remainder after controls is dominated by rare draws, which few draws miss.
     """
     return math.sqrt(max(1.0, _MANY / draws))
 
 
 def told_errors(t: FloatArray, limit: FloatArray, replicates: FloatArray, draws: int) -> FloatArray:
-    """Return four standard errors, widened for few draws; infinite where too few contribute.
+    """Return four standard errors of `replicates`, (repetitions, *t.shape), widened; infinite where too few draws contribute.
 
-    Parameters
-    ----------
-    t : ndarray
-    limit : ndarray, in the shape of `t`
-        The limit's tail or density.
-    replicates : ndarray, shape (repetitions, *t.shape)
-        Difference from it.
-    draws : int
-        Number of draws over all repetitions.
+    `limit` is the limit's tail or density, in the shape of `t`.
     """
     spread = widening(draws) * ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(len(replicates))
     most = max(_NEAR, math.sqrt(draws / _FEWEST_IN_TAIL))

@@ -1,9 +1,9 @@
 """Difference between the law of a sum of independent terms and its limit.
 
-Given the sizes c of its terms a sum Σ c_k w_k has variance v = Σ c_k² and characteristic function Π cf(τ c_k). Its
-law is that of √v N, kept as a measure of v, plus a correction Π cf(τ c_k) - e^{-τ²v/2}, kept in bins of v at
-frequencies in units of 1/√v. On this scale the correction decays equally fast for every v, so that laws with a peak
-or an atom at 0 are no harder than others, and far tails keep their relative accuracy.
+Given the sizes c of its terms Σ c_k w_k has variance v = Σ c_k² and characteristic function Π cf(τ c_k). Its law is
+that of √v N, kept as a measure of v, plus a correction Π cf(τ c_k) - e^{-τ²v/2}, kept in bins of v at frequencies
+in units of 1/√v. The correction then decays equally fast for every v: peaks and atoms at 0 are no harder, and far
+tails keep their relative accuracy.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from attncheck.theory.rates.deviation import Deviation
 
 FloatArray = NDArray[np.float64]
 
-# Each bin of v spans a factor of 4 from a power of 2 times the unit; lowest and highest power.
+# Bins of v span a factor of 4 from a power of 2 times the unit; lowest and highest power.
 _LOWEST, _HIGHEST = -24, 16
 BINS = _HIGHEST - _LOWEST + 1
-# Bins overlap and v falls into one of two at random: sharp edges have slowly decaying characteristic functions.
+# Bins overlap, at random: sharp edges have slowly decaying characteristic functions.
 _OVERLAP = 3.0
-# Frequencies in units of 1/√(least v of the bin): their step (corrections have period 48), and the range of
-# corrections for a number of terms. Corrections decay about as τ^{-terms}.
+# In units of 1/√(least v of the bin): step of frequencies (period 48), and the range of corrections, which decay
+# about as τ^{-terms}.
 _STEP, _FARTHEST, _BEND, _FEWEST_TERMS = np.pi / 24.0, 6.5, 128.0, 2
-# The highest 1/_ENDS of the frequencies measure the truncation.
+# The highest 1/_ENDS of frequencies measure the truncation.
 _ENDS = 4
-# Corrections are 0 further out, in units of √(least v of the bin).
+# Range of corrections, in units of √(least v of the bin).
 _REACH = 20.0
 # Order of the taper at the highest frequencies.
 _TAPER = 8
-# Size of a block of points and frequencies.
+# Entries per block.
 _BLOCK = 2**21
 
 
@@ -43,7 +43,7 @@ def frequencies(terms: int) -> FloatArray:
 
 
 def bins_of(variances: FloatArray, unit: float, rng: np.random.Generator) -> tuple[NDArray[np.intp], FloatArray]:
-    """Return the bin of each variance and the least variance of that bin; values out of range go to the end bins."""
+    """Return each variance's bin and the bin's least variance; outliers go to the end bins."""
     with np.errstate(divide="ignore"):
         powers = np.log2(variances / unit) + rng.beta(_OVERLAP, _OVERLAP, len(variances))
     lowest = np.clip(np.floor(powers) - 1.0, _LOWEST, _HIGHEST)
@@ -57,11 +57,11 @@ class SumDeviation(Deviation):
     Attributes
     ----------
     unit : float
-        Unit of the bins of the variance.
+        Unit of the bins of v.
     corrections : ndarray, shape (REPLICATES, `BINS`, frequencies)
-        Mean corrections to the characteristic function, over all draws.
+        Mean corrections to the characteristic function.
     fourths : ndarray, shape (REPLICATES,)
-        Mean fourth cumulants of the sums given the sizes of their terms.
+        Mean fourth cumulants given the sizes.
     tau : ndarray, shape (frequencies,)
     """
 
@@ -71,7 +71,7 @@ class SumDeviation(Deviation):
     tau: FloatArray
 
     def upper_tail(self, size: FloatArray) -> FloatArray:
-        """Return the difference of P(y > size) for sizes ≥ 0, (REPLICATES, sizes)."""
+        """Return the difference of P(y > size), (REPLICATES, sizes)."""
         return super().upper_tail(size) - self._corrected(size, density=False)
 
     def density(self, size: FloatArray) -> FloatArray:
@@ -83,13 +83,13 @@ class SumDeviation(Deviation):
         return super().moment(power) + (self.fourths / 3.0 if power == 2 else 0.0)
 
     def scaled(self, factor: float) -> Self:
-        """Return the deviation with all variances multiplied by `factor` > 0."""
+        """Return it with variances multiplied by `factor`."""
         scaled = super().scaled(factor)
         return dataclasses.replace(scaled, unit=factor * self.unit, fourths=factor**2 * self.fourths)
 
     @property
     def cut(self) -> float:
-        """Size of the corrections at the highest frequencies: about the probability of atoms."""
+        """Corrections at the highest frequencies: about the probability of atoms."""
         ends = self.corrections[:, :, -(len(self.tau) // _ENDS) :]
         # An atom of probability p leaves the square p²/2, and noise leaves its variance.
         squares = ends.mean(axis=0) ** 2 - ends.var(axis=0, ddof=1) / len(ends)

@@ -1,10 +1,10 @@
-"""Difference between the law of a tangent kernel entry at a width and its limit, computed rather than sampled.
+"""Difference between the law of a tangent kernel entry at a width and its limit.
 
-An entry between neurons is linear in the second neuron's row of W^O: N(0, S) given all else. An entry of one neuron
-is b + |z|² q(z/|z|) with the normals z of its row of W^O, and |z|² is χ². Conditional distribution functions F are
-therefore known and smooth. Entries at the width and in the limit share normals and differ by deviations δ of Gram
-matrices from their limits. A draw of F(δ) - F(0) is noise of order n^{-1/2} around a mean of order 1/n; the
-derivative along δ, of mean 0 and computed by differences on the same normals, is the control variate.
+Between neurons an entry is N(0, S) given all but the second neuron's row of W^O. An entry of one neuron is b + |z|²
+q(z/|z|) with the normals z of its row of W^O, and |z|² is χ². Conditional distribution functions F are therefore
+known and smooth. Entries at the width and in the limit share normals and differ by deviations δ of Gram matrices.
+F(δ) - F(0) is noise of order n^{-1/2} around a mean of order 1/n; its derivative along δ, of mean 0, is the control
+variate.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ from attncheck.theory.rates.law import check_inputs
 
 FloatArray = NDArray[np.float64]
 
-# Number of quantiles of the limit to compare at, and of draws that find them.
+# Quantiles of the limit to compare at, and draws to find them.
 _QUANTILES, _PILOT = 48, 2**13
-# Step of differences of b, q and S along deviations, and the most that second differences are of first ones without
-# a jump.
+# Step of differences, and most of second to first differences without a jump.
 _STEP, _BENT = 1e-6, 0.01
-# Float64 entries of a block, and of a block of the draws that find quantiles.
+# Entries per block, and per block of the pilot.
 _BLOCK, _PILOT_BLOCK = 2**22, 2**25
 _LEAST_SPREAD = 1e-9
 
@@ -137,17 +136,8 @@ def tangent_gap(
 def variance_between(layer: AttentionLayer, grams: Grams, positions: tuple[int, int], share: float) -> FloatArray:
     """Return the variance S of Θ^{01}_{rr'} given all but the second neuron's row O' of W^O, (draws,).
 
-    Θ^{01}_{rr'} = Σ_b (w_b · u'_b + v_b · O'_b) with u'_b = V_b O'_b.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    grams : Grams
-        Of the first neuron.
-    positions : tuple of int
-        r and r'.
-    share : float
-        Variance of an entry of O': σ_O²/ν, and 0 in the limit.
+    Θ^{01}_{rr'} = Σ_b (w_b · u'_b + v_b · O'_b) with u'_b = V_b O'_b. `grams` are of the first neuron, `positions`
+    r and r', and `share` is the variance of an entry of O': σ_O²/ν, and 0 in the limit.
     """
     r, q = positions
     shape = (len(grams.scores), layer.kv_heads, layer.group_size)
@@ -178,14 +168,14 @@ class _Parts:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Draws:
-    """Random variables of an entry: deviations from the limits, of mean 0 except for the inputs', and normals.
+    """Deviations, centred except for the inputs', and normals.
 
     Attributes
     ----------
     drivers : Drivers
         Of the inputs, keys and values.
     queries, outputs : ndarray, shape (draws, kv_heads, g m, g m), m = s and m = 1
-        Wishart matrices over ν of queries orthogonal to the keys, and of rows of W^O orthogonal to the values.
+        Wishart matrices over ν: queries orthogonal to keys, W^O to values.
     scores : ndarray, shape (draws, num_heads, s, s)
         Normals.
     along : ndarray, shape (draws, num_heads, s, 1)
@@ -200,7 +190,7 @@ class _Draws:
 
 
 def _slope(ahead: FloatArray, at: FloatArray, behind: FloatArray) -> FloatArray:
-    """Return the derivative along deviations, or 0 where a slope of ReLU jumps within the step."""
+    """Return the derivative along deviations, or 0 where a ReLU slope jumps."""
     change = ahead - behind
     smooth = np.abs(ahead + behind - 2.0 * at) <= _BENT * np.abs(change)
     return np.where(smooth, change / (2.0 * _STEP), 0.0)
@@ -208,7 +198,7 @@ def _slope(ahead: FloatArray, at: FloatArray, behind: FloatArray) -> FloatArray:
 
 @dataclasses.dataclass(frozen=True)
 class _Entry:
-    """One entry of the kernel: of one neuron or between two, at two positions."""
+    """One entry of the kernel."""
 
     layer: AttentionLayer
     between: bool
@@ -221,7 +211,7 @@ class _Entry:
 
     @property
     def _seen(self) -> int:
-        """Number of directions of a head spanned by keys, or values."""
+        """Directions of a head spanned by keys, or values."""
         return min(self.layer.seq_len, self.layer.head_width)
 
     def gap(self, size: int, seed: np.random.SeedSequence) -> TangentGap:
@@ -241,8 +231,7 @@ class _Entry:
                 slopes[k] += slope.sum(axis=0) / each
                 products[k] += (change * slope).sum(axis=0)
                 squares[k] += (slope**2).sum(axis=0)
-        # Coefficients from the other repetitions, to be independent of this one. They are near 1 except where slopes
-        # jump, as with ReLU, or laws are steep.
+        # From the other repetitions, to be independent; near 1 except where slopes jump or laws are steep.
         products, squares = (total.sum(axis=0) - total for total in (products, squares))
         used = np.divide(products, squares, out=np.zeros_like(products), where=squares > 0)
         return TangentGap(points, limits, changes - used * slopes, each * REPLICATES)
@@ -262,7 +251,7 @@ class _Entry:
         return np.unique(np.concatenate([found, atoms, np.nextafter(atoms, -np.inf)]))
 
     def _limit_entries(self, count: int, rng: np.random.Generator) -> FloatArray:
-        """Draw entries in the limit; between neurons their sizes, as the law is symmetric."""
+        """Draw entries in the limit; sizes between neurons, by symmetry."""
         draws = self._draw(count, rng)
         found = self._parts(draws, 0.0, 0.0)
         if self.between:
@@ -272,7 +261,7 @@ class _Entry:
     def _block(
         self, count: int, points: FloatArray, rng: np.random.Generator
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the limit, the change and its derivative along the deviations, (count, points) each."""
+        """Return the limit, the change and its derivative along δ, (count, points) each."""
         draws = self._draw(count, rng)
         states = ((0.0, 0.0), (1.0, 1.0), (_STEP, 0.0), (-_STEP, 0.0))
         at, wide, ahead, behind = (self._parts(draws, *state) for state in states)
@@ -299,7 +288,7 @@ class _Entry:
     def _derivative(self, found: _Parts, along: _Parts, points: FloatArray) -> FloatArray:
         """Return the derivative of `_below` along its parts, (draws, points), damped where it is steep.
 
-        The damping factor depends only on the limit's parts, not on the deviations, so the mean stays 0.
+        The factor does not depend on the deviations, so the mean stays 0.
         """
         rest, slope = found.rest[:, None], found.slope[:, None]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -329,7 +318,7 @@ class _Entry:
         )
 
     def _across(self, batch: tuple[int, ...], rows: int, rng: np.random.Generator) -> FloatArray:
-        """Draw centred Wishart matrices of the orthogonal directions, over ν."""
+        """Draw centred Wishart matrices of orthogonal directions, over ν."""
         left = self.layer.head_width - self._seen
         if left == 0:
             return np.zeros((*batch, rows, rows))
@@ -337,7 +326,7 @@ class _Entry:
         return np.asarray((factor @ factor.swapaxes(-1, -2) - left * np.eye(rows)) / self.layer.head_width)
 
     def _parts(self, draws: _Draws, step: float, width: float) -> _Parts:
-        """Return the entry with deviations times `step`, and terms of order 1/n given the normals times `width`."""
+        """Return the entry with deviations times `step`, and terms of order 1/n times `width`."""
         layer, fluctuations = self.layer, self._fluctuations
         s, identity = layer.seq_len, np.eye(layer.seq_len)
         moved = fluctuations.limits.gram + step * draws.drivers.gram + width * fluctuations.mean.gram
@@ -373,12 +362,12 @@ class _Entry:
         return _Parts(parts[:, 3][at] + of_values[at], quadratic / (draws.along**2).sum(axis=(1, 2, 3)))
 
     def _own_gram(self, vectors: FloatArray) -> FloatArray:
-        """Return the Gram matrices of the vectors of all heads of a group, (draws, kv_heads, g m, g m)."""
+        """Return Gram matrices over all heads of a group, (draws, kv_heads, g m, g m)."""
         count, _, m, columns = vectors.shape
         rows = vectors.reshape(count, self.layer.kv_heads, self.layer.group_size * m, columns)
         return np.asarray(rows @ rows.swapaxes(-1, -2))
 
     def _by_heads(self, gram: FloatArray, m: int) -> FloatArray:
-        """Return the Gram matrices with axes (draws, kv_heads, g, g, m, m)."""
+        """Return them with axes (draws, kv_heads, g, g, m, m)."""
         g = self.layer.group_size
         return gram.reshape(*gram.shape[:2], g, m, g, m).swapaxes(3, 4)

@@ -1,8 +1,7 @@
 """Numbers whose limit is 0: scores divided by n, and then outputs of homogeneous maps.
 
-Linear and relu maps are homogeneous. Draw by draw and at every width, an output y of a layer with "1/n" is
-therefore ν^{-1/2} times that of the same layer with "1/√n", ν = n or head_dim; so is a score with any map. √ν y has
-the theorem's limit and distance from it.
+Draw by draw, these are ν^{-1/2} times the numbers of the same layer with 1/√n, ν = n or head_dim. Times √ν they
+have the theorem's limit and distance from it.
 """
 
 from __future__ import annotations
@@ -16,11 +15,6 @@ HOMOGENEOUS: tuple[str, ...] = ("linear", "relu")
 def vanishes(layer: AttentionLayer, of: str = "outputs") -> bool:
     """Return whether outputs, or scores, are 0 in the limit.
 
-    Parameters
-    ----------
-    layer : AttentionLayer
-    of : {"outputs", "scores"}
-
     Examples
     --------
     >>> layer = AttentionLayer(width=8, score_scaling="1/n")
@@ -33,5 +27,5 @@ def vanishes(layer: AttentionLayer, of: str = "outputs") -> bool:
 
 
 def restored(layer: AttentionLayer) -> AttentionLayer:
-    """Return the layer with 1/√n, whose numbers times `AttentionLayer.score_factor` are those of `layer`."""
+    """Return the layer with 1/√n scaling."""
     return layer.replace(score_scaling="1/sqrt(n)")

@@ -1,15 +1,14 @@
 """Outputs and scores of layers with non-normal i.i.d. weights, with one matrix integrated out.
 
-Given all matrices but W^O an output is a sum of independent terms: entries of each head's row of W^O, times the
-mixed values. Given all but W^Q so is a score: entries of W^Q, times a key and an input. Both are a `SumDeviation`
-over draws of the other matrices.
+Given all matrices but W^O an output is a sum of independent terms: entries of W^O times mixed values. Given all but
+W^Q so is a score: entries of W^Q, times a key and an input. Both are a `SumDeviation` over draws of the other
+matrices.
 
-The control variates have mean 0 under any law: inner products less their conditional expectations, odd functions of
-the scores, and the square of the scores' sum of squares, corrected by the fourth cumulant of W^Q. Importance
-sampling makes half of the draws start from a longer h, as long ones make the tails.
+Control variates have mean 0 under any law: inner products less conditional expectations, odd functions of scores,
+and the square of the scores' sum of squares, corrected by the fourth cumulant of W^Q. Importance sampling makes
+half of the draws start from a longer h, for the tails.
 
-To first order in 1/n only the laws of W^O and, under a nonlinear φ, of the W^i matter. All else averages over n or
-n² weights.
+To first order in 1/n only the laws of W^O and, under a nonlinear φ, of the W^i matter.
 """
 
 from __future__ import annotations
@@ -41,12 +40,11 @@ from attncheck.theory.rates.vanishing import restored, vanishes
 
 FloatArray = NDArray[np.float64]
 
-# Entries of literal matrices, and terms times frequencies, in the default number of draws, and bounds on that
-# number.
+# Matrix entries, and terms times frequencies, in the default number of draws, and bounds on it.
 _ENTRIES, _TERMS, _FEWEST_DRAWS, _MOST_DRAWS = 2**28, 2**28, 64, 2**16
-# Arrays of the size of a matrix while one is drawn.
+# Arrays per matrix while one is drawn.
 _LITERAL = 3
-# Matrix entries of a block of draws.
+# Matrix entries per block.
 _BLOCK = 2**21
 # Range of the variances, relative to the limit's mean.
 _SMALLEST, _LARGEST = math.exp(-48.0), math.exp(12.0)
@@ -54,7 +52,7 @@ _SMALLEST, _LARGEST = math.exp(-48.0), math.exp(12.0)
 _LONGER = 1.0
 # Rows of scores per matrix W^Q.
 _SIGNS = 4
-# Most that may remain of characteristic functions at the highest frequencies, about the probability of atoms.
+# Most of characteristic functions at the highest frequencies: about the probability of atoms.
 _MOST_CUT = 0.02
 # Relative step of a second difference.
 _DIFFERENCE = 0.05
@@ -62,14 +60,7 @@ _DIFFERENCE = 0.05
 
 @dataclasses.dataclass(frozen=True)
 class SumEntry:
-    """One neuron of the output at a position, or one score, of a layer with other laws of weights.
-
-    Parameters
-    ----------
-    marginal : OutputEntry or ScoreEntry
-    weights : WeightLaws
-        Without biases.
-    """
+    """One output or score of a layer with other laws of weights, without biases."""
 
     marginal: OutputEntry | ScoreEntry
     weights: WeightLaws
@@ -140,8 +131,7 @@ class SumEntry:
     def _moments(self, cells: Cells, unit: float, size: int, rng: np.random.Generator) -> FloatArray:
         """Return the means of products of (1, controls) with (1, controls, targets).
 
-        Targets are the position of v on the cells, the correction at each bin's frequencies, and the fourth
-        cumulant.
+        Targets: position of v on the cells, correction at each bin's frequencies, fourth cumulant.
         """
         total: FloatArray | float = 0.0
         step = max(1, _BLOCK // (len(self._seen) * self.layer.width**2))
@@ -181,7 +171,7 @@ class SumEntry:
             Importance weights.
         controls : ndarray, shape (size, controls)
         sizes : ndarray, shape (size, rows, terms)
-            Coefficients of the entries of the last matrix, for rows of scores equal in law.
+            Coefficients of the last matrix, for rows equal in law.
         """
         ratios, x, controls = self._inputs(size, rng)
         marginal = self.marginal
@@ -189,7 +179,7 @@ class SumEntry:
         return ratios, np.column_stack([controls, of_rest[0]]), of_rest[1]
 
     def _inputs(self, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Draw h and the W^i; return importance weights, the visible inputs and controls of their inner products."""
+        """Draw h and the W^i; return importance weights, visible inputs and their controls."""
         layer, n, m = self.layer, self.layer.width, len(self._seen)
         rho = layer.input_correlation
         longer = 1.0 + _LONGER * math.sqrt(2.0 / n)
@@ -223,13 +213,13 @@ class SumEntry:
         return self._seen.index(marginal.row if isinstance(marginal, ScoreEntry) else marginal.position)
 
     def _image(self, matrix: str, vectors: FloatArray, rows: int, rng: np.random.Generator) -> FloatArray:
-        """Return W u/√columns of (draws, m, columns) vectors, with one matrix W of `rows` rows per draw."""
+        """Return W u/√columns of (draws, m, columns) vectors, with one W of `rows` rows per draw."""
         columns = vectors.shape[-1]
         entries = WEIGHT_LAWS[getattr(self.weights, matrix)](rng, (len(vectors), columns, rows))
         return np.asarray(columns**-0.5 * (vectors @ entries))
 
     def _score(self, column: int, x: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-        """Return controls of the key, and the coefficients of the terms."""
+        """Return controls of the key, and coefficients."""
         layer = self.layer
         other = x[:, [self._seen.index(column)]]
         keys = layer.key_std * self._image("key", other, layer.head_width, rng)
@@ -238,10 +228,9 @@ class SumEntry:
         return off, (keys[:, 0, :, None] * query[:, None, :]).reshape(len(x), 1, -1)
 
     def _output(self, x: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-        """Return controls of keys, scores and values, summed over heads, and the coefficients of the terms.
+        """Return controls of keys, scores and values, summed over heads, and coefficients.
 
-        Entries of queries are independent and symmetric: random signs give further draws, cheaper than new
-        matrices.
+        Queries are symmetric: random signs give further draws, cheaper than new matrices.
         """
         layer, nu, own = self.layer, self.layer.head_width, self._own
         every = np.ones(len(self._seen), dtype=bool)
@@ -263,7 +252,7 @@ class SumEntry:
         return controls, factor * np.concatenate(sizes, axis=2)
 
     def _of_head(self, x: FloatArray, keys: FloatArray, scores: FloatArray) -> FloatArray:
-        """Return controls of one head's keys, and of its rows of scores, averaged over rows, (draws, 7)."""
+        """Return controls of one head's keys and scores, averaged over rows, (draws, 7)."""
         layer, own = self.layer, self._own
         n, nu = layer.width, layer.head_width
         gram = x @ x.swapaxes(-1, -2) / n
@@ -292,15 +281,7 @@ class SumEntry:
         )
 
     def leading(self, gaussian: Deviation, seed: int) -> Deviation:
-        """Return the first term of the expansion in 1/n: that of normal weights, plus the terms of the W^i and W^O.
-
-        Parameters
-        ----------
-        gaussian : Deviation
-            Of the same number with normal weights.
-        seed : int
-            Of the score normals.
-        """
+        """Return the first term of the expansion: that of normal weights, `gaussian`, plus those of W^i and W^O."""
         added = np.zeros_like(gaussian.expansion)
         fourth = FOURTH_CUMULANTS[self.weights.inputs]
         # The sum is unknown if the term of normal weights is.
@@ -312,7 +293,7 @@ class SumEntry:
         return dataclasses.replace(gaussian, expansion=gaussian.expansion + added)
 
     def _of_outputs(self, position: int, cells: Cells) -> FloatArray:
-        """Return the contribution of the law of W^O to the measure of variances, (cells + 1,)."""
+        """Return the contribution of the law of W^O, (cells + 1,)."""
         head = kept_limit(self.layer).head_mixture(position)
         # E Σ_a u_a² g(v) for functions g of the variance v, with u_a the share of head a.
         size = float(head.weights @ head.variances**2)
@@ -327,7 +308,7 @@ class SumEntry:
 
 @functools.lru_cache(maxsize=32)
 def kept_mde(entry: SumEntry, size: int | None, seed: int) -> Gap:
-    """Return the gap from this number of draws over all repetitions, cached."""
+    """Return the gap, cached; `size` counts draws over all repetitions."""
     if vanishes(entry.layer, "scores" if isinstance(entry.marginal, ScoreEntry) else "outputs"):
         whole = dataclasses.replace(entry.marginal, layer=restored(entry.layer))
         return kept_mde(SumEntry(whole, entry.weights), size, seed).scaled(entry.layer.score_factor**2)
@@ -348,13 +329,10 @@ def check_literal(field: str, layer: AttentionLayer) -> None:
 def _controlled(moments: FloatArray) -> FloatArray:
     """Return the means of the targets with controls applied, (repetitions, targets).
 
-    Parameters
-    ----------
-    moments : ndarray, shape (repetitions, 1 + controls, 1 + controls + targets)
-        Means of products.
+    `moments`, shape (repetitions, 1 + controls, 1 + controls + targets), are means of products.
     """
     controls = moments.shape[1]
-    # Coefficients come from the other repetitions, to be independent of this one.
+    # From the other repetitions, to be independent of this one.
     others = (moments.sum(axis=0) - moments) / (len(moments) - 1)
     means = others[:, 0, 1:]
     centred = others[:, 1:, 1:] - others[:, 1:, :1] * means[:, None, :]
