@@ -1,14 +1,14 @@
 """Difference between the law at finite width and the limit: a signed measure of conditional variances.
 
 Let δ be the drivers' deviations from their limits, and g(δ) the average over score normals of a function of the
-conditional variance. The law at finite width is E g(δ), the limit g(0). A draw of g(δ) - g(0) is noise of order
-n^{-1/2} around a mean of order 1/n. Its linear and quadratic parts
+conditional variance. Draws of g(δ) - g(0) have noise of order n^{-1/2} and mean of order 1/n. The linear and
+quadratic parts
 
     L = g'(0)[δ],   Q = g''(0)[δ, δ]/2
 
-are control variates with means known from the first two moments of δ: the remainder is of order n^{-3/2}. These
-means are the first term of the expansion in 1/n. That of Q is unknown at a kink of the map, where second
-differences are too noisy, or with too many directions.
+are control variates, with means from the moments of δ: the remainder is of order n^{-3/2}. These means are the
+first term of the expansion in 1/n. That of Q is unknown at a kink of the map, where second differences are too
+noisy, or with too many directions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LOG_REACH = 60.0
 _PILOT = 64
 # Margin in v beyond the pilot's range.
 _MARGIN = math.exp(3.0)
-# Most directions to sum over for the mean of Q.
+# Most directions for the mean of Q.
 _MOST_DIRECTIONS = 400
 # Entries per block.
 _BLOCK = 2**21
@@ -49,16 +49,13 @@ _PROBES = np.geomspace(0.1, 2.5, 16)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cells:
-    """Grid of variances that carries measures, by cubic interpolation in log v.
-
-    `variances`, shape (cells + 1,), is evenly spaced in the logarithm, then 0.
-    """
+    """Grid of variances, evenly spaced in log v, then 0; carries measures by cubic interpolation in log v."""
 
     variances: FloatArray
 
     @classmethod
     def over(cls, smallest: float, largest: float) -> Cells:
-        """Return cells from the smallest to the largest variance."""
+        """Return cells for a range of variances."""
         top = math.log(largest)
         bottom = max(math.log(smallest), top - _LOG_REACH) if smallest > 0 else top - _LOG_REACH
         return cls(np.append(np.exp(np.linspace(bottom, top, _CELLS)), 0.0))
@@ -87,7 +84,7 @@ class Cells:
         return sparse.csr_array((masses.ravel(), columns.ravel(), ends), shape=(len(variances), last + 1))
 
     def _around(self, variances: FloatArray) -> tuple[NDArray[np.intp], tuple[FloatArray, ...]]:
-        """Return the first of the four cells around each variance > 0, and their weights."""
+        """Return the first of four cells around each v > 0, and their weights."""
         count = len(self.variances) - 1
         logs = np.log(self.variances[[0, -2]])
         with np.errstate(divide="ignore"):
@@ -101,14 +98,13 @@ class Cells:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Deviation:
-    """Signed measure of variances, law at finite width less limit, in independent repetitions.
+    """Signed measure of variances, law at finite width less limit.
 
     Attributes
     ----------
-    cells : Cells
     measures : ndarray, shape (REPLICATES, cells + 1)
     expansion : ndarray, shape (REPLICATES, cells + 1)
-        First order in 1/n; NaN if the mean of Q is unknown.
+        First order in 1/n; NaN if unknown.
     draws : int
         Over all repetitions.
     """
@@ -136,7 +132,7 @@ class Deviation:
 
     @property
     def cut(self) -> float:
-        """Probability of unresolved atoms other than at 0."""
+        """Probability of unresolved atoms."""
         return 0.0
 
     def scaled(self, factor: float) -> Self:
@@ -151,12 +147,12 @@ class Deviation:
 
 
 def tails(variances: FloatArray, size: FloatArray) -> FloatArray:
-    """Return P(√v N > size), (sizes, variances); 0 where v is 0."""
+    """Return P(√v N > size), (sizes, variances)."""
     return np.asarray(special.ndtr(-_ratios(variances, size)))
 
 
 def bells(variances: FloatArray, size: FloatArray) -> FloatArray:
-    """Return the densities of √v N, (sizes, variances); 0 where v is 0."""
+    """Return densities of √v N, (sizes, variances)."""
     ratios = _ratios(variances, size)
     roots = np.sqrt(np.where(variances > 0, variances, 1.0))
     return np.where(variances > 0, np.exp(-0.5 * ratios**2) / (roots * math.sqrt(2 * math.pi)), 0.0)
@@ -177,10 +173,7 @@ def points_for(normals: int) -> int:
 
 
 def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, infinite: bool = False) -> Deviation:
-    """Return the law of a marginal at finite width less its limit.
-
-    `size` counts draws over all repetitions. With `infinite` width only heads of fixed size fluctuate.
-    """
+    """Return the law of a marginal at finite width less its limit; `size` counts draws of all repetitions."""
     fluctuations = marginal.fluctuations(infinite)
     pilot, *streams = seed.spawn(1 + REPLICATES)
     cells = _cells(marginal, fluctuations, np.random.default_rng(pilot))
@@ -195,7 +188,7 @@ def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, in
 
 
 def first_order(marginal: Marginal, cells: Cells, moved: Drivers, seed: np.random.SeedSequence) -> FloatArray:
-    """Return the first-order change of a marginal's law, (REPLICATES, cells + 1), when drivers move by one draw `moved`."""
+    """Return the first-order change of the law, (REPLICATES, cells + 1), when drivers move by `moved`."""
     fluctuations = marginal.fluctuations(infinite=False)
     normals = (_score_normals(marginal.normals, np.random.default_rng(each)) for each in seed.spawn(REPLICATES))
     return np.concatenate([_Lines(marginal, fluctuations, cells, each).derivatives(moved)[0] for each in normals])
@@ -208,14 +201,14 @@ def expands(marginal: Marginal) -> bool:
 
 
 def kept_entries(marginal: Marginal, size: int, infinite: bool) -> int:
-    """Return how many entries `deviation` stores: probes of all draws, drivers of one repetition."""
+    """Return how many entries `deviation` stores."""
     limits = marginal.fluctuations(infinite).limits
     drivers = limits.gram.size + limits.keys.size + limits.values.size
     return size * 3 * len(_PROBES) + size // REPLICATES * drivers
 
 
 def _cells(marginal: Marginal, fluctuations: Fluctuations, rng: np.random.Generator) -> Cells:
-    """Return cells for the variances at the width and in the limit."""
+    """Return cells for variances at the width and in the limit."""
     limits = fluctuations.limits
     normals = rng.standard_normal((points_for(marginal.normals), marginal.normals))
     moved = limits.moved(fluctuations.draw(_PILOT, rng), np.ones(_PILOT))
@@ -237,9 +230,9 @@ class _Repetition:
     shift : ndarray, shape (cells + 1,)
         Effect of the width at δ = 0, nonzero only with "1/n" scaling.
     change, linear, quadratic : ndarray, shape (cells + 1,)
-        Means over the draws of g(δ) - g(0), L and Q.
+        Means of g(δ) - g(0), L and Q over draws.
     linear_mean, quadratic_mean : ndarray, shape (cells + 1,), or None
-        Exact means of L and Q, if known.
+        Exact means of L and Q.
     probes : ndarray, shape (draws, 3, probes)
         g(δ) - g(0), L and Q for some g.
     """
@@ -294,7 +287,7 @@ class _Repetition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Lines:
-    """Values and derivatives of measures along lines through the drivers' limits."""
+    """Measures and derivatives along lines through the drivers' limits."""
 
     marginal: Marginal
     fluctuations: Fluctuations
@@ -307,17 +300,17 @@ class _Lines:
         object.__setattr__(self, "centre", self.cells.spread(at_limits)[0])
 
     def at(self, deviations: Drivers, steps: FloatArray) -> FloatArray:
-        """Return the measures at steps along deviations, (draws, cells + 1)."""
+        """Return measures at steps along deviations, (draws, cells + 1)."""
         moved = self.fluctuations.limits.moved(deviations, steps)
         return self.cells.spread(self.marginal.variances(moved, self.normals))
 
     def parts(self, deviations: Drivers) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return g(δ) - g(0), L and Q of each deviation, (draws, cells + 1) each."""
+        """Return g(δ) - g(0), L and Q, (draws, cells + 1) each."""
         change = self.at(deviations, np.ones(len(deviations))) - self.centre
         return change, *self.derivatives(deviations)
 
     def derivatives(self, deviations: Drivers) -> tuple[FloatArray, FloatArray]:
-        """Return L and Q of each deviation."""
+        """Return L and Q."""
         sizes = self.fluctuations.sizes(deviations)
         steps = _STEP / np.where(sizes > 0, sizes, 1.0)
         ahead, behind = self.at(deviations, steps), self.at(deviations, -steps)
@@ -325,11 +318,11 @@ class _Lines:
         return linear, (ahead + behind - 2.0 * self.centre) / (2.0 * steps[:, None] ** 2)
 
     def linear_mean(self) -> FloatArray:
-        """Return E L, the derivative along the mean deviation."""
+        """Return E L."""
         return np.asarray(self.derivatives(self.fluctuations.mean)[0][0])
 
     def quadratic_mean(self, rng: np.random.Generator) -> FloatArray | None:
-        """Return E Q, a sum over orthogonal directions, if known."""
+        """Return E Q, if known."""
         if not expands(self.marginal):
             return None
         limits = self.fluctuations.limits
@@ -346,7 +339,7 @@ class _Lines:
 
 
 def _score_normals(dimension: int, rng: np.random.Generator) -> FloatArray:
-    """Return scrambled Sobol points with their mirror images, so that odd powers cancel."""
+    """Return Sobol normals in pairs ±N, so that odd powers cancel."""
     if dimension == 0:
         return np.zeros((1, 0))
     half = scrambled_normals(dimension, points_for(dimension) // 2, rng)

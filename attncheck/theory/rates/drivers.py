@@ -77,11 +77,10 @@ class Drivers:
 
 @dataclasses.dataclass(frozen=True)
 class Fluctuations:
-    """Law of a layer's drivers: draws, limits, and the first two moments of deviations.
+    """Law of a layer's drivers: draws, limits, and moments of deviations.
 
     Parameters
     ----------
-    layer : AttentionLayer
     positions : tuple of int
         The m visible positions.
     shared : bool
@@ -89,7 +88,7 @@ class Fluctuations:
     groups : int
         Number of independent keys, and of values.
     infinite : bool
-        Whether the width is infinite, so that only heads fluctuate.
+        Whether only heads fluctuate.
     still_heads : bool
         Whether only G fluctuates.
     """
@@ -170,10 +169,10 @@ class Fluctuations:
         return Drivers(gram, np.zeros_like(limits.keys), np.zeros_like(limits.values))
 
     def mean_of_law(self, fourth: float) -> Drivers:
-        """Return the change of the means, to first order in 1/n, for W^i with this fourth cumulant; one draw.
+        """Return the first-order change of the means for W^i with this fourth cumulant; one draw.
 
-        Given h a coordinate of W^i h has excess kurtosis fourth · Σh⁴/(Σh²)² ≈ 3 · fourth/n, like a normal variable
-        whose variance has relative variance fourth/n. The change is fourth/(2n) times `_bends`.
+        Given h a coordinate of W^i h has excess kurtosis about 3 · fourth/n, as if its variance had relative
+        variance fourth/n. The change is fourth/(2n) times `_bends`.
         """
         limits = self.limits
         gram = np.zeros_like(limits.gram)
@@ -182,9 +181,9 @@ class Fluctuations:
         return Drivers(gram, np.zeros_like(limits.keys), np.zeros_like(limits.values))
 
     def _bends(self) -> FloatArray:
-        """Return the sum of second derivatives of K in the relative variance of the shared and own parts of the h^i.
+        """Return the sum of second derivatives of K in the relative variances of shared and own parts of the h^i.
 
-        The own part of h^i changes only row and column i of K.
+        Own parts change only row and column i.
         """
         phi, covariance, m = nonlinearity.of_inputs(self.layer.inputs), self._covariance(1.0), len(self.positions)
         rho = self.layer.input_correlation
@@ -208,7 +207,7 @@ class Fluctuations:
         return _bordered(gram, np.asarray(means), 0.0)
 
     def gram_directions(self, rng: np.random.Generator) -> FloatArray:
-        """Return D_k with Σ_k D_k ⊗ D_k = E[(G - K) ⊗ (G - K)], (directions, m, m), with the error of Sobol points."""
+        """Return D_k with Σ_k D_k ⊗ D_k = E[(G - K) ⊗ (G - K)], (directions, m, m), by Sobol points."""
         phi, limits = nonlinearity.of_inputs(self.layer.inputs), self.limits
         m = limits.gram.shape[-1]
         if self.infinite:
@@ -234,9 +233,9 @@ class Fluctuations:
         return radii, weights, self._kernel(radii)
 
     def head_directions(self, points: int) -> tuple[FloatArray, float]:
-        """Return deviations of one group's keys (or values), and how many groups each represents.
+        """Return deviations of one group's keys, and how many groups each represents.
 
-        Without sharing, a single deviation moves the groups in turn over the points.
+        Without sharing, one deviation moves the groups in turn over the points.
         """
         dof, m = self.layer.head_width, len(self.positions)
         if self.still_heads:
@@ -254,7 +253,7 @@ class Fluctuations:
         return deviations, float(self.groups)
 
     def sizes(self, deviations: Drivers) -> FloatArray:
-        """Return the largest absolute eigenvalue of deviations relative to the limits, (draws,)."""
+        """Return the largest relative eigenvalue of deviations, (draws,)."""
         inverse = self._whitening
         largest = np.abs(np.linalg.eigvalsh(inverse @ deviations.gram @ inverse)).max(axis=-1)
         for heads in (deviations.keys, deviations.values):

@@ -19,7 +19,7 @@ METRICS: tuple[str, ...] = ("ks", "w1", "tv", "kl")
 ERRORS = 4.0
 # Gauss–Legendre panels in u, t = std · sinh(u), up to this many std.
 _PANELS, _NODES, _REACH = 24, 16, 40.0
-# Floor of densities and atoms, relative to the limit's.
+# Floor of densities and atoms, relative to the limit.
 _LEAST_SHARE = 1e-9
 # Divergences omit densities below this share of the maximum.
 _LEAST_DENSITY = 1e-200
@@ -27,7 +27,7 @@ _LEAST_DENSITY = 1e-200
 _MANY = 512
 # Least draws in a tail with an error estimate.
 _FEWEST_IN_TAIL = 20
-# Tails up to this factor above the limit's need no rare draws.
+# Tails up to this factor need no rare draws.
 _NEAR = 1.25
 # Squared relative error above which noise is not corrected.
 _MOST_NOISE = 0.01
@@ -35,10 +35,7 @@ _MOST_NOISE = 0.01
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Gap:
-    """Law of one number at finite width and in the limit, both symmetric.
-
-    If `limit` is 0, that of the number over its scale, times the scale (see `vanishing`).
-    """
+    """Law of one number at finite width and in the limit, both symmetric; on its scale if the limit is 0."""
 
     limit: ScaleMixture
     deviation: Deviation
@@ -68,9 +65,8 @@ class Gap:
     def distance(self, metric: str) -> tuple[float, float]:
         """Return a distance and its error.
 
-        The error is four standard errors of the linearised distance: the difference at the farthest point, or its
-        integral with the signs of the mean. Unresolved atoms add their probability to that of "tv", and half of it
-        to that of "ks".
+        Errors are linearised, at the farthest point or with the signs of the mean. Unresolved atoms add their
+        probability to that of "tv", and half of it to that of "ks".
         """
         each = {"ks": self._ks, "w1": self._w1, "tv": self._tv, "kl": self._kl}[metric]
         value, replicates = each(self._tails, self._densities, self.deviation.atom())
@@ -81,10 +77,7 @@ class Gap:
         return Gap(self.limit.scaled(factor), self.deviation.scaled(factor))
 
     def from_zero(self, metric: str) -> tuple[float, float]:
-        """Return the distance of the law at finite width from the constant 0, and its error.
-
-        P(y ≠ 0)/2 for "ks", P(y ≠ 0) for "tv", E|y| for "w1", infinite for "kl".
-        """
+        """Return the distance from the constant 0, and its error: P(y ≠ 0)/2, E|y|, P(y ≠ 0) or ∞."""
         finite = 1.0 - self.limit.atom - self.deviation.atom()
         if metric == "w1":
             finite = self._mean_size + math.sqrt(2 / math.pi) * self.deviation.moment(0.5)
@@ -129,7 +122,7 @@ class Gap:
         return float(replicates.mean()), replicates
 
     def _kl(self, upper: FloatArray, density: FloatArray, atom: FloatArray) -> tuple[float, FloatArray]:
-        """Return KL(finite ‖ limit), less the integral 0 of Δf: a square to leading order."""
+        """Return KL(finite ‖ limit), with ∫ Δf = 0 subtracted for precision."""
         base, density, weights = self._where_dense(density)
         mean = density.mean(axis=0)
         share = np.maximum(mean / base, _LEAST_SHARE - 1.0)
@@ -144,14 +137,14 @@ class Gap:
         return max(value, 0.0), value + replicates
 
     def _where_dense(self, density: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the limit's density, the differences and the weights, without underflow."""
+        """Return the limit's density, differences and weights where nothing underflows."""
         points, weights = self._grid
         base = self.limit.density(points)
         dense = base > _LEAST_DENSITY * base.max()
         return base[dense], density[:, dense], weights[dense]
 
     def _square(self, upper: FloatArray, density: FloatArray, atom: FloatArray) -> tuple[float, FloatArray]:
-        """Return the leading term of KL, ∫ Δf²/(2f)."""
+        """Return ∫ Δf²/(2f), the leading term of KL."""
         base, density, weights = self._where_dense(density)
         mean = density.mean(axis=0)
         value = float(weights @ (mean**2 / base - _noise(density, base)))
@@ -159,7 +152,7 @@ class Gap:
 
 
 def _noise(density: FloatArray, base: FloatArray) -> FloatArray:
-    """Return the contribution of noise to a mean density's square over `base`; 0 where it dominates."""
+    """Return the contribution of noise to Δf²/f, 0 where it dominates."""
     noise = density.var(axis=0, ddof=1) / len(density)
     return np.where(noise < _MOST_NOISE * base**2, noise / base, 0.0)
 
@@ -170,17 +163,14 @@ def standard_error(replicates: FloatArray) -> float:
 
 
 def widening(draws: int) -> float:
-    """Return the factor that keeps errors from few draws valid.
-
-    The remainder after controls is dominated by rare draws, which few draws miss.
-    """
+    """Return the factor that keeps errors valid when few draws miss the rare ones."""
     return math.sqrt(max(1.0, _MANY / draws))
 
 
 def told_errors(t: FloatArray, limit: FloatArray, replicates: FloatArray, draws: int) -> FloatArray:
-    """Return four standard errors of `replicates`, (repetitions, *t.shape), widened; infinite where too few draws contribute.
+    """Return widened errors of `replicates`, (repetitions, *t.shape); infinite where too few draws contribute.
 
-    `limit` is the limit's tail or density, in the shape of `t`.
+    `limit` is the limit's tail or density.
     """
     spread = widening(draws) * ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(len(replicates))
     most = max(_NEAR, math.sqrt(draws / _FEWEST_IN_TAIL))

@@ -32,11 +32,11 @@ from attncheck.theory.rates.weights import SumEntry, kept_mde
 FloatArray = NDArray[np.float64]
 Drawn = OutputEntry | ScoreEntry | FixedHeads
 
-# Entries of X in the default number of draws, and bounds on that number.
+# Entries of X in the default number of draws, and bounds on it.
 _ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**27, 64, 4096
-# Below these widths draws cannot give the error of moments: with bounded attention weights, and with unbounded.
+# Below these widths errors of moments are unknown: with bounded weights, and unbounded.
 _NARROW, _NARROW_UNBOUNDED = 8, 16
-# Entries of the literal matrices of a block of draws.
+# Matrix entries per block.
 _BLOCK = 2**23
 
 
@@ -59,14 +59,13 @@ def finite_width_law(
     ----------
     layer : AttentionLayer
     size : int, optional
-        Number of draws of the width-dependent fluctuations, at least 16; by default as many as take a few seconds.
-        Errors are widened below 512 draws, which can miss rare events.
+        Number of draws, at least 16; by default a few seconds' worth. Below 512 errors are widened, as rare events
+        may be missed.
     seed : int
         The same seed gives the same digits.
     weights : str, mapping or WeightLaws
-        Law of the entries of all matrices, one of `attncheck.simulators.weights.WEIGHT_LAWS`, or of each, as
-        ``{"query": "uniform"}``; matrices not named are normal. Laws other than "gaussian" need literal matrices,
-        so small widths.
+        Law of all weights, one of `attncheck.simulators.weights.WEIGHT_LAWS`, or of each matrix, as ``{"query":
+        "uniform"}`` with the others normal. Laws other than "gaussian" need literal matrices, so small widths.
 
     Returns
     -------
@@ -75,8 +74,8 @@ def finite_width_law(
     Raises
     ------
     InputError
-        If `layer` is not a layer, ties queries to keys or has rotary positions, or if another argument is invalid.
-        The methods of the law raise it if one draw of the inputs exceeds `attncheck._lib.memory.DEFAULT_MEMORY`.
+        If an argument is invalid, or the layer ties queries to keys or has rotary positions. Its methods raise it
+        if one draw of the inputs exceeds `attncheck._lib.memory.DEFAULT_MEMORY`.
 
     Examples
     --------
@@ -95,14 +94,13 @@ def finite_width_law(
 class FiniteWidthLaw(SymmetricLaw):
     """Law of one neuron of the output at finite width, with the methods of `LimitLaw`.
 
-    Given inputs, scores and values the output is exactly normal, so its law is a scale mixture of normals over
-    exact conditional variances (Rao–Blackwell). Draws estimate its difference from the limit on common score
-    normals; the parts linear and quadratic in the fluctuations of the Gram matrices come from known moments. Every
-    ``…_error`` is four standard errors, from independent repetitions. Errors of moments are infinite at narrow
-    widths (see `excess_kurtosis_error`), those of `cdf` and `pdf` where too few draws contribute (see `cdf_error`).
+    The output is exactly normal given inputs, scores and values, so its law is a scale mixture of normals over
+    conditional variances. Draws estimate its difference from the limit on common score normals, with known moments
+    as controls. Every ``…_error`` is four standard errors; those of moments are infinite at narrow widths (see
+    `excess_kurtosis_error`), those of `cdf` and `pdf` where too few draws contribute (see `cdf_error`).
 
-    With scores divided by n and a linear or relu map the limit is 0. The law is then computed on the scale of y: at
-    every width √ν y, ν = n or head_dim, is the output of the same layer with 1/√n.
+    With scores divided by n and a linear or relu map the limit is 0. The law is then computed on the scale of y: √ν
+    y, ν = n or head_dim, is the output of the same layer with 1/√n.
 
     Parameters
     ----------
@@ -138,15 +136,14 @@ class FiniteWidthLaw(SymmetricLaw):
         return np.asarray(self._base(t, position) + self._replicates(t, position, "density").mean(axis=0))[()]
 
     def ppf(self, q: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the quantiles: the t at which `cdf` is `q`, 0 where it jumps over `q` (see `atom`).
+        """Return the quantiles: the t at which `cdf` is `q`, 0 where it jumps over `q`.
 
-        Where `cdf_error` is infinite the estimated tail need not be monotone or reach 0; the result is then one of
-        its crossings of `q`.
+        Where `cdf_error` is infinite, it is one of the crossings of `q`.
 
         Parameters
         ----------
         q : array_like
-            Probabilities from 0 to 1; the quantiles of both ends are infinite.
+            Probabilities from 0 to 1.
         position : int
 
         Returns
@@ -169,7 +166,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return symmetric_quantile(lambda t: self._upper_tail(t, position), chances, float(largest))[()]
 
     def difference(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the cdf at this width less the limit's, in the shape of `t`."""
+        """Return the cdf at this width less the limit's."""
         t = check_points(t)
         tail = self._replicates(t, position, "upper_tail").mean(axis=0)
         if vanishes(self.layer):
@@ -177,19 +174,17 @@ class FiniteWidthLaw(SymmetricLaw):
         return np.asarray(np.where(t < 0, tail, -tail))[()]
 
     def density_difference(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the density at this width less the limit's, in the shape of `t`."""
+        """Return the density at this width less the limit's."""
         t = check_points(t)
         if vanishes(self.layer):
             return self.pdf(t, position)
         return np.asarray(self._replicates(t, position, "density").mean(axis=0))[()]
 
     def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the error of `cdf` and `sf`, in the shape of `t`.
+        """Return the error of `cdf` and `sf`.
 
-        It combines the errors of the difference and of the limit. It is infinite where the tail beyond ±t differs
-        from the limit's by more than a factor r, the root of a twentieth of the draws (14 for 4096). Draws that
-        make a tail r times as heavy have probability 1/r², so fewer than twenty would contribute, too few to
-        estimate an error.
+        It is infinite where the tail beyond ±t differs from the limit's by more than a factor r, the root of a
+        twentieth of the draws (14 for 4096): fewer than twenty draws then make the tail, too few for an error.
         """
         t = check_points(t)
         gap = self.gap(position)
@@ -198,7 +193,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return np.hypot(told_errors(t, limit, replicates, gap.deviation.draws), of_limit) + 0.5 * gap.deviation.cut
 
     def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the error of `pdf`, in the shape of `t`; infinite under the same condition as `cdf_error`."""
+        """Return the error of `pdf`; infinite under the same condition as `cdf_error`."""
         t = check_points(t)
         replicates, draws = self._replicates(t, position, "density"), self.gap(position).deviation.draws
         errors = told_errors(t, self._base(t, position), replicates, draws)
@@ -235,9 +230,8 @@ class FiniteWidthLaw(SymmetricLaw):
     def excess_kurtosis_error(self, position: int = 0) -> float:
         """Return the error of `excess_kurtosis`; infinite if width or head_dim is below 8.
 
-        The threshold is 16 for linear and ReLU attention, and the error is always infinite with "student5" weights:
-        the conditional variance is then too heavy-tailed for draws to give the error of its moments. Finite errors
-        of `cdf` hold at any width.
+        The threshold is 16 for linear and ReLU attention; with "student5" weights the error is always infinite. The
+        conditional variance is then too heavy-tailed to estimate it.
         """
         if self._narrow:
             return math.inf
@@ -255,10 +249,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return heavy or min(self.layer.width, self.layer.head_width) < (_NARROW if bounded else _NARROW_UNBOUNDED)
 
     def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> FloatArray:
-        """Draw outputs, (size, seq_len, coordinates), as ``LimitLaw.sample`` does.
-
-        Uses the collapsed method, or literal matrices if weights are not normal.
-        """
+        """Draw outputs, (size, seq_len, coordinates), by the collapsed method or with literal matrices."""
         size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
         coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to draw")
         if coordinates > self.layer.width:
@@ -275,7 +266,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return np.concatenate(parts)
 
     def gap(self, position: int = 0) -> Gap:
-        """Return the law at a position together with its limit."""
+        """Return the law at a position and its limit."""
         position = check_position("position", position, self.layer.seq_len)
         if position not in self._gaps:
             marginal = OutputEntry(self.layer, position)
@@ -293,7 +284,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return gap.limit.mean() + gap.deviation.moment(1), second + gap.deviation.moment(2)
 
     def _base(self, t: FloatArray, position: int) -> FloatArray:
-        """Return the limit's density, on the scale of outputs that vanish in the limit."""
+        """Return the limit's density, on the scale of vanishing outputs."""
         return self._limit_at_scale.pdf(t / self._scale, position) / self._scale
 
     @property
@@ -337,9 +328,9 @@ class Distance:
     error : float
         Four standard errors.
     leading, leading_error : float
-        The distance by the first term of the expansion in 1/n alone, without draws. NaN where it is not known: for
-        outputs of ReLU attention over several positions (a kink), beyond 27 visible positions, and for programs
-        whose inputs are products of matrices, unless their order is -1/2.
+        First term of its expansion in 1/n, without draws. NaN if unknown: for outputs of ReLU attention over
+        several positions, beyond 27 visible positions, and for programs whose inputs are products of matrices,
+        unless their order is -1/2.
     width : float
         Infinite for the gap that remains at a fixed head_dim.
     draws : int
@@ -358,14 +349,14 @@ class Distance:
 
 
 def check_inputs(field: str, layer: AttentionLayer) -> None:
-    """Refuse a layer if one draw of its inputs takes more than `attncheck._lib.memory.DEFAULT_MEMORY`."""
+    """Refuse a layer if one draw of its inputs exceeds `attncheck._lib.memory.DEFAULT_MEMORY`."""
     remedy = "pass a smaller width, or a shorter sequence"
     check_memory(field, layer.width, f"one draw of {layer.seq_len} inputs", input_entries(layer), remedy)
 
 
 @functools.lru_cache(maxsize=32)
 def gap_of(marginal: Drawn, layer: AttentionLayer, size: int | None, seed: int, infinite: bool) -> Gap:
-    """Return the law of a marginal and its limit, cached for all metrics; on the scale of numbers that vanish."""
+    """Return a marginal's law and limit, cached; on the scale of vanishing numbers."""
     if not infinite:
         check_inputs("width", layer)
     of = "scores" if isinstance(marginal, ScoreEntry) else "outputs"
@@ -379,10 +370,7 @@ def gap_of(marginal: Drawn, layer: AttentionLayer, size: int | None, seed: int, 
 
 
 def check_separate(layer: Any) -> AttentionLayer:
-    """Return a layer with separate query and key matrices, or raise `InputError`.
-
-    With one matrix the scores are not normal given the keys, as the expansion assumes.
-    """
+    """Return a layer whose scores are normal given the keys, as the expansion assumes, or raise `InputError`."""
     if isinstance(layer, AttentionStack):
         remedy = "use attncheck.theory.stacks.distance.distances, or attncheck.theory.stacks.rate.rates"
         refuse("layer", layer, "is a stack, for which the limit is only conjectured", remedy)

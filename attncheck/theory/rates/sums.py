@@ -1,9 +1,8 @@
 """Difference between the law of a sum of independent terms and its limit.
 
-Given the sizes c of its terms Σ c_k w_k has variance v = Σ c_k² and characteristic function Π cf(τ c_k). Its law is
-that of √v N, kept as a measure of v, plus a correction Π cf(τ c_k) - e^{-τ²v/2}, kept in bins of v at frequencies
-in units of 1/√v. The correction then decays equally fast for every v: peaks and atoms at 0 are no harder, and far
-tails keep their relative accuracy.
+Given c the sum Σ c_k w_k has variance v = Σ c_k² and characteristic function Π cf(τ c_k). Its law is that of √v N,
+a measure of v, plus a correction Π cf(τ c_k) - e^{-τ²v/2} in bins of v, at frequencies in units of 1/√v: it then
+decays equally fast for every v, and far tails keep their relative accuracy.
 """
 
 from __future__ import annotations
@@ -52,16 +51,15 @@ def bins_of(variances: FloatArray, unit: float, rng: np.random.Generator) -> tup
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SumDeviation(Deviation):
-    """Law of a sum of independent terms less its limit, in independent repetitions.
+    """Law of a sum of independent terms less its limit.
 
     Attributes
     ----------
     unit : float
         Unit of the bins of v.
     corrections : ndarray, shape (REPLICATES, `BINS`, frequencies)
-        Mean corrections to the characteristic function.
     fourths : ndarray, shape (REPLICATES,)
-        Mean fourth cumulants given the sizes.
+        Mean fourth cumulants given c.
     tau : ndarray, shape (frequencies,)
     """
 
@@ -79,7 +77,7 @@ class SumDeviation(Deviation):
         return super().density(size) + self._corrected(size, density=True)
 
     def moment(self, power: float) -> FloatArray:
-        """Return the difference of E v^power, (REPLICATES,); for power 2, that of E y⁴/3."""
+        """Return the difference of E v^power, or of E y⁴/3 for power 2."""
         return super().moment(power) + (self.fourths / 3.0 if power == 2 else 0.0)
 
     def scaled(self, factor: float) -> Self:

@@ -1,10 +1,9 @@
 """Difference between the law of a tangent kernel entry at a width and its limit.
 
-Between neurons an entry is N(0, S) given all but the second neuron's row of W^O. An entry of one neuron is b + |z|²
-q(z/|z|) with the normals z of its row of W^O, and |z|² is χ². Conditional distribution functions F are therefore
-known and smooth. Entries at the width and in the limit share normals and differ by deviations δ of Gram matrices.
-F(δ) - F(0) is noise of order n^{-1/2} around a mean of order 1/n; its derivative along δ, of mean 0, is the control
-variate.
+Given all but the second neuron's row of W^O an entry between neurons is N(0, S). An entry of one neuron is b + |z|²
+q(z/|z|) with the normals z of its row of W^O. Conditional distribution functions F are therefore known and smooth.
+Entries at the width and in the limit share normals and differ by deviations δ of Gram matrices. F(δ) - F(0) is
+noise of order n^{-1/2} around a mean of order 1/n; its derivative along δ, of mean 0, is the control variate.
 """
 
 from __future__ import annotations
@@ -46,12 +45,11 @@ class TangentGap:
     Attributes
     ----------
     points : ndarray, shape (m,)
-        Points of comparison: quantiles of the limit, and at each atom of it also the largest number below.
+        Quantiles of the limit, its atoms and the numbers just below these.
     limits, differences : ndarray, shape (repetitions, m)
-        The limit's distribution function, and the distribution function at the width less it, in independent
-        repetitions.
+        The limit's distribution function, and the difference from it at the width.
     draws : int
-        Number of draws over all repetitions.
+        Over all repetitions.
     """
 
     points: FloatArray
@@ -72,7 +70,7 @@ class TangentGap:
         return standard_error(np.sign(mean[worst]) * self.differences[:, worst])
 
     def cdf(self, *, limit: bool = False) -> tuple[FloatArray, FloatArray]:
-        """Return the distribution function at the points, at the width or in the limit, and four standard errors."""
+        """Return the distribution function at `points`, at the width or in the limit, and its error."""
         each = self.limits if limit else self.limits + self.differences
         return each.mean(axis=0), ERRORS * each.std(axis=0, ddof=1) / math.sqrt(len(each))
 
@@ -92,11 +90,11 @@ def tangent_gap(
     layer : AttentionLayer
         Without rotary positions, with scores divided by √n.
     between : bool
-        Whether to take the entry between two neurons, Θ^{01}, instead of Θ^{00}.
+        Whether to take Θ^{01}, between two neurons, instead of Θ^{00}.
     positions : tuple of int
         Positions r, r' of the entry.
     size : int
-        Number of draws, at least 16.
+        Draws, at least 16.
     seed : int
         The same seed gives the same digits.
 
@@ -107,8 +105,7 @@ def tangent_gap(
     Raises
     ------
     InputError
-        If an argument is invalid, the layer has rotary positions, or the limit of the entry is a constant, for
-        which the distance of distribution functions is meaningless.
+        If an argument is invalid, or the limit of the entry is a constant.
 
     Examples
     --------
@@ -136,8 +133,8 @@ def tangent_gap(
 def variance_between(layer: AttentionLayer, grams: Grams, positions: tuple[int, int], share: float) -> FloatArray:
     """Return the variance S of Θ^{01}_{rr'} given all but the second neuron's row O' of W^O, (draws,).
 
-    Θ^{01}_{rr'} = Σ_b (w_b · u'_b + v_b · O'_b) with u'_b = V_b O'_b. `grams` are of the first neuron, `positions`
-    r and r', and `share` is the variance of an entry of O': σ_O²/ν, and 0 in the limit.
+    Θ^{01}_{rr'} = Σ_b (w_b · u'_b + v_b · O'_b) with u'_b = V_b O'_b; `share` is the variance of an entry of O', 0
+    in the limit.
     """
     r, q = positions
     shape = (len(grams.scores), layer.kv_heads, layer.group_size)
@@ -168,16 +165,13 @@ class _Parts:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Draws:
-    """Deviations, centred except for the inputs', and normals.
+    """Centred deviations, and normals.
 
     Attributes
     ----------
-    drivers : Drivers
-        Of the inputs, keys and values.
     queries, outputs : ndarray, shape (draws, kv_heads, g m, g m), m = s and m = 1
-        Wishart matrices over ν: queries orthogonal to keys, W^O to values.
+        Wishart matrices over ν, of queries orthogonal to keys and of W^O orthogonal to values.
     scores : ndarray, shape (draws, num_heads, s, s)
-        Normals.
     along : ndarray, shape (draws, num_heads, s, 1)
         z.
     """
@@ -215,7 +209,7 @@ class _Entry:
         return min(self.layer.seq_len, self.layer.head_width)
 
     def gap(self, size: int, seed: np.random.SeedSequence) -> TangentGap:
-        """Return the law less its limit, from independent repetitions."""
+        """Return the law less its limit."""
         pilot, *streams = seed.spawn(1 + REPLICATES)
         points = self._points(np.random.default_rng(pilot))
         each = -(-size // REPLICATES)
@@ -237,7 +231,7 @@ class _Entry:
         return TangentGap(points, limits, changes - used * slopes, each * REPLICATES)
 
     def _points(self, rng: np.random.Generator) -> FloatArray:
-        """Return quantiles and atoms of the limit, and the numbers just below the atoms."""
+        """Return quantiles, atoms, and the numbers below these."""
         step = min(_PILOT, max(1, _PILOT_BLOCK // kernel_entries(self.layer, 1)))
         blocks = [self._limit_entries(min(step, _PILOT - start), rng) for start in range(0, _PILOT, step)]
         values = np.concatenate(blocks)
@@ -286,10 +280,7 @@ class _Entry:
         return np.where(slope == 0, points >= rest, below)
 
     def _derivative(self, found: _Parts, along: _Parts, points: FloatArray) -> FloatArray:
-        """Return the derivative of `_below` along its parts, (draws, points), damped where it is steep.
-
-        The factor does not depend on the deviations, so the mean stays 0.
-        """
+        """Return the derivative of `_below`, (draws, points), damped if steep by a factor independent of δ."""
         rest, slope = found.rest[:, None], found.slope[:, None]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             if self.between:
@@ -326,7 +317,7 @@ class _Entry:
         return np.asarray((factor @ factor.swapaxes(-1, -2) - left * np.eye(rows)) / self.layer.head_width)
 
     def _parts(self, draws: _Draws, step: float, width: float) -> _Parts:
-        """Return the entry with deviations times `step`, and terms of order 1/n times `width`."""
+        """Return the entry, with δ times `step` and terms of order 1/n times `width`."""
         layer, fluctuations = self.layer, self._fluctuations
         s, identity = layer.seq_len, np.eye(layer.seq_len)
         moved = fluctuations.limits.gram + step * draws.drivers.gram + width * fluctuations.mean.gram

@@ -1,12 +1,11 @@
 """Outputs and scores of layers with non-normal i.i.d. weights, with one matrix integrated out.
 
 Given all matrices but W^O an output is a sum of independent terms: entries of W^O times mixed values. Given all but
-W^Q so is a score: entries of W^Q, times a key and an input. Both are a `SumDeviation` over draws of the other
-matrices.
+W^Q so is a score. Both are a `SumDeviation` over draws of the others.
 
 Control variates have mean 0 under any law: inner products less conditional expectations, odd functions of scores,
-and the square of the scores' sum of squares, corrected by the fourth cumulant of W^Q. Importance sampling makes
-half of the draws start from a longer h, for the tails.
+and the square of the scores' sum of squares, corrected by the fourth cumulant of W^Q. Half of the draws start from
+a longer h, for the tails.
 
 To first order in 1/n only the laws of W^O and, under a nonlinear φ, of the W^i matter.
 """
@@ -40,7 +39,7 @@ from attncheck.theory.rates.vanishing import restored, vanishes
 
 FloatArray = NDArray[np.float64]
 
-# Matrix entries, and terms times frequencies, in the default number of draws, and bounds on it.
+# Matrix entries, and terms times frequencies, of default draws; bounds on these.
 _ENTRIES, _TERMS, _FEWEST_DRAWS, _MOST_DRAWS = 2**28, 2**28, 64, 2**16
 # Arrays per matrix while one is drawn.
 _LITERAL = 3
@@ -48,11 +47,11 @@ _LITERAL = 3
 _BLOCK = 2**21
 # Range of the variances, relative to the limit's mean.
 _SMALLEST, _LARGEST = math.exp(-48.0), math.exp(12.0)
-# Excess of the longer h, in standard deviations of ‖h‖².
+# Excess of longer h, in std of ‖h‖².
 _LONGER = 1.0
 # Rows of scores per matrix W^Q.
 _SIGNS = 4
-# Most of characteristic functions at the highest frequencies: about the probability of atoms.
+# Most at the highest frequencies: the probability of atoms.
 _MOST_CUT = 0.02
 # Relative step of a second difference.
 _DIFFERENCE = 0.05
@@ -113,7 +112,7 @@ class SumEntry:
         return max(_FEWEST_DRAWS, min(_MOST_DRAWS, _ENTRIES // self.layer.weight_entries, _TERMS // terms))
 
     def deviation(self, size: int, seeds: list[np.random.SeedSequence]) -> SumDeviation:
-        """Return the law at the layer's width less the limit, with `size` draws per repetition."""
+        """Return the law less the limit, with `size` draws per repetition."""
         unit = self.limit.mean()
         cells = Cells.over(unit * _SMALLEST, unit * _LARGEST)
         moments = np.stack([self._moments(cells, unit, size, np.random.default_rng(seed)) for seed in seeds])
@@ -131,7 +130,7 @@ class SumEntry:
     def _moments(self, cells: Cells, unit: float, size: int, rng: np.random.Generator) -> FloatArray:
         """Return the means of products of (1, controls) with (1, controls, targets).
 
-        Targets: position of v on the cells, correction at each bin's frequencies, fourth cumulant.
+        Targets: cells of v, corrections by bin, fourth cumulant.
         """
         total: FloatArray | float = 0.0
         step = max(1, _BLOCK // (len(self._seen) * self.layer.width**2))
@@ -163,23 +162,14 @@ class SumEntry:
         return np.concatenate([left.T @ left, *asked], axis=1)
 
     def draw(self, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Draw all matrices but one.
-
-        Returns
-        -------
-        ratios : ndarray, shape (size,)
-            Importance weights.
-        controls : ndarray, shape (size, controls)
-        sizes : ndarray, shape (size, rows, terms)
-            Coefficients of the last matrix, for rows equal in law.
-        """
+        """Draw all but one matrix: importance weights, controls, and coefficients (size, rows, terms) of the last."""
         ratios, x, controls = self._inputs(size, rng)
         marginal = self.marginal
         of_rest = self._score(marginal.column, x, rng) if isinstance(marginal, ScoreEntry) else self._output(x, rng)
         return ratios, np.column_stack([controls, of_rest[0]]), of_rest[1]
 
     def _inputs(self, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Draw h and the W^i; return importance weights, visible inputs and their controls."""
+        """Draw h and the W^i: importance weights, visible inputs, controls."""
         layer, n, m = self.layer, self.layer.width, len(self._seen)
         rho = layer.input_correlation
         longer = 1.0 + _LONGER * math.sqrt(2.0 / n)
@@ -213,7 +203,7 @@ class SumEntry:
         return self._seen.index(marginal.row if isinstance(marginal, ScoreEntry) else marginal.position)
 
     def _image(self, matrix: str, vectors: FloatArray, rows: int, rng: np.random.Generator) -> FloatArray:
-        """Return W u/√columns of (draws, m, columns) vectors, with one W of `rows` rows per draw."""
+        """Return W u/√columns, with one W of `rows` rows per draw."""
         columns = vectors.shape[-1]
         entries = WEIGHT_LAWS[getattr(self.weights, matrix)](rng, (len(vectors), columns, rows))
         return np.asarray(columns**-0.5 * (vectors @ entries))
@@ -228,10 +218,7 @@ class SumEntry:
         return off, (keys[:, 0, :, None] * query[:, None, :]).reshape(len(x), 1, -1)
 
     def _output(self, x: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-        """Return controls of keys, scores and values, summed over heads, and coefficients.
-
-        Queries are symmetric: random signs give further draws, cheaper than new matrices.
-        """
+        """Return controls, summed over heads, and coefficients; random signs of queries give further draws."""
         layer, nu, own = self.layer, self.layer.head_width, self._own
         every = np.ones(len(self._seen), dtype=bool)
         controls, sizes = np.zeros((len(x), 8)), []
@@ -252,7 +239,7 @@ class SumEntry:
         return controls, factor * np.concatenate(sizes, axis=2)
 
     def _of_head(self, x: FloatArray, keys: FloatArray, scores: FloatArray) -> FloatArray:
-        """Return controls of one head's keys and scores, averaged over rows, (draws, 7)."""
+        """Return controls of one head, averaged over rows of scores, (draws, 7)."""
         layer, own = self.layer, self._own
         n, nu = layer.width, layer.head_width
         gram = x @ x.swapaxes(-1, -2) / n
@@ -281,7 +268,7 @@ class SumEntry:
         )
 
     def leading(self, gaussian: Deviation, seed: int) -> Deviation:
-        """Return the first term of the expansion: that of normal weights, `gaussian`, plus those of W^i and W^O."""
+        """Return the first term of the expansion: that of normal weights plus those of W^i and W^O."""
         added = np.zeros_like(gaussian.expansion)
         fourth = FOURTH_CUMULANTS[self.weights.inputs]
         # The sum is unknown if the term of normal weights is.
@@ -308,7 +295,7 @@ class SumEntry:
 
 @functools.lru_cache(maxsize=32)
 def kept_mde(entry: SumEntry, size: int | None, seed: int) -> Gap:
-    """Return the gap, cached; `size` counts draws over all repetitions."""
+    """Return the gap, cached."""
     if vanishes(entry.layer, "scores" if isinstance(entry.marginal, ScoreEntry) else "outputs"):
         whole = dataclasses.replace(entry.marginal, layer=restored(entry.layer))
         return kept_mde(SumEntry(whole, entry.weights), size, seed).scaled(entry.layer.score_factor**2)
@@ -327,10 +314,7 @@ def check_literal(field: str, layer: AttentionLayer) -> None:
 
 
 def _controlled(moments: FloatArray) -> FloatArray:
-    """Return the means of the targets with controls applied, (repetitions, targets).
-
-    `moments`, shape (repetitions, 1 + controls, 1 + controls + targets), are means of products.
-    """
+    """Return the means of the targets with controls applied, from means of products."""
     controls = moments.shape[1]
     # From the other repetitions, to be independent of this one.
     others = (moments.sum(axis=0) - moments) / (len(moments) - 1)
