@@ -27,9 +27,9 @@ from attncheck.theory.rates.vanishing import restored, vanishes
 from attncheck.theory.rates.weights import SumEntry, check_literal, kept_mde
 
 REFERENCES: tuple[str, ...] = ("limit", "infinite width", "scaled limit")
-# Coordinates of vectors in the default number of draws of a program, and bounds on that number.
+# Coordinates of vectors in a program's default draws, and bounds on their number.
 _COORDINATES, _FEWEST_DRAWS, _MOST_DRAWS = 2**25, 64, 2048
-# In narrower programs characteristic functions of sums of scores decay too slowly to invert.
+# Narrower programs have characteristic functions that decay too slowly.
 _NARROWEST = 8
 
 
@@ -49,39 +49,36 @@ def distance(
 ) -> Distance:
     """Return the distance between the law of an output or score at finite width and its limit (Corollary 2).
 
-    It is computed, not sampled (see `FiniteWidthLaw`), so widths of a million are no harder than widths of ten.
+    It is computed, not sampled (see `FiniteWidthLaw`), at any width.
 
     Parameters
     ----------
     layer : AttentionLayer or Program
-        A program needs ``of="scores"`` and a width; the law is that of a sum of its scores.
+        A program needs ``of="scores"`` and a width, and gives the law of a sum of its scores.
     metric : {"ks", "w1", "tv", "kl"}
-        Kolmogorov, Wasserstein-1, total variation, or Kullback–Leibler divergence of the law at finite width from
-        the limit; "kl" not for programs.
+        Kolmogorov, Wasserstein-1, total variation, or (for layers) Kullback–Leibler divergence from the limit.
     of : {"outputs", "scores"}
     position : int
         Position of the output, or row of the score.
     key : int, optional
         Column of the score; by default the first position other than the row.
     size : int, optional
-        Number of draws, at least 16; errors decrease as its root. By default 4096, and fewer for wide layers and
-        literal matrices: with normal weights the error of "ks" is then 1 to 3% of it. Errors hold from 512 draws
-        on; with 128, strongly correlated inputs or large positions exceed them in 1 to 2% of cases.
+        Number of draws, at least 16; errors decrease as its root. By default 4096, fewer for wide layers and
+        literal matrices: with normal weights the error of "ks" is then 1 to 3%. Errors hold from 512 draws on; with
+        128, strongly correlated inputs or large positions exceed them in 1 to 2% of cases.
     seed : int
         The same seed gives the same digits.
     width : float, optional
-        Overrides the layer's width. ``math.inf`` with a `head_dim` gives the gap that remains.
+        Overrides the layer's. ``math.inf`` with a `head_dim` gives the gap that remains.
     reference : {"limit", "infinite width", "scaled limit"}
-        Law to measure the distance from. "infinite width" keeps the `head_dim`, "limit" does not. "scaled limit" is
-        for numbers whose limit is 0: scores with ``score_scaling="1/n"``, and outputs if the map is linear or relu
-        too. It compares √ν times the number, ν = n or head_dim, with the limit of 1/√n. From the limit 0 itself
-        "w1" is the mean size and decreases as n^{-1/2}, "ks" and "tv" do not decrease, and "kl" is infinite.
+        Law to measure the distance from. "infinite width" keeps the `head_dim`. "scaled limit" is for numbers whose
+        limit is 0 (scores with ``score_scaling="1/n"``, and outputs if the map is linear or relu too): it compares
+        √ν times the number, ν = n or head_dim, with the limit of 1/√n. From the limit 0 itself "w1" decreases as
+        n^{-1/2}, "ks" and "tv" do not, and "kl" is infinite.
     projection : sequence of float, optional
-        Weights of the scores of a program in the sum, by default 1; the largest from 1e-12 to 1e12 in size.
+        Weights of a program's scores, by default 1; the largest from 1e-12 to 1e12 in size.
     weights : str, mapping or WeightLaws
-        Law of the entries of all matrices, one of `attncheck.simulators.weights.WEIGHT_LAWS`, or of each, as
-        ``{"query": "uniform"}``; matrices not named are normal. Laws other than "gaussian" need literal matrices,
-        so small widths.
+        As for `finite_width_law`.
 
     Returns
     -------
@@ -90,7 +87,7 @@ def distance(
     Raises
     ------
     InputError
-        If an argument is invalid, the layer ties queries to keys, or one draw takes more than
+        If an argument is invalid, the layer ties queries to keys, or one draw exceeds
         `attncheck._lib.memory.DEFAULT_MEMORY`.
 
     Examples
@@ -131,7 +128,7 @@ def distance(
 
 
 def check_scaled(layer: AttentionLayer, of: str) -> AttentionLayer:
-    """Return the 1/√n version of a layer whose numbers vanish in the limit, or raise `InputError`."""
+    """Return the 1/√n version of a layer whose numbers vanish, or raise `InputError`."""
     if not vanishes(layer, of):
         remedy = 'leave it out, or pass a layer with score_scaling="1/n", and of="scores" or a linear or relu map'
         refuse("reference", "scaled limit", "is for numbers whose limit is 0", remedy)
@@ -139,7 +136,7 @@ def check_scaled(layer: AttentionLayer, of: str) -> AttentionLayer:
 
 
 def check_drawn(field: str, layer: AttentionLayer | Program, width: int, literal: bool = False) -> None:
-    """Refuse a width if one draw of the fluctuations takes more than `attncheck._lib.memory.DEFAULT_MEMORY`."""
+    """Refuse a width if one draw exceeds `attncheck._lib.memory.DEFAULT_MEMORY`."""
     if isinstance(layer, Program):
         entries = entries_of(layer, width)
         held = entries.lines + entries.bases
@@ -152,7 +149,7 @@ def check_drawn(field: str, layer: AttentionLayer | Program, width: int, literal
 
 
 def score_sum(program: Program, of: str, projection: Any) -> ScoreSum:
-    """Return the sum of scores with this projection, or raise `InputError`."""
+    """Return the sum of scores, or raise `InputError`."""
     if of != "scores":
         refuse("of", of, "is not available for programs", 'pass of="scores"')
     count = sum(isinstance(node, Score) for node in program.lines())
@@ -190,7 +187,7 @@ def _of_program(total: ScoreSum, metric: str, width: float | None, size: int | N
 
 
 def _check_finite(width: float | None, reference: str, layer: AttentionLayer, weights: str) -> None:
-    """Refuse infinite width with a head_dim, where the law depends on that of the weights."""
+    """Refuse infinite width with a head_dim, where the law depends on the weights."""
     remedy = 'pass reference="limit" and a finite width, or weights="gaussian"'
     for field, value, meant in (
         ("width", width, width == math.inf),
@@ -212,7 +209,7 @@ def of_sum(entry: SumEntry, metric: str, size: int | None, seed: int) -> Distanc
 
 @functools.lru_cache(maxsize=32)
 def _leading(entry: SumEntry, seed: int) -> Gap:
-    """Return the first term of the expansion, cached for all metrics."""
+    """Return the first term of the expansion, cached."""
     gaussian = gap_of(entry.marginal, entry.layer, _FEWEST_DRAWS, seed, False)
     return dataclasses.replace(gaussian, deviation=entry.leading(gaussian.deviation, seed))
 

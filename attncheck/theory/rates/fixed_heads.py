@@ -1,7 +1,6 @@
 """Heads of fixed size: the law at a width against that at infinite width with the same head_dim.
 
-At infinite width keys and values of a head still fluctuate, by one χ²_ν/ν each. These are drawn with the score
-normals, so that only G fluctuates with the width.
+There keys and values of a head still fluctuate, by one χ²_ν/ν each; they are drawn with the score normals.
 """
 
 from __future__ import annotations
@@ -21,18 +20,13 @@ from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
 
 FloatArray = NDArray[np.float64]
 
-# Scrambled points of the law at infinite width, most entries of a block of them, and seed.
+# Points of the law at infinite width, entries per block, and seed.
 _POINTS, _ENTRIES, _SEED = 2**16, 2**22, 0
 
 
 @dataclasses.dataclass(frozen=True)
 class FixedHeads:
-    """An output or score of a layer with a head_dim; its head factors count as score normals.
-
-    Parameters
-    ----------
-    marginal : OutputEntry or ScoreEntry
-    """
+    """An output or score of a layer with a head_dim; factors of heads count as score normals."""
 
     marginal: OutputEntry | ScoreEntry
 
@@ -48,7 +42,7 @@ class FixedHeads:
 
     @property
     def normals(self) -> int:
-        """Score normals, plus one for the keys and one for the values of each head."""
+        """Score normals, plus two per head."""
         return self.marginal.normals + 2 * self._heads
 
     @property

@@ -1,4 +1,4 @@
-"""Distances between two laws from the difference of their characteristic functions, in independent repetitions."""
+"""Distances of two laws from the difference of their characteristic functions."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from attncheck.theory.rates.gap import standard_error
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
 
-#: Distances that can be computed.
+#: Computable distances.
 METRICS: tuple[str, ...] = ("ks", "w1", "tv")
-# Frequencies in units of 1/std: their step, which makes the inversion periodic with period 80 std, and their number.
+# Frequencies in units of 1/std: step (period 80 std) and number.
 _STEP, _COUNT = np.pi / 40.0, 1024
-# Points in units of the standard deviation.
+# Points in standard deviations.
 REACH, SPACING = 12.0, 0.02
 
 
 def frequencies(std: float) -> FloatArray:
-    """Return the frequencies at which to evaluate characteristic functions of laws with this standard deviation."""
+    """Return frequencies for laws with this standard deviation."""
     return np.asarray((np.arange(_COUNT) + 0.5) * (_STEP / std))
 
 
@@ -32,10 +32,10 @@ def _offsets() -> FloatArray:
     return np.asarray(SPACING * np.arange(-steps, steps + 1), dtype=np.float64)
 
 
-# 20 MB, and slower to make than the rest of the computation.
+# 20 MB, and slow to make.
 @functools.lru_cache(maxsize=1)
 def _waves() -> ComplexArray:
-    """Return e^{-iτt}, (frequencies, points), with τ in units of 1/std and t in units of std."""
+    """Return e^{-iτt}, (frequencies, points), at unit standard deviation."""
     waves = np.asarray(np.exp(-1j * np.outer(frequencies(1.0), _offsets())))
     waves.setflags(write=False)
     return waves
@@ -45,12 +45,8 @@ def _waves() -> ComplexArray:
 class CharacteristicGap:
     """Difference of the characteristic functions of two laws of mean 0.
 
-    Attributes
-    ----------
-    std : float
-        Approximate standard deviation of the laws.
-    difference : ndarray, shape (repetitions, frequencies)
-        Complex, at ``frequencies(std)``.
+    `std` is their approximate standard deviation, `difference`, (repetitions, frequencies), complex at
+    ``frequencies(std)``.
     """
 
     std: float
@@ -58,12 +54,12 @@ class CharacteristicGap:
 
     @functools.cached_property
     def points(self) -> FloatArray:
-        """Points at which the laws are compared."""
+        """Points of comparison."""
         return np.asarray(self.std * _offsets(), dtype=np.float64)
 
     @functools.cached_property
     def _inverted(self) -> tuple[FloatArray, FloatArray]:
-        """Differences of distribution functions and of densities at `points`, (repetitions, points)."""
+        """Differences of distribution functions and densities at `points`, (repetitions, points)."""
         tau, waves = frequencies(self.std), _waves()
         step = _STEP / self.std
         below = -(step / np.pi) * np.imag((self.difference / tau) @ waves)
@@ -72,10 +68,7 @@ class CharacteristicGap:
     def at(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return differences of distribution functions and of densities, (repetitions, points).
 
-        Parameters
-        ----------
-        points : ndarray, shape (points,)
-            Within `REACH` standard deviations: the inversion is periodic.
+        The inversion is periodic, so points must lie within `REACH` standard deviations.
         """
         tau, step = frequencies(self.std), _STEP / self.std
         used = np.flatnonzero(np.any(self.difference != 0, axis=0))
@@ -85,7 +78,7 @@ class CharacteristicGap:
 
     @property
     def cdf(self) -> FloatArray:
-        """Difference of the distribution functions at `points`, (repetitions, points)."""
+        """Difference of distribution functions at `points`, (repetitions, points)."""
         return self._inverted[0]
 
     def distance(self, metric: str) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """Outputs and scores as mixtures of normals, with their conditional variances.
 
-Per row of scores: with ν = n or head_dim, row i of P is σ_Qσ_K √G_ii N (F T_K/√ν)ᵀ Fᵀ with one row N of normals a
-head. Given it y_i has variance c Σ_a |A_a F T_V/√ν|² (given all else it is normal at every width).
+With ν = n or head_dim, row i of P is σ_Qσ_K √G_ii N (F T_K/√ν)ᵀ Fᵀ with one row N of normals a head. Given it y_i
+has variance c Σ_a |A_a F T_V/√ν|².
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from attncheck.theory.rates.drivers import Drivers, Fluctuations, symmetric_root
 
 FloatArray = NDArray[np.float64]
 
-# Score entries of a block of (draws, points).
+# Score entries per block.
 _BLOCK = 2**20
 
 
 class Marginal(Protocol):
-    """One number of a draw: normal with a random variance, a function of drivers and score normals."""
+    """One number of a draw: normal, with a variance made of drivers and score normals."""
 
     @property
     def normals(self) -> int:
@@ -36,51 +36,36 @@ class Marginal(Protocol):
 
     @property
     def kinked(self) -> bool:
-        """Whether the variance given score normals has kinks in the drivers."""
+        """Whether the variance has kinks in the drivers."""
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
         """Return the law of the drivers."""
 
     def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
-        """Return conditional variances.
+        """Return conditional variances, (draws, points), given normals (points, `normals`).
 
-        Parameters
-        ----------
-        drivers : Drivers
-        normals : ndarray, shape (points, `normals`)
-        limit : bool
-            Whether scores are scaled as in the limit, where "1/n" makes them vanish.
-
-        Returns
-        -------
-        ndarray, shape (draws, points)
+        With `limit`, scores are scaled as in the limit, where "1/n" makes them vanish.
         """
 
     def law(self) -> ScaleMixture:
-        """Return the law at infinite width as a mixture."""
+        """Return the law at infinite width."""
 
 
 def score_scale(layer: AttentionLayer, *, limit: bool) -> float:
-    """Return the standard deviation of scores at G = I, at the width or in the limit."""
+    """Return the standard deviation of scores at G = I."""
     return score_std(layer) if limit else layer.query_std * layer.key_std * layer.score_factor
 
 
 @dataclasses.dataclass(frozen=True)
 class OutputEntry:
-    """One neuron of the output at a position.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    position : int
-    """
+    """One neuron of the output at a position."""
 
     layer: AttentionLayer
     position: int
 
     @functools.cached_property
     def _seen(self) -> tuple[int, ...]:
-        """Visible positions, including its own."""
+        """Visible positions."""
         return tuple(int(j) for j in np.flatnonzero(visible(self.layer)[self.position]))
 
     @property
@@ -94,17 +79,17 @@ class OutputEntry:
 
     @property
     def kinked(self) -> bool:
-        """With ReLU attention, where a score is 0. The sign of a single score does not depend on the drivers."""
+        """Whether ReLU attention sees several positions; the sign of a single score is fixed."""
         return self.layer.attention_map == "relu" and len(self._seen) > 1
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
-        """Return the law of G over the visible positions, and of each group's keys and values."""
+        """Return the law of G, and of each group's keys and values."""
         return Fluctuations(self.layer, self._seen, self._shared, self.layer.kv_heads, infinite)
 
     def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
         """Return c Σ_a |A_a B_V|², (draws, points)."""
         rows = normals.reshape(len(normals), self.layer.num_heads, len(self._seen))
-        # An array with a single draw is shared by all draws.
+        # A single draw is shared by all.
         size = max(len(drivers.gram), len(drivers.keys), len(drivers.values))
         step = max(1, _BLOCK // normals.size)
         parts = [
@@ -135,7 +120,7 @@ class OutputEntry:
         return np.asarray(output_factor(layer) * summed)
 
     def _squares(self, scores: FloatArray, values: FloatArray) -> FloatArray:
-        """Return |A B|² for rows of scores, with B Bᵀ the Gram matrix of the values."""
+        """Return |A B|² for rows of scores, B Bᵀ the values' Gram matrix."""
         weights = map_scores(self.layer, scores, np.ones(len(self._seen), dtype=bool))
         projected = weights @ values
         return np.asarray(np.einsum("...r,...r->...", projected, projected))
@@ -149,13 +134,7 @@ class OutputEntry:
 
 @dataclasses.dataclass(frozen=True)
 class ScoreEntry:
-    """One score p_ij of one head.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    row, column : int
-    """
+    """One score p_ij of one head."""
 
     layer: AttentionLayer
     row: int
@@ -163,16 +142,16 @@ class ScoreEntry:
 
     @property
     def normals(self) -> int:
-        """None: the variance depends on the drivers alone."""
+        """None: drivers suffice."""
         return 0
 
     @property
     def kinked(self) -> bool:
-        """False: scores are not mapped."""
+        """False."""
         return False
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
-        """Return the law of G at the two positions and of the key's length, without values."""
+        """Return the law of G and of the key's length."""
         positions = tuple(sorted({self.row, self.column}))
         return Fluctuations(self.layer, positions, shared=False, groups=1, infinite=infinite)
 
@@ -192,7 +171,7 @@ class ScoreEntry:
 
 
 def _part(drivers: Drivers, start: int, stop: int) -> Drivers:
-    """Return some of the draws; arrays with a single draw are shared."""
+    """Return some draws; a single draw is shared."""
 
     def cut(values: FloatArray) -> FloatArray:
         return values if len(values) == 1 else values[start:stop]

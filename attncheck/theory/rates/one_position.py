@@ -1,7 +1,7 @@
-"""Fourth moments of a layer of one position for any laws of weights: exact at every width, by recursion.
+"""Fourth moments of a layer of one position for any laws of weights: exact at every width.
 
-With one position softmax is 1, and an output is W^O W^V W^1 h. Let z = M u/√m with a matrix whose entries have
-fourth cumulant κ, S = E(‖u‖²/m)² and T = E mean u⁴. Those of z, of length m', are
+Such an output is W^O W^V W^1 h. Let z = M u/√m with entries of fourth cumulant κ, S = E(‖u‖²/m)² and T = E mean u⁴.
+Those of z, of length m', are
 
     T' = 3 S + κ T/m,    S' = S + (T' - S)/m'.
 """
@@ -29,18 +29,13 @@ def output_kurtosis(
     Parameters
     ----------
     layer : AttentionLayer
-        Of one position, with softmax and without a nonlinearity, positions or groups. Scales do not matter.
+        Of one position, with softmax and without a nonlinearity, positions or groups.
     weights : str, mapping or WeightLaws
-        Law of the entries of all matrices, or of each; without biases.
+        Without biases.
     initial : str
         Law of the initial vector.
     infinite : bool
         Whether the width is infinite, at the same `head_dim`.
-
-    Raises
-    ------
-    InputError
-        If the layer is not of this kind, or a law does not exist.
 
     Examples
     --------
@@ -65,13 +60,7 @@ def output_kurtosis(
 def score_kurtosis(layer: AttentionLayer, weights: str | Mapping[str, str] | WeightLaws, ratio: float) -> float:
     """Return the exact excess kurtosis of the score of a position with itself, given its input x.
 
-    Parameters
-    ----------
-    layer : AttentionLayer
-        As for `output_kurtosis`.
-    weights : str, mapping or WeightLaws
-    ratio : float
-        Σ x⁴/(Σ x²)², from 1/n to 1; of mean 3/(n + 2) for normal inputs.
+    Here `ratio` is Σ x⁴/(Σ x²)², from 1/n to 1; of mean 3/(n + 2) for normal inputs.
 
     Examples
     --------
@@ -87,7 +76,7 @@ def score_kurtosis(layer: AttentionLayer, weights: str | Mapping[str, str] | Wei
 
 
 def _fourth(weights: str | Mapping[str, str] | WeightLaws) -> dict[str, float]:
-    """Return the fourth cumulants of the laws, by matrix."""
+    """Return fourth cumulants by matrix."""
     laws = WeightLaws.of(weights)
     if laws.biases:
         refuse("weights", str(laws), "has biases", "leave them out")

@@ -1,10 +1,10 @@
 """Sums of a program's scores, t·p: given the inputs a quadratic form of normals, of known law.
 
-A score is n^{-1/2} Σ_α u_α w_α for two vectors u = W x, w = W' x'. Given the Gram matrix G of all x the coordinates
-are independent, and (u, w, …)_α is normal with covariance Σ(G): σ_W² G_xx' for a common matrix, else 0. So t·p =
+A score is n^{-1/2} Σ_α u_α w_α for vectors u = W x, w = W' x'. Given the Gram matrix G of all x coordinates are
+independent, and (u, w, …)_α is normal with covariance Σ(G): σ_W² G_xx' for a common matrix, else 0. So t·p =
 n^{-1/2} Σ_α g_αᵀ M g_α, with characteristic function Π_k (1 - 2iτλ_k/√n)^{-n/2} for the eigenvalues λ of Σ^{1/2} M
-Σ^{1/2}. Its mean is 0, its variance q(G) = 2 Σ λ² and its third cumulant 8 n^{-1/2} Σ λ³. Where this is not 0, as
-with matrices that three scores share cyclically, the order is -1/2.
+Σ^{1/2}, mean 0, variance q(G) = 2 Σ λ² and third cumulant 8 n^{-1/2} Σ λ³. If this is not 0, as with three scores
+that share matrices cyclically, the order is -1/2.
 """
 
 from __future__ import annotations
@@ -28,26 +28,19 @@ from attncheck.theory.rates.inversion import CharacteristicGap, frequencies
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
 
-# Third cumulants below this share of the variance to the 3/2 count as 0.
+# Smaller skewness counts as 0.
 _NO_SKEW = 1e-9
-# Range of the largest weight, unless all are 0: fourth powers of the sum must not overflow.
+# Range of the largest weight, so that fourth powers do not overflow.
 _SMALLEST, _LARGEST = 1e-12, 1e12
-# Logarithm of a negligible characteristic function.
+# Logarithm of a negligible function.
 _VANISHED = -28.0
-# Coordinates of vectors in memory at a time, and complex numbers.
+# Coordinates in memory, and complex numbers per block.
 _HELD, _BLOCK = 2**22, 2**20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScoreSum:
-    """t·p, a weighted sum of the scores of a program.
-
-    Parameters
-    ----------
-    program : Program
-    weights : tuple of float
-        t: one per score, the largest from 1e-12 to 1e12 in size.
-    """
+    """t·p, a sum of the scores of a program with weights t, the largest from 1e-12 to 1e12 in size."""
 
     program: Program
     weights: tuple[float, ...]
@@ -125,13 +118,13 @@ class ScoreSum:
         return np.asarray(np.linalg.eigvalsh(root @ self._form @ root))
 
     def products(self, one: FloatArray, other: FloatArray) -> FloatArray:
-        """Return the bilinear form q(G, G') = 2 tr(M Σ(G) M Σ(G')), with variance q(G) = q(G, G), (draws,)."""
+        """Return the bilinear form q(G, G') = 2 tr(M Σ(G) M Σ(G')), (draws,)."""
         left = self._form @ self._covariances(one)
         return np.asarray(2.0 * np.einsum("dij,dji->d", left, self._form @ self._covariances(other)))
 
     @functools.cached_property
     def variance(self) -> float:
-        """Variance in the limit, where the law is normal."""
+        """Variance in the limit, a normal law."""
         return float(self.products(self.kernel[None], self.kernel[None])[0])
 
     @property
@@ -141,22 +134,22 @@ class ScoreSum:
 
     @functools.cached_property
     def skewness(self) -> float:
-        """√n times the third cumulant, in units of the standard deviation."""
+        """√n times the third cumulant, over std³."""
         skew = 8.0 * float((self.eigenvalues(self.kernel[None]) ** 3).sum()) / self.std**3
         return skew if abs(skew) > _NO_SKEW else 0.0
 
     @property
     def order(self) -> float:
-        """-1/2 if the law is skewed at order n^{-1/2}, else -1."""
+        """-1/2 if skewed, else -1."""
         return -0.5 if self.skewness else -1.0
 
     @property
     def entries(self) -> int:
-        """Number of n-dimensional vectors per draw of G."""
+        """Vectors per draw of G."""
         return len(ancestors_of(self._inputs))
 
     def grams(self, width: int, size: int, rng: np.random.Generator) -> FloatArray:
-        """Draw G at a width, exactly in law, (size, inputs, inputs)."""
+        """Draw G at a width, (size, inputs, inputs)."""
         wanted = set(ancestors_of(self._inputs))
         # Initial vectors of a group are drawn together.
         groups = {node.group for node in wanted if isinstance(node, Initial)}
@@ -174,7 +167,7 @@ class ScoreSum:
 
     @functools.cached_property
     def moments(self) -> tuple[float, float] | None:
-        """The pair n E q(G - K), n E (2 q(K, G - K))² if the inputs are functions of initial vectors; else None."""
+        """The pair n E q(G - K), n E (2 q(K, G - K))² if inputs are functions of initial vectors; else None."""
         bases = bases_of(self._inputs)
         if not all(isinstance(base, Initial) for base in bases):
             return None
@@ -197,11 +190,7 @@ class ScoreSum:
         return expectation(second, mean, covariance)[0], expectation(slope, mean, covariance)[0]
 
     def gap(self, width: int, size: int, seeds: list[np.random.SeedSequence]) -> CharacteristicGap:
-        """Return the law at a width less its limit, with `size` draws of G per repetition.
-
-        Where `moments` is known, so is the mean of the characteristic function to second order in G - K; draws give
-        only the rest.
-        """
+        """Return the law less its limit, with `size` draws of G per repetition and `moments` as controls."""
         rows = [self._difference(width, size, np.random.default_rng(seed)) for seed in seeds]
         return CharacteristicGap(self.std, np.stack(rows))
 
@@ -218,7 +207,7 @@ class ScoreSum:
         step = max(1, _BLOCK // (used * eigenvalues.shape[1]))
         for start in range(0, size, step):
             ratios = (2.0 / math.sqrt(width)) * eigenvalues[start : start + step, :, None] * tau[:used]
-            # log(1 - ix) in real functions, which are faster.
+            # log(1 - ix) in real functions, for speed.
             sizes, angles = np.log1p(ratios**2).sum(axis=1), np.arctan(ratios).sum(axis=1)
             total[:used] += np.exp(width * (-0.25 * sizes + 0.5j * angles)).sum(axis=0)
         difference = total / size - limiting
@@ -235,7 +224,7 @@ class ScoreSum:
         return int((logs > _VANISHED).sum())
 
     def leading(self, width: int) -> CharacteristicGap | None:
-        """Return the first term of the expansion in n^{-1/2}; None if it needs `moments` and these are not known."""
+        """Return the first term of the expansion in n^{-1/2}, or None without `moments`."""
         tau = frequencies(self.std)
         limiting = np.exp(-0.5 * self.variance * tau**2)
         if self.skewness:

@@ -26,17 +26,17 @@ FloatArray = NDArray[np.float64]
 
 #: Default widths.
 WIDTHS = (64, 128, 256, 512, 1024, 2048)
-#: Default widths for predicted order -1/2: further powers of n^{-1/2} matter for longer.
+#: Default for predicted order -1/2: powers of n^{-1/2} matter for longer.
 HALF_ORDER_WIDTHS = (512, 1024, 2048, 4096, 8192, 16_384)
-#: Default widths for other laws of weights, which need literal matrices.
+#: Default for other laws of weights, with literal matrices.
 LITERAL_WIDTHS = (12, 16, 24, 32, 48)
-# Draws at each width that give the order to ±0.02.
+# Draws per width that give the order to ±0.02.
 _DRAWS = 512
-# Least error of a logarithm, from omitted terms of the fit; at predicted order -1/2 the next is n^{-3/2}.
+# Least error of a logarithm, from omitted terms; at order -1/2 it is n^{-3/2}.
 _LEAST_ERROR = 1e-6
 _NUMBERS = {4: "four", 6: "six"}
-# Two-sided 99% of Student's law, as errors come from few replicates. In simulations, the degrees of freedom of three
-# widths give intervals of four and of six widths coverage 99.1% and 99.2%.
+# Two-sided 99% of Student's law with the degrees of freedom of three widths: simulated coverage 99.1% with four and
+# 99.2% with six widths.
 _QUANTILE = float(special.stdtrit(3 * (REPLICATES - 1), 0.995))
 
 
@@ -62,18 +62,16 @@ class Rate:
     distances : tuple of Distance
         In the order of the widths.
     order : Estimate
-        Exponent p of the fit log D = a + p log n + e/n; for sums of scores of predicted order -1/2, of log D = a +
-        p log n + e/√n + f/n.
+        p of the fit log D = a + p log n + e/n, or for sums of scores of predicted order -1/2, log D = a + p log n +
+        e/√n + f/n.
     predicted : float
-        -1, or -2 for "kl"; -1/2 for sums of scores with a third cumulant of order n^{-1/2}, and for distances from
-        a limit of 0.
+        -1, or -2 for "kl"; -1/2 for sums of scores with a third cumulant of order n^{-1/2}, and from a limit of 0.
     constant, curvature : Estimate
-        c and d of the fit D = (c + d/n) n^predicted, or for such sums D = (c + d/√n + f/n) n^{-1/2}.
+        c and d of D = (c + d/n) n^predicted, or for such sums (c + d/√n + f/n) n^{-1/2}.
     leading, leading_error : float
-        c by the expansion at the largest width, without a fit. NaN where not known, see `Distance`.
+        c by the expansion at the largest width; NaN if unknown, see `Distance`.
     gap : Distance or None
-        With a head_dim: the distance between the law at infinite width and the limit of large heads, which remains.
-        `distances` are then from the law at infinite width.
+        With a head_dim: the part that remains at infinite width; `distances` are from the law there.
     """
 
     metric: str
@@ -112,22 +110,22 @@ def rate(
 ) -> Rate:
     """Return the rate at which the distance to the limit decreases with the width.
 
-    This may take minutes; a terminal shows the progress.
+    May take minutes; a terminal shows the progress.
 
     Parameters
     ----------
     layer : AttentionLayer or Program
-        Of any width. With a `head_dim` the rate is that of the distance from the law at infinite width with that
-        head_dim; the distance of that law from the limit is the attribute ``gap``.
+        Of any width. With a `head_dim` the distance is from the law at infinite width with that head_dim; the
+        attribute ``gap`` is that law's distance from the limit.
     widths : sequence of int, optional
-        At least four different widths; six for predicted order -1/2, where the fit has more terms. By default
-        `WIDTHS`, `HALF_ORDER_WIDTHS` or `LITERAL_WIDTHS`.
+        At least four widths, or six for predicted order -1/2. By default `WIDTHS`, `HALF_ORDER_WIDTHS` or
+        `LITERAL_WIDTHS`.
     metric, of, position, key, projection, weights
-        As for `distance`. If the limit is 0, only "w1" decreases, as n^{-1/2}.
+        As for `distance`. From a limit of 0 only "w1" decreases.
     size : int, optional
-        Draws at each width. By default 512 with normal weights where ``leading`` is known: the order's interval is
-        then about ±0.02 (±0.05 for "kl"), and the constant's 1% (3%). Otherwise, and for programs, as for
-        `distance`. Intervals hold from 512 draws on.
+        Draws at each width. By default 512 with normal weights where ``leading`` is known, so that the order is
+        within about ±0.02 (±0.05 for "kl") and the constant 1% (3%); otherwise as for `distance`. Intervals hold
+        from 512 draws on.
     seed : int
         Each width has independent draws.
     reference : {"limit", "scaled limit"}
@@ -217,17 +215,7 @@ def _to_zero(layer: AttentionLayer, metric: str, of: str) -> bool:
 def fit(
     metric: str, distances: Sequence[Distance], predicted: float | None = None, *, half_powers: bool = False
 ) -> Rate:
-    """Return the rate fitted to distances at several widths by weighted least squares.
-
-    Parameters
-    ----------
-    metric : str
-    distances : sequence of Distance
-    predicted : float, optional
-        By default -1, or -2 for "kl".
-    half_powers : bool
-        Whether the fit is in powers of n^{-1/2}.
-    """
+    """Return the rate fitted to distances by weighted least squares, in powers of 1/n or of n^{-1/2}."""
     widths = np.array([each.width for each in distances])
     values = np.array([each.value for each in distances])
     errors = np.array([each.error for each in distances]) / ERRORS
@@ -241,7 +229,7 @@ def fit(
     columns = np.stack([ones, np.log(widths), *bends], axis=1)
     relative = np.maximum(errors / values, widths**-1.5 if half_powers else _LEAST_ERROR)
     if not half_powers:
-        # The fit omits about the square of the bend: downweight narrow widths where it is large.
+        # The fit omits about the square of the bend.
         bend = _estimates(columns, np.log(values), relative)[2].value
         relative = np.hypot(relative, 0.5 * (bend / widths) ** 2)
     order = _estimates(columns, np.log(values), relative)[1]
@@ -262,7 +250,7 @@ def fit(
 
 
 def _estimates(columns: FloatArray, values: FloatArray, errors: FloatArray) -> list[Estimate]:
-    """Return the coefficients of a weighted fit, with wider intervals if it fits worse than the errors allow."""
+    """Return the coefficients of a weighted fit, with intervals widened by its misfit."""
     found = least_squares(columns, values, errors)
     misfit = found.squares / max(1, len(values) - columns.shape[1])
     spread = _QUANTILE * math.sqrt(max(1.0, misfit)) * found.errors

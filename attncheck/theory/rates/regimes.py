@@ -1,4 +1,4 @@
-"""Predicted laws of one output in each regime, each beside the most similar other prediction."""
+"""Predicted laws of one output in each regime, each beside a neighbouring prediction."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ class RegimePrediction:
     regime : str
         Key in `attncheck.layers.regimes.REGIMES`.
     position : int
-        Position of the output.
     order : float
-        Exponent of the approach to the prediction, in the width, or in the heads for "many heads".
+        Exponent of the approach in the width, or in the heads for "many heads".
     own, neighbour : ScaleMixture
         The prediction, and the one to distinguish it from.
     against : str
@@ -56,22 +55,14 @@ class RegimePrediction:
 
     @functools.cached_property
     def separation(self) -> float:
-        """Kolmogorov distance between the two predictions."""
+        """Kolmogorov distance of the two predictions."""
         return kolmogorov(self.own, self.neighbour)
 
     def draws(self, level: float = 1e-6, power: float = 0.99, distance: float = 0.0) -> int:
-        """Return how many draws reject the neighbour by a Kolmogorov–Smirnov test with at least this power.
+        """Return how many draws reject the neighbour by a Kolmogorov–Smirnov test with this level and power.
 
-        By Massart's bound, the empirical law of N draws is further than √(log(2/α)/(2N)) from the true one with
-        probability at most α.
-
-        Parameters
-        ----------
-        level : float
-            Level of the test.
-        power : float
-        distance : float
-            Distance of the sampled law from its own prediction; less than the separation.
+        By Massart's bound: the empirical law of N draws is further than √(log(2/α)/(2N)) from the true one with
+        probability at most α. The sampled law may have a `distance` from its own prediction.
 
         Examples
         --------
@@ -92,13 +83,13 @@ class RegimePrediction:
 
 
 def draws_needed(separation: float, level: float, power: float) -> int:
-    """Return how many draws distinguish laws at this Kolmogorov distance, at a level and with at least this power."""
+    """Return how many draws distinguish laws at this Kolmogorov distance."""
     spans = [math.sqrt(0.5 * math.log(2.0 / chance)) for chance in (level, 1.0 - power)]
     return math.ceil((sum(spans) / separation) ** 2)
 
 
 def kolmogorov(one: ScaleMixture, other: ScaleMixture) -> float:
-    """Return the Kolmogorov distance ``sup |F - F'|`` of two scale mixtures.
+    """Return ``sup |F - F'|`` of two scale mixtures.
 
     Examples
     --------
@@ -131,7 +122,7 @@ def _many_heads(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, Sca
 
 
 def _tied(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, ScaleMixture]:
-    """Return the Gaussian laws of A K Aᵀ with A = softmax(σ_Qσ_K K), and with weights 1/s."""
+    """Return Gaussians of A K Aᵀ with A = softmax(σ_Qσ_K K), and with weights 1/s."""
     kernel = input_kernel(layer.inputs).matrix
     weights = np.exp(layer.query_std * layer.key_std * kernel[position])
     weights /= weights.sum()
@@ -146,7 +137,7 @@ def _low_rank(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, Scale
 def _replaced(
     change: Callable[[AttentionLayer], AttentionLayer],
 ) -> Callable[[AttentionLayer, int], tuple[ScaleMixture, ScaleMixture]]:
-    """Return a function giving the limits of a layer and of its changed copy."""
+    """Return a function giving the limits of a layer and its changed copy."""
 
     def laws(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, ScaleMixture]:
         return _of(layer, position), _of(change(layer), position)
@@ -161,7 +152,7 @@ def _thirds(layer: AttentionLayer) -> AttentionLayer:
 
 
 def _without_mean(layer: AttentionLayer) -> AttentionLayer:
-    """Return a layer with the same input variances K_ii but uncorrelated inputs."""
+    """Return a layer with uncorrelated inputs of variance K_ii."""
     return layer.replace(activation="identity", input_std=math.sqrt(float(input_kernel(layer.inputs).matrix[0, 0])))
 
 
@@ -199,12 +190,7 @@ _LAWS: Mapping[str, tuple[int, str, Callable[[AttentionLayer, int], tuple[ScaleM
 
 
 def prediction(regime: str) -> RegimePrediction:
-    """Return the prediction of a regime for one output, beside the neighbouring prediction.
-
-    Raises
-    ------
-    InputError
-        If the regime does not exist.
+    """Return the prediction of a regime, beside the neighbouring one.
 
     Examples
     --------

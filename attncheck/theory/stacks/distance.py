@@ -1,8 +1,8 @@
 """Distance of a stack of finite width from its conjectured limit, by common random numbers.
 
-Both share the normals of scores and of every layer's outputs, and the last outputs are integrated out. The
-difference of order n^{-1/2} is linear in deviations of mean 0: of Gram matrices, Bartlett factors and input
-lengths. Their effect on the recursion is the control variate; the rest is of order 1/n, like the distance.
+Both share normals, and the last outputs are integrated out. The difference of order n^{-1/2} is linear in
+deviations of mean 0, whose effect on the recursion is the control variate; the rest is of order 1/n, like the
+distance.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ from attncheck.theory.stacks.walk import NEURONS, WalkResult, ratio_of
 
 FloatArray = NDArray[np.float64]
 
-#: Independent parts of the draws, whose spread gives the error.
+#: Parts of the draws, whose spread gives the error.
 PARTS = 32
-# Points of comparison, in standard deviations of the limit. On both sides: a finite residual stream need not be
-# symmetric if φ is not odd.
+# Points of comparison, in standard deviations of the limit; residual streams need not be symmetric.
 POINTS: FloatArray = np.concatenate(
     [np.linspace(-9.0, -4.5, 10), np.linspace(-4.0, 4.0, 81), np.linspace(4.5, 9.0, 10)]
 )
 POINTS.setflags(write=False)
 _PILOT = 1024
-# Entries of a block of draws.
+# Entries per block.
 _BLOCK = 2**21
 
 
@@ -116,10 +115,7 @@ def difference_parts(
 
 
 def averaged_parts(stack: AttentionStack, size: int, seed: int = 0, position: int = 0) -> FloatArray:
-    """Return F_∞ - F, with F the law of the recursion with averaged kernels, as `difference_parts`.
-
-    All draws are in memory at once; the width does not matter.
-    """
+    """Return F_∞ - F as `difference_parts`, F the law of the recursion with averaged kernels."""
     place, size = _check(stack, size, seed, position)
     check_memory("size", size, "the draws, all at once,", size * limit_entries(stack, 0), "pass fewer draws")
     normals = draw_normals(stack, size, stream(seed, "stack distance", "averaged"))
@@ -176,19 +172,19 @@ def _check(stack: AttentionStack, size: int, seed: int, position: int) -> tuple[
 
 
 def controlled(f: FloatArray, c: FloatArray, fc: FloatArray, cc: FloatArray) -> FloatArray:
-    """Return f less a multiple of c, of mean 0; coefficients come from the other parts, to avoid bias."""
+    """Return f less a multiple of c, of mean 0, with coefficients from the other parts."""
     others = [each.sum(axis=0) - each for each in (fc, cc)]
     slope = np.divide(others[0], others[1], out=np.zeros_like(fc), where=others[1] > 0)
     return np.asarray(f - slope * c)
 
 
 def measured(differences: FloatArray, depth: int, width: int) -> StackDistance:
-    """Return both distances from parts of a difference of distribution functions, (PARTS, points)."""
+    """Return both distances from differences (PARTS, points)."""
     steps = np.diff(POINTS)
     weights = 0.5 * (np.concatenate([[0.0], steps]) + np.concatenate([steps, [0.0]]))
     halves = differences[: PARTS // 2], differences[PARTS // 2 :]
     largest, areas = [], []
-    # The other half gives the point and signs: the largest of noisy numbers is biased upwards.
+    # The other half gives the point and signs, to avoid bias.
     for ours, theirs in (halves, halves[::-1]):
         elsewhere = theirs.mean(axis=0)
         farthest = int(np.argmax(np.abs(elsewhere)))
@@ -202,7 +198,7 @@ def measured(differences: FloatArray, depth: int, width: int) -> StackDistance:
 def _coupled(
     stack: AttentionStack, size: int, position: int, points: FloatArray, depths: range, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
-    """Return draws of F_n - F_∞ after some layers, and of its control variate, (size, depths, points) each."""
+    """Return draws of F_n - F_∞ and its control variate, (size, depths, points) each."""
     walked = WalkResult.draw(stack, size, position, rng)
     more, less, total = (
         streams[:, 1:, position, position] for streams in (walked.more, walked.less, walked.limit.streams)

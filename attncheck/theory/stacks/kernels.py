@@ -15,24 +15,18 @@ FloatArray = NDArray[np.float64]
 _EPS: Final = float(np.finfo(np.float64).eps)
 # A bound of clip this many standard deviations away changes no digit.
 _NEVER_CLIPPED: Final = 12.0
-# Hermite terms, range of the last, step and most points: with the poles of tanh(√v z) at ±iπ/(2√v), the error
-# exp(-π²/(h √v)) of steps h is a rounding error up to h = 0.28/√v.
+# Hermite terms, range, step and most points: as tanh(√v z) has poles at ±iπ/(2√v), the error exp(-π²/(h √v)) of
+# steps h is rounding up to h = 0.28/√v.
 _TERMS, _REACH, _STEP, _MOST_POINTS = 64, 13.0, 0.25, 4096
-# Entries of a block of (variances, points).
+# Entries per block.
 _BLOCK: Final = 2**20
 
 
 def image_kernels(phi: Nonlinearity, covariances: FloatArray) -> tuple[FloatArray, float]:
-    """Return K_jk = E[φ(z_j)φ(z_k)], z ~ N(0, C), for every C of a batch, and an error bound relative to √(K_jj K_kk).
+    """Return K_jk = E[φ(z_j)φ(z_k)], z ~ N(0, C), for a batch of C (..., s, s), and an error bound relative to √(K_jj K_kk).
 
-    Uses the closed form of φ or, for tanh, its Hermite expansion: K_jk = Σ_k a_k(C_jj) a_k(C_kk) ρ^k with a_k(v) =
-    E[φ(√v Z) He_k(Z)]/√k!. The remainder is at most ``|ρ|^64`` times the root of both remainders in Parseval's
-    identity.
-
-    Parameters
-    ----------
-    phi : Nonlinearity
-    covariances : ndarray, shape (..., s, s)
+    For tanh by the Hermite expansion K_jk = Σ_k a_k(C_jj) a_k(C_kk) ρ^k, a_k(v) = E[φ(√v Z) He_k(Z)]/√k!. The
+    remainder is at most ``|ρ|^64`` times the root of both remainders in Parseval's identity.
 
     Examples
     --------
@@ -61,7 +55,7 @@ def image_kernels(phi: Nonlinearity, covariances: FloatArray) -> tuple[FloatArra
 
 
 def _clipped(phi: Nonlinearity, v1: FloatArray, v2: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the dual of clip: usually the covariance itself, with the bound out of reach."""
+    """Return the dual of clip, the covariance itself if the bound is out of reach."""
     near = _NEVER_CLIPPED**2 * np.maximum(v1, v2) > phi.parameters[0] ** 2
     value, error = c.copy(), _EPS * np.sqrt(v1 * v2)
     if near.any():
@@ -83,7 +77,7 @@ def _hermite(
     for start in range(0, len(flat), step):
         block = flat[start : start + step]
         images = phi(np.sqrt(block)[..., None] * nodes)
-        # Every other term of an odd function is 0. Terms come first, to be contiguous.
+        # Even terms of an odd function are 0. Terms come first, to be contiguous.
         coefficients = np.ascontiguousarray(np.moveaxis(images @ basis[1::2].T, -1, 0))
         squares = (images**2) @ basis[0]
         rest = np.maximum(squares - (coefficients**2).sum(axis=0), 0.0)

@@ -25,7 +25,7 @@ from attncheck.theory.stacks.walk import WalkResult
 
 FloatArray = NDArray[np.float64]
 
-# Entries of a block of draws.
+# Entries per block.
 _BLOCK = 2**21
 
 

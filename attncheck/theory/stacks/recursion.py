@@ -5,14 +5,11 @@ Given the scores of layers 1 to l, the stream z^{(l+1)} is Gaussian with covaria
     C^{(l+1)} = S^{(l)} (+ C^{(l)} with residual),   S^{(l)} = (σ_V²σ_O²/H) Σ_a A_a K^{(l)} A_aᵀ,
     K^{(l)} = E[φ_l(z^{(l)}) φ_l(z^{(l)})ᵀ].
 
-A_a are the attention weights of scores p^a = σ_Qσ_K F N_a Fᵀ, with a root F of K^{(l)} and independent standard
-normals N_a.
+A_a are the attention weights of scores p^a = σ_Qσ_K F N_a Fᵀ, with a root F of K^{(l)} and standard normals N_a. A
+norm before attention normalises K^{(l)} (``layers.norm``), one after the sum C^{(l+1)}.
 
-In the limit norms are functions of expectations over neurons. A norm before attention normalises K^{(l)}
-(``layers.norm``), one after the sum C^{(l+1)}.
-
-A perceptron reads the stream after attention. Given all scores its hidden neurons u are N(0, σ² K̂) before φ, K̂
-the stream's normalised covariance, and its outputs N(0, σ² E[φ(u)φ(u)ᵀ]): no further randomness.
+A perceptron has hidden neurons u of law N(0, σ² K̂) before φ, K̂ the stream's normalised covariance, and outputs
+N(0, σ² E[φ(u)φ(u)ᵀ]): no further randomness.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Deviations:
-    """First-order deviations at finite width of one layer's factors; of mean 0 given all normals N.
+    """First-order deviations of one layer's factors at finite width, of mean 0 given N.
 
     Attributes
     ----------
@@ -67,20 +64,18 @@ class Recursion:
     outputs : ndarray, shape (size, depth, s, s)
         S^{(l)}.
     kernels : ndarray, shape (size, depth, s, s)
-        E[φ_l(z) φ_l(z)ᵀ], before any norm.
+        K^{(l)} before any norm.
     means : ndarray, shape (size, depth, s)
-        E φ_l(z) with layer norm before attention, else 0.
+        E φ_l(z) for layer norm, else 0.
     roots : ndarray, shape (size, depth, s, s)
-        Lower triangular roots F of K^{(l)}.
+        F, lower triangular.
     scales : ndarray, shape (size, depth, sums, s)
-        Divisors of norms after each sum (attention, perceptron); 1 without.
+        Divisors of norms after each sum.
     scores : ndarray, shape (size, depth, num_heads, s, s)
     error : float
-        Error bound of the entries of a kernel, relative to its diagonal.
-    perceptrons : ndarray, shape (size, depth, s, s)
-        Covariance of each perceptron's outputs; 0 without.
-    reads, images : ndarray, shape (size, depth, s, s)
-        Lower triangular roots of a perceptron's input covariance, and of E[φ(u)φ(u)ᵀ]; 0 without.
+        Bound on a kernel's error, relative to its diagonal.
+    perceptrons, reads, images : ndarray, shape (size, depth, s, s)
+        Covariance of a perceptron's outputs, roots of its input covariance and of E[φ(u)φ(u)ᵀ]; 0 without.
     """
 
     streams: FloatArray
@@ -119,12 +114,10 @@ def recur(
     lengths : ndarray, shape (size,), optional
         Relative deviation of the covariance of the h^i.
     deviations : tuple of Deviations, optional
-        One per layer.
     share : float
         Factor of `lengths` and `deviations`.
     averaged : bool
-        Replace covariances by their means over draws, as if layers forgot earlier scores: a wrong recursion, to
-        test against.
+        Replace covariances by their means: a wrong recursion, to test against.
 
     Examples
     --------
@@ -175,7 +168,7 @@ def _normalised(stack: AttentionStack, stream: FloatArray) -> tuple[FloatArray, 
 def _perceive(
     perceptron: Perceptron, layer: AttentionLayer, stream: FloatArray, deviations: Deviations | None, share: float
 ) -> tuple[FloatArray, FloatArray, FloatArray, float]:
-    """Return the covariance of a perceptron's outputs, the roots of its inputs and images, and an error bound."""
+    """Return the covariance of a perceptron's outputs, two roots, and an error bound."""
     read = lower_root(normalised_gram(layer.norm, stream, np.zeros(stream.shape[:-1])))
     moved = _moved(read, None if deviations is None else deviations.read, share)
     kernel, error = image_kernels(perceptron.phi, perceptron.std**2 * (moved @ moved.swapaxes(-1, -2)))
@@ -190,7 +183,7 @@ def _moved(root: FloatArray, deviation: FloatArray | None, share: float) -> Floa
 
 
 def _read(layer: AttentionLayer, stream: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-    """Return E[φ(z)φ(z)ᵀ], E φ(z) for layer norm (else 0), and an error bound relative to the normalised diagonal."""
+    """Return E[φ(z)φ(z)ᵀ], E φ(z) for layer norm (else 0), and an error bound."""
     phi = nonlinearity.of_inputs(layer.inputs)
     kernel, error = image_kernels(phi, stream)
     own = np.diagonal(kernel, axis1=-2, axis2=-1)

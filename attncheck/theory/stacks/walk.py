@@ -1,7 +1,7 @@
 """A stack of finite width beside its conjectured limit, layer by layer, on the same normals.
 
-They differ by deviations of order n^{-1/2}: of Gram matrices, Bartlett factors and input lengths. The finite stream
-has a twin with the law of the limit, whose Gram matrices deviate with mean 0 exactly.
+They differ by deviations of order n^{-1/2}. The finite stream has a twin with the law of the limit, whose Gram
+matrices deviate with mean 0 exactly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from attncheck.theory.stacks.recursion import Deviations, Recursion, draw_normal
 
 FloatArray = NDArray[np.float64]
 
-# Share of the deviations on either side: the error is of its cube.
+# Share of the deviations on either side.
 _SHARE = 1e-3
 # Neurons averaged over in a residual stream.
 NEURONS = 64
@@ -33,17 +33,7 @@ NEURONS = 64
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WalkResult:
-    """A stack of finite width and its limit on the same normals, and the first-order effect of deviations on the limit.
-
-    Attributes
-    ----------
-    limit : Recursion
-    layers : list of LayerPass
-    grams : list of (ndarray, ndarray)
-        See `Walk`.
-    more, less : ndarray, shape (size, depth + 1, s, s)
-        Streams of the limit with a small share of the deviations added, and subtracted.
-    """
+    """A stack and its limit on the same normals; `more` and `less` add and subtract a small share of the deviations."""
 
     limit: Recursion
     layers: list[LayerPass]
@@ -76,7 +66,7 @@ class LayerPass:
     Attributes
     ----------
     variance, limit : ndarray, shape (size,)
-        Conditional variances of the output at finite width and in the limit.
+        Conditional variances of the output.
     stream, limit_stream : ndarray, shape (size, m), or None
         With a residual: the stream before the sum at m neurons, and its twin.
     limit_total : ndarray, shape (size,)
@@ -92,10 +82,7 @@ class LayerPass:
     deviations: Deviations
 
     def probabilities(self, t: FloatArray) -> FloatArray:
-        """Return P(next stream ≤ t) given the layers before, (size, points).
-
-        With a residual, an average over neurons less the error, of mean 0, of the twin's average.
-        """
+        """Return P(next stream ≤ t), (size, points); with a residual, with the twin's average as control."""
         if self.stream is None or self.limit_stream is None:
             return np.asarray(special.ndtr(ratio_of(t, self.variance)))
         ours, theirs = (
@@ -111,9 +98,9 @@ class Walk:
     Attributes
     ----------
     lengths : ndarray, shape (size,)
-        Relative change of the covariance of the h^i at finite width.
+        Relative change of the covariance of the h^i.
     grams : list of (ndarray, ndarray), each of shape (size, s, s)
-        Of the streams after each layer so far, and of their twins; if requested.
+        Of the streams so far and their twins, if requested.
     """
 
     def __init__(
@@ -198,7 +185,7 @@ def gram_of(vectors: FloatArray) -> FloatArray:
 
 
 def _twin_gram(layer: AttentionLayer, vectors: FloatArray, kernel: FloatArray, means: FloatArray) -> FloatArray:
-    """Return the Gram matrix of the twin, normalised to first order; `kernel` and `means` are those of one neuron."""
+    """Return the twin's Gram matrix, normalised to first order at `kernel` and `means`."""
     if layer.norm is None:
         return gram_of(vectors)
     return normalised_change(layer.norm, kernel, means, gram_of(with_ones("layer", vectors)))
@@ -226,7 +213,7 @@ def _factor_deviation(factors: FloatArray, nu: int) -> FloatArray:
 
 
 def _root_deviation(root: FloatArray, gram: FloatArray) -> FloatArray:
-    """Return a lower triangular Δ, linear in `gram`, with root F (I + Δ) to first order, F Fᵀ the mean."""
+    """Return a lower triangular Δ, linear in `gram`, with root F (I + Δ) to first order."""
     size = root.shape[-1]
     alive = np.diagonal(root, axis1=-2, axis2=-1) > 0
     unit = np.where(alive, 0.0, 1.0)[..., None] * np.eye(size)
