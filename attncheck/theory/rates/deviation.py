@@ -1,14 +1,13 @@
 """Difference between the law at finite width and the limit: a signed measure of conditional variances.
 
 Let δ be the drivers' deviations from their limits, and g(δ) the average over score normals of a function of the
-conditional variance. Draws of g(δ) - g(0) have noise of order n^{-1/2} and mean of order 1/n. The linear and
-quadratic parts
+conditional variance. Draws of g(δ) - g(0) have noise of order n^{-1/2} and mean of order 1/n. The parts
 
     L = g'(0)[δ],   Q = g''(0)[δ, δ]/2
 
-are control variates, with means from the moments of δ: the remainder is of order n^{-3/2}. These means are the
-first term of the expansion in 1/n. That of Q is unknown at a kink of the map, where second differences are too
-noisy, or with too many directions.
+are control variates, with means from the moments of δ: the first term of the expansion in 1/n. The remainder is of
+order n^{-3/2}. The mean of Q is unknown at a kink, where second differences are too noisy, or with too many
+directions.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ FloatArray = NDArray[np.float64]
 REPLICATES = 8
 # Steps of differences, relative to the limits.
 _STEP = 0.02
-# Points ±N of one repetition: most, fewest, and most entries.
+# Points ±N: most, fewest, and most entries.
 _MOST_POINTS, _FEWEST_POINTS, _ENTRIES = 2**9, 2**5, 2**13
 # Cells of log v, and their range below the largest.
 _CELLS = 2048
 _LOG_REACH = 60.0
 _PILOT = 64
-# Margin in v beyond the pilot's range.
+# Margin beyond the pilot's range.
 _MARGIN = math.exp(3.0)
 # Most directions for the mean of Q.
 _MOST_DIRECTIONS = 400
@@ -49,7 +48,7 @@ _PROBES = np.geomspace(0.1, 2.5, 16)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cells:
-    """Grid of variances, evenly spaced in log v, then 0; carries measures by cubic interpolation in log v."""
+    """Grid of variances, evenly spaced in log v, then 0, with cubic interpolation."""
 
     variances: FloatArray
 
@@ -61,7 +60,7 @@ class Cells:
         return cls(np.append(np.exp(np.linspace(bottom, top, _CELLS)), 0.0))
 
     def spread(self, variances: FloatArray) -> FloatArray:
-        """Return the measure with equal mass at each variance of a row, (rows, cells + 1)."""
+        """Return equal mass at each variance of a row, (rows, cells + 1)."""
         rows, points = variances.shape
         count = len(self.variances) - 1
         left, weights = self._around(variances)
@@ -223,15 +222,15 @@ def _cells(marginal: Marginal, fluctuations: Fluctuations, rng: np.random.Genera
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Repetition:
-    """Sums over the draws of one repetition.
+    """Sums over the draws of one repetition, each (cells + 1,).
 
     Attributes
     ----------
-    shift : ndarray, shape (cells + 1,)
+    shift
         Effect of the width at δ = 0, nonzero only with "1/n" scaling.
-    change, linear, quadratic : ndarray, shape (cells + 1,)
+    change, linear, quadratic
         Means of g(δ) - g(0), L and Q over draws.
-    linear_mean, quadratic_mean : ndarray, shape (cells + 1,), or None
+    linear_mean, quadratic_mean
         Exact means of L and Q.
     probes : ndarray, shape (draws, 3, probes)
         g(δ) - g(0), L and Q for some g.

@@ -1,8 +1,8 @@
-"""Drivers: random Gram matrices that, with the score normals, determine a conditional variance.
+"""Drivers: random Gram matrices that, with score normals, determine a conditional variance.
 
-Given the inputs X, keys and values of a head enter one output or score only through G = X Xᵀ/n of the visible
-positions and a Wishart matrix over ν each; a χ²_ν/ν each where no other head shares them. At infinite width they
-are K, and the identity or 1.
+Given X, keys and values of a head enter one output or score only through G = X Xᵀ/n of the visible positions and a
+Wishart matrix over ν each; a χ²_ν/ν each if no other head shares them. At infinite width they are K, and the
+identity or 1.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Drivers:
     Attributes
     ----------
     gram : ndarray, shape (draws, m, m)
-        Before normalisation, with the vector of ones as one more for layer norm.
+        Before normalisation; with ones as one more vector for layer norm.
     keys, values : ndarray, shape (draws, points or 1, groups) or (draws, groups, m, m)
-        Numbers, or matrices where heads share them.
+        Matrices if heads share them.
     """
 
     gram: FloatArray
@@ -63,7 +63,7 @@ class Drivers:
         return dataclasses.replace(self, gram=self.gram[chosen], keys=self.keys[chosen], values=self.values[chosen])
 
     def moved(self, deviations: Drivers, steps: FloatArray) -> Drivers:
-        """Return these values (one draw) plus `steps`, shape (draws,), along deviations."""
+        """Return these values (one draw) plus `steps` along deviations."""
 
         def along(values: FloatArray, deviation: FloatArray) -> FloatArray:
             return np.asarray(values + steps.reshape(-1, *(1,) * (deviation.ndim - 1)) * deviation)
@@ -86,11 +86,9 @@ class Fluctuations:
     shared : bool
         Whether heads share keys and values.
     groups : int
-        Number of independent keys, and of values.
-    infinite : bool
-        Whether only heads fluctuate.
-    still_heads : bool
-        Whether only G fluctuates.
+        Number of independent keys.
+    infinite, still_heads : bool
+        Whether only heads, or only G, fluctuate.
     """
 
     layer: AttentionLayer
@@ -102,7 +100,7 @@ class Fluctuations:
 
     @functools.cached_property
     def limits(self) -> Drivers:
-        """Drivers at infinite width and infinite heads: one draw."""
+        """Drivers in the limit, one draw."""
         kernel = self._kernel(np.ones(1))
         m = len(self.positions)
         heads = np.broadcast_to(np.eye(m), (1, self.groups, m, m)) if self.shared else np.ones((1, 1, self.groups))
@@ -172,7 +170,7 @@ class Fluctuations:
         """Return the first-order change of the means for W^i with this fourth cumulant; one draw.
 
         Given h a coordinate of W^i h has excess kurtosis about 3 · fourth/n, as if its variance had relative
-        variance fourth/n. The change is fourth/(2n) times `_bends`.
+        variance fourth/n: fourth/(2n) times `_bends`.
         """
         limits = self.limits
         gram = np.zeros_like(limits.gram)
@@ -181,10 +179,7 @@ class Fluctuations:
         return Drivers(gram, np.zeros_like(limits.keys), np.zeros_like(limits.values))
 
     def _bends(self) -> FloatArray:
-        """Return the sum of second derivatives of K in the relative variances of shared and own parts of the h^i.
-
-        Own parts change only row and column i.
-        """
+        """Return the sum of second derivatives of K in relative variances of the h^i, shared and own."""
         phi, covariance, m = nonlinearity.of_inputs(self.layer.inputs), self._covariance(1.0), len(self.positions)
         rho = self.layer.input_correlation
         shared, own = (self.layer.input_std**2 * part for part in (rho, 1.0 - rho))

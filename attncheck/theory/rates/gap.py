@@ -29,7 +29,7 @@ _MANY = 512
 _FEWEST_IN_TAIL = 20
 # Tails up to this factor need no rare draws.
 _NEAR = 1.25
-# Squared relative error above which noise is not corrected.
+# Relative squared noise above which it is not corrected.
 _MOST_NOISE = 0.01
 
 
@@ -77,7 +77,7 @@ class Gap:
         return Gap(self.limit.scaled(factor), self.deviation.scaled(factor))
 
     def from_zero(self, metric: str) -> tuple[float, float]:
-        """Return the distance from the constant 0, and its error: P(y ≠ 0)/2, E|y|, P(y ≠ 0) or ∞."""
+        """Return the distance from the constant 0, and its error."""
         finite = 1.0 - self.limit.atom - self.deviation.atom()
         if metric == "w1":
             finite = self._mean_size + math.sqrt(2 / math.pi) * self.deviation.moment(0.5)

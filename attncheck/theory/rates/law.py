@@ -41,7 +41,7 @@ _BLOCK = 2**23
 
 
 def default_size(layer: AttentionLayer) -> int:
-    """Return the default number of draws: fewer for wide layers, whose draws vary less."""
+    """Return the default number of draws, fewer for wide layers."""
     affordable = _ENTRIES // (layer.seq_len * layer.width)
     return max(_FEWEST_DRAWS, min(_MOST_DRAWS, affordable))
 
@@ -59,12 +59,11 @@ def finite_width_law(
     ----------
     layer : AttentionLayer
     size : int, optional
-        Number of draws, at least 16; by default a few seconds' worth. Below 512 errors are widened, as rare events
-        may be missed.
+        Number of draws, at least 16; by default a few seconds' worth. Below 512 errors are widened.
     seed : int
         The same seed gives the same digits.
     weights : str, mapping or WeightLaws
-        Law of all weights, one of `attncheck.simulators.weights.WEIGHT_LAWS`, or of each matrix, as ``{"query":
+        Law of all weights, one of `attncheck.simulators.weights.WEIGHT_LAWS`, or by matrix, as ``{"query":
         "uniform"}`` with the others normal. Laws other than "gaussian" need literal matrices, so small widths.
 
     Returns
@@ -74,8 +73,8 @@ def finite_width_law(
     Raises
     ------
     InputError
-        If an argument is invalid, or the layer ties queries to keys or has rotary positions. Its methods raise it
-        if one draw of the inputs exceeds `attncheck._lib.memory.DEFAULT_MEMORY`.
+        If an argument is invalid, or the layer ties queries to keys or has rotary positions. Methods raise it if
+        one draw of the inputs exceeds `attncheck._lib.memory.DEFAULT_MEMORY`.
 
     Examples
     --------
@@ -94,21 +93,17 @@ def finite_width_law(
 class FiniteWidthLaw(SymmetricLaw):
     """Law of one neuron of the output at finite width, with the methods of `LimitLaw`.
 
-    The output is exactly normal given inputs, scores and values, so its law is a scale mixture of normals over
-    conditional variances. Draws estimate its difference from the limit on common score normals, with known moments
-    as controls. Every ``…_error`` is four standard errors; those of moments are infinite at narrow widths (see
-    `excess_kurtosis_error`), those of `cdf` and `pdf` where too few draws contribute (see `cdf_error`).
+    It is a scale mixture of normals over conditional variances given inputs, scores and values. Draws estimate its
+    difference from the limit on common score normals, with known moments as controls. Every ``…_error`` is four
+    standard errors, and infinite where too few draws contribute (see `cdf_error` and `excess_kurtosis_error`).
 
     With scores divided by n and a linear or relu map the limit is 0. The law is then computed on the scale of y: √ν
     y, ν = n or head_dim, is the output of the same layer with 1/√n.
 
     Parameters
     ----------
-    layer : AttentionLayer
-    size : int, optional
-        Number of draws, at least 16.
-    seed : int
-    weights : WeightLaws
+    layer, size, seed, weights
+        As for `finite_width_law`.
     """
 
     layer: AttentionLayer
@@ -143,12 +138,8 @@ class FiniteWidthLaw(SymmetricLaw):
         Parameters
         ----------
         q : array_like
-            Probabilities from 0 to 1.
+            Probabilities.
         position : int
-
-        Returns
-        -------
-        ndarray, in the shape of `q`
 
         Raises
         ------
@@ -184,7 +175,7 @@ class FiniteWidthLaw(SymmetricLaw):
         """Return the error of `cdf` and `sf`.
 
         It is infinite where the tail beyond ±t differs from the limit's by more than a factor r, the root of a
-        twentieth of the draws (14 for 4096): fewer than twenty draws then make the tail, too few for an error.
+        twentieth of the draws (14 for 4096): fewer than twenty draws then make the tail.
         """
         t = check_points(t)
         gap = self.gap(position)
@@ -193,7 +184,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return np.hypot(told_errors(t, limit, replicates, gap.deviation.draws), of_limit) + 0.5 * gap.deviation.cut
 
     def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the error of `pdf`; infinite under the same condition as `cdf_error`."""
+        """Return the error of `pdf`; infinite as `cdf_error`."""
         t = check_points(t)
         replicates, draws = self._replicates(t, position, "density"), self.gap(position).deviation.draws
         errors = told_errors(t, self._base(t, position), replicates, draws)
@@ -230,8 +221,8 @@ class FiniteWidthLaw(SymmetricLaw):
     def excess_kurtosis_error(self, position: int = 0) -> float:
         """Return the error of `excess_kurtosis`; infinite if width or head_dim is below 8.
 
-        The threshold is 16 for linear and ReLU attention; with "student5" weights the error is always infinite. The
-        conditional variance is then too heavy-tailed to estimate it.
+        The threshold is 16 for linear and ReLU attention; with "student5" weights it is always infinite. The
+        conditional variance is then too heavy-tailed.
         """
         if self._narrow:
             return math.inf
@@ -308,12 +299,12 @@ class FiniteWidthLaw(SymmetricLaw):
         return np.asarray(np.clip(beyond + self._replicates(sizes, position, "upper_tail").mean(axis=0), 0.0, 0.5))
 
     def _replicates(self, t: FloatArray, position: int, what: str) -> FloatArray:
-        """Return the difference from the limit at ±t by each repetition, (repetitions, *t.shape)."""
+        """Return the difference from the limit at ±t, (repetitions, *t.shape)."""
         found: FloatArray = getattr(self.gap(position).deviation, what)(np.abs(t).ravel())
         return found.reshape(len(found), *t.shape)
 
     def _of_draws(self, replicates: FloatArray, position: int) -> float:
-        """Return the error of the mean over repetitions."""
+        """Return the error of the mean."""
         return widening(self.gap(position).deviation.draws) * standard_error(replicates)
 
 
@@ -330,7 +321,7 @@ class Distance:
     leading, leading_error : float
         First term of its expansion in 1/n, without draws. NaN if unknown: for outputs of ReLU attention over
         several positions, beyond 27 visible positions, and for programs whose inputs are products of matrices,
-        unless their order is -1/2.
+        unless of order -1/2.
     width : float
         Infinite for the gap that remains at a fixed head_dim.
     draws : int

@@ -22,8 +22,8 @@ _LOWEST, _HIGHEST = -24, 16
 BINS = _HIGHEST - _LOWEST + 1
 # Bins overlap, at random: sharp edges have slowly decaying characteristic functions.
 _OVERLAP = 3.0
-# In units of 1/√(least v of the bin): step of frequencies (period 48), and the range of corrections, which decay
-# about as τ^{-terms}.
+# In units of 1/√(least v of the bin): step of frequencies, and the range of corrections, which decay about as
+# τ^{-terms}.
 _STEP, _FARTHEST, _BEND, _FEWEST_TERMS = np.pi / 24.0, 6.5, 128.0, 2
 # The highest 1/_ENDS of frequencies measure the truncation.
 _ENDS = 4

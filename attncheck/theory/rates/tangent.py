@@ -1,9 +1,9 @@
 """Difference between the law of a tangent kernel entry at a width and its limit.
 
 Given all but the second neuron's row of W^O an entry between neurons is N(0, S). An entry of one neuron is b + |z|²
-q(z/|z|) with the normals z of its row of W^O. Conditional distribution functions F are therefore known and smooth.
-Entries at the width and in the limit share normals and differ by deviations δ of Gram matrices. F(δ) - F(0) is
-noise of order n^{-1/2} around a mean of order 1/n; its derivative along δ, of mean 0, is the control variate.
+q(z/|z|) with the normals z of its row of W^O. Conditional distribution functions F are therefore smooth and known.
+The width enters by deviations δ of Gram matrices: F(δ) - F(0) is noise of order n^{-1/2} around a mean of order
+1/n, with the derivative along δ, of mean 0, as control variate.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FloatArray = NDArray[np.float64]
 
 # Quantiles of the limit to compare at, and draws to find them.
 _QUANTILES, _PILOT = 48, 2**13
-# Step of differences, and most of second to first differences without a jump.
+# Step of differences, and their most relative bend without a jump.
 _STEP, _BENT = 1e-6, 0.01
 # Entries per block, and per block of the pilot.
 _BLOCK, _PILOT_BLOCK = 2**22, 2**25
@@ -59,7 +59,7 @@ class TangentGap:
 
     @property
     def distance(self) -> float:
-        """Kolmogorov distance, over the points."""
+        """Kolmogorov distance over `points`."""
         return float(np.abs(self.differences.mean(axis=0)).max())
 
     @property
@@ -157,7 +157,7 @@ def variance_between(layer: AttentionLayer, grams: Grams, positions: tuple[int, 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Parts:
-    """b and q of the entry b + |z|² q, or 0 and S of an entry between neurons, (draws,) each."""
+    """b and q of b + |z|² q, or 0 and S between neurons, (draws,) each."""
 
     rest: FloatArray
     slope: FloatArray
@@ -165,15 +165,12 @@ class _Parts:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Draws:
-    """Centred deviations, and normals.
+    """Centred deviations, and normals `scores` and `along` (z).
 
     Attributes
     ----------
     queries, outputs : ndarray, shape (draws, kv_heads, g m, g m), m = s and m = 1
         Wishart matrices over ν, of queries orthogonal to keys and of W^O orthogonal to values.
-    scores : ndarray, shape (draws, num_heads, s, s)
-    along : ndarray, shape (draws, num_heads, s, 1)
-        z.
     """
 
     drivers: Drivers
@@ -225,7 +222,7 @@ class _Entry:
                 slopes[k] += slope.sum(axis=0) / each
                 products[k] += (change * slope).sum(axis=0)
                 squares[k] += (slope**2).sum(axis=0)
-        # From the other repetitions, to be independent; near 1 except where slopes jump or laws are steep.
+        # From the other repetitions, to be independent; near 1 but for jumps and steep laws.
         products, squares = (total.sum(axis=0) - total for total in (products, squares))
         used = np.divide(products, squares, out=np.zeros_like(products), where=squares > 0)
         return TangentGap(points, limits, changes - used * slopes, each * REPLICATES)

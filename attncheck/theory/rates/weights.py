@@ -1,7 +1,7 @@
 """Outputs and scores of layers with non-normal i.i.d. weights, with one matrix integrated out.
 
-Given all matrices but W^O an output is a sum of independent terms: entries of W^O times mixed values. Given all but
-W^Q so is a score. Both are a `SumDeviation` over draws of the others.
+Given all matrices but W^O an output is a sum of independent terms; given all but W^Q so is a score. Both are a
+`SumDeviation` over draws of the others.
 
 Control variates have mean 0 under any law: inner products less conditional expectations, odd functions of scores,
 and the square of the scores' sum of squares, corrected by the fourth cumulant of W^Q. Half of the draws start from
@@ -282,7 +282,7 @@ class SumEntry:
     def _of_outputs(self, position: int, cells: Cells) -> FloatArray:
         """Return the contribution of the law of W^O, (cells + 1,)."""
         head = kept_limit(self.layer).head_mixture(position)
-        # E Σ_a u_a² g(v) for functions g of the variance v, with u_a the share of head a.
+        # E Σ_a u_a² g(v), u_a the share of head a in v.
         size = float(head.weights @ head.variances**2)
         one = condense(head.variances, head.weights * head.variances**2)
         where = one if self.layer.num_heads == 1 else one.plus(head.times(self.layer.num_heads - 1))

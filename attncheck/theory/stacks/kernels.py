@@ -23,10 +23,10 @@ _BLOCK: Final = 2**20
 
 
 def image_kernels(phi: Nonlinearity, covariances: FloatArray) -> tuple[FloatArray, float]:
-    """Return K_jk = E[φ(z_j)φ(z_k)], z ~ N(0, C), for a batch of C (..., s, s), and an error bound relative to √(K_jj K_kk).
+    """Return E[φ(z_j)φ(z_k)], z ~ N(0, C), for C (..., s, s), and an error bound relative to the diagonals.
 
-    For tanh by the Hermite expansion K_jk = Σ_k a_k(C_jj) a_k(C_kk) ρ^k, a_k(v) = E[φ(√v Z) He_k(Z)]/√k!. The
-    remainder is at most ``|ρ|^64`` times the root of both remainders in Parseval's identity.
+    For tanh by the Hermite expansion Σ_m a_m(C_jj) a_m(C_kk) ρ^m, a_m(v) = E[φ(√v Z) He_m(Z)]/√m!. The remainder is
+    at most ``|ρ|^64`` times the root of both remainders in Parseval's identity.
 
     Examples
     --------

@@ -31,13 +31,13 @@ class StackLaw(SymmetricLaw):
     """Conjectured law of a stack's output (z^1, …, z^s) at infinite width.
 
     Given the scores of all layers the output is N(0, C), with the random C of `attncheck.theory.stacks.recursion`.
-    One position is a scale mixture of normals, F(t) = E Φ(t/√v), v = C_ii, and each method averages over `draws` of
-    v. For one layer this is `LimitLaw`; from two on it is unproved. Every ``…_error`` is four standard errors.
+    One position is a scale mixture of normals, F(t) = E Φ(t/√v), v = C_ii, averaged over `draws`. For one layer
+    this is `LimitLaw`; beyond it is unproved. Every ``…_error`` is four standard errors.
 
     Parameters
     ----------
     stack : AttentionStack
-        With a head_dim, the limit takes width and head_dim to infinity.
+        With a head_dim, both width and head_dim go to infinity.
     draws : int
         Draws of the recursion, at least 16.
     seed : int

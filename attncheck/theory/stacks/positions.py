@@ -1,7 +1,6 @@
 """Variance and correlation of positions by depth, and the rate at which finite width approaches them.
 
-Growing variance signals explosion, correlations near 1 rank collapse. The conjectured limit has both exactly; the
-mean correlation at finite width differs by order 1/n.
+Growing variance signals explosion, correlations near 1 rank collapse.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ class PositionsByDepth:
     Attributes
     ----------
     variance, variance_error : ndarray, shape (depth + 1,)
-        Variance of a neuron, averaged over positions, and its standard error.
+        Mean variance over positions, and its standard error.
     correlation, correlation_error : ndarray, shape (depth + 1,)
-        Correlation of different positions, averaged over pairs, and its standard error.
+        Mean correlation over pairs, and its standard error.
     """
 
     variance: FloatArray
@@ -101,14 +100,7 @@ def _correlations(gram: FloatArray) -> FloatArray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CorrelationGap:
-    """Gap between the mean correlation of positions and its conjectured limit, after every layer.
-
-    Attributes
-    ----------
-    width : int
-    values, errors : ndarray, shape (depth,)
-        Finite width less limit, and standard errors.
-    """
+    """Mean correlation of positions less its limit after every layer, with standard errors."""
 
     width: int
     values: FloatArray
@@ -184,11 +176,11 @@ class CorrelationRate:
     depth : int
         Layer, from 1.
     order, order_error : float
-        Of log ``|gap|`` = a + order · log n + e/n, with its standard error. NaN if gaps differ in sign.
+        Of log ``|gap|`` = a + order · log n + e/n; NaN if gaps differ in sign.
     constant, constant_error : float
         c of gap = c/n + d/n².
     p_value : float
-        Of the fit c/n + d/n²: small if it does not hold.
+        Of that fit.
     """
 
     depth: int
@@ -209,19 +201,10 @@ def correlation_rates(
     stack : AttentionStack
         Of any width.
     widths : sequence of int
-        At least four different widths.
+        At least four.
     size : int
         Draws at each.
     seed : int
-
-    Returns
-    -------
-    tuple of CorrelationRate, length depth
-
-    Raises
-    ------
-    InputError
-        If an argument is invalid, or one draw takes more than `attncheck._lib.memory.DEFAULT_MEMORY`.
 
     Examples
     --------
@@ -244,7 +227,7 @@ def correlation_rates(
 
 
 def rate_of(depth: int, n: FloatArray, values: FloatArray, errors: FloatArray) -> CorrelationRate:
-    """Fit both forms to gaps at several widths, weighted by their errors."""
+    """Fit both forms to gaps at several widths."""
     order, order_error = np.nan, np.nan
     if np.all(values * values[0] > 0):
         columns = np.stack([np.ones_like(n), np.log(n), 1 / n], axis=1)

@@ -23,15 +23,12 @@ class StackRate:
     depth : int
         Layer, from 1.
     distances : tuple of StackDistance
-        At all widths.
     order, order_error : float
-        Of log D = a + order · log n + e/n, with its standard error.
-    constant, constant_error : float
-        c of D = c/n + d/n².
-    curvature : float
-        d.
+        Of log D = a + order · log n + e/n.
+    constant, constant_error, curvature : float
+        c and d of D = c/n + d/n².
     p_value : float
-        Of the fit c/n + d/n²: small if it does not hold.
+        Of that fit.
     """
 
     depth: int
@@ -91,7 +88,7 @@ def rates(
 
 
 def fit(found: Sequence[StackDistance]) -> StackRate:
-    """Fit both forms to one layer's distances, weighted by their errors."""
+    """Fit both forms to one layer's distances."""
     n = np.array([each.width for each in found], dtype=np.float64)
     values, errors = (np.array([getattr(each, name) for each in found]) for name in ("ks", "ks_error"))
     if not np.all(values > 0):

@@ -36,14 +36,8 @@ FloatArray = NDArray[np.float64]
 class Deviations:
     """First-order deviations of one layer's factors at finite width, of mean 0 given N.
 
-    Attributes
-    ----------
-    root : ndarray, shape (size, s, s)
-        The root of the Gram matrix becomes F (I + root).
-    keys, values : ndarray, shape (size, kv_heads, s, s)
-        T/√ν becomes I + keys, and I + values.
-    read, image : ndarray, shape (size, s, s), or None
-        As `root`, for a perceptron's inputs and images.
+    The root of the Gram matrix becomes F (I + root), T/√ν becomes I + keys and I + values; `read` and `image` are
+    as `root`, for a perceptron's inputs and images.
     """
 
     root: FloatArray
