@@ -1,13 +1,12 @@
 """Difference between the law at finite width and the limit: a signed measure of conditional variances.
 
 Let δ be the drivers' deviations from their limits, and g(δ) the average over score normals of a function of the
-conditional variance. Draws of g(δ) - g(0) have noise of order n^{-1/2} and mean of order 1/n. The parts
+conditional variance. Draws of g(δ) - g(0) have noise of order n^{-1/2} and mean of order 1/n. The controls
 
     L = g'(0)[δ],   Q = g''(0)[δ, δ]/2
 
-are control variates, with means from the moments of δ: the first term of the expansion in 1/n. The remainder is of
-order n^{-3/2}. The mean of Q is unknown at a kink, where second differences are too noisy, or with too many
-directions.
+have means known from the moments of δ: the first term of the expansion in 1/n. The remainder is of order n^{-3/2}.
+E Q is unknown at a kink, where second differences are too noisy, or with too many directions.
 """
 
 from __future__ import annotations
@@ -172,7 +171,7 @@ def points_for(normals: int) -> int:
 
 
 def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, infinite: bool = False) -> Deviation:
-    """Return the law of a marginal at finite width less its limit; `size` counts draws of all repetitions."""
+    """Return the law of a marginal at finite width less its limit, from `size` draws in all."""
     fluctuations = marginal.fluctuations(infinite)
     pilot, *streams = seed.spawn(1 + REPLICATES)
     cells = _cells(marginal, fluctuations, np.random.default_rng(pilot))
@@ -194,7 +193,7 @@ def first_order(marginal: Marginal, cells: Cells, moved: Drivers, seed: np.rando
 
 
 def expands(marginal: Marginal) -> bool:
-    """Return whether the mean of Q is known."""
+    """Return whether E Q is known."""
     size = len(marginal.fluctuations(infinite=False).positions)
     return not marginal.kinked and size * (size + 1) // 2 <= _MOST_DIRECTIONS
 
@@ -271,7 +270,7 @@ class _Repetition:
 
     @property
     def expansion(self) -> FloatArray:
-        """Terms of order 1/n, NaN if the mean of Q is unknown."""
+        """Terms of order 1/n; NaN if E Q is unknown."""
         if self.quadratic_mean is None:
             return np.full_like(self.shift, np.nan)
         return self.shift + self.linear_mean + self.quadratic_mean
@@ -346,7 +345,7 @@ def _score_normals(dimension: int, rng: np.random.Generator) -> FloatArray:
 
 
 def _coefficients(repetitions: list[_Repetition]) -> tuple[float, float]:
-    """Return the β_L and β_Q of least variance at the probes."""
+    """Return the best β_L and β_Q at the probes."""
     change, linear, quadratic = (
         np.concatenate([part.probes[:, k] - part.probes[:, k].mean(axis=0) for part in repetitions]) for k in range(3)
     )

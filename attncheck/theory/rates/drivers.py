@@ -79,16 +79,8 @@ class Drivers:
 class Fluctuations:
     """Law of a layer's drivers: draws, limits, and moments of deviations.
 
-    Parameters
-    ----------
-    positions : tuple of int
-        The m visible positions.
-    shared : bool
-        Whether heads share keys and values.
-    groups : int
-        Number of independent keys.
-    infinite, still_heads : bool
-        Whether only heads, or only G, fluctuate.
+    `positions` are the m visible ones. Heads may share (`shared`) the keys and values of their `groups`. Only heads
+    fluctuate at `infinite` width, only G with `still_heads`.
     """
 
     layer: AttentionLayer
@@ -228,10 +220,7 @@ class Fluctuations:
         return radii, weights, self._kernel(radii)
 
     def head_directions(self, points: int) -> tuple[FloatArray, float]:
-        """Return deviations of one group's keys, and how many groups each represents.
-
-        Without sharing, one deviation moves the groups in turn over the points.
-        """
+        """Return deviations of one group's keys, or moving the groups in turn, and their multiplicity."""
         dof, m = self.layer.head_width, len(self.positions)
         if self.still_heads:
             return np.zeros((0, *self.limits.keys.shape[1:])), 0.0

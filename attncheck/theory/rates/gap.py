@@ -63,10 +63,9 @@ class Gap:
         return self.deviation.density(self._grid[0])
 
     def distance(self, metric: str) -> tuple[float, float]:
-        """Return a distance and its error.
+        """Return a distance and its error, linearised at the farthest point or with the signs of the mean.
 
-        Errors are linearised, at the farthest point or with the signs of the mean. Unresolved atoms add their
-        probability to that of "tv", and half of it to that of "ks".
+        Unresolved atoms add their probability to the error of "tv", and half of it to that of "ks".
         """
         each = {"ks": self._ks, "w1": self._w1, "tv": self._tv, "kl": self._kl}[metric]
         value, replicates = each(self._tails, self._densities, self.deviation.atom())

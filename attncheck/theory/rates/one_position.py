@@ -26,16 +26,8 @@ def output_kurtosis(
 ) -> float:
     """Return the exact excess kurtosis of an output.
 
-    Parameters
-    ----------
-    layer : AttentionLayer
-        Of one position, with softmax and without a nonlinearity, positions or groups.
-    weights : str, mapping or WeightLaws
-        Without biases.
-    initial : str
-        Law of the initial vector.
-    infinite : bool
-        Whether the width is infinite, at the same `head_dim`.
+    The layer has one position and softmax, without a nonlinearity, positions or groups; `initial` is the law of the
+    initial vector. At `infinite` width a `head_dim` stays.
 
     Examples
     --------

@@ -151,7 +151,7 @@ class ScoreSum:
     def grams(self, width: int, size: int, rng: np.random.Generator) -> FloatArray:
         """Draw G at a width, (size, inputs, inputs)."""
         wanted = set(ancestors_of(self._inputs))
-        # Initial vectors of a group are drawn together.
+        # Initial vectors of a group are joint.
         groups = {node.group for node in wanted if isinstance(node, Initial)}
         wanted |= {node for node in self.program.nodes if isinstance(node, Initial) and node.group in groups}
         parts = [(tuple(node for node in step.nodes if node in wanted), step.last) for step in self.program.steps()]

@@ -34,7 +34,7 @@ class RegimePrediction:
         Key in `attncheck.layers.regimes.REGIMES`.
     position : int
     order : float
-        Exponent of the approach in the width, or in the heads for "many heads".
+        Exponent of the approach, in the width or in the heads.
     own, neighbour : ScaleMixture
         The prediction, and the one to distinguish it from.
     against : str
@@ -61,8 +61,8 @@ class RegimePrediction:
     def draws(self, level: float = 1e-6, power: float = 0.99, distance: float = 0.0) -> int:
         """Return how many draws reject the neighbour by a Kolmogorov–Smirnov test with this level and power.
 
-        By Massart's bound: the empirical law of N draws is further than √(log(2/α)/(2N)) from the true one with
-        probability at most α. The sampled law may have a `distance` from its own prediction.
+        By Massart's bound √(log(2/α)/(2N)) on the deviation of empirical laws. The sampled law may have a
+        `distance` from its own prediction.
 
         Examples
         --------

@@ -45,9 +45,9 @@ class TangentGap:
     Attributes
     ----------
     points : ndarray, shape (m,)
-        Quantiles of the limit, its atoms and the numbers just below these.
+        Quantiles and atoms of the limit, and the numbers just below these.
     limits, differences : ndarray, shape (repetitions, m)
-        The limit's distribution function, and the difference from it at the width.
+        The limit's distribution function, and that at the width less it.
     draws : int
         Over all repetitions.
     """
@@ -167,10 +167,8 @@ class _Parts:
 class _Draws:
     """Centred deviations, and normals `scores` and `along` (z).
 
-    Attributes
-    ----------
-    queries, outputs : ndarray, shape (draws, kv_heads, g m, g m), m = s and m = 1
-        Wishart matrices over ν, of queries orthogonal to keys and of W^O orthogonal to values.
+    `queries` and `outputs`, (draws, kv_heads, g m, g m) with m = s and 1, are Wishart matrices over ν, of queries
+    orthogonal to keys and of W^O orthogonal to values.
     """
 
     drivers: Drivers

@@ -128,10 +128,7 @@ class SumEntry:
         )
 
     def _moments(self, cells: Cells, unit: float, size: int, rng: np.random.Generator) -> FloatArray:
-        """Return the means of products of (1, controls) with (1, controls, targets).
-
-        Targets: cells of v, corrections by bin, fourth cumulant.
-        """
+        """Return means of (1, controls) times (1, controls, cells of v, corrections by bin, fourth cumulant)."""
         total: FloatArray | float = 0.0
         step = max(1, _BLOCK // (len(self._seen) * self.layer.width**2))
         for start in range(0, size, step):

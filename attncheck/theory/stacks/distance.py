@@ -80,7 +80,7 @@ def distances(stack: AttentionStack, size: int, seed: int = 0, position: int = 0
     Raises
     ------
     InputError
-        If an argument is invalid, or one draw takes more than `attncheck._lib.memory.DEFAULT_MEMORY`.
+        If an argument is invalid, or one draw takes too much memory.
 
     Examples
     --------
@@ -129,7 +129,7 @@ def averaged_parts(stack: AttentionStack, size: int, seed: int = 0, position: in
 
 
 def limit_scales(stack: AttentionStack, seed: int, position: int) -> FloatArray:
-    """Return the standard deviations of the limit after every layer, (depth,)."""
+    """Return the limit's standard deviation after every layer, (depth,)."""
     rng = stream(seed, "stack distance", "scales")
     step = max(1, DEFAULT_MEMORY // (8 * limit_entries(stack, 0)))
     sizes = [min(step, _PILOT - start) for start in range(0, _PILOT, step)]

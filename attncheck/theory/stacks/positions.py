@@ -65,7 +65,7 @@ def positions_by_depth(stack: AttentionStack, size: int = 1000, seed: int = 0) -
     Raises
     ------
     InputError
-        If an argument is invalid, or one draw takes more than `attncheck._lib.memory.DEFAULT_MEMORY`.
+        If an argument is invalid, or one draw takes too much memory.
 
     Examples
     --------
@@ -110,24 +110,7 @@ class CorrelationGap:
 def correlation_gap(stack: AttentionStack, size: int, seed: int = 0) -> CorrelationGap:
     """Return E c_n - E c_∞ after every layer, c the mean correlation of two positions of the stream.
 
-    Coupled and controlled as in `attncheck.theory.stacks.distance`.
-
-    Parameters
-    ----------
-    stack : AttentionStack
-        Of at least two positions.
-    size : int
-        Draws, at least 64.
-    seed : int
-
-    Returns
-    -------
-    CorrelationGap
-
-    Raises
-    ------
-    InputError
-        If an argument is invalid, or one draw takes more than `attncheck._lib.memory.DEFAULT_MEMORY`.
+    Coupled and controlled as in `attncheck.theory.stacks.distance`, from at least 64 draws (`size`).
 
     Examples
     --------
@@ -194,17 +177,7 @@ class CorrelationRate:
 def correlation_rates(
     stack: AttentionStack, widths: Sequence[int], size: int, seed: int = 0
 ) -> tuple[CorrelationRate, ...]:
-    """Return the rate of `correlation_gap` after every layer.
-
-    Parameters
-    ----------
-    stack : AttentionStack
-        Of any width.
-    widths : sequence of int
-        At least four.
-    size : int
-        Draws at each.
-    seed : int
+    """Return the rate of `correlation_gap` after every layer, from `size` draws at each of four or more widths.
 
     Examples
     --------

@@ -64,7 +64,7 @@ def rates(
     Raises
     ------
     InputError
-        If an argument is invalid, or one draw takes more than `attncheck._lib.memory.DEFAULT_MEMORY`.
+        If an argument is invalid, or one draw takes too much memory.
 
     Examples
     --------

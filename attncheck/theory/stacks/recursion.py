@@ -49,26 +49,22 @@ class Deviations:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recursion:
-    """Result of the recursion.
+    """Result of the recursion; arrays are (size, depth, s, s) unless given.
 
     Attributes
     ----------
     streams : ndarray, shape (size, depth + 1, s, s)
         C^{(l)}, with the output last.
-    outputs : ndarray, shape (size, depth, s, s)
-        S^{(l)}.
-    kernels : ndarray, shape (size, depth, s, s)
-        K^{(l)} before any norm.
+    outputs, kernels, roots
+        S^{(l)}, K^{(l)} before any norm, and lower triangular F.
     means : ndarray, shape (size, depth, s)
         E φ_l(z) for layer norm, else 0.
-    roots : ndarray, shape (size, depth, s, s)
-        F, lower triangular.
     scales : ndarray, shape (size, depth, sums, s)
         Divisors of norms after each sum.
     scores : ndarray, shape (size, depth, num_heads, s, s)
     error : float
         Bound on a kernel's error, relative to its diagonal.
-    perceptrons, reads, images : ndarray, shape (size, depth, s, s)
+    perceptrons, reads, images
         Covariance of a perceptron's outputs, roots of its input covariance and of E[φ(u)φ(u)ᵀ]; 0 without.
     """
 
@@ -98,20 +94,11 @@ def recur(
     share: float = 0.0,
     averaged: bool = False,
 ) -> Recursion:
-    """Return the covariances of the limit's streams given the normals of the scores.
+    """Return the covariances of the limit's streams given `normals`, those of the scores.
 
-    Parameters
-    ----------
-    stack : AttentionStack
-        Of any width.
-    normals : ndarray, shape (size, depth, num_heads, s, s)
-    lengths : ndarray, shape (size,), optional
-        Relative deviation of the covariance of the h^i.
-    deviations : tuple of Deviations, optional
-    share : float
-        Factor of `lengths` and `deviations`.
-    averaged : bool
-        Replace covariances by their means: a wrong recursion, to test against.
+    With `lengths`, (size,), relative changes of the covariance of the h^i, and `deviations` of each layer, a
+    `share` of both is added. With `averaged`, covariances are replaced by their means: a wrong recursion, to test
+    against.
 
     Examples
     --------

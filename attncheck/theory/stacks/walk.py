@@ -68,10 +68,9 @@ class LayerPass:
     variance, limit : ndarray, shape (size,)
         Conditional variances of the output.
     stream, limit_stream : ndarray, shape (size, m), or None
-        With a residual: the stream before the sum at m neurons, and its twin.
+        With a residual: stream before the sum, and its twin.
     limit_total : ndarray, shape (size,)
         Variance of the limit's next stream.
-    deviations : Deviations
     """
 
     variance: FloatArray
@@ -95,12 +94,8 @@ class LayerPass:
 class Walk:
     """Iterator over the layers at finite width, on the normals of the limit.
 
-    Attributes
-    ----------
-    lengths : ndarray, shape (size,)
-        Relative change of the covariance of the h^i.
-    grams : list of (ndarray, ndarray), each of shape (size, s, s)
-        Of the streams so far and their twins, if requested.
+    `lengths`, (size,), are relative changes of the covariance of the h^i; `grams` collects (size, s, s) pairs for
+    streams and twins, if requested.
     """
 
     def __init__(
