@@ -141,6 +141,10 @@ class FiniteWidthLaw(SymmetricLaw):
             Probabilities.
         position : int
 
+        Returns
+        -------
+        ndarray, in the shape of `q`
+
         Raises
         ------
         InputError
