@@ -81,7 +81,7 @@ def test_bad_widths_are_named() -> None:
         ac.rate(layer, (8, 8, 16, 32))
     with pytest.raises(ac.InputError, match="widths=0"):
         ac.rate(layer, (0, 8, 16, 32))
-    with pytest.raises(ac.InputError, match="told apart"):
+    with pytest.raises(ac.InputError, match="not significantly above 0"):
         fit("ks", _made("ks", -1.0, 0.0, 10.0, 0))
 
 

@@ -128,7 +128,7 @@ def test_heads_of_fixed_size_keep_their_factor() -> None:
 
 
 def test_what_does_not_fall_and_what_does_not_vanish_are_refused() -> None:
-    with pytest.raises(ac.InputError, match=r"^metric='ks': does not fall .*scaled limit"):
+    with pytest.raises(ac.InputError, match=r"^metric='ks': does not decrease .*scaled limit"):
         ac.rate(LINEAR, (64, 128, 256, 512))
     for layer, of in ((restored(LINEAR), "outputs"), (LINEAR.replace(attention_map="softmax"), "outputs")):
         for function in (ac.distance, ac.rate):

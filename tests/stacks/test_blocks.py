@@ -221,7 +221,7 @@ def test_what_has_no_positions_to_compare_is_refused() -> None:
         lambda: correlation_gap(alone, 100),
         lambda: correlation_rates(alone, (8, 16, 32, 64), 100),
     ):
-        with pytest.raises(InputError, match=r"layer\.seq_len=1: has no two positions"):
+        with pytest.raises(InputError, match=r"layer\.seq_len=1: must be at least 2"):
             call()
     with pytest.raises(InputError, match="widths"):
         correlation_rates(PRE, (8, 16), 100)

@@ -255,7 +255,7 @@ def test_fits_find_the_order(order: float, fits: bool) -> None:
 
 def test_fits_refuse_what_has_no_order() -> None:
     stack = AttentionStack(layer=AttentionLayer(width=16), depth=1)
-    with pytest.raises(InputError, match=r"are fewer than four different ones"):
+    with pytest.raises(InputError, match=r"are fewer than four different widths"):
         rates(stack, (16, 32, 32, 64), 100)
     for widths in (5, "64", None):
         with pytest.raises(InputError, match=rf"^widths={widths!r}: is no list of whole numbers; pass"):

@@ -1,1 +1,1 @@
-"""How far the law at finite width is from the limit, and how fast that distance falls with the width."""
+"""Distance between the law at finite width and the limit, and its rate in the width."""

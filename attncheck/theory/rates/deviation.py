@@ -1,17 +1,12 @@
-"""The law at finite width less the limit: a signed measure of conditional variances, from draws with controls.
+"""Difference between the law at finite width and the limit: a signed measure of conditional variances.
 
-With δ the deviations of the drivers from their limits and g(δ) the average over score normals of a function of
-the conditional variance, the law at finite width is E g(δ) and the limit g(0). A draw of g(δ) - g(0) is noise of
-order n^{-1/2} around a mean of order 1/n. But its linear and quadratic parts in δ,
+Let δ be the drivers' deviations from their limits, and g(δ) the average over score normals of a function of the
+conditional variance. Draws of g(δ) - g(0) have noise of order n^{-1/2} and mean of order 1/n. The controls
 
-    L = g'(0)[δ],   Q = g''(0)[δ, δ]/2,
+    L = g'(0)[δ],   Q = g''(0)[δ, δ]/2
 
-have means that follow from the first two moments of δ: draws are taken of g(δ) - g(0) - β_L L - β_Q Q, and the means
-of L and Q added to it. What is left is of order n^{-3/2}. All derivatives are differences along lines, on the same
-score normals. The means of L and Q alone are the first term of the expansion in 1/n.
-
-Where Q is not known, there is no such term: where a mapped score has a kink, at which a second difference is noise of
-the size of the normals near it over the square of the step, and where there are too many directions to go through.
+have means known from the moments of δ: the first term of the expansion in 1/n. The remainder is of order n^{-3/2}.
+E Q is unknown at a kink, where second differences are too noisy, or with too many directions.
 """
 
 from __future__ import annotations
@@ -31,46 +26,40 @@ from attncheck.theory.rates.marginal import Marginal
 
 FloatArray = NDArray[np.float64]
 
-#: Independent repetitions: errors come from their spread.
+#: Independent repetitions, whose spread gives the errors.
 REPLICATES = 8
-# Steps of differences, relative to the limits of the drivers.
+# Steps of differences, relative to the limits.
 _STEP = 0.02
-# Score normals come in pairs ±N. Points of one repetition, and the entries that they may take.
+# Points ±N: most, fewest, and most entries.
 _MOST_POINTS, _FEWEST_POINTS, _ENTRIES = 2**9, 2**5, 2**13
-# Cells of log v, and how far (in log) below the largest v they reach.
+# Cells of log v, and their range below the largest.
 _CELLS = 2048
 _LOG_REACH = 60.0
 _PILOT = 64
-# Beyond what a pilot has seen the cells go on for as much as this factor of v.
+# Margin beyond the pilot's range.
 _MARGIN = math.exp(3.0)
-# More directions than this are not gone through: the quadratic part is then left in the draws.
+# Most directions for the mean of Q.
 _MOST_DIRECTIONS = 400
-# Entries of a block of draws, or of points, and cells.
+# Entries per block.
 _BLOCK = 2**21
 _PROBES = np.geomspace(0.1, 2.5, 16)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cells:
-    """A grid of variances onto which measures are spread, by cubic interpolation in log v.
-
-    Attributes
-    ----------
-    variances : ndarray, shape (cells + 1,)
-        Evenly spaced in the logarithm; the last one is 0.
-    """
+    """Grid of variances, evenly spaced in log v, then 0, with cubic interpolation."""
 
     variances: FloatArray
 
     @classmethod
     def over(cls, smallest: float, largest: float) -> Cells:
-        """Return cells from the smallest to the largest variance that is expected."""
+        """Return cells for a range of variances."""
         top = math.log(largest)
         bottom = max(math.log(smallest), top - _LOG_REACH) if smallest > 0 else top - _LOG_REACH
         return cls(np.append(np.exp(np.linspace(bottom, top, _CELLS)), 0.0))
 
     def spread(self, variances: FloatArray) -> FloatArray:
-        """Return the measures with equal mass at each of a row of variances, (rows, cells + 1)."""
+        """Return equal mass at each variance of a row, (rows, cells + 1)."""
         rows, points = variances.shape
         count = len(self.variances) - 1
         left, weights = self._around(variances)
@@ -84,7 +73,7 @@ class Cells:
         return np.asarray(result.reshape(rows, -1) / points)
 
     def places(self, variances: FloatArray) -> sparse.csr_array:
-        """Return the measures with mass 1 at each variance, (variances, cells + 1)."""
+        """Return unit mass at each variance, (variances, cells + 1)."""
         left, weights = self._around(variances)
         last, positive = len(self.variances) - 1, (variances > 0)[:, None]
         columns = np.where(positive, left[:, None] + np.arange(4), last)
@@ -93,7 +82,7 @@ class Cells:
         return sparse.csr_array((masses.ravel(), columns.ravel(), ends), shape=(len(variances), last + 1))
 
     def _around(self, variances: FloatArray) -> tuple[NDArray[np.intp], tuple[FloatArray, ...]]:
-        """Return the first of the four cells that variances > 0 are spread over, and the weights of each."""
+        """Return the first of four cells around each v > 0, and their weights."""
         count = len(self.variances) - 1
         logs = np.log(self.variances[[0, -2]])
         with np.errstate(divide="ignore"):
@@ -107,16 +96,15 @@ class Cells:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Deviation:
-    """The signed measure of variances, law at finite width less limit, in independent repetitions.
+    """Signed measure of variances, law at finite width less limit.
 
     Attributes
     ----------
-    cells : Cells
     measures : ndarray, shape (REPLICATES, cells + 1)
     expansion : ndarray, shape (REPLICATES, cells + 1)
-        The part that the expansion gives without any draw: all of it to first order in 1/n. NaN where Q is not known.
+        First order in 1/n; NaN if unknown.
     draws : int
-        Of all repetitions together.
+        Over all repetitions.
     """
 
     cells: Cells
@@ -125,7 +113,7 @@ class Deviation:
     draws: int
 
     def upper_tail(self, size: FloatArray) -> FloatArray:
-        """Return the difference of P(y > size) for sizes ≥ 0, (REPLICATES, sizes)."""
+        """Return the difference of P(y > size), (REPLICATES, sizes)."""
         return self._integrated(tails, size)
 
     def density(self, size: FloatArray) -> FloatArray:
@@ -142,27 +130,27 @@ class Deviation:
 
     @property
     def cut(self) -> float:
-        """The chance of atoms beside that at 0, which are not told: none."""
+        """Probability of unresolved atoms."""
         return 0.0
 
     def scaled(self, factor: float) -> Self:
-        """Return that of laws with variances multiplied by `factor` > 0."""
+        """Return it with variances multiplied by `factor`."""
         return dataclasses.replace(self, cells=Cells(factor * self.cells.variances))
 
     def _integrated(self, function: Callable[[FloatArray, FloatArray], FloatArray], size: FloatArray) -> FloatArray:
-        """Return the integrals of a function of variances and sizes, (REPLICATES, sizes), in blocks of sizes."""
+        """Return integrals of a function of variances and sizes, (REPLICATES, sizes)."""
         variances, step = self.cells.variances, max(1, _BLOCK // len(self.cells.variances))
         parts = [self.measures @ function(variances, size[k : k + step]).T for k in range(0, len(size), step)]
         return np.concatenate(parts, axis=1) if parts else np.zeros((len(self.measures), 0))
 
 
 def tails(variances: FloatArray, size: FloatArray) -> FloatArray:
-    """Return P(√v N > size), (sizes, variances); 0 where v is 0."""
+    """Return P(√v N > size), (sizes, variances)."""
     return np.asarray(special.ndtr(-_ratios(variances, size)))
 
 
 def bells(variances: FloatArray, size: FloatArray) -> FloatArray:
-    """Return the densities of √v N, (sizes, variances); 0 where v is 0."""
+    """Return densities of √v N, (sizes, variances)."""
     ratios = _ratios(variances, size)
     roots = np.sqrt(np.where(variances > 0, variances, 1.0))
     return np.where(variances > 0, np.exp(-0.5 * ratios**2) / (roots * math.sqrt(2 * math.pi)), 0.0)
@@ -170,12 +158,12 @@ def bells(variances: FloatArray, size: FloatArray) -> FloatArray:
 
 def _ratios(variances: FloatArray, size: FloatArray) -> FloatArray:
     roots = np.sqrt(np.where(variances > 0, variances, 1.0))
-    # Beyond 40 standard deviations nothing is left in double precision.
+    # Beyond 40 double precision underflows.
     return np.where(variances > 0, np.minimum(size[:, None] / roots, 40.0), 40.0)
 
 
 def points_for(normals: int) -> int:
-    """Return how many score normals one repetition averages over."""
+    """Return the number of score normals of one repetition."""
     if normals == 0:
         return 1
     most = min(_MOST_POINTS, max(_FEWEST_POINTS, _ENTRIES // normals))
@@ -183,17 +171,7 @@ def points_for(normals: int) -> int:
 
 
 def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, infinite: bool = False) -> Deviation:
-    """Return the law of a marginal at finite width less its limit.
-
-    Parameters
-    ----------
-    marginal : Marginal
-    size : int
-        Draws of the drivers, over all repetitions.
-    seed : numpy.random.SeedSequence
-    infinite : bool
-        Whether the width is infinite and only heads of fixed size fluctuate.
-    """
+    """Return the law of a marginal at finite width less its limit, from `size` draws in all."""
     fluctuations = marginal.fluctuations(infinite)
     pilot, *streams = seed.spawn(1 + REPLICATES)
     cells = _cells(marginal, fluctuations, np.random.default_rng(pilot))
@@ -208,37 +186,27 @@ def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, in
 
 
 def first_order(marginal: Marginal, cells: Cells, moved: Drivers, seed: np.random.SeedSequence) -> FloatArray:
-    """Return what a change of the drivers adds to the law of a marginal, to first order, (REPLICATES, cells + 1).
-
-    Parameters
-    ----------
-    marginal : Marginal
-    cells : Cells
-    moved : Drivers
-        One draw.
-    seed : numpy.random.SeedSequence
-        Of the score normals, which each repetition has its own of.
-    """
+    """Return the first-order change of the law, (REPLICATES, cells + 1), when drivers move by `moved`."""
     fluctuations = marginal.fluctuations(infinite=False)
     normals = (_score_normals(marginal.normals, np.random.default_rng(each)) for each in seed.spawn(REPLICATES))
     return np.concatenate([_Lines(marginal, fluctuations, cells, each).derivatives(moved)[0] for each in normals])
 
 
 def expands(marginal: Marginal) -> bool:
-    """Say whether the mean of Q is known: not at a kink, nor where there are too many directions."""
+    """Return whether E Q is known."""
     size = len(marginal.fluctuations(infinite=False).positions)
     return not marginal.kinked and size * (size + 1) // 2 <= _MOST_DIRECTIONS
 
 
 def kept_entries(marginal: Marginal, size: int, infinite: bool) -> int:
-    """Return how many entries `deviation` keeps of its draws: the probes of all, the drivers of one repetition."""
+    """Return how many entries `deviation` stores."""
     limits = marginal.fluctuations(infinite).limits
     drivers = limits.gram.size + limits.keys.size + limits.values.size
     return size * 3 * len(_PROBES) + size // REPLICATES * drivers
 
 
 def _cells(marginal: Marginal, fluctuations: Fluctuations, rng: np.random.Generator) -> Cells:
-    """Return cells that hold the variances at the width and in the limit."""
+    """Return cells for variances at the width and in the limit."""
     limits = fluctuations.limits
     normals = rng.standard_normal((points_for(marginal.normals), marginal.normals))
     moved = limits.moved(fluctuations.draw(_PILOT, rng), np.ones(_PILOT))
@@ -253,20 +221,18 @@ def _cells(marginal: Marginal, fluctuations: Fluctuations, rng: np.random.Genera
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Repetition:
-    """Sums over the draws of one repetition.
+    """Sums over the draws of one repetition, each (cells + 1,).
 
     Attributes
     ----------
-    shift : ndarray, shape (cells + 1,)
-        What the width does at δ = 0: nothing but with "1/n" scaling.
-    change, linear, quadratic : ndarray, shape (cells + 1,)
-        Means over the draws of g(δ) - g(0), L and Q.
-    linear_mean : ndarray, shape (cells + 1,)
-        What the mean of L has to be.
-    quadratic_mean : ndarray, shape (cells + 1,), or None
-        The same of Q, which is then a control.
+    shift
+        Effect of the width at δ = 0, nonzero only with "1/n" scaling.
+    change, linear, quadratic
+        Means of g(δ) - g(0), L and Q over draws.
+    linear_mean, quadratic_mean
+        Exact means of L and Q.
     probes : ndarray, shape (draws, 3, probes)
-        g(δ) - g(0), L and Q of some functions g.
+        g(δ) - g(0), L and Q for some g.
     """
 
     shift: FloatArray
@@ -281,7 +247,7 @@ class _Repetition:
     def draw(
         cls, marginal: Marginal, fluctuations: Fluctuations, cells: Cells, size: int, rng: np.random.Generator
     ) -> _Repetition:
-        """Draw score normals and deviations, and keep what is needed of them."""
+        """Draw score normals and deviations."""
         lines = _Lines(marginal, fluctuations, cells, _score_normals(marginal.normals, rng))
         limiting = marginal.variances(fluctuations.limits, lines.normals, limit=True)
         table = tails(cells.variances, _PROBES * math.sqrt(marginal.law().mean() or 1.0)).T
@@ -304,13 +270,13 @@ class _Repetition:
 
     @property
     def expansion(self) -> FloatArray:
-        """The shift and the means of L and Q: of order 1/n, the rest is smaller; NaN where that of Q is not known."""
+        """Terms of order 1/n; NaN if E Q is unknown."""
         if self.quadratic_mean is None:
             return np.full_like(self.shift, np.nan)
         return self.shift + self.linear_mean + self.quadratic_mean
 
     def combined(self, linear: float, quadratic: float) -> FloatArray:
-        """Return the measure, with the controls taken by their coefficients."""
+        """Return the measure with controls applied."""
         controls = linear * (self.linear - self.linear_mean)
         if self.quadratic_mean is not None:
             controls = controls + quadratic * (self.quadratic - self.quadratic_mean)
@@ -319,7 +285,7 @@ class _Repetition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Lines:
-    """Values and derivatives of the averaged variances along lines through the limits of the drivers."""
+    """Measures and derivatives along lines through the drivers' limits."""
 
     marginal: Marginal
     fluctuations: Fluctuations
@@ -332,17 +298,17 @@ class _Lines:
         object.__setattr__(self, "centre", self.cells.spread(at_limits)[0])
 
     def at(self, deviations: Drivers, steps: FloatArray) -> FloatArray:
-        """Return the measures at steps along deviations, (draws, cells + 1)."""
+        """Return measures at steps along deviations, (draws, cells + 1)."""
         moved = self.fluctuations.limits.moved(deviations, steps)
         return self.cells.spread(self.marginal.variances(moved, self.normals))
 
     def parts(self, deviations: Drivers) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return g(δ) - g(0), L and Q of each deviation, (draws, cells + 1) each."""
+        """Return g(δ) - g(0), L and Q, (draws, cells + 1) each."""
         change = self.at(deviations, np.ones(len(deviations))) - self.centre
         return change, *self.derivatives(deviations)
 
     def derivatives(self, deviations: Drivers) -> tuple[FloatArray, FloatArray]:
-        """Return L and Q of each deviation."""
+        """Return L and Q."""
         sizes = self.fluctuations.sizes(deviations)
         steps = _STEP / np.where(sizes > 0, sizes, 1.0)
         ahead, behind = self.at(deviations, steps), self.at(deviations, -steps)
@@ -350,11 +316,11 @@ class _Lines:
         return linear, (ahead + behind - 2.0 * self.centre) / (2.0 * steps[:, None] ** 2)
 
     def linear_mean(self) -> FloatArray:
-        """Return E L: the derivative along the mean deviation."""
+        """Return E L."""
         return np.asarray(self.derivatives(self.fluctuations.mean)[0][0])
 
     def quadratic_mean(self, rng: np.random.Generator) -> FloatArray | None:
-        """Return E Q: the sum over orthogonal directions; None where they are too many, or at a kink."""
+        """Return E Q, if known."""
         if not expands(self.marginal):
             return None
         limits = self.fluctuations.limits
@@ -371,7 +337,7 @@ class _Lines:
 
 
 def _score_normals(dimension: int, rng: np.random.Generator) -> FloatArray:
-    """Return scrambled Sobol points with their mirror images, so that odd powers cancel."""
+    """Return Sobol normals in pairs ±N, so that odd powers cancel."""
     if dimension == 0:
         return np.zeros((1, 0))
     half = scrambled_normals(dimension, points_for(dimension) // 2, rng)
@@ -379,7 +345,7 @@ def _score_normals(dimension: int, rng: np.random.Generator) -> FloatArray:
 
 
 def _coefficients(repetitions: list[_Repetition]) -> tuple[float, float]:
-    """Return β_L and β_Q that leave the least variance at the probes, each in units of its spread."""
+    """Return the best β_L and β_Q at the probes."""
     change, linear, quadratic = (
         np.concatenate([part.probes[:, k] - part.probes[:, k].mean(axis=0) for part in repetitions]) for k in range(3)
     )

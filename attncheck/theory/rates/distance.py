@@ -1,4 +1,4 @@
-"""How far a law at finite width is from the limit: an output or a score of a layer, a sum of scores of a program."""
+"""Distance of a law at finite width from the limit: outputs and scores of layers, sums of scores of programs."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from attncheck.theory.rates.vanishing import restored, vanishes
 from attncheck.theory.rates.weights import SumEntry, check_literal, kept_mde
 
 REFERENCES: tuple[str, ...] = ("limit", "infinite width", "scaled limit")
-# Coordinates of vectors that the draws of the default size take for programs, and bounds on their number.
+# Coordinates of vectors in a program's default draws, and bounds on their number.
 _COORDINATES, _FEWEST_DRAWS, _MOST_DRAWS = 2**25, 64, 2048
-# Characteristic functions of sums of scores of narrower programs fall off too slowly to be inverted.
+# Narrower programs have characteristic functions that decay too slowly.
 _NARROWEST = 8
 
 
@@ -47,41 +47,38 @@ def distance(
     projection: Sequence[float] | None = None,
     weights: str | Mapping[str, str] | WeightLaws = GAUSSIAN,
 ) -> Distance:
-    """Return how far the law of an output, or of a score, at finite width is from its limit (Corollary 2).
+    """Return the distance between the law of an output or score at finite width and its limit (Corollary 2).
 
-    Nothing is compared by samples: see `FiniteWidthLaw`. Widths of a million are no harder than those of ten.
+    It is computed, not sampled (see `FiniteWidthLaw`), at any width.
 
     Parameters
     ----------
     layer : AttentionLayer or Program
-        Of a program, with ``of="scores"`` and a width: the sum of its scores.
+        A program needs ``of="scores"`` and a width, and gives the law of a sum of its scores.
     metric : {"ks", "w1", "tv", "kl"}
-        Kolmogorov, Wasserstein-1, total variation, or Kullback–Leibler divergence of the law at finite width from
-        the limit; the last one not for programs.
+        Kolmogorov, Wasserstein-1, total variation, or (for layers) Kullback–Leibler divergence from the limit.
     of : {"outputs", "scores"}
     position : int
-        Of the output, or the row of the score.
+        Position of the output, or row of the score.
     key : int, optional
-        The column of the score; by default the first position that is another one than the row.
+        Column of the score; by default the first position other than the row.
     size : int, optional
-        Draws of what fluctuates with the width, at least 16; errors fall as its root. By default 4096, and
-        fewer for wide layers and literal matrices: with normal weights the error of "ks" is then 1 to 3% of it. Errors
-        hold from 512 draws on: with 128 they were exceeded in 1 to 2% of values where inputs are strongly correlated
-        or positions are large.
+        Number of draws, at least 16; errors decrease as its root. By default 4096, fewer for wide layers and
+        literal matrices: with normal weights the error of "ks" is then 1 to 3%. Errors hold from 512 draws on; with
+        128, strongly correlated inputs or large positions exceed them in 1 to 2% of cases.
     seed : int
         The same seed gives the same digits.
     width : float, optional
-        Another width than the layer's. ``math.inf`` together with a `head_dim`: the gap that stays.
+        Overrides the layer's. ``math.inf`` with a `head_dim` gives the gap that remains.
     reference : {"limit", "infinite width", "scaled limit"}
-        The law that it is the distance from. The first two differ with a `head_dim`, which the second one keeps. The
-        third one is for numbers whose limit is 0, scores with ``score_scaling="1/n"`` and outputs if the map is linear
-        or relu too: √ν times the number, ν = n or head_dim, is held to the limit with 1/√n, which it has. From the
-        limit 0 itself "w1" is the mean size and falls as n^{-1/2}, "ks" and "tv" do not fall, "kl" is infinite.
+        Law to measure the distance from. "infinite width" keeps the `head_dim`. "scaled limit" is for numbers whose
+        limit is 0 (scores with ``score_scaling="1/n"``, and outputs if the map is linear or relu too): it compares
+        √ν times the number, ν = n or head_dim, with the limit of 1/√n. From the limit 0 itself "w1" decreases as
+        n^{-1/2}, "ks" and "tv" do not, and "kl" is infinite.
     projection : sequence of float, optional
-        Of a program: what each score is multiplied by in the sum, the largest from 1e-12 to 1e12 in size. By default 1.
+        Weights of a program's scores, by default 1; the largest from 1e-12 to 1e12 in size.
     weights : str, mapping or WeightLaws
-        The law of the entries of all matrices, one of `attncheck.simulators.weights.WEIGHT_LAWS`, or of each, as
-        ``{"query": "uniform"}``; the others are normal. Others than "gaussian" take literal matrices: small widths.
+        As for `finite_width_law`.
 
     Returns
     -------
@@ -90,8 +87,8 @@ def distance(
     Raises
     ------
     InputError
-        If an argument is unknown or out of range, if the layer ties queries to keys, or for widths at which one draw
-        takes more than `attncheck._lib.memory.DEFAULT_MEMORY`.
+        If an argument is invalid, the layer ties queries to keys, or one draw exceeds
+        `attncheck._lib.memory.DEFAULT_MEMORY`.
 
     Examples
     --------
@@ -121,7 +118,7 @@ def distance(
     chosen: OutputEntry | ScoreEntry | FixedHeads = marginal
     if reference == "infinite width" and layer.head_dim is not None:
         if infinite:
-            refuse("width", width, "leaves no distance from infinite width", 'pass a finite one, or reference="limit"')
+            refuse("width", width, "is zero distance from infinite width", 'pass a finite one, or reference="limit"')
         chosen = FixedHeads(marginal)
     gap = gap_of(chosen, layer, size, seed, infinite)
     wide = math.inf if infinite else float(layer.width)
@@ -131,7 +128,7 @@ def distance(
 
 
 def check_scaled(layer: AttentionLayer, of: str) -> AttentionLayer:
-    """Return the layer with 1/√n of one whose numbers are 0 in the limit, or raise `InputError`."""
+    """Return the 1/√n version of a layer whose numbers vanish, or raise `InputError`."""
     if not vanishes(layer, of):
         remedy = 'leave it out, or pass a layer with score_scaling="1/n", and of="scores" or a linear or relu map'
         refuse("reference", "scaled limit", "is for numbers whose limit is 0", remedy)
@@ -139,11 +136,11 @@ def check_scaled(layer: AttentionLayer, of: str) -> AttentionLayer:
 
 
 def check_drawn(field: str, layer: AttentionLayer | Program, width: int, literal: bool = False) -> None:
-    """Refuse a width at which one draw of what fluctuates takes more than `attncheck._lib.memory.DEFAULT_MEMORY`."""
+    """Refuse a width if one draw exceeds `attncheck._lib.memory.DEFAULT_MEMORY`."""
     if isinstance(layer, Program):
         entries = entries_of(layer, width)
         held = entries.lines + entries.bases
-        check_memory(field, width, "a draw of the program's vectors", held, "pass a smaller width")
+        check_memory(field, width, "one draw of the program's vectors", held, "pass a smaller width")
         return
     layer = layer.replace(width=width)
     check_inputs(field, layer)
@@ -152,9 +149,9 @@ def check_drawn(field: str, layer: AttentionLayer | Program, width: int, literal
 
 
 def score_sum(program: Program, of: str, projection: Any) -> ScoreSum:
-    """Return the sum of scores that is meant, or raise `InputError`."""
+    """Return the sum of scores, or raise `InputError`."""
     if of != "scores":
-        refuse("of", of, "is not known of programs", 'pass of="scores"')
+        refuse("of", of, "is not available for programs", 'pass of="scores"')
     count = sum(isinstance(node, Score) for node in program.lines())
     given = [1.0] * count if projection is None else projection
     try:
@@ -162,15 +159,15 @@ def score_sum(program: Program, of: str, projection: Any) -> ScoreSum:
     except TypeError:
         listed = None
     if listed is None:
-        refuse("projection", given, "is no list of numbers", "pass one for each score, e.g. projection=(1, 1)")
+        refuse("projection", given, "is not a list of numbers", "pass one for each score, e.g. projection=(1, 1)")
     return ScoreSum(program, tuple(check_number("projection", each, "pass numbers") for each in listed))
 
 
 def _check_left_out(**arguments: tuple[Any, Any]) -> None:
-    """Refuse arguments, each with its default, that are for layers."""
+    """Refuse arguments for layers that are not at their defaults."""
     for field, (given, usual) in arguments.items():
         if given is not usual and (not isinstance(given, int | str) or given != usual):
-            remedy = "leave it out: projection says which sum of scores is meant"
+            remedy = "leave it out: projection defines the sum of scores"
             refuse(field, given, "is for layers, not for programs", remedy)
 
 
@@ -190,18 +187,18 @@ def _of_program(total: ScoreSum, metric: str, width: float | None, size: int | N
 
 
 def _check_finite(width: float | None, reference: str, layer: AttentionLayer, weights: str) -> None:
-    """Refuse laws at infinite width with a head_dim, which depend on those of weights."""
+    """Refuse infinite width with a head_dim, where the law depends on the weights."""
     remedy = 'pass reference="limit" and a finite width, or weights="gaussian"'
     for field, value, meant in (
         ("width", width, width == math.inf),
         ("reference", reference, reference == "infinite width" and layer.head_dim is not None),
     ):
         if meant:
-            refuse(field, value, f"with a head_dim is not known with weights {weights}", remedy)
+            refuse(field, value, f"with a head_dim is not available for weights {weights}", remedy)
 
 
 def of_sum(entry: SumEntry, metric: str, size: int | None, seed: int) -> Distance:
-    """Return a distance of the law with other weights from its limit."""
+    """Return the distance for other laws of weights."""
     of = "scores" if isinstance(entry.marginal, ScoreEntry) else "outputs"
     gap = kept_mde(entry, size, seed)
     wide, draws = float(entry.layer.width), gap.deviation.draws
@@ -212,7 +209,7 @@ def of_sum(entry: SumEntry, metric: str, size: int | None, seed: int) -> Distanc
 
 @functools.lru_cache(maxsize=32)
 def _leading(entry: SumEntry, seed: int) -> Gap:
-    """Return the first term of the expansion, once for all metrics."""
+    """Return the first term of the expansion, cached."""
     gaussian = gap_of(entry.marginal, entry.layer, _FEWEST_DRAWS, seed, False)
     return dataclasses.replace(gaussian, deviation=entry.leading(gaussian.deviation, seed))
 
@@ -220,7 +217,7 @@ def _leading(entry: SumEntry, seed: int) -> Gap:
 def marginal_of(
     layer: Any, of: str, position: int, key: int | None, width: float | None
 ) -> tuple[OutputEntry | ScoreEntry, bool]:
-    """Return the number whose law is meant, and whether the width is infinite."""
+    """Return the output or score, and whether the width is infinite."""
     layer = check_separate(layer)
     infinite = width == math.inf
     if infinite and layer.head_dim is None:

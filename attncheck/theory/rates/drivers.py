@@ -1,9 +1,8 @@
-"""What a conditional variance depends on beside the score normals: Gram matrices that fluctuate with the width.
+"""Drivers: random Gram matrices that, with score normals, determine a conditional variance.
 
-Given the inputs X, keys and values of a head enter one output, or one score, through few numbers (collapsed
-reading): the Gram matrix G = X Xᵀ/n of the positions that are seen, and for each group of heads a Wishart
-matrix over its degrees of freedom ν for the keys and another one for the values. Where no other head shares
-them, a χ²_ν/ν each is enough. At infinite width they are K, and the identity or 1.
+Given X, keys and values of a head enter one output or score only through G = X Xᵀ/n of the visible positions and a
+Wishart matrix over ν each; a χ²_ν/ν each if no other head shares them. At infinite width they are K, and the
+identity or 1.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from attncheck.theory.limits.rows import scrambled_normals
 
 FloatArray = NDArray[np.float64]
 
-# Entries of X that are held at a time.
+# Entries of X in memory.
 _HELD_ENTRIES = 2**21
-# Gauss nodes in ‖h‖²/n, and points at each of them for the fourth moments of the inputs.
+# Gauss nodes in ‖h‖²/n, and points at each for fourth moments.
 _RADII = 8
 _RADII_OF_MEAN = 24
 _POINTS = 2**12
-# Entries of a block of products of inputs.
+# Entries per block.
 _BLOCK = 2**21
-# A five-point second difference, by steps relative to a variance.
+# Five-point second difference, by relative steps.
 _STEPS = 0.05 * np.arange(-2.0, 3.0)
 _SECOND = np.array([-1.0, 16.0, -30.0, 16.0, -1.0]) / (12.0 * 0.05**2)
 
@@ -48,10 +47,9 @@ class Drivers:
     Attributes
     ----------
     gram : ndarray, shape (draws, m, m)
-        Of the m positions that are seen, before they are normalised; with the vector of ones as one more where layer
-        norm needs it. Its first two moments are known, and what a norm makes of it is a function of it.
+        Before normalisation; with ones as one more vector for layer norm.
     keys, values : ndarray, shape (draws, points or 1, groups) or (draws, groups, m, m)
-        Numbers where every head has its own keys and values, matrices where heads share them.
+        Matrices if heads share them.
     """
 
     gram: FloatArray
@@ -65,14 +63,7 @@ class Drivers:
         return dataclasses.replace(self, gram=self.gram[chosen], keys=self.keys[chosen], values=self.values[chosen])
 
     def moved(self, deviations: Drivers, steps: FloatArray) -> Drivers:
-        """Return these values, one draw of them, plus steps along deviations.
-
-        Parameters
-        ----------
-        deviations : Drivers
-        steps : ndarray, shape (draws,)
-            One for each deviation.
-        """
+        """Return these values (one draw) plus `steps` along deviations."""
 
         def along(values: FloatArray, deviation: FloatArray) -> FloatArray:
             return np.asarray(values + steps.reshape(-1, *(1,) * (deviation.ndim - 1)) * deviation)
@@ -86,21 +77,10 @@ class Drivers:
 
 @dataclasses.dataclass(frozen=True)
 class Fluctuations:
-    """The law of the drivers of a layer: draws, limits, and the first two moments of their deviations.
+    """Law of a layer's drivers: draws, limits, and moments of deviations.
 
-    Parameters
-    ----------
-    layer : AttentionLayer
-    positions : tuple of int
-        The m positions that are seen.
-    shared : bool
-        Whether heads that share keys and values enter together, so that whole matrices are needed.
-    groups : int
-        Independent keys; values in the same number.
-    infinite : bool
-        Whether the width is infinite, so that only heads of fixed size fluctuate.
-    still_heads : bool
-        Whether keys and values stay at their limits, and only G fluctuates.
+    `positions` are the m visible ones. Heads may share (`shared`) the keys and values of their `groups`. Only heads
+    fluctuate at `infinite` width, only G with `still_heads`.
     """
 
     layer: AttentionLayer
@@ -112,14 +92,14 @@ class Fluctuations:
 
     @functools.cached_property
     def limits(self) -> Drivers:
-        """The drivers at infinite width and infinite heads: one draw."""
+        """Drivers in the limit, one draw."""
         kernel = self._kernel(np.ones(1))
         m = len(self.positions)
         heads = np.broadcast_to(np.eye(m), (1, self.groups, m, m)) if self.shared else np.ones((1, 1, self.groups))
         return Drivers(kernel, heads, heads)
 
     def draw(self, size: int, rng: np.random.Generator) -> Drivers:
-        """Draw deviations from the limits, exactly in law."""
+        """Draw deviations from the limits."""
         limits = self.limits
         gram = np.zeros((size, *limits.gram.shape[1:])) if self.infinite else self._grams(size, rng) - limits.gram
         if self.still_heads:
@@ -145,7 +125,7 @@ class Fluctuations:
         return np.asarray(factor @ factor.swapaxes(-1, -2) / dof)
 
     def _kernel(self, radii: FloatArray) -> FloatArray:
-        """Return E[G] given ‖h‖²/n, (radii, m, m), or (radii, m + 1, m + 1) with ones."""
+        """Return E[G] given ‖h‖²/n, (radii, m, m), or m + 1 with ones."""
         phi = nonlinearity.of_inputs(self.layer.inputs)
         covariances = [self._covariance(radius) for radius in radii]
         kernels = np.stack([image_kernel(phi, each).matrix for each in covariances])
@@ -154,14 +134,14 @@ class Fluctuations:
         return _bordered(kernels, image_mean(phi, np.stack([np.diagonal(each) for each in covariances])), 1.0)
 
     def _covariance(self, radius: float) -> FloatArray:
-        """Return the covariance of h^i + e^i at the seen positions given ‖h‖²/n, (m, m)."""
+        """Return Cov(h^i + e^i) given ‖h‖²/n, (m, m)."""
         return input_covariance(self.layer.inputs, radius)[np.ix_(self.positions, self.positions)]
 
     def _hidden(self, radii: FloatArray, rng: np.random.Generator) -> Iterator[FloatArray]:
-        """Yield points of h^i + e^i at the seen positions given each ‖h‖²/n, (points, m)."""
+        """Yield points of h^i + e^i given each ‖h‖²/n, (points, m)."""
         if self.layer.position_std:
             normals = scrambled_normals(len(self.positions), _POINTS, rng)
-            # Of full size: the rank changes with the radius where that of one part is not full.
+            # Full size, as the rank may change with the radius.
             yield from (normals @ symmetric_root(self._covariance(radius)) for radius in radii)
         else:
             root = psd_root(self._covariance(1.0))
@@ -170,7 +150,7 @@ class Fluctuations:
 
     @functools.cached_property
     def mean(self) -> Drivers:
-        """The means of the deviations, one draw; only that of G is not 0."""
+        """Mean deviations, one draw; nonzero only for G."""
         limits = self.limits
         gram = np.zeros_like(limits.gram)
         if not self.infinite:
@@ -179,11 +159,10 @@ class Fluctuations:
         return Drivers(gram, np.zeros_like(limits.keys), np.zeros_like(limits.values))
 
     def mean_of_law(self, fourth: float) -> Drivers:
-        """Return what a fourth cumulant of the entries of the W^i adds to the means, to first order in 1/n; one draw.
+        """Return the first-order change of the means for W^i with this fourth cumulant; one draw.
 
-        Given h a coordinate of W^i h is a sum of independent terms, of excess kurtosis fourth · Σh⁴/(Σh²)², which is
-        3 · fourth/n. To first order that is what a variance has that varies by fourth/n, relative to its square: half
-        of a second derivative of the kernel by the variance, for the part that all h^i share and for the own of each.
+        Given h a coordinate of W^i h has excess kurtosis about 3 · fourth/n, as if its variance had relative
+        variance fourth/n: fourth/(2n) times `_bends`.
         """
         limits = self.limits
         gram = np.zeros_like(limits.gram)
@@ -192,10 +171,7 @@ class Fluctuations:
         return Drivers(gram, np.zeros_like(limits.keys), np.zeros_like(limits.values))
 
     def _bends(self) -> FloatArray:
-        """Return second derivatives of K by relative changes of each part's variance, added up; like one of `_kernel`.
-
-        The own part of h^i changes row and column i of K alone.
-        """
+        """Return the sum of second derivatives of K in relative variances of the h^i, shared and own."""
         phi, covariance, m = nonlinearity.of_inputs(self.layer.inputs), self._covariance(1.0), len(self.positions)
         rho = self.layer.input_correlation
         shared, own = (self.layer.input_std**2 * part for part in (rho, 1.0 - rho))
@@ -218,10 +194,7 @@ class Fluctuations:
         return _bordered(gram, np.asarray(means), 0.0)
 
     def gram_directions(self, rng: np.random.Generator) -> FloatArray:
-        """Return matrices D_k with Σ_k D_k ⊗ D_k = E[(G - K) ⊗ (G - K)], shape (directions, m, m).
-
-        The fourth moments of the inputs come from scrambled Sobol points, so that this carries their error.
-        """
+        """Return D_k with Σ_k D_k ⊗ D_k = E[(G - K) ⊗ (G - K)], (directions, m, m), by Sobol points."""
         phi, limits = nonlinearity.of_inputs(self.layer.inputs), self.limits
         m = limits.gram.shape[-1]
         if self.infinite:
@@ -247,15 +220,7 @@ class Fluctuations:
         return radii, weights, self._kernel(radii)
 
     def head_directions(self, points: int) -> tuple[FloatArray, float]:
-        """Return deviations of one group's keys (or values) whose second moments make up all groups', and how often.
-
-        Returns
-        -------
-        deviations : ndarray
-            Like draws of `Drivers.keys`; where heads share nothing, one that moves the groups in turn over the points.
-        count : float
-            Groups that each of them stands for.
-        """
+        """Return deviations of one group's keys, or moving the groups in turn, and their multiplicity."""
         dof, m = self.layer.head_width, len(self.positions)
         if self.still_heads:
             return np.zeros((0, *self.limits.keys.shape[1:])), 0.0
@@ -272,7 +237,7 @@ class Fluctuations:
         return deviations, float(self.groups)
 
     def sizes(self, deviations: Drivers) -> FloatArray:
-        """Return how large deviations are relative to the limits, (draws,): the largest of all eigenvalues."""
+        """Return the largest relative eigenvalue of deviations, (draws,)."""
         inverse = self._whitening
         largest = np.abs(np.linalg.eigvalsh(inverse @ deviations.gram @ inverse)).max(axis=-1)
         for heads in (deviations.keys, deviations.values):
@@ -282,19 +247,19 @@ class Fluctuations:
 
     @functools.cached_property
     def _whitening(self) -> FloatArray:
-        """K^{-1/2} where K has an inverse."""
+        """K^{-1/2}, on the range of K."""
         return np.asarray(linalg.pinvh(symmetric_root(self.limits.gram)[0], rtol=1e-9))
 
 
 def _bordered(matrices: FloatArray, means: FloatArray, corner: float) -> FloatArray:
-    """Return matrices (..., m, m) with means (..., m) as one more row and column: the products with ones."""
+    """Return matrices (..., m, m) bordered by means (..., m): the products with ones."""
     whole = np.full((*matrices.shape[:-2], matrices.shape[-2] + 1, matrices.shape[-1] + 1), corner)
     whole[..., :-1, :-1], whole[..., -1, :-1], whole[..., :-1, -1] = matrices, means, means
     return whole
 
 
 def _product_covariance(inputs: FloatArray, kernel: FloatArray) -> FloatArray:
-    """Return the covariance of x_i x_j and x_k x_l, i ≤ j and k ≤ l, from points of x with the second moments known."""
+    """Return Cov(x_i x_j, x_k x_l), i ≤ j and k ≤ l, from points of x and its second moments."""
     above = np.triu_indices(len(kernel))
     mean = kernel[above]
     step = max(1, _BLOCK // len(mean))
@@ -307,9 +272,9 @@ def _product_covariance(inputs: FloatArray, kernel: FloatArray) -> FloatArray:
 
 
 def gamma_rule(shape: float, count: int) -> tuple[FloatArray, FloatArray]:
-    """Return nodes and weights of Gauss quadrature for g/shape, g ~ Gamma(shape): for χ²_ν/ν, shape = ν/2.
+    """Return Gauss nodes and weights for g/shape, g ~ Gamma(shape): for χ²_ν/ν, shape = ν/2.
 
-    From the recurrence of the Laguerre polynomials (Golub and Welsch), which is stable for any shape.
+    Golub–Welsch, stable for any shape.
 
     Examples
     --------
@@ -320,12 +285,12 @@ def gamma_rule(shape: float, count: int) -> tuple[FloatArray, FloatArray]:
     order = np.arange(count)
     diagonal = 2.0 * order / shape
     beside = np.sqrt(order[1:] * (order[1:] + shape - 1.0)) / shape
-    # Nodes less 1, so that nothing is lost where they are close to it.
+    # Nodes - 1, to keep precision.
     nodes, vectors = linalg.eigh_tridiagonal(diagonal, beside)
     return np.asarray(1.0 + nodes), np.asarray(vectors[0] ** 2)
 
 
 def symmetric_root(gram: FloatArray) -> FloatArray:
-    """Return the symmetric F with F F = gram, which moves smoothly with it; shape (..., m, m)."""
+    """Return the smooth symmetric root of (..., m, m) matrices."""
     values, vectors = np.linalg.eigh(gram)
     return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]) @ vectors.swapaxes(-1, -2))

@@ -1,4 +1,4 @@
-"""Laws of weights: the characteristic function of an entry, and its fourth cumulant."""
+"""Laws of weights: characteristic functions and fourth cumulants of their entries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attncheck.simulators.weights import GAUSSIAN
 
 FloatArray = NDArray[np.float64]
 
-# How far a table of a characteristic function reaches, and its knots.
+# Range of the tabulated characteristic function, and its number of knots.
 _TABLE, _KNOTS = 40.0, 2**12
 
 
@@ -34,7 +34,7 @@ def _truncated_rule() -> tuple[FloatArray, FloatArray]:
 
 @functools.lru_cache(maxsize=1)
 def _truncated_spline() -> FloatArray:
-    """Return coefficients of cubic polynomials of the place between two knots, (4, knots - 1)."""
+    """Return coefficients of cubic polynomials of the position between two knots, (4, knots - 1)."""
     nodes, weights = _truncated_rule()
     table = np.linspace(0.0, _TABLE, _KNOTS)
     spline = scipy.interpolate.CubicSpline(table, np.cos(np.multiply.outer(table, nodes)) @ weights)
@@ -42,7 +42,7 @@ def _truncated_spline() -> FloatArray:
 
 
 def _truncated(x: FloatArray) -> FloatArray:
-    # Knots are evenly spaced: the one below is found by a division.
+    # Knots are evenly spaced, so that a division finds the one below.
     place = np.minimum(np.abs(x), _TABLE) * ((_KNOTS - 1) / _TABLE)
     below = np.minimum(place.astype(np.intp), _KNOTS - 2)
     a, b, c, d = (each[below] for each in _truncated_spline())
@@ -59,7 +59,7 @@ def _normal(x: FloatArray) -> FloatArray:
     return np.asarray(np.exp(-0.5 * x * x))
 
 
-#: The characteristic function of each law of `attncheck.simulators.weights.WEIGHT_LAWS`, and its fourth cumulant.
+#: Characteristic function and fourth cumulant of each law of `attncheck.simulators.weights.WEIGHT_LAWS`.
 ENTRY_LAWS: dict[str, tuple[Callable[[FloatArray], FloatArray], float]] = {
     GAUSSIAN: (_normal, 0.0),
     "uniform": (_sinc, -1.2),

@@ -1,7 +1,6 @@
-"""Heads of fixed size: the law at a width against that of infinite width with the same head_dim.
+"""Heads of fixed size: the law at a width against that at infinite width with the same head_dim.
 
-At infinite width keys and values of a head still fluctuate, by one χ²_ν/ν each, which is as random as the score
-normals are. They are therefore drawn with them, and the only thing that fluctuates with the width is G.
+There keys and values of a head still fluctuate, by one χ²_ν/ν each; they are drawn with the score normals.
 """
 
 from __future__ import annotations
@@ -21,25 +20,20 @@ from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
 
 FloatArray = NDArray[np.float64]
 
-# Scrambled points of the law at infinite width, and the entries that they may take.
+# Points of the law at infinite width, entries per block, and seed.
 _POINTS, _ENTRIES, _SEED = 2**16, 2**22, 0
 
 
 @dataclasses.dataclass(frozen=True)
 class FixedHeads:
-    """A number of a layer with a head_dim, whose heads count as score normals.
-
-    Parameters
-    ----------
-    marginal : OutputEntry or ScoreEntry
-    """
+    """An output or score of a layer with a head_dim; factors of heads count as score normals."""
 
     marginal: OutputEntry | ScoreEntry
 
     def __post_init__(self) -> None:
         layer = self.marginal.layer
         if layer.group_size > 1:
-            problem = "with a head_dim is not known but from the limit"
+            problem = "with a head_dim is only supported for the distance from the limit"
             refuse("num_kv_heads", layer.num_kv_heads, problem, 'leave it out, or use distance(reference="limit")')
 
     @functools.cached_property
@@ -48,12 +42,12 @@ class FixedHeads:
 
     @property
     def normals(self) -> int:
-        """Score normals, and one for the keys and one for the values of each head."""
+        """Score normals, plus two per head."""
         return self.marginal.normals + 2 * self._heads
 
     @property
     def kinked(self) -> bool:
-        """Where the number is."""
+        """Whether the marginal is."""
         return self.marginal.kinked
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
@@ -61,7 +55,7 @@ class FixedHeads:
         return dataclasses.replace(self.marginal.fluctuations(infinite), still_heads=True)
 
     def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
-        """Return conditional variances, (draws, points); scores are scaled as they are with this head_dim."""
+        """Return conditional variances, (draws, points), with scores scaled for this head_dim."""
         half = 0.5 * self.marginal.layer.head_width
         upper = special.ndtr(-normals[:, self.marginal.normals :])
         factors = np.asarray(special.gammainccinv(half, upper) / half, dtype=np.float64)

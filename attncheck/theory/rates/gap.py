@@ -1,4 +1,4 @@
-"""The gap between a law at finite width and its limit, and how large it is: four distances with their errors."""
+"""Gap between a law at finite width and its limit, in four distances with errors."""
 
 from __future__ import annotations
 
@@ -17,44 +17,37 @@ FloatArray = NDArray[np.float64]
 METRICS: tuple[str, ...] = ("ks", "w1", "tv", "kl")
 #: Errors are this many standard errors: 99.5% of Student's law with 7 degrees of freedom.
 ERRORS = 4.0
-# Gauss-Legendre panels in u, t = std · sinh(u), up to this many standard deviations.
+# Gauss–Legendre panels in u, t = std · sinh(u), up to this many std.
 _PANELS, _NODES, _REACH = 24, 16, 40.0
-# A density, or an atom, at finite width is never taken for less than this share of the limit's.
+# Floor of densities and atoms, relative to the limit.
 _LEAST_SHARE = 1e-9
-# Where the limit's density is less than this of its largest, no divergence is computed.
+# Divergences omit densities below this share of the maximum.
 _LEAST_DENSITY = 1e-200
-# From so many draws on errors are not widened.
+# Errors are not widened from this many draws on.
 _MANY = 512
-# At least so many draws make a tail whose error is told.
+# Least draws in a tail with an error estimate.
 _FEWEST_IN_TAIL = 20
-# A tail that is no more than this many times as heavy as the limit's needs no draws that are rare.
+# Tails up to this factor need no rare draws.
 _NEAR = 1.25
-# The square of a relative error above which a divergence is not corrected for noise.
+# Relative squared noise above which it is not corrected.
 _MOST_NOISE = 0.01
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Gap:
-    """The law of one number at finite width and in the limit, both symmetric.
-
-    Attributes
-    ----------
-    limit : ScaleMixture
-        Where the limit is 0 that of the number divided by its scale, times the scale: see `vanishing`.
-    deviation : Deviation
-    """
+    """Law of one number at finite width and in the limit, both symmetric; on its scale if the limit is 0."""
 
     limit: ScaleMixture
     deviation: Deviation
 
     @property
     def std(self) -> float:
-        """The limit's standard deviation; 1 where the limit is 0."""
+        """Standard deviation of the limit; 1 if it is 0."""
         return math.sqrt(self.limit.mean()) or 1.0
 
     @functools.cached_property
     def _grid(self) -> tuple[FloatArray, FloatArray]:
-        """Points t > 0 and weights that integrate over them."""
+        """Points t > 0 and weights of an integral over t."""
         nodes, weights = np.polynomial.legendre.leggauss(_NODES)
         edges = np.linspace(0.0, math.asinh(_REACH), _PANELS + 1)
         half = 0.5 * np.diff(edges)
@@ -70,11 +63,9 @@ class Gap:
         return self.deviation.density(self._grid[0])
 
     def distance(self, metric: str) -> tuple[float, float]:
-        """Return a distance and its error.
+        """Return a distance and its error, linearised at the farthest point or with the signs of the mean.
 
-        The error is `ERRORS` standard errors, from independent repetitions of what is linear in the deviation:
-        the difference at the farthest point, or its integral with the signs of the mean. Atoms that are not told add
-        their chance to that of "tv", and half of it to that of "ks".
+        Unresolved atoms add their probability to the error of "tv", and half of it to that of "ks".
         """
         each = {"ks": self._ks, "w1": self._w1, "tv": self._tv, "kl": self._kl}[metric]
         value, replicates = each(self._tails, self._densities, self.deviation.atom())
@@ -85,11 +76,7 @@ class Gap:
         return Gap(self.limit.scaled(factor), self.deviation.scaled(factor))
 
     def from_zero(self, metric: str) -> tuple[float, float]:
-        """Return a distance of the law at finite width from a number that is always 0, and its error.
-
-        Every part of the law that is not 0 counts in full, half of it above 0: P(y ≠ 0)/2 for "ks", P(y ≠ 0) for "tv",
-        E|y| for "w1". The divergence is infinite, unless both are 0.
-        """
+        """Return the distance from the constant 0, and its error."""
         finite = 1.0 - self.limit.atom - self.deviation.atom()
         if metric == "w1":
             finite = self._mean_size + math.sqrt(2 / math.pi) * self.deviation.moment(0.5)
@@ -99,7 +86,7 @@ class Gap:
         return value, 0.5 * error if metric == "ks" else error
 
     def leading_from_zero(self, metric: str) -> tuple[float, float]:
-        """Return what `from_zero` is to leading order, with the error 0: no draws are taken of the limit."""
+        """Return `from_zero` to leading order, with error 0."""
         share = 1.0 - self.limit.atom
         return {"ks": 0.5 * share, "tv": share, "w1": self._mean_size, "kl": math.inf}[metric], 0.0
 
@@ -109,7 +96,7 @@ class Gap:
         return math.sqrt(2 / math.pi) * float(self.limit.weights @ np.sqrt(self.limit.variances))
 
     def leading(self, metric: str) -> tuple[float, float]:
-        """Return a distance by the first term of the expansion in 1/n alone, and its error; NaN where not known."""
+        """Return a distance and its error by the first term of the expansion; NaN if unknown."""
         measures, (points, _) = self.deviation.expansion, self._grid
         if np.isnan(measures).any():
             return math.nan, math.nan
@@ -134,7 +121,7 @@ class Gap:
         return float(replicates.mean()), replicates
 
     def _kl(self, upper: FloatArray, density: FloatArray, atom: FloatArray) -> tuple[float, FloatArray]:
-        """Return KL(finite ‖ limit): its integrand less Δf, which integrates to 0, is a square to leading order."""
+        """Return KL(finite ‖ limit), with ∫ Δf = 0 subtracted for precision."""
         base, density, weights = self._where_dense(density)
         mean = density.mean(axis=0)
         share = np.maximum(mean / base, _LEAST_SHARE - 1.0)
@@ -149,14 +136,14 @@ class Gap:
         return max(value, 0.0), value + replicates
 
     def _where_dense(self, density: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the limit's density, the differences and the weights, where the first does not underflow."""
+        """Return the limit's density, differences and weights where nothing underflows."""
         points, weights = self._grid
         base = self.limit.density(points)
         dense = base > _LEAST_DENSITY * base.max()
         return base[dense], density[:, dense], weights[dense]
 
     def _square(self, upper: FloatArray, density: FloatArray, atom: FloatArray) -> tuple[float, FloatArray]:
-        """Return the leading term of KL, ∫ Δf²/(2f)."""
+        """Return ∫ Δf²/(2f), the leading term of KL."""
         base, density, weights = self._where_dense(density)
         mean = density.mean(axis=0)
         value = float(weights @ (mean**2 / base - _noise(density, base)))
@@ -164,38 +151,25 @@ class Gap:
 
 
 def _noise(density: FloatArray, base: FloatArray) -> FloatArray:
-    """Return what the noise of a mean density adds to its square over `base`; not where it is all there is."""
+    """Return the contribution of noise to Δf²/f, 0 where it dominates."""
     noise = density.var(axis=0, ddof=1) / len(density)
     return np.where(noise < _MOST_NOISE * base**2, noise / base, 0.0)
 
 
 def standard_error(replicates: FloatArray) -> float:
-    """Return `ERRORS` standard errors of the mean of independent repetitions."""
+    """Return `ERRORS` standard errors of the mean of repetitions."""
     return float(ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(REPLICATES))
 
 
 def widening(draws: int) -> float:
-    """Return by what errors of so many draws are multiplied, that they be exceeded no more often than promised.
-
-    What controls leave is of third order in the fluctuations, and rare draws make much of it. Repetitions of few draws
-    mostly lack them, and so does their spread: with 128 draws, errors that were not widened were exceeded in 1.7% of
-    values at an input correlation of 0.999, and in 1% with large positions.
-    """
+    """Return the factor that keeps errors valid when few draws miss the rare ones."""
     return math.sqrt(max(1.0, _MANY / draws))
 
 
 def told_errors(t: FloatArray, limit: FloatArray, replicates: FloatArray, draws: int) -> FloatArray:
-    """Return four standard errors, widened for few draws; infinite where too few make what is added to the limit.
+    """Return widened errors of `replicates`, (repetitions, *t.shape); infinite where too few draws contribute.
 
-    Parameters
-    ----------
-    t : ndarray
-    limit : ndarray, in the shape of `t`
-        The limit's tail or density.
-    replicates : ndarray, shape (repetitions, *t.shape)
-        What is added to it.
-    draws : int
-        Of all repetitions.
+    `limit` is the limit's tail or density.
     """
     spread = widening(draws) * ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(len(replicates))
     most = max(_NEAR, math.sqrt(draws / _FEWEST_IN_TAIL))

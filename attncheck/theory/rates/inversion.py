@@ -1,4 +1,4 @@
-"""Distances of two laws from the difference of their characteristic functions, in independent repetitions."""
+"""Distances of two laws from the difference of their characteristic functions."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from attncheck.theory.rates.gap import standard_error
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
 
-#: What can be computed of two such laws.
+#: Computable distances.
 METRICS: tuple[str, ...] = ("ks", "w1", "tv")
-# Frequencies in units of 1/std: their step, which makes laws repeat after 80 standard deviations, and their number.
+# Frequencies in units of 1/std: step (period 80 std) and number.
 _STEP, _COUNT = np.pi / 40.0, 1024
-# Points in units of the standard deviation.
+# Points in standard deviations.
 REACH, SPACING = 12.0, 0.02
 
 
 def frequencies(std: float) -> FloatArray:
-    """Return where characteristic functions are needed of laws of about this standard deviation."""
+    """Return frequencies for laws with this standard deviation."""
     return np.asarray((np.arange(_COUNT) + 0.5) * (_STEP / std))
 
 
 def _offsets() -> FloatArray:
-    """Return where laws are compared, in units of the standard deviation."""
+    """Return the points of comparison, in standard deviations."""
     steps = round(REACH / SPACING)
     return np.asarray(SPACING * np.arange(-steps, steps + 1), dtype=np.float64)
 
 
-# 20 MB: they take longer to make than all else here.
+# 20 MB, and slow to make.
 @functools.lru_cache(maxsize=1)
 def _waves() -> ComplexArray:
-    """Return e^{-iτt}, (frequencies, points), which is the same for all laws: τ is in units of 1/std, and t of std."""
+    """Return e^{-iτt}, (frequencies, points), at unit standard deviation."""
     waves = np.asarray(np.exp(-1j * np.outer(frequencies(1.0), _offsets())))
     waves.setflags(write=False)
     return waves
@@ -43,14 +43,10 @@ def _waves() -> ComplexArray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CharacteristicGap:
-    """The difference of two characteristic functions of laws of mean 0.
+    """Difference of the characteristic functions of two laws of mean 0.
 
-    Attributes
-    ----------
-    std : float
-        About that of the laws.
-    difference : ndarray, shape (repetitions, frequencies)
-        At ``frequencies(std)``; complex.
+    `std` is their approximate standard deviation, `difference`, (repetitions, frequencies), complex at
+    ``frequencies(std)``.
     """
 
     std: float
@@ -58,12 +54,12 @@ class CharacteristicGap:
 
     @functools.cached_property
     def points(self) -> FloatArray:
-        """Where the laws are compared."""
+        """Points of comparison."""
         return np.asarray(self.std * _offsets(), dtype=np.float64)
 
     @functools.cached_property
     def _inverted(self) -> tuple[FloatArray, FloatArray]:
-        """Differences of the distribution functions and of the densities at `points`, (repetitions, points)."""
+        """Differences of distribution functions and densities at `points`, (repetitions, points)."""
         tau, waves = frequencies(self.std), _waves()
         step = _STEP / self.std
         below = -(step / np.pi) * np.imag((self.difference / tau) @ waves)
@@ -72,10 +68,7 @@ class CharacteristicGap:
     def at(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return differences of distribution functions and of densities, (repetitions, points).
 
-        Parameters
-        ----------
-        points : ndarray, shape (points,)
-            No further out than `REACH` standard deviations: laws repeat far beyond.
+        The inversion is periodic, so points must lie within `REACH` standard deviations.
         """
         tau, step = frequencies(self.std), _STEP / self.std
         used = np.flatnonzero(np.any(self.difference != 0, axis=0))
@@ -85,11 +78,11 @@ class CharacteristicGap:
 
     @property
     def cdf(self) -> FloatArray:
-        """The difference of the distribution functions at `points`, (repetitions, points)."""
+        """Difference of distribution functions at `points`, (repetitions, points)."""
         return self._inverted[0]
 
     def distance(self, metric: str) -> tuple[float, float]:
-        """Return a distance and its error, four standard errors of the repetitions."""
+        """Return a distance and its error, four standard errors."""
         below, density = self._inverted
         spacing = self.std * SPACING
         if metric == "ks":

@@ -1,4 +1,4 @@
-"""The law of outputs at finite width."""
+"""Law of outputs at finite width."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from attncheck.theory.rates.weights import SumEntry, kept_mde
 FloatArray = NDArray[np.float64]
 Drawn = OutputEntry | ScoreEntry | FixedHeads
 
-# Entries of X that the draws of the default size take, and bounds on their number.
+# Entries of X in the default number of draws, and bounds on it.
 _ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**27, 64, 4096
-# Below these widths draws do not tell how far moments are off: with weights that are bounded, and that are not.
+# Below these widths errors of moments are unknown: with bounded weights, and unbounded.
 _NARROW, _NARROW_UNBOUNDED = 8, 16
-# Entries of the literal matrices of a block of sampled draws.
+# Matrix entries per block.
 _BLOCK = 2**23
 
 
 def default_size(layer: AttentionLayer) -> int:
-    """Return how many draws are taken where none are asked for: fewer for wide layers, whose draws differ less."""
+    """Return the default number of draws, fewer for wide layers."""
     affordable = _ENTRIES // (layer.seq_len * layer.width)
     return max(_FEWEST_DRAWS, min(_MOST_DRAWS, affordable))
 
@@ -53,19 +53,18 @@ def finite_width_law(
     *,
     weights: str | Mapping[str, str] | WeightLaws = GAUSSIAN,
 ) -> FiniteWidthLaw:
-    """Return the law of the outputs of a layer at its own width, without histograms.
+    """Return the law of a layer's outputs at its own width.
 
     Parameters
     ----------
     layer : AttentionLayer
     size : int, optional
-        Draws of what fluctuates with the width, at least 16; by default as many as a few seconds allow. With fewer
-        than 512 errors are widened: few draws miss what is rare.
+        Number of draws, at least 16; by default a few seconds' worth. Below 512 errors are widened.
     seed : int
         The same seed gives the same digits.
     weights : str, mapping or WeightLaws
-        The law of the entries of all matrices, one of `attncheck.simulators.weights.WEIGHT_LAWS`, or of each, as
-        ``{"query": "uniform"}``; the others are normal. Others than "gaussian" take literal matrices: small widths.
+        Law of all weights, one of `attncheck.simulators.weights.WEIGHT_LAWS`, or by matrix, as ``{"query":
+        "uniform"}`` with the others normal. Laws other than "gaussian" need literal matrices, so small widths.
 
     Returns
     -------
@@ -74,9 +73,8 @@ def finite_width_law(
     Raises
     ------
     InputError
-        If `layer` is no layer, ties queries to keys, a number is out of range or the weights are not known. Laws of
-        layers with inputs, of one draw, of more than `attncheck._lib.memory.DEFAULT_MEMORY` are refused when they are
-        asked for anything.
+        If an argument is invalid, or the layer ties queries to keys or has rotary positions. Methods raise it if
+        one draw of the inputs exceeds `attncheck._lib.memory.DEFAULT_MEMORY`.
 
     Examples
     --------
@@ -93,23 +91,19 @@ def finite_width_law(
 
 @dataclasses.dataclass(frozen=True)
 class FiniteWidthLaw(SymmetricLaw):
-    """The law of one neuron of each position of the output at finite width, as `LimitLaw` has it in the limit.
+    """Law of one neuron of the output at finite width, with the methods of `LimitLaw`.
 
-    Given inputs, scores and values the output is exactly normal, so that the law is a scale mixture of normals
-    over exact conditional variances (Rao–Blackwell). What is computed is its difference from the limit: on common
-    score normals, with the parts that are linear and quadratic in the fluctuations of the Gram matrices taken from
-    their known moments. Every ``…_error`` is four standard errors, from independent repetitions; those of moments are
-    infinite at narrow widths, and those of `cdf` and `pdf` where too few draws make what is there (see `cdf_error`).
+    It is a scale mixture of normals over conditional variances given inputs, scores and values. Draws estimate its
+    difference from the limit on common score normals, with known moments as controls. Every ``…_error`` is four
+    standard errors, and infinite where too few draws contribute (see `cdf_error` and `excess_kurtosis_error`).
 
-    With scores divided by n and a linear or relu map the limit is 0. The law is then computed on the scale of y: √ν y,
-    ν = n or head_dim, is the output of the same layer with 1/√n, at every width.
+    With scores divided by n and a linear or relu map the limit is 0. The law is then computed on the scale of y: √ν
+    y, ν = n or head_dim, is the output of the same layer with 1/√n.
 
     Parameters
     ----------
-    layer : AttentionLayer
-    size : int, optional
-        Draws of the fluctuations, at least 16.
-    seed : int
+    layer, size, seed, weights
+        As for `finite_width_law`.
     """
 
     layer: AttentionLayer
@@ -132,22 +126,20 @@ class FiniteWidthLaw(SymmetricLaw):
         return limit(self.layer)
 
     def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the density of y^position at `t`, of what is not exactly 0."""
+        """Return the density of y^position at `t`, without the atom at 0."""
         t = check_points(t)
         return np.asarray(self._base(t, position) + self._replicates(t, position, "density").mean(axis=0))[()]
 
     def ppf(self, q: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the quantiles: the t at which `cdf` is `q`, 0 where the law jumps over it (see `atom`).
+        """Return the quantiles: the t at which `cdf` is `q`, 0 where it jumps over `q`.
 
-        Where `cdf_error` is infinite the tail that the draws make may go up and down, or end: this is then one of the
-        points where it crosses that of `q`.
+        Where `cdf_error` is infinite, it is one of the crossings of `q`.
 
         Parameters
         ----------
         q : array_like
-            Any shape, entries from 0 to 1; at these two it is infinite.
+            Probabilities.
         position : int
-            Which of the seq_len positions.
 
         Returns
         -------
@@ -156,7 +148,7 @@ class FiniteWidthLaw(SymmetricLaw):
         Raises
         ------
         InputError
-            If `q` holds NaN or what is no chance, or there is no such position.
+            If an entry of `q` is not a probability, or the position does not exist.
 
         Examples
         --------
@@ -169,7 +161,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return symmetric_quantile(lambda t: self._upper_tail(t, position), chances, float(largest))[()]
 
     def difference(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the cdf at this width less the limit's, in the shape of `t`."""
+        """Return the cdf at this width less the limit's."""
         t = check_points(t)
         tail = self._replicates(t, position, "upper_tail").mean(axis=0)
         if vanishes(self.layer):
@@ -177,19 +169,17 @@ class FiniteWidthLaw(SymmetricLaw):
         return np.asarray(np.where(t < 0, tail, -tail))[()]
 
     def density_difference(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the density at this width less the limit's, in the shape of `t`."""
+        """Return the density at this width less the limit's."""
         t = check_points(t)
         if vanishes(self.layer):
             return self.pdf(t, position)
         return np.asarray(self._replicates(t, position, "density").mean(axis=0))[()]
 
     def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the error of `cdf` and `sf`, in the shape of `t`: the difference's and the limit's.
+        """Return the error of `cdf` and `sf`.
 
-        It is infinite where the tail beyond ±t at this width is more than r times the limit's or less than 1/r of
-        it, with r the root of a twentieth of the draws: 14 for 4096 of them. Draws that have to be tilted to make a
-        tail r times as heavy are one in r², so that fewer than twenty of all would make it, and what those vary by does
-        not tell how far it is off.
+        It is infinite where the tail beyond ±t differs from the limit's by more than a factor r, the root of a
+        twentieth of the draws (14 for 4096): fewer than twenty draws then make the tail.
         """
         t = check_points(t)
         gap = self.gap(position)
@@ -198,10 +188,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return np.hypot(told_errors(t, limit, replicates, gap.deviation.draws), of_limit) + 0.5 * gap.deviation.cut
 
     def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the error of `pdf`, in the shape of `t`: the difference's and the limit's.
-
-        It is infinite where `pdf` is as far from the limit's as `cdf_error` says of tails.
-        """
+        """Return the error of `pdf`; infinite as `cdf_error`."""
         t = check_points(t)
         replicates, draws = self._replicates(t, position, "density"), self.gap(position).deviation.draws
         errors = told_errors(t, self._base(t, position), replicates, draws)
@@ -236,11 +223,10 @@ class FiniteWidthLaw(SymmetricLaw):
         return 3.0 * (float(second.mean()) / mean**2 - 1.0) if mean > 0 else 0.0
 
     def excess_kurtosis_error(self, position: int = 0) -> float:
-        """Return the error of `excess_kurtosis`; infinite where width or head_dim is below 8.
+        """Return the error of `excess_kurtosis`; infinite if width or head_dim is below 8.
 
-        Below 16 with linear and ReLU attention. Tails of the conditional variance are so heavy there that what the
-        draws vary by does not tell how far their moments are off. Errors of `cdf` are right at any width, where they
-        are finite.
+        The threshold is 16 for linear and ReLU attention; with "student5" weights it is always infinite. The
+        conditional variance is then too heavy-tailed.
         """
         if self._narrow:
             return math.inf
@@ -258,10 +244,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return heavy or min(self.layer.width, self.layer.head_width) < (_NARROW if bounded else _NARROW_UNBOUNDED)
 
     def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> FloatArray:
-        """Draw outputs, (size, seq_len, coordinates), as ``LimitLaw.sample`` does.
-
-        By the collapsed reading, or with literal matrices where weights are not normal.
-        """
+        """Draw outputs, (size, seq_len, coordinates), by the collapsed method or with literal matrices."""
         size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
         coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to draw")
         if coordinates > self.layer.width:
@@ -278,7 +261,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return np.concatenate(parts)
 
     def gap(self, position: int = 0) -> Gap:
-        """Return the law at a position together with its limit."""
+        """Return the law at a position and its limit."""
         position = check_position("position", position, self.layer.seq_len)
         if position not in self._gaps:
             marginal = OutputEntry(self.layer, position)
@@ -296,17 +279,17 @@ class FiniteWidthLaw(SymmetricLaw):
         return gap.limit.mean() + gap.deviation.moment(1), second + gap.deviation.moment(2)
 
     def _base(self, t: FloatArray, position: int) -> FloatArray:
-        """Return the density that the draws are a difference from: the limit's, on the scale of what vanishes."""
+        """Return the limit's density, on the scale of vanishing outputs."""
         return self._limit_at_scale.pdf(t / self._scale, position) / self._scale
 
     @property
     def _scale(self) -> float:
-        """What the outputs are on the scale of, where the limit is 0; else 1."""
+        """Scale of the outputs where the limit is 0; else 1."""
         return self.layer.score_factor if vanishes(self.layer) else 1.0
 
     @property
     def _limit_at_scale(self) -> LimitLaw:
-        """The limit of outputs over their scale."""
+        """Limit of outputs over their scale."""
         return kept_limit(restored(self.layer) if vanishes(self.layer) else self.layer)
 
     @property
@@ -316,22 +299,22 @@ class FiniteWidthLaw(SymmetricLaw):
 
     def _upper_tail(self, sizes: FloatArray, position: int) -> FloatArray:
         beyond = self.gap(position).limit.upper_tail(sizes)
-        # By symmetry no more than a half.
+        # By symmetry at most one half.
         return np.asarray(np.clip(beyond + self._replicates(sizes, position, "upper_tail").mean(axis=0), 0.0, 0.5))
 
     def _replicates(self, t: FloatArray, position: int, what: str) -> FloatArray:
-        """Return the difference from the limit at ±t by each repetition, (repetitions, *t.shape)."""
+        """Return the difference from the limit at ±t, (repetitions, *t.shape)."""
         found: FloatArray = getattr(self.gap(position).deviation, what)(np.abs(t).ravel())
         return found.reshape(len(found), *t.shape)
 
     def _of_draws(self, replicates: FloatArray, position: int) -> float:
-        """Return the error of the mean of a number of each repetition."""
+        """Return the error of the mean."""
         return widening(self.gap(position).deviation.draws) * standard_error(replicates)
 
 
 @dataclasses.dataclass(frozen=True)
 class Distance:
-    """How far a law at finite width is from its limit.
+    """Distance between a law at finite width and its limit.
 
     Attributes
     ----------
@@ -340,11 +323,11 @@ class Distance:
     error : float
         Four standard errors.
     leading, leading_error : float
-        The same by the first term of the expansion in 1/n alone, which takes no draws. NaN where that is not known: for
-        outputs of ReLU attention over several positions, which has a kink; beyond 27 visible positions; and for
-        programs whose inputs are made by matrices, unless their order is -1/2.
+        First term of its expansion in 1/n, without draws. NaN if unknown: for outputs of ReLU attention over
+        several positions, beyond 27 visible positions, and for programs whose inputs are products of matrices,
+        unless of order -1/2.
     width : float
-        Infinite for the gap that stays at a fixed head_dim.
+        Infinite for the gap that remains at a fixed head_dim.
     draws : int
     """
 
@@ -361,14 +344,14 @@ class Distance:
 
 
 def check_inputs(field: str, layer: AttentionLayer) -> None:
-    """Refuse a layer whose inputs, of one draw, take more than `attncheck._lib.memory.DEFAULT_MEMORY`."""
+    """Refuse a layer if one draw of its inputs exceeds `attncheck._lib.memory.DEFAULT_MEMORY`."""
     remedy = "pass a smaller width, or a shorter sequence"
-    check_memory(field, layer.width, f"a draw of {layer.seq_len} inputs", input_entries(layer), remedy)
+    check_memory(field, layer.width, f"one draw of {layer.seq_len} inputs", input_entries(layer), remedy)
 
 
 @functools.lru_cache(maxsize=32)
 def gap_of(marginal: Drawn, layer: AttentionLayer, size: int | None, seed: int, infinite: bool) -> Gap:
-    """Return the law of a marginal and its limit, once for all metrics; on the scale of what vanishes."""
+    """Return a marginal's law and limit, cached; on the scale of vanishing numbers."""
     if not infinite:
         check_inputs("width", layer)
     of = "scores" if isinstance(marginal, ScoreEntry) else "outputs"
@@ -376,19 +359,16 @@ def gap_of(marginal: Drawn, layer: AttentionLayer, size: int | None, seed: int, 
         wanted = dataclasses.replace(marginal, layer=restored(layer))
         return gap_of(wanted, wanted.layer, size, seed, infinite).scaled(layer.score_factor**2)
     if size is not None:
-        check_memory("size", size, "what is kept of the draws", kept_entries(marginal, size, infinite), "pass fewer")
+        check_memory("size", size, "the record of the draws", kept_entries(marginal, size, infinite), "pass fewer")
     draws = default_size(layer) if size is None else size
     return Gap(marginal.law(), deviation(marginal, draws, np.random.SeedSequence(seed), infinite=infinite))
 
 
 def check_separate(layer: Any) -> AttentionLayer:
-    """Return a layer whose queries and keys have matrices of their own, or raise `InputError`.
-
-    With one matrix the scores are no normals given the keys, which is what the expansion rests on.
-    """
+    """Return a layer whose scores are normal given the keys, as the expansion assumes, or raise `InputError`."""
     if isinstance(layer, AttentionStack):
-        remedy = "use attncheck.theory.stacks.distance.distances, and attncheck.theory.stacks.rate.rates for rates"
-        refuse("layer", layer, "is a stack, whose limit is a conjecture", remedy)
+        remedy = "use attncheck.theory.stacks.distance.distances, or attncheck.theory.stacks.rate.rates"
+        refuse("layer", layer, "is a stack, for which the limit is only conjectured", remedy)
     if not isinstance(layer, AttentionLayer):
         refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
     if layer.tied_query_key:
@@ -396,5 +376,5 @@ def check_separate(layer: Any) -> AttentionLayer:
         refuse("tied_query_key", True, "makes scores that are not normal given the keys", remedy)
     if layer.rotary_base is not None:
         remedy = "compare attncheck.simulate with attncheck.limit, or leave it out"
-        refuse("rotary_base", layer.rotary_base, "makes scores whose law at a width is not computed", remedy)
+        refuse("rotary_base", layer.rotary_base, "has no computed law of scores at finite width", remedy)
     return layer

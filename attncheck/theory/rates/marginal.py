@@ -1,7 +1,7 @@
-"""Single numbers of a draw whose law is a mixture of normals: an output, or a score, with its conditional variance.
+"""Outputs and scores as mixtures of normals, with their conditional variances.
 
-Written for one row of scores: with ν = n or head_dim, row i of P is σ_Qσ_K √G_ii N (F T_K/√ν)ᵀ Fᵀ with one row N
-of normals a head, and y_i given it has variance c Σ_a |A_a F T_V/√ν|² (given all else it is normal at every width).
+With ν = n or head_dim, row i of P is σ_Qσ_K √G_ii N (F T_K/√ν)ᵀ Fᵀ with one row N of normals a head. Given it y_i
+has variance c Σ_a |A_a F T_V/√ν|².
 """
 
 from __future__ import annotations
@@ -23,64 +23,49 @@ from attncheck.theory.rates.drivers import Drivers, Fluctuations, symmetric_root
 
 FloatArray = NDArray[np.float64]
 
-# Score entries of a block of (draws, points).
+# Score entries per block.
 _BLOCK = 2**20
 
 
 class Marginal(Protocol):
-    """One number of a draw: normal with a random variance, which drivers and score normals make."""
+    """One number of a draw: normal, with a variance made of drivers and score normals."""
 
     @property
     def normals(self) -> int:
-        """Score normals that the variance depends on."""
+        """Number of score normals of the variance."""
 
     @property
     def kinked(self) -> bool:
-        """Whether the variance at given score normals has kinks in the drivers."""
+        """Whether the variance has kinks in the drivers."""
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
         """Return the law of the drivers."""
 
     def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
-        """Return conditional variances.
+        """Return conditional variances, (draws, points), given normals (points, `normals`).
 
-        Parameters
-        ----------
-        drivers : Drivers
-        normals : ndarray, shape (points, `normals`)
-        limit : bool
-            Whether scores are scaled as in the limit, where "1/n" makes them vanish.
-
-        Returns
-        -------
-        ndarray, shape (draws, points)
+        With `limit`, scores are scaled as in the limit, where "1/n" makes them vanish.
         """
 
     def law(self) -> ScaleMixture:
-        """Return the law at infinite width as a mixture."""
+        """Return the law at infinite width."""
 
 
 def score_scale(layer: AttentionLayer, *, limit: bool) -> float:
-    """Return the standard deviation of scores at G = I, at the width or in the limit."""
+    """Return the standard deviation of scores at G = I."""
     return score_std(layer) if limit else layer.query_std * layer.key_std * layer.score_factor
 
 
 @dataclasses.dataclass(frozen=True)
 class OutputEntry:
-    """One neuron of the output at a position.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    position : int
-    """
+    """One neuron of the output at a position."""
 
     layer: AttentionLayer
     position: int
 
     @functools.cached_property
     def _seen(self) -> tuple[int, ...]:
-        """The positions that it attends to, itself among them."""
+        """Visible positions."""
         return tuple(int(j) for j in np.flatnonzero(visible(self.layer)[self.position]))
 
     @property
@@ -89,22 +74,22 @@ class OutputEntry:
 
     @property
     def normals(self) -> int:
-        """A row of normals for each head."""
+        """One row of normals per head."""
         return self.layer.num_heads * len(self._seen)
 
     @property
     def kinked(self) -> bool:
-        """With ReLU attention: where a score is 0. A single score has the sign of its normal, whatever the drivers."""
+        """Whether ReLU attention sees several positions; the sign of a single score is fixed."""
         return self.layer.attention_map == "relu" and len(self._seen) > 1
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
-        """Return the law of G over the seen positions, and of each group's keys and values."""
+        """Return the law of G, and of each group's keys and values."""
         return Fluctuations(self.layer, self._seen, self._shared, self.layer.kv_heads, infinite)
 
     def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
         """Return c Σ_a |A_a B_V|², (draws, points)."""
         rows = normals.reshape(len(normals), self.layer.num_heads, len(self._seen))
-        # Draws of the keys may be fewer than those of G, or more: one for all.
+        # A single draw is shared by all.
         size = max(len(drivers.gram), len(drivers.keys), len(drivers.values))
         step = max(1, _BLOCK // normals.size)
         parts = [
@@ -135,13 +120,13 @@ class OutputEntry:
         return np.asarray(output_factor(layer) * summed)
 
     def _squares(self, scores: FloatArray, values: FloatArray) -> FloatArray:
-        """Return |A B|² for rows of scores, with B B' the Gram matrix of the values."""
+        """Return |A B|² for rows of scores, B Bᵀ the values' Gram matrix."""
         weights = map_scores(self.layer, scores, np.ones(len(self._seen), dtype=bool))
         projected = weights @ values
         return np.asarray(np.einsum("...r,...r->...", projected, projected))
 
     def law(self) -> ScaleMixture:
-        """Return the hierarchical law's."""
+        """Return the hierarchical law."""
         from attncheck.theory.limit import kept_limit
 
         return kept_limit(self.layer).mixture(self.position)
@@ -149,13 +134,7 @@ class OutputEntry:
 
 @dataclasses.dataclass(frozen=True)
 class ScoreEntry:
-    """One score p_ij of one head.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    row, column : int
-    """
+    """One score p_ij of one head."""
 
     layer: AttentionLayer
     row: int
@@ -163,16 +142,16 @@ class ScoreEntry:
 
     @property
     def normals(self) -> int:
-        """None: the variance depends on the drivers alone."""
+        """None: drivers suffice."""
         return 0
 
     @property
     def kinked(self) -> bool:
-        """No: scores are not mapped."""
+        """False."""
         return False
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
-        """Return the law of G at the two positions and of the key's length; there are no values."""
+        """Return the law of G and of the key's length."""
         positions = tuple(sorted({self.row, self.column}))
         return Fluctuations(self.layer, positions, shared=False, groups=1, infinite=infinite)
 
@@ -192,7 +171,7 @@ class ScoreEntry:
 
 
 def _part(drivers: Drivers, start: int, stop: int) -> Drivers:
-    """Return some of the draws; what is there once is there for all."""
+    """Return some draws; a single draw is shared."""
 
     def cut(values: FloatArray) -> FloatArray:
         return values if len(values) == 1 else values[start:stop]

@@ -1,11 +1,9 @@
-"""Fourth moments of a layer of one position with weights of any laws: exact at every width, by recursion.
+"""Fourth moments of a layer of one position for any laws of weights: exact at every width.
 
-With one position softmax is 1, and an output is W^O W^V W^1 h. Of an image z = M u/√m of a vector u by a matrix of
-entries with the fourth cumulant κ, two numbers S = E(‖u‖²/m)² and T = E mean u⁴ make those of z, of length m':
+Such an output is W^O W^V W^1 h. Let z = M u/√m with entries of fourth cumulant κ, S = E(‖u‖²/m)² and T = E mean u⁴.
+Those of z, of length m', are
 
     T' = 3 S + κ T/m,    S' = S + (T' - S)/m'.
-
-A fourth cumulant enters by 1/m where its vector is summed, and by 1/m' again where the image is averaged over.
 """
 
 from __future__ import annotations
@@ -26,27 +24,15 @@ def output_kurtosis(
     initial: str = GAUSSIAN,
     infinite: bool = False,
 ) -> float:
-    """Return the excess kurtosis of an output, exactly.
+    """Return the exact excess kurtosis of an output.
 
-    Parameters
-    ----------
-    layer : AttentionLayer
-        Of one position, with softmax and without a nonlinearity, positions or groups. Scales change nothing.
-    weights : str, mapping or WeightLaws
-        The law of the entries of all matrices, or of each; without biases.
-    initial : str
-        That of the initial vector's.
-    infinite : bool
-        Whether the width is infinite; a `head_dim` stays.
-
-    Raises
-    ------
-    InputError
-        If the layer is another one, or a law is not known.
+    The layer has one position and softmax, without a nonlinearity, positions or groups; `initial` is the law of the
+    initial vector. At `infinite` width a `head_dim` stays.
 
     Examples
     --------
-    With Gaussian weights heads of two neurons make Laplace's law at infinite width, and signs in W^O a normal one:
+    At infinite width heads of two neurons make Laplace's law with Gaussian weights, and a normal law with signs in
+    W^O:
 
     >>> layer = AttentionLayer(width=8, seq_len=1, num_heads=1, head_dim=2, activation="identity")
     >>> output_kurtosis(layer, infinite=True), output_kurtosis(layer, {"output": "rademacher"}, infinite=True)
@@ -64,15 +50,9 @@ def output_kurtosis(
 
 
 def score_kurtosis(layer: AttentionLayer, weights: str | Mapping[str, str] | WeightLaws, ratio: float) -> float:
-    """Return the excess kurtosis of the score of a position with itself, given its input x, exactly.
+    """Return the exact excess kurtosis of the score of a position with itself, given its input x.
 
-    Parameters
-    ----------
-    layer : AttentionLayer
-        As for `output_kurtosis`.
-    weights : str, mapping or WeightLaws
-    ratio : float
-        Σ x⁴/(Σ x²)², from 1/n to 1. For normal inputs its mean is 3/(n + 2).
+    Here `ratio` is Σ x⁴/(Σ x²)², from 1/n to 1; of mean 3/(n + 2) for normal inputs.
 
     Examples
     --------
@@ -88,7 +68,7 @@ def score_kurtosis(layer: AttentionLayer, weights: str | Mapping[str, str] | Wei
 
 
 def _fourth(weights: str | Mapping[str, str] | WeightLaws) -> dict[str, float]:
-    """Return the fourth cumulants of the laws, by matrix."""
+    """Return fourth cumulants by matrix."""
     laws = WeightLaws.of(weights)
     if laws.biases:
         refuse("weights", str(laws), "has biases", "leave them out")
@@ -96,7 +76,7 @@ def _fourth(weights: str | Mapping[str, str] | WeightLaws) -> dict[str, float]:
 
 
 def _image(second: float, fourth: float, cumulant: float, columns: float, rows: float) -> tuple[float, float]:
-    """Return E(‖z‖²/m')² and E mean z⁴; numbers of columns and rows are given by their inverses."""
+    """Return E(‖z‖²/m')² and E mean z⁴; `columns` and `rows` are inverses, 1/m and 1/m'."""
     moment = 3.0 * second + cumulant * fourth * columns
     return second + (moment - second) * rows, moment
 
@@ -106,7 +86,7 @@ def _check(layer: AttentionLayer) -> AttentionLayer:
     wanted |= {"tied_query_key": False, "rotary_base": None, "norm": None}
     for field, value in wanted.items():
         if getattr(layer, field) != value:
-            refuse(field, getattr(layer, field), "makes moments that are not known exactly", f"pass {field}={value!r}")
+            refuse(field, getattr(layer, field), "has no exact formula for the moments", f"pass {field}={value!r}")
     if layer.group_size > 1:
         refuse("num_kv_heads", layer.num_kv_heads, "makes heads that share values", "leave it out")
     return layer

@@ -1,10 +1,10 @@
-"""Sums of a program's scores, t·p: given the inputs a quadratic form of normals, so that its law is known.
+"""Sums of a program's scores, t·p: given the inputs a quadratic form of normals, of known law.
 
-A score is n^{-1/2} Σ_α u_α w_α for two vectors u = W x, w = W' x'. Given the Gram matrix G of all x the coordinates
-are independent, and (u, w, …)_α is normal with covariance Σ(G): σ_W² G_xx' where the matrix is the same, else 0. So
-t·p = n^{-1/2} Σ_α g_αᵀ M g_α, and with λ the eigenvalues of Σ^{1/2} M Σ^{1/2} its characteristic function is
-Π_k (1 - 2iτλ_k/√n)^{-n/2}. Its mean is 0, its variance q(G) = 2 Σ λ² and its third cumulant 8 n^{-1/2} Σ λ³: the
-order is -1/2 where this is not 0, as with matrices that three scores share cyclically.
+A score is n^{-1/2} Σ_α u_α w_α for vectors u = W x, w = W' x'. Given the Gram matrix G of all x coordinates are
+independent, and (u, w, …)_α is normal with covariance Σ(G): σ_W² G_xx' for a common matrix, else 0. So t·p =
+n^{-1/2} Σ_α g_αᵀ M g_α, with characteristic function Π_k (1 - 2iτλ_k/√n)^{-n/2} for the eigenvalues λ of Σ^{1/2} M
+Σ^{1/2}, mean 0, variance q(G) = 2 Σ λ² and third cumulant 8 n^{-1/2} Σ λ³. If this is not 0, as with three scores
+that share matrices cyclically, the order is -1/2.
 """
 
 from __future__ import annotations
@@ -28,26 +28,19 @@ from attncheck.theory.rates.inversion import CharacteristicGap, frequencies
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
 
-# A third cumulant below this share of the variance to the 3/2 is none.
+# Smaller skewness counts as 0.
 _NO_SKEW = 1e-9
-# The largest weight, unless all are 0: fourth powers of the sum are then no overflow.
+# Range of the largest weight, so that fourth powers do not overflow.
 _SMALLEST, _LARGEST = 1e-12, 1e12
-# The logarithm of what a characteristic function may be cut at.
+# Logarithm of a negligible function.
 _VANISHED = -28.0
-# Coordinates of vectors that are held at a time, and complex numbers.
+# Coordinates in memory, and complex numbers per block.
 _HELD, _BLOCK = 2**22, 2**20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScoreSum:
-    """t·p, a weighted sum of the scores of a program.
-
-    Parameters
-    ----------
-    program : Program
-    weights : tuple of float
-        t: one for each score, the largest from 1e-12 to 1e12 in size.
-    """
+    """t·p, a sum of the scores of a program with weights t, the largest from 1e-12 to 1e12 in size."""
 
     program: Program
     weights: tuple[float, ...]
@@ -57,26 +50,31 @@ class ScoreSum:
         if not scores:
             refuse("program", self.program, "has no scores", "write some, e.g. program.score(q, k)")
         if len(self.weights) != len(scores):
-            refuse("projection", self.weights, f"is not one number for each of {len(scores)} scores", "pass as many")
+            refuse("projection", self.weights, f"must have one number for each of {len(scores)} scores", "pass as many")
         largest = max(map(abs, self.weights))
         if largest and not _SMALLEST <= largest <= _LARGEST:
             problem = f"has the largest weight {largest:.3g}, which is not between {_SMALLEST:g} and {_LARGEST:g}"
-            remedy = "divide all by one number: by it w1 is divided too, and the other distances stay"
+            remedy = "rescale all of them: w1 scales with them, the other distances do not change"
             refuse("projection", self.weights, problem, remedy)
         for side in self._sides:
             if side.size is not None:
-                refuse("program", side.name, "has a fixed size, which leaves a gap", "leave rows of its matrix out")
+                refuse(
+                    "program",
+                    side.name,
+                    "has a fixed size, which leaves a gap",
+                    "leave out rows of its matrix",
+                )
         makers = {side.weight for side in self._sides}
         for node in ancestors_of(self._inputs):
             if isinstance(node, Score) or (isinstance(node, MatMul) and node.weight in makers):
-                problem = "enters what a score is made from, together with the score or its matrix"
-                refuse("program", node.name, problem, "let scores have matrices of their own")
+                problem = "is an input of a score that shares its matrix, or depends on a score"
+                refuse("program", node.name, problem, "use separate matrices for the scores")
         if self.variance == 0.0:
-            refuse("projection", self.weights, "has the limit 0, from which nothing is far", "pass other weights")
+            refuse("projection", self.weights, "makes a sum whose limit is 0", "pass other weights")
 
     @functools.cached_property
     def limit(self) -> ProgramLimit:
-        """The limit of the program."""
+        """Limit of the program."""
         return limit_of_program(self.program)
 
     @functools.cached_property
@@ -120,40 +118,40 @@ class ScoreSum:
         return np.asarray(np.linalg.eigvalsh(root @ self._form @ root))
 
     def products(self, one: FloatArray, other: FloatArray) -> FloatArray:
-        """Return q(G, G') = 2 tr(M Σ(G) M Σ(G')), the bilinear form of the variance q(G) = q(G, G), (draws,)."""
+        """Return the bilinear form q(G, G') = 2 tr(M Σ(G) M Σ(G')), (draws,)."""
         left = self._form @ self._covariances(one)
         return np.asarray(2.0 * np.einsum("dij,dji->d", left, self._form @ self._covariances(other)))
 
     @functools.cached_property
     def variance(self) -> float:
-        """The variance in the limit, where the law is normal."""
+        """Variance in the limit, a normal law."""
         return float(self.products(self.kernel[None], self.kernel[None])[0])
 
     @property
     def std(self) -> float:
-        """Its root."""
+        """Standard deviation in the limit."""
         return math.sqrt(self.variance)
 
     @functools.cached_property
     def skewness(self) -> float:
-        """√n times the third cumulant, in units of the standard deviation."""
+        """√n times the third cumulant, over std³."""
         skew = 8.0 * float((self.eigenvalues(self.kernel[None]) ** 3).sum()) / self.std**3
         return skew if abs(skew) > _NO_SKEW else 0.0
 
     @property
     def order(self) -> float:
-        """-1/2 where the law is skewed at order n^{-1/2}, else -1."""
+        """-1/2 if skewed, else -1."""
         return -0.5 if self.skewness else -1.0
 
     @property
     def entries(self) -> int:
-        """Vectors of n coordinates that a draw of G takes."""
+        """Vectors per draw of G."""
         return len(ancestors_of(self._inputs))
 
     def grams(self, width: int, size: int, rng: np.random.Generator) -> FloatArray:
-        """Draw G at a width, exactly in law, (size, inputs, inputs)."""
+        """Draw G at a width, (size, inputs, inputs)."""
         wanted = set(ancestors_of(self._inputs))
-        # Initial vectors of a group are drawn together.
+        # Initial vectors of a group are joint.
         groups = {node.group for node in wanted if isinstance(node, Initial)}
         wanted |= {node for node in self.program.nodes if isinstance(node, Initial) and node.group in groups}
         parts = [(tuple(node for node in step.nodes if node in wanted), step.last) for step in self.program.steps()]
@@ -169,10 +167,7 @@ class ScoreSum:
 
     @functools.cached_property
     def moments(self) -> tuple[float, float] | None:
-        """N E q(G - K) and n E (2 q(K, G - K))², where the inputs are functions of initial vectors; else None.
-
-        Their coordinates are then independent and E G = K.
-        """
+        """The pair n E q(G - K), n E (2 q(K, G - K))² if inputs are functions of initial vectors; else None."""
         bases = bases_of(self._inputs)
         if not all(isinstance(base, Initial) for base in bases):
             return None
@@ -195,11 +190,7 @@ class ScoreSum:
         return expectation(second, mean, covariance)[0], expectation(slope, mean, covariance)[0]
 
     def gap(self, width: int, size: int, seeds: list[np.random.SeedSequence]) -> CharacteristicGap:
-        """Return the law at a width less its limit, each repetition from `size` draws of G.
-
-        To second order in G - K the characteristic function is a polynomial whose mean is known where `moments` is:
-        only what is beyond is left to the draws.
-        """
+        """Return the law less its limit, with `size` draws of G per repetition and `moments` as controls."""
         rows = [self._difference(width, size, np.random.default_rng(seed)) for seed in seeds]
         return CharacteristicGap(self.std, np.stack(rows))
 
@@ -216,7 +207,7 @@ class ScoreSum:
         step = max(1, _BLOCK // (used * eigenvalues.shape[1]))
         for start in range(0, size, step):
             ratios = (2.0 / math.sqrt(width)) * eigenvalues[start : start + step, :, None] * tau[:used]
-            # log(1 - ix) in real functions, which are faster.
+            # log(1 - ix) in real functions, for speed.
             sizes, angles = np.log1p(ratios**2).sum(axis=1), np.arctan(ratios).sum(axis=1)
             total[:used] += np.exp(width * (-0.25 * sizes + 0.5j * angles)).sum(axis=0)
         difference = total / size - limiting
@@ -227,13 +218,13 @@ class ScoreSum:
         return np.asarray(difference - controls + known)
 
     def _count(self, width: int) -> int:
-        """Return how many frequencies there are before the function has vanished, were the scores half as large."""
+        """Return how many frequencies precede the function's decay, at half the size of the scores."""
         halved = 0.5 * self.eigenvalues(self.kernel[None])[0, :, None] * frequencies(self.std)
         logs = -0.25 * width * np.log1p(4.0 * halved**2 / width).sum(axis=0)
         return int((logs > _VANISHED).sum())
 
     def leading(self, width: int) -> CharacteristicGap | None:
-        """Return the first term of the expansion in n^{-1/2}; None where `moments` would be needed and is not known."""
+        """Return the first term of the expansion in n^{-1/2}, or None without `moments`."""
         tau = frequencies(self.std)
         limiting = np.exp(-0.5 * self.variance * tau**2)
         if self.skewness:

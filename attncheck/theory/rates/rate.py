@@ -1,4 +1,4 @@
-"""Rates: distances at several widths, and the order and constants that they follow."""
+"""Rates: distances at several widths, and the order and constants fitted to them."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from attncheck.theory.rates.vanishing import vanishes
 
 FloatArray = NDArray[np.float64]
 
-#: Widths at which a rate is measured where none are given.
+#: Default widths.
 WIDTHS = (64, 128, 256, 512, 1024, 2048)
-#: The same where -1/2 is predicted: the next powers of n^{-1/2} are felt for longer.
+#: Default for predicted order -1/2: powers of n^{-1/2} matter for longer.
 HALF_ORDER_WIDTHS = (512, 1024, 2048, 4096, 8192, 16_384)
-#: The same for weights of other laws, whose matrices are literal.
+#: Default for other laws of weights, with literal matrices.
 LITERAL_WIDTHS = (12, 16, 24, 32, 48)
-# Draws at each width that tell the order to ±0.02.
+# Draws per width that give the order to ±0.02.
 _DRAWS = 512
-# What terms that the fit leaves out add to a logarithm, at least; where -1/2 is predicted the next one is n^{-3/2}.
+# Least error of a logarithm, from omitted terms; at order -1/2 it is n^{-3/2}.
 _LEAST_ERROR = 1e-6
 _NUMBERS = {4: "four", 6: "six"}
-# Two-sided 99%, of Student's law: errors are those of few replicates at each width. As many degrees of freedom as three
-# widths have make intervals of four and of six widths hold the order with chance 99.1% and 99.2% (simulated).
+# Two-sided 99% of Student's law with the degrees of freedom of three widths: simulated coverage 99.1% with four and
+# 99.2% with six widths.
 _QUANTILE = float(special.stdtrit(3 * (REPLICATES - 1), 0.995))
 
 
@@ -54,7 +54,7 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """How a distance to the limit falls with the width.
+    """Rate at which a distance to the limit decreases with the width.
 
     Attributes
     ----------
@@ -62,17 +62,16 @@ class Rate:
     distances : tuple of Distance
         In the order of the widths.
     order : Estimate
-        The exponent p of the fit log D = a + p log n + e/n, in which e takes up the curvature; for sums of scores where
-        -1/2 is predicted, of log D = a + p log n + e/√n + f/n.
+        p of the fit log D = a + p log n + e/n, or for sums of scores of predicted order -1/2, log D = a + p log n +
+        e/√n + f/n.
     predicted : float
-        -1, and -2 for "kl"; -1/2 for sums of scores whose third cumulant is of order n^{-1/2}, and from a limit of 0.
+        -1, or -2 for "kl"; -1/2 for sums of scores with a third cumulant of order n^{-1/2}, and from a limit of 0.
     constant, curvature : Estimate
-        c and d of the fit D = (c + d/n) n^predicted, or for such sums D = (c + d/√n + f/n) n^{-1/2}.
+        c and d of D = (c + d/n) n^predicted, or for such sums (c + d/√n + f/n) n^{-1/2}.
     leading, leading_error : float
-        c by the expansion, at the largest width; no fit enters. NaN where it is not known, see `Distance`.
-    mde : Distance or None
-        With a head_dim: what stays at infinite width, from the limit of large heads. The distances are from the law
-        at infinite width.
+        c by the expansion at the largest width; NaN if unknown, see `Distance`.
+    gap : Distance or None
+        With a head_dim: the part that remains at infinite width; `distances` are from the law there.
     """
 
     metric: str
@@ -91,7 +90,7 @@ class Rate:
         return tuple(int(each.width) for each in self.distances)
 
     def __str__(self) -> str:
-        stays = "" if self.gap is None else f", beside {self.gap.value:.4g} that stays"
+        stays = "" if self.gap is None else f", plus a remaining gap of {self.gap.value:.4g}"
         return f"{self.metric}: order {self.order} (predicted {self.predicted:g}), constant {self.constant}{stays}"
 
 
@@ -109,27 +108,28 @@ def rate(
     weights: str | Mapping[str, str] | WeightLaws = GAUSSIAN,
     reference: str = "limit",
 ) -> Rate:
-    """Return how the distance to the limit falls with the width, with its curvature and intervals.
+    """Return the rate at which the distance to the limit decreases with the width.
 
-    It may take minutes; a terminal shows at which width it is.
+    May take minutes; a terminal shows the progress.
 
     Parameters
     ----------
     layer : AttentionLayer or Program
-        At any width. With a `head_dim` it is the distance to the law at infinite width with that head_dim that
-        falls, and the distance of that law from the limit is the attribute ``gap``.
+        Of any width. With a `head_dim` the distance is from the law at infinite width with that head_dim; the
+        attribute ``gap`` is that law's distance from the limit.
     widths : sequence of int, optional
-        At least four different ones; six where -1/2 is predicted, as the fit has more terms. By default `WIDTHS`,
-        `HALF_ORDER_WIDTHS` or `LITERAL_WIDTHS`.
+        At least four widths, or six for predicted order -1/2. By default `WIDTHS`, `HALF_ORDER_WIDTHS` or
+        `LITERAL_WIDTHS`.
+    metric, of, position, key, projection, weights
+        As for `distance`. From a limit of 0 only "w1" decreases.
     size : int, optional
-        Draws at each width, as for `distance`. By default 512 with normal weights, where the first term of the
-        expansion is known (``leading``): the interval of the order is then about ±0.02, and ±0.05 for "kl", far from
-        the order -1/2 that it is told apart from, and that of the constant 1% and 3% of it. Otherwise, and for
-        programs, that of `distance`.
-    metric, of, position, key, seed, projection, weights, reference
-        As for `distance`; every width has draws of its own. The reference is "limit" or "scaled limit". From a limit
-        that is 0 only "w1" falls, as n^{-1/2}; from the scaled one all do. Intervals rest on the errors of distances,
-        which hold from a `size` of 512 on: see `distance`.
+        Draws at each width. By default 512 with normal weights where ``leading`` is known, so that the order is
+        within about ±0.02 (±0.05 for "kl") and the constant 1% (3%); otherwise as for `distance`. Intervals hold
+        from 512 draws on.
+    seed : int
+        Each width has independent draws.
+    reference : {"limit", "scaled limit"}
+        As for `distance`.
 
     Returns
     -------
@@ -138,8 +138,7 @@ def rate(
     Raises
     ------
     InputError
-        If an argument is unknown or out of range, the layer ties queries to keys, or a distance is not told apart
-        from 0.
+        If an argument is invalid, the layer ties queries to keys, or a distance is not significantly above 0.
 
     Examples
     --------
@@ -177,7 +176,7 @@ def rate(
     widths = usual if widths is None else widths
     chosen = check_wholes("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512)")
     if len(chosen) < needed:
-        refuse("widths", chosen, f"are fewer than {_NUMBERS[needed]} different ones", f"pass e.g. {tuple(usual)}")
+        refuse("widths", chosen, f"are fewer than {_NUMBERS[needed]} different widths", f"pass e.g. {tuple(usual)}")
     check_drawn("widths", layer, chosen[-1], literal)
     predicted = -0.5 if to_zero else predicted
     arguments: dict[str, Any] = {
@@ -204,11 +203,11 @@ def rate(
 
 
 def _to_zero(layer: AttentionLayer, metric: str, of: str) -> bool:
-    """Say whether distances are from the limit 0, or refuse those that do not fall."""
+    """Return whether the limit is 0, and refuse metrics that do not decrease then."""
     if layer.head_dim is not None or not vanishes(layer, of):
         return False
     if metric != "w1":
-        problem = "does not fall where the limit is 0, from which nothing is near"
+        problem = "does not decrease with the width, because the limit is 0"
         refuse("metric", metric, problem, 'pass metric="w1", or reference="scaled limit"')
     return True
 
@@ -216,23 +215,13 @@ def _to_zero(layer: AttentionLayer, metric: str, of: str) -> bool:
 def fit(
     metric: str, distances: Sequence[Distance], predicted: float | None = None, *, half_powers: bool = False
 ) -> Rate:
-    """Return the rate that distances at several widths follow, by weighted least squares.
-
-    Parameters
-    ----------
-    metric : str
-    distances : sequence of Distance
-    predicted : float, optional
-        By default -1, and -2 for "kl".
-    half_powers : bool
-        Whether the fit is in powers of n^{-1/2}.
-    """
+    """Return the rate fitted to distances by weighted least squares, in powers of 1/n or of n^{-1/2}."""
     widths = np.array([each.width for each in distances])
     values = np.array([each.value for each in distances])
     errors = np.array([each.error for each in distances]) / ERRORS
     for each in distances:
         if not each.value > each.error:
-            refuse("size", each.draws, f"is too few: {each} is not told apart from 0", "pass a larger size")
+            refuse("size", each.draws, f"is too few: {each} is not significantly above 0", "pass a larger size")
     if predicted is None:
         predicted = -2.0 if metric == "kl" else -1.0
     ones = np.ones(len(widths))
@@ -240,7 +229,7 @@ def fit(
     columns = np.stack([ones, np.log(widths), *bends], axis=1)
     relative = np.maximum(errors / values, widths**-1.5 if half_powers else _LEAST_ERROR)
     if not half_powers:
-        # The fit leaves out about the square of the bend: narrow widths count for less where it bends much.
+        # The fit omits about the square of the bend.
         bend = _estimates(columns, np.log(values), relative)[2].value
         relative = np.hypot(relative, 0.5 * (bend / widths) ** 2)
     order = _estimates(columns, np.log(values), relative)[1]
@@ -261,7 +250,7 @@ def fit(
 
 
 def _estimates(columns: FloatArray, values: FloatArray, errors: FloatArray) -> list[Estimate]:
-    """Return the coefficients of a weighted fit; where it fits worse than the errors say, intervals are wider."""
+    """Return the coefficients of a weighted fit, with intervals widened by its misfit."""
     found = least_squares(columns, values, errors)
     misfit = found.squares / max(1, len(values) - columns.shape[1])
     spread = _QUANTILE * math.sqrt(max(1.0, misfit)) * found.errors

@@ -1,4 +1,4 @@
-"""What regimes predict of one output, as laws, each beside the prediction that it must not be taken for."""
+"""Predicted laws of one output in each regime, each beside a neighbouring prediction."""
 
 from __future__ import annotations
 
@@ -20,26 +20,25 @@ from attncheck.theory.limits.mixture import ScaleMixture
 from attncheck.theory.rates.fixed_heads import FixedHeads
 from attncheck.theory.rates.marginal import OutputEntry
 
-# Points at which laws are compared: t = std · sinh(u).
+# Points of comparison: t = std · sinh(u).
 _POINTS, _REACH = 4000, 20.0
 
 
 @dataclasses.dataclass(frozen=True)
 class RegimePrediction:
-    """Laws of one output in a regime, in the limit that the regime is about.
+    """Predicted law of one output in the limit of a regime.
 
     Attributes
     ----------
     regime : str
         Key in `attncheck.layers.regimes.REGIMES`.
     position : int
-        Of the output.
     order : float
-        At which the law approaches its own prediction, in the width, or in the heads for "many heads".
+        Exponent of the approach, in the width or in the heads.
     own, neighbour : ScaleMixture
-        The prediction, and the one that it must not be taken for.
+        The prediction, and the one to distinguish it from.
     against : str
-        What the neighbour is.
+        Description of the neighbour.
     """
 
     regime: str
@@ -51,27 +50,19 @@ class RegimePrediction:
 
     @property
     def layer(self) -> AttentionLayer:
-        """The layer of the regime."""
+        """Layer of the regime."""
         return REGIMES[self.regime].layer
 
     @functools.cached_property
     def separation(self) -> float:
-        """Kolmogorov's distance of the two predictions."""
+        """Kolmogorov distance of the two predictions."""
         return kolmogorov(self.own, self.neighbour)
 
     def draws(self, level: float = 1e-6, power: float = 0.99, distance: float = 0.0) -> int:
-        """Return how many draws reject the neighbour by a Kolmogorov–Smirnov test, with this power at least.
+        """Return how many draws reject the neighbour by a Kolmogorov–Smirnov test with this level and power.
 
-        By Massart's bound: with N draws the empirical law is further than √(log(2/α)/(2N)) from the true one with a
-        chance of at most α.
-
-        Parameters
-        ----------
-        level : float
-            Of the test.
-        power : float
-        distance : float
-            Of the law that is drawn from its own prediction; less than the separation.
+        By Massart's bound √(log(2/α)/(2N)) on the deviation of empirical laws. The sampled law may have a
+        `distance` from its own prediction.
 
         Examples
         --------
@@ -79,20 +70,20 @@ class RegimePrediction:
         >>> round(found.separation, 3), found.draws()
         (0.062, 4854)
         """
-        level = check_number("level", level, "pass a chance between 1e-300 and 1", minimum=1e-300, maximum=1.0)
-        remedy = "pass a chance below 1, e.g. 0.99"
+        level = check_number("level", level, "pass a probability between 1e-300 and 1", minimum=1e-300, maximum=1.0)
+        remedy = "pass a probability below 1, e.g. 0.99"
         power = check_number("power", power, remedy, minimum=0.0)
         if power >= 1.0:
             refuse("power", power, "must be less than 1", remedy)
         remedy = f"pass less than the separation, {self.separation:.3g}"
         moved = check_number("distance", distance, remedy, minimum=0.0, maximum=self.separation)
         if moved == self.separation:
-            refuse("distance", distance, "leaves nothing to tell the two predictions apart by", remedy)
+            refuse("distance", distance, "is as large as the separation of the two predictions", remedy)
         return draws_needed(self.separation - moved, level, power)
 
 
 def draws_needed(separation: float, level: float, power: float) -> int:
-    """Return how many draws tell laws of this Kolmogorov distance apart, at a level and with at least this power."""
+    """Return how many draws distinguish laws at this Kolmogorov distance."""
     spans = [math.sqrt(0.5 * math.log(2.0 / chance)) for chance in (level, 1.0 - power)]
     return math.ceil((sum(spans) / separation) ** 2)
 
@@ -112,7 +103,7 @@ def kolmogorov(one: ScaleMixture, other: ScaleMixture) -> float:
 
 
 def gaussian(variance: float) -> ScaleMixture:
-    """Return the normal law as a mixture."""
+    """Return the normal law as a scale mixture."""
     return ScaleMixture(np.array([variance]), np.ones(1), 0.0)
 
 
@@ -131,7 +122,7 @@ def _many_heads(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, Sca
 
 
 def _tied(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, ScaleMixture]:
-    """Return the Gaussian of A K Aᵀ, A = softmax(σ_Qσ_K K), and that of weights 1/s."""
+    """Return Gaussians of A K Aᵀ with A = softmax(σ_Qσ_K K), and with weights 1/s."""
     kernel = input_kernel(layer.inputs).matrix
     weights = np.exp(layer.query_std * layer.key_std * kernel[position])
     weights /= weights.sum()
@@ -146,7 +137,7 @@ def _low_rank(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, Scale
 def _replaced(
     change: Callable[[AttentionLayer], AttentionLayer],
 ) -> Callable[[AttentionLayer, int], tuple[ScaleMixture, ScaleMixture]]:
-    """Return what gives the limits of a layer and of a changed one."""
+    """Return a function giving the limits of a layer and its changed copy."""
 
     def laws(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, ScaleMixture]:
         return _of(layer, position), _of(change(layer), position)
@@ -161,7 +152,7 @@ def _thirds(layer: AttentionLayer) -> AttentionLayer:
 
 
 def _without_mean(layer: AttentionLayer) -> AttentionLayer:
-    """Return a layer whose inputs have the variances K_ii of this one and are uncorrelated."""
+    """Return a layer with uncorrelated inputs of variance K_ii."""
     return layer.replace(activation="identity", input_std=math.sqrt(float(input_kernel(layer.inputs).matrix[0, 0])))
 
 
@@ -199,12 +190,7 @@ _LAWS: Mapping[str, tuple[int, str, Callable[[AttentionLayer, int], tuple[ScaleM
 
 
 def prediction(regime: str) -> RegimePrediction:
-    """Return what a regime predicts of an output, beside the neighbouring prediction.
-
-    Raises
-    ------
-    InputError
-        If there is no such regime.
+    """Return the prediction of a regime, beside the neighbouring one.
 
     Examples
     --------

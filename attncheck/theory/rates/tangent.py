@@ -1,10 +1,9 @@
-"""The law of an entry of the tangent kernel at a width less its limit, computed and not compared by samples.
+"""Difference between the law of a tangent kernel entry at a width and its limit.
 
-Between neurons an entry is linear in the second neuron's row of W^O: given all else it is N(0, S). That of one neuron
-is b + |z|² q(z/|z|) with normals z that make its row of W^O, and |z|² is χ². So distribution functions are known given
-what is left, and smooth. The same normals make an entry at the width and one in the limit; what is left are deviations
-δ of Gram matrices from their limits. A draw of F(δ) - F(0) is noise of order n^{-1/2} around a mean of order 1/n. The
-derivative along δ, of mean 0, takes noise off; it is a difference along a line, on the same normals.
+Given all but the second neuron's row of W^O an entry between neurons is N(0, S). An entry of one neuron is b + |z|²
+q(z/|z|) with the normals z of its row of W^O. Conditional distribution functions F are therefore smooth and known.
+The width enters by deviations δ of Gram matrices: F(δ) - F(0) is noise of order n^{-1/2} around a mean of order
+1/n, with the derivative along δ, of mean 0, as control variate.
 """
 
 from __future__ import annotations
@@ -30,29 +29,27 @@ from attncheck.theory.rates.law import check_inputs
 
 FloatArray = NDArray[np.float64]
 
-# Laws are compared at so many quantiles of the limit; draws that find them.
+# Quantiles of the limit to compare at, and draws to find them.
 _QUANTILES, _PILOT = 48, 2**13
-# Step of differences along deviations, of b, q and S alone, and what second differences are of first ones at most but
-# where there is a jump.
+# Step of differences, and their most relative bend without a jump.
 _STEP, _BENT = 1e-6, 0.01
-# Float64 entries that a block works on, and that a block of the draws that find quantiles takes.
+# Entries per block, and per block of the pilot.
 _BLOCK, _PILOT_BLOCK = 2**22, 2**25
 _LEAST_SPREAD = 1e-9
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TangentGap:
-    """The law of an entry of the tangent kernel at a width, less its limit.
+    """Law of an entry of the tangent kernel at a width, less its limit.
 
     Attributes
     ----------
     points : ndarray, shape (m,)
-        Quantiles of the limit, where the laws are compared. Where the limit has an atom also the number just below it:
-        laws that have no atom there differ most on one of its two sides.
+        Quantiles and atoms of the limit, and the numbers just below these.
     limits, differences : ndarray, shape (repetitions, m)
-        The limit's distribution function, and that at the width less it, in independent repetitions.
+        The limit's distribution function, and that at the width less it.
     draws : int
-        Of all repetitions.
+        Over all repetitions.
     """
 
     points: FloatArray
@@ -62,7 +59,7 @@ class TangentGap:
 
     @property
     def distance(self) -> float:
-        """Kolmogorov's distance, over the points."""
+        """Kolmogorov distance over `points`."""
         return float(np.abs(self.differences.mean(axis=0)).max())
 
     @property
@@ -73,7 +70,7 @@ class TangentGap:
         return standard_error(np.sign(mean[worst]) * self.differences[:, worst])
 
     def cdf(self, *, limit: bool = False) -> tuple[FloatArray, FloatArray]:
-        """Return the distribution function at the points, at the width or in the limit, and four standard errors."""
+        """Return the distribution function at `points`, at the width or in the limit, and its error."""
         each = self.limits if limit else self.limits + self.differences
         return each.mean(axis=0), ERRORS * each.std(axis=0, ddof=1) / math.sqrt(len(each))
 
@@ -86,16 +83,16 @@ def tangent_gap(
     size: int = 2**14,
     seed: int = 0,
 ) -> TangentGap:
-    """Return how far the law of an entry of the tangent kernel at the layer's width is from its limit.
+    """Return the difference between the law of a tangent kernel entry at the layer's width and its limit.
 
     Parameters
     ----------
     layer : AttentionLayer
         Without rotary positions, with scores divided by √n.
     between : bool
-        Whether the entry is one between two neurons, Θ^{01}; else it is Θ^{00}.
+        Whether to take Θ^{01}, between two neurons, instead of Θ^{00}.
     positions : tuple of int
-        Its positions r, r'.
+        Positions r, r' of the entry.
     size : int
         Draws, at least 16.
     seed : int
@@ -108,8 +105,7 @@ def tangent_gap(
     Raises
     ------
     InputError
-        For arguments out of range, rotary positions, and an entry whose limit is one number, from which a distance of
-        distribution functions says nothing.
+        If an argument is invalid, or the limit of the entry is a constant.
 
     Examples
     --------
@@ -121,10 +117,10 @@ def tangent_gap(
         refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
     refuse_rotary(layer)
     if layer.score_scaling != "1/sqrt(n)":
-        problem = "leaves one number in the limit, from which a distance of laws says nothing"
+        problem = "has a constant limit, for which a distance of laws is meaningless"
         refuse("layer.score_scaling", layer.score_scaling, problem, 'use score_scaling="1/sqrt(n)"')
     if between and layer.width < 2:
-        refuse("between", between, "takes two neurons, and the width is 1", "pass a wider layer")
+        refuse("between", between, "needs two neurons, but the width is 1", "pass a wider layer")
     if np.shape(positions) != (2,):
         refuse("positions", positions, "is not two positions", "pass e.g. positions=(0, 0)")
     first, second = (check_position("positions", each, layer.seq_len) for each in positions)
@@ -135,19 +131,10 @@ def tangent_gap(
 
 
 def variance_between(layer: AttentionLayer, grams: Grams, positions: tuple[int, int], share: float) -> FloatArray:
-    """Return the variance S of Θ^{01}_{rr'} given all but the second neuron's row of W^O, (draws,).
+    """Return the variance S of Θ^{01}_{rr'} given all but the second neuron's row O' of W^O, (draws,).
 
-    It is Σ_b (w_b · u'_b + v_b · O'_b) with u'_b = V_b O'_b, and O' that row.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    grams : Grams
-        Of the first neuron.
-    positions : tuple of int
-        r and r'.
-    share : float
-        The variance of an entry of O': σ_O²/ν, and 0 in the limit.
+    Θ^{01}_{rr'} = Σ_b (w_b · u'_b + v_b · O'_b) with u'_b = V_b O'_b; `share` is the variance of an entry of O', 0
+    in the limit.
     """
     r, q = positions
     shape = (len(grams.scores), layer.kv_heads, layer.group_size)
@@ -170,7 +157,7 @@ def variance_between(layer: AttentionLayer, grams: Grams, positions: tuple[int, 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Parts:
-    """b and q of the entry b + |z|² q, or 0 and S of an entry between neurons, (draws,) each."""
+    """b and q of b + |z|² q, or 0 and S between neurons, (draws,) each."""
 
     rest: FloatArray
     slope: FloatArray
@@ -178,18 +165,10 @@ class _Parts:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Draws:
-    """What is random: deviations from the limits, of mean 0 but for the inputs', and normals.
+    """Centred deviations, and normals `scores` and `along` (z).
 
-    Attributes
-    ----------
-    drivers : Drivers
-        Of the inputs, keys and values.
-    queries, outputs : ndarray, shape (draws, kv_heads, g m, g m), m = s and m = 1
-        Wishart matrices of what queries have across the keys, and rows of W^O across the values, over ν.
-    scores : ndarray, shape (draws, num_heads, s, s)
-        Normals.
-    along : ndarray, shape (draws, num_heads, s, 1)
-        z.
+    `queries` and `outputs`, (draws, kv_heads, g m, g m) with m = s and 1, are Wishart matrices over ν, of queries
+    orthogonal to keys and of W^O orthogonal to values.
     """
 
     drivers: Drivers
@@ -200,7 +179,7 @@ class _Draws:
 
 
 def _slope(ahead: FloatArray, at: FloatArray, behind: FloatArray) -> FloatArray:
-    """Return the derivative along deviations, and 0 where a slope of ReLU jumps within the step."""
+    """Return the derivative along deviations, or 0 where a ReLU slope jumps."""
     change = ahead - behind
     smooth = np.abs(ahead + behind - 2.0 * at) <= _BENT * np.abs(change)
     return np.where(smooth, change / (2.0 * _STEP), 0.0)
@@ -208,7 +187,7 @@ def _slope(ahead: FloatArray, at: FloatArray, behind: FloatArray) -> FloatArray:
 
 @dataclasses.dataclass(frozen=True)
 class _Entry:
-    """One entry of the kernel: of one neuron or between two, at two positions."""
+    """One entry of the kernel."""
 
     layer: AttentionLayer
     between: bool
@@ -221,11 +200,11 @@ class _Entry:
 
     @property
     def _seen(self) -> int:
-        """Directions of a head that keys, or values, have."""
+        """Directions of a head spanned by keys, or values."""
         return min(self.layer.seq_len, self.layer.head_width)
 
     def gap(self, size: int, seed: np.random.SeedSequence) -> TangentGap:
-        """Return the law less its limit, from independent repetitions."""
+        """Return the law less its limit."""
         pilot, *streams = seed.spawn(1 + REPLICATES)
         points = self._points(np.random.default_rng(pilot))
         each = -(-size // REPLICATES)
@@ -241,28 +220,27 @@ class _Entry:
                 slopes[k] += slope.sum(axis=0) / each
                 products[k] += (change * slope).sum(axis=0)
                 squares[k] += (slope**2).sum(axis=0)
-        # Coefficients of the other repetitions, so that they are independent of what they are used on: 1 but where
-        # slopes jump, as those of ReLU do, or laws are steep.
+        # From the other repetitions, to be independent; near 1 but for jumps and steep laws.
         products, squares = (total.sum(axis=0) - total for total in (products, squares))
         used = np.divide(products, squares, out=np.zeros_like(products), where=squares > 0)
         return TangentGap(points, limits, changes - used * slopes, each * REPLICATES)
 
     def _points(self, rng: np.random.Generator) -> FloatArray:
-        """Return quantiles of the limit, atoms, and the numbers just below these."""
+        """Return quantiles, atoms, and the numbers below these."""
         step = min(_PILOT, max(1, _PILOT_BLOCK // kernel_entries(self.layer, 1)))
         blocks = [self._limit_entries(min(step, _PILOT - start), rng) for start in range(0, _PILOT, step)]
         values = np.concatenate(blocks)
         found = np.quantile(values, (np.arange(_QUANTILES) + 0.5) / _QUANTILES)
         if np.ptp(found) <= _LEAST_SPREAD * np.abs(found).max():
-            problem = "is an entry whose limit is one number, from which a distance of laws says nothing"
-            refuse("positions", self.positions, problem, "pass positions that see several, or a longer sequence")
+            problem = "is an entry with a constant limit, for which a distance of laws is meaningless"
+            refuse("positions", self.positions, problem, "pass positions that attend to several, or a longer sequence")
         # Draws of a law with a density do not repeat.
         numbers, counts = np.unique(values, return_counts=True)
         atoms = numbers[counts > 1]
         return np.unique(np.concatenate([found, atoms, np.nextafter(atoms, -np.inf)]))
 
     def _limit_entries(self, count: int, rng: np.random.Generator) -> FloatArray:
-        """Draw entries in the limit, or their sizes between neurons, where the law is symmetric."""
+        """Draw entries in the limit; sizes between neurons, by symmetry."""
         draws = self._draw(count, rng)
         found = self._parts(draws, 0.0, 0.0)
         if self.between:
@@ -272,7 +250,7 @@ class _Entry:
     def _block(
         self, count: int, points: FloatArray, rng: np.random.Generator
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the limit, the change and its derivative along the deviations, (count, points) each."""
+        """Return the limit, the change and its derivative along δ, (count, points) each."""
         draws = self._draw(count, rng)
         states = ((0.0, 0.0), (1.0, 1.0), (_STEP, 0.0), (-_STEP, 0.0))
         at, wide, ahead, behind = (self._parts(draws, *state) for state in states)
@@ -297,11 +275,7 @@ class _Entry:
         return np.where(slope == 0, points >= rest, below)
 
     def _derivative(self, found: _Parts, along: _Parts, points: FloatArray) -> FloatArray:
-        """Return the derivative of `_below` as its parts move, (draws, points), damped where it is steep.
-
-        Probabilities move by one at most. The factor that keeps the derivative within bounds is one of the limit's
-        parts, which do not depend on the deviations, so that the mean stays 0.
-        """
+        """Return the derivative of `_below`, (draws, points), damped if steep by a factor independent of δ."""
         rest, slope = found.rest[:, None], found.slope[:, None]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             if self.between:
@@ -330,7 +304,7 @@ class _Entry:
         )
 
     def _across(self, batch: tuple[int, ...], rows: int, rng: np.random.Generator) -> FloatArray:
-        """Draw Wishart matrices of the directions that are left, over ν and less their mean."""
+        """Draw centred Wishart matrices of orthogonal directions, over ν."""
         left = self.layer.head_width - self._seen
         if left == 0:
             return np.zeros((*batch, rows, rows))
@@ -338,7 +312,7 @@ class _Entry:
         return np.asarray((factor @ factor.swapaxes(-1, -2) - left * np.eye(rows)) / self.layer.head_width)
 
     def _parts(self, draws: _Draws, step: float, width: float) -> _Parts:
-        """Return the entry with deviations times a step, and what is of order 1/n given the normals times 0 or 1."""
+        """Return the entry, with δ times `step` and terms of order 1/n times `width`."""
         layer, fluctuations = self.layer, self._fluctuations
         s, identity = layer.seq_len, np.eye(layer.seq_len)
         moved = fluctuations.limits.gram + step * draws.drivers.gram + width * fluctuations.mean.gram
@@ -374,12 +348,12 @@ class _Entry:
         return _Parts(parts[:, 3][at] + of_values[at], quadratic / (draws.along**2).sum(axis=(1, 2, 3)))
 
     def _own_gram(self, vectors: FloatArray) -> FloatArray:
-        """Return the Gram matrices of the vectors of all heads of a group, (draws, kv_heads, g m, g m)."""
+        """Return Gram matrices over all heads of a group, (draws, kv_heads, g m, g m)."""
         count, _, m, columns = vectors.shape
         rows = vectors.reshape(count, self.layer.kv_heads, self.layer.group_size * m, columns)
         return np.asarray(rows @ rows.swapaxes(-1, -2))
 
     def _by_heads(self, gram: FloatArray, m: int) -> FloatArray:
-        """Return it with axes (draws, kv_heads, g, g, m, m)."""
+        """Return them with axes (draws, kv_heads, g, g, m, m)."""
         g = self.layer.group_size
         return gram.reshape(*gram.shape[:2], g, m, g, m).swapaxes(3, 4)

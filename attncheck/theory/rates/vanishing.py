@@ -1,8 +1,7 @@
-"""Numbers whose limit is 0: with scores divided by n, scores themselves, and outputs of maps that vanish at 0.
+"""Numbers whose limit is 0: scores divided by n, and then outputs of homogeneous maps.
 
-Linear and relu maps are homogeneous. An output y of a layer with "1/n" is therefore, draw by draw and at every width,
-ν^{-1/2} times that of the same layer with "1/√n", ν = n or head_dim; and so is a score with any map. √ν y has the
-theorem's limit, and is as far from it as the theorem's output: this is the statement on the scale of y.
+Draw by draw, these are ν^{-1/2} times the numbers of the same layer with 1/√n, ν = n or head_dim. Times √ν they
+have the theorem's limit and distance from it.
 """
 
 from __future__ import annotations
@@ -14,12 +13,7 @@ HOMOGENEOUS: tuple[str, ...] = ("linear", "relu")
 
 
 def vanishes(layer: AttentionLayer, of: str = "outputs") -> bool:
-    """Say whether outputs, or scores, are 0 in the limit.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    of : {"outputs", "scores"}
+    """Return whether outputs, or scores, are 0 in the limit.
 
     Examples
     --------
@@ -33,5 +27,5 @@ def vanishes(layer: AttentionLayer, of: str = "outputs") -> bool:
 
 
 def restored(layer: AttentionLayer) -> AttentionLayer:
-    """Return the layer with the theorem's scaling, of whose numbers these are `AttentionLayer.score_factor` times."""
+    """Return the layer with 1/√n scaling."""
     return layer.replace(score_scaling="1/sqrt(n)")

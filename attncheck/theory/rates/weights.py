@@ -1,16 +1,13 @@
-"""Outputs and scores of layers with i.i.d. weights of other laws than the normal: one matrix is integrated out.
+"""Outputs and scores of layers with non-normal i.i.d. weights, with one matrix integrated out.
 
-Given all matrices but W^O an output is a sum of independent terms: of the entries of a row of each head's W^O, times
-what the heads make of the values. Given all but W^Q so is a score: of all entries of W^Q, times a key and an input.
-Either is a `SumDeviation` from draws of the others with literal matrices.
+Given all matrices but W^O an output is a sum of independent terms; given all but W^Q so is a score. Both are a
+`SumDeviation` over draws of the others.
 
-What a draw tells beside its mean is taken off by controls whose means are 0 whatever the laws are: inner products less
-their expectations given what was drawn before, odd functions of the scores, and the square of the scores' sum of
-squares, where the fourth cumulant of W^Q enters. Half of the draws start from a longer h, and count for less by the
-ratio of the densities: long ones make the tails.
+Control variates have mean 0 under any law: inner products less conditional expectations, odd functions of scores,
+and the square of the scores' sum of squares, corrected by the fourth cumulant of W^Q. Half of the draws start from
+a longer h, for the tails.
 
-To first order in 1/n two matrices tell laws apart: W^O, and under a nonlinear φ the W^i, whose images φ takes one by
-one. All else averages over n or n² weights before it is used.
+To first order in 1/n only the laws of W^O and, under a nonlinear φ, of the W^i matter.
 """
 
 from __future__ import annotations
@@ -42,34 +39,27 @@ from attncheck.theory.rates.vanishing import restored, vanishes
 
 FloatArray = NDArray[np.float64]
 
-# Entries of literal matrices, and terms times frequencies, that the draws of the default size take, and bounds on them.
+# Matrix entries, and terms times frequencies, of default draws; bounds on these.
 _ENTRIES, _TERMS, _FEWEST_DRAWS, _MOST_DRAWS = 2**28, 2**28, 64, 2**16
-# Arrays of the size of a matrix while one is drawn.
+# Arrays per matrix while one is drawn.
 _LITERAL = 3
-# Matrix entries of a block of draws.
+# Matrix entries per block.
 _BLOCK = 2**21
-# Variances of draws, relative to the limit's mean.
+# Range of the variances, relative to the limit's mean.
 _SMALLEST, _LARGEST = math.exp(-48.0), math.exp(12.0)
-# By how many standard deviations of ‖h‖² the longer h are longer, about.
+# Excess of longer h, in std of ‖h‖².
 _LONGER = 1.0
-# Rows of scores that one matrix W^Q makes.
+# Rows of scores per matrix W^Q.
 _SIGNS = 4
-# What may be left of characteristic functions at the highest frequencies: atoms leave their chance.
+# Most at the highest frequencies: the probability of atoms.
 _MOST_CUT = 0.02
-# The relative step of a second difference.
+# Relative step of a second difference.
 _DIFFERENCE = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
 class SumEntry:
-    """One neuron of the output at a position, or one score, of a layer whose weights follow other laws.
-
-    Parameters
-    ----------
-    marginal : OutputEntry or ScoreEntry
-    weights : WeightLaws
-        Without biases.
-    """
+    """One output or score of a layer with other laws of weights, without biases."""
 
     marginal: OutputEntry | ScoreEntry
     weights: WeightLaws
@@ -77,7 +67,10 @@ class SumEntry:
     def __post_init__(self) -> None:
         if self.weights.biases:
             refuse(
-                "weights", str(self.weights), "has biases, with which laws at a width are not known", "leave them out"
+                "weights",
+                str(self.weights),
+                "has biases, which laws at finite width do not support",
+                "leave them out",
             )
         check_literal("width", self.layer)
 
@@ -88,7 +81,7 @@ class SumEntry:
 
     @functools.cached_property
     def limit(self) -> ScaleMixture:
-        """The law at infinite width."""
+        """Law at infinite width."""
         return self.marginal.law()
 
     @functools.cached_property
@@ -101,7 +94,7 @@ class SumEntry:
 
     @property
     def _last(self) -> str:
-        """The law of the matrix that is integrated out."""
+        """Law of the matrix that is integrated out."""
         return self.weights.query if self._of_scores else self.weights.output
 
     @property
@@ -114,12 +107,12 @@ class SumEntry:
 
     @property
     def default_size(self) -> int:
-        """How many draws some seconds allow."""
+        """Number of draws that take a few seconds."""
         terms = max(1, self._terms * len(self._frequencies) * (1 if self._of_scores else _SIGNS))
         return max(_FEWEST_DRAWS, min(_MOST_DRAWS, _ENTRIES // self.layer.weight_entries, _TERMS // terms))
 
     def deviation(self, size: int, seeds: list[np.random.SeedSequence]) -> SumDeviation:
-        """Return the law at the layer's width less the limit, each repetition from `size` draws."""
+        """Return the law less the limit, with `size` draws per repetition."""
         unit = self.limit.mean()
         cells = Cells.over(unit * _SMALLEST, unit * _LARGEST)
         moments = np.stack([self._moments(cells, unit, size, np.random.default_rng(seed)) for seed in seeds])
@@ -135,10 +128,7 @@ class SumEntry:
         )
 
     def _moments(self, cells: Cells, unit: float, size: int, rng: np.random.Generator) -> FloatArray:
-        """Return the means of products of (1, controls) with (1, controls, what is asked of a draw).
-
-        What is asked: the place of v on the cells, the correction on each bin's frequencies, the fourth cumulant.
-        """
+        """Return means of (1, controls) times (1, controls, cells of v, corrections by bin, fourth cumulant)."""
         total: FloatArray | float = 0.0
         step = max(1, _BLOCK // (len(self._seen) * self.layer.width**2))
         for start in range(0, size, step):
@@ -169,23 +159,14 @@ class SumEntry:
         return np.concatenate([left.T @ left, *asked], axis=1)
 
     def draw(self, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Draw all matrices but one.
-
-        Returns
-        -------
-        ratios : ndarray, shape (size,)
-            By which draws count.
-        controls : ndarray, shape (size, controls)
-        sizes : ndarray, shape (size, rows, terms)
-            What the entries of the last matrix are multiplied by, for rows of scores that are equal in law.
-        """
+        """Draw all but one matrix: importance weights, controls, and coefficients (size, rows, terms) of the last."""
         ratios, x, controls = self._inputs(size, rng)
         marginal = self.marginal
         of_rest = self._score(marginal.column, x, rng) if isinstance(marginal, ScoreEntry) else self._output(x, rng)
         return ratios, np.column_stack([controls, of_rest[0]]), of_rest[1]
 
     def _inputs(self, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Draw h and the W^i; return ratios, the seen inputs and controls of their inner products."""
+        """Draw h and the W^i: importance weights, visible inputs, controls."""
         layer, n, m = self.layer, self.layer.width, len(self._seen)
         rho = layer.input_correlation
         longer = 1.0 + _LONGER * math.sqrt(2.0 / n)
@@ -214,18 +195,18 @@ class SumEntry:
 
     @property
     def _own(self) -> int:
-        """Which of the seen positions has the query."""
+        """Index of the query among the visible positions."""
         marginal = self.marginal
         return self._seen.index(marginal.row if isinstance(marginal, ScoreEntry) else marginal.position)
 
     def _image(self, matrix: str, vectors: FloatArray, rows: int, rng: np.random.Generator) -> FloatArray:
-        """Return W u/√columns of (draws, m, columns) vectors, by one matrix with that many rows for each draw."""
+        """Return W u/√columns, with one W of `rows` rows per draw."""
         columns = vectors.shape[-1]
         entries = WEIGHT_LAWS[getattr(self.weights, matrix)](rng, (len(vectors), columns, rows))
         return np.asarray(columns**-0.5 * (vectors @ entries))
 
     def _score(self, column: int, x: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-        """Return controls of the key, and the sizes of terms."""
+        """Return controls of the key, and coefficients."""
         layer = self.layer
         other = x[:, [self._seen.index(column)]]
         keys = layer.key_std * self._image("key", other, layer.head_width, rng)
@@ -234,11 +215,7 @@ class SumEntry:
         return off, (keys[:, 0, :, None] * query[:, None, :]).reshape(len(x), 1, -1)
 
     def _output(self, x: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-        """Return controls of keys, scores and values, added up over heads, and the sizes of terms.
-
-        Queries have independent entries of symmetric laws: with random signs they are other ones, for less than those
-        that new matrices make.
-        """
+        """Return controls, summed over heads, and coefficients; random signs of queries give further draws."""
         layer, nu, own = self.layer, self.layer.head_width, self._own
         every = np.ones(len(self._seen), dtype=bool)
         controls, sizes = np.zeros((len(x), 8)), []
@@ -259,7 +236,7 @@ class SumEntry:
         return controls, factor * np.concatenate(sizes, axis=2)
 
     def _of_head(self, x: FloatArray, keys: FloatArray, scores: FloatArray) -> FloatArray:
-        """Return controls of one head's keys, and of its rows of scores, averaged over these, (draws, 7)."""
+        """Return controls of one head, averaged over rows of scores, (draws, 7)."""
         layer, own = self.layer, self._own
         n, nu = layer.width, layer.head_width
         gram = x @ x.swapaxes(-1, -2) / n
@@ -288,18 +265,10 @@ class SumEntry:
         )
 
     def leading(self, gaussian: Deviation, seed: int) -> Deviation:
-        """Return the first term of the expansion in 1/n: that of normal weights, and what the W^i and W^O add to it.
-
-        Parameters
-        ----------
-        gaussian : Deviation
-            Of the same number with normal weights.
-        seed : int
-            Of the score normals.
-        """
+        """Return the first term of the expansion: that of normal weights plus those of W^i and W^O."""
         added = np.zeros_like(gaussian.expansion)
         fourth = FOURTH_CUMULANTS[self.weights.inputs]
-        # Where the term of normal weights is not known, neither is the sum.
+        # The sum is unknown if the term of normal weights is.
         if fourth and not np.isnan(gaussian.expansion).any():
             moved = self.marginal.fluctuations(infinite=False).mean_of_law(fourth)
             added += first_order(self.marginal, gaussian.cells, moved, np.random.SeedSequence(seed))
@@ -308,14 +277,14 @@ class SumEntry:
         return dataclasses.replace(gaussian, expansion=gaussian.expansion + added)
 
     def _of_outputs(self, position: int, cells: Cells) -> FloatArray:
-        """Return what the law of W^O adds to that of the variances, (cells + 1,)."""
+        """Return the contribution of the law of W^O, (cells + 1,)."""
         head = kept_limit(self.layer).head_mixture(position)
-        # E Σ_a u_a² g(v) for functions g of the variance v, of which u_a is a head's share.
+        # E Σ_a u_a² g(v), u_a the share of head a in v.
         size = float(head.weights @ head.variances**2)
         one = condense(head.variances, head.weights * head.variances**2)
         where = one if self.layer.num_heads == 1 else one.plus(head.times(self.layer.num_heads - 1))
         fourth = 3.0 * FOURTH_CUMULANTS[self._last] / self.layer.head_width * self.layer.num_heads * size
-        # A fourth cumulant adds τ⁴/24 of it to e^{-τ²v/2}: 1/6 of a second difference in v.
+        # A fourth cumulant κ adds κτ⁴/24 · e^{-τ²v/2} to e^{-τ²v/2}: κ/6 times a second derivative in v.
         step = _DIFFERENCE * where.variances
         ahead, at, behind = (cells.spread((where.variances + k * step)[:, None]) for k in (1, 0, -1))
         return np.asarray(fourth / 6.0 * (where.weights / step**2) @ (ahead - 2.0 * at + behind))
@@ -323,34 +292,28 @@ class SumEntry:
 
 @functools.lru_cache(maxsize=32)
 def kept_mde(entry: SumEntry, size: int | None, seed: int) -> Gap:
-    """Return the gap from draws of this number, over all repetitions, once for all that is asked of it."""
+    """Return the gap, cached."""
     if vanishes(entry.layer, "scores" if isinstance(entry.marginal, ScoreEntry) else "outputs"):
         whole = dataclasses.replace(entry.marginal, layer=restored(entry.layer))
         return kept_mde(SumEntry(whole, entry.weights), size, seed).scaled(entry.layer.score_factor**2)
     each = max(2, -(-(entry.default_size if size is None else size) // REPLICATES))
     found = entry.deviation(each, np.random.SeedSequence(seed).spawn(REPLICATES))
     if found.cut > _MOST_CUT:
-        problem = f"with weights {entry.weights} makes a law with atoms: {found.cut:.2g} of it is at single numbers"
+        problem = f"with weights {entry.weights} makes a law with atoms, of total probability {found.cut:.2g}"
         refuse("width", entry.layer.width, problem, "pass a larger width, or weights of a law with a density")
     return Gap(entry.limit, found)
 
 
 def check_literal(field: str, layer: AttentionLayer) -> None:
-    """Refuse a layer whose literal matrices, of one draw, take more than `attncheck._lib.memory.DEFAULT_MEMORY`."""
+    """Refuse a layer if one draw of its literal matrices takes more than `attncheck._lib.memory.DEFAULT_MEMORY`."""
     remedy = 'pass a smaller width, or weights="gaussian"'
     check_memory(field, layer.width, "literal matrices", _LITERAL * matrix_entries(layer), remedy)
 
 
 def _controlled(moments: FloatArray) -> FloatArray:
-    """Return the means of what is asked with the controls taken off, (repetitions, asked).
-
-    Parameters
-    ----------
-    moments : ndarray, shape (repetitions, 1 + controls, 1 + controls + asked)
-        Means of products.
-    """
+    """Return the means of the targets with controls applied, from means of products."""
     controls = moments.shape[1]
-    # Coefficients come from the other repetitions, so that they are independent of what they are used on.
+    # From the other repetitions, to be independent of this one.
     others = (moments.sum(axis=0) - moments) / (len(moments) - 1)
     means = others[:, 0, 1:]
     centred = others[:, 1:, 1:] - others[:, 1:, :1] * means[:, None, :]

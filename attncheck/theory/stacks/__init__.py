@@ -1,5 +1,1 @@
-"""Stacks of attention layers: the paper's open problem. What is said of their limit is a conjecture.
-
-`attncheck.theory.stacks.distance` computes how far finite width is from it, and `attncheck.theory.stacks.rate` how fast
-that falls.
-"""
+"""Stacks of attention layers: their limit is conjectured (the paper's open problem)."""

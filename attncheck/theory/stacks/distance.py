@@ -1,10 +1,8 @@
-"""How far a stack of finite width is from its conjectured limit: computed with common random numbers.
+"""Distance of a stack of finite width from its conjectured limit, by common random numbers.
 
-Both are built on the same normals N of the scores, and on the same normals of every layer's outputs, so that a draw of
-the difference is of order n^{-1/2}; and only the variance of the last outputs is averaged over, not the outputs. What
-is left at order n^{-1/2} is linear in deviations of mean 0: of Gram matrices, Bartlett factors and input lengths. The
-recursion itself, with a small share of these put in, says what they do to the variance: that is the control variate,
-and the rest is of order 1/n, like the distance.
+Both share normals, and the last outputs are integrated out. The difference of order n^{-1/2} is linear in
+deviations of mean 0, whose effect on the recursion is the control variate; the rest is of order 1/n, like the
+distance.
 """
 
 from __future__ import annotations
@@ -26,35 +24,31 @@ from attncheck.theory.stacks.walk import NEURONS, WalkResult, ratio_of
 
 FloatArray = NDArray[np.float64]
 
-#: Parts of the draws, each with a stream of its own, whose spread is the error.
+#: Parts of the draws, whose spread gives the error.
 PARTS = 32
-# Where distribution functions are compared, in standard deviations of the limit. To both sides of 0: the limit is even,
-# but a residual stream of finite width need not be, where φ is not odd.
+# Points of comparison, in standard deviations of the limit; residual streams need not be symmetric.
 POINTS: FloatArray = np.concatenate(
     [np.linspace(-9.0, -4.5, 10), np.linspace(-4.0, 4.0, 81), np.linspace(4.5, 9.0, 10)]
 )
 POINTS.setflags(write=False)
 _PILOT = 1024
-# Entries of a block of draws.
+# Entries per block.
 _BLOCK = 2**21
 
 
 @dataclasses.dataclass(frozen=True)
 class StackDistance:
-    """How far the stream after a layer is from its conjectured limit.
+    """Distance of the stream after a layer from its conjectured limit.
 
     Attributes
     ----------
     depth : int
-        The layer, from 1.
+        Layer, from 1.
     width : int
-    ks : float
-        Kolmogorov's distance, the largest between the distribution functions, on a grid of 0.1 standard deviations.
-    ks_error : float
-        Its standard error.
-    w1 : float
-        Wasserstein's distance, the area between them, in standard deviations of the limit.
-    w1_error : float
+    ks, ks_error : float
+        Kolmogorov distance, on a grid of 0.1 standard deviations, and its standard error.
+    w1, w1_error : float
+        Wasserstein distance, in standard deviations of the limit, and its standard error.
     """
 
     depth: int
@@ -71,23 +65,22 @@ def distances(stack: AttentionStack, size: int, seed: int = 0, position: int = 0
     Parameters
     ----------
     stack : AttentionStack
-        Of finite width. With a `head_dim` that does not grow with the width, a gap stays.
+        With a fixed `head_dim` a gap remains at large width.
     size : int
         Draws, at least 64; each takes O(depth · (s n + H s³)) operations.
     seed : int
         The same seed gives the same digits.
     position : int
-        Which of the positions.
 
     Returns
     -------
     tuple of StackDistance, length depth
-        Their errors are not independent.
+        With dependent errors.
 
     Raises
     ------
     InputError
-        If an argument is out of range, or one draw takes more than `attncheck._lib.memory.DEFAULT_MEMORY`.
+        If an argument is invalid, or one draw takes too much memory.
 
     Examples
     --------
@@ -104,20 +97,7 @@ def distances(stack: AttentionStack, size: int, seed: int = 0, position: int = 0
 def difference_parts(
     stack: AttentionStack, size: int, seed: int = 0, position: int = 0, last: bool = False
 ) -> FloatArray:
-    """Return F_n - F_∞ after every layer, once for each of `PARTS` independent parts of the draws.
-
-    Parameters
-    ----------
-    stack, size, seed, position
-        As for `distances`.
-    last : bool
-        Whether only what is after the last layer is computed.
-
-    Returns
-    -------
-    ndarray, shape (PARTS, depth, points)
-        At `POINTS` standard deviations of the limit; of depth 1 with `last`.
-    """
+    """Return F_n - F_∞ at `POINTS` after every layer (or only the `last`), (PARTS, depth, points)."""
     place, size = _check(stack, size, seed, position)
     check_drawn("width", stack)
     points = limit_scales(stack, seed, place)[:, None] * POINTS
@@ -135,17 +115,7 @@ def difference_parts(
 
 
 def averaged_parts(stack: AttentionStack, size: int, seed: int = 0, position: int = 0) -> FloatArray:
-    """Return F_∞ - F, with F the law of a recursion whose kernels are their means, in parts like `difference_parts`.
-
-    Parameters
-    ----------
-    stack, size, seed, position
-        As for `distances`; the width plays no part. All draws are held at once: their kernels are averaged.
-
-    Returns
-    -------
-    ndarray, shape (PARTS, depth, points)
-    """
+    """Return F_∞ - F as `difference_parts`, F the law of the recursion with averaged kernels."""
     place, size = _check(stack, size, seed, position)
     check_memory("size", size, "the draws, all at once,", size * limit_entries(stack, 0), "pass fewer draws")
     normals = draw_normals(stack, size, stream(seed, "stack distance", "averaged"))
@@ -159,7 +129,7 @@ def averaged_parts(stack: AttentionStack, size: int, seed: int = 0, position: in
 
 
 def limit_scales(stack: AttentionStack, seed: int, position: int) -> FloatArray:
-    """Return the standard deviations of the limit after every layer, by some draws of the recursion, (depth,)."""
+    """Return the limit's standard deviation after every layer, (depth,)."""
     rng = stream(seed, "stack distance", "scales")
     step = max(1, DEFAULT_MEMORY // (8 * limit_entries(stack, 0)))
     sizes = [min(step, _PILOT - start) for start in range(0, _PILOT, step)]
@@ -168,7 +138,7 @@ def limit_scales(stack: AttentionStack, seed: int, position: int) -> FloatArray:
 
 
 def check_drawn(field: str, stack: AttentionStack) -> None:
-    """Refuse a stack of which one draw takes more than `DEFAULT_MEMORY`, limit or finite width."""
+    """Refuse a stack if one draw, of the limit or at its width, exceeds `DEFAULT_MEMORY`."""
     remedy = "pass a shorter sequence, or fewer layers or heads"
     check_memory("seq_len", stack.seq_len, "a draw of the recursion", limit_entries(stack, 0), remedy)
     remedy = "pass a smaller width, a shorter sequence, or fewer layers or heads"
@@ -176,7 +146,7 @@ def check_drawn(field: str, stack: AttentionStack) -> None:
 
 
 def walk_entries(stack: AttentionStack) -> int:
-    """Bound the entries that one draw of the difference works on."""
+    """Bound the entries of one draw of the difference."""
     recursions = stack.depth * (60 * stack.seq_len**2 * stack.num_heads + len(POINTS))
     neurons = 3 * len(POINTS) * min(NEURONS, stack.width) if stack.residual else 0
     vectors = 12 + 4 * stack.mlp_ratio * bool(stack.mlp)
@@ -184,17 +154,17 @@ def walk_entries(stack: AttentionStack) -> int:
 
 
 def check_stack(stack: Any) -> AttentionStack:
-    """Return what is a stack, or raise `InputError`."""
+    """Return the stack, or raise `InputError`."""
     if not isinstance(stack, AttentionStack):
         refuse("stack", stack, "is not an AttentionStack", "pass attncheck.AttentionStack(layer=..., depth=2)")
     return stack
 
 
 def _check(stack: AttentionStack, size: int, seed: int, position: int) -> tuple[int, int]:
-    """Return the position and the size, or raise `InputError`."""
+    """Return position and size, or raise `InputError`."""
     check_stack(stack)
     if stack.post_norm:
-        problem = "leaves one position standard normal in the limit, whatever was before it"
+        problem = "leaves one position standard normal in the limit, whatever the stack"
         refuse("post_norm", stack.post_norm, problem, "compare Gram matrices of attncheck.simulate, or leave it out")
     check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
     size = check_draws("size", size, 2 * PARTS, "pass the number of draws, e.g. size=2000")
@@ -202,19 +172,19 @@ def _check(stack: AttentionStack, size: int, seed: int, position: int) -> tuple[
 
 
 def controlled(f: FloatArray, c: FloatArray, fc: FloatArray, cc: FloatArray) -> FloatArray:
-    """Return f less what c says of it, c of mean 0; how much is learned from the other parts, so nothing is biased."""
+    """Return f less a multiple of c, of mean 0, with coefficients from the other parts."""
     others = [each.sum(axis=0) - each for each in (fc, cc)]
     slope = np.divide(others[0], others[1], out=np.zeros_like(fc), where=others[1] > 0)
     return np.asarray(f - slope * c)
 
 
 def measured(differences: FloatArray, depth: int, width: int) -> StackDistance:
-    """Return both distances from parts of a difference of distribution functions, (PARTS, points)."""
+    """Return both distances from differences (PARTS, points)."""
     steps = np.diff(POINTS)
     weights = 0.5 * (np.concatenate([[0.0], steps]) + np.concatenate([steps, [0.0]]))
     halves = differences[: PARTS // 2], differences[PARTS // 2 :]
     largest, areas = [], []
-    # Where, and on which side, is looked up in the other half: the largest of noisy numbers is too large on average.
+    # The other half gives the point and signs, to avoid bias.
     for ours, theirs in (halves, halves[::-1]):
         elsewhere = theirs.mean(axis=0)
         farthest = int(np.argmax(np.abs(elsewhere)))
@@ -228,7 +198,7 @@ def measured(differences: FloatArray, depth: int, width: int) -> StackDistance:
 def _coupled(
     stack: AttentionStack, size: int, position: int, points: FloatArray, depths: range, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
-    """Return draws of F_n - F_∞ after some layers, and of its control variate, each of shape (size, depths, points)."""
+    """Return draws of F_n - F_∞ and its control variate, (size, depths, points) each."""
     walked = WalkResult.draw(stack, size, position, rng)
     more, less, total = (
         streams[:, 1:, position, position] for streams in (walked.more, walked.less, walked.limit.streams)

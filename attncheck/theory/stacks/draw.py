@@ -15,7 +15,7 @@ FloatArray = NDArray[np.float64]
 
 
 def draw_limit_stack(stack: AttentionStack, size: int, coordinates: int, rng: np.random.Generator) -> StackDraws:
-    """Draw from the conjectured limit: coordinates of a draw share its scores and are independent given them."""
+    """Draw from the conjectured limit: coordinates of a draw share scores and are independent given them."""
     made = recur(stack, draw_normals(stack, size, rng))
     shape = (size, stack.seq_len, coordinates)
     stream = lower_root(input_covariance(stack.layer.inputs)) @ rng.standard_normal(shape)
@@ -32,11 +32,11 @@ def draw_limit_stack(stack: AttentionStack, size: int, coordinates: int, rng: np
 
 
 def _positive(scales: FloatArray) -> FloatArray:
-    """Return scales (size, s) for all neurons, with 1 for 0: what is 0 is not divided."""
+    """Return scales (size, s) with 1 for 0 and an axis for neurons, to divide by."""
     return np.where(scales > 0, scales, 1.0)[..., None]
 
 
 def limit_entries(stack: AttentionStack, coordinates: int) -> int:
-    """Bound the float64 entries that one draw of the limit works on; 128 are those of an expansion's points."""
+    """Bound the float64 entries of one draw of the limit; 128 s are the points of an expansion."""
     s, heads = stack.seq_len, stack.num_heads
     return stack.depth * (4 * heads * s**2 + 18 * s**2 + 3 * s * coordinates) + 8 * heads * s**2 + 128 * s

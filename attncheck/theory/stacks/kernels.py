@@ -1,4 +1,4 @@
-"""E[φ(z)φ(z)ᵀ] for many covariances at once: one for every draw of a stack's streams."""
+"""E[φ(z)φ(z)ᵀ] for a batch of covariances: one per draw of a stack's streams."""
 
 from __future__ import annotations
 
@@ -13,32 +13,20 @@ from attncheck.layers.nonlinearity.covariances import correlation
 FloatArray = NDArray[np.float64]
 
 _EPS: Final = float(np.finfo(np.float64).eps)
-# So many standard deviations away, a bound of clip changes no digit.
+# A bound of clip this many standard deviations away changes no digit.
 _NEVER_CLIPPED: Final = 12.0
-# Hermite terms, the reach that the last of them needs, and points: tanh(√v z) has its poles at ±iπ/(2√v), and the
-# error exp(-π²/(h √v)) of steps h is a rounding up to h = 0.28/√v.
+# Hermite terms, range, step and most points: as tanh(√v z) has poles at ±iπ/(2√v), the error exp(-π²/(h √v)) of
+# steps h is rounding up to h = 0.28/√v.
 _TERMS, _REACH, _STEP, _MOST_POINTS = 64, 13.0, 0.25, 4096
-# Entries of a block of (variances, points).
+# Entries per block.
 _BLOCK: Final = 2**20
 
 
 def image_kernels(phi: Nonlinearity, covariances: FloatArray) -> tuple[FloatArray, float]:
-    """Return K_jk = E[φ(z_j)φ(z_k)], z ~ N(0, C), for every C of a batch, and a bound on the error.
+    """Return E[φ(z_j)φ(z_k)], z ~ N(0, C), for C (..., s, s), and an error bound relative to the diagonals.
 
-    By the closed form where φ has one, and for tanh by its Hermite expansion: with a_k(v) = E[φ(√v Z) He_k(Z)]/√k!,
-    K_jk is Σ_k a_k(C_jj) a_k(C_kk) ρ^k, one sum for all variances instead of one double integral for each pair. What is
-    left out is at most ``|ρ|^64`` times the root of what Parseval's identity leaves of both.
-
-    Parameters
-    ----------
-    phi : Nonlinearity
-    covariances : ndarray, shape (..., s, s)
-
-    Returns
-    -------
-    kernels : ndarray, shape (..., s, s)
-    error : float
-        The largest over the entries, relative to √(K_jj K_kk).
+    For tanh by the Hermite expansion Σ_m a_m(C_jj) a_m(C_kk) ρ^m, a_m(v) = E[φ(√v Z) He_m(Z)]/√m!. The remainder is
+    at most ``|ρ|^64`` times the root of both remainders in Parseval's identity.
 
     Examples
     --------
@@ -67,7 +55,7 @@ def image_kernels(phi: Nonlinearity, covariances: FloatArray) -> tuple[FloatArra
 
 
 def _clipped(phi: Nonlinearity, v1: FloatArray, v2: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the dual of clip: the covariance itself where the bound is out of reach, which is most of the time."""
+    """Return the dual of clip, the covariance itself if the bound is out of reach."""
     near = _NEVER_CLIPPED**2 * np.maximum(v1, v2) > phi.parameters[0] ** 2
     value, error = c.copy(), _EPS * np.sqrt(v1 * v2)
     if near.any():
@@ -78,7 +66,7 @@ def _clipped(phi: Nonlinearity, v1: FloatArray, v2: FloatArray, c: FloatArray) -
 def _hermite(
     phi: Nonlinearity, own: FloatArray, rows: NDArray[np.intp], columns: NDArray[np.intp], c: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the dual of tanh, by the expansion of every variance of `own`."""
+    """Return the dual of tanh, by the expansion at each variance of `own`."""
     flat = own.reshape(-1, own.shape[-1])
     value, error = np.empty((len(flat), len(rows))), np.empty((len(flat), len(rows)))
     root = float(np.sqrt(own.max(initial=0.0)))
@@ -89,7 +77,7 @@ def _hermite(
     for start in range(0, len(flat), step):
         block = flat[start : start + step]
         images = phi(np.sqrt(block)[..., None] * nodes)
-        # Of an odd function every other term is 0. Terms come first, so that each is one run of memory.
+        # Even terms of an odd function are 0. Terms come first, to be contiguous.
         coefficients = np.ascontiguousarray(np.moveaxis(images @ basis[1::2].T, -1, 0))
         squares = (images**2) @ basis[0]
         rest = np.maximum(squares - (coefficients**2).sum(axis=0), 0.0)
@@ -102,7 +90,7 @@ def _hermite(
         total *= rho
         left_out = np.abs(rho) ** _TERMS * np.sqrt(rest[:, rows] * rest[:, columns])
         rounding = 64 * _EPS * np.sqrt(squares[:, rows] * squares[:, columns])
-        # Of one variable alone there is nothing to expand.
+        # Diagonal entries need no expansion.
         same = rows == columns
         value[start : start + step] = np.where(same, squares[:, rows], total)
         error[start : start + step] = rounding + np.where(same, 0.0, left_out)
@@ -110,7 +98,7 @@ def _hermite(
 
 
 def _hermite_functions(nodes: FloatArray) -> FloatArray:
-    """Return the weights of the normal law at `nodes` times orthonormal Hermite polynomials, (terms, nodes)."""
+    """Return normal weights at `nodes` times orthonormal Hermite polynomials, (terms, nodes)."""
     weights = np.exp(-0.5 * nodes**2)
     basis = np.empty((_TERMS, len(nodes)))
     basis[0] = weights / weights.sum()

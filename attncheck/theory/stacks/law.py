@@ -1,4 +1,4 @@
-"""The law that a stack's outputs are conjectured to have at infinite width."""
+"""Conjectured law of a stack's outputs at infinite width."""
 
 from __future__ import annotations
 
@@ -19,31 +19,29 @@ from attncheck.theory.stacks.recursion import draw_normals, recur
 
 FloatArray = NDArray[np.float64]
 
-# Errors are this many standard errors.
+# Number of standard errors in an error.
 _ERRORS = 4.0
 _PARTS = 8
-# Entries of a block of draws of the recursion.
+# Entries per block.
 _BLOCK = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
 class StackLaw(SymmetricLaw):
-    """The conjectured law of a stack's output (z^1, …, z^s) at infinite width.
+    """Conjectured law of a stack's output (z^1, …, z^s) at infinite width.
 
-    Given the scores of all layers the output is N(0, C) with C from `attncheck.theory.stacks.recursion`: its
-    kernels are random, as each is made from the scores before it. One position is a scale mixture of normals,
-    F(t) = E Φ(t/√v), v = C_ii, and every number here is an average over `draws` of v. For one layer this is the law of
-    `LimitLaw`, from random points; from two on nobody has proved it.
-
-    Every ``…_error`` is four standard errors. The same seed gives the same digits. What was drawn is kept.
+    Given the scores of all layers the output is N(0, C), with the random C of `attncheck.theory.stacks.recursion`.
+    One position is a scale mixture of normals, F(t) = E Φ(t/√v), v = C_ii, averaged over `draws`. For one layer
+    this is `LimitLaw`; beyond it is unproved. Every ``…_error`` is four standard errors.
 
     Parameters
     ----------
     stack : AttentionStack
-        With a head_dim, the limit is that of width and head_dim both going to infinity.
+        With a head_dim, both width and head_dim go to infinity.
     draws : int
-        Of the recursion, at least 16.
+        Draws of the recursion, at least 16.
     seed : int
+        The same seed gives the same digits.
 
     Examples
     --------
@@ -66,48 +64,48 @@ class StackLaw(SymmetricLaw):
 
     @functools.cached_property
     def conditional_variances(self) -> FloatArray:
-        """The draws of v, shape (draws, seq_len)."""
+        """Draws of v, shape (draws, seq_len)."""
         return self._drawn[0]
 
     @property
     def kernel_error(self) -> float:
-        """A bound on the error of the entries of each draw's kernels, relative to their diagonals."""
+        """Error bound of the entries of all kernels, relative to their diagonals."""
         return self._drawn[1]
 
     def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the density of z^position at `t`, of the part that is not 0; as `cdf` otherwise."""
+        """Return the density of z^position at `t`, without the atom at 0."""
         return self._law(position).density(np.abs(check_points(t)))[()]
 
     def ppf(self, q: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the quantiles of z^position at chances `q`; as ``LimitLaw.ppf``."""
+        """Return the quantiles of z^position at probabilities `q`, as ``LimitLaw.ppf``."""
         return self._law(position).quantile(check_chances(q))[()]
 
     def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return error estimates of `cdf` and `sf`, in the shape of `t`."""
+        """Return the error of `cdf` and `sf`."""
         size = np.abs(check_points(t))
         parts = [law.upper_tail(size) for law in self._parts(position)]
         return _error(np.stack(parts))[()]
 
     def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return error estimates of `pdf`, in the shape of `t`."""
+        """Return the error of `pdf`."""
         size = np.abs(check_points(t))
         return _error(np.stack([law.density(size) for law in self._parts(position)]))[()]
 
     def variance(self, position: int = 0) -> float:
-        """Return E[v], the variance of z^position."""
+        """Return the variance E[v] of z^position."""
         return float(self._of(position).mean())
 
     def variance_error(self, position: int = 0) -> float:
-        """Return the error estimate of `variance`."""
+        """Return the error of `variance`."""
         return float(_ERRORS * self._of(position).std(ddof=1) / self.draws**0.5)
 
     def excess_kurtosis(self, position: int = 0) -> float:
-        """Return the excess kurtosis of z^position, 3 Var(v)/E[v]², and 0 where it is always 0."""
+        """Return the excess kurtosis 3 Var(v)/E[v]² of z^position; 0 if it is constant."""
         v = self._of(position)
         return float(3.0 * v.var() / v.mean() ** 2) if v.any() else 0.0
 
     def excess_kurtosis_error(self, position: int = 0) -> float:
-        """Return the error estimate of `excess_kurtosis`, from its linear part in the moments of v."""
+        """Return the error of `excess_kurtosis`, linearised in the moments of v."""
         v = self._of(position)
         if not v.any():
             return 0.0
@@ -141,7 +139,7 @@ class StackLaw(SymmetricLaw):
         return self.conditional_variances[:, check_position("position", position, self.stack.seq_len)]
 
     def _kept(self, position: int) -> tuple[ScaleMixture, ...]:
-        """Return the law of v from all draws, then from each of eight parts of them."""
+        """Return the law of v from all draws, then from each eighth of them."""
         position = check_position("position", position, self.stack.seq_len)
         if position not in self._laws:
             v = self._of(position)
@@ -164,5 +162,5 @@ class StackLaw(SymmetricLaw):
 
 
 def _error(parts: FloatArray) -> FloatArray:
-    """Return the error estimate of the mean of equal parts."""
+    """Return the error of the mean of equal parts."""
     return np.asarray(_ERRORS * parts.std(axis=0, ddof=1) / _PARTS**0.5)

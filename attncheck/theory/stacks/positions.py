@@ -1,8 +1,6 @@
-"""Positions by depth: how long their vectors get, how alike, and how fast finite width approaches that.
+"""Variance and correlation of positions by depth, and the rate at which finite width approaches them.
 
-The variance of a stream tells whether it explodes, the correlation of two positions whether they become one (rank
-collapse). Both are functions of the stream's covariance, which the conjectured limit has exactly. At finite width the
-mean correlation differs from that by order 1/n, with a norm anywhere or none.
+Growing variance signals explosion, correlations near 1 rank collapse.
 """
 
 from __future__ import annotations
@@ -26,20 +24,20 @@ from attncheck.theory.stacks.walk import WalkResult
 
 FloatArray = NDArray[np.float64]
 
-# Entries of a block of draws.
+# Entries per block.
 _BLOCK = 2**21
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PositionsByDepth:
-    """Means over draws of the conjectured limit, of each stream from the first to the output.
+    """Means over draws of the conjectured limit, for each stream from the first to the output.
 
     Attributes
     ----------
     variance, variance_error : ndarray, shape (depth + 1,)
-        Of a neuron, the mean over positions, and its standard error.
+        Mean variance over positions, and its standard error.
     correlation, correlation_error : ndarray, shape (depth + 1,)
-        Of two different positions, the mean over pairs.
+        Mean correlation over pairs, and its standard error.
     """
 
     variance: FloatArray
@@ -49,12 +47,12 @@ class PositionsByDepth:
 
 
 def positions_by_depth(stack: AttentionStack, size: int = 1000, seed: int = 0) -> PositionsByDepth:
-    """Return how variance and correlation of positions go with depth in the conjectured limit.
+    """Return variance and correlation of positions by depth in the conjectured limit.
 
     Parameters
     ----------
     stack : AttentionStack
-        Of two positions or more; its width plays no part.
+        Of at least two positions and any width.
     size : int
         Draws of the recursion, at least 2.
     seed : int
@@ -67,7 +65,7 @@ def positions_by_depth(stack: AttentionStack, size: int = 1000, seed: int = 0) -
     Raises
     ------
     InputError
-        If an argument is out of range, or one draw takes more than `attncheck._lib.memory.DEFAULT_MEMORY`.
+        If an argument is invalid, or one draw takes too much memory.
 
     Examples
     --------
@@ -94,7 +92,7 @@ def positions_by_depth(stack: AttentionStack, size: int = 1000, seed: int = 0) -
 
 
 def _correlations(gram: FloatArray) -> FloatArray:
-    """Return the mean correlation of two different positions, of (..., s, s) Gram matrices or covariances."""
+    """Return the mean correlation of different positions, of (..., s, s) covariances."""
     s = gram.shape[-1]
     white = normalised_gram("rms", gram, np.zeros(gram.shape[:-1]))
     return np.asarray((white.sum(axis=(-2, -1)) - np.trace(white, axis1=-2, axis2=-1)) / (s * (s - 1)))
@@ -102,14 +100,7 @@ def _correlations(gram: FloatArray) -> FloatArray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CorrelationGap:
-    """How far the mean correlation of positions is from its conjectured limit, after every layer.
-
-    Attributes
-    ----------
-    width : int
-    values, errors : ndarray, shape (depth,)
-        At finite width less in the limit, and standard errors.
-    """
+    """Mean correlation of positions less its limit after every layer, with standard errors."""
 
     width: int
     values: FloatArray
@@ -119,25 +110,7 @@ class CorrelationGap:
 def correlation_gap(stack: AttentionStack, size: int, seed: int = 0) -> CorrelationGap:
     """Return E c_n - E c_∞ after every layer, c the mean correlation of two positions of the stream.
 
-    Both are made of the same normals, and what is of order n^{-1/2} is linear in deviations of mean 0: it is taken
-    off, as in `attncheck.theory.stacks.distance`. What remains is of order 1/n.
-
-    Parameters
-    ----------
-    stack : AttentionStack
-        Of finite width and two positions or more.
-    size : int
-        Draws, at least 64.
-    seed : int
-
-    Returns
-    -------
-    CorrelationGap
-
-    Raises
-    ------
-    InputError
-        If an argument is out of range, or one draw takes more than `attncheck._lib.memory.DEFAULT_MEMORY`.
+    Coupled and controlled as in `attncheck.theory.stacks.distance`, from at least 64 draws (`size`).
 
     Examples
     --------
@@ -164,7 +137,7 @@ def correlation_gap(stack: AttentionStack, size: int, seed: int = 0) -> Correlat
 
 
 def _coupled(stack: AttentionStack, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Return draws of c_n - c_∞ after each layer, and of a control variate of mean 0, each (size, depth)."""
+    """Return draws of c_n - c_∞ after each layer, and of its control variate, (size, depth) each."""
     walked = WalkResult.draw(stack, size, 0, rng, with_grams=True)
     ours, twins = (np.stack(each, axis=1) for each in zip(*walked.grams, strict=True))
     limit, more, less = (each[:, 1:] for each in (walked.limit.streams, walked.more, walked.less))
@@ -179,19 +152,18 @@ def _coupled(stack: AttentionStack, size: int, rng: np.random.Generator) -> tupl
 
 @dataclasses.dataclass(frozen=True)
 class CorrelationRate:
-    """How the gap of `correlation_gap` falls with the width, after one layer.
+    """Rate of `correlation_gap` in the width, after one layer.
 
     Attributes
     ----------
     depth : int
-        The layer, from 1.
+        Layer, from 1.
     order, order_error : float
-        Of log ``|gap|`` = a + order · log n + e/n, with its standard error. NaN where gaps have no one sign, as where
-        they are all noise.
+        Of log ``|gap|`` = a + order · log n + e/n; NaN if gaps differ in sign.
     constant, constant_error : float
         c of gap = c/n + d/n².
     p_value : float
-        Of the squared deviations from c/n + d/n²: small where that is not how it falls.
+        Of that fit.
     """
 
     depth: int
@@ -205,26 +177,7 @@ class CorrelationRate:
 def correlation_rates(
     stack: AttentionStack, widths: Sequence[int], size: int, seed: int = 0
 ) -> tuple[CorrelationRate, ...]:
-    """Return how fast the mean correlation of positions approaches its conjectured limit, after every layer.
-
-    Parameters
-    ----------
-    stack : AttentionStack
-        Its own width plays no part.
-    widths : sequence of int
-        At least four different ones.
-    size : int
-        Draws at each.
-    seed : int
-
-    Returns
-    -------
-    tuple of CorrelationRate, length depth
-
-    Raises
-    ------
-    InputError
-        If an argument is out of range, or one draw takes more than `attncheck._lib.memory.DEFAULT_MEMORY`.
+    """Return the rate of `correlation_gap` after every layer, from `size` draws at each of four or more widths.
 
     Examples
     --------
@@ -236,18 +189,18 @@ def correlation_rates(
     1 True
     2 True
     """
-    remedy = "pass numbers of neurons, e.g. (32, 64, 128, 256)"
+    remedy = "pass widths, e.g. (32, 64, 128, 256)"
     _check(stack, seed)
     distinct = check_wholes("widths", widths, 1, remedy)
     if len(distinct) < 4:
-        refuse("widths", distinct, "are fewer than four different ones", remedy)
+        refuse("widths", distinct, "are fewer than four different widths", remedy)
     found = [correlation_gap(stack.at_width(n), size, seed) for n in distinct]
     values, errors = (np.stack([getattr(each, name) for each in found]) for name in ("values", "errors"))
     return tuple(rate_of(k + 1, np.array(distinct, float), values[:, k], errors[:, k]) for k in range(stack.depth))
 
 
 def rate_of(depth: int, n: FloatArray, values: FloatArray, errors: FloatArray) -> CorrelationRate:
-    """Fit both forms to gaps at several widths, weighted by their errors."""
+    """Fit both forms to gaps at several widths."""
     order, order_error = np.nan, np.nan
     if np.all(values * values[0] > 0):
         columns = np.stack([np.ones_like(n), np.log(n), 1 / n], axis=1)
@@ -261,5 +214,5 @@ def rate_of(depth: int, n: FloatArray, values: FloatArray, errors: FloatArray) -
 def _check(stack: AttentionStack, seed: int) -> None:
     check_stack(stack)
     if stack.seq_len < 2:
-        refuse("layer.seq_len", stack.seq_len, "has no two positions", "use seq_len=2 or more")
+        refuse("layer.seq_len", stack.seq_len, "must be at least 2", "use seq_len=2 or more")
     check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")

@@ -1,4 +1,4 @@
-"""How fast a stack approaches its conjectured limit: the order in the width after every layer."""
+"""Rate of a stack's approach to its conjectured limit: the order in the width after every layer."""
 
 from __future__ import annotations
 
@@ -16,22 +16,19 @@ from attncheck.theory.stacks.distance import StackDistance, check_drawn, check_s
 
 @dataclasses.dataclass(frozen=True)
 class StackRate:
-    """How Kolmogorov's distance from the conjectured limit falls with the width.
+    """Rate of the Kolmogorov distance from the conjectured limit.
 
     Attributes
     ----------
     depth : int
-        The layer after which it is measured, from 1.
+        Layer, from 1.
     distances : tuple of StackDistance
-        At all widths.
     order, order_error : float
-        Of log D = a + order · log n + e/n, with its standard error.
-    constant, constant_error : float
-        c of D = c/n + d/n².
-    curvature : float
-        d.
+        Of log D = a + order · log n + e/n.
+    constant, constant_error, curvature : float
+        c and d of D = c/n + d/n².
     p_value : float
-        Of the squared deviations from c/n + d/n²: small where that is not how it falls.
+        Of that fit.
     """
 
     depth: int
@@ -52,9 +49,9 @@ def rates(
     Parameters
     ----------
     stack : AttentionStack
-        Its own width plays no part.
+        Of any width.
     widths : sequence of int
-        At least four different ones.
+        At least four different widths.
     size : int
         Draws at each.
     seed : int
@@ -67,7 +64,7 @@ def rates(
     Raises
     ------
     InputError
-        If an argument is out of range, or one draw takes more than `attncheck._lib.memory.DEFAULT_MEMORY`.
+        If an argument is invalid, or one draw takes too much memory.
 
     Examples
     --------
@@ -78,11 +75,11 @@ def rates(
     1 True
     2 True
     """
-    remedy = "pass numbers of neurons, e.g. (32, 64, 128, 256)"
+    remedy = "pass widths, e.g. (32, 64, 128, 256)"
     check_stack(stack)
     distinct = check_wholes("widths", widths, 1, remedy)
     if len(distinct) < 4:
-        refuse("widths", distinct, "are fewer than four different ones", remedy)
+        refuse("widths", distinct, "are fewer than four different widths", remedy)
     check_drawn("widths", stack.at_width(distinct[-1]))
     from attncheck._lib.progress import counted_off
 
@@ -91,7 +88,7 @@ def rates(
 
 
 def fit(found: Sequence[StackDistance]) -> StackRate:
-    """Fit both forms to the distances of one depth at several widths, weighted by their errors."""
+    """Fit both forms to one layer's distances."""
     n = np.array([each.width for each in found], dtype=np.float64)
     values, errors = (np.array([getattr(each, name) for each in found]) for name in ("ks", "ks_error"))
     if not np.all(values > 0):

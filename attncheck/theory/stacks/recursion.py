@@ -1,18 +1,15 @@
-"""The conjectured limit of a stack: a random kernel that each layer makes of the one before.
+"""Conjectured limit of a stack: a recursion of random kernels.
 
-Given the scores of layers 1 to l, the stream z^{(l+1)} is Gaussian with the covariance
+Given the scores of layers 1 to l, the stream z^{(l+1)} is Gaussian with covariance
 
     C^{(l+1)} = S^{(l)} (+ C^{(l)} with residual),   S^{(l)} = (σ_V²σ_O²/H) Σ_a A_a K^{(l)} A_aᵀ,
-    K^{(l)} = E[φ_l(z^{(l)}) φ_l(z^{(l)})ᵀ],
+    K^{(l)} = E[φ_l(z^{(l)}) φ_l(z^{(l)})ᵀ].
 
-with A_a the attention weights of scores p^a that are Gaussian given K^{(l)}, Cov(p^a_ij, p^b_kl) =
-δ_ab σ_Q²σ_K² K_ik K_jl, so that p^a = σ_Qσ_K F N_a Fᵀ for a root F of K^{(l)} and independent standard normals N_a.
+A_a are the attention weights of scores p^a = σ_Qσ_K F N_a Fᵀ, with a root F of K^{(l)} and standard normals N_a. A
+norm before attention normalises K^{(l)} (``layers.norm``), one after the sum C^{(l+1)}.
 
-What a norm makes of vectors is a function of averages over neurons, which are expectations in the limit. A norm before
-attention replaces K^{(l)} by what it makes of it (``layers.norm``), and one after the sum does the same to C^{(l+1)}.
-
-A perceptron of a position reads the stream after attention. Given all scores its hidden neurons are N(0, σ² K̂) before
-φ, K̂ the stream's covariance as a norm makes it, and its outputs N(0, σ² E[φ(u)φ(u)ᵀ]): no further randomness.
+A perceptron has hidden neurons u of law N(0, σ² K̂) before φ, K̂ the stream's normalised covariance, and outputs
+N(0, σ² E[φ(u)φ(u)ᵀ]): no further randomness.
 """
 
 from __future__ import annotations
@@ -37,16 +34,10 @@ FloatArray = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Deviations:
-    """What finite width adds, to first order, to what a layer of the limit reads; each of mean 0 given all normals N.
+    """First-order deviations of one layer's factors at finite width, of mean 0 given N.
 
-    Attributes
-    ----------
-    root : ndarray, shape (size, s, s)
-        The root of the Gram matrix becomes F (I + root).
-    keys, values : ndarray, shape (size, kv_heads, s, s)
-        T/√ν becomes I + keys, and I + values.
-    read, image : ndarray, shape (size, s, s), or None
-        The same as `root`, of what a perceptron reads and of its images.
+    The root of the Gram matrix becomes F (I + root), T/√ν becomes I + keys and I + values; `read` and `image` are
+    as `root`, for a perceptron's inputs and images.
     """
 
     root: FloatArray
@@ -58,31 +49,23 @@ class Deviations:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recursion:
-    """What the recursion made of its normals.
+    """Result of the recursion; arrays are (size, depth, s, s) unless given.
 
     Attributes
     ----------
     streams : ndarray, shape (size, depth + 1, s, s)
-        C^{(l)}, that of the output last.
-    outputs : ndarray, shape (size, depth, s, s)
-        S^{(l)}.
-    kernels : ndarray, shape (size, depth, s, s)
-        E[φ_l(z) φ_l(z)ᵀ], which is K^{(l)} where nothing is normalised before attention.
+        C^{(l)}, with the output last.
+    outputs, kernels, roots
+        S^{(l)}, K^{(l)} before any norm, and lower triangular F.
     means : ndarray, shape (size, depth, s)
-        E φ_l(z) with layer norm before attention, else 0.
-    roots : ndarray, shape (size, depth, s, s)
-        F, lower triangular roots of K^{(l)}.
+        E φ_l(z) for layer norm, else 0.
     scales : ndarray, shape (size, depth, sums, s)
-        What a norm after the sum divides the stream by, 1 without: after attention, and after the perceptron if there
-        is one.
+        Divisors of norms after each sum.
     scores : ndarray, shape (size, depth, num_heads, s, s)
-        p of every layer.
     error : float
-        Bound on the error of the entries of a kernel, relative to its diagonal.
-    perceptrons : ndarray, shape (size, depth, s, s)
-        The covariance of the outputs of each perceptron; 0 without.
-    reads, images : ndarray, shape (size, depth, s, s)
-        Lower triangular roots of what perceptrons read, and of E[φ(u)φ(u)ᵀ]; 0 without.
+        Bound on a kernel's error, relative to its diagonal.
+    perceptrons, reads, images
+        Covariance of a perceptron's outputs, roots of its input covariance and of E[φ(u)φ(u)ᵀ]; 0 without.
     """
 
     streams: FloatArray
@@ -111,26 +94,11 @@ def recur(
     share: float = 0.0,
     averaged: bool = False,
 ) -> Recursion:
-    """Return the covariances of the limit's streams given the normals that make the scores.
+    """Return the covariances of the limit's streams given `normals`, those of the scores.
 
-    Parameters
-    ----------
-    stack : AttentionStack
-        Its width plays no part.
-    normals : ndarray, shape (size, depth, num_heads, s, s)
-    lengths : ndarray, shape (size,), optional
-        What finite width adds to the covariance of the h^i in the first stream, relative to it.
-    deviations : tuple of Deviations, optional
-        What it adds to each layer.
-    share : float
-        How much of both is put in.
-    averaged : bool
-        Give every draw the mean covariance of all draws to read, as if layers were Gaussian and forgot the scores
-        before them. A wrong recursion from the second layer on: what the conjecture is to be told apart from.
-
-    Returns
-    -------
-    Recursion
+    With `lengths`, (size,), relative changes of the covariance of the h^i, and `deviations` of each layer, a
+    `share` of both is added. With `averaged`, covariances are replaced by their means: a wrong recursion, to test
+    against.
 
     Examples
     --------
@@ -170,10 +138,10 @@ def recur(
 
 
 def _normalised(stack: AttentionStack, stream: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return a covariance as a norm after the sum makes it, and what it divides by, (size, s)."""
+    """Return a covariance after the post-norm, and the divisors, (size, s)."""
     if not stack.post_norm:
         return stream, np.ones(stream.shape[:-1])
-    # Streams have no mean, which is all that tells layer norm from RMS norm.
+    # Streams have mean 0, so layer norm equals RMS norm.
     scale = np.sqrt(np.diagonal(stream, axis1=-2, axis2=-1))
     return normalised_gram(stack.post_norm, stream, np.zeros_like(scale)), scale
 
@@ -181,7 +149,7 @@ def _normalised(stack: AttentionStack, stream: FloatArray) -> tuple[FloatArray, 
 def _perceive(
     perceptron: Perceptron, layer: AttentionLayer, stream: FloatArray, deviations: Deviations | None, share: float
 ) -> tuple[FloatArray, FloatArray, FloatArray, float]:
-    """Return the covariance of a perceptron's outputs, the roots of what it reads and of its images, and a bound."""
+    """Return the covariance of a perceptron's outputs, two roots, and an error bound."""
     read = lower_root(normalised_gram(layer.norm, stream, np.zeros(stream.shape[:-1])))
     moved = _moved(read, None if deviations is None else deviations.read, share)
     kernel, error = image_kernels(perceptron.phi, perceptron.std**2 * (moved @ moved.swapaxes(-1, -2)))
@@ -196,10 +164,7 @@ def _moved(root: FloatArray, deviation: FloatArray | None, share: float) -> Floa
 
 
 def _read(layer: AttentionLayer, stream: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-    """Return E[φ(z)φ(z)ᵀ] and what E φ(z) layer norm takes off, of streams of given covariances, and a bound.
-
-    The bound is on the error of the entries of what a layer reads, normalised or not, relative to its diagonal.
-    """
+    """Return E[φ(z)φ(z)ᵀ], E φ(z) for layer norm (else 0), and an error bound."""
     phi = nonlinearity.of_inputs(layer.inputs)
     kernel, error = image_kernels(phi, stream)
     own = np.diagonal(kernel, axis1=-2, axis2=-1)
@@ -214,7 +179,7 @@ def _read(layer: AttentionLayer, stream: FloatArray) -> tuple[FloatArray, FloatA
 
 
 def _limit_heads(layer: AttentionLayer, normals: FloatArray, deviations: Deviations | None, share: float) -> HeadDraws:
-    """Return what is random in a layer's heads in the limit, or a little away from it."""
+    """Return the random factors of a layer's heads in the limit, plus deviations."""
     size, _, s, _ = normals.shape
     wide = layer.head_width**0.5
     factor = np.broadcast_to(np.eye(s), (size, layer.kv_heads, s, s))
@@ -226,5 +191,5 @@ def _limit_heads(layer: AttentionLayer, normals: FloatArray, deviations: Deviati
             factor + share * deviations.values,
         )
     )
-    # With "1/n" scaling the scores themselves are what finite width adds; tied ones are made of keys alone.
+    # With "1/n" scaling scores are deviations themselves; tied ones consist of keys alone.
     return HeadDraws(wide * keys, wide * values, normals if layer.score_scaling == "1/sqrt(n)" else share * normals)

@@ -1,8 +1,7 @@
 """A stack of finite width beside its conjectured limit, layer by layer, on the same normals.
 
-What the layers make differs from the limit by deviations of order n^{-1/2}: of Gram matrices, Bartlett factors and
-input lengths. Beside the stream of finite width goes a twin that has the law of the limit's: the deviations of its Gram
-matrices have mean 0 exactly.
+They differ by deviations of order n^{-1/2}. The finite stream has a twin with the law of the limit, whose Gram
+matrices deviate with mean 0 exactly.
 """
 
 from __future__ import annotations
@@ -26,25 +25,15 @@ from attncheck.theory.stacks.recursion import Deviations, Recursion, draw_normal
 
 FloatArray = NDArray[np.float64]
 
-# How much of the deviations is put in, to either side: the rest is of the cube of it.
+# Share of the deviations on either side.
 _SHARE = 1e-3
-# Neurons that the last average of a residual stream is taken over.
+# Neurons averaged over in a residual stream.
 NEURONS = 64
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WalkResult:
-    """A stack of finite width and its limit on the same normals, and what deviations do to the limit to first order.
-
-    Attributes
-    ----------
-    limit : Recursion
-    layers : list of LayerPass
-    grams : list of (ndarray, ndarray)
-        See `Walk`.
-    more, less : ndarray, shape (size, depth + 1, s, s)
-        Streams of the limit with a small share of the deviations put in, and with as much taken out.
-    """
+    """A stack and its limit on the same normals; `more` and `less` add and subtract a small share of the deviations."""
 
     limit: Recursion
     layers: list[LayerPass]
@@ -66,23 +55,22 @@ class WalkResult:
         return cls(limit, layers, walk.grams, more, less)
 
     def slope(self, more: FloatArray, less: FloatArray) -> FloatArray:
-        """Return a derivative by the share of the deviations, from values of `more` and `less`."""
+        """Return the derivative in the share of the deviations, from values at `more` and `less`."""
         return np.asarray((more - less) / (2.0 * _SHARE))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerPass:
-    """What a layer of finite width made, next to its limit.
+    """Output of a layer of finite width, and its limit.
 
     Attributes
     ----------
     variance, limit : ndarray, shape (size,)
-        Of the layer's output given all before, at finite width and in the limit.
+        Conditional variances of the output.
     stream, limit_stream : ndarray, shape (size, m), or None
-        With a residual: what the output is added to, at some neurons; the second has the law of the limit.
+        With a residual: stream before the sum, and its twin.
     limit_total : ndarray, shape (size,)
-        The variance of the limit's next stream.
-    deviations : Deviations
+        Variance of the limit's next stream.
     """
 
     variance: FloatArray
@@ -93,10 +81,7 @@ class LayerPass:
     deviations: Deviations
 
     def probabilities(self, t: FloatArray) -> FloatArray:
-        """Return P(next stream ≤ t) given all before, (size, points).
-
-        With a residual an average over neurons, less what the same average is off by for the limit: of mean 0.
-        """
+        """Return P(next stream ≤ t), (size, points); with a residual, with the twin's average as control."""
         if self.stream is None or self.limit_stream is None:
             return np.asarray(special.ndtr(ratio_of(t, self.variance)))
         ours, theirs = (
@@ -107,14 +92,10 @@ class LayerPass:
 
 
 class Walk:
-    """Goes through the layers at finite width, on the same normals as the limit.
+    """Iterator over the layers at finite width, on the normals of the limit.
 
-    Attributes
-    ----------
-    lengths : ndarray, shape (size,)
-        What finite width adds to the covariance of the h^i, relative to it.
-    grams : list of (ndarray, ndarray), each of shape (size, s, s)
-        Of the streams after the layers that were gone through, and of those with the law of the limit; where wanted.
+    `lengths`, (size,), are relative changes of the covariance of the h^i; `grams` collects (size, s, s) pairs for
+    streams and twins, if requested.
     """
 
     def __init__(
@@ -130,7 +111,7 @@ class Walk:
         hidden, lengths = draw_hidden(stack.layer, len(normals), rng)
         hidden *= stack.layer.input_std
         positions = draw_positions(stack.layer, len(normals), rng)
-        # The stream, and one with the law of the limit's.
+        # The stream and its twin.
         self._stream, self._twin = hidden * lengths[:, None, None] + positions, hidden + positions
         self.lengths: FloatArray = lengths**2 - 1.0
         self.grams: list[tuple[FloatArray, FloatArray]] = []
@@ -158,7 +139,7 @@ class Walk:
                 self.grams.append((gram_of(self._stream), gram_of(self._twin)))
 
     def _add(self, covariance: FloatArray, limits: FloatArray, scales: FloatArray) -> None:
-        """Go on to the next stream, and its twin: outputs have these covariances."""
+        """Move to the next stream and twin, given the covariances of the outputs."""
         noise = self._rng.standard_normal(self._stream.shape)
         outputs, twins = (lower_root(each) @ noise for each in (covariance, limits))
         residual = self._stack.residual
@@ -166,7 +147,7 @@ class Walk:
         self._twin = (self._twin + twins if residual else twins) / np.where(scales > 0, scales, 1.0)[..., None]
 
     def _attend(self, k: int, layer: AttentionLayer) -> tuple[FloatArray, Deviations]:
-        """Return the covariance of a layer's outputs given all before, and what makes it differ from the limit."""
+        """Return the conditional covariance of a layer's outputs, and its deviations."""
         phi, s, nu = nonlinearity.of_inputs(layer.inputs), layer.seq_len, layer.head_width
         gram = gram_of(normalised(layer.norm, phi(self._stream)))
         twin = _twin_gram(layer, phi(self._twin), self._limit.kernels[:, k], self._limit.means[:, k])
@@ -180,7 +161,7 @@ class Walk:
     def _perceive(
         self, k: int, layer: AttentionLayer, perceptron: Perceptron, deviations: Deviations
     ) -> tuple[FloatArray, Deviations]:
-        """Return the covariance of a perceptron's outputs given all before, and what makes it differ from the limit."""
+        """Return the conditional covariance of a perceptron's outputs, and its deviations."""
         limit, scales = self._limit, self._limit.scales[:, k, 0]
         between = limit.outputs[:, k] + (limit.streams[:, k] if self._stack.residual else 0.0)
         between = between / (scales[:, :, None] * scales[:, None, :])
@@ -199,10 +180,7 @@ def gram_of(vectors: FloatArray) -> FloatArray:
 
 
 def _twin_gram(layer: AttentionLayer, vectors: FloatArray, kernel: FloatArray, means: FloatArray) -> FloatArray:
-    """Return the Gram matrix of the twin's vectors as the layer's norm makes it, to first order.
-
-    So that what finite width adds is of mean 0; `kernel` and `means` are those of one neuron of the vectors.
-    """
+    """Return the twin's Gram matrix, normalised to first order at `kernel` and `means`."""
     if layer.norm is None:
         return gram_of(vectors)
     return normalised_change(layer.norm, kernel, means, gram_of(with_ones("layer", vectors)))
@@ -230,7 +208,7 @@ def _factor_deviation(factors: FloatArray, nu: int) -> FloatArray:
 
 
 def _root_deviation(root: FloatArray, gram: FloatArray) -> FloatArray:
-    """Return a lower triangular Δ, linear in `gram`: F (I + Δ) is its root to first order, where F Fᵀ is its mean."""
+    """Return a lower triangular Δ, linear in `gram`, with root F (I + Δ) to first order."""
     size = root.shape[-1]
     alive = np.diagonal(root, axis1=-2, axis2=-1) > 0
     unit = np.where(alive, 0.0, 1.0)[..., None] * np.eye(size)
