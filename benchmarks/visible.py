@@ -77,7 +77,7 @@ def rows(old: Path, new: Path) -> Iterator[tuple[str, str, float, float, float, 
     """Iterate over check, claim, and the deviations: median and worst before, median and worst now, together now."""
     before, now, pools = results_of(old), results_of(new), pools_of(new)
     for check, singles in now.items():
-        if check in before and check in pools and (singles[0].summary or {}).get("item") != "excess":
+        if check in before and check in pools and (singles[0].summary or {}).get("unit") != "excess":
             old_mdes, mdes = ([deviation(each, each.mde) for each in group] for group in (before[check], singles))
             ends = statistics.median(old_mdes), max(old_mdes), statistics.median(mdes), max(mdes)
             yield check, singles[0].claim, *ends, together(pools[check], singles)

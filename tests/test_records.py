@@ -24,7 +24,6 @@ from attncheck.records.schema import (
     Result,
     StatementResult,
     read,
-    read_manifest,
     run_digest,
 )
 from attncheck.records.writer import Writer
@@ -97,7 +96,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert first == lines()[:2]
     assert isinstance(closing, Closing)
     assert msgspec.structs.replace(closing, content="") == lines()[2]
-    assert read_manifest(tmp_path / "new" / "record.jsonl") == lines()[0]
+    assert next(read(tmp_path / "new" / "record.jsonl")) == lines()[0]
 
 
 def test_only_the_record_is_left_in_the_folder(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from attncheck.layers.requirements import CAUSAL, SEVERAL_GROUPS, SEVERAL_HEADS,
 
 FloatArray = NDArray[np.float64]
 Rng = np.random.Generator
-Finish = Callable[[AttentionLayer, FloatArray, int, Rng], FloatArray]
 
 _DROPPED = (0.1, 0.2, 0.5)
 

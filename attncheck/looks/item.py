@@ -7,7 +7,6 @@ import dataclasses
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.registry import checks_of
 from attncheck.layers.case import Case
-from attncheck.records.schema import PlannedResult
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +42,6 @@ class Item:
     def result_id(self, check: AnyCheck) -> str:
         """Return ``check name@case key``."""
         return f"{check.name}@{self.case.key}"
-
-    def planned(self) -> list[PlannedResult]:
-        """Return every result that this unit owes."""
-        return [PlannedResult(self.result_id(check), self.id, check.name) for check in self.checks]
 
     def result_key(self, check: AnyCheck) -> str:
         """Return ``check key@case key``: what a result is known by in digests and comparisons."""

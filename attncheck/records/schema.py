@@ -370,19 +370,6 @@ def sensible(path: Path, number: int) -> Iterator[None]:
         raise InputError(f"record={path}: line {number} was edited or damaged ({problem}); {_AGAIN}") from None
 
 
-def read_manifest(path: Path) -> Manifest:
-    """Return the first line of a record.
-
-    Raises
-    ------
-    InputError
-        If there is none that can be read.
-    """
-    first = next(read(path))
-    assert isinstance(first, Manifest)
-    return first
-
-
 def _check_head(source: _Source, first: bytes) -> None:
     """Refuse a first line that is not a manifest of this schema, or a baseline's where a whole record is wanted."""
     head = _SchemaHead()

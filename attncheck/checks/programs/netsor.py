@@ -10,22 +10,17 @@ from attncheck.checks.alternatives import of_correlation, of_law
 from attncheck.checks.programs.kinds import ONE_WIDTH, ProgramAlternative, ProgramCheck
 from attncheck.checks.programs.reference import ProgramReference
 from attncheck.checks.programs.residuals import sequential_lengths
-from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
+from attncheck.checks.programs.sample import ProgramSample
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association, Count, Scale, Uniform
 from attncheck.layers.program import Node, Nonlin, Output
 from attncheck.layers.program.extent import vectors_of
-from attncheck.layers.program.requirements import RANDOM_START, SEVERAL_USES, SOME_FUNCTION, SOME_MATRIX, uses_of
+from attncheck.layers.program.requirements import RANDOM_START, SEVERAL_USES, SOME_FUNCTION, SOME_MATRIX
 
 FloatArray = NDArray[np.float64]
 
 # Relative tolerance between a line and its function: float32 rounding, 6e-8, amplified about a hundredfold.
 _ROUNDING = 1e-5
-
-
-def _uses(setting: ProgramSetting) -> int:
-    """Return the number of matrix products, an upper bound of the directions."""
-    return max(1, len(uses_of(setting.case.program)))
 
 
 def _initial_law(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray]:
