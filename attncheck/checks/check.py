@@ -178,13 +178,13 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
 
     name: str
     claim: str
-    kind: Kind
     needs: frozenset[str]
     null: str
     alternative: AlternativeOf[_Setting]
     reads: str
     family: Callable[[_Setting], Family]
     measure: Callable[[_Sample, _Reference], tuple[Any, ...]]
+    kind: Kind = "exact"
     hint: str = ""
     also: Callable[[_Setting], str] = _always
     requires: Requirement[Any] = ANY

@@ -81,7 +81,6 @@ def _exactness(functional: Functional) -> Check:
     return Check(
         name=f"exactness.{functional.name}",
         claim=_claim(functional),
-        kind="exact",
         needs=functional.needs | {"outputs"},
         null=f"{functional.text} has the law given by the exact method at the same width",
         alternative=_DISTANT,
@@ -127,7 +126,6 @@ CHECKS = (
     Check(
         name="non_gaussianity.output_energy",
         claim="non_gaussianity",
-        kind="exact",
         needs=frozenset({"outputs"}),
         null="log Σ y² has the exact law at the width, not that of a Gaussian of the same covariance",
         alternative=Alternative(

@@ -9,14 +9,14 @@ from scipy import special
 from attncheck._lib.streams import stream
 from attncheck.checks import plot_data
 from attncheck.checks.alternatives import of_correlation, of_direction, of_law, of_std
-from attncheck.checks.check import Alternative, Check, Setting
+from attncheck.checks.check import Check, Setting
 from attncheck.checks.claims import ONE_NEURON
+from attncheck.checks.grams import gram_checks
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
-from attncheck.checks.scores import copies, factor_entries, head_pairs, same_in_groups
-from attncheck.evidence.families import Association, Count, Scale, Uniform
-from attncheck.layers.requirements import SEVERAL_GROUPS, SEVERAL_HEADS, SHARED_GROUPS
+from attncheck.evidence.families import Association, Scale, Uniform
+from attncheck.layers.requirements import SEVERAL_HEADS
 
 FloatArray = NDArray[np.float64]
 
@@ -68,7 +68,6 @@ CHECKS = (
     Check(
         name="conditional.scale",
         claim="conditional",
-        kind="exact",
         needs=_VALUES,
         null="given scores and values, y[:, c] is N(0, Σ_y): the whitened squares add up to a chi-square",
         alternative=of_std(),
@@ -81,7 +80,6 @@ CHECKS = (
     Check(
         name="conditional.law",
         claim="conditional",
-        kind="exact",
         needs=_VALUES,
         null="Σ_y^{-1/2} y[:, c] has independent N(0, 1) entries",
         alternative=of_law(),
@@ -93,7 +91,6 @@ CHECKS = (
     Check(
         name="conditional.joint",
         claim="conditional",
-        kind="exact",
         needs=_VALUES,
         null="|Σ_y^{-1/2} y|² of each draw is chi-square",
         alternative=of_law(),
@@ -105,7 +102,6 @@ CHECKS = (
     Check(
         name="conditional.neurons",
         claim="conditional",
-        kind="exact",
         needs=_VALUES,
         null="given scores and values, different neurons are independent",
         alternative=of_correlation("between neurons"),
@@ -118,7 +114,6 @@ CHECKS = (
     Check(
         name="conditional.positions",
         claim="conditional",
-        kind="exact",
         needs=_VALUES,
         null="the whitened outputs of different positions are uncorrelated: Σ_y is right off its diagonal",
         alternative=of_correlation("between whitened positions"),
@@ -132,7 +127,6 @@ CHECKS = (
     Check(
         name="conditional.shift",
         claim="conditional",
-        kind="exact",
         needs=_VALUES,
         null="the whitened outputs are independent of the direction of a constant added to the outputs",
         alternative=of_direction("with that direction"),
@@ -144,7 +138,6 @@ CHECKS = (
     Check(
         name="conditional.head_shares",
         claim="heads",
-        kind="exact",
         needs=_VALUES,
         null="the size of the whitened output is independent of the heads' contributions",
         alternative=of_correlation("with a mixture of the heads' shares"),
@@ -154,57 +147,5 @@ CHECKS = (
         hint="W_O has another scale in some heads than in others",
         requires=SEVERAL_HEADS,
     ),
-    Check(
-        name="conditional.value_scale",
-        claim="values",
-        kind="exact",
-        needs=_VALUE_GRAM,
-        null="the whitened value Grams have trace χ²_{rν}/ν",
-        alternative=of_std(),
-        reads="value variance, observed over declared:",
-        family=lambda setting: Scale(setting.layer.kv_heads * setting.input_rank * setting.layer.head_width),
-        measure=lambda sample, reference: sample.value_energy(),
-        hint="the standard deviation of W_V differs from the declared one",
-    ),
-    Check(
-        name="conditional.value_law",
-        claim="values",
-        kind="exact",
-        needs=_VALUE_GRAM,
-        null="the whitened value Grams are Wishart_r(ν, I)/ν: independent Bartlett factors",
-        alternative=of_law(),
-        reads="Kolmogorov distance of the values' Bartlett factors from their law:",
-        family=lambda setting: Uniform(per_draw=factor_entries(setting)),
-        measure=lambda sample, reference: (special.ndtr(sample.value_factors.flat()),),
-        hint="the head size ν, the weights' law or the inputs that the values see differ from the declared ones",
-    ),
-    Check(
-        name="conditional.value_heads",
-        claim="heads",
-        kind="exact",
-        needs=_VALUE_GRAM,
-        null="the value Grams of different groups of heads are independent given the inputs",
-        alternative=of_correlation("between groups"),
-        reads="standardised covariance of value Grams between groups of heads:",
-        family=lambda setting: Association(
-            setting.layer.kv_heads // 2 * (factor_entries(setting) // setting.layer.kv_heads)
-        ),
-        measure=lambda sample, reference: head_pairs(sample.value_factors),
-        hint="W_V is shared between heads that should not share it",
-        requires=SEVERAL_GROUPS,
-    ),
-    copies("conditional.value_copies", "value_gram", "value"),
-    Check(
-        name="conditional.value_groups",
-        claim="heads",
-        kind="exact",
-        needs=frozenset({"outputs", "value_gram"}),
-        null="heads of one group have one value Gram",
-        alternative=Alternative.of("one draw in a hundred with different ones", 0.01),
-        reads="share of draws in which heads of a group differ in their value Gram:",
-        family=lambda setting: Count(0.0),
-        measure=lambda sample, reference: same_in_groups(sample.need("value_gram"), sample.layer),
-        hint="heads that should share W_V have their own",
-        requires=SHARED_GROUPS,
-    ),
+    *gram_checks("conditional.value", "values", "value", Sample.value_energy, lambda sample: sample.value_factors),
 )

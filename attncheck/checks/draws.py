@@ -142,7 +142,6 @@ def _weights_apart(
     return Check(
         name=f"draws.{name}",
         claim="draws",
-        kind="exact",
         needs=needs,
         null=f"sizes of the whitened {name} of neighbouring draws are independent",
         alternative=of_correlation(),
@@ -173,7 +172,6 @@ def _repeats(name: str, alternative: Alternative, field: str = "outputs", requir
     return Check(
         name=name,
         claim="draws",
-        kind="exact",
         any_weights=True,
         needs=_OUTPUTS | {field},
         null=f"no draw's {what} occur twice (in no run of draws, where those of one draw are a single number)",
@@ -218,7 +216,6 @@ def _precision(field: str) -> Check:
     return Check(
         name=f"draws.precision_{field}",
         claim="draws",
-        kind="exact",
         any_weights=True,
         needs=frozenset({"outputs", field}),
         null=f"{field} carry at least single precision: 1 in 2^13 at most lies on the float16 grid",
@@ -235,7 +232,6 @@ CHECKS = (
     Check(
         name="draws.signs",
         claim="draws",
-        kind="exact",
         any_weights=True,
         needs=_OUTPUTS,
         null="neighbouring draws agree in sign half of the time",
@@ -249,7 +245,6 @@ CHECKS = (
     Check(
         name="draws.sizes",
         claim="draws",
-        kind="exact",
         any_weights=True,
         needs=_OUTPUTS,
         null="sizes of neighbouring draws are exchangeable with those of distant ones",
@@ -263,7 +258,6 @@ CHECKS = (
     Check(
         name="exactness.neighbours",
         claim="draws",
-        kind="exact",
         any_weights=True,
         needs=_OUTPUTS,
         null="sizes of neighbouring draws have uncorrelated ranks",
@@ -277,7 +271,6 @@ CHECKS = (
     Check(
         name="draws.calls",
         claim="draws",
-        kind="exact",
         any_weights=True,
         needs=_OUTPUTS,
         null="calls of the simulator differ no more than the draws of one call do",

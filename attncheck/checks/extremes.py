@@ -37,7 +37,6 @@ CHECKS = (
     Check(
         name="exactness.extremes",
         claim="draws",
-        kind="exact",
         any_weights=True,
         needs=frozenset({"outputs"}),
         null="the largest and the smallest output of a call occur in one draw only, as their law is continuous",

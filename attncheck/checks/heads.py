@@ -38,7 +38,6 @@ def _each_head(
     return Check(
         name=name,
         claim="head_scales",
-        kind="exact",
         needs=frozenset({"outputs"}) | needs,
         null=f"the whitened {what} of all heads have one scale: the ratio of one head's to the others' has an F law",
         alternative=Alternative.of(

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from attncheck.checks.alternatives import of_correlation
 from attncheck.checks.check import Check, Setting
+from attncheck.checks.grams import factor_entries
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import centred
 from attncheck.checks.sample import Sample
-from attncheck.checks.scores import entries, factor_entries
+from attncheck.checks.scores import entries
 from attncheck.checks.whitening import Residual, chi_square_scores
 from attncheck.evidence.families import Association
 from attncheck.layers.requirement import ANY
@@ -131,7 +132,6 @@ def _tie(
     return Check(
         name=f"independence.{name}",
         claim=claim,
-        kind="exact",
         needs=needs,
         null=f"{noise} is standard normal, independent of {other}",
         alternative=of_correlation(),

@@ -100,7 +100,6 @@ CHECKS = (
     Check(
         name="inputs.law",
         claim="inputs",
-        kind="exact",
         needs=_INPUTS,
         null="an input is a normal times √(χ²_n/n), plus a normal where there are positions",
         alternative=of_law(),
@@ -114,7 +113,6 @@ CHECKS = (
     Check(
         name="inputs.lengths",
         claim="inputs",
-        kind="exact",
         needs=_GRAM,
         null="n tr G/σ² is χ²_n/n times an independent χ²_{ns}",
         alternative=of_law(),
@@ -128,7 +126,6 @@ CHECKS = (
     Check(
         name="inputs.tail_4",
         claim="inputs",
-        kind="exact",
         needs=_INPUTS,
         null="inputs come from beyond 4 standard deviations of h + e as often as their law says",
         alternative=Alternative.of("no input from beyond 4 standard deviations", 0.0),

@@ -107,7 +107,6 @@ def _exceedances(multiple: float) -> Check:
     return Check(
         name=f"outputs.tail_{multiple:g}",
         claim="outputs",
-        kind="exact",
         needs=_OUTPUTS,
         null=f"|y| exceeds {multiple:g} standard deviations no more often than the exact law at the width says",
         alternative=Alternative("as many exceedances again, plus 1% of the draws", lambda s: 2 * probability(s) + 0.01),
@@ -191,7 +190,6 @@ def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
     at_width = Check(
         name=f"outputs.{name}",
         claim="scores",
-        kind="exact",
         needs=needs,
         null=f"{name} has its exact law at the width",
         alternative=of_law(LAW_ERROR),
@@ -212,7 +210,6 @@ CHECKS = (
     Check(
         name="outputs.given_scores",
         claim="outputs",
-        kind="exact",
         needs=_GIVEN,
         null="given scores and inputs, y_i is normal with variance Σ_a λ_a χ²_ν/ν",
         alternative=of_law(),
@@ -224,7 +221,6 @@ CHECKS = (
     Check(
         name="outputs.given_scores_spread",
         claim="outputs",
-        kind="exact",
         needs=_GIVEN,
         null="the same, examined for a wrong spread",
         alternative=of_spread(),
@@ -236,7 +232,6 @@ CHECKS = (
     Check(
         name="outputs.law",
         claim="outputs",
-        kind="exact",
         needs=_OUTPUTS,
         null="one neuron of the last position has the exact law at the width",
         alternative=of_law(LAW_ERROR),
@@ -250,7 +245,6 @@ CHECKS = (
     Check(
         name="outputs.projection",
         claim="outputs_joint",
-        kind="exact",
         needs=_OUTPUTS,
         null="a fixed random projection of all positions has its exact law at the width",
         alternative=of_law(LAW_ERROR),
@@ -264,7 +258,6 @@ CHECKS = (
     Check(
         name="outputs.symmetry",
         claim="outputs",
-        kind="exact",
         needs=_OUTPUTS,
         null="given scores and values the outputs are symmetric, independently over neurons: fair signs",
         alternative=Alternative.of("a positive sum of positions in 55% of the draws", 0.55, coarsest=0.7),
@@ -277,7 +270,6 @@ CHECKS = (
     Check(
         name="outputs.zeros",
         claim="draws",
-        kind="exact",
         needs=_OUTPUTS,
         null="no draw is 0 everywhere: given scores and values the outputs of Gaussian weights are normal",
         alternative=Alternative.of("one draw in 500 that is 0 everywhere", 0.002, coarsest=0.01),

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
 from attncheck.checks import plot_data
 from attncheck.checks.alternatives import of_correlation, of_direction, of_kurtosis, of_law, of_spread, of_std
-from attncheck.checks.check import Alternative, Check, Setting
-from attncheck.checks.hashes import hashes
+from attncheck.checks.check import Check, Setting
+from attncheck.checks.grams import gram_checks
 from attncheck.checks.laws import mixture_uniform
 from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
-from attncheck.evidence.families import Association, Count, Scale, Smooth, TwoSample, Uniform
-from attncheck.layers.attention import AttentionLayer
+from attncheck.evidence.families import Association, Scale, Smooth, TwoSample, Uniform
 from attncheck.layers.attention_map import visible
-from attncheck.layers.requirements import SEVERAL_GROUPS, SEVERAL_HEADS, SEVERAL_POSITIONS, SHARED_GROUPS, UNTIED
+from attncheck.layers.requirements import SEVERAL_HEADS, UNTIED
 
 FloatArray = NDArray[np.float64]
 
@@ -32,12 +29,6 @@ _KEY_GRAM = frozenset({"input_gram", "key_gram"})
 def entries(setting: Setting) -> int:
     """Return the number of whitened score entries per draw."""
     return setting.layer.num_heads * setting.score_entries
-
-
-def factor_entries(setting: Setting) -> int:
-    """Return the number of Bartlett factor entries per draw."""
-    r, m = setting.input_rank, setting.head_rank
-    return setting.layer.kv_heads * (m * (m + 1) // 2 + (r - m) * m)
 
 
 def head_pairs(residual: Residual) -> tuple[FloatArray, FloatArray]:
@@ -79,38 +70,6 @@ def _heads_energy(sample: Sample, reference: Reference) -> tuple[FloatArray, Flo
     return rotating_pairs(Residual(energy, np.ones(energy.shape, dtype=bool)), 1)
 
 
-def _copies(field: str) -> Callable[[Sample, Reference], tuple[int, int]]:
-    """Count draws with bitwise equal Gram matrices in two groups of heads."""
-
-    def count(sample: Sample, reference: Reference) -> tuple[int, int]:
-        grams = sample.need(field)[:, :: sample.layer.group_size]
-        ordered = np.sort(hashes(grams.reshape(*grams.shape[:2], -1)), axis=1)
-        equal = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
-        nonzero: NDArray[np.bool_] = (grams != 0.0).any(axis=(2, 3))
-        copied = np.asarray(equal) & nonzero.all(axis=1)
-        return int(copied.sum()), len(grams)
-
-    return count
-
-
-def copies(name: str, field: str, what: str) -> Check:
-    """Return the check that no two groups of heads have the same Gram matrix."""
-    return Check(
-        name=name,
-        claim="heads",
-        kind="exact",
-        needs=frozenset({"outputs", field}),
-        null=f"no two groups of heads have one {what} Gram",
-        alternative=Alternative.of("one draw in a hundred with two equal ones", 0.01),
-        reads=f"share of draws in which two groups of heads have one {what} Gram:",
-        family=lambda setting: Count(0.0),
-        measure=_copies(field),
-        hint=f"W_{what[0].upper()} is shared between heads that should not share it",
-        # For one position the Gram matrix is one number, and float32 numbers may coincide by chance.
-        requires=SEVERAL_GROUPS & SEVERAL_POSITIONS,
-    )
-
-
 def _sizes(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
     """Return log sizes of scores whitened by the inputs, per group of heads."""
     layer, residual = sample.layer, sample.input_whitened_scores
@@ -122,22 +81,10 @@ def _sizes(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray
     return np.log(np.maximum(squares, 1e-300)), reference.score_sizes(rank)
 
 
-def same_in_groups(grams: FloatArray, layer: AttentionLayer) -> tuple[int, int]:
-    """Return how many draws have Gram matrices that differ within a group of heads."""
-    grouped = grams.reshape(len(grams), layer.kv_heads, layer.group_size, -1)
-    spread = np.abs(grouped - grouped[:, :, :1]).max(axis=(1, 2, 3))
-    return int((spread > 1e-3 * np.abs(grouped).max(axis=(1, 2, 3))).sum()), len(grams)
-
-
-def _factors_law(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-    return (special.ndtr(sample.key_factors.flat()),)
-
-
 CHECKS = (
     Check(
         name="scores.scale",
         claim="scores",
-        kind="exact",
         needs=_KEYS,
         null="given inputs and keys, P = σ_Q F N Bᵀ with N of independent N(0, 1): Σ N² is chi-square",
         alternative=of_std(),
@@ -151,7 +98,6 @@ CHECKS = (
     Check(
         name="scores.law",
         claim="scores",
-        kind="exact",
         needs=_KEYS,
         null="the whitened scores are independent N(0, 1)",
         alternative=of_law(),
@@ -164,7 +110,6 @@ CHECKS = (
     Check(
         name="scores.tied",
         claim="assumption",
-        kind="exact",
         needs=_KEYS,
         null="the whitened scores are independent of the direction that W_Q = W_K would give them",
         alternative=of_direction("with that direction"),
@@ -177,7 +122,6 @@ CHECKS = (
     Check(
         name="scores.heads",
         claim="heads",
-        kind="exact",
         needs=_KEYS,
         null="given inputs and keys, the scores of different heads are independent",
         alternative=of_correlation("between heads"),
@@ -191,7 +135,6 @@ CHECKS = (
     Check(
         name="scores.heads_energy",
         claim="heads",
-        kind="exact",
         needs=_KEYS,
         null="given inputs and keys, the sizes of the scores of different heads are independent",
         alternative=of_correlation("between the heads' sizes"),
@@ -204,7 +147,6 @@ CHECKS = (
     Check(
         name="scores.marginal",
         claim="scores",
-        kind="exact",
         needs=_GRAM,
         null="given inputs, P_ij is a normal times √(χ²_ν/ν)",
         alternative=of_law(),
@@ -217,7 +159,6 @@ CHECKS = (
     Check(
         name="scores.size",
         claim="scores",
-        kind="exact",
         needs=_GRAM | {"masked scores"},
         null="F⁺ P F⁺ᵀ/σ, F Fᵀ the inputs' Gram matrix, has the law of N Tᵀ/√ν: N normal, T Bartlett",
         alternative=of_law(),
@@ -230,7 +171,6 @@ CHECKS = (
     Check(
         name="scores.spread",
         claim="scores",
-        kind="exact",
         needs=_GRAM,
         null="the same, examined for a wrong spread of single scores",
         alternative=of_spread(),
@@ -244,7 +184,6 @@ CHECKS = (
     Check(
         name="scores.kurtosis",
         claim="scores",
-        kind="exact",
         needs=_GRAM,
         null="given inputs, the excess kurtosis of P_ij is exactly 6/ν, by the fourth smooth component",
         alternative=of_kurtosis(),
@@ -254,57 +193,5 @@ CHECKS = (
         hint="the scores are Gaussian at a width where they cannot be, or heavier-tailed than they should be",
         requires=UNTIED,
     ),
-    Check(
-        name="scores.key_scale",
-        claim="scores",
-        kind="exact",
-        needs=_KEY_GRAM,
-        null="the whitened key Grams have trace χ²_{rν}/ν",
-        alternative=of_std(),
-        reads="key variance, observed over declared:",
-        family=lambda setting: Scale(setting.layer.kv_heads * setting.input_rank * setting.layer.head_width),
-        measure=lambda sample, reference: sample.key_energy(),
-        hint="the standard deviation of W_K differs from the declared one",
-    ),
-    Check(
-        name="scores.key_law",
-        claim="scores",
-        kind="exact",
-        needs=_KEY_GRAM,
-        null="the whitened key Grams are Wishart_r(ν, I)/ν: independent Bartlett factors",
-        alternative=of_law(),
-        reads="Kolmogorov distance of the keys' Bartlett factors from their law:",
-        family=lambda setting: Uniform(per_draw=factor_entries(setting)),
-        measure=_factors_law,
-        hint="the head size ν, the weights' law or the inputs that the keys see differ from the declared ones",
-    ),
-    Check(
-        name="scores.key_heads",
-        claim="heads",
-        kind="exact",
-        needs=_KEY_GRAM,
-        null="the key Grams of different groups of heads are independent given the inputs",
-        alternative=of_correlation("between groups"),
-        reads="standardised covariance of key Grams between groups of heads:",
-        family=lambda setting: Association(
-            setting.layer.kv_heads // 2 * (factor_entries(setting) // setting.layer.kv_heads)
-        ),
-        measure=lambda sample, reference: head_pairs(sample.key_factors),
-        hint="W_K is shared between heads that should not share it",
-        requires=SEVERAL_GROUPS,
-    ),
-    copies("scores.key_copies", "key_gram", "key"),
-    Check(
-        name="scores.key_groups",
-        claim="heads",
-        kind="exact",
-        needs=frozenset({"outputs", "key_gram"}),
-        null="heads of one group have one key Gram",
-        alternative=Alternative.of("one draw in a hundred with different ones", 0.01),
-        reads="share of draws in which heads of a group differ in their key Gram:",
-        family=lambda setting: Count(0.0),
-        measure=lambda sample, reference: same_in_groups(sample.need("key_gram"), sample.layer),
-        hint="heads that should share W_K have their own",
-        requires=SHARED_GROUPS,
-    ),
+    *gram_checks("scores.key", "scores", "key", Sample.key_energy, lambda sample: sample.key_factors),
 )

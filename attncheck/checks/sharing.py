@@ -127,7 +127,6 @@ def _output_tie(
     return Check(
         name=f"independence.output_{name}_by_head",
         claim="independence",
-        kind="exact",
         needs=needs,
         null=f"sizes of the whitened output, by the heads that make it, are independent of those of the heads' {name}",
         alternative=of_direction(),
@@ -162,7 +161,6 @@ CHECKS = (
     Check(
         name="scores.head_pairs",
         claim="heads",
-        kind="exact",
         needs=frozenset({"scores", "input_gram", "key_gram"}),
         null="given inputs and keys, the whitened scores N of any two heads are independent: N_a N_aᵀ and N_b N_bᵀ too",
         alternative=of_correlation("between two heads"),

@@ -34,7 +34,6 @@ def _trend(
     return Check(
         name=name,
         claim="draws",
-        kind="exact",
         any_weights=True,
         needs=frozenset({"outputs"}) | needs,
         null=f"sizes of {what} have no trend within a call",

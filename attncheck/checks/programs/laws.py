@@ -25,7 +25,6 @@ def _check(functional: ProgramFunctional) -> ProgramCheck:
     return ProgramCheck(
         name=f"corollary2.{functional.name}",
         claim="corollary2",
-        kind="exact",
         needs=frozenset({"outputs", "scores"}),
         null=f"{functional.text} has the law given by the matrix-free method at the same width",
         alternative=of_law(),

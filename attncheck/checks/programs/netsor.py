@@ -85,7 +85,6 @@ CHECKS = (
     ProgramCheck(
         name="netsor.initials",
         claim="netsor",
-        kind="exact",
         needs=frozenset({"vectors"}),
         null="coordinates of the initial vectors are normal with the declared mean and covariance",
         alternative=of_law(),
@@ -98,7 +97,6 @@ CHECKS = (
     ProgramCheck(
         name="netsor.functions",
         claim="netsor",
-        kind="exact",
         needs=frozenset({"vectors", "scores"}),
         null="every Nonlin and output is its function of the lines that it is made from",
         alternative=ProgramAlternative.of("one wrong draw in a hundred", 0.01),
@@ -112,7 +110,6 @@ CHECKS = (
     ProgramCheck(
         name="netsor.matmuls",
         claim="netsor",
-        kind="exact",
         needs=ONE_WIDTH,
         null="images of new directions are N(0, 1) in units of σ, given all that came before",
         alternative=of_law(),
@@ -125,7 +122,6 @@ CHECKS = (
     ProgramCheck(
         name="netsor.scale",
         claim="netsor",
-        kind="exact",
         needs=ONE_WIDTH,
         null="images of new directions have the declared variance",
         alternative=ProgramAlternative.of("variances off by 15%", 1.15, coarsest=1.5),
@@ -138,7 +134,6 @@ CHECKS = (
     ProgramCheck(
         name="netsor.sharing",
         claim="netsor",
-        kind="exact",
         needs=ONE_WIDTH,
         null="images of new directions are independent of the earlier ones: matrices are shared as declared, only",
         alternative=of_correlation(),
@@ -151,7 +146,6 @@ CHECKS = (
     ProgramCheck(
         name="netsor.lengths",
         claim="netsor",
-        kind="exact",
         needs=ONE_WIDTH,
         null="squared lengths of images of new directions are χ² with as many degrees of freedom as rows",
         alternative=of_law(),

@@ -96,7 +96,6 @@ CHECKS = (
     ProgramCheck(
         name="program_scores.law",
         claim="program_scores",
-        kind="exact",
         needs=_NEEDS,
         null="scores whitened by formula (*), one side of each given, are N(0, 1)",
         alternative=of_law(),
@@ -109,7 +108,6 @@ CHECKS = (
     ProgramCheck(
         name="program_scores.scale",
         claim="program_scores",
-        kind="exact",
         needs=_NEEDS,
         null="whitened scores have variance 1",
         alternative=ProgramAlternative.of("a variance off by 15%", 1.15, coarsest=1.5),
@@ -123,7 +121,6 @@ CHECKS = (
     ProgramCheck(
         name="program_scores.independence",
         claim="program_scores",
-        kind="exact",
         needs=_NEEDS,
         null="whitened scores are independent of the vectors that they are given",
         alternative=of_correlation(),
@@ -136,7 +133,6 @@ CHECKS = (
     ProgramCheck(
         name="program_scores.sizes",
         claim="program_scores",
-        kind="exact",
         needs=_NEEDS,
         null="sizes of whitened scores are independent of the sizes of the vectors",
         alternative=of_correlation(),

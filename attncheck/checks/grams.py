@@ -1,0 +1,128 @@
+"""Gram matrices of keys or values: Wishart given the inputs, independent between groups of heads, equal within one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from attncheck.checks.alternatives import of_correlation, of_law, of_std
+from attncheck.checks.check import Alternative, Check, Setting
+from attncheck.checks.hashes import hashes
+from attncheck.checks.rotation import rotating_pairs
+from attncheck.checks.sample import Sample
+from attncheck.checks.whitening import Residual
+from attncheck.evidence.families import Association, Count, Scale, Uniform
+from attncheck.layers.requirements import SEVERAL_GROUPS, SEVERAL_POSITIONS, SHARED_GROUPS
+
+FloatArray = NDArray[np.float64]
+
+
+def factor_entries(setting: Setting) -> int:
+    """Return the number of Bartlett factor entries per draw."""
+    r, m = setting.input_rank, setting.head_rank
+    return setting.layer.kv_heads * (m * (m + 1) // 2 + (r - m) * m)
+
+
+def gram_checks(
+    prefix: str,
+    claim: str,
+    what: str,
+    energy: Callable[[Sample], tuple[FloatArray, FloatArray]],
+    factors: Callable[[Sample], Residual],
+) -> tuple[Check, ...]:
+    """Return the checks of one kind of Gram matrix.
+
+    Parameters
+    ----------
+    prefix : str
+        Beginning of their names.
+    claim : str
+        Claim of those about the law.
+    what : {"key", "value"}
+    energy, factors : callable
+        Sums of squares and Bartlett factors of a sample's whitened Gram matrices.
+    """
+    matrix, field = f"W_{what[0].upper()}", f"{what}_gram"
+    whitened, bare = frozenset({"input_gram", field}), frozenset({"outputs", field})
+    return (
+        Check(
+            name=f"{prefix}_scale",
+            claim=claim,
+            needs=whitened,
+            null=f"the whitened {what} Grams have trace χ²_{{rν}}/ν",
+            alternative=of_std(),
+            reads=f"{what} variance, observed over declared:",
+            family=lambda setting: Scale(setting.layer.kv_heads * setting.input_rank * setting.layer.head_width),
+            measure=lambda sample, reference: energy(sample),
+            hint=f"the standard deviation of {matrix} differs from the declared one",
+        ),
+        Check(
+            name=f"{prefix}_law",
+            claim=claim,
+            needs=whitened,
+            null=f"the whitened {what} Grams are Wishart_r(ν, I)/ν: independent Bartlett factors",
+            alternative=of_law(),
+            reads=f"Kolmogorov distance of the {what}s' Bartlett factors from their law:",
+            family=lambda setting: Uniform(per_draw=factor_entries(setting)),
+            measure=lambda sample, reference: (special.ndtr(factors(sample).flat()),),
+            hint=f"the head size ν, the weights' law or the inputs that the {what}s see differ from the declared ones",
+        ),
+        Check(
+            name=f"{prefix}_heads",
+            claim="heads",
+            needs=whitened,
+            null=f"the {what} Grams of different groups of heads are independent given the inputs",
+            alternative=of_correlation("between groups"),
+            reads=f"standardised covariance of {what} Grams between groups of heads:",
+            family=lambda setting: Association(
+                setting.layer.kv_heads // 2 * (factor_entries(setting) // setting.layer.kv_heads)
+            ),
+            measure=lambda sample, reference: rotating_pairs(factors(sample), 1),
+            hint=f"{matrix} is shared between heads that should not share it",
+            requires=SEVERAL_GROUPS,
+        ),
+        Check(
+            name=f"{prefix}_copies",
+            claim="heads",
+            needs=bare,
+            null=f"no two groups of heads have one {what} Gram",
+            alternative=Alternative.of("one draw in a hundred with two equal ones", 0.01),
+            reads=f"share of draws in which two groups of heads have one {what} Gram:",
+            family=lambda setting: Count(0.0),
+            measure=lambda sample, reference: _copies(sample.need(field)[:, :: sample.layer.group_size]),
+            hint=f"{matrix} is shared between heads that should not share it",
+            # For one position the Gram matrix is one number, and float32 numbers may coincide by chance.
+            requires=SEVERAL_GROUPS & SEVERAL_POSITIONS,
+        ),
+        Check(
+            name=f"{prefix}_groups",
+            claim="heads",
+            needs=bare,
+            null=f"heads of one group have one {what} Gram",
+            alternative=Alternative.of("one draw in a hundred with different ones", 0.01),
+            reads=f"share of draws in which heads of a group differ in their {what} Gram:",
+            family=lambda setting: Count(0.0),
+            measure=lambda sample, reference: _differ_in_groups(sample, field),
+            hint=f"heads that should share {matrix} have their own",
+            requires=SHARED_GROUPS,
+        ),
+    )
+
+
+def _copies(grams: FloatArray) -> tuple[int, int]:
+    """Return how many draws have bitwise equal Gram matrices in two groups of heads."""
+    ordered = np.sort(hashes(grams.reshape(*grams.shape[:2], -1)), axis=1)
+    equal = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
+    nonzero: NDArray[np.bool_] = (grams != 0.0).any(axis=(2, 3))
+    return int((np.asarray(equal) & nonzero.all(axis=1)).sum()), len(grams)
+
+
+def _differ_in_groups(sample: Sample, field: str) -> tuple[int, int]:
+    """Return how many draws have Gram matrices that differ within a group of heads."""
+    layer, grams = sample.layer, sample.need(field)
+    grouped = grams.reshape(len(grams), layer.kv_heads, layer.group_size, -1)
+    spread = np.abs(grouped - grouped[:, :, :1]).max(axis=(1, 2, 3))
+    return int((spread > 1e-3 * np.abs(grouped).max(axis=(1, 2, 3))).sum()), len(grams)
