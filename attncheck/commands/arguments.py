@@ -1,62 +1,98 @@
-"""What comes from the command line as text: so that 1.5 is refused and not cut, and "" is not the current folder."""
+"""Types of command-line arguments: names for the help text, and errors that name option, value and remedy."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
-from attncheck._lib.errors import check_whole, refuse
+from attncheck._lib.errors import InputError, check_number, check_whole, refuse
 
 ProfileName = Literal["smoke", "default", "thorough"]
-Beginning = Literal["numpy", "torch"]
+Template = Literal["numpy", "torch"]
 PublishedFigure = Literal["all", "fig1", "fig2", "fig3", "fig5", "tangent", "norms", "weights", "long", "boundaries"]
-#: An option that ``-o`` stands for too.
+#: An option with the short form ``-o``.
 Out = Parameter(name=["--out", "-o"])
-#: A switch that ``-v`` stands for too.
+#: A flag with the short form ``-v``.
 Verbose = Parameter(name=["--verbose", "-v"], negative="")
 
 
-def seed_of(text: str) -> int:
-    """Return the seed of a run.
+def _option(read: Callable[[str, str], Any]) -> Parameter:
+    """Return a parameter read by a function of the option's name and text."""
 
-    Raises
-    ------
-    InputError
-        If it is no whole number of at least 0.
+    def convert(kind: Any, tokens: Sequence[Token]) -> Any:
+        return read((tokens[0].keyword or "").lstrip("-").replace("-", "_"), tokens[0].value)
 
-    Examples
-    --------
-    >>> seed_of("7")
-    7
-    """
-    return check_whole("seed", _number(text), 0, "pass a whole number")
+    return Parameter(converter=convert)
+
+
+def _number(text: str) -> int | str:
+    """Return a whole number; other text as it is, for a check to refuse."""
+    return int(text) if text.removeprefix("-").isdecimal() else text
+
+
+def _count(text: str) -> int | str:
+    """Return a whole number, which may be written as 1e6."""
+    try:
+        return int(float(text)) if float(text).is_integer() and "_" not in text else text
+    except (ValueError, OverflowError):
+        return text
 
 
 def whole_of(field: str, text: str) -> int:
-    """Return a whole number of at least 1.
+    """Return a positive whole number.
 
     Raises
     ------
     InputError
-        If it is none.
+        If the text is not one.
 
     Examples
     --------
     >>> whole_of("width", "64")
     64
     """
-    return check_whole(field, _number(text), 1, f"pass a whole number, e.g. --{field} 64")
+    return check_whole(field, _number(text), 1, f"pass a whole number, e.g. --{field.replace('_', '-')} 64")
+
+
+def _seed_of(field: str, text: str) -> int:
+    from attncheck._lib.commits import seed_typed
+
+    return check_whole(field, _number(seed_typed(text)), 0, "pass a whole number, or random")
+
+
+#: A positive whole number.
+Whole = Annotated[int, _option(whole_of)]
+#: A whole number, possibly 0.
+Natural = Annotated[int, _option(lambda field, text: check_whole(field, _number(text), 0, "pass a whole number"))]
+#: A number of draws.
+Draws = Annotated[int, _option(lambda field, text: check_whole(field, _count(text), 1, "pass e.g. 1e6"))]
+#: The seed of a run, also "random" or "keyed" (by the commit).
+Seed = Annotated[int, _option(_seed_of)]
+#: A probability.
+Chance = Annotated[
+    float, _option(lambda field, text: check_number(field, _float(text), "pass a chance such as 1e-6", above=0.0))
+]
+
+
+def _float(text: str) -> float | str:
+    try:
+        return text if "_" in text else float(text)
+    except ValueError:
+        return text
 
 
 def folder_of(text: str, field: str = "out") -> Path:
-    """Return a folder to write into; the current one has a name too, ``.``.
+    """Return a folder to write into.
 
     Raises
     ------
     InputError
-        If the text is empty, as where a variable of a shell was not set.
+        If the text is empty, for example from an unset shell variable.
 
     Examples
     --------
@@ -64,9 +100,32 @@ def folder_of(text: str, field: str = "out") -> Path:
     'paper'
     """
     if not text.strip():
-        refuse(field, text, "names no folder", "pass one, or . for the current one")
+        refuse(field, text, "names no folder", "pass a folder, or . for the current one")
     return Path(text)
 
 
-def _number(text: str) -> int | str:
-    return int(text) if text.removeprefix("-").isdecimal() else text
+def function_named(field: str, name: str) -> Any:
+    """Import ``module:function``; the current folder is searched too.
+
+    Raises
+    ------
+    InputError
+        If it cannot be imported.
+
+    Examples
+    --------
+    >>> function_named("make", "math:sqrt")(4.0)
+    2.0
+    """
+    from attncheck._lib.imports import find
+
+    module, colon, path = name.partition(":")
+    if not (module and colon and path):
+        refuse(field, name, "is not of the form module:function", "write e.g. mymodule:build")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return find(name)
+    except Exception as error:
+        problem = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(f"{field}={name}: cannot be imported: {problem}; check its name and the folder") from error

@@ -1,10 +1,10 @@
-"""`attncheck check`: files of samples in, a verdict out."""
+"""`attncheck check`: arguments."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from attncheck.commands.arguments import seed_of
+from attncheck.commands.arguments import Natural
 
 
 def check(
@@ -13,29 +13,30 @@ def check(
     samples: list[Path],
     record: Path | None = None,
     weights: str = "gaussian",
-    seed: str = "0",
+    seed: Natural = 0,
     false_alarm: float = 1e-6,
 ) -> int:
-    """Hold samples produced elsewhere to the exact law at their width and to the limit.
+    """Test samples from files against the exact law at their width and the limit.
 
     Parameters
     ----------
     layer
-        A TOML file with a [layer] table of the fields of attncheck.AttentionLayer; once for each --samples.
+        TOML file whose [layer] table has the fields of attncheck.AttentionLayer; one for each --samples.
     samples
-        Outputs (N, s) or (N, s, k) as .npy; with scores, inputs and the like as .npz; or as .csv, y1 ... ys, p1_1_2 ...
+        .npy with outputs (N, s) or (N, s, k); .npz with outputs, scores, inputs and so on; or .csv with columns
+        y1 ... ys, p1_1_2 ...
     record
-        Write a run record to this path.
+        Write a record to this path.
     weights
-        The law of the weights, e.g. uniform, or those of some matrices: query=uniform,output=student5;
-        query_bias=uniform:0.577 declares a bias of this law and this standard deviation times √fan_in.
+        Law of the weights, e.g. uniform, or of single matrices: query=uniform,output=student5.
+        query_bias=uniform:0.577 declares a bias with this law and standard deviation times √fan_in.
     seed
-        Keys the draws of the exact law that the samples are compared with.
+        Seed of the draws of the exact law.
     false_alarm
-        The chance that samples of a right simulator are called violated.
+        Probability of a violated verdict for samples of a correct simulator.
     """
     from attncheck.runs.samples.command import check_files
 
-    code, text = check_files(layer, samples, record, weights=weights, seed=seed_of(seed), false_alarm=false_alarm)
+    code, text = check_files(layer, samples, record, weights=weights, seed=seed, false_alarm=false_alarm)
     print(text)
     return code

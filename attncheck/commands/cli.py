@@ -1,7 +1,4 @@
-"""The command line: what each command takes. What it does is imported when it is called.
-
-So `attncheck --help` answers at once. Exit codes are those of `attncheck._lib.exit_codes`, the same everywhere.
-"""
+"""The command line; each command is imported when it is called, to keep ``--help`` fast."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.version import __version__
 from attncheck.commands.output import lasting_output
 
-_HELP = """Does this attention simulator behave as the infinite-width theorem says?
+_HELP = """Test whether an attention layer behaves as theory says at initialisation.
 
-To begin: attncheck init.
+Start with: attncheck init
 
-Exit codes: 0 consistent, 1 violated, 2 unusable input, 3 inconclusive, 4 incomplete,
-6 a failed statement of attncheck's own theory."""
+Exit codes: 0 consistent, 1 violated, 2 unusable input, 3 inconclusive, 4 incomplete, 6 a failed statement of
+attncheck's own theory."""
 
 app = App(
     name="attncheck",
@@ -29,25 +26,25 @@ app = App(
     version=__version__,
     help_format="plaintext",
     default_parameter=Parameter(negative=()),
-    suppress_keyboard_interrupt=False,  # main says so in one line
+    suppress_keyboard_interrupt=False,  # main reports it in one line
 )
 
 
-#: Each command with its help, in the order of the list: a module of its own, imported when it is called.
+#: Help of each command, in the order of the list.
 COMMANDS = {
-    "init": "Write files to begin with: a layer, a test of it, and a workflow of GitHub that runs both.",
-    "run": "Hold a simulator to the theorem, and write a record of it.",
-    "merge": "Make one record of the records of all shards of a run.",
-    "inspect": "Say what an attention layer of torch, flax, keras or equinox is at initialisation.",
-    "widths": "Hold how sizes in a model grow with its width to what is predicted, such as by μP.",
-    "check": "Hold samples produced elsewhere to the exact law at their width and to the limit.",
-    "replay": "Repeat one result of a record, to the digit.",
-    "explain": "Say what a claim states, which checks examine it, and what they cannot see; or what a fault is.",
-    "power": "Measure which known-wrong simulators are seen, and how surely.",
-    "gate": "Decide whether a run may pass: complete, not violated, and no worse than a baseline.",
-    "history": "Show what runs of a subject come to together, and which claim moves.",
-    "report": "Render the record of a run as one HTML page that needs nothing else.",
-    "paper": "Repeat the paper's experiments at full size, beside what is computed exactly.",
+    "init": "Create a starter layer, test and GitHub workflow.",
+    "run": "Test a simulator against the theorem and write a record.",
+    "inspect": "Describe a PyTorch, flax, Keras or equinox attention layer at initialisation.",
+    "widths": "Check width scaling of a model against a prediction (standard or μP).",
+    "check": "Test samples from files against the exact law at their width and the limit.",
+    "gate": "Decide whether a run passes: complete, not violated, and no worse than a baseline.",
+    "report": "Render a record as a self-contained HTML page.",
+    "replay": "Reproduce one result of a record, digit for digit.",
+    "explain": "Explain a claim, check, known-wrong simulator or statement of the theory.",
+    "merge": "Combine the records of all shards of a run.",
+    "history": "Show drift over the runs of a subject, by claim.",
+    "power": "Measure with which probability known-wrong simulators are detected.",
+    "paper": "Reproduce the paper's experiments at full size, next to exact results.",
 }
 for _place, (_name, _help) in enumerate(COMMANDS.items()):
     app.command(f"attncheck.commands.{_name}:{_name}", name=_name, help=_help, sort_key=_place)
@@ -66,12 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _outcome(tokens: Sequence[str]) -> int:
-    """Return the exit code of a command, after saying what is wrong where something is."""
+    """Run a command and return its exit code; print errors in one line."""
     try:
         code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
         return ExitCode.CONSISTENT if code is None else int(code)
     except CycloptsError as error:
+        if isinstance(error.__cause__, InputError):
+            return _refused(str(error.__cause__))
         return _refused(f"{error} See: {_help_command(tokens)}")
     except InputError as error:
         return _refused(str(error))
@@ -82,11 +81,11 @@ def _outcome(tokens: Sequence[str]) -> int:
         if os.environ.get("ATTNCHECK_TRACEBACK"):
             raise
         fault = f"{type(error).__name__}: {error}"
-        return _refused(f"a fault of attncheck: {fault}; set ATTNCHECK_TRACEBACK=1 to see where, and report it")
+        return _refused(f"internal error: {fault}; set ATTNCHECK_TRACEBACK=1 for the traceback, and report it")
 
 
 def _refused(message: str) -> ExitCode:
-    """Say in one line what is wrong."""
+    """Print an error in one line."""
     print("attncheck: " + " ".join(message.split()), file=sys.stderr)
     return ExitCode.UNUSABLE
 

@@ -1,16 +1,16 @@
-"""`attncheck explain`: its arguments."""
+"""`attncheck explain`: arguments."""
 
 from __future__ import annotations
 
 
 def explain(name: str | None = None, /) -> int:
-    """Say what a claim states, which checks examine it, and what they cannot see; or what a fault is.
+    """Explain a claim, check, known-wrong simulator or statement of the theory.
 
     Parameters
     ----------
     name
-        A claim, a property, a check, a known-wrong simulator, a statement of the theory or a group of these; without
-        it, all claims are listed, and with "faults" all known-wrong simulators.
+        Claim, property, check, known-wrong simulator, statement of the theory or group of statements; "faults" lists
+        all known-wrong simulators. Default: list all claims.
     """
     from attncheck.commands.explanation import print_explanation
 

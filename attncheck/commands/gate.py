@@ -1,4 +1,4 @@
-"""`attncheck gate`: judge, print, and write what was asked for."""
+"""`attncheck gate`: arguments, and what it prints and writes."""
 
 from __future__ import annotations
 
@@ -20,34 +20,33 @@ def gate(
     history: Path | None = None,
     key: str | None = None,
 ) -> int:
-    """Decide whether a run may pass: complete, not violated, and no worse than a baseline.
+    """Decide whether a run passes: complete, not violated, and no worse than a baseline.
 
     Parameters
     ----------
     run
-        The record of the run.
+        Record of the run.
     baseline
-        What to compare with: what --write-baseline wrote, or any record. If there is none, the gate fails and writes
+        Baseline written by --write-baseline, or any record. If it does not exist, the gate fails and writes
         BASELINE.candidate.
     junit
-        Write the cases as JUnit XML to this file.
+        Write JUnit XML to this path.
     summary
-        Write a summary in Markdown to this file.
+        Write a Markdown summary to this path.
     json
-        Write everything that was found as JSON to this file.
+        Write all findings as JSON to this path.
     badge
-        Write what a badge of shields.io says to this file.
+        Write shields.io badge data to this path.
     annotations
-        Print reasons as commands that GitHub Actions makes annotations of.
+        Print GitHub Actions annotations.
     false_alarm
-        The chance that unchanged work is called drifted; by default the budget of the run.
+        Probability of reporting drift if nothing changed; default: the budget of the run.
     write_baseline
-        Compare with nothing: make the run the baseline, if nothing is wrong with it by itself. A name that ends in .xz
-        makes it small.
+        Make the run the baseline if it passes by itself, without comparison. The suffix .xz compresses it.
     history
-        Add what the run leaves to this file, if it may pass, and fail where runs together show that something moves.
+        Add the run to this file if it passes, and fail if the runs together show drift.
     key
-        Names the commit in the history; by default what the record names, GITHUB_SHA, or HEAD of git.
+        Name of the commit in the history; default: that in the record, GITHUB_SHA, or git HEAD.
     """
     from attncheck._lib.errors import InputError, refuse
     from attncheck._lib.files import check_writable, refuse_same
@@ -68,7 +67,7 @@ def gate(
     refuse_same({"run": run, "baseline": baseline, "history": history}, outputs)
     check_writable(outputs)
     if history is None and key is not None:
-        refuse("key", key, "names a run of a history, and there is none", "pass --history FILE, or leave it out")
+        refuse("key", key, "has no effect without --history", "pass --history FILE, or omit it")
     try:
         judgement = judge(run, baseline, false_alarm, write=write_baseline)
         if history is not None:

@@ -1,4 +1,4 @@
-"""`attncheck history`: its arguments."""
+"""`attncheck history`: arguments."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ def history(
     plot: Path | None = None,
     accept: bool = False,
 ) -> int:
-    """Show what runs of a subject come to together, and which claim moves.
+    """Show drift over the runs of a subject, by claim.
 
     Parameters
     ----------
     states
-        What attncheck gate --history wrote; files of several branches are taken as one.
+        Files written by attncheck gate --history; several, for example of branches, are combined.
     out
-        Write the runs of all of them to this file.
-    picture
-        Draw the course as an SVG or PNG picture into this file.
+        Write the combined runs to this path.
+    plot
+        Write a plot as SVG or PNG to this path.
     accept
-        Note in the file that somebody looked at what it shows: all streams begin again.
+        Accept the current state: detection restarts after it.
     """
     from attncheck.commands.history_table import show_history
 

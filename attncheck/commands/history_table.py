@@ -1,4 +1,4 @@
-"""`attncheck history`: the course of runs as a table and a picture."""
+"""`attncheck history`: table and plot."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from attncheck.checks.registry import EVERY_CHECK
 from attncheck.evidence.detector import ALARM
 from attncheck.gate.history import FloatArray, History, accept, write
 
-# Streams that the table shows; streams, and claims, that the picture does.
+# Streams in the table; streams and claims in the plot.
 _ROWS, _DRAWN = 12, 5
 _OTHER = "of another version"
 
 
 def show_history(states: Sequence[Path], out: Path | None, plot: Path | None, accepted: bool) -> int:
-    """Print what a history shows; the arguments are those of `attncheck history`."""
+    """Print a history; arguments as for `attncheck history`."""
     if not states:
-        refuse("states", "", "are no histories", "pass the file that attncheck gate --history wrote")
+        refuse("states", "", "are missing", "pass the file written by attncheck gate --history")
     if accepted and len(states) > 1:
-        refuse("accept", "", "is of one file", "merge them first, with --out")
+        refuse("accept", "", "takes one file", "combine them first with --out")
     if plot is not None:
         _check_plot(plot)
     shown = accept(states[0]) if accepted else History.read(states)
@@ -50,16 +50,16 @@ def show_history(states: Sequence[Path], out: Path | None, plot: Path | None, ac
     if rows:
         print(table(("check@pool", "evidence", "moves since", "runs", "mean score", "last"), rows))
     if len(moved) > _ROWS:
-        print(f"and {len(moved) - _ROWS:,} more streams that show less")
+        print(f"and {len(moved) - _ROWS:,} more streams with less evidence")
     if out is not None:
         print(f"History: {write(shown, out)}")
     if plot is not None:
-        print(f"Picture: {draw(shown, plot)}")
+        print(f"Plot: {draw(shown, plot)}")
     return ExitCode.CONSISTENT if shown.course.alarm is None else ExitCode.VIOLATED
 
 
 def by_claim(shown: History) -> dict[str, FloatArray]:
-    """Return the evidence of each claim after each run, (runs,), the claim that shows most at its largest first."""
+    """Return the evidence of each claim after each run, (runs,), sorted by largest evidence."""
     claims = {check.key: check.claim for check in EVERY_CHECK}
     found: dict[str, FloatArray] = {}
     for place, stream in enumerate(shown.streams):
@@ -70,15 +70,15 @@ def by_claim(shown: History) -> dict[str, FloatArray]:
 
 
 def _check_plot(path: Path) -> str:
-    """Return the kind of a picture that can be drawn."""
+    """Return the file format of a plot."""
     kind = path.suffix.removeprefix(".").lower()
     if kind not in ("svg", "png"):
-        refuse("plot", str(path), "ends in neither .svg nor .png", "choose one of them")
+        refuse("plot", str(path), "ends in neither .svg nor .png", "use one of these suffixes")
     return kind
 
 
 def draw(shown: History, path: Path) -> Path:
-    """Draw the evidence after each run, and the sums of the scores that move most; return the path.
+    """Plot the evidence after each run and cumulative sums of the most drifted scores; return the path.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def draw(shown: History, path: Path) -> Path:
     above.axhline(ALARM, color="tab:red", linestyle="--")
     above.set_ylabel("evidence")
     above.legend(fontsize="small", loc="upper left")
-    above.set_title("Dashed: where there is an alarm", fontsize="medium")
+    above.set_title("Dashed: alarm threshold", fontsize="medium")
     for each in shown.moved()[:_DRAWN]:
         scores = np.nan_to_num(shown.scores[:, shown.streams.index(each.stream)])
         below.plot(runs, np.cumsum(scores), label=each.stream)

@@ -1,45 +1,52 @@
-"""`attncheck inspect`: its arguments."""
+"""`attncheck inspect`: arguments, and what it prints."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from attncheck.commands.arguments import seed_of, whole_of
+from attncheck._lib.exit_codes import ExitCode
+from attncheck.commands.arguments import Natural, Whole, function_named
+from attncheck.commands.output import as_json
 
 
 def inspect(
     make: str,
     /,
     *,
-    width: str,
+    width: Whole,
     call: str | None = None,
-    draws: str = "8",
-    seed: str = "0",
+    draws: Whole = 8,
+    seed: Natural = 0,
     json: bool = False,
     report: Path | None = None,
 ) -> int:
-    """Say what an attention layer of torch, flax, keras or equinox is at initialisation.
+    """Describe a PyTorch, flax, Keras or equinox attention layer at initialisation.
 
-    The exit code is 1 where something is found to be wrong.
+    The exit code is 1 if something is wrong.
 
     Parameters
     ----------
     make
-        A function that returns a freshly initialised module, as module:function; the current folder is searched too.
+        Function that returns a newly initialised module, MODULE:FUNCTION; searched in the current folder too.
     width
-        Neurons of an input.
+        Number of input neurons.
     call
-        A function of the module and inputs that returns outputs, where the module alone does not, as module:function.
+        Function of (module, *inputs) that returns the outputs, MODULE:FUNCTION; default: call the module.
     draws
-        How many modules are initialised.
+        Number of modules to initialise.
     seed
-        The seed of the first of them.
+        Seed of the first module.
     json
-        Print all that is found as JSON.
+        Print JSON.
     report
-        Write what is printed as an HTML page too, to this path.
+        Also write an HTML page to this path.
     """
-    from attncheck.commands.inspecting import print_inspection
+    from attncheck.frameworks.inspection import inspect as inspected
+    from attncheck.report.inspection import render_inspection
 
-    numbers = whole_of("width", width), whole_of("draws", draws), seed_of(seed)
-    return print_inspection(make, *numbers, json, call, report)
+    called = None if call is None else function_named("call", call)
+    found = inspected(function_named("make", make), width, called, draws=draws, seed=seed)
+    if report is not None:
+        render_inspection(found, make, report)
+    print(as_json(found.to_dict()) if json else found)
+    return ExitCode.VIOLATED if found.blamed else ExitCode.CONSISTENT

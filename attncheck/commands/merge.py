@@ -1,31 +1,31 @@
-"""`attncheck merge`: its arguments."""
+"""`attncheck merge`: arguments."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
-from attncheck.commands.arguments import Out, Verbose
+from attncheck.commands.arguments import Natural, Out, Verbose
 
 
 def merge(
     *parts: Path,
     out: Annotated[Path, Out] = Path("run.jsonl"),
-    min_examined: str | None = None,
+    min_examined: Natural | None = None,
     verbose: Annotated[bool, Verbose] = False,
 ) -> int:
-    """Make one record of the records of all shards of a run.
+    """Combine the records of all shards of a run.
 
     Parameters
     ----------
     parts
-        The records of the shards, in any order.
+        Records of the shards, in any order.
     out
-        Where the record of the run goes.
+        Write the combined record to this path.
     min_examined
-        Examined results below which the run is inconclusive.
+        Fewest examined results for a pass.
     verbose
-        Show all that was skipped, visited and could have been seen.
+        Print details of what was skipped and visited.
     """
     from attncheck.commands.merging import merge_records
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from attncheck._lib.errors import InputError, check_whole, refuse
+from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.executor_spec import spec_of
 from attncheck._lib.executors import TaskExecutor
 from attncheck._lib.exit_codes import ExitCode
@@ -17,9 +17,8 @@ from attncheck.runs.reporting import RunReport
 from attncheck.subject import DEFAULT_SUBJECT, Subject
 
 
-def merge_records(paths: Sequence[Path], out: Path, min_examined: str | None, verbose: bool) -> int:
+def merge_records(paths: Sequence[Path], out: Path, min_examined: int | None, verbose: bool) -> int:
     """Merge records and print what the run comes to; the arguments are those of `attncheck merge`."""
-    least = _least(min_examined)
     if not paths:
         refuse("parts", "", "are no records", "pass the records of all shards, e.g. part*.jsonl")
     for path in paths:
@@ -29,7 +28,7 @@ def merge_records(paths: Sequence[Path], out: Path, min_examined: str | None, ve
     if wrong := lacking(parts):
         print("\n  ".join(["INCOMPLETE: no record was written.", *wrong]))
         return ExitCode.INCOMPLETE
-    report = merged(parts, out, least)
+    report = merged(parts, out, min_examined)
     code = _told(report, verbose)
     if OWED in report.failed:
         print(f"Further looks at suspicious pools are owed: attncheck run --owed {out}{_named(report)}")
@@ -43,7 +42,7 @@ def take_owed(
     given: Sequence[str],
     workers: str,
     executor: str | None,
-    min_examined: str | None,
+    min_examined: int | None,
     report: Path | None,
     verbose: bool,
 ) -> int:
@@ -66,7 +65,7 @@ def take_owed(
     named = (os.environ.get("ATTNCHECK_SUBJECT") or None) if subject is None else subject
     with TaskExecutor(spec_of(executor, workers)) as running:
         wanted = Subject.of(named or DEFAULT_SUBJECT)
-        done, messages = with_looks_taken(RecordPart.read(path), wanted, running, _least(min_examined))
+        done, messages = with_looks_taken(RecordPart.read(path), wanted, running, min_examined)
     if verbose:
         print("\n\n".join(messages))
     code = _told(done, verbose)
@@ -82,13 +81,6 @@ def _told(report: RunReport, verbose: bool) -> ExitCode:
     if report.failure and report.conclusion.verdict != "violated":
         raise InputError(report.failure)
     return ExitCode.of(report.conclusion.verdict)
-
-
-def _least(min_examined: str | None) -> int | None:
-    if min_examined is None:
-        return None
-    typed = int(min_examined) if min_examined.isdecimal() else min_examined
-    return check_whole("min_examined", typed, 0, "pass the examined results that a pass takes, e.g. 100")
 
 
 def _named(report: RunReport) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from attncheck._lib.errors import InputError, refuse
 
@@ -84,3 +85,8 @@ def _lasting(stream: TextIO | None) -> Iterator[TextIO]:
     finally:
         with suppress(InputError):  # the command has said what it came to
             lasting.close()
+
+
+def as_json(document: Any) -> str:
+    """Return indented JSON for people."""
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)

@@ -1,4 +1,4 @@
-"""`attncheck power`: which known-wrong simulators a profile sees, and how surely."""
+"""`attncheck power`: arguments, and the table that it prints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from attncheck._lib.errors import check_choice
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.files import write_whole
-from attncheck.commands.arguments import Out, ProfileName, seed_of
+from attncheck.commands.arguments import Natural, Out, ProfileName
 
 if TYPE_CHECKING:
     from attncheck.calibration.power import PowerEntry
@@ -22,42 +22,42 @@ def power(
     *fault: str,
     profile: ProfileName = "default",
     quick: bool = False,
-    seed: str = "0",
+    seed: Natural = 0,
     workers: str = "0",
     executor: str | None = None,
     out: Annotated[Path | None, Out] = None,
 ) -> int:
-    """Measure which known-wrong simulators are seen, and how surely.
+    """Measure with which probability known-wrong simulators are detected.
 
     Parameters
     ----------
     fault
-        Known-wrong simulators, which attncheck explain faults lists; without any, all are measured, for hours.
+        Known-wrong simulators, as listed by attncheck explain faults; default: all, which takes hours.
     profile
-        What a look may cost.
+        Sample sizes.
     quick
-        Say what is planned, without the looks that verify it: a minute or some per fault.
+        Print planned probabilities without verifying them: about a minute per fault.
     seed
-        A whole number: the same seed gives the same digits.
+        Seed of the measurement.
     workers
-        Processes to use, or auto; 0 measures in this process.
+        Number of processes, or auto; 0 runs in this process.
     executor
-        Who does the work in their place, as for attncheck run.
+        Executor to use instead of processes, as for attncheck run.
     out
-        Write the table as JSON to this file, for attncheck report --power.
+        Write the table as JSON to this path, for attncheck report --power.
     """
     from attncheck._lib.executor_spec import spec_of
     from attncheck.calibration.power import power_table
     from attncheck.calibration.power.text import to_json
     from attncheck.faults import FAULTS
 
-    number, spec = seed_of(seed), spec_of(executor, workers)
+    spec = spec_of(executor, workers)
     names = tuple(check_choice("fault", name, tuple(FAULTS)) for name in fault) or tuple(FAULTS)
-    print(f"Chance that a run with the profile {profile} calls a known-wrong simulator violated, seed {number}:")
+    print(f"Probability that a run with profile {profile} detects a known-wrong simulator, seed {seed}:")
     print(_COLUMNS, flush=True)
     table = []
     looks = 0 if quick else _SEEDS
-    for entry in power_table(names, profiles=(profile,), seeds=looks, seed=number, spec=spec):
+    for entry in power_table(names, profiles=(profile,), seeds=looks, seed=seed, spec=spec):
         print(_line(entry, profile), flush=True)
         table.append(entry)
     if out is not None:
@@ -69,8 +69,8 @@ def _line(entry: PowerEntry, profile: str) -> str:
     row = entry.best(profile)
     head = f"{entry.fault:26} {entry.exposure:8} {entry.chance(profile):6.1%}"
     if row is None or row.needed is None:
-        untold = "no check that is planned tells it from chance"
-        reason = "it changes none of the fixed layers that the profile visits" if row is None else untold
+        untold = "no planned check detects it"
+        reason = "it changes none of the fixed layers of this profile" if row is None else untold
         return f"{head} {'-':>10} {'-':>9} {'-':>9}  {reason}"
     verified = f"{row.seen}/{row.looks}" if row.looks else "-"
     return f"{head} {verified:>10} {row.size:>9} {row.needed:>9}  {row.sight.check.name} on {row.layer.describe()}"

@@ -1,4 +1,4 @@
-"""`attncheck replay`: its arguments."""
+"""`attncheck replay`: arguments."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from pathlib import Path
 
 
 def replay(record: Path, id: str, /, *, subject: str | None = None, trust: list[str] | None = None) -> int:
-    """Repeat one result of a record, to the digit.
+    """Reproduce one result of a record, digit for digit.
 
     Parameters
     ----------
     record
-        A run record.
+        Record of a run.
     id
-        The result, as it is written in the record and in messages: CHECK@LAYER.
+        Id of the result, as in the record and in messages: CHECK@LAYER.
     subject
-        Examine this simulator instead of the recorded one, a mended one for example.
+        Test this simulator instead of the recorded one, for example a fixed one.
     trust
-        A module that the record may import, such as that of its simulator; else it runs no code but attncheck's own.
+        Module that the record may import, such as that of its simulator; otherwise only attncheck's own code runs.
     """
     from attncheck.commands.replaying import replay_result
 

@@ -1,4 +1,4 @@
-"""`attncheck report`: the record of a run as a page."""
+"""`attncheck report`: arguments."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def report(
     paper: Path | None = None,
     out: Annotated[Path, Out] = Path("report.html"),
 ) -> int:
-    """Render the record of a run as one HTML page that needs nothing else.
+    """Render a record as a self-contained HTML page.
 
     Parameters
     ----------
     run
-        The record.
+        Record of a run.
     baseline
-        A record to compare with.
+        Record to compare with.
     recipe
-        What goes in: validation, gate or paper, or the path of a recipe of your own.
+        Contents: validation, gate, paper, or the path of your own recipe.
     power
-        A table that attncheck power wrote, to show beside the run.
+        Table written by attncheck power.
     paper
-        A folder that attncheck paper wrote, for the section on the paper's experiments.
+        Folder written by attncheck paper.
     out
-        Where the page goes.
+        Write the page to this path.
     """
     panels = None
     if paper is not None:

@@ -1,13 +1,13 @@
-"""`attncheck run`: its arguments."""
+"""`attncheck run`: arguments."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
-from attncheck.commands.arguments import ProfileName, Verbose
+from attncheck.commands.arguments import Chance, Draws, Natural, ProfileName, Seed, Verbose
 
-#: Where a record goes if nobody says where.
+#: Default path of a record.
 RECORD = Path("reports/output/record.jsonl")
 
 
@@ -15,10 +15,10 @@ def run(
     *,
     profile: ProfileName = "default",
     subject: str | None = None,
-    seed: str = "0",
-    false_alarm: str = "1e-6",
-    draws: str | None = None,
-    min_examined: str | None = None,
+    seed: Seed = 0,
+    false_alarm: Chance = 1e-6,
+    draws: Draws | None = None,
+    min_examined: Natural | None = None,
     record: Path = RECORD,
     report: Path | None = None,
     workers: str = "auto",
@@ -30,51 +30,51 @@ def run(
     owed: Path | None = None,
     verbose: Annotated[bool, Verbose] = False,
 ) -> int:
-    """Hold a simulator to the theorem, and write a record of it.
+    """Test a simulator against the theorem and write a record.
 
     Parameters
     ----------
     profile
-        smoke takes half a minute, default some minutes, and thorough as many draws as --draws says.
+        Sample sizes: smoke takes half a minute, default some minutes, thorough as many draws as --draws.
     subject
-        The simulator to examine, MODULE:CALLABLE; by default ATTNCHECK_SUBJECT, or attncheck's literal one.
+        Simulator to test, MODULE:CALLABLE; default: ATTNCHECK_SUBJECT, else the built-in literal simulator.
     seed
-        A whole number, random, or keyed, by the commit: the same seed gives the same digits with any number of workers.
+        Whole number, random, or keyed (derived from the commit). Results depend on it, not on the number of workers.
     false_alarm
-        The chance that a right simulator is called violated anywhere in the run.
+        Probability of a violated verdict for a correct simulator, over the whole run.
     draws
-        With the thorough profile: about what the first looks of the whole run take.
+        Approximate number of draws of all first looks, with --profile thorough.
     min_examined
-        Examined results below which the run is inconclusive.
+        Fewest examined results for a pass.
     record
-        Where the record goes.
+        Write the record to this path.
     report
-        Render the record as an HTML page at the end, to this path.
+        Also write an HTML report to this path.
     workers
-        Processes to use, or auto; 0 examines in this process.
+        Number of processes, or auto; 0 runs in this process.
     executor
-        Who does the work in their place: MODULE:MAKE, which returns a concurrent.futures.Executor, or
-        dask:tcp://HOST:PORT. --workers is how much an executor has at a time.
+        Executor to use instead of processes: MODULE:MAKE, which returns a concurrent.futures.Executor, or
+        dask:tcp://HOST:PORT. It gets --workers tasks at a time.
     only
-        A property to examine, such as scores, and no other; may be given several times.
+        Test only this property, such as scores; can be repeated.
     theory
-        Examine the statements of attncheck's own theory too, which say nothing of the simulator.
+        Also test the statements of attncheck's own theory.
     resume
-        The record of an interrupted run to resume.
+        Record of an interrupted run to resume.
     shard
-        Examine a part of the run, such as 2/8, the second of eight; attncheck merge makes one record of all.
+        Run one part of the run: 2/8 is the second of eight. attncheck merge combines the records.
     owed
-        A merged record, which is completed: take the further looks that it owes. All else is as it says.
+        Merged record: run the follow-up looks that it still needs. Other settings are taken from the record.
     verbose
-        Show each violated layer as it is found, and all that was skipped, visited and could have been seen.
+        Print each violation as it is found, and details of what was skipped and visited.
     """
     if owed is not None:
         from attncheck.commands.merging import take_owed
 
         given = {
             "profile": profile != "default",
-            "seed": seed != "0",
-            "false_alarm": false_alarm != "1e-6",
+            "seed": seed != 0,
+            "false_alarm": false_alarm != 1e-6,
             "record": record != RECORD,
             **{name: value is not None for name, value in (("draws", draws), ("resume", resume), ("shard", shard))},
             "only": bool(only),

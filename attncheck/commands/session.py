@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from attncheck._lib.commits import seed_typed
 from attncheck._lib.errors import InputError
 from attncheck._lib.executor_spec import spec_of
 from attncheck._lib.executors import LostTask, TaskExecutor
@@ -39,10 +38,10 @@ def run_properties(
     *,
     profile: str,
     subject: str | None,
-    seed: str,
-    false_alarm: str,
-    draws: str | None,
-    min_examined: str | None,
+    seed: int,
+    false_alarm: float,
+    draws: int | None,
+    min_examined: int | None,
     record: Path,
     report: Path | None,
     workers: str,
@@ -57,7 +56,7 @@ def run_properties(
     spec = spec_of(executor, workers)
     run = Run.of(
         subject=(os.environ.get("ATTNCHECK_SUBJECT") or None) if subject is None else subject,
-        seed=seed_typed(seed),
+        seed=seed,
         profile=profile,
         false_alarm=false_alarm,
         draws=draws,

@@ -1,10 +1,15 @@
-"""`attncheck widths`: its arguments."""
+"""`attncheck widths`: arguments, and what it prints."""
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
+from typing import Any
 
-from attncheck.commands.arguments import seed_of, whole_of
+from attncheck._lib.exit_codes import ExitCode
+from attncheck.commands.arguments import Natural, Whole, function_named, whole_of
+from attncheck.commands.output import as_json
 
 
 def widths(
@@ -17,51 +22,57 @@ def widths(
     loss: str | None = None,
     inputs: str | None = None,
     call: str | None = None,
-    steps: str | None = None,
-    seeds: str = "8",
-    seed: str = "0",
+    steps: Whole | None = None,
+    seeds: Whole = 8,
+    seed: Natural = 0,
     json: bool = False,
     report: Path | None = None,
 ) -> int:
-    """Hold how sizes in a model grow with its width to what is predicted.
+    """Check width scaling of a model against a prediction (standard or μP).
 
-    The exit code is 1 where an exponent is violated, and 3 where some are inconclusive.
+    The exit code is 1 if an exponent is violated, and 3 if some are inconclusive.
 
     Parameters
     ----------
     build
-        A function of the width that returns a freshly initialised module, as module:function; the current folder is
-        searched too.
+        Function of the width that returns a newly initialised module, MODULE:FUNCTION; searched in the current folder
+        too.
     widths
-        At least three, with commas between them.
+        At least three widths, separated by commas.
     expect
-        standard, mup, or a table of one's own as module:name.
+        standard, mup, or a table of your own, MODULE:NAME.
     optimizer
-        A function of the module that returns an optimiser, as module:function: changes after steps are measured too.
+        Function of the module that returns an optimiser, MODULE:FUNCTION; also measures changes after steps.
     loss
-        A function of outputs and inputs, as module:function.
+        Function of outputs and inputs, MODULE:FUNCTION.
     inputs
-        A function of the width and a generator that returns arrays, as module:function.
+        Function of the width and a generator that returns arrays, MODULE:FUNCTION.
     call
-        A function of the module and inputs that returns outputs, where the module alone does not, as module:function.
+        Function of (module, *inputs) that returns the outputs, MODULE:FUNCTION; default: call the module.
     steps
-        Of the optimiser; two where there is one.
+        Number of optimiser steps; default: 2 with an optimiser.
     seeds
-        Models for each width in one look.
+        Models per width in one look.
     seed
-        What all seeds come from.
+        Seed of the measurement.
     json
-        Print all that is found as JSON.
+        Print JSON.
     report
-        Write it as an HTML page with pictures too, to this path.
+        Also write an HTML page with plots to this path.
     """
-    from attncheck.commands.over_widths import print_widths
-
-    options = {
-        "seeds": whole_of("seeds", seeds),
-        "seed": seed_of(seed),
-        "steps": None if steps is None else whole_of("steps", steps),
-    }
-    functions = {"optimizer": optimizer, "loss": loss, "inputs": inputs, "call": call}
     numbers = [whole_of("widths", each.strip()) for each in widths.split(",")]
-    return print_widths(build, numbers, expect, functions, options, json, report)
+    from attncheck._lib.files import check_writable
+    from attncheck.frameworks.widths import widths as measured
+    from attncheck.report.widths import render_widths
+
+    check_writable({"report": report})
+    named = {"optimizer": optimizer, "loss": loss, "inputs": inputs, "call": call}
+    functions: dict[str, Any] = {name: function_named(name, each) for name, each in named.items() if each is not None}
+    expected: Any = function_named("expect", expect) if ":" in expect else expect
+    make = function_named("build", build)
+    found = measured(make, numbers, expected, **functions, seeds=seeds, seed=seed, steps=steps)
+    if report is not None:
+        render_widths(found, build, report)
+    red = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    print(as_json(found.to_dict()) if json else found.shown(red=red))
+    return ExitCode.of(str(found.verdict))
