@@ -1,4 +1,4 @@
-"""The commit that is examined, and a seed of its own."""
+"""The commit under test and a seed derived from it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from attncheck._lib.errors import InputError, refuse
 
 
 def commit_key(key: str | None = None) -> str:
-    """Return what names the commit: what is passed, GITHUB_SHA, or HEAD of git.
+    """Return the name of the commit: `key` if given, else GITHUB_SHA, else git's HEAD.
 
     Raises
     ------
     InputError
-        If nothing does, or by more than a line of text.
+        If none of them names a commit, or the name is not one printable line.
 
     Examples
     --------
@@ -31,14 +31,14 @@ def commit_key(key: str | None = None) -> str:
         else:
             named = "" if asked.returncode else asked.stdout
     if not (named := named.strip()):
-        refuse("key", key, "names no commit, and neither GITHUB_SHA nor git does", "pass --key")
+        refuse("key", key, "no commit found in GITHUB_SHA or git", "pass --key")
     if not named.isprintable():
         refuse("key", named, "is not one line of text", "pass the hash of the commit, or a name")
     return named
 
 
 def commit_here() -> str:
-    """Return what names the commit here; empty where nothing does."""
+    """Return the name of the current commit, or an empty string."""
     try:
         return commit_key()
     except InputError:
@@ -46,9 +46,9 @@ def commit_here() -> str:
 
 
 def keyed_seed(key: str) -> int:
-    """Return the seed of a commit's run: another one for each commit, and the same wherever it is run.
+    """Return a 48-bit seed derived from a commit.
 
-    It has 48 bits: of 1,000 commits two have the same one with a chance of 2 in 10⁹.
+    Among 1,000 commits, two share a seed with probability 2 · 10⁻⁹.
 
     Examples
     --------
@@ -59,12 +59,12 @@ def keyed_seed(key: str) -> int:
 
 
 def seed_typed(text: str) -> str:
-    """Return a seed as a number where a word was typed for one: random, or keyed by the commit.
+    """Return a seed as a number; ``random`` and ``keyed`` (by the commit) are resolved.
 
     Raises
     ------
     InputError
-        If nothing names the commit.
+        If the seed is keyed and no commit is found.
 
     Examples
     --------
@@ -81,6 +81,6 @@ def seed_typed(text: str) -> str:
         refuse(
             "seed",
             text,
-            "is that of a commit, and neither GITHUB_SHA nor git names one",
+            "needs a commit, and none is found in GITHUB_SHA or git",
             "set GITHUB_SHA, or pass a number",
         )

@@ -1,9 +1,8 @@
-"""Random streams keyed by what they are for.
+"""Keyed random streams.
 
-The same run seed and key give the same digits on every platform, whatever ran before and however many
-workers there are. A stream belongs to one case, one look and one role. Its key is made of the key of the case,
-which never changes, and of no name of a module, function or property: what is moved or renamed draws what it drew
-before.
+The same run seed and key give the same digits on every platform, whatever ran before and for any number of workers. A
+stream belongs to one case, look and role. Keys contain the stable key of the case and no names of modules, functions
+or properties, so renaming changes no draws.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ _REMEDY = "use None, bool, int, float, str, bytes, or lists and mappings of them
 def encode(value: Any) -> bytes:
     """Return the canonical bytes of a value of built-in types.
 
-    Every item carries its type and length, so that no two different keys run together. Lists and tuples
-    are one type and mappings are ordered by key, so that a key survives a round trip through JSON.
+    Every item carries its type and length, so different keys never collide. Lists equal tuples and mappings are sorted
+    by key, so keys survive a JSON round trip.
 
     Parameters
     ----------
     value : None, bool, int, float, str, bytes, list, tuple or mapping
-        NumPy scalars count as the Python numbers they stand for.
+        NumPy scalars count as Python numbers.
 
     Returns
     -------
@@ -40,7 +39,7 @@ def encode(value: Any) -> bytes:
     Raises
     ------
     InputError
-        If the value, or one inside it, is of another type or NaN.
+        If the value, or an item of it, is NaN or of another type.
 
     Examples
     --------
@@ -54,12 +53,11 @@ def encode(value: Any) -> bytes:
 
 
 def digest(value: Any, length: int = 12) -> str:
-    """Return a short, stable identifier of a layer or any other value that `encode` takes.
+    """Return a short, stable identifier of a value that `encode` accepts.
 
     Parameters
     ----------
     value : object
-        As for `encode`.
     length : int
         Hexadecimal digits, 1 to 64.
 
@@ -83,9 +81,9 @@ def digest(value: Any, length: int = 12) -> str:
 
 
 def given_fields(description: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that are not at their defaults: what the key of a description is made of.
+    """Return the fields of a dataclass with non-default values, which make up the key of a description.
 
-    A field that comes later leaves keys as they were. One that is renamed keeps its first name here as
+    New fields thus leave keys unchanged. A renamed field keeps its first name as
     ``dataclasses.field(metadata={"key": "first name"})``.
 
     Parameters
@@ -107,18 +105,17 @@ def given_fields(description: Any) -> dict[str, Any]:
 
 
 def seed_sequence(run_seed: int, *key: Any, look: int = 1, role: str = "draws") -> np.random.SeedSequence:
-    """Return the seed sequence of one stream; `stream` gives its generator.
+    """Return the seed sequence of a stream.
 
     Parameters
     ----------
     run_seed : int
-        Seed of the whole run, at least 0.
     *key : object
-        What the stream is for, such as the property and the layer; each as for `encode`.
+        What the stream is for, such as property and layer; each as for `encode`.
     look : int
         Number of the look, at least 1.
     role : str
-        What the numbers are used for within the look, e.g. ``"inputs"``.
+        Purpose of the numbers within the look, e.g. ``"inputs"``.
 
     Returns
     -------
@@ -143,18 +140,12 @@ def seed_sequence(run_seed: int, *key: Any, look: int = 1, role: str = "draws") 
 
 
 def stream(run_seed: int, *key: Any, look: int = 1, role: str = "draws") -> np.random.Generator:
-    """Return the generator of one stream; changing any part of the key gives an unrelated one.
+    """Return the generator of a stream; changing any part of the key gives an independent one.
 
     Parameters
     ----------
-    run_seed : int
-        Seed of the whole run, at least 0.
-    *key : object
-        What the stream is for, such as the property and the layer; each as for `encode`.
-    look : int
-        Number of the look, at least 1.
-    role : str
-        What the numbers are used for within the look, e.g. ``"inputs"``.
+    run_seed, *key, look, role
+        As for `seed_sequence`.
 
     Returns
     -------
@@ -170,7 +161,7 @@ def stream(run_seed: int, *key: Any, look: int = 1, role: str = "draws") -> np.r
     >>> stream(0, "scores", {"width": 64}).integers(1000, size=4)
     array([ 81, 108, 430, 512])
     """
-    # The bit generator is named: numpy.random.default_rng may change its choice.
+    # Explicit bit generator: the choice of numpy.random.default_rng may change.
     return np.random.Generator(np.random.PCG64(seed_sequence(run_seed, *key, look=look, role=role)))
 
 

@@ -1,4 +1,4 @@
-"""TOML texts and files as tables, refused with the name of their source."""
+"""Parsing of TOML texts and files."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from attncheck._lib.errors import InputError, refuse
 
 
 def read_toml(text: str | Path, name: str, form: str) -> tuple[dict[str, Any], str]:
-    """Return the table of a TOML text, or of the file at a path, and what to call its source.
+    """Return the table of a TOML text or file, and the name of its source.
 
     Parameters
     ----------
     text : str or Path
     name : str
-        What a text is called in messages; a file goes by its path.
+        Name of a text in messages; files go by their path.
     form : str
-        What is to be written, for the remedy.
+        The expected content, for the remedy.
 
     Raises
     ------
