@@ -1,4 +1,4 @@
-"""A unit of what is planned: one property on one layer or program."""
+"""Test items: one property on one case."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from attncheck.records.schema import PlannedResult
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """One property on one layer or program. All units of a case look at the same draws.
+    """One property on one layer or program; all items of a case use the same draws.
 
     Attributes
     ----------
     property_name : str
-        Name in `attncheck.checks.registry.PROPERTIES`.
     case : AttentionLayer or ProgramCase
     role : str
-        Part of the key of its streams; shrinking uses streams of its own.
+        Part of the stream key; shrinking has separate streams.
     only : str
-        Name of the one check that is examined; all of the property if empty.
+        Name of the only check to run; empty for all.
     """
 
     property_name: str
@@ -32,7 +31,7 @@ class Item:
 
     @property
     def checks(self) -> tuple[AnyCheck, ...]:
-        """Return what is examined."""
+        """The checks to run."""
         return tuple(check for check in checks_of(self.property_name) if self.only in ("", check.name))
 
     @property
@@ -45,9 +44,9 @@ class Item:
         return f"{check.name}@{self.case.key}"
 
     def planned(self) -> list[PlannedResult]:
-        """Return every result that this unit owes."""
+        """Return every planned result of this item."""
         return [PlannedResult(self.result_id(check), self.id, check.name) for check in self.checks]
 
     def result_key(self, check: AnyCheck) -> str:
-        """Return ``check key@case key``: what a result is known by in digests and comparisons."""
+        """Return ``check key@case key``, a result's key in digests and comparisons."""
         return f"{check.key}@{self.case.key}"
