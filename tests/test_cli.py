@@ -101,7 +101,7 @@ UNUSABLE = {
     ("run", "--profile", "huge"): "thorough",
     ("run", "unexpected"): "attncheck run --help",
     ("run", "--subject", "nowhere"): "is not of the form module:callable",
-    ("run", "--subject", "nowhere:at_all"): "add that to PYTHONPATH",
+    ("run", "--subject", "nowhere:at_all"): "add that folder to PYTHONPATH",
     ("run", "--subject", "math:nothing"): "math has no 'nothing'",
     ("run", "--seed", "-1"): "seed=-1: must be at least 0",
     ("run", "--seed", "many"): "pass a whole number, or random",

@@ -206,7 +206,7 @@ def test_shards_that_make_no_run_leave_what_is_there(
     )
     told = said(capsys, "merge", "part1.jsonl", "part1.jsonl", "-o", "run.jsonl")
     assert told.code == ExitCode.INCOMPLETE
-    assert "shard 1/2 comes 2 times, in part1.jsonl and part1.jsonl; pass one of them" in told.out
+    assert "shard 1/2 appears 2 times, in part1.jsonl and part1.jsonl; pass one of them" in told.out
     assert Path("run.jsonl").read_text(encoding="utf-8") == "the last one"
     before = Path("part1.jsonl").read_bytes()
     assert main(["merge", "part1.jsonl", "-o", "part1.jsonl"]) == ExitCode.UNUSABLE

@@ -13,11 +13,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 
 class _OneThread:
-    """Reference-counted limit of one BLAS thread for the whole process.
-
-    A process has one BLAS thread count: of two overlapping `threadpool_limits`, the second would save the limit of the
-    first and leave it behind.
-    """
+    """Shared limit of one BLAS thread: overlapping `threadpool_limits` would leave theirs behind."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

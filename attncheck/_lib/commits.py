@@ -10,12 +10,7 @@ from attncheck._lib.errors import InputError, refuse
 
 
 def commit_key(key: str | None = None) -> str:
-    """Return the name of the commit: `key` if given, else GITHUB_SHA, else git's HEAD.
-
-    Raises
-    ------
-    InputError
-        If none of them names a commit, or the name is not one printable line.
+    """Return `key` if given, else GITHUB_SHA or git's HEAD; raises InputError if there is none.
 
     Examples
     --------
@@ -59,12 +54,7 @@ def keyed_seed(key: str) -> int:
 
 
 def seed_typed(text: str) -> str:
-    """Return a seed as a number; ``random`` and ``keyed`` (by the commit) are resolved.
-
-    Raises
-    ------
-    InputError
-        If the seed is keyed and no commit is found.
+    """Resolve the seeds ``random`` and ``keyed`` (by the commit); raises InputError without a commit.
 
     Examples
     --------

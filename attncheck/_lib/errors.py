@@ -12,21 +12,7 @@ class InputError(ValueError):
 
 
 def refuse(field: str, value: Any, problem: str, remedy: str) -> NoReturn:
-    """Raise `InputError` with the message ``field=value: problem; remedy``.
-
-    Parameters
-    ----------
-    field : str
-        Name of the argument, column or file.
-    value : Any
-        Its value; shown by a shortened repr.
-    problem : str
-    remedy : str
-
-    Raises
-    ------
-    InputError
-        Always.
+    """Raise `InputError` with the message ``field=value: problem; remedy``; the value is shown by a shortened repr.
 
     Examples
     --------
@@ -62,10 +48,7 @@ _LONGEST = 10_000
 
 
 def check_whole(field: str, value: Any, minimum: int, remedy: str, maximum: int | None = None) -> int:
-    """Return `value` as an int from `minimum` to `maximum`, or raise `InputError`.
-
-    NumPy integers are accepted, booleans and floats are not.
-    """
+    """Return `value` as an int within bounds, or raise `InputError`, also for booleans and floats."""
     import operator
 
     if _is_boolean(value):

@@ -22,20 +22,10 @@ _AT_ONCE = 10_000
 
 
 def spec_of(executor: str | None, workers: str) -> ExecutorSpec:
-    """Return the executor spec for command-line options.
+    """Return the executor spec for command-line options, or raise `InputError`.
 
-    Parameters
-    ----------
-    executor : str or None
-        ``module:make``, a function that returns an executor; ``dask:`` and the address of a scheduler; or None for
-        processes.
-    workers : str
-        Number of processes, or of tasks that an executor has at a time; ``auto``: one per core; ``0``: this process.
-
-    Raises
-    ------
-    InputError
-        If there is no such executor.
+    `executor` is ``module:make``, ``dask:ADDRESS``, or None for processes; `workers` is a number, ``auto`` for one
+    per core, or ``0`` for this process.
 
     Examples
     --------

@@ -44,17 +44,16 @@ class ExecutorSpec:
     Attributes
     ----------
     name : str
-        As given on the command line.
     make : callable
         Returns a context manager that yields an executor.
     at_once : int
-        Tasks submitted at a time; those in flight when a process dies are repeated.
+        Tasks submitted at a time.
     killed : tuple of type
-        Exceptions of a future that mean that its process died.
+        Exceptions of futures whose process died.
     deserted : callable
         Returns whether an executor has no workers left.
     travels : bool
-        Whether tasks go to other processes, which import what the tasks name.
+        Whether tasks go to other processes.
     """
 
     name: str
@@ -68,7 +67,7 @@ class ExecutorSpec:
 class TaskExecutor:
     """Runs tasks on an executor, which is made at the first task and anew after it broke.
 
-    Tasks in flight when a process died are repeated one at a time; if it dies twice more, the result is `LostTask`.
+    Tasks in flight when a process died are repeated alone; if it dies twice more, the result is `LostTask`.
 
     Examples
     --------
@@ -90,13 +89,7 @@ class TaskExecutor:
         self._open.close()
 
     def begin(self) -> None:
-        """Make the executor now.
-
-        Raises
-        ------
-        InputError
-            If it cannot be made.
-        """
+        """Make the executor now; raises InputError if that fails."""
         self._executor_now()
 
     def results(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> list[_Result | LostTask]:
@@ -107,22 +100,7 @@ class TaskExecutor:
     def gather(
         self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]
     ) -> Iterator[tuple[int, _Result | LostTask]]:
-        """Yield (index, result) of each task as it completes.
-
-        Parameters
-        ----------
-        function : callable
-            Importable by other processes, if the executor has any.
-        tasks : sequence
-            Started in this order.
-
-        Raises
-        ------
-        InputError
-            If no workers are left.
-        Exception
-            Raised by the function.
-        """
+        """Yield (index, result) of each task as it completes; raises InputError if no workers are left."""
         suspects: list[int] = []
         yield from self._done(function, tasks, deque(range(len(tasks))), self.spec.at_once, suspects)
         lost = 0
@@ -232,13 +210,7 @@ class TaskExecutor:
 
 
 def in_order(executor: TaskExecutor, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
-    """Yield the result of each task in order, each as soon as all before it are complete.
-
-    Raises
-    ------
-    InputError
-        If a task's process died twice.
-    """
+    """Yield the result of each task in order; raises InputError if a task's process died twice."""
     found: dict[int, _Result] = {}
     told = 0
     for place, result in executor.gather(function, tasks):

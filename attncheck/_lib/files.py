@@ -13,17 +13,7 @@ from attncheck._lib.errors import InputError, refuse
 def write_whole(path: Path, content: bytes, option: str = "out") -> Path:
     """Write a file atomically, creating its folder; return its path.
 
-    Parameters
-    ----------
-    path : Path
-    content : bytes
-    option : str
-        The option that named the file, for error messages.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written; an existing file stays unchanged.
+    Raises InputError, with the name of the `option`, if that fails; an existing file then stays unchanged.
 
     Examples
     --------
@@ -57,18 +47,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def check_writable(outputs: Mapping[str, Path | None]) -> None:
-    """Check that files can be written before the work whose results they take.
-
-    Parameters
-    ----------
-    outputs : mapping of str to Path or None
-        By argument name.
-
-    Raises
-    ------
-    InputError
-        If a path is a folder or not writable.
-    """
+    """Raise `InputError` if a path, by argument name, is a folder or not writable."""
     for name, path in outputs.items():
         if path is None:
             continue
@@ -86,17 +65,7 @@ def check_writable(outputs: Mapping[str, Path | None]) -> None:
 
 
 def refuse_same(inputs: Mapping[str, Path | None], outputs: Mapping[str, Path | None]) -> None:
-    """Check that no output overwrites an input or another output.
-
-    Parameters
-    ----------
-    inputs, outputs : mapping of str to Path or None
-        By argument name.
-
-    Raises
-    ------
-    InputError
-        If an output has the path of an input or of another output.
+    """Raise `InputError` if an output has the path of an input or of another output; paths are by argument name.
 
     Examples
     --------

@@ -56,15 +56,7 @@ def find(path: str) -> Any:
 
 
 def find_trusted(path: str, trust: Sequence[str]) -> Any:
-    """Import the object at ``module:name`` if its module is trusted.
-
-    Ufuncs of NumPy and scipy.special need no trust.
-
-    Parameters
-    ----------
-    path : str
-    trust : sequence of str
-        Modules whose code may run, including their submodules.
+    """Import the object at ``module:name`` if its module or a parent is in `trust`, or it is a ufunc of NumPy or SciPy.
 
     Raises
     ------
@@ -92,9 +84,7 @@ def find_trusted(path: str, trust: Sequence[str]) -> Any:
 
 
 def source_of(path: str) -> str:
-    """Return a short digest of the source file of a module given as ``module:name``; empty if there is no file.
-
-    Imported files do not count.
+    """Return a short digest of the source file of a module, given as ``module:name``; empty without a file.
 
     Examples
     --------

@@ -13,19 +13,6 @@ DEFAULT_MEMORY = 512 * 2**20
 def check_memory(field: str, value: Any, what: str, entries: int, remedy: str) -> None:
     """Raise `InputError` if an array of `entries` float64 numbers exceeds `DEFAULT_MEMORY`.
 
-    Parameters
-    ----------
-    field : str
-    value : Any
-    what : str
-        The array, for the message.
-    entries : int
-    remedy : str
-
-    Raises
-    ------
-    InputError
-
     Examples
     --------
     >>> check_memory("width", 10**9, "a draw of the inputs", 8 * 10**9, "pass a smaller width")

@@ -20,14 +20,7 @@ _Result = TypeVar("_Result")
 
 @contextlib.contextmanager
 def pool_of(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of fresh processes with one BLAS thread each.
-
-    On exit, tasks in progress finish and pending ones are cancelled; Ctrl-C in a terminal ends the processes.
-
-    Parameters
-    ----------
-    workers : int
-    """
+    """Yield a pool of fresh processes with one BLAS thread each; on exit, tasks in progress finish and others are cancelled."""
     pool = _Pool(workers)
     try:
         yield pool

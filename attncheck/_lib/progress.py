@@ -22,10 +22,7 @@ _Item = TypeVar("_Item")
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """Yield a progress bar on standard error, silent unless that is a terminal.
-
-    It writes to a copy of the stream, which pytest does not capture.
-    """
+    """Yield a progress bar on a copy of standard error, which pytest does not capture; silent unless a terminal."""
     try:
         copy = os.dup(2)
     except OSError:  # a process without standard error

@@ -24,17 +24,13 @@ _REMEDY = "use None, bool, int, float, str, bytes, or lists and mappings of them
 def encode(value: Any) -> bytes:
     """Return the canonical bytes of a value of built-in types.
 
-    Every item carries its type and length, so different keys never collide. Lists equal tuples and mappings are sorted
-    by key, so keys survive a JSON round trip.
+    Every item carries its type and length, so different keys never collide. Lists equal tuples and mappings are
+    sorted by key, so keys survive a JSON round trip.
 
     Parameters
     ----------
     value : None, bool, int, float, str, bytes, list, tuple or mapping
         NumPy scalars count as Python numbers.
-
-    Returns
-    -------
-    bytes
 
     Raises
     ------
@@ -61,15 +57,6 @@ def digest(value: Any, length: int = 12) -> str:
     length : int
         Hexadecimal digits, 1 to 64.
 
-    Returns
-    -------
-    str
-
-    Raises
-    ------
-    InputError
-        If the value cannot be encoded or `length` is out of range.
-
     Examples
     --------
     >>> digest({"width": 64, "heads": 4})
@@ -81,14 +68,10 @@ def digest(value: Any, length: int = 12) -> str:
 
 
 def given_fields(description: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass with non-default values, which make up the key of a description.
+    """Return the non-default fields of a dataclass, which make up the key of a description.
 
     New fields thus leave keys unchanged. A renamed field keeps its first name as
     ``dataclasses.field(metadata={"key": "first name"})``.
-
-    Parameters
-    ----------
-    description : dataclass
 
     Examples
     --------
@@ -117,15 +100,6 @@ def seed_sequence(run_seed: int, *key: Any, look: int = 1, role: str = "draws") 
     role : str
         Purpose of the numbers within the look, e.g. ``"inputs"``.
 
-    Returns
-    -------
-    numpy.random.SeedSequence
-
-    Raises
-    ------
-    InputError
-        If a part cannot be encoded or is out of range.
-
     Examples
     --------
     >>> seed_sequence(0, "scores", look=2).entropy == seed_sequence(0, "scores", look=3).entropy
@@ -140,21 +114,7 @@ def seed_sequence(run_seed: int, *key: Any, look: int = 1, role: str = "draws") 
 
 
 def stream(run_seed: int, *key: Any, look: int = 1, role: str = "draws") -> np.random.Generator:
-    """Return the generator of a stream; changing any part of the key gives an independent one.
-
-    Parameters
-    ----------
-    run_seed, *key, look, role
-        As for `seed_sequence`.
-
-    Returns
-    -------
-    numpy.random.Generator
-
-    Raises
-    ------
-    InputError
-        If a part cannot be encoded or is out of range.
+    """Return the generator of the stream with this `seed_sequence`; any other key gives an independent one.
 
     Examples
     --------

@@ -10,20 +10,9 @@ from attncheck._lib.errors import InputError, refuse
 
 
 def read_toml(text: str | Path, name: str, form: str) -> tuple[dict[str, Any], str]:
-    """Return the table of a TOML text or file, and the name of its source.
+    """Return the table of a TOML text or file, and the name of its source; raises InputError if that fails.
 
-    Parameters
-    ----------
-    text : str or Path
-    name : str
-        Name of a text in messages; files go by their path.
-    form : str
-        The expected content, for the remedy.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read or is not TOML.
+    `name` is what messages call a text, `form` the content that they recommend.
 
     Examples
     --------

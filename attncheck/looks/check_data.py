@@ -15,13 +15,7 @@ MOST_HELD = 2**17
 
 
 class CheckData:
-    """The data of one check: raw while they are few, condensed beyond.
-
-    Parameters
-    ----------
-    check : Check
-    setting : Setting or ProgramSetting
-    """
+    """The data of one check: raw while they are few, condensed beyond."""
 
     def __init__(self, check: AnyCheck, setting: Any) -> None:
         self._check, self._setting = check, setting

@@ -31,18 +31,14 @@ class Domain:
     Attributes
     ----------
     kind : str
-        As in `attncheck.layers.description.Description`.
     properties : tuple of str
     setting : callable
         ``setting(case, exposed, coordinates)``: what is known before any draw.
     reference : callable
         ``reference(setting, sample, seed, wanted, blocks)``: what draws are compared with.
-    fixed : callable
-        ``fixed(name, profile)``: the fixed cases of a property.
-    strategy : callable
-        ``strategy(name)``: the hypothesis strategy of its random cases.
-    examples : callable
-        ``examples(profile)``: the number of random cases.
+    fixed, strategy, examples : callable
+        ``fixed(name, profile)``, ``strategy(name)``, ``examples(profile)``: fixed cases; strategy and number of
+        random ones.
     features : bool
         Whether cases are also pooled by feature.
     """

@@ -17,23 +17,9 @@ from attncheck.subject import Subject
 
 
 def run_items(items: Sequence[Item], subject: Subject, seed: int, cost: Cost) -> list[Result]:
-    """Plan test items of one case, examine them on the same draws, and return one result per check.
+    """Plan test items of one case and role, examine them on the same draws, and return one result per check.
 
-    Streams are keyed by (seed, case, look): the digits depend on neither the process nor the other items.
-
-    Parameters
-    ----------
-    items : sequence of Item
-        One or more, of the same case and role.
-    subject : Subject
-    seed : int
-        The run seed.
-    cost : Cost
-
-    Raises
-    ------
-    InputError
-        If the subject cannot be called or returns unusable arrays.
+    The digits depend on neither the process nor the other items. Raises InputError for an unusable subject.
     """
     started, one = time.perf_counter(), items[0]
     pairs = [(item, check) for item in items for check in item.checks]

@@ -17,20 +17,8 @@ class _SearchEnded(BaseException):
 def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[Any]:
     """Return at most `count` distinct layers or programs from a strategy, determined by seed and key.
 
-    hypothesis draws cases only, no random numbers of simulations, and all before the first look: the plan is known
-    in advance and no search can seek an unlucky seed.
-
-    Parameters
-    ----------
-    strategy : hypothesis strategy of AttentionLayer or ProgramCase
-    count : int
-    run_seed : int
-    key : str
-        Usually the name of a property.
-
-    Returns
-    -------
-    list
+    hypothesis draws no random numbers of simulations, and all cases before the first look: no search can seek an
+    unlucky seed.
 
     Examples
     --------
@@ -69,10 +57,7 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[An
 
 @contextlib.contextmanager
 def _callbacks_kept() -> Iterator[None]:
-    """Restore the callbacks of garbage collection.
-
-    hypothesis adds one that would swallow a Ctrl-C raised inside it.
-    """
+    """Restore garbage-collection callbacks: hypothesis adds one that would swallow a Ctrl-C."""
     kept = list(gc.callbacks)
     try:
         yield

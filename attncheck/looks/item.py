@@ -14,14 +14,7 @@ from attncheck.records.schema import PlannedResult
 class Item:
     """One property on one layer or program; all items of a case use the same draws.
 
-    Attributes
-    ----------
-    property_name : str
-    case : AttentionLayer or ProgramCase
-    role : str
-        Part of the stream key; shrinking has separate streams.
-    only : str
-        Name of the only check to run; empty for all.
+    `role` is part of the stream key; `only` names the only check to run, if any.
     """
 
     property_name: str

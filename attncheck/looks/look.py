@@ -28,22 +28,9 @@ def observe(
     rng: np.random.Generator,
     seed: np.random.SeedSequence,
 ) -> dict[str, Outcome]:
-    """Take one look: draw chunk by chunk, collect the measurements of each check, and test them.
+    """Take one look at `factor` times the planned size, with streams `rng` of the subject and `seed` of the reference.
 
     A check's draws do not depend on the other checks.
-
-    Parameters
-    ----------
-    planned : Plan
-    checks : sequence of Check
-        The undecided ones.
-    factor : int
-        Multiple of the planned size.
-    subject : Subject
-    rng : numpy.random.Generator
-        The subject's stream.
-    seed : numpy.random.SeedSequence
-        The reference's stream.
     """
     setting = planned.setting
     domain = domain_of(checks[0].property_name)

@@ -1,7 +1,7 @@
 """Plan of a look: the draws of each check, and why others are not examined.
 
-All checks of a case use the same draws. A check's share of them depends only on its own property and the cost limit,
-so that a result can be reproduced alone.
+All checks of a case use the same draws; how many depends only on a check's own property and the cost limit, so a
+result can be reproduced alone.
 """
 
 from __future__ import annotations
@@ -25,17 +25,7 @@ CALL_DRAWS = 256
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Cost limit and requirements of the looks at one case.
-
-    Attributes
-    ----------
-    affordable : int
-        Largest number of draws of a look.
-    level : float
-        Level of one look.
-    power : float
-        Planned probability of a violated verdict at the alternative of a check.
-    """
+    """Maximum draws of a look, its level, and the planned power at the alternative of a check."""
 
     affordable: int
     level: float
@@ -50,8 +40,7 @@ class Plan:
     ----------
     setting : Setting or ProgramSetting
     chunk : int
-        Draws per call of the subject, which bounds memory. Independent of the sizes: a shorter look has the first draws
-        of a longer one.
+        Draws per call of the subject; independent of the sizes, so a shorter look has the first draws of a longer one.
     level, power : float
         Of one look.
     sizes : dict of Check to int
@@ -74,16 +63,7 @@ class Plan:
 
 
 def plan(checks: Iterable[AnyCheck], setting: Setting | ProgramSetting, cost: Cost) -> Plan:
-    """Return the plan of checks on a case.
-
-    Parameters
-    ----------
-    checks : iterable of Check
-        Of one or several properties.
-    setting : Setting
-        From `Subject.probe`.
-    cost : Cost
-    """
+    """Return the plan of checks, of one or several properties, on a case."""
     per_look = per_look_power(cost.power)
     sizes: dict[AnyCheck, int] = {}
     excused: dict[str, str] = {}

@@ -77,16 +77,7 @@ def most_pools(names: Iterable[str]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class CasePool:
-    """The results of one check on cases that have something in common.
-
-    Attributes
-    ----------
-    name : str
-        `ALL`, or a key of `POOLS`.
-    check : Check
-    results : tuple of Result
-        Sorted by id, of two or more cases, each with a summary.
-    """
+    """The results of one check, sorted by id, on the cases of a pool: `ALL`, or a key of `POOLS`."""
 
     name: str
     check: AnyCheck
@@ -137,22 +128,7 @@ def _pools_of(layer: AttentionLayer) -> frozenset[str]:
 
 @dataclasses.dataclass(frozen=True)
 class LookTask:
-    """One look at one case, as a picklable task.
-
-    Attributes
-    ----------
-    subject : str or callable
-    seed : int
-        The run seed.
-    case : AttentionLayer, ProgramCase or mapping
-        A mapping is a serialised case of the run.
-    role : str
-        Part of the stream key.
-    cost : Cost
-    look, factor : int
-        Number of the look, and its size relative to the first.
-    checks : tuple of str
-    """
+    """One look at one case, as a picklable task; a case given as a mapping is a serialised case of the run."""
 
     subject: Any
     seed: int
@@ -173,13 +149,7 @@ class LookTask:
 
 
 def take(one: LookTask) -> dict[str, Summary]:
-    """Return the summaries of one look by check, without those of empty samples.
-
-    Raises
-    ------
-    InputError
-        If the subject returns unusable arrays, or fewer than before.
-    """
+    """Return the summaries of one look by check, without those of empty samples; may raise InputError."""
     subject, items = Subject.of(one.subject), one.items
     with own_arithmetic():
         plan = probed(items, subject, one.seed, one.cost)
@@ -210,17 +180,8 @@ def examine_pools(
 ) -> tuple[list[Result], list[str]]:
     """Return one result per pool, and the errors of further looks, whose pools have no result.
 
-    Parameters
-    ----------
-    pools : sequence of CasePool
-    violated : iterable of str
-        Keys of cases with violated results. They explain a suspicious pool, which then has no further looks.
-    later : callable
-        Takes further looks, e.g. `fresh`.
-    level : float
-        Level of one look.
-    protocol : callable
-        `attncheck.evidence.looks.examine`, or `examine_blocks` without fresh draws.
+    `violated` has keys of violated cases: a suspicious pool with one is explained and has no further looks, which
+    `later` takes. `protocol` is `attncheck.evidence.looks.examine`, or `examine_blocks` without fresh draws.
     """
     started, bad = time.perf_counter(), set(violated)
     by_id, failed = {pool.id: pool for pool in pools}, dict[str, str]()
@@ -245,18 +206,7 @@ def examine_pools(
 
 
 def fresh(subject: Any, seed: int, each: Map = map, cases: Mapping[str, Case] | None = None) -> Later:
-    """Return a function that takes looks at fresh draws on all cases of some pools.
-
-    Parameters
-    ----------
-    subject : str or callable
-    seed : int
-        The run seed.
-    each : callable
-        Applies `take` to looks, as `map` does.
-    cases : mapping of str to Case, optional
-        Cases by key; by default read from the results.
-    """
+    """Return a function that takes looks at fresh draws; `each` maps looks, `cases` are known cases by key."""
 
     def later(pools: Sequence[CasePool], look: int, factor: int) -> dict[str, Left]:
         looks = _looks(pools, subject, seed, look, factor, cases or {})
@@ -303,25 +253,7 @@ def _later_look(pool: CasePool, found: Mapping[str, Left], failed: dict[str, str
 
 
 def repeat_pool(pool: Result, results: Sequence[Result], subject: Any, seed: int, trust: Sequence[str] = ()) -> Result:
-    """Repeat a pool's result from fresh draws of its cases.
-
-    Parameters
-    ----------
-    pool : Result
-        From the record.
-    results : sequence of Result
-        The record's results on single cases.
-    subject : str or callable
-    seed : int
-        The run seed.
-    trust : sequence of str
-        Modules that functions of a program may be imported from.
-
-    Raises
-    ------
-    InputError
-        If the record lacks a case of the pool.
-    """
+    """Repeat a recorded pool from fresh draws of its cases; raises InputError if the record lacks one."""
     of = set(pool.case["of"])
     members = sorted((one for one in results if one.check == pool.check and case_key(one) in of), key=lambda r: r.id)
     missing = sorted(of - {case_key(one) for one in members})

@@ -31,24 +31,19 @@ class Profile:
     Attributes
     ----------
     name : str
-    fixed_cases, regimes : int
-        Number of layers of `ANCHORS` and of `REGIME_ANCHORS` that every property of layers visits.
-    examples : int
-        Maximum number of random layers per property.
+    fixed_cases, regimes, examples : int
+        Layers of `ANCHORS` and of `REGIME_ANCHORS`, and random ones, per property.
     fixed_programs, program_examples : int
-        The same for programs: of `attncheck.programs.EXAMPLES`, and random ones.
-    program_entries : int
-        Weight entries of a look at one program.
+        Programs of `attncheck.programs.EXAMPLES`, and random ones.
+    program_entries, entries : int
+        Weight entries of a look at one program or layer: its draws are this over `weight_entries`.
     drawn : int
         Random layers or stacks of a user's test.
-    entries : int
-        Weight entries of a look at one layer: the draws are this over `weight_entries`.
     most_draws : int
         Maximum draws of a look.
     power : float
-        Planned probability of a violated verdict.
     draws : int or None
-        Draws of all first looks of a run, shared evenly among its cases; None for a limit by cost only.
+        Draws of all first looks of a run, shared evenly among its cases; None without such a limit.
     """
 
     name: str

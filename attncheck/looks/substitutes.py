@@ -23,16 +23,10 @@ _OTHERS: tuple[dict[str, Any], ...] = (
 
 
 def substitute(layer: AttentionLayer, supports: Callable[[AttentionLayer], bool]) -> AttentionLayer | None:
-    """Return a supported layer as close to `layer` as possible, or None if no plain one is supported.
+    """Return a supported layer close to `layer`, or None if no plain one is supported.
 
-    Start from the first plain layer that `supports` accepts: the same sizes with defaults; then ``head_dim =
-    width/num_heads``, a causal mask, or both; then each of these with one other option. Then copy the fields of
-    `layer` that `supports` accepts, one by one, in two passes as some need others.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    supports : callable AttentionLayer -> bool
+    Start from the first supported layer of `_plain`, then copy the supported fields of `layer` one by one, in two
+    passes as some need others.
 
     Examples
     --------

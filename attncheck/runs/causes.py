@@ -23,10 +23,7 @@ from attncheck.subject import Subject
 
 
 def causes_of(subject: Subject, results: Sequence[Result], seed: int) -> list[str]:
-    """Return the likely causes of violated results as sentences, most likely first; empty without violations.
-
-    Its streams are separate: no digit of a run depends on them.
-    """
+    """Return the likely causes of violated results, most likely first, using separate streams."""
     samples: list[Sample] = []
     later: list[Sample] = []
     for layer in _telling(results):
@@ -50,18 +47,7 @@ def causes_of_samples(
 ) -> list[str]:
     """Return the likely causes of violations in samples: those that fit, else those that the violated checks suggest.
 
-    Parameters
-    ----------
-    samples : sequence of Sample
-    results : sequence of Result
-    seed : int
-        The run seed.
-    laws : WeightLaws
-        The declared ones.
-    handed : bool
-        Whether attncheck draws the inputs.
-    later : sequence of Sample
-        Of the same layers, each from a second call, if any.
+    `handed`: attncheck draws the inputs. `later`: samples of the same layers from a second call each.
     """
     exposed = samples[0].exposed if samples else frozenset()
     places = [at for at, each in enumerate(samples) if each.exposed == exposed and each.score_entries is None][:LAYERS]

@@ -37,7 +37,6 @@ class CheckReport:
     Attributes
     ----------
     run : Run
-        Subject, seed, profile and budget.
     results : tuple of Result
         One per check and layer.
     conclusion : Conclusion

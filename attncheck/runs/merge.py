@@ -44,18 +44,7 @@ _TOLD = 8
 
 @dataclasses.dataclass(frozen=True)
 class RecordPart:
-    """A record and its results on single cases.
-
-    Attributes
-    ----------
-    path : Path
-    manifest : Manifest
-    results : tuple of Result
-        Without pools.
-    theory : tuple of StatementResult
-    closing : Closing or None
-        None for an unfinished run.
-    """
+    """A record, its results without pools, and its closing line, which an unfinished run lacks."""
 
     path: Path
     manifest: Manifest
@@ -153,24 +142,7 @@ def _command(manifest: Manifest) -> str:
 
 
 def merged(parts: Sequence[RecordPart], out: Path, min_examined: int | None = None) -> RunReport:
-    """Write the record of the run that shards make up, and return its report.
-
-    Without a simulator, suspicious pools get no further looks; the run is then incomplete.
-
-    Parameters
-    ----------
-    parts : sequence of RecordPart
-        For which `lacking` is empty.
-    out : Path
-        Path of the record.
-    min_examined : int, optional
-        Examined results below which the run is inconclusive.
-
-    Raises
-    ------
-    InputError
-        If the record cannot be written, or this version plans the run differently.
-    """
+    """Write the record of the run that shards make up, and return its report; suspicious pools get no further looks."""
     ordered = sorted(parts, key=lambda part: part.manifest.shard or (0, 0))
     manifest = msgspec.structs.replace(
         ordered[0].manifest,
@@ -195,23 +167,7 @@ def merged(parts: Sequence[RecordPart], out: Path, min_examined: int | None = No
 def with_looks_taken(
     part: RecordPart, subject: Subject, executor: TaskExecutor | None = None, min_examined: int | None = None
 ) -> tuple[RunReport, list[str]]:
-    """Take the further looks that a run still needs, and return the report and messages on violated pools.
-
-    Parameters
-    ----------
-    part : RecordPart
-        Of a whole run with all single results.
-    subject : Subject
-    executor : TaskExecutor, optional
-        This process by default.
-    min_examined : int, optional
-        Examined results below which the run is inconclusive.
-
-    Raises
-    ------
-    InputError
-        If the record has another subject, is of a shard, lacks results or cannot be written.
-    """
+    """Take the further looks that a run still needs; return the report and messages on violated pools."""
     path, manifest = str(part.path), part.manifest
     if part.name:
         refuse("owed", path, f"is the record of shard {part.name} only", "merge all shards with attncheck merge")

@@ -19,22 +19,7 @@ Each = Callable[[Callable[[_Probe], Examination], list[_Probe]], Iterable[Examin
 
 
 def refusal(run: Run, subject: Subject | str, each: Each) -> Examination | None:
-    """Return why the subject is unusable, or None.
-
-    Parameters
-    ----------
-    run : Run
-        With its plan.
-    subject : Subject or str
-        The subject of the run, or its name for other processes to import.
-    each : callable
-        Applies a function to probes, as `map` does.
-
-    Returns
-    -------
-    Examination or None
-        The first failure, if all of up to three planned cases fail; None if one works or the subject supports none.
-    """
+    """Return the first failure if the subject fails on all of up to three planned cases, else None."""
     if run.earlier.items:
         return None
     first = None

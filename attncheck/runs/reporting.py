@@ -33,15 +33,8 @@ _FAILURES, _LONGEST = 20, 400
 class RunReport:
     """Takes results in any order, writes them at once, and concludes.
 
-    If writing fails, the run continues without its record, and `failure` says why.
-
-    Parameters
-    ----------
-    run : Run
-    manifest : Manifest, optional
-        The manifest of an earlier run whose results are taken over.
-    refused : Examination, optional
-        Why the subject is unusable; no results follow.
+    If writing fails, the run continues without its record, and `failure` says why. `refused` says why the subject is
+    unusable.
     """
 
     def __init__(self, run: Run, manifest: Manifest | None = None, refused: Examination | None = None) -> None:
@@ -92,15 +85,7 @@ class RunReport:
     def pool(
         self, executor: TaskExecutor | None = None, cases: Mapping[str, Case] | None = None
     ) -> tuple[list[Result], list[str]]:
-        """Take the results of pools that are not violated; return the violated ones and the errors of further looks.
-
-        Parameters
-        ----------
-        executor : TaskExecutor, optional
-            Takes further looks; this process by default.
-        cases : mapping of str to Case, optional
-            Known cases by key.
-        """
+        """Take the results of pools that are not violated; return the violated ones and the errors of further looks."""
         spread = None if executor is None or not executor.spec.travels else functools.partial(self._spread, executor)
         pools, failed = self.run.pool(self.results, spread, cases)
         bad = [result for result in pools if result.verdict == Verdict.VIOLATED]
@@ -118,10 +103,7 @@ class RunReport:
         return explain([result], self.run.record, subject=self.run.subject.name)
 
     def finish(self, *more: Finding) -> bool:
-        """Conclude, write the closing line, and return whether the run is consistent and fully recorded.
-
-        `more` are findings besides those from results.
-        """
+        """Conclude, also from `more`, write the closing line, and return whether all is consistent and recorded."""
         found = self.run.conclude(self.results, self.theory)
         self.conclusion = dataclasses.replace(found, findings=(*found.findings, *more))
         if self.run.explains:

@@ -15,34 +15,14 @@ from attncheck.records.schema import Manifest, Result, StatementResult, of_pool,
 
 @dataclasses.dataclass(frozen=True)
 class ResumedRun:
-    """The finished part of a run.
-
-    Attributes
-    ----------
-    items : mapping of str to list of Result
-        Results of complete test items, by item, without pools, which are recomputed.
-    theory : mapping of str to StatementResult
-        Statements of the theory, by id.
-    """
+    """Results of complete test items by item, without pools, and statements by id."""
 
     items: Mapping[str, list[Result]] = dataclasses.field(default_factory=dict)
     theory: Mapping[str, StatementResult] = dataclasses.field(default_factory=dict)
 
 
 def earlier_of(path: Path, same: Mapping[str, object]) -> ResumedRun:
-    """Return the results in the record of an interrupted run.
-
-    Parameters
-    ----------
-    path : Path
-    same : mapping of str to object
-        Required values of manifest fields.
-
-    Raises
-    ------
-    InputError
-        If the record cannot be read or a field differs.
-    """
+    """Return the results in a record; raises InputError if a field of its manifest differs from `same`."""
     lines = read(path)
     manifest = next(lines)
     assert isinstance(manifest, Manifest)
@@ -64,7 +44,7 @@ def earlier_of(path: Path, same: Mapping[str, object]) -> ResumedRun:
 
 
 def set_aside(earlier: Path | None, record: Path) -> Path | None:
-    """Return the path of the interrupted record, renamed if this run writes to the same path."""
+    """Return the path of the interrupted record, renamed if this run writes to it."""
     if earlier is None or earlier != record:
         return earlier
     if not earlier.exists():

@@ -46,23 +46,19 @@ class Run:
     profile : Profile
     budget : Budget
     record : Path or None
-        Path of the record.
     draws : int or None
         With the thorough profile: approximate draws of all first looks.
-    item_ids : tuple of str
-        The planned test items; empty until `settled`.
+    item_ids, theory_ids : tuple of str
+        The planned test items and statements of attncheck's own theory; empty until `settled`.
     theory : bool
-        Whether attncheck's own theory is examined too.
-    theory_ids : tuple of str
-        Its planned statements.
+        Whether that theory is examined too.
     explains : bool
-        Whether violated results are diagnosed and illustrated, which takes most of the time of a violated run.
+        Whether to diagnose and illustrate violated results, which takes most of the time of a violated run.
     min_examined : int or None
         Examined results below which the run is inconclusive; default in `attncheck.records.scope`.
     only : tuple of str
         The properties to examine; all if empty.
     earlier : ResumedRun
-        Results of an interrupted run.
     shard : Shard or None
         None for a whole run.
     part : frozenset of str
@@ -101,13 +97,7 @@ class Run:
         resume: Path | None = None,
         shard: str | None = None,
     ) -> Run:
-        """Build a run from options.
-
-        Raises
-        ------
-        InputError
-            Naming the option, its value and the remedy.
-        """
+        """Build a run from options; raises InputError naming option, value and remedy."""
         settled = profile_named(profile)
         if draws is not None and settled.draws is None:
             refuse("draws", draws, f"has no effect with the profile {profile}", "use the profile thorough")
@@ -146,10 +136,7 @@ class Run:
         return dataclasses.replace(run, earlier=earlier_of(resume, fields))
 
     def settled(self, item_ids: Sequence[str], theory_ids: Sequence[str] = (), part: Iterable[str] = ()) -> Run:
-        """Return the run with its planned test items, which fix the level of a look, and statements.
-
-        A shard plans all of them too; its own are in `part`.
-        """
+        """Return the run with its planned test items and statements, of all shards; `part` has those of its shard."""
         items, theory = tuple(dict.fromkeys(item_ids)), tuple(dict.fromkeys(theory_ids))
         return dataclasses.replace(self, item_ids=items, theory_ids=theory, part=frozenset(part))
 
@@ -200,8 +187,8 @@ class Run:
     def items(self, name: str, strategy: Any) -> list[Item]:
         """Return the test items of a property: fixed cases, then random ones.
 
-        Properties of a domain that the subject does not simulate have none. A subject with declared layers is tested
-        on these only. Unsupported layers stay in the plan as not examined, together with substitutes.
+        A subject with declared layers is tested on these only. Unsupported layers stay in the plan as not examined,
+        together with substitutes.
         """
         profile, domain = self.profile, domain_of(name)
         if (self.only and name not in self.only) or not self.subject.simulates(domain.kind):
@@ -238,18 +225,15 @@ class Run:
     def affordable(self, case: Case) -> int:
         """Return the maximum draws of one look on `case`.
 
-        A total budget of draws is shared evenly among the cases, whatever a draw costs: wide layers, which a cost
-        limit leaves with the lowest power, gain most.
+        A total budget of draws is shared evenly among the cases: wide layers, which a cost limit leaves with the
+        lowest power, gain most.
         """
         cases = {item.partition("@")[2] for item in self.item_ids}
         share = 0 if self.draws is None else self.draws // max(1, len(cases))
         return max(share, self.profile.affordable(case))
 
     def costs(self, items: Sequence[Item]) -> dict[str, float]:
-        """Return the approximate cost of test items by case key, before the whole plan is known.
-
-        The cost counts the entries of all matrices drawn, and the measured ones once per check.
-        """
+        """Return the approximate cost of test items by case key: drawn entries, and measured ones per check."""
         share = 0 if self.draws is None else self.draws // max(1, len(items) * len(EVERY_PROPERTY))
         return {item.case.key: self._cost_of(item, max(share, self.profile.affordable(item.case))) for item in items}
 
@@ -261,17 +245,11 @@ class Run:
         return float(draws * (item.case.weight_entries + checks * item.case.stored_entries))
 
     def examine(self, items: Iterable[Item]) -> list[Result]:
-        """Examine test items in this process and return their results, case by case.
-
-        Raises
-        ------
-        InputError
-            If the subject cannot be called or returns unusable arrays.
-        """
+        """Examine test items in this process and return their results; raises InputError for an unusable subject."""
         return [result for task in self.tasks(items, self.subject) for result in task.results()]
 
     def tasks(self, items: Iterable[Item], subject: Subject | str) -> list[CaseTask]:
-        """Return test items as one task per case; a named subject is imported where the task runs."""
+        """Return test items as one task per case."""
         cases: dict[str, list[Item]] = {}
         for item in items:
             cases.setdefault(item.case.key, []).append(item)
@@ -300,14 +278,7 @@ class Run:
     ) -> tuple[list[Result], list[str]]:
         """Return the results of the pools, and the errors of further looks; a shard has neither.
 
-        Parameters
-        ----------
-        results : sequence of Result
-            Of single cases.
-        each : callable, optional
-            Applies a function to further looks, as `map` does, importing the subject; by default this process.
-        cases : mapping of str to Case, optional
-            Known cases by key.
+        `each` maps further looks, importing the subject; `cases` are known cases by key.
         """
         if self.shard is not None:
             return [], []

@@ -15,15 +15,7 @@ _MOST = 10_000
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One of several parts of a run.
-
-    Attributes
-    ----------
-    number : int
-        From 1.
-    of : int
-        Number of shards.
-    """
+    """One of `of` parts of a run, numbered from 1."""
 
     number: int
     of: int
@@ -53,13 +45,8 @@ class Shard:
 class Dealer:
     """Distributes tasks among shards: most expensive first, each to the shard with the lowest load.
 
-    Earlier assignments stay, so later properties find the draws of a case. The result depends on tasks and order
-    only, and loads differ by at most the cost of the largest new task.
-
-    Parameters
-    ----------
-    of : int
-        Number of shards.
+    Earlier assignments stay, so later properties find the draws of a case. Loads differ by at most the cost of the
+    largest new task.
 
     Examples
     --------

@@ -25,17 +25,10 @@ _ARGUMENTS = ("layer", "case", "stack")
 
 
 class Statement:
-    """A statement of the theory on one case; its test calls it with what it finds.
+    """A statement of the theory on one case, named ``group.statement@digest of the case``.
 
-    A test asserts computed facts. Random numbers go to `equals`, `order` or `p_value`, with wrong neighbouring
-    statements to reject; see `examine`.
-
-    Parameters
-    ----------
-    id : str
-        ``group.statement@digest of the case``.
-    case : str
-        In words.
+    Its test asserts computed facts and calls it with numbers. Random numbers go to `equals`, `order` or `p_value`,
+    with wrong neighbouring statements to reject; see `examine`.
     """
 
     def __init__(self, id: str, case: str) -> None:
@@ -64,20 +57,10 @@ class Statement:
         allowance: float = 0.0,
         df: float = math.inf,
     ) -> None:
-        """Test that a mean has its expected value and not its neighbours.
+        """Test that a mean, with its standard error, has its expected value and not its neighbours.
 
-        Parameters
-        ----------
-        name : str
-        estimate, error : float
-            The mean and its standard error.
-        expected : float
-        neighbours : sequence of float
-            Values to reject.
-        allowance : float
-            Allowed deviation from `expected` or from a neighbour.
-        df : float
-            Degrees of freedom of the error; infinite if it is known.
+        `allowance` is the allowed deviation from either; `df`, the degrees of freedom of the error, is infinite if
+        it is known.
         """
         self(**{name: estimate})
         self.p_value(name, mean_p_value(estimate, error, expected, allowance=allowance, df=df))
@@ -96,20 +79,10 @@ class Statement:
         allowance: float = 0.0,
         df: float = math.inf,
     ) -> None:
-        """Test the exponent of a power law between two widths, and reject others.
+        """Test the exponent of a power law between two widths, and reject its neighbours.
 
-        Parameters
-        ----------
-        name : str
-        values, errors, widths : sequence of two floats
-            Independent estimates with standard errors.
-        expected : float
-        neighbours : sequence of float
-            Exponents to reject.
-        allowance : float
-            Change of the slope by higher orders.
-        df : float
-            Degrees of freedom of each error; infinite if known.
+        `values` are independent estimates with standard errors; `allowance` is the change of the slope by higher
+        orders.
         """
         slope = order_between(values, widths)
         if math.isfinite(slope):
@@ -120,17 +93,7 @@ class Statement:
             self.rejects(f"{name} {other:.3g}", p_value(other))
 
     def exceeds(self, name: str, estimate: float, error: float, bound: float, *, df: float = math.inf) -> None:
-        """Test that a mean exceeds a bound, significantly.
-
-        Parameters
-        ----------
-        name : str
-        estimate, error : float
-            The mean and its standard error.
-        bound : float
-        df : float
-            Degrees of freedom of the error; infinite if it is known.
-        """
+        """Test that a mean, with its standard error, significantly exceeds a bound."""
         self(**{name: estimate})
         at_bound = mean_p_value(estimate, error, bound, df=df)
         self.p_value(name, 1.0 if estimate > bound else at_bound)
@@ -151,22 +114,9 @@ class Statement:
         """Run the test, and repeat it with other random numbers while a p-value is suspicious.
 
         The looks follow `attncheck.evidence.looks.examine`, all of one size, at `level` over the number of p-values.
-        `inconclusive` lists neighbours not rejected at that level. The recorded numbers include the smallest p-value
-        of the first look and the largest of a neighbour at the last, each Bonferroni-corrected.
-
-        Parameters
-        ----------
-        test : callable
-        arguments : mapping of str to object
-            By name. A ``run_seed`` is replaced by a separate seed per look, the first being `run_seed`.
-        run_seed : int
-        level : float
-            Of one look at the statement.
-
-        Raises
-        ------
-        AssertionError
-            If the statement is violated.
+        `inconclusive` lists neighbours not rejected at that level. The recorded p-values are Bonferroni-corrected:
+        the smallest of the first look, and the largest of a neighbour at the last. Raises AssertionError if the
+        statement is violated.
         """
 
         def found(look: int) -> dict[str, Outcome]:
@@ -193,15 +143,7 @@ class Statement:
         self.inconclusive = f"not told apart: {', '.join(left)}" if left else ""
 
     def told(self, failure: str | None, seconds: float) -> StatementResult:
-        """Return the result for the record.
-
-        Parameters
-        ----------
-        failure : str or None
-            Error message of a failed test.
-        seconds : float
-            Duration of the test.
-        """
+        """Return the result for the record; `failure` is the error message of a failed test."""
         verdict, reason = Verdict.CONSISTENT, ""
         if failure is not None:
             verdict, reason = Verdict.VIOLATED, next(iter(failure.splitlines()), "an assertion failed")
@@ -222,16 +164,7 @@ class Statement:
 def cases_of(
     run: Run, key: str, strategy: Any, parameters: Mapping[str, Sequence[Any]], names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the cases of a statement, as arguments of its test.
-
-    Parameters
-    ----------
-    run : Run
-    key, strategy, parameters
-        As for `attncheck.pytest_plugin.theory`.
-    names : sequence of str
-        The arguments of the test.
-    """
+    """Return the cases of a statement, as arguments of its test."""
     if strategy is None:
         return [dict(zip(parameters, values, strict=True)) for values in itertools.product(*parameters.values())]
     argument = argument_of(names)

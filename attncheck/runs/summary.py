@@ -48,24 +48,9 @@ def summarize(
     causes: Sequence[str] = (),
     failed: Sequence[str] = (),
 ) -> str:
-    """Return the summary of a run.
+    """Return the summary of a run; `call` repeats it without a record, and `failed` has the errors of the subject.
 
-    Parameters
-    ----------
-    run : Run
-    results : sequence of Result
-    conclusion : Conclusion
-    color : bool
-        Whether to use escape codes.
-    theory : sequence of StatementResult
-    verbose : bool
-        Whether to list skipped and visited cases and all minimum detectable effects.
-    call : str
-        The Python call that repeats a run without a record.
-    causes : sequence of str
-        Likely causes, most likely first.
-    failed : sequence of str
-        Errors of the subject.
+    `verbose` adds skipped and visited cases and all detectable effects; `color` adds escape codes.
     """
     single, pools = [each for each in results if not of_pool(each)], [each for each in results if of_pool(each)]
     parts = [
@@ -113,15 +98,8 @@ def wrong_in(
 ) -> list[tuple[str, str]]:
     """Return pairs of label and text on violated checks, starting with "cause".
 
-    Parameters
-    ----------
-    tallies : mapping of str to Tally
-    repeated : callable
-        Returns the command that repeats a result, by id.
-    causes : sequence of str
-        Likely causes, most likely first; by default those that the checks suggest.
-    only : callable
-        Returns a text on where a claim is violated and nowhere else.
+    `repeated` returns the command that repeats a result, by id; `only` a text on where alone a claim is violated.
+    Without `causes`, the checks suggest some.
     """
     if not (found := sharpest_first(tallies)):
         return []

@@ -26,19 +26,7 @@ from attncheck.subject import Subject
 
 @dataclasses.dataclass(frozen=True)
 class CaseTask:
-    """Test items of one case, examined on the same draws.
-
-    Attributes
-    ----------
-    subject : Subject or str
-        Its name, for other processes to import.
-    seed : int
-        The run seed.
-    items : tuple of Item
-    cost : Cost
-    explains : bool
-        Whether violated results are diagnosed and illustrated on a smaller layer.
-    """
+    """Test items of one case, examined on the same draws; a subject given by name is imported where the task runs."""
 
     subject: Subject | str
     seed: int
@@ -52,13 +40,7 @@ class CaseTask:
         return self.items[0].case
 
     def results(self) -> list[Result]:
-        """Return one result per check.
-
-        Raises
-        ------
-        InputError
-            If the subject cannot be called or returns unusable arrays.
-        """
+        """Return one result per check; raises InputError for an unusable subject."""
         subject = _named(self.subject) if isinstance(self.subject, str) else self.subject
         with own_arithmetic():
             results = run_items(self.items, subject, self.seed, self.cost)
@@ -98,8 +80,7 @@ class Examination(NamedTuple):
 def examine(task: CaseTask) -> dict[str, Examination]:
     """Return the examination of each test item of a task, by id.
 
-    If the task fails, each item is tried alone. If all then succeed, the subject fails intermittently, and all count
-    as failed.
+    If the task fails, each item is tried alone; if all succeed then, the failure is intermittent and counts for all.
     """
     try:
         results = task.results()

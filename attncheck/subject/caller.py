@@ -57,14 +57,7 @@ _Setting = TypeVar("_Setting", bound=BaseSetting)
 
 @dataclasses.dataclass(frozen=True)
 class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
-    """Calls a subject on cases of one domain, layers or programs.
-
-    Attributes
-    ----------
-    name : str
-        Name of the subject in reports.
-    weights : WeightLaws
-    """
+    """Calls a subject on cases of one domain, layers or programs."""
 
     name: str
     weights: WeightLaws
@@ -94,14 +87,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
         return case
 
     def probe(self, case: _Case, rng: np.random.Generator) -> _Setting:
-        """Determine what the subject returns on a case, and check that its generator controls its draws.
-
-        Raises
-        ------
-        InputError
-            If two generators, or consecutive calls with one, give equal digits (all looks would be equal), or equal
-            generators give different digits (results would not be reproducible).
-        """
+        """Return the setting of a case, after checking that the generator controls the draws; see `Subject.probe`."""
         few = not self.weights.gaussian and case.width <= _FEW_NUMBERS
         draw = self.drawer(case, _PROBE_DISCRETE if few else _PROBE, rng)
         one, other = rng.spawn(2)

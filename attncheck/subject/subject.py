@@ -107,13 +107,7 @@ class Subject:
         return LayerCaller(self.name, self.weights, self.call, self.form, self.supports, self.fields)
 
     def reason_unsupported(self, case: Case) -> str:
-        """Return why the subject does not support a layer or program; empty if it does.
-
-        Raises
-        ------
-        InputError
-            If `supports` fails or returns neither a boolean nor a string.
-        """
+        """Return why the subject does not support a layer or program; empty if it does."""
         return self.caller(case).reason_unsupported(case)
 
     @overload
@@ -123,24 +117,12 @@ class Subject:
     def draw(self, case: ProgramCase, size: int, rng: np.random.Generator) -> ProgramSample: ...
 
     def draw(self, case: Case, size: int, rng: np.random.Generator) -> Sample | ProgramSample:
-        """Draw a validated sample of a layer, or of a program at each width of a case.
-
-        Raises
-        ------
-        InputError
-            If the subject fails or returns unusable arrays.
-        """
+        """Draw a validated sample of a layer, or of a program at each width of a case; may raise InputError."""
         drawn: Sample | ProgramSample = self.caller(case).draw(case, size, rng)
         return drawn
 
     def draw_as(self, setting: Setting | ProgramSetting, size: int, rng: np.random.Generator) -> Any:
-        """Draw a sample with the arrays and neurons of a setting.
-
-        Raises
-        ------
-        InputError
-            As for `draw`, or if a field is missing or the number of neurons differs.
-        """
+        """Draw a sample with the arrays and neurons of a setting; raises InputError if they differ."""
         caller: Caller[Any, Any, Any] = self.caller(setting.case)
         drawn = caller.draw(setting.case, size, rng)
         caller.hold(setting.case, drawn, setting.exposed, setting.coordinates)
@@ -158,8 +140,7 @@ class Subject:
         Raises
         ------
         InputError
-            If two generators, or consecutive calls with one, give equal digits (all looks would be equal), or equal
-            generators give different digits (results would not be reproducible).
+            If two generators, or consecutive calls with one, give equal digits, or equal generators different ones.
         """
         setting: Setting | ProgramSetting = self.caller(case).probe(case, rng)
         return setting

@@ -94,7 +94,7 @@ def test_a_slight_departure_shows_in_all_cases_together() -> None:
     assert 1.0 < pool.mde < SLIGHT**2
     assert len(pool.p_values) >= 3
     (message,) = (each for each in report.messages() if "scores.scale" in each)
-    for words in ("VIOLATED: ", "pooled over 8 cases, pool all", "score variance given inputs and keys", "replay:"):
+    for words in ("VIOLATED: ", "8 cases together, pool all", "score variance given inputs and keys", "replay:"):
         assert words in message
     with pytest.raises(AssertionError, match=r"scores\.scale@all"):
         report.require()

@@ -312,7 +312,7 @@ class TestLacking:
         again = tmp_path / "again.jsonl"
         again.write_bytes(paths[1].read_bytes())
         assert self.text_of(read_all([*paths, again])) == (
-            f"shard 2/3 comes 2 times, in {paths[1]} and {again}; pass one of them"
+            f"shard 2/3 appears 2 times, in {paths[1]} and {again}; pass one of them"
         )
 
     @pytest.mark.parametrize(

@@ -43,28 +43,7 @@ def check_files(
     seed: int = 0,
     false_alarm: float = 1e-6,
 ) -> tuple[ExitCode, str]:
-    """Examine files of samples; return the exit code and the text to print.
-
-    Parameters
-    ----------
-    layers : sequence of Path
-        TOML files with a ``[layer]`` table, one per file of samples.
-    samples : sequence of Path
-        As for `attncheck.runs.samples.files.read_samples`.
-    record : Path, optional
-        Path of a run record to write.
-    weights : str
-        The weight laws, as for `attncheck.simulators.weights.WeightLaws.read`.
-    seed : int
-        Keys the reference draws.
-    false_alarm : float
-        Probability that correct samples give a violated verdict.
-
-    Raises
-    ------
-    InputError
-        If a file is unusable or the numbers of files differ.
-    """
+    """Examine files of samples, each with a TOML file of its layer; return the exit code and the text to print."""
     if len(layers) != len(samples):
         problem = f"are {counted(len(layers), 'layer')} for {counted(len(samples), 'file')}"
         refuse("layer", [str(path) for path in layers], problem, "pass one --layer per --samples")

@@ -1,10 +1,8 @@
 """Tests of samples that cannot be drawn again: three disjoint blocks serve as looks.
 
 If a block is too small for a check whose p-values are exact far into the tail, the whole file is one look at the
-check's share of the false-alarm budget. A violation found there stands; a pass counts only if the look has power
-against the check's alternative, else the check is not examined.
-
-Several files, each of a different layer, are pooled block by block.
+check's share of the false-alarm budget. A pass then counts only if the look has power against the check's
+alternative. Several files, each of a different layer, are pooled block by block.
 """
 
 from __future__ import annotations
@@ -61,10 +59,7 @@ class FilePlan:
 
 
 def plan_file(samples: Samples, budget: Budget, decided: int, laws: WeightLaws) -> FilePlan:
-    """Return the plan of a file, from its size and fields only.
-
-    `decided` is the number of results, over all files, that looks decide on; `laws` are the weight laws.
-    """
+    """Return the plan of a file; `decided` results, over all files, share the budget."""
     sample = samples.sample
     setting = Setting(sample.layer, sample.exposed, sample.coordinates, laws)
     checks = _checks(samples)
@@ -101,23 +96,7 @@ def _too_small(check: Check, needed: int | None, size: int) -> str:
 def examine_samples(
     files: Sequence[Samples], *, seed: int = 0, false_alarm: float = 1e-6, laws: WeightLaws = GAUSSIAN_LAWS
 ) -> tuple[list[Result], list[Result]]:
-    """Return one result per file and check, and those of pools over files.
-
-    Parameters
-    ----------
-    files : sequence of Samples
-        Each of a different layer.
-    seed : int
-        Keys the reference draws.
-    false_alarm : float
-        Probability that correct files have any violated result.
-    laws : WeightLaws
-
-    Raises
-    ------
-    InputError
-        If two files are of one layer.
-    """
+    """Return one result per file and check, and those of pools; raises InputError for a layer in two files."""
     layers = [file.sample.layer for file in files]
     twice = next((file for at, file in enumerate(files) if layers[at] in layers[:at]), None)
     if twice is not None:
