@@ -41,9 +41,7 @@ def commit_here() -> str:
 
 
 def keyed_seed(key: str) -> int:
-    """Return a 48-bit seed derived from a commit.
-
-    Among 1,000 commits, two share a seed with probability 2 · 10⁻⁹.
+    """Return a 48-bit seed derived from a commit; two of 1,000 coincide with probability 2 · 10⁻⁹.
 
     Examples
     --------

@@ -20,7 +20,7 @@ _Result = TypeVar("_Result")
 
 @contextlib.contextmanager
 def pool_of(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of fresh processes with one BLAS thread each; on exit, tasks in progress finish and others are cancelled."""
+    """Yield a pool of fresh processes with one BLAS thread each; on exit, only tasks in progress finish."""
     pool = _Pool(workers)
     try:
         yield pool

@@ -1,8 +1,7 @@
 """Keyed random streams.
 
-The same run seed and key give the same digits on every platform, whatever ran before and for any number of workers. A
-stream belongs to one case, look and role. Keys contain the stable key of the case and no names of modules, functions
-or properties, so renaming changes no draws.
+The same run seed and key give the same digits on every platform, whatever ran before. A stream belongs to one case,
+look and role. Keys contain no names of modules, functions or properties, so renaming changes no draws.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Plan of a look: the draws of each check, and why others are not examined.
 
-All checks of a case use the same draws; how many depends only on a check's own property and the cost limit, so a
-result can be reproduced alone.
+How many of a case's draws a check uses depends only on its own property and the cost limit, so that a result can be
+reproduced alone.
 """
 
 from __future__ import annotations

@@ -93,8 +93,7 @@ def excused_result(item: Item, check: AnyCheck, cost: Cost, reason: str) -> Resu
 def violated(results: Sequence[Result]) -> list[Result]:
     """Return the violated results, most informative first.
 
-    A fault affects all later computations: the earliest clearly violated claim comes first, then the smallest
-    p-value.
+    A fault affects all later computations, so the earliest clearly violated claim comes first.
     """
     return sorted((result for result in results if result.verdict == Verdict.VIOLATED), key=_telling)
 

@@ -42,7 +42,7 @@ class CheckReport:
     conclusion : Conclusion
         Verdict over all results, with reasons.
     coverage : tuple of str
-        Lines of programs that the theorem does not cover, with the violated clause of Assumption 1 and a remedy.
+        Program lines not covered by the theorem, with the violated clause of Assumption 1 and a remedy.
     call : str
         The call that reproduces the report; empty for programs.
     pools : tuple of Result

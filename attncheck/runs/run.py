@@ -53,7 +53,7 @@ class Run:
     theory : bool
         Whether that theory is examined too.
     explains : bool
-        Whether to diagnose and illustrate violated results, which takes most of the time of a violated run.
+        Whether to diagnose and illustrate violated results (slow).
     min_examined : int or None
         Examined results below which the run is inconclusive; default in `attncheck.records.scope`.
     only : tuple of str

@@ -45,8 +45,7 @@ class Shard:
 class Dealer:
     """Distributes tasks among shards: most expensive first, each to the shard with the lowest load.
 
-    Earlier assignments stay, so later properties find the draws of a case. Loads differ by at most the cost of the
-    largest new task.
+    Earlier assignments stay, so later properties find the draws of a case.
 
     Examples
     --------
