@@ -283,5 +283,5 @@ class TestSeveralFiles:
         layer, samples = folder / "layer.toml", folder / "outputs.npy"
         with pytest.raises(ac.InputError, match="put draws of one layer into one file"):
             check_files([layer, layer], [samples, samples])
-        with pytest.raises(ac.InputError, match="pass --layer and --samples in turn"):
+        with pytest.raises(ac.InputError, match="pass one --layer per --samples"):
             check_files([layer, layer], [samples])
