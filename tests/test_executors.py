@@ -60,7 +60,7 @@ class Refusing(Executor):
         raise RuntimeError("on strike")
 
 
-@pytest.mark.parametrize("hands", [here(), processes(1), pool(1), pool(2), spec_of(f"{__name__}:threads", "3")])
+@pytest.mark.parametrize("spec", [here(), processes(1), pool(1), pool(2), spec_of(f"{__name__}:threads", "3")])
 def test_every_piece_comes_to_something(spec: ExecutorSpec) -> None:
     with TaskExecutor(spec) as executor:
         assert executor.results(square, range(7)) == [0, 1, 4, 9, 16, 25, 36]
@@ -102,12 +102,12 @@ def test_a_piece_that_is_lost_ends_what_needs_all_of_them(tmp_path: Path) -> Non
     function = functools.partial(deadly, folder=tmp_path, always=frozenset({1}), once=frozenset())
     with (
         TaskExecutor(pool(1)) as executor,
-        pytest.raises(InputError, match=r"executor='1 processes': 1: its process died, and"),
+        pytest.raises(InputError, match=r"executor='1 processes': 1: its process died, also"),
     ):
         list(in_order(executor, function, [0, 1, 2]))
 
 
-@pytest.mark.parametrize("hands", [here(), pool(1)])
+@pytest.mark.parametrize("spec", [here(), pool(1)])
 def test_errors_of_a_piece_are_raised(spec: ExecutorSpec) -> None:
     with TaskExecutor(spec) as executor, pytest.raises(InputError, match=r"^number=3: is refused; pass another$"):
         executor.results(refusing, [3])
