@@ -210,7 +210,7 @@ class TestRefused:
             seed = rng.bit_generator.seed_seq.generate_state(4)
             return right(layer, size, np.random.default_rng(seed))
 
-        words = "two calls with one generator, one after the other, gave the same outputs; draw all random numbers from"
+        words = "two consecutive calls with one generator gave the same outputs; draw all random numbers from"
         assert words in refused(again)
 
     def test_generators_that_spawn_are_welcome(self) -> None:
@@ -264,7 +264,7 @@ class TestLargeLayers:
         monkeypatch.setattr("attncheck.checks.comparison.drawn_blocks", unexpected)
         found = results(collapsed, name, self.LESS_WIDE, Cost(1, 1e-5, 0.9))
         assert {result.verdict for result in found} == {"not examined"}
-        assert all("the one draw that a look on this layer may take" in r.reason for r in found)
+        assert all("the one draw available to a look at this layer" in r.reason for r in found)
 
     def test_one_draw_is_enough_for_gram_matrices(self) -> None:
         found = results(collapsed, "scores", self.LESS_WIDE, Cost(1, 1e-5, 0.9))

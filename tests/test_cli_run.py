@@ -264,7 +264,7 @@ def test_a_simulator_that_changed_is_not_gone_on_with(folder: Path, few: Path, s
     part.write_bytes(lines[: len(lines) // 2].replace(manifest.source.encode(), b"0123456789abcdef"))
     done = examined(folder, few, "small", "--workers", "0", "--resume", str(part), record=str(tmp_path / "again.jsonl"))
     assert done.code == ExitCode.UNUSABLE
-    assert "is of a simulator whose file has changed since; begin the run anew" in refused(done.err)
+    assert "is of a simulator whose file has since changed; start a new run" in refused(done.err)
 
 
 @pytest.mark.parametrize("option", [[], ["--executor", "os:getcwd"]])
@@ -299,7 +299,7 @@ def test_only_what_is_named_is_examined(folder: Path, some: Path, tmp_path: Path
     done = examined(folder, some, "small", "--only", "drawn", record=str(tmp_path / "none.jsonl"))
     assert "only='drawn': is not known; use one of " in refused(done.err)
     done = examined(folder, some, "small", "--only", "netsor", record=str(tmp_path / "none.jsonl"))
-    assert "only='netsor': is about programs, and cli_subjects:small simulates none" in refused(done.err)
+    assert "only='netsor': needs programs, which cli_subjects:small does not simulate" in refused(done.err)
 
 
 def quarters(errors: str) -> list[int]:

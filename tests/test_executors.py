@@ -60,7 +60,7 @@ class Refusing(Executor):
         raise RuntimeError("on strike")
 
 
-@pytest.mark.parametrize("hands", [here(), processes(1), pool(1), pool(2), spec_of(f"{__name__}:threads", "3")])
+@pytest.mark.parametrize("spec", [here(), processes(1), pool(1), pool(2), spec_of(f"{__name__}:threads", "3")])
 def test_every_piece_comes_to_something(spec: ExecutorSpec) -> None:
     with TaskExecutor(spec) as executor:
         assert executor.results(square, range(7)) == [0, 1, 4, 9, 16, 25, 36]
@@ -84,7 +84,7 @@ def test_where_the_first_pieces_all_end_their_process_the_others_are_done(tmp_pa
         found = executor.results(function, range(9))
     assert found[6:] == [36, 49, 64]
     reasons = {result.reason for result in found[:6] if isinstance(result, LostTask)}
-    assert reasons == {"its process died, and died again whenever it was done alone"}
+    assert reasons == {"its process died, also when the task was run alone"}
 
 
 def test_where_every_piece_ends_its_process_not_all_are_tried(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_where_every_piece_ends_its_process_not_all_are_tried(tmp_path: Path) ->
         found = executor.results(function, range(20))
     reasons = [result.reason for result in found if isinstance(result, LostTask)]
     assert len(reasons) == 20
-    assert sum("died again whenever it was done alone" in reason for reason in reasons) == 3
-    assert sum("not tried again after 3 others" in reason for reason in reasons) == 17
+    assert sum("also when the task was run alone" in reason for reason in reasons) == 3
+    assert sum("not retried after 3 other tasks" in reason for reason in reasons) == 17
     assert len(list(tmp_path.iterdir())) < 20
 
 
@@ -102,12 +102,12 @@ def test_a_piece_that_is_lost_ends_what_needs_all_of_them(tmp_path: Path) -> Non
     function = functools.partial(deadly, folder=tmp_path, always=frozenset({1}), once=frozenset())
     with (
         TaskExecutor(pool(1)) as executor,
-        pytest.raises(InputError, match=r"executor='1 processes': 1: its process died, and"),
+        pytest.raises(InputError, match=r"executor='1 processes': 1: its process died, also"),
     ):
         list(in_order(executor, function, [0, 1, 2]))
 
 
-@pytest.mark.parametrize("hands", [here(), pool(1)])
+@pytest.mark.parametrize("spec", [here(), pool(1)])
 def test_errors_of_a_piece_are_raised(spec: ExecutorSpec) -> None:
     with TaskExecutor(spec) as executor, pytest.raises(InputError, match=r"^number=3: is refused; pass another$"):
         executor.results(refusing, [3])
@@ -157,7 +157,7 @@ class GivesUp(Executor):
 def test_nobody_left_is_said_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "PATIENCE", 0.5)
     idle = ExecutorSpec("mine:make", Idle, 2, deserted=lambda executor: True)
-    said = r"executor='mine:make': has had nobody who works for 0.5 s; begin workers, and go on .* by --resume"
+    said = r"executor='mine:make': has had no live worker for 0.5 s; start workers and continue with --resume"
     with TaskExecutor(idle) as executor, pytest.raises(InputError, match=said):
         executor.results(square, [1])
 
@@ -186,7 +186,7 @@ def test_whoever_comes_back_in_time_is_waited_for() -> None:
 def test_work_that_is_given_up_is_said() -> None:
     with (
         TaskExecutor(ExecutorSpec("mine:make", GivesUp, 2)) as executor,
-        pytest.raises(InputError, match="has given up the work"),
+        pytest.raises(InputError, match="cancelled the tasks"),
     ):
         executor.results(square, [1])
 
@@ -201,7 +201,7 @@ def test_work_that_is_given_up_is_said() -> None:
         (":make", "2", r"executor=':make': is not of the form module:make"),
         ("no_such_module:make", "2", r"executor='no_such_module:make': cannot be imported \(No module named"),
         ("math:make", "2", r"executor='math:make': cannot be imported \(module 'math' has no attribute"),
-        ("math:pi", "2", r"executor='math:pi': is no function"),
+        ("math:pi", "2", r"executor='math:pi': is not a function"),
         ("../math:pi", "2", r"executor='../math:pi': cannot be imported"),
     ],
 )
@@ -213,10 +213,10 @@ def test_what_is_typed_wrong_is_refused(executor: str | None, workers: str, said
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("nothing", r"returned NoneType, which is no concurrent.futures.Executor; return one"),
-        ("failing", r"failed with OSError: no cluster; mend it"),
-        ("leaving", r"failed with SystemExit: no cluster; mend it"),
-        ("Refusing", r"takes no work, RuntimeError: on strike; mend it"),
+        ("nothing", r"returned NoneType, not a concurrent.futures.Executor; return one"),
+        ("failing", r"raised OSError: no cluster; fix it"),
+        ("leaving", r"raised SystemExit: no cluster; fix it"),
+        ("Refusing", r"refuses tasks \(RuntimeError: on strike\); fix it"),
     ],
 )
 def test_what_makes_no_executor_is_said(name: str, said: str) -> None:

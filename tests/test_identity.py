@@ -139,7 +139,7 @@ def test_functions_without_a_name_are_not_taken_for_each_other() -> None:
     assert one == one
     assert unnamed(np.tanh) == unnamed(np.tanh)
     run = Run.of(subject=None, seed=0, profile="smoke", false_alarm=1e-6, record=None)
-    with pytest.raises(InputError, match="differs from another program in a function without a name"):
+    with pytest.raises(InputError, match="differs from another program only in an unnamed function"):
         run.items_on("fact1", [one, other])
 
 

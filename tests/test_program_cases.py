@@ -157,7 +157,7 @@ class TestSubjects:
         assert subject.form == "program"
         case = recurrent_attention().at(8)
         assert not subject.reason_unsupported(case)
-        assert subject.reason_unsupported(ac.AttentionLayer(width=8)) == "the subject simulates programs and no layers"
+        assert subject.reason_unsupported(ac.AttentionLayer(width=8)) == "the subject simulates programs only"
         assert Subject.of("attncheck.subject:matrix_free").reason_unsupported(case).startswith("the subject simulates")
 
     @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_summary_says_that_it_is_a_part(place: pytest.Pytester) -> None:
             "attncheck: subject shard_subjects:right, seed 0, *, shard 2/3",
             "SKIPPED *: is of shard 1/3",
             "CONSISTENT: *",
-            "  Shard 2/3 is a part of a run: attncheck merge makes one record of all shards.",
+            "  Shard 2/3 is only part of a run; combine all shards with attncheck merge.",
         ]
     )
     assert "missing" not in result.stdout.str()
@@ -201,12 +201,12 @@ def test_shards_that_make_no_run_leave_what_is_there(
     told = said(capsys, "merge", "part1.jsonl", "-o", "run.jsonl")
     assert told.code == ExitCode.INCOMPLETE
     assert told.out == (
-        "INCOMPLETE: no record was written.\n  shard 2/2 is missing; examine it: "
+        "INCOMPLETE: no record was written.\n  shard 2/2 is missing; run it: "
         "attncheck run --profile smoke --subject shard_subjects:right --only scores --theory --shard 2/2\n"
     )
     told = said(capsys, "merge", "part1.jsonl", "part1.jsonl", "-o", "run.jsonl")
     assert told.code == ExitCode.INCOMPLETE
-    assert "shard 1/2 comes 2 times, in part1.jsonl and part1.jsonl; pass one of them" in told.out
+    assert "shard 1/2 appears 2 times, in part1.jsonl and part1.jsonl; pass one of them" in told.out
     assert Path("run.jsonl").read_text(encoding="utf-8") == "the last one"
     before = Path("part1.jsonl").read_bytes()
     assert main(["merge", "part1.jsonl", "-o", "part1.jsonl"]) == ExitCode.UNUSABLE
@@ -221,7 +221,7 @@ def test_interrupted_shard_is_gone_on_with(place: pytest.Pytester, capsys: pytes
     told = said(capsys, "merge", "part1.jsonl", "part2.jsonl")
     assert told.code == ExitCode.INCOMPLETE
     assert (
-        "shard 2/2 did not end, part2.jsonl has no closing line; go on with it: attncheck run --profile smoke "
+        "shard 2/2 did not finish (part2.jsonl has no closing line); resume it: attncheck run --profile smoke "
         "--subject shard_subjects:right --only scores --theory --shard 2/2 --resume part2.jsonl --record part2.jsonl\n"
     ) in told.out
     assert shard(place, 2, 2, "--attncheck-resume=part2.jsonl").ret == 0

@@ -104,7 +104,7 @@ def test_a_subject_that_says_which_layers_it_is_is_examined_on_these() -> None:
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
-        (AttentionLayer(width=8), "layers=AttentionLayer.*is no list of layers; list one"),
+        (AttentionLayer(width=8), "layers=AttentionLayer.*is not a list of layers; list one"),
         ([], r"layers=\[\]: is empty"),
         ([AttentionLayer(width=8), 4], r"layers\[1\]=4: is not an AttentionLayer"),
     ],

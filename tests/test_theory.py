@@ -104,9 +104,7 @@ def test_one_that_fails_is_a_fault_of_attncheck_and_says_nothing_of_a_subject(
     assert [each.case for each in bad] == ["of=outputs, heads=3", "of=scores, heads=3"]
     assert bad[0].reason.startswith("too many heads")
     said = result.stdout.str()
-    first = (
-        "ATTNCHECK'S OWN STATEMENT FAILED: things.grid; this is a fault of attncheck, not of attncheck.subject:direct"
-    )
+    first = "ATTNCHECK'S OWN STATEMENT FAILED: things.grid; this is a bug in attncheck, not in attncheck.subject:direct"
     assert first in said
     assert "7 of 9 statements of attncheck's own theory hold" in said
     assert "VIOLATED" not in said

@@ -1,1 +1,1 @@
-"""What knows nothing of attention: errors, files, streams, processes, words."""
+"""Helpers independent of attention: errors, files, streams, processes, words."""

@@ -1,4 +1,4 @@
-"""How attncheck computes where code that it did not write may have changed how numpy does."""
+"""Reproducible arithmetic: one BLAS thread and NumPy's default error handling."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 
 class _OneThread:
-    """One BLAS thread for the whole process, from the first that asks for it until the last is done.
-
-    BLAS libraries know one number of threads for all threads of a process. Each caller of `threadpool_limits` would
-    put back what it found: of two that overlap, the second finds the first one's limit, and would leave it behind.
-    """
+    """Shared limit of one BLAS thread: overlapping `threadpool_limits` would leave theirs behind."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,10 +41,9 @@ _ONE_THREAD = _OneThread()
 
 @contextlib.contextmanager
 def own_arithmetic() -> Iterator[None]:
-    """One BLAS thread, as workers share the machine's cores, and numpy's defaults where a number is out of range.
+    """Use one BLAS thread (workers share the cores) and NumPy's default floating-point error handling.
 
-    Whoever called ``np.seterr(all="raise")`` before finds it as it was, and so does whoever set a number of BLAS
-    threads, in whichever thread of the process.
+    The caller's settings are restored on exit.
 
     Examples
     --------
@@ -62,12 +57,11 @@ def own_arithmetic() -> Iterator[None]:
 
 @functools.cache
 def in_use() -> str:
-    """Return what rounds here: BLAS libraries with the kernels they chose for this processor, and numpy's SIMD.
+    """Return the BLAS libraries with their kernels for this processor, and NumPy's SIMD extensions.
 
-    The last digits of a sum depend on them, and eigenvectors of singular matrices altogether, so that a run has other
-    digits on another processor.
+    The last digits of sums, and eigenvectors of singular matrices, depend on them.
     """
-    import scipy.linalg  # noqa: F401  # its library is listed once it is loaded
+    import scipy.linalg  # noqa: F401  # threadpoolctl lists only loaded libraries
 
     pools = (pool for pool in threadpool_info() if pool["user_api"] == "blas")
     blas = sorted(

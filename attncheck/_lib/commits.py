@@ -1,4 +1,4 @@
-"""The commit that is examined, and a seed of its own."""
+"""The commit under test and a seed derived from it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,7 @@ from attncheck._lib.errors import InputError, refuse
 
 
 def commit_key(key: str | None = None) -> str:
-    """Return what names the commit: what is passed, GITHUB_SHA, or HEAD of git.
-
-    Raises
-    ------
-    InputError
-        If nothing does, or by more than a line of text.
+    """Return `key` if given, else GITHUB_SHA or git's HEAD; raises InputError if there is none.
 
     Examples
     --------
@@ -31,14 +26,14 @@ def commit_key(key: str | None = None) -> str:
         else:
             named = "" if asked.returncode else asked.stdout
     if not (named := named.strip()):
-        refuse("key", key, "names no commit, and neither GITHUB_SHA nor git does", "pass --key")
+        refuse("key", key, "no commit found in GITHUB_SHA or git", "pass --key")
     if not named.isprintable():
         refuse("key", named, "is not one line of text", "pass the hash of the commit, or a name")
     return named
 
 
 def commit_here() -> str:
-    """Return what names the commit here; empty where nothing does."""
+    """Return the name of the current commit, or an empty string."""
     try:
         return commit_key()
     except InputError:
@@ -46,9 +41,7 @@ def commit_here() -> str:
 
 
 def keyed_seed(key: str) -> int:
-    """Return the seed of a commit's run: another one for each commit, and the same wherever it is run.
-
-    It has 48 bits: of 1,000 commits two have the same one with a chance of 2 in 10⁹.
+    """Return a 48-bit seed derived from a commit; two of 1,000 coincide with probability 2 · 10⁻⁹.
 
     Examples
     --------
@@ -59,12 +52,7 @@ def keyed_seed(key: str) -> int:
 
 
 def seed_typed(text: str) -> str:
-    """Return a seed as a number where a word was typed for one: random, or keyed by the commit.
-
-    Raises
-    ------
-    InputError
-        If nothing names the commit.
+    """Resolve the seeds ``random`` and ``keyed`` (by the commit); raises InputError without a commit.
 
     Examples
     --------
@@ -81,6 +69,6 @@ def seed_typed(text: str) -> str:
         refuse(
             "seed",
             text,
-            "is that of a commit, and neither GITHUB_SHA nor git names one",
+            "needs a commit, and none is found in GITHUB_SHA or git",
             "set GITHUB_SHA, or pass a number",
         )

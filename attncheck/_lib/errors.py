@@ -1,4 +1,4 @@
-"""The one error that bad input raises: it names the field, the value and the remedy."""
+"""`InputError`, which names field, value and remedy, and validators that raise it."""
 
 from __future__ import annotations
 
@@ -8,27 +8,11 @@ from typing import Any, NoReturn
 
 
 class InputError(ValueError):
-    """Input that attncheck cannot use; the message is one line and ends with the remedy."""
+    """Unusable input; the message is one line and ends with the remedy."""
 
 
 def refuse(field: str, value: Any, problem: str, remedy: str) -> NoReturn:
-    """Raise `InputError` as ``field=value: problem; remedy``.
-
-    Parameters
-    ----------
-    field : str
-        Name of the offending field, argument, column or file.
-    value : Any
-        What was given; shown by its repr, shortened, in one line.
-    problem : str
-        Why it cannot be used.
-    remedy : str
-        What to pass instead.
-
-    Raises
-    ------
-    InputError
-        Always.
+    """Raise `InputError` with the message ``field=value: problem; remedy``; the value is shown by a shortened repr.
 
     Examples
     --------
@@ -43,7 +27,7 @@ def refuse(field: str, value: Any, problem: str, remedy: str) -> NoReturn:
 def _shown(value: Any) -> str:
     try:
         shown = repr(value)
-    except Exception:  # such as of a whole number of more digits than Python prints
+    except Exception:  # e.g. an int with more digits than Python prints
         shown = f"<{type(value).__name__}>"
     if shown.splitlines() != [shown]:
         shown = " ".join(shown.split())
@@ -51,23 +35,20 @@ def _shown(value: Any) -> str:
 
 
 def _is_boolean(value: Any) -> bool:
-    """Return whether a value is a boolean, of Python or of NumPy."""
+    """Return whether a value is a Python or NumPy boolean."""
     return isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "") == "b"
 
 
-# Of larger whole numbers Python does not print the squares.
+# Python does not print the squares of larger integers.
 _MOST_BITS = 4_000
-#: More draws than anybody waits for: a larger number of them is a mistake.
+#: Largest accepted number of draws; a larger one is a mistake.
 MOST_DRAWS = 10**12
-# Longer lists of whole numbers are not read to their end.
+# Longest accepted list of whole numbers.
 _LONGEST = 10_000
 
 
 def check_whole(field: str, value: Any, minimum: int, remedy: str, maximum: int | None = None) -> int:
-    """Return `value` as an int of at least `minimum` and at most `maximum`, or raise `InputError`.
-
-    NumPy integers are accepted, booleans and floats are not.
-    """
+    """Return `value` as an int within bounds, or raise `InputError`, also for booleans and floats."""
     import operator
 
     if _is_boolean(value):
@@ -86,7 +67,7 @@ def check_whole(field: str, value: Any, minimum: int, remedy: str, maximum: int 
 
 
 def check_draws(field: str, value: Any, minimum: int, remedy: str) -> int:
-    """Return a number of draws, from `minimum` to `MOST_DRAWS`, or raise `InputError`."""
+    """Return a number of draws from `minimum` to `MOST_DRAWS`, or raise `InputError`."""
     return check_whole(field, value, minimum, remedy, MOST_DRAWS)
 
 
@@ -100,7 +81,7 @@ def check_position(field: str, value: Any, seq_len: int) -> int:
 
 
 def check_wholes(field: str, values: Any, minimum: int, remedy: str) -> list[int]:
-    """Return different whole numbers of at least `minimum` in ascending order, or raise `InputError`."""
+    """Return distinct whole numbers of at least `minimum`, sorted, or raise `InputError`."""
     from itertools import islice
 
     try:
@@ -108,9 +89,9 @@ def check_wholes(field: str, values: Any, minimum: int, remedy: str) -> list[int
     except TypeError:
         listed = None
     if listed is None:
-        refuse(field, values, "is no list of whole numbers", remedy)
+        refuse(field, values, "is not a list of whole numbers", remedy)
     if len(listed) > _LONGEST:
-        refuse(field, values, f"are more than {_LONGEST} numbers", remedy)
+        refuse(field, values, f"has more than {_LONGEST} numbers", remedy)
     return sorted({check_whole(field, value, minimum, remedy) for value in listed})
 
 
@@ -123,7 +104,7 @@ def check_number(
     minimum: float | None = None,
     maximum: float | None = None,
 ) -> float:
-    """Return `value` as a finite float within the stated bounds, or raise `InputError`."""
+    """Return `value` as a finite float within the bounds, or raise `InputError`."""
     import math
 
     if _is_boolean(value) or isinstance(value, str | bytes) or bool(getattr(value, "ndim", 0)):
@@ -146,14 +127,14 @@ def check_number(
 
 
 def check_choice(field: str, value: Any, choices: tuple[str, ...]) -> str:
-    """Return `value` if it is one of `choices`, or raise `InputError` that lists them."""
+    """Return `value` if it is one of `choices`, or raise `InputError` listing them."""
     if not isinstance(value, str) or value not in choices:
         refuse(field, value, "is not known", "use one of " + ", ".join(repr(c) for c in choices))
     return str(value)
 
 
 def foreign_traceback(error: BaseException) -> str:
-    """Return the traceback of what made an error, without the frames of attncheck; empty where nothing did."""
+    """Return the traceback of an error's cause without attncheck's own frames; empty without a cause."""
     cause = error.__cause__
     if cause is None:
         return ""

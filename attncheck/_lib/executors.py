@@ -1,4 +1,4 @@
-"""Work that any `concurrent.futures.Executor` does: results as they come, and none is lost where a process dies."""
+"""Tasks on any `concurrent.futures.Executor`, resilient to dying processes."""
 
 from __future__ import annotations
 
@@ -20,41 +20,40 @@ from attncheck._lib.processes import pool_of
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
-#: Seconds that a run waits for somebody who works, where nobody is left.
+#: Seconds that a run waits for new workers when none are left.
 PATIENCE = 60.0
-# Where the first so many pieces and the last so many end their process each time, the others are not tried.
+# If so many first and last tasks all kill their process, the others are not tried.
 _HOPELESS = 3
-# How often a piece is done alone whose process died.
+# Attempts at running a task alone after its process died.
 _TRIES = 2
-# Seconds between two questions whether anybody is left.
+# Seconds between checks for live workers.
 _ASKED = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class LostTask:
-    """What there is in the place of a result: the piece of work ended its process twice."""
+    """Placeholder for the result of a task whose process died twice."""
 
     reason: str
 
 
 @dataclasses.dataclass(frozen=True)
 class ExecutorSpec:
-    """Who does the work.
+    """How to make and use an executor.
 
     Attributes
     ----------
     name : str
-        As a person typed it.
     make : callable
-        Returns a context manager of an executor, as executors are themselves.
+        Returns a context manager that yields an executor.
     at_once : int
-        Pieces that are handed over at a time: those may be lost where a process dies, and are done again.
+        Tasks submitted at a time.
     killed : tuple of type
-        Exceptions of a future that say that its process died.
+        Exceptions of futures whose process died.
     deserted : callable
-        Of the executor: whether nobody is left who works.
+        Returns whether an executor has no workers left.
     travels : bool
-        Whether pieces go to other processes, which import what they name.
+        Whether tasks go to other processes.
     """
 
     name: str
@@ -66,10 +65,9 @@ class ExecutorSpec:
 
 
 class TaskExecutor:
-    """Does pieces of work on an executor, which is made at the first piece, and anew where it broke.
+    """Runs tasks on an executor, which is made at the first task and anew after it broke.
 
-    The pieces that were in progress when a process died are done again, one at a time: a piece that ends its process
-    then too, and once more, is `LostTask`, and no other is.
+    Tasks in flight when a process died are repeated alone; if it dies twice more, the result is `LostTask`.
 
     Examples
     --------
@@ -91,48 +89,27 @@ class TaskExecutor:
         self._open.close()
 
     def begin(self) -> None:
-        """Make the executor now, to know that there is one before anything is written.
-
-        Raises
-        ------
-        InputError
-            If it cannot be made.
-        """
+        """Make the executor now; raises InputError if that fails."""
         self._executor_now()
 
     def results(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> list[_Result | LostTask]:
-        """Return what a function makes of each piece, in their order."""
+        """Return the result of each task, in the order of the tasks."""
         found = dict(self.gather(function, tasks))
         return [found[place] for place in range(len(tasks))]
 
     def gather(
         self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]
     ) -> Iterator[tuple[int, _Result | LostTask]]:
-        """Iterate over what a function makes of each piece, with its place among them, as it comes.
-
-        Parameters
-        ----------
-        function : callable
-            That another process can import, if the executor has others.
-        tasks : sequence
-            The first ones are begun first.
-
-        Raises
-        ------
-        InputError
-            If nobody is left who works.
-        Exception
-            That the function raises.
-        """
+        """Yield (index, result) of each task as it completes; raises InputError if no workers are left."""
         suspects: list[int] = []
         yield from self._done(function, tasks, deque(range(len(tasks))), self.spec.at_once, suspects)
         lost = 0
-        # The last ones first: where the dearest pieces ended their process, the others may well not.
+        # Last ones first: expensive tasks come first, and cheap ones are more likely to succeed.
         for place in reversed(suspects):
             if lost == _HOPELESS and not self._came:
-                yield place, LostTask(f"not tried again after {lost} others whose process died each time")
+                yield place, LostTask(f"not retried after {lost} other tasks whose process died each time")
                 continue
-            # What another one took down has ended no process itself: two ends when it is alone convict a piece.
+            # A task may have been lost to the crash of another; only crashes when run alone count.
             for _ in range(_TRIES):
                 again: list[int] = []
                 yield from self._done(function, tasks, deque([place]), 1, again)
@@ -140,7 +117,7 @@ class TaskExecutor:
                     break
             else:
                 lost += 1
-                yield place, LostTask("its process died, and died again whenever it was done alone")
+                yield place, LostTask("its process died, also when the task was run alone")
 
     def _done(
         self,
@@ -150,7 +127,7 @@ class TaskExecutor:
         at_once: int,
         killed: list[int],
     ) -> Iterator[tuple[int, _Result]]:
-        """Do pieces, at most so many at once, and note the places of those whose process died."""
+        """Run tasks, at most `at_once` at a time, and append the indices of those whose process died to `killed`."""
         flying: dict[Future[_Result], int] = {}
         finished: SimpleQueue[Future[_Result]] = SimpleQueue()
         try:
@@ -162,8 +139,8 @@ class TaskExecutor:
                     except BrokenExecutor:
                         broken = True
                     except Exception as refused:
-                        problem = f"takes no work, {type(refused).__name__}: {refused}"
-                        refuse("executor", self.spec.name, problem, "mend it, and go on by --resume")
+                        problem = f"refuses tasks ({type(refused).__name__}: {refused})"
+                        refuse("executor", self.spec.name, problem, "fix it and continue with --resume")
                     else:
                         flying[future] = waiting.popleft()
                         future.add_done_callback(finished.put)
@@ -189,7 +166,7 @@ class TaskExecutor:
                 future.cancel()
 
     def _salvaged(self, flying: dict[Future[_Result], int], killed: list[int]) -> Iterator[tuple[int, _Result]]:
-        """Yield what was finished of an executor that broke, and note the rest."""
+        """Yield the completed results of a broken executor and record the remaining indices."""
         wait(flying)
         for future, place in flying.items():
             if self._error_of(future) is None:
@@ -198,24 +175,16 @@ class TaskExecutor:
                 killed.append(place)
 
     def _error_of(self, future: Future[_Result]) -> BaseException | None:
-        """Return what says that the process of a piece died, if it did.
-
-        Raises
-        ------
-        InputError
-            If whoever shares out the work has gone.
-        Exception
-            That the piece raised.
-        """
+        """Return the error if a task's process died, else None; raises InputError if the executor gave up."""
         if future.cancelled():
-            refuse("executor", self.spec.name, "has given up the work", "begin it again, and go on by --resume")
+            refuse("executor", self.spec.name, "cancelled the tasks", "restart it and continue with --resume")
         error = future.exception()
         if error is None or isinstance(error, (BrokenExecutor, *self.spec.killed)):
             return error
         raise error
 
     def _next(self, finished: SimpleQueue[Future[_Result]]) -> Future[_Result]:
-        """Wait until a piece is finished, or nobody is left who could finish it."""
+        """Wait until a task completes; raises InputError if no workers are left."""
         deserted: float | None = None
         while True:
             try:
@@ -227,8 +196,8 @@ class TaskExecutor:
             elif deserted is None:
                 deserted = time.monotonic()
             elif time.monotonic() - deserted > PATIENCE:
-                left = f"has had nobody who works for {PATIENCE:g} s"
-                refuse("executor", self.spec.name, left, "begin workers, and go on with the record by --resume")
+                left = f"has had no live worker for {PATIENCE:g} s"
+                refuse("executor", self.spec.name, left, "start workers and continue with --resume")
 
     def _executor_now(self) -> Executor:
         if self._executor is None:
@@ -241,18 +210,17 @@ class TaskExecutor:
 
 
 def in_order(executor: TaskExecutor, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
-    """Iterate over what a function makes of each piece, in their order, each as soon as those before it are there.
-
-    Raises
-    ------
-    InputError
-        If a piece ended its process twice.
-    """
+    """Yield the result of each task in order; raises InputError if a task's process died twice."""
     found: dict[int, _Result] = {}
     told = 0
     for place, result in executor.gather(function, tasks):
         if isinstance(result, LostTask):
-            refuse("executor", executor.spec.name, f"{tasks[place]}: {result.reason}", "use fewer, if memory was short")
+            refuse(
+                "executor",
+                executor.spec.name,
+                f"{tasks[place]}: {result.reason}",
+                "use fewer workers",
+            )
         found[place] = result
         while told in found:
             yield found.pop(told)
@@ -260,7 +228,7 @@ def in_order(executor: TaskExecutor, function: Callable[[_Task], _Result], tasks
 
 
 class _InlineExecutor(Executor):
-    """Does what is handed in at once, in this process, silently as others do."""
+    """Runs tasks immediately in this process, with their output suppressed."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -273,24 +241,18 @@ class _InlineExecutor(Executor):
 
 
 def here() -> ExecutorSpec:
-    """Return who does the work in this process."""
+    """Return the spec of an executor in this process."""
     return ExecutorSpec("here", _InlineExecutor, 1, travels=False)
 
 
 def processes(number: int) -> ExecutorSpec:
-    """Return fresh processes of this machine, which have one BLAS thread each; this process where there is one.
-
-    Parameters
-    ----------
-    number : int
-        Of processes.
-    """
+    """Return the spec of that many fresh processes with one BLAS thread each; this process for 0 or 1."""
     if number <= 1:
         return here()
     return pool(number)
 
 
 def pool(number: int) -> ExecutorSpec:
-    """Return fresh processes of this machine, also where there is one: it may die and this process does not."""
-    # One more is handed over than is worked on, so that no process waits for this one.
+    """Return the spec of that many fresh processes, also for 1: its death does not end this process."""
+    # One extra task is queued so that no process waits for this one.
     return ExecutorSpec(f"{number} processes", functools.partial(pool_of, number), number + 1)

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a command came to.
+    """Exit code of a command.
 
     Examples
     --------
@@ -19,11 +19,11 @@ class ExitCode(IntEnum):
     UNUSABLE = 2
     INCONCLUSIVE = 3
     INCOMPLETE = 4
-    #: A statement of attncheck's own theory failed; 5 is pytest's code for no tests.
+    #: A statement of the theory failed; 5 is pytest's code for no tests.
     REFUTED = 6
     INTERRUPTED = 130
 
     @classmethod
     def of(cls, verdict: str) -> ExitCode:
-        """Return the exit code of a verdict; what was not examined, or is explained by others, settles nothing."""
+        """Return the exit code of a verdict; "not examined" and "explained" count as inconclusive."""
         return cls.INCONCLUSIVE if verdict in ("not examined", "explained") else cls[verdict.upper()]

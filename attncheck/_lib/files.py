@@ -1,4 +1,4 @@
-"""Files that appear with their last byte: a reader never sees half of one. None is written over what is read."""
+"""Atomic writes, and checks of output paths."""
 
 from __future__ import annotations
 
@@ -11,19 +11,9 @@ from attncheck._lib.errors import InputError, refuse
 
 
 def write_whole(path: Path, content: bytes, option: str = "out") -> Path:
-    """Write a file in one step, in a folder that is made where there is none; return its path.
+    """Write a file atomically, creating its folder; return its path.
 
-    Parameters
-    ----------
-    path : Path
-    content : bytes
-    option : str
-        What named the file, for the error.
-
-    Raises
-    ------
-    InputError
-        If it cannot be written; a file that was there stays as it was.
+    Raises InputError, with the name of the `option`, if that fails; an existing file then stays unchanged.
 
     Examples
     --------
@@ -35,7 +25,7 @@ def write_whole(path: Path, content: bytes, option: str = "out") -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
-            path.write_bytes(content)  # a device or a pipe is written to, not replaced; a folder fails here
+            path.write_bytes(content)  # devices and pipes are written to, not replaced; folders fail
         else:
             _replace(path.resolve(), content)
     except OSError as error:
@@ -57,18 +47,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def check_writable(outputs: Mapping[str, Path | None]) -> None:
-    """Refuse what cannot be written, before anything is done that should be written there.
-
-    Parameters
-    ----------
-    outputs : mapping of str to Path or None
-        By the name of the argument.
-
-    Raises
-    ------
-    InputError
-        If a path is a folder, or there is no folder for it, or nobody may write there.
-    """
+    """Raise `InputError` if a path, by argument name, is a folder or not writable."""
     for name, path in outputs.items():
         if path is None:
             continue
@@ -78,7 +57,7 @@ def check_writable(outputs: Mapping[str, Path | None]) -> None:
             if path.is_dir():
                 problem = "is a folder"
             elif not os.access(path if path.exists() else path.parent, os.W_OK):
-                problem = "cannot be written (nobody may write there)"
+                problem = "cannot be written (no permission)"
         except OSError as error:
             problem = f"cannot be written ({error.strerror or error})"
         if problem:
@@ -86,26 +65,16 @@ def check_writable(outputs: Mapping[str, Path | None]) -> None:
 
 
 def refuse_same(inputs: Mapping[str, Path | None], outputs: Mapping[str, Path | None]) -> None:
-    """Refuse to write over what is read, or two things into one file.
-
-    Parameters
-    ----------
-    inputs, outputs : mapping of str to Path or None
-        By the name of the argument.
-
-    Raises
-    ------
-    InputError
-        If an output has the path of an input or of another output.
+    """Raise `InputError` if an output has the path of an input or of another output; paths are by argument name.
 
     Examples
     --------
     >>> refuse_same({"run": Path("run.jsonl")}, {"json": Path("./run.jsonl")})
     Traceback (most recent call last):
     ...
-    attncheck._lib.errors.InputError: json='run.jsonl': is the path of run too; choose another path
+    attncheck._lib.errors.InputError: json='run.jsonl': is also the path of run; choose another path
     """
     known = {Path(os.path.abspath(path)): name for name, path in inputs.items() if path is not None}
     for name, path in outputs.items():
         if path is not None and (first := known.setdefault(Path(os.path.abspath(path)), name)) != name:
-            refuse(name, str(path), f"is the path of {first} too", "choose another path")
+            refuse(name, str(path), f"is also the path of {first}", "choose another path")

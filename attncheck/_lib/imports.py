@@ -1,4 +1,4 @@
-"""Things by the name that they are imported by, ``module:name``, and back."""
+"""Conversion between objects and their import paths, ``module:name``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scipy import special
 
 
 def path_of(function: Any) -> str:
-    """Return ``module:name`` where a function can be imported by it in another process, else an empty string.
+    """Return the import path ``module:name`` of a function, or an empty string if other processes cannot import it.
 
     Examples
     --------
@@ -26,12 +26,12 @@ def path_of(function: Any) -> str:
     found: Any = sys.modules.get(module)
     for part in short_name(function).split("."):
         found = getattr(found, part, None)
-    # __main__ is another module in another process.
+    # __main__ differs between processes.
     return f"{module}:{short_name(function)}" if found is function and module != "__main__" else ""
 
 
 def short_name(function: Any) -> str:
-    """Return a function's name within its module; older ufuncs have no qualified one."""
+    """Return a function's name within its module; older ufuncs have no qualified name."""
     for attribute in ("__qualname__", "__name__"):
         found = getattr(function, attribute, None)
         if isinstance(found, str):
@@ -40,7 +40,7 @@ def short_name(function: Any) -> str:
 
 
 def find(path: str) -> Any:
-    """Return what ``module:name`` names; raises ImportError, AttributeError or ValueError where it names nothing.
+    """Import the object at ``module:name``; raises ImportError, AttributeError or ValueError if there is none.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def find(path: str) -> Any:
     True
     """
     module, _, name = path.partition(":")
-    with np.errstate():  # what the module makes of it ends with its import
+    with np.errstate():  # undoes np.seterr calls of the module
         found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
@@ -56,20 +56,12 @@ def find(path: str) -> Any:
 
 
 def find_trusted(path: str, trust: Sequence[str]) -> Any:
-    """Return what a file names by ``module:name``, if its module may be imported.
-
-    Functions of NumPy and of scipy.special may be named by any file: they are loaded, and do nothing but compute.
-
-    Parameters
-    ----------
-    path : str
-    trust : sequence of str
-        Modules whose code may run, with all that is in them.
+    """Import the object at ``module:name`` if its module or a parent is in `trust`, or it is a ufunc of NumPy or SciPy.
 
     Raises
     ------
     PermissionError
-        If nobody trusts the module.
+        If the module is not trusted.
     ImportError, AttributeError, ValueError
         As for `find`.
 
@@ -92,9 +84,7 @@ def find_trusted(path: str, trust: Sequence[str]) -> Any:
 
 
 def source_of(path: str) -> str:
-    """Return a short digest of the source of ``module:name``; empty where its module has none that can be read.
-
-    It is that of the module's own file: what this imports is not in it.
+    """Return a short digest of the source file of a module, given as ``module:name``; empty without a file.
 
     Examples
     --------
@@ -103,10 +93,10 @@ def source_of(path: str) -> str:
     >>> source_of("builtins:print")
     ''
     """
-    # A prefix may say what the module is of, as in torch:module:build.
+    # The name may have a prefix, as in torch:module:build.
     module = sys.modules.get(path.rpartition(":")[0].rpartition(":")[2])
     try:
-        # Lines end the same way wherever they were checked out.
+        # Line endings depend on the checkout.
         lines = Path(str(getattr(module, "__file__", ""))).read_bytes().splitlines()
     except OSError:
         return ""
@@ -114,7 +104,7 @@ def source_of(path: str) -> str:
 
 
 def _home(function: Any) -> str:
-    """Return the module to import a function from; older ufuncs do not know theirs."""
+    """Return the module of a function; older ufuncs do not know theirs."""
     if isinstance(function, np.ufunc):
         homes = [home for home in (np, special) if getattr(home, function.__name__, None) is function]
         return homes[0].__name__ if homes else ""

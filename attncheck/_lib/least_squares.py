@@ -1,4 +1,4 @@
-"""Weighted least squares, which every fit of a rate goes through."""
+"""Weighted least squares."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FloatArray = NDArray[np.float64]
 
 
 class LeastSquares(NamedTuple):
-    """Coefficients, (m,), their standard errors, (m,), and the sum of squared residuals over the errors."""
+    """Coefficients, (m,), their standard errors, (m,), and the weighted sum of squared residuals."""
 
     coefficients: FloatArray
     errors: FloatArray
@@ -19,7 +19,7 @@ class LeastSquares(NamedTuple):
 
 
 def least_squares(columns: FloatArray, values: FloatArray, errors: FloatArray) -> LeastSquares:
-    """Return the fit of `values` by the columns, weighted by the errors.
+    """Fit `values` by the columns, weighted by `errors`.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def least_squares(columns: FloatArray, values: FloatArray, errors: FloatArray) -
     values, errors : ndarray, shape (k,)
     """
     weighted, target = columns / errors[:, None], values / errors
-    # Powers of the width are of very different sizes.
+    # Powers of the width differ by orders of magnitude.
     scale = np.linalg.norm(weighted, axis=0)
     inverse = np.linalg.pinv(weighted / scale) / scale[:, None]
     coefficients = inverse @ target

@@ -1,4 +1,4 @@
-"""What pages of measured numbers share: tables, quarter marks, and with what they were measured."""
+"""Tables, quartiles and versions for pages of measurements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FloatArray = NDArray[np.float64]
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table, its columns of even width.
+    """Return a Markdown table with aligned columns.
 
     Examples
     --------
@@ -32,7 +32,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def spread(values: FloatArray, unit: str, form: str) -> str:
-    """Return the median of some values and, in brackets, the quarter marks.
+    """Return the median and, in brackets, the quartiles.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def spread(values: FloatArray, unit: str, form: str) -> str:
 
 
 def installed() -> str:
-    """Return the versions that times depend on, without naming the machine."""
+    """Return the versions that timings depend on."""
     return (
         f"attncheck {__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
         f"SciPy {scipy.__version__}, {in_use()}, "

@@ -1,4 +1,4 @@
-"""What a computation may take of memory, checked before anything is allocated."""
+"""Memory limit of a computation, checked before allocation."""
 
 from __future__ import annotations
 
@@ -6,26 +6,12 @@ from typing import Any
 
 from attncheck._lib.errors import refuse
 
-#: Bytes that a single draw, or one array of what is computed, may take.
+#: Largest size in bytes of a single draw or computed array.
 DEFAULT_MEMORY = 512 * 2**20
 
 
 def check_memory(field: str, value: Any, what: str, entries: int, remedy: str) -> None:
-    """Refuse a value that makes something of more float64 entries than `DEFAULT_MEMORY` holds.
-
-    Parameters
-    ----------
-    field : str
-    value : Any
-        What was given.
-    what : str
-        What takes the memory.
-    entries : int
-    remedy : str
-
-    Raises
-    ------
-    InputError
+    """Raise `InputError` if an array of `entries` float64 numbers exceeds `DEFAULT_MEMORY`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Processes that share work, and end without a word where somebody presses Ctrl-C."""
+"""Process pools that exit quietly on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,15 +20,7 @@ _Result = TypeVar("_Result")
 
 @contextlib.contextmanager
 def pool_of(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Hand out a pool of fresh processes, which have one BLAS thread each.
-
-    Ctrl-C on a terminal ends them. Otherwise what is in progress at the end is finished; nothing more is begun.
-
-    Parameters
-    ----------
-    workers : int
-        Processes.
-    """
+    """Yield a pool of fresh processes with one BLAS thread each; on exit, only tasks in progress finish."""
     pool = _Pool(workers)
     try:
         yield pool
@@ -37,10 +29,10 @@ def pool_of(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 class _Pool(ProcessPoolExecutor):
-    """Begins its processes, which is when work is handed in, so that Ctrl-C waits until they are ready for it."""
+    """Pool that starts its processes on `submit`, with Ctrl-C deferred until they are ready."""
 
     def __init__(self, workers: int) -> None:
-        # Fresh processes: a fork of one that runs threads may hang.
+        # Spawn: a fork of a threaded process may hang.
         super().__init__(workers, mp_context=get_context("spawn"), initializer=_prepare)
 
     def submit(self, fn: Callable[_Given, _Result], /, *args: _Given.args, **kwargs: _Given.kwargs) -> Future[_Result]:
@@ -50,12 +42,12 @@ class _Pool(ProcessPoolExecutor):
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back: here until the end, in processes that are begun meanwhile until they admit it."""
+    """Defer Ctrl-C until exit, and in processes started meanwhile until `admit_interrupts`."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
     pressed: list[int] = []
-    # A mask is one thread's, and what processes begun by it inherit; another thread may take the signal in.
+    # A mask holds for one thread and the processes it starts; another thread may get the signal.
     main = threading.current_thread() is threading.main_thread()
     handler = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number)) if main else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -70,16 +62,13 @@ def interrupts_held() -> Iterator[None]:
 
 
 def admit_interrupts() -> None:
-    """Let Ctrl-C come that was held back while this process began."""
+    """Deliver a Ctrl-C that was deferred while this process started."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _prepare() -> None:
-    """Set up a process of the pool: one thread, an end without a traceback, and no word of what it is called for.
-
-    A simulator that prints would print for each of its draws, into the bar of the process that reports.
-    """
+    """Set up a worker: no output, which would garble the progress bar, one thread, and no traceback on Ctrl-C."""
     sys.stdout = sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
     threadpool_limits(1)
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The bar that what takes long shows on a terminal."""
+"""Progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ _Item = TypeVar("_Item")
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """Return a progress bar on standard error, silent unless that is a terminal.
-
-    pytest captures the streams of this process while it examines, so the bar has a copy of its own.
-    """
+    """Yield a progress bar on a copy of standard error, which pytest does not capture; silent unless a terminal."""
     try:
         copy = os.dup(2)
     except OSError:  # a process without standard error
@@ -44,13 +41,7 @@ def progress_bar() -> Iterator[Progress]:
 
 
 def counted_off(items: Sequence[_Item], what: str) -> Iterator[_Item]:
-    """Iterate over items with a progress bar.
-
-    Parameters
-    ----------
-    items : sequence
-    what : str
-        Shown beside the bar.
+    """Iterate over items with a progress bar labelled `what`.
 
     Examples
     --------

@@ -1,9 +1,7 @@
-"""Random streams keyed by what they are for.
+"""Keyed random streams.
 
-The same run seed and key give the same digits on every platform, whatever ran before and however many
-workers there are. A stream belongs to one case, one look and one role. Its key is made of the key of the case,
-which never changes, and of no name of a module, function or property: what is moved or renamed draws what it drew
-before.
+The same run seed and key give the same digits on every platform, whatever ran before. A stream belongs to one case,
+look and role. Keys contain no names of modules, functions or properties, so renaming changes no draws.
 """
 
 from __future__ import annotations
@@ -25,22 +23,18 @@ _REMEDY = "use None, bool, int, float, str, bytes, or lists and mappings of them
 def encode(value: Any) -> bytes:
     """Return the canonical bytes of a value of built-in types.
 
-    Every item carries its type and length, so that no two different keys run together. Lists and tuples
-    are one type and mappings are ordered by key, so that a key survives a round trip through JSON.
+    Every item carries its type and length, so different keys never collide. Lists equal tuples and mappings are
+    sorted by key, so keys survive a JSON round trip.
 
     Parameters
     ----------
     value : None, bool, int, float, str, bytes, list, tuple or mapping
-        NumPy scalars count as the Python numbers they stand for.
-
-    Returns
-    -------
-    bytes
+        NumPy scalars count as Python numbers.
 
     Raises
     ------
     InputError
-        If the value, or one inside it, is of another type or NaN.
+        If the value, or an item of it, is NaN or of another type.
 
     Examples
     --------
@@ -54,23 +48,13 @@ def encode(value: Any) -> bytes:
 
 
 def digest(value: Any, length: int = 12) -> str:
-    """Return a short, stable identifier of a layer or any other value that `encode` takes.
+    """Return a short, stable identifier of a value that `encode` accepts.
 
     Parameters
     ----------
     value : object
-        As for `encode`.
     length : int
         Hexadecimal digits, 1 to 64.
-
-    Returns
-    -------
-    str
-
-    Raises
-    ------
-    InputError
-        If the value cannot be encoded or `length` is out of range.
 
     Examples
     --------
@@ -83,14 +67,10 @@ def digest(value: Any, length: int = 12) -> str:
 
 
 def given_fields(description: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that are not at their defaults: what the key of a description is made of.
+    """Return the non-default fields of a dataclass, which make up the key of a description.
 
-    A field that comes later leaves keys as they were. One that is renamed keeps its first name here as
+    New fields thus leave keys unchanged. A renamed field keeps its first name as
     ``dataclasses.field(metadata={"key": "first name"})``.
-
-    Parameters
-    ----------
-    description : dataclass
 
     Examples
     --------
@@ -107,27 +87,17 @@ def given_fields(description: Any) -> dict[str, Any]:
 
 
 def seed_sequence(run_seed: int, *key: Any, look: int = 1, role: str = "draws") -> np.random.SeedSequence:
-    """Return the seed sequence of one stream; `stream` gives its generator.
+    """Return the seed sequence of a stream.
 
     Parameters
     ----------
     run_seed : int
-        Seed of the whole run, at least 0.
     *key : object
-        What the stream is for, such as the property and the layer; each as for `encode`.
+        What the stream is for, such as property and layer; each as for `encode`.
     look : int
         Number of the look, at least 1.
     role : str
-        What the numbers are used for within the look, e.g. ``"inputs"``.
-
-    Returns
-    -------
-    numpy.random.SeedSequence
-
-    Raises
-    ------
-    InputError
-        If a part cannot be encoded or is out of range.
+        Purpose of the numbers within the look, e.g. ``"inputs"``.
 
     Examples
     --------
@@ -143,34 +113,14 @@ def seed_sequence(run_seed: int, *key: Any, look: int = 1, role: str = "draws") 
 
 
 def stream(run_seed: int, *key: Any, look: int = 1, role: str = "draws") -> np.random.Generator:
-    """Return the generator of one stream; changing any part of the key gives an unrelated one.
-
-    Parameters
-    ----------
-    run_seed : int
-        Seed of the whole run, at least 0.
-    *key : object
-        What the stream is for, such as the property and the layer; each as for `encode`.
-    look : int
-        Number of the look, at least 1.
-    role : str
-        What the numbers are used for within the look, e.g. ``"inputs"``.
-
-    Returns
-    -------
-    numpy.random.Generator
-
-    Raises
-    ------
-    InputError
-        If a part cannot be encoded or is out of range.
+    """Return the generator of the stream with this `seed_sequence`; any other key gives an independent one.
 
     Examples
     --------
     >>> stream(0, "scores", {"width": 64}).integers(1000, size=4)
     array([ 81, 108, 430, 512])
     """
-    # The bit generator is named: numpy.random.default_rng may change its choice.
+    # Explicit bit generator: the choice of numpy.random.default_rng may change.
     return np.random.Generator(np.random.PCG64(seed_sequence(run_seed, *key, look=look, role=role)))
 
 

@@ -1,4 +1,4 @@
-"""TOML texts and files as tables, refused with the name of their source."""
+"""Parsing of TOML texts and files."""
 
 from __future__ import annotations
 
@@ -10,20 +10,9 @@ from attncheck._lib.errors import InputError, refuse
 
 
 def read_toml(text: str | Path, name: str, form: str) -> tuple[dict[str, Any], str]:
-    """Return the table of a TOML text, or of the file at a path, and what to call its source.
+    """Return the table of a TOML text or file, and the name of its source; raises InputError if that fails.
 
-    Parameters
-    ----------
-    text : str or Path
-    name : str
-        What a text is called in messages; a file goes by its path.
-    form : str
-        What is to be written, for the remedy.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read or is not TOML.
+    `name` is what messages call a text, `form` the content that they recommend.
 
     Examples
     --------

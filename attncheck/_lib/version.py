@@ -1,4 +1,4 @@
-"""The version of attncheck, and where the files that come with it are."""
+"""The version of attncheck and the folder of the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers and counts as a reader wants them; the same on the terminal, in tables and alternative texts."""
+"""Numbers, counts and lists formatted for readers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def number(value: float | None) -> str:
-    """Return four significant digits, or a dash.
+    """Format a number with four significant digits; None as a dash.
 
     Examples
     --------
@@ -19,7 +19,7 @@ def number(value: float | None) -> str:
 
 
 def chance(value: float | None) -> str:
-    """Return a p-value with two significant digits.
+    """Format a p-value with two significant digits.
 
     Examples
     --------
@@ -32,7 +32,7 @@ def chance(value: float | None) -> str:
 
 
 def mde_text(mde: float | None) -> str:
-    """Return the smallest effect that a look detects; no effect at all may be large enough.
+    """Format a minimum detectable effect; None and infinity as "nothing".
 
     Examples
     --------
@@ -43,7 +43,7 @@ def mde_text(mde: float | None) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a count with its noun, in the plural where it needs one.
+    """Format a count with its noun, pluralised.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def listed(names: Iterable[Any]) -> str:
-    """Return names as a person lists them.
+    """Join names with commas and "and".
 
     Examples
     --------
@@ -66,7 +66,7 @@ def listed(names: Iterable[Any]) -> str:
 
 
 def span(values: list[Any]) -> str:
-    """Return the range of a list of smallest and largest.
+    """Format the range of a [smallest, largest] list.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def span(values: list[Any]) -> str:
 
 
 def printable(text: str, most: int = 200) -> str:
-    """Return a text without control characters, and cut where it is too long to show.
+    """Replace control characters and shorten a text to `most` characters.
 
     Examples
     --------

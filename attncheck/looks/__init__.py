@@ -1,1 +1,1 @@
-"""Plans and looks: one property on one layer or program, and what a run visits."""
+"""Planned test items and the looks that decide on them."""

@@ -1,4 +1,4 @@
-"""What a check has measured in a look so far, in memory that does not grow with the draws."""
+"""The measurements of a check in one look, in bounded memory."""
 
 from __future__ import annotations
 
@@ -10,18 +10,12 @@ import numpy as np
 from attncheck.checks.check import AnyCheck
 from attncheck.evidence.family import CondensedData, Outcome
 
-#: Numbers of several chunks that are held as they are. First looks of the default profile have half as many.
+#: Largest number of values kept uncondensed; first looks of the default profile have half as many.
 MOST_HELD = 2**17
 
 
 class CheckData:
-    """The data of one check: as its family tests them while they are few, else what stands for them.
-
-    Parameters
-    ----------
-    check : Check
-    setting : Setting or ProgramSetting
-    """
+    """The data of one check: raw while they are few, condensed beyond."""
 
     def __init__(self, check: AnyCheck, setting: Any) -> None:
         self._check, self._setting = check, setting
@@ -30,7 +24,7 @@ class CheckData:
         self._condensed: CondensedData | None = None
 
     def add(self, part: tuple[Any, ...]) -> None:
-        """Take in what was measured on one more chunk."""
+        """Add the measurements of one chunk."""
         self._parts.append(part)
         self._size += sum(np.size(column) for column in part)
         several = len(self._parts) > 1 or self._condensed is not None
@@ -38,7 +32,7 @@ class CheckData:
             self._condense()
 
     def outcome(self) -> Outcome:
-        """Return what a test of all of it comes to."""
+        """Return the outcome of the test on all data."""
         if self._condensed is None:
             return self._check.test(self._setting, join(self._parts))
         if self._parts:
@@ -46,11 +40,11 @@ class CheckData:
         return self._condensed.outcome()
 
     def _condense(self) -> None:
-        """Put what stands for the data in their place."""
+        """Replace the data by their condensed form."""
         data, last = join(self._parts), self._parts[-1]
         self._parts, self._size = [], 0
         if any(np.size(column) == 0 for column in data):
-            # A sample without another says nothing, however large it is.
+            # A single sample cannot be compared, whatever its size.
             self._parts = [last]
         elif self._condensed is None:
             self._condensed = self._check.family(self._setting).condensed(*data)
@@ -59,7 +53,7 @@ class CheckData:
 
 
 def join(parts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Join what a check measured on several chunks: arrays end to end, counts added up."""
+    """Join the measurements of several chunks: concatenate arrays, add counts."""
     if len(parts) == 1:
         return parts[0]
     return tuple(

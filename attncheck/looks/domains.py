@@ -1,4 +1,4 @@
-"""The domains that properties are about, layers and programs: what a run does for one and not for the other."""
+"""The two domains of properties, layers and programs."""
 
 from __future__ import annotations
 
@@ -26,26 +26,21 @@ AnyReference = Reference | ProgramReference
 
 @dataclasses.dataclass(frozen=True)
 class Domain:
-    """A kind of case, and all that is particular to it.
+    """A kind of case, with the functions specific to it.
 
     Attributes
     ----------
     kind : str
-        What its cases are called, as in `attncheck.layers.description.Description`.
     properties : tuple of str
-        Those that are about it.
     setting : callable
         ``setting(case, exposed, coordinates)``: what is known before any draw.
     reference : callable
-        ``reference(setting, sample, seed, wanted, blocks)``: what a subject's draws are compared with.
-    fixed : callable
-        ``fixed(name, profile)``: the cases that a property visits whatever the seed.
-    strategy : callable
-        ``strategy(name)``: what the random cases of a property are drawn from.
-    examples : callable
-        ``examples(profile)``: how many of these.
+        ``reference(setting, sample, seed, wanted, blocks)``: what draws are compared with.
+    fixed, strategy, examples : callable
+        ``fixed(name, profile)``, ``strategy(name)``, ``examples(profile)``: fixed cases; strategy and number of
+        random ones.
     features : bool
-        Whether cases are pooled by their features too.
+        Whether cases are also pooled by feature.
     """
 
     kind: str
@@ -59,7 +54,7 @@ class Domain:
 
 
 def widths_of(name: str) -> tuple[int, ...]:
-    """Return the widths at which a property of programs is examined."""
+    """Return the widths at which a property of programs is tested."""
     return RATE_WIDTHS if name in RATE_PROPERTIES else EXACT_WIDTHS
 
 
@@ -80,7 +75,7 @@ def _layers(name: str) -> Any:
 def _programs(name: str) -> Any:
     from attncheck.strategies import program_cases
 
-    # Fact 1 is about programs without scores; what is said of scores takes some.
+    # Fact 1 concerns programs without scores; properties of scores need some.
     least, most = {"fact1": (0, 0), "netsor": (0, 3)}.get(name, (1, 3))
     return program_cases(widths_of(name), min_scores=least, max_scores=most)
 
@@ -131,7 +126,7 @@ PROGRAMS = Domain(
 
 
 def domain_of(name: str) -> Domain:
-    """Return what a property is about.
+    """Return the domain of a property.
 
     Examples
     --------
@@ -142,7 +137,7 @@ def domain_of(name: str) -> Domain:
 
 
 def case_of(name: str, described: Any, width: int) -> Case:
-    """Return the case of a property that a layer is, or a program at its widths; `width` is for what is exact."""
+    """Return the case of a layer, or of a program at the widths of a property; `width` is for exact properties."""
     if not isinstance(described, Program):
         case: Case = described
         return case

@@ -1,4 +1,4 @@
-"""The looks at a case: planned after a probe, taken on streams of their own, and written down as results."""
+"""Looks at a case: planned after a probe, taken on separate streams, and recorded as results."""
 
 from __future__ import annotations
 
@@ -17,24 +17,9 @@ from attncheck.subject import Subject
 
 
 def run_items(items: Sequence[Item], subject: Subject, seed: int, cost: Cost) -> list[Result]:
-    """Plan units of one case, examine them on the same draws, and return one result per check of their properties.
+    """Plan test items of one case and role, examine them on the same draws, and return one result per check.
 
-    Every random number comes from streams keyed by (seed, case, look): the same arguments give the same digits in any
-    process, and a unit comes to the same whichever others are examined beside it.
-
-    Parameters
-    ----------
-    items : sequence of Item
-        One or more, of the same case and role.
-    subject : Subject
-    seed : int
-        The run seed.
-    cost : Cost
-
-    Raises
-    ------
-    InputError
-        If the subject cannot be called or returns something that cannot be used.
+    The digits depend on neither the process nor the other items. Raises InputError for an unusable subject.
     """
     started, one = time.perf_counter(), items[0]
     pairs = [(item, check) for item in items for check in item.checks]
@@ -58,12 +43,12 @@ def run_items(items: Sequence[Item], subject: Subject, seed: int, cost: Cost) ->
 
 
 def run_item(item: Item, subject: Subject, seed: int, cost: Cost) -> list[Result]:
-    """Return what `run_items` does for a single one."""
+    """Run a single test item."""
     return run_items([item], subject, seed, cost)
 
 
 def probed(items: Sequence[Item], subject: Subject, seed: int, cost: Cost) -> Plan:
-    """Return the plan of units of one case, after a probe of the subject on a stream of its own."""
+    """Return the plan of test items of one case, after a probe of the subject."""
     one = items[0]
     setting = subject.probe(one.case, stream(seed, one.case.key, role=f"{one.role}/probe"))
     return plan([check for item in items for check in item.checks], setting, cost)
@@ -72,10 +57,7 @@ def probed(items: Sequence[Item], subject: Subject, seed: int, cost: Cost) -> Pl
 def take_look(
     item: Item, planned: Plan, subject: Subject, seed: int, look: int, factor: int, names: Sequence[str]
 ) -> dict[str, Outcome]:
-    """Return what checks, by name, come to on the streams of one look at the case of a unit.
-
-    The draws of a check do not depend on which others are asked for.
-    """
+    """Return the outcomes of checks in one look; a check's draws do not depend on the other checks."""
     checks = [check for check in planned.sizes if check.name in names]
     rng = stream(seed, item.case.key, look=look, role=item.role)
     reference = seed_sequence(seed, item.case.key, look=look, role=f"{item.role}/reference")

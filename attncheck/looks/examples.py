@@ -1,4 +1,4 @@
-"""Random layers and programs that hypothesis draws before a run."""
+"""Random layers and programs, drawn by hypothesis before a run."""
 
 from __future__ import annotations
 
@@ -11,27 +11,13 @@ from attncheck._lib.streams import seed_sequence
 
 
 class _SearchEnded(BaseException):
-    """Ends a search of hypothesis, which takes what is an Exception for a failure to look into."""
+    """Ends a hypothesis search, which would treat an Exception as a failure."""
 
 
 def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[Any]:
-    """Return at most `count` different layers or programs from a strategy, the same for the same seed and key.
+    """Return at most `count` distinct layers or programs from a strategy, determined by seed and key.
 
-    hypothesis draws configurations only, never random numbers of a simulation, and draws them all before
-    the first look: what is planned is known, and a search cannot turn into a hunt for an unlucky seed.
-
-    Parameters
-    ----------
-    strategy : hypothesis strategy of AttentionLayer or ProgramCase
-    count : int
-        A hard cap; fewer if the strategy has fewer values.
-    run_seed : int
-    key : str
-        Keys the examples, usually the name of a property.
-
-    Returns
-    -------
-    list of what the strategy gives
+    All are drawn before the first look, so that no search can seek an unlucky seed.
 
     Examples
     --------
@@ -46,8 +32,8 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[An
 
     found: dict[Any, None] = {}
 
-    # Explicit settings, because hypothesis's CI profile would derandomise and ignore the seed. The health
-    # check for slow generation reads a clock: a busy machine must not change which layers are drawn.
+    # Explicit settings: hypothesis's CI profile would ignore the seed, and the health check for slow generation
+    # depends on a clock.
     @settings(
         max_examples=5 * count,
         phases=[Phase.generate],
@@ -70,10 +56,7 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[An
 
 @contextlib.contextmanager
 def _callbacks_kept() -> Iterator[None]:
-    """Leave callbacks of garbage collection as they were: what is raised in one is lost, a Ctrl-C too.
-
-    hypothesis has one from its first example on, to take such pauses off its deadlines.
-    """
+    """Restore garbage-collection callbacks: hypothesis adds one that would swallow a Ctrl-C."""
     kept = list(gc.callbacks)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A unit of what is planned: one property on one layer or program."""
+"""Test items: one property on one case."""
 
 from __future__ import annotations
 
@@ -11,17 +11,9 @@ from attncheck.layers.case import Case
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """One property on one layer or program. All units of a case look at the same draws.
+    """One property on one layer or program; all items of a case use the same draws.
 
-    Attributes
-    ----------
-    property_name : str
-        Name in `attncheck.checks.registry.PROPERTIES`.
-    case : AttentionLayer or ProgramCase
-    role : str
-        Part of the key of its streams; shrinking uses streams of its own.
-    only : str
-        Name of the one check that is examined; all of the property if empty.
+    `role` is part of the stream key; `only` names the only check to run, if any.
     """
 
     property_name: str
@@ -31,7 +23,7 @@ class Item:
 
     @property
     def checks(self) -> tuple[AnyCheck, ...]:
-        """Return what is examined."""
+        """The checks to run."""
         return tuple(check for check in checks_of(self.property_name) if self.only in ("", check.name))
 
     @property
@@ -44,5 +36,5 @@ class Item:
         return f"{check.name}@{self.case.key}"
 
     def result_key(self, check: AnyCheck) -> str:
-        """Return ``check key@case key``: what a result is known by in digests and comparisons."""
+        """Return ``check key@case key``, a result's key in digests and comparisons."""
         return f"{check.key}@{self.case.key}"

@@ -1,4 +1,4 @@
-"""A look: draws of a subject, chunk after chunk, and what each check makes of them. Whoever looks, looks so."""
+"""A look: draws of a subject in chunks, and the tests of each check on them."""
 
 from __future__ import annotations
 
@@ -28,22 +28,9 @@ def observe(
     rng: np.random.Generator,
     seed: np.random.SeedSequence,
 ) -> dict[str, Outcome]:
-    """Take one look: draw chunk after chunk, gather what each check measures, and test it.
+    """Take one look at `factor` times the planned size, with streams `rng` of the subject and `seed` of the reference.
 
-    The draws of a check do not depend on which others are asked for.
-
-    Parameters
-    ----------
-    planned : Plan
-    checks : sequence of Check
-        Those that are still undecided.
-    factor : int
-        How many times the planned size.
-    subject : Subject
-    rng : numpy.random.Generator
-        The subject's stream of this look.
-    seed : numpy.random.SeedSequence
-        The reference's stream of this look.
+    A check's draws do not depend on the other checks.
     """
     setting = planned.setting
     domain = domain_of(checks[0].property_name)
@@ -76,7 +63,7 @@ def _tested(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting
 
 @contextlib.contextmanager
 def _named(check: AnyCheck, subject: Subject, setting: Setting | ProgramSetting) -> Iterator[None]:
-    """Say whose numbers, on which layer, no statistic can be made of."""
+    """Add check, subject and case to numerical errors."""
     try:
         yield
     except (InputError, np.linalg.LinAlgError, FloatingPointError) as error:

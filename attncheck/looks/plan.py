@@ -1,7 +1,7 @@
-"""What a look will take, decided before any: draws for each check, and why others are not examined.
+"""Plan of a look: the draws of each check, and why others are not examined.
 
-All checks of a case look at the same draws. What a check takes of them follows from its own property and from what a
-look may cost, whatever else is examined: a result is repeated by itself to the digit.
+How many of a case's draws a check uses depends only on its own property and the cost limit, so that a result can be
+reproduced alone.
 """
 
 from __future__ import annotations
@@ -16,26 +16,16 @@ from attncheck.evidence.blocks import block_of
 from attncheck.evidence.looks import per_look_power
 from attncheck.layers.case import Case
 
-# Entries of the arrays of draws that are worked on together: 16 MiB each.
+# Entries of an array of draws processed at a time: 16 MiB.
 _CHUNK_ENTRIES = 2**21
 _FEWEST_DRAWS, _MOST_DRAWS = 64, 2**16
-#: Draws of a call: long enough to hold what repeats within one, and so few that a look has many calls to compare.
+#: Draws per call: enough to reveal repeats within a call, few enough for many calls per look.
 CALL_DRAWS = 256
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What the looks at one case may take, and what they must give.
-
-    Attributes
-    ----------
-    affordable : int
-        Draws that one look may take.
-    level : float
-        Level of one look.
-    power : float
-        Chance of a violated verdict, at the departure that a check states, that sizes are planned for.
-    """
+    """Maximum draws of a look, its level, and the planned power at the alternative of a check."""
 
     affordable: int
     level: float
@@ -44,22 +34,19 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is done on one case, decided before any look.
+    """Plan of the looks at one case.
 
     Attributes
     ----------
     setting : Setting or ProgramSetting
     chunk : int
-        Draws that are asked for and worked on at a time, so that memory is bounded. It does not depend on the sizes:
-        a shorter look has the first draws of a longer one.
-    level : float
-        Level of one look.
-    power : float
-        Power of one look that sizes are planned for.
+        Draws per call of the subject; independent of the sizes, so a shorter look has the first draws of a longer one.
+    level, power : float
+        Of one look.
     sizes : dict of Check to int
-        Draws that each check takes in a look, in whole chunks or all that it may; enough to catch its departure.
+        Draws of each check in a look, in whole chunks or all affordable ones.
     excused : dict of str to str
-        Check names that are not examined, and why.
+        Checks that are not examined, and why.
     """
 
     setting: Setting | ProgramSetting
@@ -71,21 +58,12 @@ class Plan:
 
     @property
     def blocks(self) -> dict[str, int]:
-        """Draws that make one number where weights of other laws are held to literal draws, by property."""
+        """Draws per block for comparisons with explicit non-Gaussian matrices, by property."""
         return {name: min(self.chunk, block_of(most)) for name, most in _most(self.sizes).items()}
 
 
 def plan(checks: Iterable[AnyCheck], setting: Setting | ProgramSetting, cost: Cost) -> Plan:
-    """Return which checks are examined, and on how many draws.
-
-    Parameters
-    ----------
-    checks : iterable of Check
-        Of one or several properties.
-    setting : Setting
-        From `Subject.probe`.
-    cost : Cost
-    """
+    """Return the plan of checks, of one or several properties, on a case."""
     per_look = per_look_power(cost.power)
     sizes: dict[AnyCheck, int] = {}
     excused: dict[str, str] = {}
@@ -108,7 +86,7 @@ def plan(checks: Iterable[AnyCheck], setting: Setting | ProgramSetting, cost: Co
 
 
 def _shared(sizes: Mapping[AnyCheck, int], setting: Setting | ProgramSetting) -> dict[AnyCheck, int]:
-    """Return the sizes, raised to what others of the property draw anyway: by parts whose data are small."""
+    """Return the sizes, raised where other checks of the property draw more anyway and data are small."""
     most = _most(sizes)
     raised = {}
     for check, size in sizes.items():
@@ -128,11 +106,11 @@ def _most(sizes: Mapping[AnyCheck, int]) -> dict[str, int]:
 
 def _too_expensive(what: str, affordable: int, setting: Setting | ProgramSetting) -> str:
     draws = "one draw" if affordable == 1 else f"{affordable} draws"
-    where = f"the {draws} that a look on this {setting.case.kind} may take"
+    where = f"the {draws} available to a look at this {setting.case.kind}"
     smaller = "a smaller width or seq_len, or " if setting.case.kind == "layer" else ""
-    return f"{what} takes more than {where}: {smaller}{LARGER}"
+    return f"{what} needs more than {where}: {smaller}{LARGER}"
 
 
 def chunk_of(case: Case, most: int) -> int:
-    """Return how many of `most` draws are worked on at a time."""
+    """Return how many of `most` draws are processed at a time."""
     return min(most, _MOST_DRAWS, max(_FEWEST_DRAWS, _CHUNK_ENTRIES // case.stored_entries))

@@ -1,8 +1,7 @@
-"""Pools: what all cases of a property say together of one check, and those with a feature in common.
+"""Pools: one check combined across all cases of a property, or those with a common feature.
 
-A departure that is the same everywhere and too small for any single case shows in their sum. The first look of a pool
-is made of the first looks of its cases. Where it is suspicious, further looks take fresh draws of all its cases, which
-no other look has seen.
+A pool reveals an effect that is common to its cases and too small for any single one. Its first look combines the
+first looks of the cases. If that is suspicious, further looks take fresh draws of all cases.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ from attncheck.subject import Subject
 
 #: The pool of all cases.
 ALL = "all"
-#: What layers are pooled by, with the features of ``attncheck.layers.features`` that all of them have: each alone, and
-#: those together that one line of code often handles.
+#: Pools of layers, with the features of ``attncheck.layers.features`` that all their layers have: single features, and
+#: pairs that often share a line of code.
 POOLS: Mapping[str, tuple[str, ...]] = {
     "causal": ("causal",),
     "grouped": ("grouped heads",),
@@ -56,17 +55,17 @@ POOLS: Mapping[str, tuple[str, ...]] = {
     "causal+map": ("causal", "not softmax"),
     "grouped+head_dim": ("grouped heads", "fixed head_dim"),
 }
-# What the draws of further looks are keyed by.
+# Role of the streams of further looks.
 _ROLE = "pool"
 
 #: Applies a function to each of some arguments, as `map` does.
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-#: What one look leaves of the checks of a property on a case, by name; or what was wrong with it.
+#: Summaries of a look at a case, by check; or an error message.
 Left = dict[str, Summary] | str
 
 
 def most_pools(names: Iterable[str]) -> int:
-    """Return how many results the pools of some properties have at most, which is what the budget counts.
+    """Return the maximum number of results of the pools of some properties, which the budget counts.
 
     Examples
     --------
@@ -78,16 +77,7 @@ def most_pools(names: Iterable[str]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class CasePool:
-    """The results of one check on cases that have something in common.
-
-    Attributes
-    ----------
-    name : str
-        `ALL`, or a key of `POOLS`.
-    check : Check
-    results : tuple of Result
-        By id, of two or more cases, each with a summary.
-    """
+    """The results of one check, sorted by id, on the cases of a pool: `ALL`, or a key of `POOLS`."""
 
     name: str
     check: AnyCheck
@@ -100,12 +90,12 @@ class CasePool:
 
     @property
     def first_look(self) -> Pool:
-        """What the first looks of its cases left."""
+        """The combined first looks of its cases."""
         return Pool({case_key(one): from_record(one.summary) for one in self.results if one.summary is not None})
 
 
 def pools_of(results: Iterable[Result]) -> list[CasePool]:
-    """Return the pools that results of single cases make: each set of two or more cases of a check once, by check."""
+    """Return the pools of results on single cases; a set of cases that several pools share counts once per check."""
     examined: dict[str, list[Result]] = {}
     for result in sorted(results, key=lambda one: one.id):
         if result.summary is not None:
@@ -124,7 +114,7 @@ def pools_of(results: Iterable[Result]) -> list[CasePool]:
 
 
 def _shared(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, frozenset[str]]:
-    """Return the pools that cases belong to besides that of all, by key."""
+    """Return the pools besides `ALL` of each case, by key."""
     return {
         key: frozenset() if "program" in fields else _pools_of(AttentionLayer.from_dict(dict(fields)))
         for key, fields in cases.items()
@@ -138,23 +128,7 @@ def _pools_of(layer: AttentionLayer) -> frozenset[str]:
 
 @dataclasses.dataclass(frozen=True)
 class LookTask:
-    """One look at one case, described so that any process can take it.
-
-    Attributes
-    ----------
-    subject : str or callable
-    seed : int
-        The run seed.
-    case : AttentionLayer, ProgramCase or mapping
-        A mapping is a case of the run itself, as it is written.
-    role : str
-        Part of the key of the streams.
-    cost : Cost
-    look, factor : int
-        The number of the look, and its size in units of the first.
-    checks : tuple of str
-        Names of what is measured, of one or several properties.
-    """
+    """One look at one case, as a picklable task; a case given as a mapping is a serialised case of the run."""
 
     subject: Any
     seed: int
@@ -167,7 +141,7 @@ class LookTask:
 
     @property
     def items(self) -> list[Item]:
-        """The properties on the case; what that names was imported when it was examined first."""
+        """The test items; a serialised case may import its modules, as the run did before."""
         written = self.case
         case = read_case(written, trust=modules_of(written)) if isinstance(written, Mapping) else written
         names = dict.fromkeys(check_named(each).property_name for each in self.checks)
@@ -175,31 +149,25 @@ class LookTask:
 
 
 def take(one: LookTask) -> dict[str, Summary]:
-    """Return what a look leaves of each check, by name; nothing of those that its draws say nothing of.
-
-    Raises
-    ------
-    InputError
-        If the subject returns what cannot be used, or less than it did before.
-    """
+    """Return the summaries of one look by check, without those of empty samples; may raise InputError."""
     subject, items = Subject.of(one.subject), one.items
     with own_arithmetic():
         plan = probed(items, subject, one.seed, one.cost)
         lost = sorted(set(one.checks) - {check.name for check in plan.sizes})
         if lost:
             problem = f"can no longer be examined on {items[0].case.describe()} ({plan.excused.get(lost[0], '')})"
-            raise InputError(f"check={lost[0]}: {problem}; return in every call what the first calls returned")
+            raise InputError(f"check={lost[0]}: {problem}; return the same arrays in every call")
         seen = take_look(items[0], plan, subject, one.seed, one.look, one.factor, one.checks)
     return summaries_of(seen)
 
 
 def summaries_of(outcomes: Mapping[str, Outcome]) -> dict[str, Summary]:
-    """Return what outcomes leave, by name; nothing of those whose draws say nothing."""
+    """Return the summaries of outcomes by name, without those of empty samples."""
     kept = {name: outcome.summary for name, outcome in outcomes.items() if outcome.count}
     return {name: summary for name, summary in kept.items() if summary is not None}
 
 
-#: Takes a look of some pools, by its number and factor: what it leaves, by case.
+#: Takes a look at some pools, by its number and factor; returns summaries by case.
 Later = Callable[[Sequence["CasePool"], int, int], Mapping[str, Left]]
 
 
@@ -210,21 +178,10 @@ def examine_pools(
     level: float,
     protocol: Callable[..., dict[str, Trail]] = examine,
 ) -> tuple[list[Result], list[str]]:
-    """Return one result for each pool, and why there is none for the others: what was wrong with a further look.
+    """Return one result per pool, and the errors of further looks, whose pools have no result.
 
-    Parameters
-    ----------
-    pools : sequence of CasePool
-        From `pools_of`.
-    violated : iterable of str
-        Keys of cases that are violated by themselves. They explain a suspicious pool that they are in, and no further
-        look is taken at it: the run is violated anyway.
-    later : callable
-        Looks again where a pool is suspicious, as `fresh` does.
-    level : float
-        Level of one look.
-    protocol : callable
-        `attncheck.evidence.looks.examine`, or `examine_blocks` where nothing can be drawn again.
+    `violated` has keys of violated cases: a suspicious pool with one is explained and has no further looks, which
+    `later` takes. `protocol` is `attncheck.evidence.looks.examine`, or `examine_blocks` without fresh draws.
     """
     started, bad = time.perf_counter(), set(violated)
     by_id, failed = {pool.id: pool for pool in pools}, dict[str, str]()
@@ -249,18 +206,7 @@ def examine_pools(
 
 
 def fresh(subject: Any, seed: int, each: Map = map, cases: Mapping[str, Case] | None = None) -> Later:
-    """Return looks at fresh draws of a subject, on all cases of the pools.
-
-    Parameters
-    ----------
-    subject : str or callable
-    seed : int
-        The run seed.
-    each : callable
-        Applies `take` to looks, as `map` does; that of a pool of processes spreads them.
-    cases : mapping of str to Case, optional
-        Cases by key; by default they are read from the results.
-    """
+    """Return a function that takes looks at fresh draws; `each` maps looks, `cases` are known cases by key."""
 
     def later(pools: Sequence[CasePool], look: int, factor: int) -> dict[str, Left]:
         looks = _looks(pools, subject, seed, look, factor, cases or {})
@@ -272,7 +218,7 @@ def fresh(subject: Any, seed: int, each: Map = map, cases: Mapping[str, Case] | 
 def _looks(
     pools: Iterable[CasePool], subject: Any, seed: int, look: int, factor: int, cases: Mapping[str, Case]
 ) -> dict[str, LookTask]:
-    """Return the looks that pools take together, by case."""
+    """Return the looks that some pools need, by case."""
     members = {(case_key(one), one.check): one for pool in pools for one in pool.results}
     checks: dict[str, list[str]] = {}
     for key, check in sorted(members):
@@ -287,7 +233,7 @@ def _looks(
 
 
 def _attempt(one: LookTask) -> Left:
-    """Return what a look leaves, or what is wrong with it: one that fails takes no other with it."""
+    """Return the summaries of a look, or its error message."""
     try:
         return take(one)
     except InputError as error:
@@ -295,7 +241,7 @@ def _attempt(one: LookTask) -> Left:
 
 
 def _later_look(pool: CasePool, found: Mapping[str, Left], failed: dict[str, str]) -> Outcome:
-    """Return what fresh draws of all cases of a pool come to; where one failed, say so, and nothing comes of them."""
+    """Return a pool's outcome on fresh draws; an error of a case is added to `failed`."""
     kept = {}
     for one in pool.results:
         left = found[case_key(one)]
@@ -307,30 +253,12 @@ def _later_look(pool: CasePool, found: Mapping[str, Left], failed: dict[str, str
 
 
 def repeat_pool(pool: Result, results: Sequence[Result], subject: Any, seed: int, trust: Sequence[str] = ()) -> Result:
-    """Return a pool's result, made again from the draws of its cases.
-
-    Parameters
-    ----------
-    pool : Result
-        As it was recorded.
-    results : sequence of Result
-        Of the record's single cases: those of the pool say what to draw.
-    subject : str or callable
-    seed : int
-        The run seed.
-    trust : sequence of str
-        Modules that functions of a program may be imported from.
-
-    Raises
-    ------
-    InputError
-        If a case of the pool is not in the record.
-    """
+    """Repeat a recorded pool from fresh draws of its cases; raises InputError if the record lacks one."""
     of = set(pool.case["of"])
     members = sorted((one for one in results if one.check == pool.check and case_key(one) in of), key=lambda r: r.id)
     missing = sorted(of - {case_key(one) for one in members})
     if missing:
-        refuse("id", pool.id, f"is of the case {missing[0]}, which has no result in the record", "make it again")
+        refuse("id", pool.id, f"contains the case {missing[0]}, which has no result in the record", "repeat the run")
     cases = {case_key(one): read_case(one.case, trust) for one in members}
     again = tuple(_again(one, cases[case_key(one)], subject, seed) for one in members)
     violated = [case_key(one) for one in results if one.verdict == Verdict.VIOLATED]
@@ -342,7 +270,7 @@ def repeat_pool(pool: Result, results: Sequence[Result], subject: Any, seed: int
 
 
 def _again(result: Result, case: Case, subject: Any, seed: int) -> Result:
-    """Return a result with the summary that its first look leaves when it is taken again."""
+    """Return a result with the summary of its repeated first look."""
     cost = Cost(result.affordable, result.level, result.power)
     once = LookTask(subject, seed, case, "draws", cost, look=1, factor=1, checks=(result.check,))
     summary = take(once).get(result.check)
@@ -350,7 +278,7 @@ def _again(result: Result, case: Case, subject: Any, seed: int) -> Result:
 
 
 def _result(pool: CasePool, trail: Trail, seconds: float) -> Result:
-    """Return the record of a pool."""
+    """Return the result of a pool."""
     check, last, power = pool.check, trail.last, min(one.power for one in pool.results)
     mde = pool.first_look.mde(trail.level, per_look_power(power))
     name = pool.results[0].property
@@ -364,7 +292,7 @@ def _result(pool: CasePool, trail: Trail, seconds: float) -> Result:
         kind=check.kind,
         case={"pool": pool.name, "of": [case_key(one) for one in pool.results]},
         verdict=str(trail.verdict),
-        reason="cases of it are violated by themselves" if trail.verdict == Verdict.EXPLAINED else "",
+        reason="some of its cases are violated themselves" if trail.verdict == Verdict.EXPLAINED else "",
         size=sum(one.size for one in pool.results),
         affordable=sum(one.affordable for one in pool.results),
         level=trail.level,
@@ -377,7 +305,7 @@ def _result(pool: CasePool, trail: Trail, seconds: float) -> Result:
         null_effect=last.null_effect,
         at_most=last.at_most,
         mde=mde if math.isfinite(mde) else None,
-        # What cases have in common is caught from the gap on: there is no coarser departure to state.
+        # A pool has no alternative of its own: it detects common effects from the minimum detectable one on.
         alternative=mde if math.isfinite(mde) else None,
         combined=trail.combined,
         continuous=False,
@@ -391,10 +319,10 @@ def _text(pool: CasePool, outcome: Outcome) -> str:
     """Return the common effect in words and numbers."""
     unit = (pool.results[0].summary or {}).get("unit", "")
     what = {
-        "size": f"common factor on the sizes that the check compares (null: {pool.check.null}):",
-        "shift": f"common shift of what the check compares, in standard deviations (null: {pool.check.null}):",
-        "excess": f"normal score a case (null: {pool.check.null}):",
+        "size": f"common factor on the sizes compared (null: {pool.check.null}):",
+        "shift": f"common shift in standard deviations (null: {pool.check.null}):",
+        "excess": f"normal score per case (null: {pool.check.null}):",
         "deviation": f"common deviation of: {pool.check.reads}",
     }.get(unit, pool.check.reads)
     numbers = f"{outcome.effect:.4g} [{outcome.low:.4g}, {outcome.high:.4g}]"
-    return f"{what} {numbers}, {expected(outcome)}, {counted(outcome.count, 'case')} together"
+    return f"{what} {numbers}, {expected(outcome)}, pooled over {counted(outcome.count, 'case')}"

@@ -1,4 +1,4 @@
-"""Profiles: how many layers a run visits and what a look may cost, fixed before the run."""
+"""Profiles: the number of cases of a run and the cost limit of a look."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
 from attncheck.layers.regimes import REGIMES
 
-#: Layers in which faults show best: more positions than width, tiny, paper-like, wide, and one number.
+#: Layers that reveal faults well: more positions than width, tiny, paper-like, wide, and one position.
 ANCHORS: tuple[AttentionLayer, ...] = (
     REGIMES["standard"].layer,
     AttentionLayer(width=8, seq_len=4, num_heads=2),
@@ -18,7 +18,7 @@ ANCHORS: tuple[AttentionLayer, ...] = (
     AttentionLayer(width=16, seq_len=12, num_heads=16),
     AttentionLayer(width=256, seq_len=4, num_heads=2),
 )
-#: One layer of each regime that none of these is of.
+#: One layer of each regime that `ANCHORS` lack.
 REGIME_ANCHORS: tuple[AttentionLayer, ...] = tuple(
     dict.fromkeys(regime.layer for regime in REGIMES.values() if regime.layer not in ANCHORS)
 )
@@ -26,33 +26,24 @@ REGIME_ANCHORS: tuple[AttentionLayer, ...] = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """What a run does, in numbers that are fixed before it.
+    """Size and cost of a run.
 
     Attributes
     ----------
     name : str
-    fixed_cases : int
-        How many of `ANCHORS` every property of layers visits.
-    regimes : int
-        How many of `REGIME_ANCHORS` it visits after these.
-    examples : int
-        Random layers per property; a hard cap.
+    fixed_cases, regimes, examples : int
+        Layers of `ANCHORS` and of `REGIME_ANCHORS`, and random ones, per property.
     fixed_programs, program_examples : int
-        The same for properties of programs: of `attncheck.programs.EXAMPLES`, and random ones.
-    program_entries : int
-        Weight entries that a look on one program may draw.
+        Programs of `attncheck.programs.EXAMPLES`, and random ones.
+    program_entries, entries : int
+        Weight entries of a look at one program or layer: its draws are this over `weight_entries`.
     drawn : int
-        Random layers or stacks of a test of its own.
-    entries : int
-        Weight entries that a look of one property on one layer may draw: the draws are this over
-        the layer's `weight_entries`.
+        Random layers or stacks of a user's test.
     most_draws : int
-        Draws that a look may take, however cheap.
+        Maximum draws of a look.
     power : float
-        Chance of a violated verdict that sizes are planned for.
     draws : int or None
-        Draws that the first looks of a whole run may take, shared out evenly over its cases whatever they
-        cost; None where only cost bounds them.
+        Draws of all first looks of a run, shared evenly among its cases; None without such a limit.
     """
 
     name: str
@@ -70,11 +61,11 @@ class Profile:
 
     @property
     def layers(self) -> tuple[AttentionLayer, ...]:
-        """The layers that every property of layers visits, whatever the seed."""
+        """The fixed layers that every property of layers visits."""
         return ANCHORS[: self.fixed_cases] + REGIME_ANCHORS[: self.regimes]
 
     def affordable(self, case: Case) -> int:
-        """Return the draws that one look on `case` may take."""
+        """Return the maximum draws of one look at `case`."""
         entries = self.program_entries if case.kind == "program" else self.entries
         return max(1, min(self.most_draws, entries // case.weight_entries))
 
@@ -113,11 +104,5 @@ PROFILES = {
 
 
 def profile_named(name: str) -> Profile:
-    """Return a profile by name.
-
-    Raises
-    ------
-    InputError
-        If there is none of that name.
-    """
+    """Return a profile by name; raises InputError if there is none."""
     return PROFILES[check_choice("profile", name, tuple(PROFILES))]

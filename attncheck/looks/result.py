@@ -1,4 +1,4 @@
-"""What is written down of a check on a unit, and which violated result says most."""
+"""Results of checks on test items, and the order of violated results."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost, Plan
 from attncheck.records.schema import Result
 
-# Departures that an effect must amount to for it to be more than the trace of another one.
+# Effect, relative to the alternative, from which a violation is more than a trace of another.
 _CLEAR = 1.0
 
 
 def examined_result(item: Item, check: AnyCheck, cost: Cost, planned: Plan, trail: Trail, seconds: float) -> Result:
-    """Return the record of a check that was examined."""
+    """Return the result of an examined check."""
     first, last, size = trail.outcomes[0], trail.last, planned.sizes[check]
     empty = last.count == 0
     mde = check.mde(planned.setting, size, planned.level, planned.power)
@@ -32,7 +32,7 @@ def examined_result(item: Item, check: AnyCheck, cost: Cost, planned: Plan, trai
         kind=check.kind,
         case=item.case.to_dict(),
         verdict=str(Verdict.NOT_EXAMINED if empty else trail.verdict),
-        reason="the draws held too little that the check could use" if empty else "",
+        reason="too few of the draws were usable for the check" if empty else "",
         size=size,
         affordable=cost.affordable,
         level=cost.level,
@@ -45,7 +45,7 @@ def examined_result(item: Item, check: AnyCheck, cost: Cost, planned: Plan, trai
         null_effect=last.null_effect,
         at_most=last.at_most,
         mde=mde,
-        # A look may have settled for less than the check states: then it promises what it could see, and no more.
+        # A look with less than the planned power promises its minimum detectable effect only.
         alternative=stated if check.meets(planned.setting, size, planned.level, planned.power) else mde,
         combined=trail.combined,
         continuous=check.kind == "exact" and not empty and check.family(planned.setting).continuous,
@@ -58,7 +58,7 @@ def examined_result(item: Item, check: AnyCheck, cost: Cost, planned: Plan, trai
 
 
 def excused_result(item: Item, check: AnyCheck, cost: Cost, reason: str) -> Result:
-    """Return the record of a check that was not examined, and why."""
+    """Return the result of a check that was not examined."""
     return Result(
         id=item.result_id(check),
         key=item.result_key(check),
@@ -91,10 +91,9 @@ def excused_result(item: Item, check: AnyCheck, cost: Cost, reason: str) -> Resu
 
 
 def violated(results: Sequence[Result]) -> list[Result]:
-    """Return the violated results, the most telling first.
+    """Return the violated results, most informative first.
 
-    A fault shows in everything that is computed after it, so the earliest claim that is clearly violated says
-    most about it. Among the checks of a claim, and where none is clear, the one with the smallest p-value does.
+    A fault affects all later computations, so the earliest clearly violated claim comes first.
     """
     return sorted((result for result in results if result.verdict == Verdict.VIOLATED), key=_telling)
 
@@ -103,12 +102,12 @@ def _telling(result: Result) -> tuple[bool, bool, int, float, float, str]:
     strength = _strength(result)
     unclear = strength < _CLEAR
     claim = 0 if unclear else list(CLAIMS).index(result.claim)
-    # p-values of 0 are too small to be written down: effects tell them apart.
+    # Effects order p-values that underflow to 0.
     return result.kind == "limit", unclear, claim, max(result.p_values, default=1.0), -strength, result.check
 
 
 def _strength(result: Result) -> float:
-    """Return the effect in units of the departure that the check must catch."""
+    """Return the effect relative to the alternative of the check."""
     if result.effect is None or result.alternative is None or result.null_effect is None:
         return 0.0
     return abs(result.effect - result.null_effect) / max(abs(result.alternative - result.null_effect), 1e-300)

@@ -1,4 +1,4 @@
-"""Layers that stand in for those that a subject does not support, so that what it does support is examined."""
+"""Substitutes for layers that a subject does not support."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from attncheck._lib.errors import InputError
 from attncheck.layers.attention import ATTENTION_MAPS, MASKS, AttentionLayer
 
-# What every layer has to say; all other fields have defaults.
+# Fields without defaults.
 _SIZES = ("width", "seq_len", "num_heads")
-# What a subject may ask for beside the sizes: heads of width/num_heads, a mask, and at most one of the others.
+# Other options that a subject may require, at most one at a time.
 _OTHERS: tuple[dict[str, Any], ...] = (
     {},
     {"head_scaling": False},
@@ -23,16 +23,10 @@ _OTHERS: tuple[dict[str, Any], ...] = (
 
 
 def substitute(layer: AttentionLayer, supports: Callable[[AttentionLayer], bool]) -> AttentionLayer | None:
-    """Return the layer with what `supports` refuses set to that of a plain layer, or None if no plain one is supported.
+    """Return a supported layer close to `layer`, or None if no plain one is supported.
 
-    The plain layer is the first that `supports` accepts: defaults but for the sizes; then heads of size
-    width/num_heads, a causal mask, or both; then each of these with another scaling, grouped heads or another map.
-    Fields are taken over one by one, in the order of `AttentionLayer`, and then once more those that need others.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    supports : callable AttentionLayer -> bool
+    Start from the first supported layer of `_plain`, then copy the supported fields of `layer` one by one, in two
+    passes as some need others.
 
     Examples
     --------
@@ -58,7 +52,7 @@ def substitute(layer: AttentionLayer, supports: Callable[[AttentionLayer], bool]
 
 
 def _plain(layer: AttentionLayer) -> Iterator[AttentionLayer]:
-    """Yield layers of the same sizes that a subject may be written for, the plainest first."""
+    """Yield plain layers of the same sizes, plainest first."""
     sizes = {name: getattr(layer, name) for name in _SIZES}
     head_dims = (None, max(1, layer.width // layer.num_heads))
     for other, mask, head_dim in itertools.product(_OTHERS, MASKS, head_dims):
@@ -66,7 +60,7 @@ def _plain(layer: AttentionLayer) -> Iterator[AttentionLayer]:
 
 
 def _changed(layer: AttentionLayer, name: str, value: Any) -> AttentionLayer | None:
-    """Return a layer with another value of a field, None where that is impossible."""
+    """Return a layer with another value of a field, or None if that is invalid."""
     try:
         return layer.replace(**{name: value})
     except InputError:

@@ -1,1 +1,1 @@
-"""A run from its plan to its verdict, and the check of samples made elsewhere."""
+"""Runs from plan to verdict, and checks of samples from files."""

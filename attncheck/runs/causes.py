@@ -1,4 +1,4 @@
-"""What is most likely wrong in a violated run: a fit to fresh draws of a few violated layers."""
+"""Likely causes of a violated run, from a fit to fresh draws of a few violated layers."""
 
 from __future__ import annotations
 
@@ -23,22 +23,12 @@ from attncheck.subject import Subject
 
 
 def causes_of(subject: Subject, results: Sequence[Result], seed: int) -> list[str]:
-    """Return what is most likely wrong with a subject, in sentences, the first first; empty where nothing is violated.
-
-    Streams are the diagnosis' own: no digit of a run depends on it.
-
-    Parameters
-    ----------
-    subject : Subject
-    results : sequence of Result
-    seed : int
-        The run seed.
-    """
+    """Return the likely causes of violated results, most likely first, using separate streams."""
     samples: list[Sample] = []
     later: list[Sample] = []
     for layer in _telling(results):
         rng = stream(seed, "fit", layer.key, role="diagnosis")
-        with own_arithmetic(), contextlib.suppress(InputError):  # one that now and then fails keeps its verdict
+        with own_arithmetic(), contextlib.suppress(InputError):  # a subject that fails sometimes keeps its verdict
             exposed = samples[0].exposed if samples else _exposed(subject, layer, rng)
             draws = draws_of(layer, exposed)
             one, other = (subject.draw(layer, size, rng) for size in (draws, min(draws, OTHER_CALL)))
@@ -55,20 +45,9 @@ def causes_of_samples(
     handed: bool = False,
     later: Sequence[Sample] = (),
 ) -> list[str]:
-    """Return what is most likely wrong with samples of violated layers: what fits, or what the violated checks say.
+    """Return the likely causes of violations in samples: those that fit, else those that the violated checks suggest.
 
-    Parameters
-    ----------
-    samples : sequence of Sample
-    results : sequence of Result
-    seed : int
-        The run seed.
-    laws : WeightLaws
-        Of the weights, as they are declared.
-    handed : bool
-        Whether the inputs are attncheck's own.
-    later : sequence of Sample
-        Of the same layers from another call each, where there is one.
+    `handed`: attncheck draws the inputs. `later`: samples of the same layers from a second call each.
     """
     exposed = samples[0].exposed if samples else frozenset()
     places = [at for at, each in enumerate(samples) if each.exposed == exposed and each.score_entries is None][:LAYERS]
@@ -78,13 +57,13 @@ def causes_of_samples(
             return [read]
     root = seed_sequence(seed, "fit", role="diagnosis/candidates")
     tried = False
-    # Several things may be wrong where layers are less plain: the first one has the fewest features.
+    # Layers with more features may have several faults; the first one has the fewest features.
     for some in [alike, alike[:1]] if len(alike) > 1 else [alike] * bool(alike):
-        with own_arithmetic(), contextlib.suppress(InputError):  # a candidate that cannot be drawn there
+        with own_arithmetic(), contextlib.suppress(InputError):  # a candidate that the layer does not allow
             fits, others = fitted(some, root, laws, handed)
             tried |= bool(others)
             if fits:
-                where = "" if some == alike else f" (on {some[0].layer.describe()}; nothing fits all violated layers)"
+                where = "" if some == alike else f" (on {some[0].layer.describe()}; no cause fits all violated layers)"
                 return [f"{cause.candidate.words}{where}" for cause in fits[:TOLD]]
     return [*[UNKNOWN] * tried, *hints(telling(results))][:TOLD]
 
@@ -98,7 +77,7 @@ def _exposed(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
 
 
 def _telling(results: Sequence[Result]) -> list[AttentionLayer]:
-    """Return violated layers that tell causes apart: several positions, few features, few entries."""
+    """Return violated layers that discriminate between causes: several positions, few features, few entries."""
     bad = {str(each.case): each.case for each in results if each.verdict == Verdict.VIOLATED and of_layer(each)}
     layers = [AttentionLayer.from_dict(case) for case in bad.values()]
     ordered = sorted(layers, key=_plainness)

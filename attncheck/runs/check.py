@@ -1,4 +1,4 @@
-"""`attncheck.check`: the properties as a function call, for notebooks and other test-suites."""
+"""`attncheck.check`: the properties as a function call, for notebooks and other test suites."""
 
 from __future__ import annotations
 
@@ -26,30 +26,29 @@ from attncheck.runs.causes import causes_of
 from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize, what_is_wrong
 
-# Lines that are not proved and are listed.
+# Number of uncovered lines shown.
 _NOTES = 6
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckReport:
-    """What `check` found: one result per check and layer, and the conclusion over all of them.
+    """Results and conclusion of `check`.
 
     Attributes
     ----------
     run : Run
-        Subject, seed, profile and budget.
     results : tuple of Result
-        Layer by layer, in the order of checks.
-    pools : tuple of Result
-        What several layers say together, check by check; empty for a single one.
-    causes : tuple of str
-        What is most likely wrong, the first first; empty where nothing is.
+        One per check and layer.
     conclusion : Conclusion
         Verdict over all results, with reasons.
     coverage : tuple of str
-        Which lines of programs the theorem does not cover, and why: the clause of Assumption 1 with the remedy.
+        Program lines not covered by the theorem, with the violated clause of Assumption 1 and a remedy.
     call : str
-        The call that gave it, which repeats it to the digit; empty where a program was examined.
+        The call that reproduces the report; empty for programs.
+    pools : tuple of Result
+        Results pooled over several layers.
+    causes : tuple of str
+        Likely causes of violations, most likely first.
     """
 
     run: Run
@@ -71,7 +70,7 @@ class CheckReport:
         return tuple(result for result in (*self.results, *self.pools) if result.verdict == "violated")
 
     def messages(self) -> Iterator[str]:
-        """Iterate over what is wrong, in words and numbers, one text per property and layer, the most telling first."""
+        """Yield one text per violated property and layer, most informative first."""
         worst: dict[str, Result] = {}
         for result in violated(self.results):
             worst.setdefault(result.item, result)
@@ -89,7 +88,7 @@ class CheckReport:
         Parameters
         ----------
         min_examined : int, optional
-            Also where fewer results than these were examined.
+            Number of results that must have been examined.
 
         Examples
         --------
@@ -104,7 +103,7 @@ class CheckReport:
         __tracebackhide__ = True  # pytest shows the caller's line
         fewest = None
         if min_examined is not None:
-            fewest = check_whole("min_examined", min_examined, 0, "pass the examined results that a pass takes")
+            fewest = check_whole("min_examined", min_examined, 0, "pass the number of results that must be examined")
         conclusion = self.conclusion.unless(Scope.of_results(self.results).doubt(fewest))
         if conclusion.verdict != "consistent":
             wrong = what_is_wrong(self.run, [*self.results, *self.pools], self.call, self.causes)
@@ -129,44 +128,42 @@ def check(
     false_alarm: float = 1e-6,
     progress: bool = False,
 ) -> CheckReport:
-    """Hold a simulator against the theorem on one or several layers or programs.
+    """Test a simulator against the theorem on one or several layers or programs.
 
     Parameters
     ----------
     subject : callable or str
-        ``subject(layer, size, rng)`` or ``subject(layer, inputs, rng)`` returning a mapping of arrays, or
-        its name ``module:callable``; see `attncheck.subject.Subject`. For programs
-        ``subject(program, width, size, rng)``, or "attncheck.subject:direct" for attncheck's own readings.
+        ``subject(layer, size, rng)`` or ``subject(layer, inputs, rng)`` returning a mapping of arrays, or its name
+        ``module:callable``; see `attncheck.subject.Subject`. For programs ``subject(program, width, size, rng)``, or
+        "attncheck.subject:direct" for attncheck's own simulator.
     layer : AttentionLayer, Program, or iterable of them
-        What to examine.
     width : int
-        The width at which what is exact is examined on programs; orders in n are at widths of their own.
+        Width for exact properties of programs; rates have their own widths.
     properties : str or iterable of str
-        Which of `attncheck.checks.registry.PROPERTIES`, and of its PROGRAM_PROPERTIES for programs.
+        Names in `attncheck.checks.registry.PROPERTIES`, and in PROGRAM_PROPERTIES for programs.
     seed : int
-        The run seed: the same seed gives the same digits.
+        The run seed, which determines every digit.
     profile : {"smoke", "default", "thorough"}
-        What a look may cost.
+        Cost limit of a look.
     false_alarm : float
-        Chance that a right simulator is called violated anywhere in this call.
+        Probability that a correct simulator has any violated result in this call.
     progress : bool
-        Whether a bar on standard error shows how far it is, where that is a terminal.
-
-    Notes
-    -----
-    While it runs, BLAS has one thread in the whole process; threads and processes of your own may call it at the same
-    time, and find the number of threads as it was. A subject by name is imported with the current folder on
-    ``sys.path``, which stays there. The environment is not touched.
+        Whether to show a progress bar if standard error is a terminal.
 
     Returns
     -------
     CheckReport
-        Print it, look at its ``results``, or call its ``require()``.
+        Print it, inspect its ``results``, or call ``require()``.
 
     Raises
     ------
     InputError
-        If the subject cannot be called or returns something that cannot be used.
+        If the subject cannot be called or returns unusable arrays.
+
+    Notes
+    -----
+    BLAS is limited to one thread during the call, for the whole process. For a subject given by name, the current
+    folder is added to ``sys.path``.
 
     Examples
     --------
@@ -207,7 +204,7 @@ def check(
 
 
 def _call(subject: Any, layers: Sequence[AttentionLayer], names: Sequence[str], run: Run) -> str:
-    """Return the call of `check` that repeats a run on layers to the digit."""
+    """Return the call of `check` that reproduces a run on layers."""
     name = getattr(subject, "__qualname__", "subject")
     arguments = [
         repr(subject) if isinstance(subject, str) else name if name.isidentifier() else "subject",
@@ -225,12 +222,12 @@ def _one_or_list(texts: Sequence[str]) -> str:
 
 
 def _items(run: Run, name: str, layers: Iterable[AttentionLayer | Program], width: int) -> list[Item]:
-    """Return the units of a property on those of the layers and programs that it is about."""
+    """Return the test items of a property on the layers or programs that it concerns."""
     of_kind = [each for each in layers if isinstance(each, Program) == (domain_of(name) is PROGRAMS)]
     return run.items_on(name, [case_of(name, each, width) for each in of_kind])
 
 
 def _listed(value: Any) -> list[Any]:
-    """Return what is to be iterated over as a list, and a single thing as a list of one."""
+    """Return an iterable as a list, and a single object as a list of one."""
     single = isinstance(value, str | AttentionLayer | Program | Mapping) or not isinstance(value, Iterable)
     return [value] if single else list(value)

@@ -1,4 +1,4 @@
-"""What a summary tells of a run where all is asked for: what it could have seen, and what was skipped and visited."""
+"""Details of a verbose summary: detectable effects, skipped and visited cases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attncheck.looks.pools import ALL
 from attncheck.records.schema import Result, case_key, of_layer
 from attncheck.records.words import reads, telling
 
-#: The checks that a summary tells the detectable gaps of: of each claim the first one that was examined.
+#: Checks whose minimum detectable effects a summary shows: the first examined one of each claim.
 MAIN_CHECKS = (
     "scores.scale",
     "exactness.score_energy",
@@ -34,21 +34,18 @@ MAIN_CHECKS = (
 
 
 def of_cases(count: int, check: str) -> str:
-    """Return a count of what a check or property is about, layers or programs."""
+    """Return a count of layers or programs, whichever a check or property concerns."""
     return counted(count, domain_of(check.partition(".")[0]).kind)
 
 
 def by_property(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
-    """Return the results of each property, in the order of their names."""
+    """Return the results of each property, sorted by name."""
     names = sorted({result.property for result in results})
     return [(name, [result for result in results if result.property == name]) for name in names]
 
 
 def skipped(results: Sequence[Result]) -> list[str]:
-    """Return the layers and programs on which nothing of a property was examined, counted by reason, if there are any.
-
-    Where the checks of a property have several reasons on one layer, the most telling one counts.
-    """
+    """Return lines on properties with no examined check on some cases, counted by their most informative reason."""
     told = []
     for name, group in by_property(results):
         seen = {result.item for result in group if result.p_values}
@@ -63,7 +60,7 @@ def skipped(results: Sequence[Result]) -> list[str]:
 
 
 def detectable(results: Sequence[Result], pools: Sequence[Result] = ()) -> list[str]:
-    """Return the detectable gaps of the main checks: of all cases together, of the median one and of the worst."""
+    """Return lines on the minimum detectable effects of the main checks: pooled, median and worst."""
     common = _of_all(pools)
     lines = [
         line
@@ -73,22 +70,22 @@ def detectable(results: Sequence[Result], pools: Sequence[Result] = ()) -> list[
     if not lines:
         return []
     power = min(result.power for result in results)
-    return [f"The smallest effect that this run had a chance of {power:.0%} to call violated:", *lines]
+    return [f"Minimum detectable effects (found with a probability of {power:.0%}):", *lines]
 
 
 def mdes(results: Sequence[Result], pools: Sequence[Result]) -> list[str]:
-    """Return in one line each the detectable gaps of the main checks, of all cases together and of the median one."""
+    """Return a line per main check on its minimum detectable effects, pooled and median."""
     common, lines = _of_all(pools), []
     for claim, group in _main(results).items():
         pool, middle = common.get(group[0].check), _middle(group)
-        of_all = f"{mde_text(pool.mde)} on all together, " if pool is not None else ""
+        of_all = f"{mde_text(pool.mde)} pooled, " if pool is not None else ""
         told = f"{of_all}{mde_text(middle.mde)} on the median {of_cases(1, middle.check).partition(' ')[2]}"
-        lines.append(f"Would have seen in {claim}: {told}: {reads(middle)}")
+        lines.append(f"Smallest detectable error in {claim}: {told} ({reads(middle)})")
     return lines
 
 
 def _main(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Return the examined results of the first of the main checks that each claim has."""
+    """Return, by claim, the examined results of its first main check."""
     groups: dict[str, list[Result]] = {}
     for check in MAIN_CHECKS:
         group = [r for r in results if r.check == check and r.p_values and r.mde is not None]
@@ -103,26 +100,26 @@ def _of_all(pools: Sequence[Result]) -> dict[str, Result]:
 
 
 def _common_mde(pool: Result | None) -> list[str]:
-    """Return the gap of all cases together, where they were pooled."""
+    """Return a line on the minimum detectable effect of a pool of all cases, if any."""
     if pool is None or pool.mde is None:
         return []
-    return [f"  {'':16} {mde_text(pool.mde)} on all together, {expected(pool)}: {reads(pool)}"]
+    return [f"  {'':16} {mde_text(pool.mde)} pooled, {expected(pool)}: {reads(pool)}"]
 
 
 def _middle(group: Sequence[Result]) -> Result:
-    """Return the result with the median gap."""
+    """Return the result with the median minimum detectable effect."""
     return sorted(group, key=lambda result: result.mde or 0.0)[(len(group) - 1) // 2]
 
 
 def _mde_sentence(group: Sequence[Result]) -> str:
     middle, worst = _middle(group), max(group, key=lambda result: result.mde or 0.0)
     mdes = list(dict.fromkeys([mde_text(middle.mde), mde_text(worst.mde)]))
-    told = " at the median, ".join(mdes) + (" at the worst of" if len(mdes) > 1 else " on")
+    told = " (median), ".join(mdes) + (" (worst) over" if len(mdes) > 1 else " on")
     return f"{told} {of_cases(len(group), middle.check)}, {expected(middle)}: {reads(middle)}"
 
 
 def unseen(results: Sequence[Result], heading: str = "Not examined on any layer:") -> list[str]:
-    """Return what no layer examined, grouped by the most telling reason, under a heading; whole properties in short."""
+    """Return the checks that no case examined, grouped by their most informative reason, under a heading."""
     by_reason: dict[str, list[str]] = {}
     for check in sorted({result.check for result in results}):
         group = [result for result in results if result.check == check]
@@ -134,7 +131,7 @@ def unseen(results: Sequence[Result], heading: str = "Not examined on any layer:
 
 
 def _in_short(checks: Sequence[str]) -> list[str]:
-    """Return names of checks, with those of a whole property as one.
+    """Abbreviate check names, with all checks of a property as one.
 
     Examples
     --------
@@ -150,7 +147,7 @@ def _in_short(checks: Sequence[str]) -> list[str]:
 
 
 def visited_layers(results: Iterable[Result]) -> list[str]:
-    """Return a line on how many of the examined layers have what a layer may have, if there are any."""
+    """Return a line counting the features of the examined layers, if any."""
     examined = [result.case for result in results if result.p_values and of_layer(result)]
     layers = [AttentionLayer.from_dict(fields) for fields in {str(fields): fields for fields in examined}.values()]
     counts = Counter(feature for layer in layers for feature in features_of(layer))
@@ -159,7 +156,7 @@ def visited_layers(results: Iterable[Result]) -> list[str]:
 
 
 def visited_programs(results: Iterable[Result]) -> list[str]:
-    """Return a line on how much of the theorem's generality the examined programs make use of, if there are any."""
+    """Return a line counting the features of the examined programs, if any."""
     examined = [result.case for result in results if result.p_values and "program" in result.case]
     programs = {str(layer["program"]): layer["program"] for layer in examined}
     counts = Counter(feature for program in programs.values() for feature in program_features.features_of(program))
@@ -170,9 +167,9 @@ def visited_programs(results: Iterable[Result]) -> list[str]:
 
 
 def uniformity(conclusion: Conclusion) -> list[str]:
-    """Return a line on the test of first-look p-values, if there is one."""
+    """Return a line on the uniformity test of first-look p-values, if any."""
     test = conclusion.uniformity
     if test is None:
         return []
-    told = f"First-look p-values of {counted(test.count, 'item')} against uniform: distance {test.effect:.3f}, "
+    told = f"Uniformity of {counted(test.count, 'first-look p-value')}: Kolmogorov distance {test.effect:.3f}, "
     return [f"{told}p = {chance(test.p_value)}"]

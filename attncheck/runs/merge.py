@@ -1,4 +1,4 @@
-"""The records of all shards become the record of the run, and further looks at pools that such a record owes."""
+"""Merge the records of all shards, and take further looks that a merged record still needs."""
 
 from __future__ import annotations
 
@@ -29,33 +29,22 @@ from attncheck.subject import DEFAULT_SUBJECT, Subject
 
 _Line = TypeVar("_Line", Result, StatementResult)
 
-#: Why a merged run is incomplete where its pools are suspicious.
+#: Why a merged run with suspicious pools is incomplete.
 OWED = "further looks at suspicious pools are owed: attncheck run --owed takes them"
-# What records of one run have in common.
+# Manifest fields that records of one run share.
 _SAME = (
     *("subject", "source", "seed", "profile", "false_alarm", "draws", "versions"),
     *("planned", "statements", "level", "fixed"),
 )
-# What of it is too long to be told.
+# Those too long for a message.
 _LONG = ("planned", "statements", "level", "fixed")
-# Missing shards that are named.
+# Number of missing shards listed.
 _TOLD = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordPart:
-    """A record with its single results.
-
-    Attributes
-    ----------
-    path : Path
-    manifest : Manifest
-    results : tuple of Result
-        Without those of pools.
-    theory : tuple of StatementResult
-    closing : Closing or None
-        None if the run did not end.
-    """
+    """A record, its results without pools, and its closing line, which an unfinished run lacks."""
 
     path: Path
     manifest: Manifest
@@ -65,18 +54,12 @@ class RecordPart:
 
     @property
     def name(self) -> str:
-        """The shard, as a person types it; empty for the record of a whole run."""
+        """The shard, e.g. "2/8"; empty for the record of a whole run."""
         return "" if self.manifest.shard is None else "{}/{}".format(*self.manifest.shard)
 
     @classmethod
     def read(cls, path: Path) -> RecordPart:
-        """Read a record.
-
-        Raises
-        ------
-        InputError
-            If it cannot be read.
-        """
+        """Read a record; raises InputError if that fails."""
         manifest, *lines = read(path)
         assert isinstance(manifest, Manifest)
         results = tuple(line for line in lines if isinstance(line, Result) and not of_pool(line))
@@ -86,15 +69,15 @@ class RecordPart:
 
 
 def lacking(parts: Sequence[RecordPart]) -> list[str]:
-    """Return why records do not make one run: a shard is missing, doubled, of another run, or did not end."""
-    whole = [f"{part.path} is the record of no shard; leave it out" for part in parts if not part.name]
+    """Return why records do not make up one run: missing, duplicate, foreign or unfinished shards."""
+    whole = [f"{part.path} is not the record of a shard; omit it" for part in parts if not part.name]
     shards = [part for part in parts if part.name]
     others = [*whole, *_foreign(shards)]
     return others or [*_doubled(shards), *_missing(shards), *_broken(shards)]
 
 
 def _foreign(parts: Sequence[RecordPart]) -> Iterable[str]:
-    """Iterate over records of another run than most are of, each with the first thing that differs."""
+    """Yield a message per record of another run than most, with the first difference."""
     told: set[Path] = set()
     for field in ("shards", *_SAME):
         values = [_value(part.manifest, field) for part in parts]
@@ -103,10 +86,10 @@ def _foreign(parts: Sequence[RecordPart]) -> Iterable[str]:
             if own != usual and part.path not in told:
                 told.add(part.path)
                 name = field.replace("_", " ")
-                differs = "another plan" if field in _LONG else f"{name} {own}, and the others {usual}"
+                differs = "a different plan" if field in _LONG else f"{name} {own}, the others {usual}"
                 if field == "source":
-                    differs = f"another file of {part.manifest.subject.partition(':')[0]} than the others"
-                yield f"{part.path} is of another run: it has {differs}"
+                    differs = f"a different file of {part.manifest.subject.partition(':')[0]}"
+                yield f"{part.path} belongs to another run: it has {differs}"
 
 
 def _value(manifest: Manifest, field: str) -> Any:
@@ -122,14 +105,14 @@ def _doubled(parts: Sequence[RecordPart]) -> Iterable[str]:
     for name, count in Counter(part.name for part in parts).items():
         if count > 1:
             paths = listed(str(part.path) for part in parts if part.name == name)
-            yield f"shard {name} comes {count} times, in {paths}; pass one of them"
+            yield f"shard {name} appears {count} times, in {paths}; pass one of them"
 
 
 def _missing(parts: Sequence[RecordPart]) -> Iterable[str]:
     there, of = {part.name for part in parts}, max((_value(part.manifest, "shards") for part in parts), default=0)
     gone = [name for name in (f"{number}/{of}" for number in range(1, of + 1)) if name not in there]
     if gone:
-        are = "is missing; examine it" if len(gone) == 1 else "are missing; examine each"
+        are = "is missing; run it" if len(gone) == 1 else "are missing; run each"
         more = len(gone) - _TOLD
         told = listed(gone) if more <= 0 else f"{', '.join(gone[:_TOLD])} and {counted(more, 'other')}"
         yield f"shard {told} {are}: {_command(parts[0].manifest)} --shard {gone[0]}"
@@ -139,11 +122,11 @@ def _broken(parts: Sequence[RecordPart]) -> Iterable[str]:
     for part in parts:
         if part.closing is None:
             again = f"{_command(part.manifest)} --shard {part.name} --resume {part.path} --record {part.path}"
-            yield f"shard {part.name} did not end, {part.path} has no closing line; go on with it: {again}"
+            yield f"shard {part.name} did not finish ({part.path} has no closing line); resume it: {again}"
 
 
 def _command(manifest: Manifest) -> str:
-    """Return the command that examines a shard of the run, as far as options are not the usual ones."""
+    """Return the command that runs a shard, with all non-default options."""
     given = {
         "profile": (manifest.profile, "default"),
         "subject": (manifest.subject, DEFAULT_SUBJECT),
@@ -159,25 +142,7 @@ def _command(manifest: Manifest) -> str:
 
 
 def merged(parts: Sequence[RecordPart], out: Path, min_examined: int | None = None) -> RunReport:
-    """Write the record of the run that shards are parts of, and return what it comes to.
-
-    Further looks at suspicious pools are not taken, as no simulator is at hand: the run is incomplete where they are
-    owed.
-
-    Parameters
-    ----------
-    parts : sequence of RecordPart
-        Of which `lacking` finds nothing to say.
-    out : Path
-        Where the record goes.
-    min_examined : int, optional
-        Examined results below which the run is inconclusive.
-
-    Raises
-    ------
-    InputError
-        If the record cannot be written, or this version makes another plan of it.
-    """
+    """Write the record of the run that shards make up, and return its report; suspicious pools get no further looks."""
     ordered = sorted(parts, key=lambda part: part.manifest.shard or (0, 0))
     manifest = msgspec.structs.replace(
         ordered[0].manifest,
@@ -202,35 +167,18 @@ def merged(parts: Sequence[RecordPart], out: Path, min_examined: int | None = No
 def with_looks_taken(
     part: RecordPart, subject: Subject, executor: TaskExecutor | None = None, min_examined: int | None = None
 ) -> tuple[RunReport, list[str]]:
-    """Take the further looks that a run owes, write its record anew, and return it with what the violated pools say.
-
-    Parameters
-    ----------
-    part : RecordPart
-        Of a whole run: all single results are there.
-    subject : Subject
-        The simulator of the run.
-    executor : TaskExecutor, optional
-        Who takes the looks; this process by default.
-    min_examined : int, optional
-        Examined results below which the run is inconclusive.
-
-    Raises
-    ------
-    InputError
-        If the record is of another subject, of a shard, or lacks single results; or cannot be written.
-    """
+    """Take the further looks that a run still needs; return the report and messages on violated pools."""
     path, manifest = str(part.path), part.manifest
     if part.name:
-        refuse("owed", path, f"is of shard {part.name}, a part of a run", "attncheck merge makes one record of all")
+        refuse("owed", path, f"is the record of shard {part.name} only", "merge all shards with attncheck merge")
     if subject.name != manifest.subject:
-        refuse("owed", path, f"is of the subject {manifest.subject}, and here it is {subject.name}", "pass --subject")
+        refuse("owed", path, f"is of the subject {manifest.subject}, not {subject.name}", "pass --subject")
     if manifest.source and manifest.source != source_of(subject.name):
-        refuse("owed", path, f"is of {subject.name} before its file changed", "examine it again")
+        refuse("owed", path, f"predates a change of the file of {subject.name}", "repeat the run")
     run = dataclasses.replace(planned_by(manifest, subject, part.path), min_examined=min_examined)
     there = {each.id for each in part.results} | {each.id for each in part.theory}
     if gone := [id for id in (*(each.id for each in manifest.planned), *manifest.statements) if id not in there]:
-        refuse("owed", path, f"lacks {len(gone):,} results, {gone[0]} for one", "go on with it by --resume")
+        refuse("owed", path, f"lacks {len(gone):,} results, e.g. {gone[0]}", "complete it with --resume")
     cases = {case_key(each): each.case for each in part.results}
     module = subject.name.partition(":")[0]
     known: dict[str, Case] = {key: read_case(case, trust=(module,)) for key, case in cases.items()}
@@ -245,28 +193,22 @@ def with_looks_taken(
 
 
 def planned_by(manifest: Manifest, subject: Subject, record: Path) -> Run:
-    """Return the run that a manifest is of, before anything of it is known.
-
-    Raises
-    ------
-    InputError
-        If this version, or another of what its digits rest on, made another run of it.
-    """
+    """Return the run of a manifest, without results; raises InputError if the installed versions differ."""
     installed = installed_versions()
     others = [f"{name} {version}" for name, version in manifest.versions.items() if installed.get(name) != version]
     if others:
-        refuse("record", str(record), f"is made with {listed(others)}, and here it is another", "install these")
+        refuse("record", str(record), f"was made with {listed(others)}, other versions than here", "install these")
     items = [planned.item for planned in manifest.planned]
     profile, budget = profile_named(manifest.profile), Budget(manifest.false_alarm)
     run = Run(subject, manifest.seed, profile, budget, record, manifest.draws).settled(items, manifest.statements)
     ids = {planned.id for planned in run.planned}
     if run.level != manifest.level or ids != {planned.id for planned in manifest.planned}:
-        refuse("record", str(record), "has a plan that this version does not make", "make it again")
+        refuse("record", str(record), "has a plan that this version does not make", "repeat the run")
     return run
 
 
 def _hand_over(part: RecordPart, report: RunReport) -> None:
-    """Let a report take what a record has."""
+    """Add the results of a record to a report."""
     rounded = part.manifest.machine.get("arithmetic", "")
     report.take([_rounded(each, rounded) for each in part.results])
     for statement in part.theory:
@@ -276,22 +218,22 @@ def _hand_over(part: RecordPart, report: RunReport) -> None:
 
 
 def _rounded(line: _Line, arithmetic: str) -> _Line:
-    """Return a line that says what rounded, beside the manifest of its part."""
+    """Add the arithmetic of its part to a result."""
     return line if line.arithmetic else msgspec.structs.replace(line, arithmetic=arithmetic)
 
 
 def _absent(layer: Any, size: int, rng: Any) -> NoReturn:
-    raise InputError("subject: is not at hand where records are merged; use the record alone")
+    raise InputError("subject: is not available while records are merged; use the record only")
 
 
 def _machines(machines: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return what machines are, with all values where they differ: other processors round differently."""
+    """Return the fields of machines, joining differing values."""
     fields = dict.fromkeys(name for machine in machines for name in machine)
     return {name: " | ".join(dict.fromkeys(machine.get(name, "") for machine in machines)) for name in fields}
 
 
 def _causes(parts: Sequence[RecordPart]) -> list[str]:
-    """Return what most of the violated shards found to be most likely wrong."""
+    """Return the causes that most violated shards found."""
     found = [part.closing.causes for part in parts if part.closing and part.closing.causes]
     first = Counter(causes[0] for causes in found)
     return max(found, key=lambda causes: first[causes[0]], default=[])

@@ -1,4 +1,4 @@
-"""Probe calls of the subject before a run: a subject that fails on every one of them is refused at once."""
+"""Probe calls that reject, before a run, a subject that fails on every case."""
 
 from __future__ import annotations
 
@@ -19,30 +19,14 @@ Each = Callable[[Callable[[_Probe], Examination], list[_Probe]], Iterable[Examin
 
 
 def refusal(run: Run, subject: Subject | str, each: Each) -> Examination | None:
-    """Return why the subject can be examined nowhere: it raises, ignores its generator or returns what has no law.
-
-    Parameters
-    ----------
-    run : Run
-        With its plan.
-    subject : Subject or str
-        That of the run, or its name where another process is to import it.
-    each : callable
-        Applies a function to each probe, as `map` does.
-
-    Returns
-    -------
-    Examination or None
-        The first failure, where the subject fails on up to three planned cases; None where it works on one of them,
-        or declares that it supports none.
-    """
+    """Return the first failure if the subject fails on all of up to three planned cases, else None."""
     if run.earlier.items:
         return None
     first = None
     for case in _probed(run):
         (found,) = each(probe, [(subject, run.seed, case)])
         if isinstance(found, LostTask):
-            problem = f"a probe call on {case.describe()} ended its process; mend the simulator"
+            problem = f"a probe call on {case.describe()} crashed its process; mend the simulator"
             found = Examination([], f"subject={run.subject.name}: {problem}")
         if not found.unusable:
             return None
@@ -51,14 +35,14 @@ def refusal(run: Run, subject: Subject | str, each: Each) -> Examination | None:
 
 
 def _probed(run: Run) -> list[Case]:
-    """Return the first, the cheapest and the dearest of the fixed cases that the subject does not decline."""
+    """Return the first, the cheapest and the most expensive fixed case that the subject does not decline."""
     cases = [case for case in run.fixed_cases if not _declines(run.subject, case)]
     by_cost = sorted(cases, key=lambda case: case.weight_entries)
     return list(dict.fromkeys([*cases[:1], *by_cost[:1], *by_cost[-1:]]))
 
 
 def _declines(subject: Subject, case: Case) -> bool:
-    """Return whether a subject says that it does not support a case; a declaration that fails says nothing."""
+    """Return whether a subject declines a case; a failing declaration counts as no."""
     try:
         return bool(subject.reason_unsupported(case))
     except InputError:
@@ -66,7 +50,7 @@ def _declines(subject: Subject, case: Case) -> bool:
 
 
 def probe(task: _Probe) -> Examination:
-    """Call a subject as every test item does before it plans its draws."""
+    """Call a subject as test items do before they plan their draws."""
     named, seed, case = task
     try:
         with own_arithmetic():

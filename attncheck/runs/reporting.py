@@ -1,4 +1,4 @@
-"""A run while it goes on: results are written down as they come in, and concluded at the end."""
+"""Report of a run in progress: writes results as they arrive and concludes at the end."""
 
 from __future__ import annotations
 
@@ -26,22 +26,15 @@ from attncheck.runs.tasks import Examination
 
 _Line = TypeVar("_Line", Result, StatementResult)
 
-# Errors of a subject that a record keeps, and how much of each.
+# Number of errors in a record, and their longest length.
 _FAILURES, _LONGEST = 20, 400
 
 
 class RunReport:
-    """Takes results as they come in, in any order, writes them down at once, and concludes.
+    """Takes results in any order, writes them at once, and concludes.
 
-    Where the record can no longer be written, the run goes on, its record ends there, and `failure` says why.
-
-    Parameters
-    ----------
-    run : Run
-    manifest : Manifest, optional
-        The first line, where the results were made before.
-    refused : Examination, optional
-        Why the subject can be examined nowhere: nothing else will come.
+    If writing fails, the run continues without its record, and `failure` says why. `refused` says why the subject is
+    unusable.
     """
 
     def __init__(self, run: Run, manifest: Manifest | None = None, refused: Examination | None = None) -> None:
@@ -55,7 +48,7 @@ class RunReport:
         self.conclusion: Conclusion | None = None
         self._started = time.perf_counter()
         if run.record is None:
-            refuse("record", None, "is missing", "pass the path that the record goes to")
+            refuse("record", None, "is missing", "pass the path of the record")
         self._writer = Writer(run.record)
         first = manifest or run.manifest()
         self._arithmetic = first.machine.get("arithmetic", "")
@@ -63,7 +56,7 @@ class RunReport:
         self.take_failure(refused.unusable if refused else "")
 
     def take(self, results: Sequence[Result]) -> None:
-        """Take the results of one unit."""
+        """Take the results of one test item."""
         for result in map(self._told, results):
             self.results.append(result)
             self._write(result)
@@ -75,34 +68,24 @@ class RunReport:
         self._write(statement)
 
     def _told(self, line: _Line) -> _Line:
-        """Return a line that names what rounded where that is not what the manifest has."""
+        """Drop a line's arithmetic if it equals the manifest's."""
         same = line.arithmetic == self._arithmetic
         return msgspec.structs.replace(line, arithmetic="") if same else line
 
     def take_failure(self, message: str) -> None:
-        """Take what was wrong with the subject where a unit has no results; the record says it at its end."""
+        """Take the error of a test item without results, for the closing line."""
         if message:
             self._failed.add(printable(message, _LONGEST))
 
     @property
     def failed(self) -> list[str]:
-        """What was wrong where results are missing, each once."""
+        """The distinct errors, sorted."""
         return sorted(self._failed)
 
     def pool(
         self, executor: TaskExecutor | None = None, cases: Mapping[str, Case] | None = None
     ) -> tuple[list[Result], list[str]]:
-        """Examine the pools and take their results, but for violated ones: return these.
-
-        What was wrong with further looks comes second: the pools concerned have no results.
-
-        Parameters
-        ----------
-        executor : TaskExecutor, optional
-            Who takes further looks; this process by default.
-        cases : mapping of str to Case, optional
-            Cases by key, where they are at hand.
-        """
+        """Take the results of pools that are not violated; return the violated ones and the errors of further looks."""
         spread = None if executor is None or not executor.spec.travels else functools.partial(self._spread, executor)
         pools, failed = self.run.pool(self.results, spread, cases)
         bad = [result for result in pools if result.verdict == Verdict.VIOLATED]
@@ -110,20 +93,17 @@ class RunReport:
         return bad, failed
 
     def _spread(self, executor: TaskExecutor, function: Callable[[Any], Any], looks: Iterable[Any]) -> list[Any]:
-        """Apply a function to further looks, as `map` does: a look that ended its process says so."""
+        """Apply a function to further looks on an executor; a crashed look becomes an error message."""
         who = f"subject={self.run.subject.name}: a further look at pools"
         left = executor.results(function, list(looks))
         return [f"{who}: {one.reason}; mend the simulator" if isinstance(one, LostTask) else one for one in left]
 
     def message(self, result: Result) -> str:
-        """Return what a person needs to know of a violated result."""
+        """Return the explanation of a violated result."""
         return explain([result], self.run.record, subject=self.run.subject.name)
 
     def finish(self, *more: Finding) -> bool:
-        """Conclude, write the closing line, and return whether the run is consistent and written down.
-
-        `more` is why it is no pass beside what its results say.
-        """
+        """Conclude, also from `more`, write the closing line, and return whether all is consistent and recorded."""
         found = self.run.conclude(self.results, self.theory)
         self.conclusion = dataclasses.replace(found, findings=(*found.findings, *more))
         if self.run.explains:
@@ -142,12 +122,12 @@ class RunReport:
         return self.conclusion.verdict == "consistent" and not self.failure
 
     def stop(self) -> None:
-        """Conclude a run that was interrupted, at once: without a search for causes."""
+        """Conclude an interrupted run without a search for causes."""
         self.run = dataclasses.replace(self.run, explains=False)
         self.finish()
 
     def summary(self, color: bool = False, verbose: bool = False) -> str:
-        """Return what the run comes to, for a terminal."""
+        """Return the summary for a terminal."""
         if self.conclusion is None:
             return ""
         if self.refused is not None:

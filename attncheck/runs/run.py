@@ -1,4 +1,4 @@
-"""A run: what it examines, at which level, and what it comes to. Front ends (pytest, the command line) use this."""
+"""A run: its plan, level and conclusion, for all front ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from attncheck.subject import DEFAULT_SUBJECT, Subject
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a run examines and how; `settled` fixes its level once the units are known.
+    """Settings and plan of a run; `settled` fixes the level once the test items are known.
 
     Attributes
     ----------
@@ -46,27 +46,23 @@ class Run:
     profile : Profile
     budget : Budget
     record : Path or None
-        Where the record goes.
     draws : int or None
-        With the thorough profile: about what the first looks of the whole run take.
-    item_ids : tuple of str
-        The planned units; empty until `settled`.
+        With the thorough profile: approximate draws of all first looks.
+    item_ids, theory_ids : tuple of str
+        The planned test items and statements of attncheck's own theory; empty until `settled`.
     theory : bool
-        Whether statements of attncheck's own theory are examined beside the subject.
-    theory_ids : tuple of str
-        The planned ones.
+        Whether that theory is examined too.
     explains : bool
-        Whether violated results are diagnosed and shown on a smaller layer: most of the time of a violated run.
+        Whether to diagnose and illustrate violated results (slow).
     min_examined : int or None
-        Examined results below which the run is inconclusive; see `attncheck.records.scope` for the default.
+        Examined results below which the run is inconclusive; default in `attncheck.records.scope`.
     only : tuple of str
-        The properties that are examined; all if empty.
+        The properties to examine; all if empty.
     earlier : ResumedRun
-        What an interrupted run has left.
     shard : Shard or None
-        The part of a run that this is; None for the whole.
+        None for a whole run.
     part : frozenset of str
-        The units and statements of the shard.
+        Test items and statements of the shard.
     """
 
     subject: Subject
@@ -101,27 +97,21 @@ class Run:
         resume: Path | None = None,
         shard: str | None = None,
     ) -> Run:
-        """Build a run from what a person typed.
-
-        Raises
-        ------
-        InputError
-            Naming the option, its value and the remedy.
-        """
+        """Build a run from options; raises InputError naming option, value and remedy."""
         settled = profile_named(profile)
         if draws is not None and settled.draws is None:
             refuse("draws", draws, f"has no effect with the profile {profile}", "use the profile thorough")
         most = settled.draws if draws is None else check_whole("draws", _typed(draws, _count), 1, "pass e.g. 1e6")
-        fewest = "pass the examined results that a pass takes, e.g. 100"
+        fewest = "pass the number of results that must be examined, e.g. 100"
         least = None if min_examined is None else check_whole("min_examined", _typed(min_examined, int), 0, fewest)
         chance = check_number("false_alarm", _typed(false_alarm, float), "pass a chance such as 1e-6", above=0.0)
         examined = Subject.of(DEFAULT_SUBJECT if subject is None else subject)
         for name in only:
             kind = domain_of(check_choice("only", name, EVERY_PROPERTY)).kind
             if not examined.simulates(kind):
-                refuse("only", name, f"is about {kind}s, and {examined.name} simulates none", "name another property")
+                refuse("only", name, f"needs {kind}s, which {examined.name} does not simulate", "name another property")
         if shard is not None and min_examined is not None:
-            refuse("min_examined", min_examined, "is of the whole run, and this is a shard", "pass it to merge")
+            refuse("min_examined", min_examined, "applies to the whole run, not to a shard", "pass it to merge")
         run = cls(
             subject=examined,
             seed=check_whole("seed", _typed(seed, int), 0, "pass a whole number, or random"),
@@ -146,30 +136,27 @@ class Run:
         return dataclasses.replace(run, earlier=earlier_of(resume, fields))
 
     def settled(self, item_ids: Sequence[str], theory_ids: Sequence[str] = (), part: Iterable[str] = ()) -> Run:
-        """Return the run with its planned units, which fix the level of a look, and statements of the theory.
-
-        All of them are planned in a shard too; `part` has those that are its own.
-        """
+        """Return the run with its planned test items and statements, of all shards; `part` has those of its shard."""
         items, theory = tuple(dict.fromkeys(item_ids)), tuple(dict.fromkeys(theory_ids))
         return dataclasses.replace(self, item_ids=items, theory_ids=theory, part=frozenset(part))
 
     def owes(self, item: str) -> bool:
-        """Return whether a planned unit or statement is this run's, and no other shard's."""
+        """Return whether a planned test item or statement belongs to this run or shard."""
         return self.shard is None or item in self.part
 
     @property
     def owed(self) -> list[PlannedResult]:
-        """The planned results on single cases that are this run's, and no other shard's."""
+        """The planned results on single cases of this run or shard."""
         return [planned for planned in self.planned if self.owes(planned.item)]
 
     @property
     def level(self) -> float:
-        """The level of one look, from the budget and the number of results that looks decide on: cases and pools."""
+        """The level of one look, from the budget and the number of results that looks decide on, with pools."""
         return self.budget.level(max(1, len(self.planned) + self.most_pools))
 
     @property
     def planned(self) -> list[PlannedResult]:
-        """Every result on single cases of the subject, those of other shards too."""
+        """Every planned result on single cases, of all shards."""
         found = []
         for item in self.item_ids:
             name, _, layer = item.partition("@")
@@ -178,7 +165,7 @@ class Run:
 
     @property
     def fixed_cases(self) -> list[Case]:
-        """The planned cases that are visited whatever the seed."""
+        """The planned fixed cases."""
         layers = self.subject.layers or [*self.profile.layers, *self._substitutes(self.profile.layers)]
         programs = [case for name in PROGRAMS.properties for case in PROGRAMS.fixed(name, self.profile)]
         planned = {item.partition("@")[2] for item in self.item_ids}
@@ -186,23 +173,22 @@ class Run:
 
     @property
     def most_pools(self) -> int:
-        """How many pools there can be: of every property that is examined on several cases."""
+        """Maximum number of pools of properties with several cases."""
         counts = Counter(item.partition("@")[0] for item in self.item_ids)
         return most_pools(name for name, count in counts.items() if count > 1)
 
     def header(self) -> str:
-        """Return one line on what is examined and how."""
+        """Return one line on subject, seed, profile and budget."""
         return (
             f"attncheck: subject {self.subject.name}, seed {self.seed}, profile {self.profile.name}, "
             f"false-alarm budget {self.budget.false_alarm:g}{f', shard {self.shard}' if self.shard else ''}"
         )
 
     def items(self, name: str, strategy: Any) -> list[Item]:
-        """Return the units of a property: anchors, then layers or programs drawn from a strategy before the run.
+        """Return the test items of a property: fixed cases, then random ones.
 
-        A subject of layers alone has no units of programs, and one of programs none of layers. A subject that says
-        which layers it is meets these alone. Of any other, layers that it does not support stay in the plan, as not
-        examined, and others stand in for them.
+        A subject with declared layers is tested on these only. Unsupported layers stay in the plan as not examined,
+        together with substitutes.
         """
         profile, domain = self.profile, domain_of(name)
         if (self.only and name not in self.only) or not self.subject.simulates(domain.kind):
@@ -214,44 +200,40 @@ class Run:
         return self.items_on(name, [*cases, *self._substitutes(cases)])
 
     def _substitutes(self, cases: Iterable[Case]) -> Iterator[AttentionLayer]:
-        """Yield what is examined beside the layers that the subject does not support."""
+        """Yield substitutes for layers that the subject does not support."""
         layers = [case for case in cases if isinstance(case, AttentionLayer)]
-        with contextlib.suppress(InputError):  # a declaration that fails is told of with the first result
+        with contextlib.suppress(InputError):  # the first result reports a failing declaration
             for layer in layers:
                 if self.subject.reason_unsupported(layer):
                     instead = substitute(layer, lambda each: not self.subject.reason_unsupported(each))
                     yield from () if instead is None else (instead,)
 
     def drawn(self, strategy: Any, key: str) -> list[Any]:
-        """Return the run's layers or stacks from a strategy for a test of its own, keyed by what they are for."""
+        """Return random layers or stacks for a test with its own strategy."""
         return draw_examples(strategy, self.profile.drawn, self.seed, key)
 
     def items_on(self, name: str, cases: Iterable[Case]) -> list[Item]:
-        """Return the units of a property on given cases, each once."""
+        """Return the test items of a property on distinct given cases."""
         checks_of(name)
         distinct = list(dict.fromkeys(cases))
         for case in distinct:
             if sum(case.key == other.key for other in distinct) > 1:
                 remedy = "give the functions names in a module, or examine one program at a time"
-                refuse("layer", case.describe(), "differs from another program in a function without a name", remedy)
+                refuse("layer", case.describe(), "differs from another program only in an unnamed function", remedy)
         return [Item(name, case) for case in distinct]
 
     def affordable(self, case: Case) -> int:
-        """Return the draws that one look on `case` may take.
+        """Return the maximum draws of one look on `case`.
 
-        A budget of draws is shared out evenly over the cases, whatever a draw costs: what a limit on cost
-        leaves with the lowest power, the wide layers, gains the most.
+        A total budget of draws is shared evenly among the cases: wide layers, which a cost limit leaves with the
+        lowest power, gain most.
         """
         cases = {item.partition("@")[2] for item in self.item_ids}
         share = 0 if self.draws is None else self.draws // max(1, len(cases))
         return max(share, self.profile.affordable(case))
 
     def costs(self, items: Sequence[Item]) -> dict[str, float]:
-        """Return about what units cost, by the keys of their cases, before the whole plan is known.
-
-        The entries of all matrices that a look draws, and once for each check those that it measures: all checks on
-        what every property visits.
-        """
+        """Return the approximate cost of test items by case key: drawn entries, and measured ones per check."""
         share = 0 if self.draws is None else self.draws // max(1, len(items) * len(EVERY_PROPERTY))
         return {item.case.key: self._cost_of(item, max(share, self.profile.affordable(item.case))) for item in items}
 
@@ -263,20 +245,11 @@ class Run:
         return float(draws * (item.case.weight_entries + checks * item.case.stored_entries))
 
     def examine(self, items: Iterable[Item]) -> list[Result]:
-        """Return the results of units, case by case, from this process.
-
-        Raises
-        ------
-        InputError
-            If the subject cannot be called or returns something that cannot be used.
-        """
+        """Examine test items in this process and return their results; raises InputError for an unusable subject."""
         return [result for task in self.tasks(items, self.subject) for result in task.results()]
 
     def tasks(self, items: Iterable[Item], subject: Subject | str) -> list[CaseTask]:
-        """Return units by their cases, with all that their results depend on.
-
-        A subject that is named is imported where it is used.
-        """
+        """Return test items as one task per case."""
         cases: dict[str, list[Item]] = {}
         for item in items:
             cases.setdefault(item.case.key, []).append(item)
@@ -286,35 +259,26 @@ class Run:
         ]
 
     def look_cost(self, case: Case) -> Cost:
-        """Return what the looks at a case may take."""
+        """Return the cost limit of looks at a case."""
         return Cost(self.affordable(case), self.level, self.profile.power)
 
     def kept(self, item: Item) -> list[Result]:
-        """Return the results of a unit that an interrupted run has left, if it has."""
+        """Return the results of a test item from the interrupted run, if usable."""
         results, cost = self.earlier.items.get(item.id, []), self.look_cost(item.case)
         same = results and (results[0].level, results[0].affordable) == (cost.level, cost.affordable)
         return results if same else []
 
     def beside(self, item: Item) -> list[Item]:
-        """Return a unit and those on the same case that are planned here too."""
+        """Return a test item and the others planned on its case."""
         names = (id.partition("@")[0] for id in self.item_ids if id.endswith(f"@{item.case.key}") and self.owes(id))
         return [Item(name, item.case) for name in dict.fromkeys([item.property_name, *names])]
 
     def pool(
         self, results: Sequence[Result], each: Map | None = None, cases: Mapping[str, Case] | None = None
     ) -> tuple[list[Result], list[str]]:
-        """Return the results of the pools, once those of all cases are there, and why pools have none.
+        """Return the results of the pools, and the errors of further looks; a shard has neither.
 
-        A shard has no pools: they are of the whole run.
-
-        Parameters
-        ----------
-        results : sequence of Result
-            Of single cases.
-        each : callable, optional
-            Applies a function to further looks, as `map` does, and imports the subject; this process by default.
-        cases : mapping of str to Case, optional
-            Cases by key, where they are at hand.
+        `each` maps further looks, importing the subject; `cases` are known cases by key.
         """
         if self.shard is not None:
             return [], []
@@ -324,7 +288,7 @@ class Run:
             return examine_pools(pools_of(results), bad, fresh(subject, self.seed, each or map, cases), self.level)
 
     def conclude(self, results: Sequence[Result], theory: Sequence[StatementResult] = ()) -> Conclusion:
-        """Return what results, and statements of attncheck's own theory, come to, against the plan."""
+        """Return the conclusion from results and statements, given the plan."""
         planned = [each.id for each in self.owed] + [each for each in self.theory_ids if self.owes(each)]
         planned += self._owed_pools(results)
         with own_arithmetic():
@@ -334,7 +298,7 @@ class Run:
         return conclusion.unless(Scope.of_results(results).doubt(self.min_examined))
 
     def _owed_pools(self, results: Sequence[Result]) -> list[str]:
-        """Return the pools that results make; where single cases are missing, no more than there are."""
+        """Return the ids of the pools of a complete run, else of those that are there."""
         single = [result for result in results if not of_pool(result)]
         if self.shard is None and {planned.id for planned in self.planned} <= {result.id for result in single}:
             return [pool.id for pool in pools_of(single)]
@@ -357,15 +321,15 @@ class Run:
 
 
 def _count(text: str) -> int | float:
-    """Read a count as people write large ones, 1000000 or 1e6."""
+    """Parse a count such as 1000000 or 1e6."""
     number = float(text)
     return int(number) if number.is_integer() else number
 
 
 def _typed(value: Any, kind: Callable[[str], Any]) -> Any:
-    """Return what a person typed as a number where it is one; the check that follows refuses the rest."""
+    """Convert text to a number if possible; later checks reject the rest."""
     try:
-        # Python reads 1_0 as 10.
+        # Python accepts 1_0 for 10.
         return kind(value) if isinstance(value, str) and "_" not in value else value
     except ValueError:
         return value

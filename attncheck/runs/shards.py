@@ -1,4 +1,4 @@
-"""Shards: parts of a run that machines examine apart. Which part has what follows from the plan alone."""
+"""Shards: parts of a run for separate machines, determined by the plan alone."""
 
 from __future__ import annotations
 
@@ -9,33 +9,20 @@ from collections.abc import Mapping
 from attncheck._lib.errors import refuse
 
 _REMEDY = "pass e.g. 2/8, the second of eight"
-# More shards than anybody has machines for: a larger number of them is a mistake.
+# Largest accepted number of shards; a larger one is a mistake.
 _MOST = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One of several parts of a run.
-
-    Attributes
-    ----------
-    number : int
-        From 1.
-    of : int
-        How many there are.
-    """
+    """One of `of` parts of a run, numbered from 1."""
 
     number: int
     of: int
 
     @classmethod
     def read(cls, text: str) -> Shard:
-        """Return the shard that a person typed.
-
-        Raises
-        ------
-        InputError
-            If it is none.
+        """Parse a shard; raises InputError if that fails.
 
         Examples
         --------
@@ -46,9 +33,9 @@ class Shard:
             refuse("shard", text, "is not of the form number/shards", _REMEDY)
         number, of = map(int, text.split("/"))
         if not 1 <= of <= _MOST:
-            refuse("shard", text, f"must be of 1 to {_MOST:,} shards", _REMEDY)
+            refuse("shard", text, f"must have 1 to {_MOST:,} shards", _REMEDY)
         if not 1 <= number <= of:
-            refuse("shard", text, f"is none of 1/{of} to {of}/{of}", _REMEDY)
+            refuse("shard", text, f"is not one of 1/{of} to {of}/{of}", _REMEDY)
         return cls(number, of)
 
     def __str__(self) -> str:
@@ -56,17 +43,9 @@ class Shard:
 
 
 class Dealer:
-    """Deals work out to shards, the dearest first, each piece to the shard that has the least so far.
+    """Distributes tasks among shards: most expensive first, each to the shard with the lowest load.
 
-    What was dealt before stays where it is: properties that come later examine a case where its draws are.
-
-    The same work in the same order is dealt out the same way in every process. Of what is new no two shards differ by
-    more than the dearest piece.
-
-    Parameters
-    ----------
-    of : int
-        How many shards there are.
+    Earlier assignments stay, so later properties find the draws of a case.
 
     Examples
     --------
@@ -80,7 +59,7 @@ class Dealer:
         self._places: dict[str, int] = {}
 
     def deal(self, costs: Mapping[str, float]) -> dict[str, Shard]:
-        """Return the shard of each piece of work, by key."""
+        """Return the shard of each task, by key."""
         for key in sorted(costs, key=lambda key: (-costs[key], key)):
             if key not in self._places:
                 self._places[key] = self._loads.index(min(self._loads))

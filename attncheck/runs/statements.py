@@ -1,4 +1,4 @@
-"""Statements of the theory: their cases, what a test of one finds, and the looks that decide on it."""
+"""Statements of the theory: their cases, tests and looks."""
 
 from __future__ import annotations
 
@@ -17,37 +17,30 @@ from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.records.schema import StatementResult
 from attncheck.runs.run import Run
 
-#: Level of one look at a statement, and statements that a run has at most. A statement that holds is violated with a
-#: chance of 2 · LEVEL³, one of so many with 1e-6. It depends on nothing, so that a statement alone has the same looks.
+#: Level of one look at a statement, and maximum number of statements. A true statement is violated with probability
+#: 2 · LEVEL³, any of them with 1e-6. Constant, so that a statement has the same looks when run alone.
 LEVEL, MOST = 1e-3, 500
-# What a test takes its case by.
+# Names of a test's case argument.
 _ARGUMENTS = ("layer", "case", "stack")
 
 
 class Statement:
-    """A statement of the theory on one case, and what its test finds: the test calls it.
+    """A statement of the theory on one case, named ``group.statement@digest of the case``.
 
-    A test asserts what is computed. What rests on random numbers it hands to `equals`, `order` or `p_value`, with the
-    neighbours that are wrong: see `examine`.
-
-    Parameters
-    ----------
-    id : str
-        ``group.statement@digest of the case``.
-    case : str
-        In words.
+    Its test asserts computed facts and calls it with numbers. Random numbers go to `equals`, `order` or `p_value`,
+    with wrong neighbouring statements to reject; see `examine`.
     """
 
     def __init__(self, id: str, case: str) -> None:
         self.id, self.case = id, case
         self.numbers: dict[str, float] = {}
-        self.seconds: float | None = None  # those of an earlier run
+        self.seconds: float | None = None  # of an earlier run
         self.inconclusive = ""
         self._p_values: dict[str, float] = {}
         self._of_neighbours: dict[str, float] = {}
 
     def __call__(self, **numbers: float) -> None:
-        """Take numbers that were found, by name."""
+        """Record named numbers."""
         found = {name: float(value) for name, value in numbers.items()}
         unusable = [f"{name} is {value}" for name, value in found.items() if not math.isfinite(value)]
         assert not unusable, ", ".join(unusable)  # a record holds finite numbers only
@@ -64,20 +57,10 @@ class Statement:
         allowance: float = 0.0,
         df: float = math.inf,
     ) -> None:
-        """State that a mean is what is expected, and not what its neighbours are.
+        """Test that a mean, with its standard error, has its expected value and not its neighbours.
 
-        Parameters
-        ----------
-        name : str
-        estimate, error : float
-            With its standard error.
-        expected : float
-        neighbours : sequence of float
-            What wrong statements say.
-        allowance : float
-            How far the mean may be from what is expected, or from what a neighbour says.
-        df : float
-            Degrees of freedom of the error, infinite where it is known.
+        `allowance` is the allowed deviation from either; `df`, the degrees of freedom of the error, is infinite if
+        it is known.
         """
         self(**{name: estimate})
         self.p_value(name, mean_p_value(estimate, error, expected, allowance=allowance, df=df))
@@ -96,20 +79,10 @@ class Statement:
         allowance: float = 0.0,
         df: float = math.inf,
     ) -> None:
-        """State the order of a power law between two widths, and which orders it does not have.
+        """Test the exponent of a power law between two widths, and reject its neighbours.
 
-        Parameters
-        ----------
-        name : str
-        values, errors, widths : sequence of two floats
-            Independent estimates at two widths, with their standard errors.
-        expected : float
-        neighbours : sequence of float
-            Orders that wrong statements have.
-        allowance : float
-            What higher orders bend the slope by.
-        df : float
-            Degrees of freedom of each error, infinite where they are known.
+        `values` are independent estimates with standard errors; `allowance` is the change of the slope by higher
+        orders.
         """
         slope = order_between(values, widths)
         if math.isfinite(slope):
@@ -120,54 +93,30 @@ class Statement:
             self.rejects(f"{name} {other:.3g}", p_value(other))
 
     def exceeds(self, name: str, estimate: float, error: float, bound: float, *, df: float = math.inf) -> None:
-        """State that a mean exceeds a bound, and is told apart from it.
-
-        Parameters
-        ----------
-        name : str
-        estimate, error : float
-            With its standard error.
-        bound : float
-        df : float
-            Degrees of freedom of the error, infinite where it is known.
-        """
+        """Test that a mean, with its standard error, significantly exceeds a bound."""
         self(**{name: estimate})
         at_bound = mean_p_value(estimate, error, bound, df=df)
         self.p_value(name, 1.0 if estimate > bound else at_bound)
         self.rejects(f"{name} {bound:.3g}", at_bound if estimate > bound else 1.0)
 
     def p_value(self, name: str, p_value: float) -> None:
-        """Take the p-value of what is stated."""
+        """Record the p-value of the statement."""
         assert name not in self._p_values, f"{name} is stated twice"
         self._p_values[name] = _chance(name, p_value)
 
     def rejects(self, name: str, p_value: float) -> None:
-        """Take the p-value of what a neighbour says: where it is not small, nothing was told apart."""
+        """Record the p-value of a wrong neighbour, which must be small."""
         self._of_neighbours[name] = max(_chance(name, p_value), self._of_neighbours.get(name, 0.0))
 
     def examine(
         self, test: Callable[..., None], arguments: Mapping[str, Any], run_seed: int, level: float = LEVEL
     ) -> None:
-        """Call the test, and call it with other random numbers while one of its p-values is suspicious.
+        """Run the test, and repeat it with other random numbers while a p-value is suspicious.
 
-        The looks are those of `attncheck.evidence.looks.examine`, at the level over the number of p-values, and all
-        of one size. The attribute `inconclusive` says which neighbours were not rejected at that level.
-        The numbers have the smallest p-value of the first look and the largest of a neighbour at the last, each times
-        the number of p-values.
-
-        Parameters
-        ----------
-        test : callable
-        arguments : mapping of str to object
-            By name. Where ``run_seed`` is one, each look has a run seed of its own; that of the first is `run_seed`.
-        run_seed : int
-        level : float
-            Of one look at the statement.
-
-        Raises
-        ------
-        AssertionError
-            If the statement is violated.
+        The looks follow `attncheck.evidence.looks.examine`, all of one size, at `level` over the number of p-values.
+        `inconclusive` lists neighbours not rejected at that level. The recorded p-values are Bonferroni-corrected:
+        the smallest of the first look, and the largest of a neighbour at the last. Raises AssertionError if the
+        statement is violated.
         """
 
         def found(look: int) -> dict[str, Outcome]:
@@ -194,15 +143,7 @@ class Statement:
         self.inconclusive = f"not told apart: {', '.join(left)}" if left else ""
 
     def told(self, failure: str | None, seconds: float) -> StatementResult:
-        """Return the line of the record.
-
-        Parameters
-        ----------
-        failure : str or None
-            What the test says where the statement does not hold; None otherwise.
-        seconds : float
-            That the test took.
-        """
+        """Return the result for the record; `failure` is the error message of a failed test."""
         verdict, reason = Verdict.CONSISTENT, ""
         if failure is not None:
             verdict, reason = Verdict.VIOLATED, next(iter(failure.splitlines()), "an assertion failed")
@@ -223,16 +164,7 @@ class Statement:
 def cases_of(
     run: Run, key: str, strategy: Any, parameters: Mapping[str, Sequence[Any]], names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the cases of a statement, each the arguments of its test.
-
-    Parameters
-    ----------
-    run : Run
-    key, strategy, parameters
-        As for `attncheck.pytest_plugin.theory`.
-    names : sequence of str
-        The arguments of the test.
-    """
+    """Return the cases of a statement, as arguments of its test."""
     if strategy is None:
         return [dict(zip(parameters, values, strict=True)) for values in itertools.product(*parameters.values())]
     argument = argument_of(names)
@@ -240,7 +172,7 @@ def cases_of(
 
 
 def argument_of(names: Sequence[str]) -> str:
-    """Return the argument by which a test takes its layer, program or stack; empty if it takes none."""
+    """Return the argument of a test for its layer, program or stack; empty if there is none."""
     return next((name for name in _ARGUMENTS if name in names), "")
 
 

@@ -1,4 +1,4 @@
-"""What a terminal shows at the end of a run: verdict, cause and number first, then a table of properties."""
+"""Terminal summary of a run: verdict, cause and numbers, then a table of properties."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from attncheck.runs import details
 from attncheck.runs.details import by_property, of_cases
 from attncheck.runs.run import Run
 
-#: What ends the summary of a consistent run.
+#: Last line on a consistent run.
 NOT_PROVED = (
-    "Not ruled out: smaller errors than these, and what no check looks at: see 'What a green run proves, and what it "
+    "Not ruled out: smaller errors, and anything that no check examines; see 'What a green run proves, and what it "
     "does not' in the README."
 )
-# Sentences of a diagnosis that a summary has, and gaps.
+# Number of diagnosis sentences and of minimum detectable effects shown.
 _OBSERVED, _GAPS = 3, 3
-# Violated pools and refuted statements that it shows.
+# Number of violated pools and refuted statements shown.
 _POOLS = 3
 
 
@@ -48,25 +48,9 @@ def summarize(
     causes: Sequence[str] = (),
     failed: Sequence[str] = (),
 ) -> str:
-    """Return what a run comes to: verdict, cause, number and replay command first, then the table.
+    """Return the summary of a run; `call` repeats it without a record, and `failed` has the errors of the subject.
 
-    Parameters
-    ----------
-    run : Run
-    results : sequence of Result
-    conclusion : Conclusion
-    color : bool
-        Whether the terminal understands escape codes.
-    theory : sequence of StatementResult
-        Statements of attncheck's own theory that the run examined besides.
-    verbose : bool
-        Whether all is told that was skipped, visited and could have been seen.
-    call : str
-        The Python call that repeats a run without a record.
-    causes : sequence of str
-        What is most likely wrong, the first first.
-    failed : sequence of str
-        What was wrong with the subject where results are missing.
+    `verbose` adds skipped and visited cases and all detectable effects; `color` adds escape codes.
     """
     single, pools = [each for each in results if not of_pool(each)], [each for each in results if of_pool(each)]
     parts = [
@@ -91,13 +75,13 @@ def summarize(
 
 
 def _failures(failed: Sequence[str]) -> list[str]:
-    """Return why results are missing, by the first error of the subject."""
+    """Return a line with the first error of the subject, if any."""
     more = f" (and {len(failed) - 1} more like it)" if len(failed) > 1 else ""
     return [f"  {'failed:':9} {failed[0]}{more}"] if failed else []
 
 
 def what_is_wrong(run: Run, results: Sequence[Result], call: str = "", causes: Sequence[str] = ()) -> list[str]:
-    """Return cause, numbers, the smallest layer that fails and how to repeat it; empty where nothing is violated."""
+    """Return lines on cause, numbers, smallest failing layer and replay command; empty without violations."""
 
     def repeated(id: str) -> str:
         return replay_command(run.record, id, run.subject.name) if run.record else call
@@ -112,17 +96,10 @@ def wrong_in(
     causes: Sequence[str] = (),
     only: Callable[[str], str] = lambda claim: "",
 ) -> list[tuple[str, str]]:
-    """Return what is wrong in results by check: pairs of a word, the first one "cause", and what it is.
+    """Return pairs of label and text on violated checks, starting with "cause".
 
-    Parameters
-    ----------
-    tallies : mapping of str to Tally
-    repeated : callable
-        Makes the command that repeats a result of its id.
-    causes : sequence of str
-        What is most likely wrong, the first first; what the checks point at where nothing was fitted.
-    only : callable
-        Makes of a claim the words for where it is violated, and nowhere else.
+    `repeated` returns the command that repeats a result, by id; `only` a text on where alone a claim is violated.
+    Without `causes`, the checks suggest some.
     """
     if not (found := sharpest_first(tallies)):
         return []
@@ -130,7 +107,7 @@ def wrong_in(
     numbers, smallest = diagnosed(tallies), leading.smallest or leading.worst[0]
     again = repeated(smallest.id)
     alone = f"{leading.verdicts[Verdict.VIOLATED]} of {of_cases(leading.examined, leading.name)}{only(leading.claim)}"
-    where = "several together, and on none by itself" if of_pool(smallest) else alone
+    where = "several cases pooled, on none of them alone" if of_pool(smallest) else alone
     first = f"{leading.name} on {where}: {smallest.text}; p = {', '.join(map(chance, smallest.p_values))}"
     named = layer_name(smallest.case) + ", the smallest of them" * (leading.verdicts[Verdict.VIOLATED] > 1)
     return [
@@ -138,20 +115,20 @@ def wrong_in(
         *(("observed", sentence) for sentence in (numbers.diagnosis if numbers else [])[:_OBSERVED]),
         ("first", first),
         ("cases" if of_pool(smallest) else "layer", named),
-        *([("smaller", f"{smallest.illustration} (on fresh draws, no verdict)")] if smallest.illustration else []),
+        *([("smaller", f"{smallest.illustration} (on fresh draws; not a verdict)")] if smallest.illustration else []),
         *([("replay", again)] if again else []),
     ]
 
 
 def not_examined(results: Sequence[Result]) -> list[str]:
-    """Return in a line what was not examined, and in another what would be gained by exposing more, if there is any."""
+    """Return a line on what more fields would allow to examine, and one on what else was not examined."""
     return unexamined(Counter(result.reason for result in results if not result.p_values))
 
 
 def first_lines(
     run: Run, results: Sequence[Result], conclusion: Conclusion, theory: Sequence[StatementResult]
 ) -> list[str]:
-    """Return the verdict on the subject and what attncheck's own statements come to, the weightier first."""
+    """Return the verdict on the subject and on attncheck's own statements, the more severe first."""
     of_subject, own = conclusion.of_subject, of_theory(run, theory)
     if not run.item_ids:
         return [*own, *(f"  {reason}" for reason in of_subject.reasons)]
@@ -160,7 +137,7 @@ def first_lines(
 
 
 def of_theory(run: Run, theory: Sequence[StatementResult]) -> list[str]:
-    """Return a line on the statements of attncheck's own theory, if any, and one for each that did not hold."""
+    """Return a line on attncheck's own statements, and one per statement that did not hold."""
     planned = sum(map(run.owes, run.theory_ids))
     if not planned:
         return []
@@ -168,13 +145,13 @@ def of_theory(run: Run, theory: Sequence[StatementResult]) -> list[str]:
     refuted = [each for each in theory if each.verdict == Verdict.VIOLATED]
     told = [f"{counts[Verdict.CONSISTENT]} of {counted(planned, 'statement')} of attncheck's own theory hold"]
     told += [f"{counts[Verdict.INCONCLUSIVE]} inconclusive"] * (Verdict.INCONCLUSIVE in counts)
-    told += [f"{sum(each.seconds for each in theory):.0f} seconds of all workers"]
-    lines = [f"{', '.join(told)}. They say nothing of a simulator."]
+    told += [f"{sum(each.seconds for each in theory):.0f} s of worker time"]
+    lines = [f"{', '.join(told)}. They do not concern your simulator."]
     if refuted:
         first = Scope.of_results([]).beside("refuted")
         names = listed(dict.fromkeys(each.name for each in refuted[:_POOLS]))
         more = f" and {len(refuted) - _POOLS} more" if len(refuted) > _POOLS else ""
-        lines.insert(0, f"{first}: {names}{more}; this is a fault of attncheck, not of {run.subject.name}.")
+        lines.insert(0, f"{first}: {names}{more}; this is a bug in attncheck, not in {run.subject.name}.")
     left = [each for each in theory if each.verdict == Verdict.INCONCLUSIVE]
     for each in [*refuted, *left][:_POOLS]:
         again = f"; repeat it: {replay_command(run.record, each.id, '')}" if run.record else ""
@@ -183,7 +160,7 @@ def of_theory(run: Run, theory: Sequence[StatementResult]) -> list[str]:
 
 
 def together(pools: Sequence[Result]) -> list[str]:
-    """Return a line on what all configurations say together, if they were pooled, and one for each violated pool."""
+    """Return a line on the pools, and one per violated pool."""
     examined = [each for each in pools if each.p_values]
     if not examined:
         return []
@@ -191,14 +168,14 @@ def together(pools: Sequence[Result]) -> list[str]:
     told = ", ".join(f"{counts[verdict]:,} {verdict}" for verdict in Verdict if counts[verdict])
     smallest = min(examined, key=lambda each: each.p_values[0])
     lines = [
-        f"Together: {counted(len(examined), 'pool')} of configurations, {told}; smallest first p "
+        f"Pooled: {counted(len(examined), 'pool')} of cases, {told}; smallest first-look p "
         f"{chance(smallest.p_values[0])} ({smallest.id})"
     ]
     return lines + [f"  {each.id}: {each.text}" for each in examined if each.verdict == Verdict.VIOLATED][:_POOLS]
 
 
 def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion) -> str:
-    """Return the verdict with its false-alarm budget, and why it is no pass."""
+    """Return the verdict with its scope and false-alarm budget, and reasons."""
     examined = [result for result in results if result.p_values and not of_pool(result)]
     pools = sum(bool(result.p_values) and of_pool(result) for result in results)
     claims = len({result.claim for result in examined})
@@ -207,20 +184,20 @@ def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion
     bad = sum(result.verdict == Verdict.VIOLATED for result in results)
     text = (
         f"{Scope.of_results(results).beside(conclusion.verdict)}: {run.subject.name}, "
-        f"{f'{bad:,} violated, ' if bad else ''}{len(examined):,} of {counted(planned, 'planned result')} examined, on "
-        f"{counted(claims, 'claim')} and {counted(cases, 'configuration')}"
-        f"{f', and {pools:,} of them together' if pools else ''}; the chance of a false alarm was set to "
+        f"{f'{bad:,} violated, ' if bad else ''}{len(examined):,} of {counted(planned, 'planned result')} examined on "
+        f"{counted(claims, 'claim')} and {counted(cases, 'case')}"
+        f"{f', plus {pools:,} on pools' if pools else ''}; false-alarm probability set to "
         f"{run.budget.false_alarm:g} before the run."
     )
-    # What is violated comes with its cause; that its p-values are not uniform says nothing more.
+    # Violations come with their cause; non-uniform p-values then add nothing.
     told = [each.text for each in conclusion.findings if not (bad and each.verdict == Verdict.VIOLATED)]
     if run.shard is not None:
-        told.append(f"Shard {run.shard} is a part of a run: attncheck merge makes one record of all shards.")
+        told.append(f"Shard {run.shard} is only part of a run; combine all shards with attncheck merge.")
     return "\n".join([text, *(f"  {reason}" for reason in told)])
 
 
 def all_refused(run: Run, results: Sequence[Result]) -> list[str]:
-    """Return a line on what was asked for and what to widen, where the subject supports none of the layers."""
+    """Return a line on the requested layers if the subject supports none of them."""
     fields = {str(result.case): result.case for result in results if of_layer(result)}
     layers = [AttentionLayer.from_dict(each) for each in fields.values()]
     if not layers or any(result.p_values for result in results) or not all(map(run.subject.reason_unsupported, layers)):
@@ -229,13 +206,13 @@ def all_refused(run: Run, results: Sequence[Result]) -> list[str]:
     call = layer_call(plainest)
     refused = "the layer" if len(layers) == 1 else f"all {len(layers)} layers"
     return [
-        f"{run.subject.name}.supports refuses {refused} that it was asked for: {_values(layers)}. "
-        f"Widen it, to {call} for example, or pass layers that it supports to attncheck.check."
+        f"{run.subject.name}.supports rejects {refused} requested: {_values(layers)}. "
+        f"Extend it, e.g. to {call}, or pass supported layers to attncheck.check."
     ]
 
 
 def _values(layers: Sequence[AttentionLayer]) -> str:
-    """Return the values of the fields of layers, where they are not the defaults.
+    """Return the non-default field values of layers.
 
     Examples
     --------
@@ -257,7 +234,7 @@ def _values(layers: Sequence[AttentionLayer]) -> str:
 
 
 def _only(results: Sequence[Result], claim: str) -> str:
-    """Return the features that all layers have on which a claim is violated, and none has on which it is not."""
+    """Return the features that all layers violating a claim share and no others have."""
     examined = [each for each in results if each.claim == claim and each.p_values and of_layer(each)]
     bad = {str(each.case): each.case for each in examined if each.verdict == Verdict.VIOLATED}
     good = {str(each.case): each.case for each in examined if str(each.case) not in bad}
@@ -274,7 +251,7 @@ def _table(results: Sequence[Result]) -> Table:
     table = Table(box=SIMPLE, pad_edge=False)
     for column in ("property", "verdict"):
         table.add_column(column, no_wrap=True)
-    for column in ("configurations", "examined", "draws", "smallest first p"):
+    for column in ("cases", "examined", "draws", "smallest first-look p"):
         table.add_column(column, justify="right", no_wrap=True)
     for name, group in by_property(results):
         examined = [result for result in group if result.p_values]

@@ -1,4 +1,4 @@
-"""A case of a run as a piece of work, described so that any process can examine it."""
+"""Tasks: the test items of one case, described so that any process can examine them."""
 
 from __future__ import annotations
 
@@ -26,20 +26,7 @@ from attncheck.subject import Subject
 
 @dataclasses.dataclass(frozen=True)
 class CaseTask:
-    """Units of one case, which are examined on the same draws, with all that their results depend on.
-
-    Attributes
-    ----------
-    subject : Subject or str
-        Its name, where another process is to import it.
-    seed : int
-        The run seed.
-    items : tuple of Item
-        One or more.
-    cost : Cost
-    explains : bool
-        Whether violated results are diagnosed and shown on a smaller layer.
-    """
+    """Test items of one case, examined on the same draws; a subject given by name is imported where the task runs."""
 
     subject: Subject | str
     seed: int
@@ -49,17 +36,11 @@ class CaseTask:
 
     @property
     def case(self) -> Case:
-        """What is examined."""
+        """The case of all items."""
         return self.items[0].case
 
     def results(self) -> list[Result]:
-        """Return one result for each check.
-
-        Raises
-        ------
-        InputError
-            If the subject cannot be called or returns something that cannot be used.
-        """
+        """Return one result per check; raises InputError for an unusable subject."""
         subject = _named(self.subject) if isinstance(self.subject, str) else self.subject
         with own_arithmetic():
             results = run_items(self.items, subject, self.seed, self.cost)
@@ -69,9 +50,9 @@ class CaseTask:
         return [msgspec.structs.replace(result, arithmetic=rounded) for result in results]
 
     def _explained(self, results: Sequence[Result], subject: Subject) -> list[Result]:
-        """Add to violated results what a person needs: numbers, and a smaller layer for the worst of each unit."""
+        """Add a diagnosis to violated results, and a smaller layer for the worst of each item."""
         diagnosis: list[str] = []
-        with contextlib.suppress(InputError):  # a subject that now and then fails keeps its verdict
+        with contextlib.suppress(InputError):  # a subject that fails intermittently keeps its verdict
             diagnosis = diagnose(self.items[0], subject, self.seed)
         smaller = dict(self._illustrations(results, subject))
         return [
@@ -82,14 +63,14 @@ class CaseTask:
         ]
 
     def _illustrations(self, results: Sequence[Result], subject: Subject) -> Iterator[tuple[str, str]]:
-        """Yield the id of each violated unit, with a smaller layer on which its worst result is seen."""
+        """Yield the id of each violated item, with a smaller layer that shows its worst result."""
         for item in self.items:
             if worst := violated([result for result in results if result.item == item.id]):
                 yield item.id, illustration(item, worst[0].check, subject, self.seed, self.cost)
 
 
 class Examination(NamedTuple):
-    """The results of a unit, or why there are none and where the subject failed."""
+    """The results of a test item, or the error of the subject with its traceback."""
 
     results: list[Result]
     unusable: str = ""
@@ -97,10 +78,9 @@ class Examination(NamedTuple):
 
 
 def examine(task: CaseTask) -> dict[str, Examination]:
-    """Return what a piece comes to, by the ids of its units.
+    """Return the examination of each test item of a task, by id.
 
-    Where it fails, each unit has its own try, and those that fail have no results. If none does, the subject fails now
-    and then, and none has.
+    If the task fails, each item is tried alone; if all succeed then, the failure is intermittent and counts for all.
     """
     try:
         results = task.results()
@@ -116,5 +96,5 @@ def examine(task: CaseTask) -> dict[str, Examination]:
 
 @functools.lru_cache(maxsize=2)
 def _named(name: str) -> Subject:
-    """Return a subject by name; one that is inspected first is inspected once in a process."""
+    """Return a subject by name, cached, as some are inspected when made."""
     return Subject.of(name)

@@ -1,4 +1,4 @@
-"""The simulator under test, called in one of its forms and held to what it declares; and attncheck's own."""
+"""The simulator under test, and attncheck's own simulators."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ __all__ = ["DEFAULT_SUBJECT", "Subject", "collapsed", "direct", "matrix_free", "
 FloatArray = NDArray[np.float64]
 
 DEFAULT_SUBJECT = "attncheck.subject:direct"
-# Widths up to which programs are simulated with literal matrices.
+# Largest width at which programs are simulated with explicit matrices.
 _LITERAL = 24
 
 
 def direct(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Simulate `layer` with literal weight matrices: the subject that is examined by default."""
+    """Simulate `layer` with explicit weight matrices; the default subject."""
     return _read(layer, size, rng, "direct")
 
 
 def programs(program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Simulate a program: with literal matrices where they are small, exactly in law without them beyond."""
+    """Simulate a program: with explicit matrices at small widths, exactly in law without them beyond."""
     multiplier = DirectMultiplier if width <= _LITERAL else MatrixFreeMultiplier
     shown = min(2, *(node.length(width) for node in vectors_of(program)))
     return draw_exposed(program, width, size, shown, rng, multiplier).as_dict()
 
 
-direct.programs = programs  # type: ignore[attr-defined]  # functions take attributes, their type says no
+direct.programs = programs  # type: ignore[attr-defined]  # mypy knows no attributes of functions
 
 
 def matrix_free(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:

@@ -1,4 +1,4 @@
-"""How a subject is called for draws of a case, and held to what it exposed before: layers and programs alike."""
+"""Calls of a subject on a layer or program, and checks of what it returns."""
 
 from __future__ import annotations
 
@@ -21,33 +21,32 @@ from attncheck.subject.named import in_one_line
 
 FloatArray = NDArray[np.float64]
 
-# Draws of a probe: enough to tell shapes and whether the generator is used; more where weights of few values make few
-# numbers of them, in layers up to a width.
+# Draws of a probe: enough to see shapes and use of the generator; more at small widths with discrete weights.
 _PROBE, _PROBE_DISCRETE, _FEW_NUMBERS = 4, 64, 8
-# Two samples from one generator may differ by this share of their size: a GPU adds in any order.
+# Relative difference allowed between samples from equal generators: GPUs sum in any order.
 _WOBBLE = 0.05
 
 
 class BaseSample(Protocol):
-    """What samples of layers and of programs have in common."""
+    """Common interface of samples of layers and of programs."""
 
     @property
     def outputs(self) -> FloatArray:
-        """What was returned, one row per draw."""
+        """The outputs, one row per draw."""
         ...
 
     @property
     def coordinates(self) -> int:
-        """The neurons that were returned."""
+        """Number of returned neurons."""
         ...
 
     @property
     def exposed(self) -> frozenset[str]:
-        """The names that checks may need."""
+        """Names of the returned arrays."""
         ...
 
     def need(self, name: str) -> FloatArray:
-        """Return an exposed array."""
+        """Return a returned array by name."""
         ...
 
 
@@ -58,22 +57,14 @@ _Setting = TypeVar("_Setting", bound=BaseSetting)
 
 @dataclasses.dataclass(frozen=True)
 class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
-    """A subject's part in one domain, layers or programs.
-
-    Attributes
-    ----------
-    name : str
-        How reports call the subject.
-    weights : WeightLaws
-        The laws of its weights.
-    """
+    """Calls a subject on cases of one domain, layers or programs."""
 
     name: str
     weights: WeightLaws
 
     @abc.abstractmethod
     def reason_unsupported(self, case: _Case) -> str:
-        """Return why the subject declares that it cannot simulate a case; empty if it can."""
+        """Return why the subject does not support a case; empty if it does."""
 
     @abc.abstractmethod
     def draw(self, case: _Case, size: int, rng: np.random.Generator) -> _Sample:
@@ -81,58 +72,51 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
 
     @abc.abstractmethod
     def setting(self, case: _Case, sample: _Sample) -> _Setting:
-        """Return what is known of a case once the subject was seen to return a sample."""
+        """Return the setting of a case, from a sample of it."""
 
     def drawer(self, case: _Case, size: int, rng: np.random.Generator) -> Callable[[np.random.Generator], _Sample]:
-        """Return what draws again and again, the same but for the generator of the weights."""
+        """Return a function that draws a sample from a generator, with everything but the weights fixed."""
         return lambda generator: self.draw(case, size, generator)
 
     def given(self, case: _Case) -> tuple[str, ...]:
-        """Return what may be the same whatever the generator is."""
+        """Return the arrays that may be the same for all generators."""
         return ()
 
     def called_with(self, case: _Case) -> Any:
-        """Return what the subject is handed of a case."""
+        """Return the argument that describes the case to the subject."""
         return case
 
     def probe(self, case: _Case, rng: np.random.Generator) -> _Setting:
-        """Learn what the subject exposes on a case, and that its generator decides what it draws.
-
-        Raises
-        ------
-        InputError
-            If two generators give the same digits, or one generator does call after call, so that every look would
-            be the same look; or if one generator gives different ones, so that no result could be repeated.
-        """
+        """Return the setting of a case, after checking that the generator controls the draws; see `Subject.probe`."""
         few = not self.weights.gaussian and case.width <= _FEW_NUMBERS
         draw = self.drawer(case, _PROBE_DISCRETE if few else _PROBE, rng)
         one, other = rng.spawn(2)
         first, again, later, second = draw(copy.deepcopy(one)), draw(one), draw(one), draw(other)
         remedy = "draw all random numbers from the generator passed as rng"
         given = self.given(case)
-        others = {"two different generators": second, "two calls with one generator, one after the other,": later}
+        others = {"two different generators": second, "two consecutive calls with one generator": later}
         for which, sample in others.items():
             for name in (*EVERY_FIELD, "vectors", "gram"):
                 drawn = name in first.exposed & sample.exposed and name not in given
                 if drawn and _same_digits(first.need(name), sample.need(name)):
                     self.refuse(case, f"{which} gave the same {name}; {remedy}")
         if not _alike(first.outputs, again.outputs):
-            self.refuse(case, f"one generator gave different outputs when used twice; {remedy}")
+            self.refuse(case, f"equal generators gave different outputs; {remedy}")
         return self.setting(case, first)
 
     def hold(self, case: _Case, sample: _Sample, exposed: frozenset[str], coordinates: int) -> None:
-        """Refuse a sample that does not expose what another call did."""
+        """Raise `InputError` if a sample lacks arrays or neurons that another call returned."""
         if missing := exposed - sample.exposed:
             names = ", ".join(sorted(missing & {*EVERY_FIELD, *PROGRAM_FIELDS}) or sorted(missing))
-            self.refuse(case, f"returned {names} in one call and not in another; return the same always")
+            self.refuse(case, f"returned {names} in one call and not in another; return the same arrays in every call")
         if sample.coordinates != coordinates:
             counts = f"{coordinates} neurons in one call and {sample.coordinates} in another"
-            self.refuse(case, f"returned {counts}; return the same always")
+            self.refuse(case, f"returned {counts}; return the same number in every call")
 
     def run(self, function: Callable[..., Any], case: _Case, *arguments: Any) -> Any:
-        """Call a function of the subject's; whatever it raises becomes an `InputError` in one line."""
+        """Call a function of the subject; any exception becomes a one-line `InputError`."""
         try:
-            with np.errstate():  # what it makes of it ends with the call
+            with np.errstate():  # undoes np.seterr calls of the subject
                 return function(self.called_with(case), *arguments)
         except KeyboardInterrupt:
             raise
@@ -142,16 +126,16 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
             ) from error
 
     def refuse(self, case: _Case, problem: str) -> NoReturn:
-        """Say what is wrong with what the subject does on a case."""
+        """Raise `InputError` for the subject on a case."""
         raise InputError(f"subject={self.name}: on {case.describe()} {problem}")
 
 
 def _same_digits(first: FloatArray, second: FloatArray) -> bool:
-    """Return whether two samples are the same ones: zeros, and a bound that all are clipped at, prove nothing."""
+    """Return whether two samples are equal and not trivially so (zeros, or all clipped at one bound)."""
     finite = first[np.isfinite(first) & (first != 0.0)]
     return np.array_equal(first, second) and len(np.unique(np.abs(finite))) > 1
 
 
 def _alike(first: FloatArray, second: FloatArray) -> bool:
-    """Return whether two samples are the same but for the order in which sums were taken."""
+    """Return whether two samples are equal up to the order of summation."""
     return first.shape == second.shape and bool(np.abs(first - second).max() <= _WOBBLE * np.abs(first).max())

@@ -1,4 +1,4 @@
-"""What a subject says of itself: how it is called, which layers it is, and the laws of its weights."""
+"""A subject's declarations: call form, layers and weight laws."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from attncheck.simulators.weights import WeightLaws
 
 Form = Literal["size", "inputs", "program"]
 
-#: How a subject of layers is called.
+#: Call forms of a subject of layers.
 FORMS = "(layer, size, rng) or (layer, inputs, rng)"
-#: What makes an attribute `supports`.
-SUPPORTS = "make it a function of the layer that returns True, False or a string that says why not"
-#: How a subject of programs is called.
+#: Remedy for an invalid attribute `supports`.
+SUPPORTS = "make it a function of the layer that returns True, False or a string with the reason"
+#: Call form of a subject of programs.
 PROGRAM_FORM = "(program, width, size, rng)"
 
 
 def form_of(name: str, call: Callable[..., Any]) -> Form:
-    """Return the form of a callable, by the names of its parameters."""
+    """Return the form of a callable, from its parameter names."""
     try:
         signature = inspect.signature(call)
         if list(signature.parameters)[:2] == ["program", "width"]:
@@ -38,28 +38,28 @@ def form_of(name: str, call: Callable[..., Any]) -> Form:
         return "inputs"
     forms = f"{FORMS}, or {PROGRAM_FORM} for programs"
     taken, by_name = _parameters(call)
-    positional = ", all of them positional: no * before them" if by_name else ""
+    positional = ", all positional (no * before them)" if by_name else ""
     refuse("subject", name, f"takes {taken}", f"make it {forms}, with these names{positional}")
 
 
 def _parameters(call: Callable[..., Any]) -> tuple[str, bool]:
-    """Return the parameters as they are written, without their types, and whether one must be passed by its name."""
+    """Return the parameters without annotations, and whether any is keyword-only."""
     try:
         parameters = list(inspect.signature(call).parameters.values())
     except (TypeError, ValueError):
-        return "parameters that cannot be read", False
+        return "unreadable parameters", False
     bare = [p.replace(annotation=p.empty, default=p.empty) for p in parameters]
     by_name = any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
     return str(inspect.Signature(bare)) if by_name else f"({', '.join(p.name for p in bare)})", by_name
 
 
 def layers_of(name: str, declared: Any) -> tuple[AttentionLayer, ...]:
-    """Return the layers that a subject says it is; none where it says nothing."""
-    remedy = "list one attncheck.AttentionLayer or more, or leave the attribute out"
+    """Return the declared layers; empty if there is no declaration."""
+    remedy = "list one or more attncheck.AttentionLayer, or omit the attribute"
     if declared is None:
         return ()
     if isinstance(declared, str | Mapping) or not isinstance(declared, Iterable):
-        refuse(f"{name}.layers", declared, "is no list of layers", remedy)
+        refuse(f"{name}.layers", declared, "is not a list of layers", remedy)
     layers = tuple(dict.fromkeys(declared))
     for number, layer in enumerate(layers):
         if not isinstance(layer, AttentionLayer):
@@ -70,10 +70,10 @@ def layers_of(name: str, declared: Any) -> tuple[AttentionLayer, ...]:
 
 
 def weights_of(name: str, declared: Any, form: Form) -> WeightLaws:
-    """Return what a subject declares; inputs that are handed to it are attncheck's own, of Gaussian W^i."""
+    """Return the declared weight laws; inputs passed by attncheck have Gaussian W^i."""
     laws = WeightLaws.of(declared, f"{name}.weights")
     if form != "inputs":
         return laws
     if isinstance(declared, Mapping) and "inputs" in declared:
-        refuse(f"{name}.weights['inputs']", laws.inputs, "is of inputs that are handed to the subject", "leave it out")
+        refuse(f"{name}.weights['inputs']", laws.inputs, "concerns inputs that attncheck draws", "omit it")
     return dataclasses.replace(laws, inputs=WeightLaws.inputs)

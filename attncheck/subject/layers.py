@@ -1,4 +1,4 @@
-"""A subject that simulates layers: it draws its own inputs, or is handed them."""
+"""Calls of a subject on layers; it draws its own inputs or receives them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from attncheck.subject.declared import SUPPORTS, Form
 
 FloatArray = NDArray[np.float64]
 
-# Entries of X that are handed to a subject in one call.
+# Entries of X per call of a subject.
 _INPUT_ENTRIES = 2**22
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
-    """What a `Subject` does for layers; attributes as there."""
+    """Calls a subject on layers; attributes as in `Subject`."""
 
     call: Callable[..., Mapping[str, Any]]
     form: Form
@@ -35,18 +35,18 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
     fields: Sequence[str]
 
     def reason_unsupported(self, case: AttentionLayer) -> str:
-        """Return why the subject declares that it cannot simulate a layer; empty if it can."""
+        """Return why the subject does not support a layer; empty if it does."""
         if self.form == "program":
-            return "the subject simulates programs and no layers"
+            return "the subject simulates programs only"
         answer = self.run(self.supports, case)
         if isinstance(answer, str):
             return answer or "the subject does not support this layer"
         if not isinstance(answer, bool | np.bool_):
-            refuse(f"{self.name}.supports", answer, f"is what it returns for {case.describe()}", SUPPORTS)
+            refuse(f"{self.name}.supports", answer, f"was returned for {case.describe()}", SUPPORTS)
         return "" if answer else "the subject does not support this layer"
 
     def draw(self, case: AttentionLayer, size: int, rng: np.random.Generator) -> Sample:
-        """Draw a validated sample, in calls of bounded inputs where the subject is handed them."""
+        """Draw a validated sample; inputs passed to the subject are split into calls of bounded size."""
         if self.form == "size":
             return self._sample(case, size, size, rng)
         step = max(1, _INPUT_ENTRIES // (case.seq_len * case.width))
@@ -59,24 +59,24 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
     def drawer(
         self, case: AttentionLayer, size: int, rng: np.random.Generator
     ) -> Callable[[np.random.Generator], Sample]:
-        """Return what draws again and again, on the same inputs where the subject is handed them."""
+        """Return a function that draws a sample from a generator, on fixed inputs if attncheck draws them."""
         if self.form == "size":
             return super().drawer(case, size, rng)
         inputs = draw_images(case, size, rng)
         return lambda generator: self._draw_given(inputs, case, generator)
 
     def given(self, case: AttentionLayer) -> tuple[str, ...]:
-        """Return what may be the same whatever the generator is: inputs that are handed or saturate, what follows."""
+        """Return the arrays that may be the same for all generators: given or saturated inputs, and what follows."""
         given = ("inputs", "input_gram") if self.form == "inputs" or not linear(case) else ()
         signs = not self.weights.continuous and case.width == 1
         return (*given, "key_gram", "value_gram") if given and signs else given
 
     def setting(self, case: AttentionLayer, sample: Sample) -> Setting:
-        """Return what is known of a layer once the subject was seen to return a sample."""
+        """Return the setting of a layer, from a sample of it."""
         return Setting(case, sample.exposed, sample.coordinates, self.weights)
 
     def _draw_given(self, inputs: FloatArray, layer: AttentionLayer, rng: np.random.Generator) -> Sample:
-        """Hand X, before it is normalised, to the subject and add what X itself says."""
+        """Call the subject on X, before its norm, and add X and its Gram matrix to the sample."""
         sample = self._sample(layer, inputs.copy(), len(inputs), rng)
         inputs = normalised(layer.norm, inputs)
         seen = inputs[:, :, : sample.coordinates]
@@ -95,7 +95,7 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
 
 
 def _joined(samples: Sequence[Sample]) -> Sample:
-    """Join samples that expose the same end to end."""
+    """Concatenate samples that expose the same arrays."""
     first = samples[0]
     if len(samples) == 1:
         return first

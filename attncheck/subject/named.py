@@ -1,4 +1,4 @@
-"""Subjects by their names, and what was raised in them in one line."""
+"""Subjects by name, and one-line error messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.imports import find
 
-# Characters of another's error message that are passed on.
+# Longest quoted error message.
 _MESSAGE = 200
 
 
@@ -24,10 +24,10 @@ def name_of(call: Any) -> str:
 
 
 def find_subject(name: str) -> Any:
-    """Import ``module:callable``, the current folder included, or what makes a layer, ``torch:module:callable``."""
+    """Import ``module:callable``, also from the current folder, or build a layer by ``torch:module:callable``."""
     framework, _, rest = name.partition(":")
     if ":" in rest:
-        # Frameworks are above subjects, and none is imported where none is named.
+        # Imported late: frameworks depend on subjects, and are optional.
         return find("attncheck.frameworks.named:subject_of_name")(framework, find_subject(rest))
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
@@ -36,24 +36,24 @@ def find_subject(name: str) -> Any:
     if not own and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        with np.errstate():  # what the module makes of it ends with its import
+        with np.errstate():  # undoes np.seterr calls of the module
             found: Any = importlib.import_module(module_name)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         problem = f"cannot be imported: {in_one_line(error)}"
         raise InputError(
-            f"subject={name}: {problem}; check the module, run this in the folder it lies in, or add that to PYTHONPATH"
+            f"subject={name}: {problem}; check the module, run in its folder, or add that folder to PYTHONPATH"
         ) from error
     for part in path.split("."):
         if not hasattr(found, part):
-            refuse("subject", name, f"{module_name} has no {part!r}", "name a function that the module defines")
+            refuse("subject", name, f"{module_name} has no {part!r}", "name a function of that module")
         found = getattr(found, part)
     return found
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return what was raised and where in a person's own code, without the line breaks of its message."""
+    """Return an exception's message and its place in the user's code, on one line."""
     try:
         message = str(error)
     except Exception:

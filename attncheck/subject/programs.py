@@ -1,4 +1,4 @@
-"""A subject that simulates programs."""
+"""Calls of a subject on programs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from attncheck.subject.caller import Caller
 
 @dataclasses.dataclass(frozen=True)
 class ProgramCaller(Caller[ProgramCase, ProgramSample, ProgramSetting]):
-    """What a `Subject` does for programs; attributes as there."""
+    """Calls a subject on programs; attributes as in `Subject`."""
 
     programs: Callable[..., Mapping[str, Any]] | None
 
     def reason_unsupported(self, case: ProgramCase) -> str:
-        """Return why the subject simulates no programs; empty if it does."""
-        return "" if self.programs else "the subject simulates layers and no programs"
+        """Return why the subject does not simulate programs; empty if it does."""
+        return "" if self.programs else "the subject simulates layers only"
 
     def draw(self, case: ProgramCase, size: int, rng: np.random.Generator) -> ProgramSample:
         """Draw a validated sample of a program at each width of a case."""
         if self.programs is None:
-            remedy = "give it an attribute `programs`, see attncheck.subject.Subject"
+            remedy = "define its attribute `programs`, see attncheck.subject.Subject"
             self.refuse(case, f"was asked for a program; {remedy}")
         arrays = [self.run(self.programs, case, n, size, rng) for n in case.widths]
         try:
@@ -36,9 +36,9 @@ class ProgramCaller(Caller[ProgramCase, ProgramSample, ProgramSetting]):
             raise InputError(f"{error} (subject {self.name} on {case.describe()})") from None
 
     def setting(self, case: ProgramCase, sample: ProgramSample) -> ProgramSetting:
-        """Return what is known of a program once the subject was seen to return a sample."""
+        """Return the setting of a program, from a sample of it."""
         return ProgramSetting(case, sample.exposed, sample.coordinates, self.weights)
 
     def called_with(self, case: ProgramCase) -> Program:
-        """Return the program: widths are passed one by one."""
+        """Return the program; widths are separate arguments."""
         return case.program

@@ -1,4 +1,4 @@
-"""The simulator under test: found by name, called in one of its forms, and held to what it declares."""
+"""The simulator under test."""
 
 from __future__ import annotations
 
@@ -25,33 +25,32 @@ from attncheck.subject.programs import ProgramCaller
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A simulator to be examined.
+    """A simulator under test.
 
     Attributes
     ----------
     name : str
-        How reports call it, ``module:callable``.
+        Name in reports, ``module:callable``.
     call : callable
-        ``call(layer, size, rng)``, which draws its own inputs, or ``call(layer, inputs, rng)``, which is
-        handed X of shape (N, seq_len, width), before a norm of the layer. Returns a mapping with ``outputs``
-        (N, seq_len, k) and whatever else it exposes of `attncheck.Draws`.
-    form : {"size", "inputs"}
-        Which of the two.
+        ``call(layer, size, rng)``, which draws its own inputs, or ``call(layer, inputs, rng)``, which receives X of
+        shape (N, seq_len, width), before a norm of the layer. Returns a mapping with ``outputs`` (N, seq_len, k) and
+        optionally other arrays of `attncheck.Draws`.
+    form : {"size", "inputs", "program"}
+        Call form.
     supports : callable AttentionLayer -> bool or str
-        Whether it can simulate a layer; a string says why not. From the callable's attribute `supports`.
+        Whether it supports a layer, or why not. From the callable's attribute `supports`.
     layers : tuple of AttentionLayer
-        The layers that it is, where it is no simulator of any: a module has a width, heads and scales of its own. Runs
-        visit these and no others. From the callable's attribute `layers`; empty where it takes what it is given.
+        The only layers that it simulates, such as those of a module of fixed width and heads. From the attribute
+        `layers`; empty for any layer.
     weights : WeightLaws
-        The laws of its weights, from the callable's attribute `weights`: a name of
-        `attncheck.simulators.weights.WEIGHT_LAWS`, or a mapping of matrices ("query", "key", "value", "output", and
-        "inputs" where it draws these) to names. Where they are not all "gaussian", it is held to literal draws.
+        Laws of its weights, from the attribute `weights`: a name in `attncheck.simulators.weights.WEIGHT_LAWS`, or a
+        mapping from "query", "key", "value", "output" and (if it draws them) "inputs" to names. Unless all are
+        "gaussian", it is compared with draws of explicit matrices.
     fields : sequence of str
-        What it may return: a file may hold more than a simulator.
+        Arrays that it may return; files may hold more.
     programs : callable or None
-        ``programs(program, width, size, rng)``, which simulates programs and returns the arrays of
-        `attncheck.ProgramDraws`; None if the subject simulates layers only. From the callable's attribute
-        `programs`, or the callable itself where its first parameters are called so.
+        ``programs(program, width, size, rng)``, which returns the arrays of `attncheck.ProgramDraws`; None for layers
+        only. From the attribute `programs`, or the callable itself if its first parameters are ``program, width``.
     """
 
     name: str
@@ -67,12 +66,12 @@ class Subject:
     def of(cls, subject: Any) -> Subject:
         """Return the subject for a callable, a ``module:callable`` name, or a subject.
 
-        The form is read off the name of the callable's second parameter, ``size`` or ``inputs``.
+        The name of the second parameter, ``size`` or ``inputs``, determines the form.
 
         Raises
         ------
         InputError
-            If it cannot be found or called so.
+            If it cannot be found or called.
 
         Examples
         --------
@@ -98,23 +97,17 @@ class Subject:
         return cls(name, call, form, supports, weights, programs=programs, layers=layers)
 
     def simulates(self, kind: str) -> bool:
-        """Return whether it simulates cases of a kind, "layer" or "program", at all."""
+        """Return whether it simulates any case of a kind, "layer" or "program"."""
         return self.programs is not None if kind == "program" else self.form != "program"
 
     def caller(self, case: Case) -> Caller[Any, Any, Any]:
-        """Return what calls the subject for a layer, or for a program."""
+        """Return the caller for a layer or program."""
         if isinstance(case, ProgramCase):
             return ProgramCaller(self.name, self.weights, self.programs)
         return LayerCaller(self.name, self.weights, self.call, self.form, self.supports, self.fields)
 
     def reason_unsupported(self, case: Case) -> str:
-        """Return why the subject declares that it cannot simulate a layer or program; empty if it can.
-
-        Raises
-        ------
-        InputError
-            If the declaration fails or is neither a boolean nor a string.
-        """
+        """Return why the subject does not support a layer or program; empty if it does."""
         return self.caller(case).reason_unsupported(case)
 
     @overload
@@ -124,24 +117,12 @@ class Subject:
     def draw(self, case: ProgramCase, size: int, rng: np.random.Generator) -> ProgramSample: ...
 
     def draw(self, case: Case, size: int, rng: np.random.Generator) -> Sample | ProgramSample:
-        """Draw a validated sample of a layer, or of a program at each width of a case.
-
-        Raises
-        ------
-        InputError
-            If the subject fails, or returns what cannot be used; names subject and case.
-        """
+        """Draw a validated sample of a layer, or of a program at each width of a case; may raise InputError."""
         drawn: Sample | ProgramSample = self.caller(case).draw(case, size, rng)
         return drawn
 
     def draw_as(self, setting: Setting | ProgramSetting, size: int, rng: np.random.Generator) -> Any:
-        """Draw a sample that exposes what was planned for.
-
-        Raises
-        ------
-        InputError
-            As for `draw`, or if a field is missing or the number of neurons is another one.
-        """
+        """Draw a sample with the arrays and neurons of a setting; raises InputError if they differ."""
         caller: Caller[Any, Any, Any] = self.caller(setting.case)
         drawn = caller.draw(setting.case, size, rng)
         caller.hold(setting.case, drawn, setting.exposed, setting.coordinates)
@@ -154,13 +135,12 @@ class Subject:
     def probe(self, case: ProgramCase, rng: np.random.Generator) -> ProgramSetting: ...
 
     def probe(self, case: Case, rng: np.random.Generator) -> Setting | ProgramSetting:
-        """Learn what the subject exposes on a layer or program, and that its generator decides what it draws.
+        """Determine what the subject returns on a case, and check that its generator controls its draws.
 
         Raises
         ------
         InputError
-            If two generators give the same digits, or one generator does call after call, so that every look would
-            be the same look; or if one generator gives different ones, so that no result could be repeated.
+            If two generators, or consecutive calls with one, give equal digits, or equal generators different ones.
         """
         setting: Setting | ProgramSetting = self.caller(case).probe(case, rng)
         return setting

@@ -206,7 +206,7 @@ def test_nothing_is_written_over_what_is_read(
     before = [path.read_bytes() for path in (run, base, history)]
     line = ["gate", str(run), "--baseline", str(base), "--history", str(history), "--key", "a"]
     assert main([*line, option, str(tmp_path / "x" / ".." / over)]) == ExitCode.UNUSABLE
-    assert "is the path of" in capsys.readouterr().err
+    assert "is also the path of" in capsys.readouterr().err
     assert [path.read_bytes() for path in (run, base, history)] == before
 
 

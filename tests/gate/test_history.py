@@ -470,7 +470,7 @@ class TestKeys:
         monkeypatch.delenv("GITHUB_SHA")
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-        with pytest.raises(InputError, match="names no commit, and neither GITHUB_SHA nor git does; pass --key"):
+        with pytest.raises(InputError, match="no commit found in GITHUB_SHA or git; pass --key"):
             commit_key()
         with pytest.raises(InputError, match="is not one line of text"):
             commit_key("two\nlines")

@@ -125,7 +125,7 @@ def test_bad_arguments_are_named() -> None:
             ac.distance(program, **arguments)  # type: ignore[arg-type]
         assert "\n" not in str(caught.value)
     for layer in (program, ac.AttentionLayer(width=8)):
-        with pytest.raises(ac.InputError, match=r"^widths=5: is no list of whole numbers"):
+        with pytest.raises(ac.InputError, match=r"^widths=5: is not a list of whole numbers"):
             # The wrong type is what is refused.
             ac.rate(layer, 5, of="scores")  # type: ignore[arg-type]
     with pytest.raises(ac.InputError, match="six different"):

@@ -98,7 +98,7 @@ def test_a_slight_departure_shows_in_all_cases_together() -> None:
         assert words in message
     with pytest.raises(AssertionError, match=r"scores\.scale@all"):
         report.require()
-    assert "Together: " in str(report)
+    assert "Pooled: " in str(report)
 
 
 def test_a_right_simulator_is_consistent_together() -> None:

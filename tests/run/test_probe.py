@@ -89,7 +89,7 @@ def test_a_subject_that_ends_its_process_is_refused(folder: Path) -> None:
     with TaskExecutor(pool(1)) as executor:
         refused = refusal(run, run.subject.name, executor.results)
     assert refused is not None
-    assert "ended its process" in refused.unusable
+    assert "crashed its process" in refused.unusable
 
 
 def planned(subject: object, *layers: AttentionLayer) -> Run:

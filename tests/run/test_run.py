@@ -165,7 +165,7 @@ class TestReport:
         report = RunReport(planned("scores", record=tmp_path / "record.jsonl"))
         assert not report.finish()
         owed = len(report.run.planned)
-        started = f"INCOMPLETE: attncheck.subject:direct, 0 of {owed} planned results examined, on 0 claims and 0"
+        started = f"INCOMPLETE: attncheck.subject:direct, 0 of {owed} planned results examined on 0 claims and 0"
         assert report.summary().startswith(started)
         assert "property" not in report.summary()
 

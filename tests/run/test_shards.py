@@ -124,10 +124,10 @@ class TestShard:
     @pytest.mark.parametrize(
         ("text", "words"),
         [
-            ("9/8", "shard='9/8': is none of 1/8 to 8/8; pass e.g. 2/8, the second of eight"),
-            ("0/8", "shard='0/8': is none of 1/8 to 8/8"),
-            ("0/0", "shard='0/0': must be of 1 to 10,000 shards"),
-            ("1/99999", "must be of 1 to 10,000 shards"),
+            ("9/8", "shard='9/8': is not one of 1/8 to 8/8; pass e.g. 2/8, the second of eight"),
+            ("0/8", "shard='0/8': is not one of 1/8 to 8/8"),
+            ("0/0", "shard='0/0': must have 1 to 10,000 shards"),
+            ("1/99999", "must have 1 to 10,000 shards"),
             ("x", "shard='x': is not of the form number/shards; pass e.g. 2/8"),
             ("", "is not of the form number/shards"),
             ("2", "is not of the form number/shards"),
@@ -144,7 +144,7 @@ class TestShard:
         assert words in str(caught.value)
 
     def test_fewest_results_are_of_the_whole_run(self) -> None:
-        with pytest.raises(InputError, match="min_examined='5': is of the whole run, and this is a shard"):
+        with pytest.raises(InputError, match="min_examined='5': applies to the whole run, not to a shard"):
             made(shard="1/2", min_examined="5")
 
     def test_header_says_which_it_is(self) -> None:
@@ -296,38 +296,38 @@ class TestLacking:
     def test_missing_shards_are_named(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
         parts = read_all(parts_of(whole("right"), 4, tmp_path))
         told = self.text_of(parts[1:])
-        assert told.startswith("shard 1/4 is missing; examine it: attncheck run --profile smoke --subject ")
+        assert told.startswith("shard 1/4 is missing; run it: attncheck run --profile smoke --subject ")
         assert told.endswith(" --only scores --only independence --shard 1/4")
-        assert self.text_of(parts[1:3]).startswith("shard 1/4 and 4/4 are missing; examine each: attncheck run ")
+        assert self.text_of(parts[1:3]).startswith("shard 1/4 and 4/4 are missing; run each: attncheck run ")
 
     def test_of_many_missing_shards_some_are_named(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
         (part,) = read_all(parts_of(whole("right"), 1, tmp_path))
         of_many = msgspec.structs.replace(part.manifest, shard=(1, 10_000))
         told = self.text_of([dataclasses.replace(part, manifest=of_many)])
         assert told.startswith("shard 2/10000, 3/10000, 4/10000, ")
-        assert " and 9,991 others are missing; examine each: " in told
+        assert " and 9,991 others are missing; run each: " in told
 
     def test_doubled_shard_is_named(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
         paths = parts_of(whole("right"), 3, tmp_path)
         again = tmp_path / "again.jsonl"
         again.write_bytes(paths[1].read_bytes())
         assert self.text_of(read_all([*paths, again])) == (
-            f"shard 2/3 comes 2 times, in {paths[1]} and {again}; pass one of them"
+            f"shard 2/3 appears 2 times, in {paths[1]} and {again}; pass one of them"
         )
 
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
-            ({"seed": 3}, "seed 3, and the others 0"),
-            ({"subject": "another:one"}, "subject another:one, and the others "),
-            ({"profile": "default"}, "profile default, and the others smoke"),
-            ({"false_alarm": 0.5}, "false alarm 0.5, and the others 1e-06"),
-            ({"draws": 1000}, "draws 1000, and the others None"),
-            ({"versions": {"numpy": "0.1"}}, "versions {'numpy': '0.1'}, and the others "),
-            ({"source": "0123456789abcdef"}, "another file of "),
-            ({"planned": []}, "another plan"),
-            ({"level": 0.1}, "another plan"),
-            ({"shard": (1, 4)}, "shards 4, and the others 3"),
+            ({"seed": 3}, "seed 3, the others 0"),
+            ({"subject": "another:one"}, "subject another:one, the others "),
+            ({"profile": "default"}, "profile default, the others smoke"),
+            ({"false_alarm": 0.5}, "false alarm 0.5, the others 1e-06"),
+            ({"draws": 1000}, "draws 1000, the others None"),
+            ({"versions": {"numpy": "0.1"}}, "versions {'numpy': '0.1'}, the others "),
+            ({"source": "0123456789abcdef"}, "a different file of "),
+            ({"planned": []}, "a different plan"),
+            ({"level": 0.1}, "a different plan"),
+            ({"shard": (1, 4)}, "shards 4, the others 3"),
         ],
     )
     @pytest.mark.parametrize("place", [0, 1, 2])
@@ -338,19 +338,19 @@ class TestLacking:
         other = msgspec.structs.replace(parts[place].manifest, **changes)
         parts[place] = dataclasses.replace(parts[place], manifest=other)
         said = self.text_of(parts)
-        assert said.startswith(f"{parts[place].path} is of another run: it has {words}")
+        assert said.startswith(f"{parts[place].path} belongs to another run: it has {words}")
 
     def test_record_of_a_whole_run_is_named(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
         parts = read_all(parts_of(whole("right"), 2, tmp_path))
         record = whole("right").run.record
         assert record is not None
-        assert self.text_of([*parts, RecordPart.read(record)]) == f"{record} is the record of no shard; leave it out"
+        assert self.text_of([*parts, RecordPart.read(record)]) == f"{record} is not the record of a shard; omit it"
 
     def test_shard_that_did_not_end_is_named(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
         paths = parts_of(whole("right"), 2, tmp_path)
         paths[0].write_bytes(b"".join(paths[0].read_bytes().splitlines(keepends=True)[:-1]))
         told = self.text_of(read_all(paths))
-        assert told.startswith(f"shard 1/2 did not end, {paths[0]} has no closing line; go on with it: attncheck run ")
+        assert told.startswith(f"shard 1/2 did not finish ({paths[0]} has no closing line); resume it: attncheck run ")
         assert told.endswith(f" --shard 1/2 --resume {paths[0]} --record {paths[0]}")
 
 
@@ -364,7 +364,7 @@ class TestOwed:
 
     def test_record_of_a_shard_is_refused(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
         part = RecordPart.read(parts_of(whole("right"), 2, tmp_path)[0])
-        assert "is of shard 1/2, a part of a run; attncheck merge makes one record of all" in self.refused(part)
+        assert "is the record of shard 1/2 only; merge all shards with attncheck merge" in self.refused(part)
 
     def test_another_subject_is_refused(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
         merged(read_all(parts_of(whole("slight"), 2, tmp_path)), tmp_path / "run.jsonl")
@@ -376,12 +376,12 @@ class TestOwed:
         merged(read_all(parts_of(whole("right"), 2, tmp_path)), tmp_path / "run.jsonl")
         part = RecordPart.read(tmp_path / "run.jsonl")
         short = dataclasses.replace(part, results=part.results[1:])
-        assert f"lacks 1 results, {part.results[0].id} for one; go on with it by --resume" in self.refused(short)
+        assert f"lacks 1 results, e.g. {part.results[0].id}; complete it with --resume" in self.refused(short)
 
     def test_another_plan_or_version_is_refused(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
         part = RecordPart.read(parts_of(whole("right"), 1, tmp_path)[0])
         for changes, words in (
-            ({"versions": {"numpy": "0.1"}}, "is made with numpy 0.1, and here it is another; install these"),
+            ({"versions": {"numpy": "0.1"}}, "was made with numpy 0.1, other versions than here; install these"),
             ({"level": 0.3}, "has a plan that this version does not make"),
             ({"planned": part.manifest.planned[1:]}, "has a plan that this version does not make"),
         ):

@@ -115,7 +115,7 @@ class TestSummary:
         ]
         both = [*of_layer, *of_program]
         said = verdict_sentence(run, both, run.conclude(both))
-        assert f"and {1 + len(of_program)} configurations;" in said
+        assert f"and {1 + len(of_program)} cases;" in said
         idle = [msgspec.structs.replace(r, p_values=[], reason="too dear") for r in of_program]
         assert skipped(idle) == ["Skipped, nothing to examine:", f"  netsor on {len(idle)} programs: too dear"]
 
@@ -143,7 +143,7 @@ class TestSummary:
         run = planned("scores", layer=GROUPED, subject=subject)
         results = run.examine(run.items_on("scores", [GROUPED]))
         (line,) = all_refused(run, results)
-        assert ".supports refuses the layer that it was asked for: width 16, " in line
+        assert ".supports rejects the layer requested: width 16, " in line
         assert "mask causal, num_kv_heads 2" in line
         assert "attncheck.AttentionLayer(width=16, " in line
         assert line in summarize(run, results, run.conclude(results)).splitlines()
@@ -157,9 +157,9 @@ class TestDetectable:
         results = [msgspec.structs.replace(made_here, mde=mde) for mde in mdes]
         left_out = msgspec.structs.replace(made_here, mde=None, p_values=[], verdict="not examined")
         heading, line = detectable([*results, left_out])
-        assert heading.endswith("had a chance of 90% to call violated:")
+        assert heading.endswith("(found with a probability of 90%):")
         assert line.split()[0] == made_here.claim
-        assert "1.03 at the median, nothing at the worst of 5 layers, expected 1" in line
+        assert "1.03 (median), nothing (worst) over 5 layers, expected 1" in line
         assert line.endswith(next(check.reads for check in CHECKS if check.name == "scores.scale").rstrip(":"))
 
     def test_what_exposes_less_is_told_by_the_next_check(self) -> None:

@@ -131,7 +131,7 @@ def test_too_few_draws_are_inconclusive_and_say_how_many_it_takes(tmp_path: Path
     np.save(tmp_path / "few.npy", ac.simulate(LAYER, 60, seed=1).outputs[:, :, 0])
     code, text = check_files([folder / "layer.toml"], [tmp_path / "few.npy"])
     assert code == 3
-    assert "draws, the file has 60" in text
+    assert "draws; the file has 60" in text
 
 
 def test_the_record_of_a_file_is_a_record(folder: Path) -> None:
@@ -276,12 +276,12 @@ class TestSeveralFiles:
     def test_right_files_are_consistent_and_pooled(self, tmp_path: Path) -> None:
         code, text = check_files(*self.written(tmp_path, 1.0))
         assert code == 0, text
-        assert "Together: " in text
+        assert "Pooled: " in text
         assert text.count("4.npz: 9,000 draws of n=4 s=2 H=1") == 1
 
     def test_files_of_one_layer_are_refused(self, folder: Path) -> None:
         layer, samples = folder / "layer.toml", folder / "outputs.npy"
         with pytest.raises(ac.InputError, match="put draws of one layer into one file"):
             check_files([layer, layer], [samples, samples])
-        with pytest.raises(ac.InputError, match="pass --layer and --samples in turn"):
+        with pytest.raises(ac.InputError, match="pass one --layer per --samples"):
             check_files([layer, layer], [samples])

@@ -109,7 +109,7 @@ def test_nobody_left_ends_the_run_and_it_is_gone_on_with(
     thread.join()
     assert code == ExitCode.UNUSABLE
     said = capsys.readouterr().err
-    assert "has had nobody who works for 3 s; begin workers, and go on with the record by --resume" in said
+    assert "has had no live worker for 3 s; start workers and continue with --resume" in said
     there = [line for line in read(left) if isinstance(line, Result)]
     assert len(there) >= 10
     assert smoke(again, "--workers", "0", "--resume", str(left)) == ExitCode.CONSISTENT
@@ -127,5 +127,5 @@ def test_no_scheduler_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path
 
 @pytest.mark.parametrize("address", ["", "tcp://", "localhost", "http://127.0.0.1:8786", "tcp://127.0.0.1:port"])
 def test_what_is_no_address_is_refused_before_a_client_is_made(address: str) -> None:
-    with pytest.raises(InputError, match=rf"^executor='dask:{address}': is no address \(.*; pass that of a scheduler"):
+    with pytest.raises(InputError, match=rf"^executor='dask:{address}': is not a valid address \(.*; pass dask:"):
         spec_of(f"dask:{address}", "auto")

@@ -270,7 +270,7 @@ def test_where_several_things_are_wrong_the_plainest_layer_tells_the_first() -> 
     layers = [AttentionLayer(width=16), AttentionLayer(width=16, num_heads=4, num_kv_heads=2, mask="causal")]
     found = causes_of_samples(samples(deaf, "grams", layers, FEW), [], 1, GAUSSIAN_LAWS)
     assert found[0].startswith("W_V: 1.5")
-    assert found[0].endswith(f"(on {layers[0].describe()}; nothing fits all violated layers)")
+    assert found[0].endswith(f"(on {layers[0].describe()}; no cause fits all violated layers)")
 
 
 @pytest.mark.parametrize("fault", ["copied_draws", "repeated_stream"])

@@ -258,7 +258,7 @@ def test_fits_refuse_what_has_no_order() -> None:
     with pytest.raises(InputError, match=r"are fewer than four different widths"):
         rates(stack, (16, 32, 32, 64), 100)
     for widths in (5, "64", None):
-        with pytest.raises(InputError, match=rf"^widths={widths!r}: is no list of whole numbers; pass"):
+        with pytest.raises(InputError, match=rf"^widths={widths!r}: is not a list of whole numbers; pass"):
             # The wrong type is what is refused.
             rates(stack, widths, 64)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^stack=AttentionLayer.*: is not an AttentionStack; pass"):
@@ -307,7 +307,7 @@ def test_what_takes_too_much_is_refused_before_anything_is_drawn() -> None:
     with pytest.raises(InputError, match=r"^draws=10+: must be at most"):
         StackLaw(stack, draws=10**13)
     for widths in (range(1, 10**12), itertools.count(1)):
-        with pytest.raises(InputError, match=r"^widths=(range|count)\(.*\): are more than 10000 numbers; pass"):
+        with pytest.raises(InputError, match=r"^widths=(range|count)\(.*\): has more than 10000 numbers; pass"):
             # The wrong type is what is refused.
             rates(stack, widths, 64)  # type: ignore[arg-type]
     # Widths of a million are let through.

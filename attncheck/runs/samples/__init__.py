@@ -1,1 +1,1 @@
-"""Samples produced elsewhere: read from a file, and held to the exact law and the limit without fresh draws."""
+"""Tests of samples in files, without fresh draws."""

@@ -1,4 +1,4 @@
-"""``attncheck check``: files of samples in, a verdict out."""
+"""``attncheck check``: a verdict on files of samples."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from attncheck.runs.samples.files import Samples, read_samples
 from attncheck.runs.summary import render_table, together
 from attncheck.simulators.weights import GAUSSIAN, WeightLaws
 
-# Draws that a description in numbers is made from.
+# Draws used for a diagnosis.
 _DIAGNOSED = 4_000
 
 
@@ -43,31 +43,10 @@ def check_files(
     seed: int = 0,
     false_alarm: float = 1e-6,
 ) -> tuple[ExitCode, str]:
-    """Examine files of samples; return the exit code and what to print.
-
-    Parameters
-    ----------
-    layers : sequence of Path
-        TOML files with a ``[layer]`` table, one for each file of samples.
-    samples : sequence of Path
-        See `attncheck.runs.samples.files.read_samples`.
-    record : Path, optional
-        Where a run record goes.
-    weights : str
-        The laws of the weights, as `attncheck.simulators.weights.WeightLaws.read` has them.
-    seed : int
-        Keys the reference draws.
-    false_alarm : float
-        Chance that samples of a right simulator give a violated verdict.
-
-    Raises
-    ------
-    InputError
-        If a file cannot be used, or there are more of one kind than of the other.
-    """
+    """Examine files of samples, each with a TOML file of its layer; return the exit code and the text to print."""
     if len(layers) != len(samples):
         problem = f"are {counted(len(layers), 'layer')} for {counted(len(samples), 'file')}"
-        refuse("layer", [str(path) for path in layers], problem, "pass --layer and --samples in turn, one for one")
+        refuse("layer", [str(path) for path in layers], problem, "pass one --layer per --samples")
     budget, laws = Budget(false_alarm), WeightLaws.read(weights)
     files = [read_samples(path, AttentionLayer.from_toml(layer)) for layer, path in zip(layers, samples, strict=True)]
     results, pools = examine_samples(files, seed=seed, false_alarm=false_alarm, laws=laws)
@@ -82,7 +61,7 @@ def check_files(
 
 
 def conclude_files(results: Sequence[Result], budget: Budget, seed: int) -> Conclusion:
-    """Return what files come to: inconclusive where little beside signs, digits and repeats could be examined."""
+    """Return the conclusion on files; inconclusive if few checks of laws could run."""
     conclusion = ledger_of([result.id for result in results], seed, results).conclude(budget)
     doubt = Scope.of_results(results).doubt()
     return conclusion.unless(doubt and f"no file is large enough, or holds enough: {doubt}")
@@ -125,7 +104,7 @@ def _sources(files: Sequence[Samples]) -> str:
 
 
 def _drawn(files: Sequence[Samples]) -> str:
-    """Return how many draws of what the files hold."""
+    """Return the total number of draws and the layer or number of layers."""
     if len(files) == 1:
         return f"{len(files[0]):,} draws of {files[0].sample.layer.describe()}"
     return f"{sum(map(len, files)):,} draws of {len(files)} layers"
@@ -143,13 +122,13 @@ def _summary(
     examined = [result for result in results if result.p_values]
     lines = [
         f"{Scope.of_results(results).beside(conclusion.verdict)}: {_sources(files)}, {_drawn(files)}, "
-        f"{len(examined)} of {len(results)} checks examined; the chance of a false alarm was set to "
+        f"{len(examined)} of {len(results)} checks examined; false-alarm probability set to "
         f"{budget.false_alarm:g} beforehand.",
         *(f"  {reason}" for reason in conclusion.reasons),
         *(f"  {'or:      ' if place else 'cause:   '} {words}" for place, words in enumerate(causes)),
         *(f"  observed: {sentence}" for sentence in observed),
-        f"A file has no fresh draws: {BLOCKS} disjoint blocks are the looks, or the whole file at once where these "
-        "are too small.",
+        f"A file has no fresh draws: {BLOCKS} disjoint blocks serve as looks, or the whole file where blocks are too "
+        "small.",
         *together(pools),
     ]
     for file in files:
@@ -159,7 +138,7 @@ def _summary(
 
 
 def _table_of(file: Samples, results: Sequence[Result], named: bool) -> list[str]:
-    """Return what the checks of one file came to."""
+    """Return the table of one file's checks."""
     head = [f"{file.source}: {len(file):,} draws of {file.sample.layer.describe()}"] if named else []
     examined = [result for result in results if result.p_values]
     table = [render_table(_table(examined))] if examined else []
@@ -167,7 +146,7 @@ def _table_of(file: Samples, results: Sequence[Result], named: bool) -> list[str
 
 
 def _observed(files: Sequence[Samples], results: Sequence[Result], seed: int, laws: WeightLaws) -> list[str]:
-    """Return in words and numbers what differs in the first file in which something is violated."""
+    """Return the observed differences of the first file with a violation."""
     bad = {case_key(result) for result in results if result.verdict == Verdict.VIOLATED}
     for file in files:
         sample = file.sample.first(_DIAGNOSED)
@@ -180,7 +159,7 @@ def _table(results: Sequence[Result]) -> Table:
     table = Table(box=SIMPLE, pad_edge=False)
     for column in ("check", "verdict"):
         table.add_column(column, no_wrap=True)
-    for column in ("effect [99%]", "expected", "would see", "draws", "p of the looks"):
+    for column in ("effect [99%]", "expected", "detectable", "draws", "p per look"):
         table.add_column(column, justify="right", no_wrap=True)
     for result in sorted(results, key=lambda result: (result.combined, min(result.p_values))):
         table.add_row(

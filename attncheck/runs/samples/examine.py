@@ -1,11 +1,8 @@
-"""Examine samples that cannot be drawn again: three disjoint blocks serve as the looks.
+"""Tests of samples that cannot be drawn again: three disjoint blocks serve as looks.
 
-Where a block is too small for a check, and its p-values are exact far into the tail, the whole file is one
-look at the check's share of the false-alarm budget. A violation found there stands; where the look would
-have missed the departure that the check states, finding nothing is no pass: the check is not examined, and
-says what it would have seen and how many draws it takes.
-
-Several files, each of a layer of its own, are pooled as the cases of a run are: block with block.
+If a block is too small for a check whose p-values are exact far into the tail, the whole file is one look at the
+check's share of the false-alarm budget. A pass then counts only if the look has power against the check's
+alternative. Several files, each of a different layer, are pooled block by block.
 """
 
 from __future__ import annotations
@@ -50,7 +47,7 @@ _POWER = 0.99
 
 @dataclasses.dataclass(frozen=True)
 class FilePlan:
-    """Which checks are examined in three blocks, which in one look, and why the others are not."""
+    """The checks examined in three blocks or in one look, and why others are not."""
 
     setting: Setting
     block: int
@@ -62,10 +59,7 @@ class FilePlan:
 
 
 def plan_file(samples: Samples, budget: Budget, decided: int, laws: WeightLaws) -> FilePlan:
-    """Return what a file of this size and content can be examined for, before looking at it.
-
-    `decided` is how many results looks decide on, of all files together; `laws` are of the weights that made it.
-    """
+    """Return the plan of a file; `decided` results, over all files, share the budget."""
     sample = samples.sample
     setting = Setting(sample.layer, sample.exposed, sample.coordinates, laws)
     checks = _checks(samples)
@@ -78,7 +72,7 @@ def plan_file(samples: Samples, budget: Budget, decided: int, laws: WeightLaws) 
             excused[check] = reason
             continue
         power = per_look_power(_POWER)
-        # Draws that occur twice may do so in different blocks.
+        # Repeated draws may lie in different blocks.
         anywhere = isinstance(check.family(setting), Repeats)
         if block and not anywhere and check.look_size(setting, level, power, block) is not None:
             in_blocks.append(check)
@@ -90,41 +84,24 @@ def plan_file(samples: Samples, budget: Budget, decided: int, laws: WeightLaws) 
 
 
 def _checks(samples: Samples) -> tuple[Check, ...]:
-    """Return what a file is examined for: the registry's checks, and those of single score entries."""
+    """Return the checks of a file: the registry's, and those of single score entries."""
     return (*CHECKS, *score_checks(samples.sample.score_entries or ()))
 
 
 def _too_small(check: Check, needed: int | None, size: int) -> str:
     takes = f"more than {DRAWS_CAP:,}" if needed is None else f"{BLOCKS * needed:,}"
-    return f"{check.alternative.text} takes {takes} draws, the file has {size:,}"
+    return f"{check.alternative.text} needs {takes} draws; the file has {size:,}"
 
 
 def examine_samples(
     files: Sequence[Samples], *, seed: int = 0, false_alarm: float = 1e-6, laws: WeightLaws = GAUSSIAN_LAWS
 ) -> tuple[list[Result], list[Result]]:
-    """Return one result per file and check, and those of the pools of several files.
-
-    Parameters
-    ----------
-    files : sequence of Samples
-        Each of a layer of its own.
-    seed : int
-        Keys the streams of the exact law's reference draws.
-    false_alarm : float
-        Chance that right files have any violated result.
-    laws : WeightLaws
-        Of the weights that made them.
-
-    Raises
-    ------
-    InputError
-        If two files are of one layer.
-    """
+    """Return one result per file and check, and those of pools; raises InputError for a layer in two files."""
     layers = [file.sample.layer for file in files]
     twice = next((file for at, file in enumerate(files) if layers[at] in layers[:at]), None)
     if twice is not None:
         first = files[layers.index(twice.sample.layer)].source
-        refuse("samples", twice.source, f"is of the layer of {first}", "put draws of one layer into one file")
+        refuse("samples", twice.source, f"has the same layer as {first}", "put draws of one layer into one file")
     budget = Budget(false_alarm)
     decided = sum(len(_checks(file)) for file in files) + (most_pools(PROPERTIES) if len(files) > 1 else 0)
     plans = [plan_file(file, budget, decided, laws) for file in files]
@@ -143,7 +120,7 @@ def examine_samples(
 
 
 def _later_blocks(files: Sequence[Samples], plans: Sequence[FilePlan], seed: int) -> Later:
-    """Return looks of pools: the same block of each of their files."""
+    """Return a function that takes looks at pools: the same block of each file."""
     at = {plan.setting.layer.key: (file, plan) for file, plan in zip(files, plans, strict=True)}
 
     def later(pools: Sequence[CasePool], look: int, factor: int) -> dict[str, Left]:
@@ -198,14 +175,14 @@ def _evaluate(samples: Samples, plan: Plan, seed: int) -> Any:
         size = next(iter(plan.sizes.values()))
         subject = Subject(samples.source, _Reader(samples, (look - 1) * size), "size", fields=FILE_FIELDS)
         reference = seed_sequence(seed, "samples", layer.key, look=look, role="reference")
-        rng = np.random.default_rng(0)  # never used: a file has no randomness of its own
+        rng = np.random.default_rng(0)  # unused
         return observe(plan, [by_name[name] for name in names], factor, subject, rng, reference)
 
     return evaluate
 
 
 class _Reader:
-    """Hands out a file's draws in order, as a subject would its fresh ones."""
+    """Returns consecutive draws of a file, as a subject would return fresh ones."""
 
     def __init__(self, samples: Samples, start: int) -> None:
         self._samples = samples
@@ -224,7 +201,7 @@ class _Reader:
 
 
 def _tail_exact(family: Family) -> bool:
-    """Return whether p-values are exact, or too large, however far out."""
+    """Return whether p-values are exact or conservative far into the tail."""
     return isinstance(family, Scale | Association | Count | Uniform | Repeats | Extremes | EqualVariances)
 
 
@@ -237,7 +214,7 @@ def _result(
     result = examined_result(item, check, trail[2], trail[1], trail[0], seconds)
     if check in file.in_one and result.verdict == Verdict.CONSISTENT and _powerless(check, file, len(samples)):
         needed = check.size(file.setting, file.level, per_look_power(_POWER), DRAWS_CAP)
-        reason = f"{_too_small(check, needed, len(samples))}; it could have shown {mde_text(result.mde)}"
+        reason = f"{_too_small(check, needed, len(samples))}; this file would reveal {mde_text(result.mde)}"
         return msgspec.structs.replace(result, verdict=str(Verdict.NOT_EXAMINED), reason=reason, p_values=[])
     if result.verdict == Verdict.INCONCLUSIVE:
         return msgspec.structs.replace(result, reason=_to_settle(check, trail[0], file))
@@ -245,18 +222,18 @@ def _result(
 
 
 def _powerless(check: Check, file: FilePlan, size: int) -> bool:
-    """Return whether one look at the whole file could have missed the departure that the check states."""
+    """Return whether one look at the whole file lacks power against the check's alternative."""
     return check.look_size(file.setting, file.single_level, _POWER, size) is None
 
 
 def _to_settle(check: Check, trail: Trail, file: FilePlan) -> str:
-    """Return how many draws would settle a check whose blocks disagree, at the effect that they show."""
+    """Return how many draws would decide a check whose blocks disagree, at their mean effect."""
     seen = float(np.mean([outcome.effect for outcome in trail.outcomes]))
     try:
         needed = check.family(file.setting).size(seen, file.level, per_look_power(_POWER))
     except ValueError:
         needed = None
     if needed is None:
-        return "the blocks disagree, and the effect that they show is too small to settle"
+        return "the blocks disagree, and their mean effect is too small to decide"
     draws = BLOCKS * needed * check.draws_per_unit
-    return f"the blocks disagree; at the effect that they show {draws:,} draws would settle it"
+    return f"the blocks disagree; at their mean effect, {draws:,} draws would decide"

@@ -1,4 +1,4 @@
-"""Read samples of a layer from .npz, .npy and .csv files, and say what is wrong with those that cannot be used."""
+"""Read samples of a layer from .npz, .npy and .csv files."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ FloatArray = NDArray[np.float64]
 Entry = tuple[int, int, int]
 
 _OUTPUT_COLUMN = re.compile(r"y_?(\d+)$")
-# How .npy files start.
+# Magic bytes of .npy files.
 _NPY = b"\x93NUMPY"
 _SCORE_COLUMN = re.compile(r"p_?(\d+)_(\d+)_(\d+)$")
-# How arrays are called in the errors of what a subject returns, which has no file.
+# Array names in errors on a subject's return value.
 _RETURNED = re.compile(r"subject\['(\w+)'\]")
 _MEND = "mend the simulator, or what wrote the file"
 
@@ -38,7 +38,6 @@ class Samples:
     Attributes
     ----------
     sample : Sample
-        What the file holds of the fields that a subject may expose.
     source : str
         The file's name.
     """
@@ -53,20 +52,20 @@ class Samples:
 def read_samples(path: Path, layer: AttentionLayer) -> Samples:
     """Read draws of `layer`.
 
-    A .npz file holds ``outputs`` (N, s) or (N, s, k) and optionally ``scores`` (N, H, s, s), ``inputs`` like
-    the outputs, and Gram matrices; see `attncheck.Draws`. A .npy file holds outputs alone. A .csv file has
-    a header with columns ``y1`` … ``ys`` and optionally scores of single entries, ``p1_1_2`` for head 1,
-    row 1, column 2; without a header its columns are the outputs.
+    A .npz file holds ``outputs`` (N, s) or (N, s, k) and optionally ``scores`` (N, H, s, s), ``inputs`` like the
+    outputs, and Gram matrices; see `attncheck.Draws`. A .npy file holds outputs alone. A .csv file has a header with
+    columns ``y1`` … ``ys`` and optionally single scores, ``p1_1_2`` for head 1, row 1, column 2; without a header
+    its columns are outputs.
 
     Raises
     ------
     InputError
-        Naming the file, the array or column, what is wrong, and the remedy.
+        Naming file, array or column, problem and remedy.
     """
     readers = {".npz": _read_npz, ".npy": _read_npy, ".csv": _read_csv}
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        refuse("samples", str(path), "is not of a known kind", "pass a file that ends in .npz, .npy or .csv")
+        refuse("samples", str(path), "has an unknown format", "pass a file that ends in .npz, .npy or .csv")
     try:
         arrays, entries = reader(path, layer)
     except OSError as error:
@@ -89,7 +88,7 @@ def read_samples(path: Path, layer: AttentionLayer) -> Samples:
 
 
 def _check_array(path: Path, name: str, array: NDArray[Any]) -> None:
-    """Refuse an array without draws, or with numbers that are none, in the words of its own shape."""
+    """Refuse an array without draws or with unusable numbers, in terms of its own shape."""
     if array.shape[:1] == (0,):
         refuse(f"samples={path}: {name}.shape", array.shape, "holds no draws", "write one row per draw")
     if array.dtype.kind == "f" and (where := _first_bad(array)):
@@ -98,7 +97,7 @@ def _check_array(path: Path, name: str, array: NDArray[Any]) -> None:
 
 
 def _first_bad(array: NDArray[Any]) -> tuple[int, ...]:
-    """Return where the first number is that is not finite, or too large; empty if there is none."""
+    """Return the index of the first number that is not finite or too large; empty if there is none."""
     with np.errstate(over="ignore"):  # a long double beyond float64 is infinite
         bad = ~(np.abs(array.astype(np.float64, copy=False)) <= LARGEST)
     return tuple(int(k) for k in np.argwhere(bad)[0]) if bad.any() else ()
@@ -109,13 +108,13 @@ def _refuse_number(where: str, number: float) -> NoReturn:
 
 
 def _with_neurons(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Return (N, s) outputs and inputs as one neuron each, (N, s, 1)."""
+    """Add a neuron axis to (N, s) outputs and inputs: (N, s, 1)."""
     return array[..., None] if name in ("outputs", "inputs") and array.ndim == 2 else array
 
 
 def _read_npz(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]], dict[Entry, FloatArray]]:
     if not zipfile.is_zipfile(path) and not path.read_bytes()[:6] == _NPY:
-        raise InputError(f"samples={path}: is no .npz archive, or was cut short; write it with numpy.savez")
+        raise InputError(f"samples={path}: is not a .npz archive, or is truncated; write it with numpy.savez")
     with np.load(path, allow_pickle=False) as archive:
         if not hasattr(archive, "files"):
             refuse("samples", str(path), "is one array, not an archive", "rename it to end in .npy")
@@ -129,7 +128,7 @@ def _read_npz(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]
 
 def _read_npy(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]], dict[Entry, FloatArray]]:
     if path.read_bytes()[:6] != _NPY:
-        raise InputError(f"samples={path}: is no .npy file; write it with numpy.save")
+        raise InputError(f"samples={path}: is not a .npy file; write it with numpy.save")
     array = np.load(path, allow_pickle=False)
     if not isinstance(array, np.ndarray):
         refuse("samples", str(path), "is an archive, not one array", "rename it to end in .npz")
@@ -170,7 +169,7 @@ def _named_columns(
         else:
             refuse("column", name, "is not known", "name outputs y1, y2, … and scores p1_1_2 (head, row, column)")
     if sorted(outputs) != list(range(1, layer.seq_len + 1)) or len(outputs) + len(entries) != len(names):
-        refuse("columns", names, "are not each output once", f"name them y1 to y{layer.seq_len}")
+        refuse("columns", names, "do not contain each output once", f"name them y1 to y{layer.seq_len}")
     return {"outputs": np.stack([outputs[i] for i in sorted(outputs)], axis=1)}, entries
 
 
@@ -178,7 +177,7 @@ def _entry(name: str, match: re.Match[str], layer: AttentionLayer) -> Entry:
     head, i, j = (int(part) - 1 for part in match.groups())
     inside = 0 <= head < layer.num_heads and 0 <= i < layer.seq_len and 0 <= j < layer.seq_len
     if not inside or not visible(layer)[i, j]:
-        problem = "is no visible score of the layer"
+        problem = "is not a visible score of the layer"
         refuse("column", name, problem, f"heads go to {layer.num_heads}, positions to {layer.seq_len}")
     return head, i, j
 
