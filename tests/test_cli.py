@@ -154,7 +154,7 @@ UNUSABLE = {
     ("widths", "builtins:object", "--widths", "64,x,256"): "widths='x': must be a whole number",
     ("widths", "builtins:object", "--expect", "maximal"): "expect='maximal': is no prediction",
     ("widths", "builtins:abs"): "build=64: is no module of torch",
-    ("init", ""): "folder='': names no folder; pass one, or . for the current one",
+    ("init", ""): "folder='': names no folder; pass a folder, or . for the current one",
     ("init", "--framework", "tensor"): "attncheck init --help",
     ("report", "none.jsonl", "--paper", "nowhere"): "holds no figure",
 }
@@ -375,7 +375,7 @@ def test_power_of_a_fault_that_no_layer_of_the_profile_shows(capsys: pytest.Capt
     assert main(["power", "untied_query_key", "--quick", "--profile", "smoke"]) == ExitCode.CONSISTENT
     lines = capsys.readouterr().out.splitlines()[2:]
     assert len(lines) == 3
-    assert all(line.endswith("it changes none of the fixed layers that the profile visits") for line in lines)
+    assert all(line.endswith("it changes none of the fixed layers of this profile") for line in lines)
 
 
 def test_power_of_a_wrong_norm_is_that_on_the_layer_that_default_runs_visit(capsys: pytest.CaptureFixture[str]) -> None:

@@ -276,7 +276,7 @@ def test_what_is_there_stays(folder: Path, few: Path, small_run: Done, tmp_path:
     workers = ["--workers", "1" if option else "0"]
     done = examined(folder, few, "small", *workers, *option, record=str(kept))
     assert done.code == ExitCode.UNUSABLE
-    said = "which is no concurrent.futures.Executor" if option else "holds something else than a record"
+    said = "not a concurrent.futures.Executor" if option else "holds something else than a record"
     assert said in refused(done.err)
     assert kept.read_bytes() == before
 
@@ -336,7 +336,7 @@ def test_run_of_a_simulator_that_ends_its_process(folder: Path, few: Path, tmp_p
     """What kills twice is incomplete, by name, and what was in progress beside it is there."""
     done = examined(folder, few, "killing", "--workers", "2", record=str(tmp_path / "killing.jsonl"))
     assert done.code == ExitCode.INCOMPLETE, done.out + done.err
-    said = r"^  failed:   subject=cli_subjects:killing: on n=1 .*: its process died, and died again .*; mend the"
+    said = r"^  failed:   subject=cli_subjects:killing: on n=1 .*: its process died, also when the task was run alone; mend the"
     assert len(re.findall(said, done.out, flags=re.MULTILINE)) == 1, done.out
     _incomplete(done)
     manifest, *results = [line for line in read(done.record) if isinstance(line, Manifest | Result)]

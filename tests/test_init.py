@@ -58,7 +58,7 @@ def test_no_file_is_overwritten(
     assert main(["init", str(tmp_path), "--framework", framework]) == ExitCode.UNUSABLE
     said = capsys.readouterr()
     assert said.out == ""
-    assert f"has {', '.join(names)} already; move that away, or name another folder" in said.err
+    assert f"already has {', '.join(names)}; move it away, or choose another folder" in said.err
     assert files_in(tmp_path) == sorted(names)
     assert all((tmp_path / name).read_text(encoding="utf-8") == "mine" for name in names)
 
