@@ -26,6 +26,7 @@ from attncheck._lib.executors import ExecutorSpec, TaskExecutor, pool
 from attncheck._lib.measured import installed, table
 from attncheck.commands.planned_run import collect, properties_folder
 from attncheck.records.schema import Closing, Line, Result, StatementResult, of_pool, read
+from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.runs.tasks import CaseTask, Examination, examine
 
@@ -59,7 +60,7 @@ def cluster(workers: int) -> Iterator[str]:
 
 def one_task(profile: str) -> tuple[CaseTask, dict[str, Examination]]:
     """Return a piece of the main job with what it comes to: what travels, and what comes back."""
-    run = Run.of(subject=None, seed=0, profile=profile, false_alarm=1e-6, record=None)
+    run = Run.of(RunOptions(profile=profile))
     collected = collect(run, properties_folder())
     item = min(collected.items, key=lambda item: item.case.weight_entries)
     (task,) = collected.run.tasks(collected.run.beside(item), collected.run.subject.name)

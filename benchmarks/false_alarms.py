@@ -25,6 +25,7 @@ from attncheck._lib.executors import TaskExecutor, in_order
 from attncheck.calibration.whole_runs import StatementsRun, WholeRun, whole_runs
 from attncheck.commands.planned_run import properties_folder, settle, statements
 from attncheck.looks.profiles import PROFILES
+from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.runs.statements import LEVEL
 
@@ -111,7 +112,7 @@ def statements_runs(seeds: Sequence[int], options: argparse.Namespace) -> Iterat
         for seed in seeds:
             if seed in kept:
                 continue
-            run = Run.of(subject=None, seed=seed, profile="default", false_alarm=options.false_alarm, record=None)
+            run = Run.of(RunOptions(seed=seed, profile="default", false_alarm=options.false_alarm))
             stated = [case for cases in statements(run, properties_folder()) for case in cases]
             settled = list(in_order(executor, settle, stated))
             for each in settled:

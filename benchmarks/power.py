@@ -32,6 +32,7 @@ from attncheck.looks.pools import pools_of
 from attncheck.looks.profiles import profile_named
 from attncheck.looks.result import examined_result
 from attncheck.records.schema import Result
+from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.runs.tasks import CaseTask
 from attncheck.subject import Subject
@@ -107,7 +108,7 @@ def _trail(outcome: Outcome, level: float) -> Trail:
 def run_of(fault: str, exposure: str, profile: str, seed: int) -> tuple[Run, tuple[CaseTask, ...]]:
     """Return a run on a fault, and what of it is looked at."""
     subject = exposing(FAULTS[fault], EXPOSURES[exposure])
-    run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=1e-6, record=None)
+    run = Run.of(RunOptions(subject=subject, seed=seed, profile=profile))
     items = [item for name in PROPERTIES for item in run.items(name, domain_of(name).strategy(name))]
     run = run.settled([item.id for item in items])
     fixed = set(run.profile.layers)
@@ -219,10 +220,7 @@ def shown(profile: str) -> list[str]:
 
 def page(every: Sequence[Seen], profile: str) -> str:
     """Return the page."""
-    words = {
-        layer.key: layer.describe()
-        for layer in Run.of(subject=None, seed=0, profile=profile, false_alarm=1e-6, record=None).profile.layers
-    }
+    words = {layer.key: layer.describe() for layer in Run.of(RunOptions(profile=profile)).profile.layers}
     words |= {"all": "all together"}
     groups: dict[tuple[str, str], list[Seen]] = {}
     for each in every:

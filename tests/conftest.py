@@ -39,7 +39,7 @@ def pytest_collection_finish() -> None:
 def verdicts_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs in this process end with their verdicts: what is wrong is sought where a test looks at it."""
     of = Run.of
-    monkeypatch.setattr(Run, "of", lambda **options: dataclasses.replace(of(**options), explains=False))
+    monkeypatch.setattr(Run, "of", lambda options: dataclasses.replace(of(options), explains=False))
 
 
 @pytest.fixture

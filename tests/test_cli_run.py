@@ -336,7 +336,7 @@ def test_run_of_a_simulator_that_ends_its_process(folder: Path, few: Path, tmp_p
     """What kills twice is incomplete, by name, and what was in progress beside it is there."""
     done = examined(folder, few, "killing", "--workers", "2", record=str(tmp_path / "killing.jsonl"))
     assert done.code == ExitCode.INCOMPLETE, done.out + done.err
-    said = r"^  failed:   subject=cli_subjects:killing: on n=1 .*: its process died, also when the task was run alone; mend the"
+    said = r"^  failed:   subject=cli_subjects:killing: on n=1 .*: its process died, also when the task was run alone"
     assert len(re.findall(said, done.out, flags=re.MULTILINE)) == 1, done.out
     _incomplete(done)
     manifest, *results = [line for line in read(done.record) if isinstance(line, Manifest | Result)]

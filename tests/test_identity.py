@@ -26,6 +26,7 @@ from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
 from attncheck.looks.profiles import ANCHORS, REGIME_ANCHORS
 from attncheck.records.schema import Result, run_digest
+from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.strategies import layers, stacks
 from attncheck.subject import Subject, collapsed
@@ -138,7 +139,7 @@ def test_functions_without_a_name_are_not_taken_for_each_other() -> None:
     assert one != other
     assert one == one
     assert unnamed(np.tanh) == unnamed(np.tanh)
-    run = Run.of(subject=None, seed=0, profile="smoke", false_alarm=1e-6, record=None)
+    run = Run.of(RunOptions(profile="smoke"))
     with pytest.raises(InputError, match="differs from another program only in an unnamed function"):
         run.items_on("fact1", [one, other])
 

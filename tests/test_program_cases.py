@@ -28,6 +28,7 @@ from attncheck.looks.item import Item
 from attncheck.programs import EXAMPLES, recurrent, recurrent_attention
 from attncheck.report import render_report
 from attncheck.runs.details import visited_programs
+from attncheck.runs.options import RunOptions
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from attncheck.strategies import programs
@@ -119,7 +120,7 @@ class TestRandomPrograms:
 
     @pytest.mark.parametrize("seed", [0, 1])
     def test_a_default_run_covers_what_the_theorem_allows(self, seed: int) -> None:
-        run = Run.of(subject=None, seed=seed, profile="default", false_alarm=1e-6, record=None)
+        run = Run.of(RunOptions(seed=seed, profile="default"))
         items = [item for name in PROGRAM_PROPERTIES for item in run.items(name, domain_of(name).strategy(name))]
         found = [set(features_of(item.case.to_dict()["program"])) for item in items]
         assert set.union(*found) == set(FEATURES)
@@ -282,7 +283,7 @@ class TestCheck:
 
 def test_results_on_programs_replay_to_the_digit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = tmp_path / "r.jsonl"
-    run = Run.of(subject=None, seed=3, profile="smoke", false_alarm=1e-6, record=record)
+    run = Run.of(RunOptions(seed=3, profile="smoke", record=record))
     items = run.items("netsor", domain_of("netsor").strategy("netsor"))
     run = run.settled([item.id for item in items])
     opened = RunReport(run)
@@ -297,7 +298,7 @@ def test_results_on_programs_replay_to_the_digit(tmp_path: Path, capsys: pytest.
 
 def test_reports_show_programs_and_statements(tmp_path: Path) -> None:
     record = tmp_path / "r.jsonl"
-    run = Run.of(subject=OWN, seed=0, profile="default", false_alarm=1e-6, record=record)
+    run = Run.of(RunOptions(subject=OWN, profile="default", record=record))
     items = [Item("fact1", ProgramCase.of(recurrent(2), RATE_WIDTHS)), Item("netsor", recurrent(2).at(16))]
     run = run.settled([item.id for item in items])
     opened = RunReport(run)

@@ -15,6 +15,7 @@ from attncheck.gate.cases import sentence
 from attncheck.records.run_record import read_record
 from attncheck.records.scope import FEWEST_LAWS, Scope
 from attncheck.report.headline import headline
+from attncheck.runs.options import RunOptions
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from attncheck.runs.samples.command import check_files
@@ -70,7 +71,7 @@ class TestFirstLines:
 
     def test_run_page_and_gate_say_the_same(self, tmp_path: Path) -> None:
         record = tmp_path / "record.jsonl"
-        run = Run.of(subject=BLIND, seed=0, profile="smoke", false_alarm=1e-6, record=record)
+        run = Run.of(RunOptions(subject=BLIND, profile="smoke", record=record))
         items = [*run.items_on("exactness", [LAYER]), *run.items_on("outputs", [LAYER])]
         run = run.settled([item.id for item in items])
         report = RunReport(run)
@@ -85,7 +86,7 @@ class TestFirstLines:
 
     def test_run_holds_to_what_is_asked_for(self, tmp_path: Path) -> None:
         record = tmp_path / "record.jsonl"
-        run = Run.of(subject=BLIND, seed=0, profile="smoke", false_alarm=1e-6, record=record, min_examined="1000")
+        run = Run.of(RunOptions(subject=BLIND, profile="smoke", record=record, min_examined="1000"))
         (item,) = run.items_on("exactness", [LAYER])
         run = run.settled([item.id])
         report = RunReport(run)

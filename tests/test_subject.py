@@ -23,6 +23,7 @@ from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
 from attncheck.looks.profiles import PROFILES
 from attncheck.methods import simulate
+from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.simulators.collapsed import attend, draw_inputs
 from attncheck.simulators.weights import WeightLaws
@@ -439,7 +440,7 @@ class OneLayer:
 
 def test_a_subject_that_names_its_layers_is_examined_on_these_alone() -> None:
     mine = AttentionLayer(width=16, seq_len=4, num_heads=2, query_std=0.7)
-    run = Run.of(subject=OneLayer(mine, mine), seed=0, profile="smoke", false_alarm=1e-6, record=None)
+    run = Run.of(RunOptions(subject=OneLayer(mine, mine), seed=0, profile="smoke", false_alarm=1e-6, record=None))
     assert [item.case for item in run.items("scores", domain_of("scores").strategy("scores"))] == [mine]
 
 

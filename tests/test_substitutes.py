@@ -12,6 +12,7 @@ from attncheck._lib.errors import InputError
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.regimes import REGIMES
 from attncheck.looks.substitutes import substitute
+from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.strategies import layers
 from attncheck.subject import collapsed
@@ -21,7 +22,7 @@ GROUPED = REGIMES["causal"].layer
 
 def made(subject: Any = None) -> Run:
     """Return a smoke run of a subject."""
-    return Run.of(subject=subject, seed=0, profile="smoke", false_alarm=1e-6, record=None)
+    return Run.of(RunOptions(subject=subject, profile="smoke"))
 
 
 def supporting(supports: Callable[[AttentionLayer], bool | str]) -> Any:

@@ -22,6 +22,7 @@ from attncheck.gate import gate
 from attncheck.pytest_plugin import theory
 from attncheck.records.schema import Closing, Manifest, StatementResult, read
 from attncheck.report import render_report
+from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.runs.statements import LEVEL, MOST, Statement
 
@@ -335,6 +336,6 @@ def test_orders_hold_however_large_errors_are() -> None:
 
 
 def test_a_thorough_run_has_no_more_statements_than_the_level_is_for() -> None:
-    run = Run.of(subject=None, seed=0, profile="thorough", false_alarm=1e-6, record=None)
+    run = Run.of(RunOptions(profile="thorough"))
     assert sum(map(len, statements(run, properties_folder()))) <= MOST
     assert 2.0 * LEVEL**3 * MOST <= 1e-6 * (1.0 + 1e-9)

@@ -19,6 +19,7 @@ from attncheck.layers.case import read_case
 from attncheck.layers.program import ProgramCase
 from attncheck.records.schema import Manifest, Result, read
 from attncheck.records.writer import Writer
+from attncheck.runs.options import RunOptions
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 
@@ -106,7 +107,7 @@ def test_known_functions_are_read(function: Any) -> None:
 
 def a_record(path: Path, subject: str) -> Result:
     """Write a record of one property on one small layer; return its first examined result."""
-    run = Run.of(subject=subject, seed=0, profile="smoke", false_alarm=1e-6, record=path)
+    run = Run.of(RunOptions(subject=subject, profile="smoke", record=path))
     items = run.items_on("scores", [ac.AttentionLayer(width=8, seq_len=2, num_heads=1)])
     report = RunReport(run.settled([item.id for item in items]))
     for item in items:

@@ -12,6 +12,7 @@ from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.evidence.verdicts import Verdict
 from attncheck.looks.domains import domain_of
 from attncheck.records.schema import StatementResult, of_pool, run_digest
+from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 
 
@@ -114,7 +115,7 @@ def whole_run(seed: int, profile: str, subject: str | None = None, false_alarm: 
     WholeRun
         With the digest that pytest or ``attncheck run`` comes to.
     """
-    run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=false_alarm, record=None)
+    run = Run.of(RunOptions(subject=subject, seed=seed, profile=profile, false_alarm=false_alarm))
     items = [item for name in EVERY_PROPERTY for item in run.items(name, domain_of(name).strategy(name))]
     run = dataclasses.replace(run.settled([item.id for item in items]), explains=False)
     results = run.examine(items)

@@ -13,6 +13,7 @@ from attncheck._lib.executors import TaskExecutor
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.report import render_report
 from attncheck.runs.merge import OWED, RecordPart, lacking, merged, with_looks_taken
+from attncheck.runs.options import RunOptions
 from attncheck.runs.reporting import RunReport
 from attncheck.subject import DEFAULT_SUBJECT, Subject
 
@@ -36,36 +37,18 @@ def merge_records(paths: Sequence[Path], out: Path, min_examined: int | None, ve
 
 
 def take_owed(
-    path: Path,
-    subject: str | None,
-    *,
-    given: Sequence[str],
-    workers: str,
-    executor: str | None,
-    min_examined: int | None,
-    report: Path | None,
-    verbose: bool,
+    path: Path, options: RunOptions, *, workers: str, executor: str | None, report: Path | None, verbose: bool
 ) -> int:
-    """Take the further looks that a record owes, and print what the run comes to.
+    """Run the follow-up looks that a record needs, rewrite it and print what the run comes to.
 
-    Parameters
-    ----------
-    path : Path
-        Of the record, which is written anew.
-    subject : str or None
-        By default ATTNCHECK_SUBJECT, or attncheck's literal one.
-    given : sequence of str
-        Options that were given although the record settles them.
-    workers, executor, min_examined, report, verbose
-        As for `attncheck run`.
+    Of the options, only the subject and `min_examined` apply: the record determines the others.
     """
-    if given:
+    if given := [name for name in options.given() if name not in ("subject", "min_examined")]:
         option = given[0].replace("_", "-")
-        refuse("owed", str(path), f"settles {option} itself", f"leave --{option} out")
-    named = (os.environ.get("ATTNCHECK_SUBJECT") or None) if subject is None else subject
+        refuse("owed", str(path), f"determines {option} itself", f"omit --{option}")
+    subject = options.subject or os.environ.get("ATTNCHECK_SUBJECT") or DEFAULT_SUBJECT
     with TaskExecutor(spec_of(executor, workers)) as running:
-        wanted = Subject.of(named or DEFAULT_SUBJECT)
-        done, messages = with_looks_taken(RecordPart.read(path), wanted, running, min_examined)
+        done, messages = with_looks_taken(RecordPart.read(path), Subject.of(subject), running, options.min_examined)
     if verbose:
         print("\n\n".join(messages))
     code = _told(done, verbose)

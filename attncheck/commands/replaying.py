@@ -21,6 +21,7 @@ from attncheck.looks.pools import repeat_pool
 from attncheck.records.manifest import installed_versions, this_machine
 from attncheck.records.schema import Manifest, Result, StatementResult, of_pool, read, result_digest, theory_digest
 from attncheck.records.words import OWN_SUBJECTS
+from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.subject import Subject
 
@@ -87,7 +88,7 @@ def _replay_theory(manifest: Manifest, recorded: StatementResult) -> int:
     """Examine a statement of the theory again, by the test that states it; print both."""
     from attncheck.commands.planned_run import properties_folder, settle, statements  # pytest is slow to import
 
-    run = Run.of(subject=None, seed=manifest.seed, profile=manifest.profile, false_alarm=1e-6, record=None)
+    run = Run.of(RunOptions(seed=manifest.seed, profile=manifest.profile))
     stated = [each for cases in statements(run, properties_folder()) for each in cases if each.id == recorded.id]
     found = [settled.theory for settled in map(settle, stated) if settled.theory]
     if not found:

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from attncheck.commands.arguments import Chance, Draws, Natural, ProfileName, Seed, Verbose
-
-#: Default path of a record.
-RECORD = Path("reports/output/record.jsonl")
+from attncheck.runs.options import RECORD, RunOptions
 
 
 def run(
@@ -68,44 +66,23 @@ def run(
     verbose
         Print each violation as it is found, and details of what was skipped and visited.
     """
-    if owed is not None:
-        from attncheck.commands.merging import take_owed
-
-        given = {
-            "profile": profile != "default",
-            "seed": seed != 0,
-            "false_alarm": false_alarm != 1e-6,
-            "record": record != RECORD,
-            **{name: value is not None for name, value in (("draws", draws), ("resume", resume), ("shard", shard))},
-            "only": bool(only),
-            "theory": theory,
-        }
-        return take_owed(
-            owed,
-            subject,
-            given=[name for name, was in given.items() if was],
-            workers=workers,
-            executor=executor,
-            min_examined=min_examined,
-            report=report,
-            verbose=verbose,
-        )
-    from attncheck.commands.session import run_properties
-
-    return run_properties(
-        profile=profile,
+    options = RunOptions(
         subject=subject,
         seed=seed,
+        profile=profile,
         false_alarm=false_alarm,
         draws=draws,
         min_examined=min_examined,
-        record=record,
-        report=report,
-        workers=workers,
-        executor=executor,
-        only=only or [],
+        only=tuple(only or ()),
         theory=theory,
         resume=resume,
         shard=shard,
-        verbose=verbose,
+        record=record,
     )
+    if owed is not None:
+        from attncheck.commands.merging import take_owed
+
+        return take_owed(owed, options, workers=workers, executor=executor, report=report, verbose=verbose)
+    from attncheck.commands.session import run_properties
+
+    return run_properties(options, report=report, workers=workers, executor=executor, verbose=verbose)

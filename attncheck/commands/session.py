@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from attncheck.commands.planned_run import (
 from attncheck.layers.case import Case
 from attncheck.looks.item import Item
 from attncheck.report import render_report
+from attncheck.runs.options import RunOptions
 from attncheck.runs.probe import refusal
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.resumed import set_aside
@@ -35,45 +37,21 @@ from attncheck.subject import Subject
 
 
 def run_properties(
-    *,
-    profile: str,
-    subject: str | None,
-    seed: int,
-    false_alarm: float,
-    draws: int | None,
-    min_examined: int | None,
-    record: Path,
-    report: Path | None,
-    workers: str,
-    executor: str | None,
-    only: Sequence[str],
-    theory: bool,
-    resume: Path | None,
-    shard: str | None,
-    verbose: bool,
+    options: RunOptions, *, report: Path | None, workers: str, executor: str | None, verbose: bool
 ) -> int:
-    """Run the properties and print what they come to; the arguments are those of `attncheck run`."""
+    """Run the properties and print what they come to; other arguments as for `attncheck run`."""
     spec = spec_of(executor, workers)
-    run = Run.of(
-        subject=(os.environ.get("ATTNCHECK_SUBJECT") or None) if subject is None else subject,
-        seed=seed,
-        profile=profile,
-        false_alarm=false_alarm,
-        draws=draws,
-        record=record,
-        min_examined=min_examined,
-        only=only,
-        theory=theory,
-        resume=resume,
-        shard=shard,
-    )
+    if options.subject is None:
+        options = dataclasses.replace(options, subject=os.environ.get("ATTNCHECK_SUBJECT") or None)
+    run = Run.of(options)
     print(run.header(), flush=True)
     with _own_storage(), progress_bar() as progress, TaskExecutor(spec) as running:
         live = LiveDisplay(progress, run, verbose)
         collected = collect(run, properties_folder())
         running.begin()  # before an older record is replaced
         refused = refusal(collected.run, _subject(collected.run, running), running.results)
-        set_aside(resume, record)
+        if options.record is not None:
+            set_aside(options.resume, options.record)
         taken = ResultCollector(RunReport(collected.run, refused=refused), running, live)
         try:
             if refused is None:
@@ -84,7 +62,7 @@ def run_properties(
             raise
         except InputError as error:
             taken.report.stop()
-            raise InputError(f"{error} ({record} has what is done)") from error
+            raise InputError(f"{error} ({options.record} has what is done)") from error
     taken.report.finish()
     return _conclude(taken, report, verbose)
 

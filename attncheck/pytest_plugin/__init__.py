@@ -8,6 +8,7 @@ This module is imported whenever pytest starts, so it imports the rest of attnch
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections import Counter
@@ -21,6 +22,7 @@ from attncheck.pytest_plugin import cases, sharing, statements
 from attncheck.pytest_plugin.marks import EXAMINES, THEORY, examines, theory
 from attncheck.pytest_plugin.payload import ReportPayload, parcel, ship, shipped
 from attncheck.pytest_plugin.reporter import Reporter
+from attncheck.runs.options import RECORD, RunOptions
 
 if TYPE_CHECKING:
     from attncheck.frameworks.result import Inspection
@@ -31,20 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Hold", "Reporter", "examines", "shipped", "theory"]
 
-DEFAULT_RECORD = "reports/output/record.jsonl"
-_DEFAULTS = {
-    "subject": None,
-    "seed": "0",
-    "profile": "default",
-    "false_alarm": "1e-6",
-    "draws": None,
-    "min_examined": None,
-    "only": None,
-    "theory": False,
-    "resume": None,
-    "shard": None,
-    "record": DEFAULT_RECORD,
-}
+_DEFAULTS = dataclasses.asdict(RunOptions(seed="0", false_alarm="1e-6", only="", record=RECORD))
 _SETTLED = ("attncheck_seed", "attncheck_resume")
 _RUN: pytest.StashKey[Run] = pytest.StashKey()
 _REPORT: pytest.StashKey[RunReport] = pytest.StashKey()
@@ -87,7 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("only", "NAMES", "properties to examine, with commas between them (default: all)")
     add("resume", "PATH", "record of an interrupted run to resume")
     add("shard", "K/N", "examine the Kth of N parts of the run; attncheck merge makes one record of all")
-    add("record", "PATH", f"where the record goes, from the current folder (default: {DEFAULT_RECORD})")
+    add("record", "PATH", f"where the record goes, from the current folder (default: {RECORD})")
     own = "examine the statements of attncheck's own theory too, which say nothing of the simulator"
     group.addoption("--attncheck-theory", action="store_true", default=_DEFAULTS["theory"], help=own)
     group.addoption("--attncheck-report", metavar="PATH", help="render the record as an HTML page at the end")
@@ -315,7 +304,7 @@ def _run_of(config: pytest.Config) -> Run:
             given["subject"] = os.environ.get("ATTNCHECK_SUBJECT") or None
         given |= {name: Path(given[name]) for name in ("record", "resume") if given[name] is not None}
         given["only"] = [name for name in (given["only"] or "").split(",") if name]
-        config.stash[_RUN] = Run.of(**given)
+        config.stash[_RUN] = Run.of(RunOptions(**given))
     return config.stash[_RUN]
 
 

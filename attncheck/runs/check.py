@@ -23,6 +23,7 @@ from attncheck.looks.result import violated
 from attncheck.records.schema import Result
 from attncheck.records.scope import Scope
 from attncheck.runs.causes import causes_of
+from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize, what_is_wrong
 
@@ -184,7 +185,7 @@ def check(
             remedy = "pass attncheck.AttentionLayer(width=...) or an attncheck.Program"
             refuse("layer", each, "is not an AttentionLayer or a Program", remedy)
     exact_width = check_whole("width", width, 1, "pass the number of neurons, e.g. width=16")
-    run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=false_alarm, record=None)
+    run = Run.of(RunOptions(subject=subject, seed=seed, profile=profile, false_alarm=false_alarm))
     items = [item for name in names for item in _items(run, name, layers, exact_width)]
     if not items:
         field, value = ("properties", names) if layers else ("layer", layers)

@@ -29,6 +29,7 @@ from attncheck.records.conclusion import ledger_of
 from attncheck.records.manifest import manifest_of
 from attncheck.records.schema import Manifest, PlannedResult, Result, StatementResult, case_key, of_pool
 from attncheck.records.scope import Scope
+from attncheck.runs.options import RunOptions
 from attncheck.runs.resumed import ResumedRun, earlier_of
 from attncheck.runs.shards import Shard
 from attncheck.runs.tasks import CaseTask
@@ -82,58 +83,48 @@ class Run:
     part: frozenset[str] = frozenset()
 
     @classmethod
-    def of(
-        cls,
-        *,
-        subject: Any,
-        seed: Any,
-        profile: str,
-        false_alarm: Any,
-        record: Path | None,
-        draws: Any = None,
-        min_examined: Any = None,
-        only: Iterable[str] = (),
-        theory: bool = False,
-        resume: Path | None = None,
-        shard: str | None = None,
-    ) -> Run:
+    def of(cls, options: RunOptions) -> Run:
         """Build a run from options; raises InputError naming option, value and remedy."""
-        settled = profile_named(profile)
-        if draws is not None and settled.draws is None:
-            refuse("draws", draws, f"has no effect with the profile {profile}", "use the profile thorough")
-        most = settled.draws if draws is None else check_whole("draws", _typed(draws, _count), 1, "pass e.g. 1e6")
-        fewest = "pass the number of results that must be examined, e.g. 100"
-        least = None if min_examined is None else check_whole("min_examined", _typed(min_examined, int), 0, fewest)
-        chance = check_number("false_alarm", _typed(false_alarm, float), "pass a chance such as 1e-6", above=0.0)
-        examined = Subject.of(DEFAULT_SUBJECT if subject is None else subject)
-        for name in only:
+        profile, draws, least = profile_named(options.profile), options.draws, options.min_examined
+        if draws is not None and profile.draws is None:
+            refuse("draws", draws, f"has no effect with the profile {profile.name}", "use the profile thorough")
+        most = profile.draws if draws is None else check_whole("draws", _typed(draws, _count), 1, "pass e.g. 1e6")
+        if least is not None:
+            fewest = "pass the number of results that must be examined, e.g. 100"
+            least = check_whole("min_examined", _typed(least, int), 0, fewest)
+        chance = _typed(options.false_alarm, float)
+        budget = Budget(check_number("false_alarm", chance, "pass a chance such as 1e-6", above=0.0))
+        subject = Subject.of(DEFAULT_SUBJECT if options.subject is None else options.subject)
+        for name in options.only:
             kind = domain_of(check_choice("only", name, EVERY_PROPERTY)).kind
-            if not examined.simulates(kind):
-                refuse("only", name, f"needs {kind}s, which {examined.name} does not simulate", "name another property")
-        if shard is not None and min_examined is not None:
-            refuse("min_examined", min_examined, "applies to the whole run, not to a shard", "pass it to merge")
+            if not subject.simulates(kind):
+                refuse("only", name, f"needs {kind}s, which {subject.name} does not simulate", "name another property")
+        if options.shard is not None and least is not None:
+            refuse("min_examined", least, "applies to the whole run, not to a shard", "pass it to merge")
         run = cls(
-            subject=examined,
-            seed=check_whole("seed", _typed(seed, int), 0, "pass a whole number, or random"),
-            profile=settled,
-            budget=Budget(chance),
-            record=record,
+            subject=subject,
+            seed=check_whole("seed", _typed(options.seed, int), 0, "pass a whole number, or random"),
+            profile=profile,
+            budget=budget,
+            record=options.record,
             draws=most,
             min_examined=least,
-            only=tuple(only),
-            theory=theory,
-            shard=None if shard is None else Shard.read(shard),
+            only=tuple(options.only),
+            theory=options.theory,
+            shard=None if options.shard is None else Shard.read(options.shard),
         )
-        if resume is None:
-            return run
+        return run if options.resume is None else run.resuming(options.resume)
+
+    def resuming(self, record: Path) -> Run:
+        """Return the run with the results of an interrupted one; raises InputError if that was another run."""
         fields = {
-            "seed": run.seed,
-            "profile": profile,
-            "false_alarm": chance,
-            "subject": run.subject.name,
-            "source": source_of(run.subject.name),
+            "seed": self.seed,
+            "profile": self.profile.name,
+            "false_alarm": self.budget.false_alarm,
+            "subject": self.subject.name,
+            "source": source_of(self.subject.name),
         }
-        return dataclasses.replace(run, earlier=earlier_of(resume, fields))
+        return dataclasses.replace(self, earlier=earlier_of(record, fields))
 
     def settled(self, item_ids: Sequence[str], theory_ids: Sequence[str] = (), part: Iterable[str] = ()) -> Run:
         """Return the run with its planned test items and statements, of all shards; `part` has those of its shard."""

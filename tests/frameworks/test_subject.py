@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import attncheck as ac
 from attncheck.frameworks.subject import pooled
+from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject
@@ -280,7 +281,7 @@ def test_a_module_is_the_subject_of_a_run_by_name(tmp_path: Path, monkeypatch: p
     monkeypatch.syspath_prepend(str(tmp_path))
     subject = Subject.of("torch:built:build")
     assert [layer.seq_len for layer in subject.layers] == [2, 4, 8]
-    run = Run.of(subject="torch:built:build", seed=0, profile="smoke", false_alarm=1e-6, record=None)
+    run = Run.of(RunOptions(subject="torch:built:build", profile="smoke"))
     assert {item.case for item in run.items("scores", None)} == set(subject.layers)
     with pytest.raises(ac.InputError, match=r"has no default width; write def build\(width=64\)"):
         Subject.of("torch:built:unsaid")

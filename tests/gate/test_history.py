@@ -37,6 +37,7 @@ from attncheck.gate.history import (
 )
 from attncheck.looks.pools import POOLS
 from attncheck.records.schema import Manifest, Result, of_pool, read
+from attncheck.runs.options import RunOptions
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from attncheck.subject import collapsed
@@ -288,7 +289,9 @@ class TestHistory:
 @functools.cache
 def _record(folder: Path, seed: int) -> Path:
     path = folder / f"{seed}.jsonl"
-    run = Run.of(subject=collapsed, seed=seed, profile="smoke", false_alarm=1e-6, record=path, only=("scores",))
+    run = Run.of(
+        RunOptions(subject=collapsed, seed=seed, profile="smoke", false_alarm=1e-6, record=path, only=("scores",))
+    )
     from attncheck.looks.domains import domain_of
 
     items = run.items("scores", domain_of("scores").strategy("scores"))[:4]
@@ -441,10 +444,10 @@ class TestRuns:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            ((), "are no histories"),
+            ((), "are missing"),
             (("none.jsonl",), "history=none.jsonl: cannot be read"),
             (("one.jsonl", "--plot", "course.gif"), "ends in neither .svg nor .png"),
-            (("one.jsonl", "two.jsonl", "--accept"), "is of one file"),
+            (("one.jsonl", "two.jsonl", "--accept"), "takes one file"),
         ],
     )
     def test_what_cannot_be_shown_is_said(
@@ -477,7 +480,7 @@ class TestKeys:
 
     def test_a_key_without_a_history_is_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["gate", "run.jsonl", "--baseline", "b.xz", "--key", "abc"]) == ExitCode.UNUSABLE
-        assert "key='abc': names a run of a history, and there is none" in capsys.readouterr().err
+        assert "key='abc': has no effect without --history" in capsys.readouterr().err
 
     def test_each_commit_has_a_seed_of_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GITHUB_SHA", "cafe")

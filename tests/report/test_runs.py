@@ -10,6 +10,7 @@ import pytest
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.layers.attention import AttentionLayer
 from attncheck.report import render_report
+from attncheck.runs.options import RunOptions
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 
@@ -21,7 +22,7 @@ LAYERS = [AttentionLayer(width=8, seq_len=3, num_heads=2), AttentionLayer(width=
 
 def record_of(path: Path, subject: str, *properties: str, layers: Sequence[AttentionLayer] = LAYERS) -> Path:
     """Examine some properties of a subject on small layers, and return the record."""
-    run = Run.of(subject=subject, seed=3, profile="smoke", false_alarm=1e-6, record=path)
+    run = Run.of(RunOptions(subject=subject, seed=3, profile="smoke", record=path))
     items = [item for name in properties for item in run.items_on(name, layers)]
     report = RunReport(run.settled([item.id for item in items]))
     for item in items:

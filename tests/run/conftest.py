@@ -14,6 +14,7 @@ from attncheck.diagnosis.messages import explain
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.plan import Cost
 from attncheck.records.schema import Result
+from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 
 LAYER = AttentionLayer(width=8, seq_len=3, num_heads=2)
@@ -24,7 +25,9 @@ COST = Cost(3_000, 1e-3, 0.9)
 def made(record: Path | None = None, **options: Any) -> Run:
     """Return a run from what a person would type."""
     return Run.of(
-        **{"subject": None, "seed": "0", "profile": "smoke", "false_alarm": "1e-6", "record": record, **options}
+        RunOptions(
+            **{"subject": None, "seed": "0", "profile": "smoke", "false_alarm": "1e-6", "record": record, **options}
+        )
     )
 
 

@@ -14,6 +14,7 @@ from attncheck._lib.executors import LostTask, TaskExecutor, pool
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
 from attncheck.records.schema import Closing, read
+from attncheck.runs.options import RunOptions
 from attncheck.runs.probe import refusal
 from attncheck.runs.run import Run
 from attncheck.runs.tasks import Examination
@@ -94,7 +95,7 @@ def test_a_subject_that_ends_its_process_is_refused(folder: Path) -> None:
 
 def planned(subject: object, *layers: AttentionLayer) -> Run:
     """Return a run of a subject that simulates these layers alone."""
-    run = Run.of(subject=subject, seed=0, profile="smoke", false_alarm=1e-6, record=None)
+    run = Run.of(RunOptions(subject=subject, profile="smoke"))
     run = dataclasses.replace(run, subject=dataclasses.replace(run.subject, layers=layers))
     return run.settled([item.id for item in run.items_on("draws", layers)])
 

@@ -144,7 +144,7 @@ class TestShard:
         assert words in str(caught.value)
 
     def test_fewest_results_are_of_the_whole_run(self) -> None:
-        with pytest.raises(InputError, match="min_examined='5': applies to the whole run, not to a shard"):
+        with pytest.raises(InputError, match="min_examined=5: applies to the whole run, not to a shard"):
             made(shard="1/2", min_examined="5")
 
     def test_header_says_which_it_is(self) -> None:

@@ -32,6 +32,7 @@ from attncheck.layers.program import Weight
 from attncheck.paper import exact
 from attncheck.programs import perceptron
 from attncheck.records.schema import SCHEMA, Closing, Manifest, PlannedResult, Result, read
+from attncheck.runs.options import RunOptions
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from attncheck.simulators.direct import DirectMultiplier
@@ -238,7 +239,7 @@ def test_whole_runs_of_the_benchmark_are_those_of_the_main_job(
 def test_what_two_runs_could_have_seen(tmp_path: Path) -> None:
     visible = load("visible")
     record = tmp_path / "r.jsonl"
-    run = Run.of(subject=None, seed=0, profile="smoke", false_alarm=1e-6, record=record)
+    run = Run.of(RunOptions(profile="smoke", record=record))
     layers = [ac.AttentionLayer(width=width, seq_len=2, num_heads=1) for width in (6, 8, 10, 12)]
     items = [*run.items_on("scores", layers), *run.items_on("exactness", layers)]
     run = run.settled([item.id for item in items])

@@ -1,0 +1,63 @@
+"""Options of a run, as all front ends take them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+#: Default path of a record.
+RECORD = Path("reports/output/record.jsonl")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """Options of a run, not yet validated; numbers may be text.
+
+    Attributes
+    ----------
+    subject : callable or str, optional
+        Simulator to test, or its name; the built-in literal one by default.
+    seed : int or str
+    profile : {"smoke", "default", "thorough"}
+    false_alarm : float or str
+        False-alarm budget of the run.
+    draws : int or str, optional
+        Approximate draws of all first looks, with the profile thorough.
+    min_examined : int or str, optional
+        Fewest examined results for a pass.
+    only : sequence of str
+        Properties to test; all if empty.
+    theory : bool
+        Whether to test the statements of attncheck's own theory too.
+    resume : Path, optional
+        Record of an interrupted run.
+    shard : str, optional
+        Part of the run, such as "2/8".
+    record : Path, optional
+        Where to write the record.
+    """
+
+    subject: Any = None
+    seed: Any = 0
+    profile: str = "default"
+    false_alarm: Any = 1e-6
+    draws: Any = None
+    min_examined: Any = None
+    only: Sequence[str] = ()
+    theory: bool = False
+    resume: Path | None = None
+    shard: str | None = None
+    record: Path | None = None
+
+    def given(self) -> list[str]:
+        """Return the names of options that differ from the command line's defaults.
+
+        Examples
+        --------
+        >>> RunOptions(seed=3, record=RECORD).given()
+        ['seed']
+        """
+        usual = RunOptions(record=RECORD)
+        return [each.name for each in dataclasses.fields(self) if getattr(self, each.name) != getattr(usual, each.name)]
