@@ -54,8 +54,7 @@ STATEMENTS: tuple[StatementRow, ...] = (
         "Gaussian with covariance σ² E[Z^x Z^x'] for a common matrix and 0 otherwise, and φ of these.",
         ("test_netsor.py", "test_inputs.py", "test_exactness.py"),
         "Exact at width 16, for programs: initial vectors, images of new directions given everything before, their "
-        "lengths, and every function line by line. Exact at each width, for layers: the joint law, lengths and tails "
-        "of the inputs. The covariances enter the limits of the rows below.",
+        "lengths, and every function. Exact at each width, for layers: the joint law, lengths and tails of the inputs.",
         "More than two neurons of each vector, except by lengths. Weights with other laws, for which nothing is exact "
         "at finite width.",
     ),
@@ -65,8 +64,8 @@ STATEMENTS: tuple[StatementRow, ...] = (
         ("test_fact1.py",),
         "In the limit: x·x'/n deviates from E[Z^x Z^x'], computed by Definition 1, as n^{-1/2} at widths 32, 128 and "
         "512, for the examples and for random programs without scores.",
-        "Almost sure convergence: draws at different widths are separate, and a mean deviation does not constrain "
-        "single sequences. ψ other than the product of the last two vectors made without scores.",
+        "Almost sure convergence, because draws at different widths are separate. ψ other than the product of the last "
+        "two vectors made without scores.",
     ),
     StatementRow(
         "Definition 1 (iv), Proposition 8",
@@ -84,9 +83,9 @@ STATEMENTS: tuple[StatementRow, ...] = (
         ),
         "Exact at finite width, for programs and layers: scores given one side of each are Gaussian with formula (*), "
         "and uncorrelated with that side, also in size. In the limit: their dependence on the inputs falls as 1/n, by "
-        "exact moments. The law of a score of a layer, and of a projection of the scores of a program at width 512, is "
-        "no further from its limit than computed for its width. The computed law of a sum of scores approaches its "
-        "limit as 1/n, or as n^{-1/2} for a cycle of three matrices.",
+        "exact moments. The law of a layer's score, and of a projection of a program's scores at width 512, is no "
+        "further from its limit than computed. The computed law of a sum of scores approaches its limit as 1/n, or as "
+        "n^{-1/2} for a cycle of three matrices.",
         _ODD_CYCLE + " Independence is examined linearly and in sizes only.",
     ),
     StatementRow(
@@ -96,11 +95,10 @@ STATEMENTS: tuple[StatementRow, ...] = (
         ("test_assumption1.py", "test_scores.py", "test_independence.py", "test_conditional_gaussianity.py"),
         "Exact at finite width: permitted sharing has formula (*); W_Q = W_K gives scores the mean σ²√n x^i·x^j/n; W_V "
         "= W_K gives averages of outputs a mean of order n^{-1/2}, absent in the limit; a score of a vector made by "
-        "its own matrix has 1 + 2/n² times the variance. Of a simulator: W_Q, W_K, W_V and heads show no linear trace "
-        "of undeclared sharing.",
-        "Whether (a), boundedness and inputs without score matrices are necessary: the moments tried approach those of "
-        "Definition 1 without them, and the authors call boundedness not essential. Unbounded φ is examined like "
-        "bounded φ; `Program.coverage()` marks it as not proved by the paper.",
+        "its own matrix has 1 + 2/n² times the variance. For simulators: no linear trace of undeclared sharing between "
+        "W_Q, W_K, W_V and heads.",
+        "Whether these conditions are necessary: the moments tried approach those of Definition 1 without them. "
+        "Unbounded φ is examined like bounded φ; `Program.coverage()` marks it as not proved.",
     ),
     StatementRow(
         "Theorem 1",
@@ -114,10 +112,10 @@ STATEMENTS: tuple[StatementRow, ...] = (
             "test_exactness.py",
         ),
         "In the limit: the average of the square of an output deviates from its conditional expectation at the drawn "
-        "scores as n^{-1/2}, at widths 32, 128 and 512. For one layer and four bounded ψ: mean and variance of the "
-        "averages over all neurons are those of E[ψ given p°], after removing the order 1/n by widths 128 and 256. "
-        "Exact at finite width, for layers: outputs given scores and values are Gaussian and independent over neurons, "
-        "and their joint law is not the Gaussian of the same covariance.",
+        "scores as n^{-1/2}, at widths 32, 128 and 512. For one layer and four bounded ψ: averages over all neurons "
+        "have the mean and variance of E[ψ given p°], after removing the order 1/n. Exact at finite width, for layers: "
+        "outputs given scores and values are Gaussian and independent over neurons, and their joint law is not the "
+        "Gaussian of the same covariance.",
         "Other bounded ψ: five functions stand for the class, by moments. Programs with scores in earlier lines of "
         "vectors: see deep stacks below.",
     ),
@@ -140,11 +138,11 @@ STATEMENTS: tuple[StatementRow, ...] = (
         "Exact at finite width: results and scores of programs have the joint law of the matrix-free method, layers "
         "that of the collapsed one, values have Wishart Gram matrices, draws are independent. In the limit, for "
         "layers: the law of an output, of a projection and of a score is no further from the limit than computed for "
-        "its width, a distance that falls as 1/n. The same holds in every regime, and the neighbouring prediction is "
-        "rejected. For other weight laws, by exact moments of one position: outputs forget the law of each matrix, and "
-        "of h, as 1/n or 1/n²; they keep that of W^O with heads of fixed size, and of h under a nonlinearity.",
-        "Full joint laws: a handful of numbers per draw is compared. The distance of program outputs from their limit, "
-        "for programs other than layers: no exact finite-width law is computed.",
+        "its width, a distance that falls as 1/n. Every regime does the same and rejects its neighbouring prediction. "
+        "For other weight laws, by exact moments of one position: outputs forget the law of each matrix, and of h, as "
+        "1/n or 1/n², except that of W^O with heads of fixed size, and of h under a nonlinearity.",
+        "Full joint laws: a handful of numbers per draw is compared. The distance of outputs from their limit, for "
+        "programs other than layers.",
     ),
     StatementRow(
         "Lemma 4",
@@ -207,8 +205,8 @@ STATEMENTS: tuple[StatementRow, ...] = (
         "with the random kernel of these scores, and the next scores are Gaussian given this kernel.",
         ("test_stacks.py",),
         "In the limit, for stacks of attention layers: the law of an output approaches that of the recursion as 1/n, "
-        "for random stacks of two and three layers, but not a recursion with averaged kernels. The distance is "
-        "computed at widths 32 and 256. benchmarks/stacks.md has it for one to eight layers.",
+        "for random stacks of two and three layers, but not a recursion with averaged kernels. benchmarks/stacks.md "
+        "has the distance for one to eight layers.",
         "A proof. The law of one position stands for all; with softmax and unit variances it hardly shows whether "
         "kernels are random. Stacks with other layers between attention.",
     ),
@@ -220,9 +218,8 @@ STATEMENTS: tuple[StatementRow, ...] = (
         "Exact at finite width, for random layers: the kernel from Gram matrices alone has the law of literal "
         "gradients. In the limit, for one layer: its mean approaches that of infinitely many heads as 1/n; its "
         "variances, for one neuron and between two, are those of the limit after removing the order 1/n; with 1/n "
-        "scores the contribution of W_Q and W_K falls as 1/n. At width 256 the law of an entry, of one neuron and "
-        "between two, is the computed one and no further from the limit than computed; between neurons this distance "
-        "falls as 1/n.",
+        "scores the contribution of W_Q and W_K falls as 1/n. At width 256 the law of an entry is the computed one and "
+        "no further from the limit than computed; between neurons this distance falls as 1/n.",
         "Joint laws of entries: that of one is computed, at 48 quantiles of its limit. Rotary positions, stacks, and "
         "the kernel during training.",
     ),
