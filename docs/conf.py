@@ -17,6 +17,8 @@ html_theme = "furo"
 html_title = f"attncheck {release}"
 html_copy_source = False
 
+# Mathematics between dollars.
+myst_enable_extensions = ["dollarmath"]
 # Links to headings, as GitHub makes them.
 myst_heading_anchors = 3
 

@@ -42,9 +42,8 @@ class StatementRow:
 
 
 _ODD_CYCLE = (
-    "Programs in which no side of the scores can be given, those whose score matrices form an odd cycle and those "
-    "whose score inputs depend on a score matrix, are left out of the whitening, and only compared with the "
-    "matrix-free method."
+    "Programs whose scores can be given on no side, because their score matrices form an odd cycle or their score "
+    "inputs depend on a score matrix: they are only compared with the matrix-free method."
 )
 
 #: Statements in the order of the paper, its open problem and extensions last.
@@ -52,13 +51,12 @@ STATEMENTS: tuple[StatementRow, ...] = (
     StatementRow(
         "Definition 1 (i)-(iii)",
         "Initial vectors, MatMuls and Nonlins of a program have limit variables: Gaussian with the declared moments, "
-        "Gaussian with covariance σ² E[Z^x Z^x'] where the matrix is the same and 0 where it is not, and φ of these.",
+        "Gaussian with covariance σ² E[Z^x Z^x'] for a common matrix and 0 otherwise, and φ of these.",
         ("test_netsor.py", "test_inputs.py", "test_exactness.py"),
-        "Exact at width 16, for programs: initial vectors, images of new directions given all that came before, their "
-        "lengths, and every function line by line. Exact at each width, for layers: law, lengths and tails of the "
-        "inputs, and their joint law. The covariances enter the limits of the rows below.",
-        "Two neurons of each vector, lengths over all. Weights with another law than the Gaussian: for them nothing is "
-        "exact at finite width.",
+        "Exact at width 16, for programs: initial vectors, images of new directions given everything before, their "
+        "lengths, and every function. Exact at each width, for layers: the joint law, lengths and tails of the inputs.",
+        "More than two neurons of each vector, except by lengths. Weights with other laws, for which nothing is exact "
+        "at finite width.",
     ),
     StatementRow(
         "Fact 1",
@@ -66,9 +64,8 @@ STATEMENTS: tuple[StatementRow, ...] = (
         ("test_fact1.py",),
         "In the limit: x·x'/n deviates from E[Z^x Z^x'], computed by Definition 1, as n^{-1/2} at widths 32, 128 and "
         "512, for the examples and for random programs without scores.",
-        "Almost sure convergence: draws at different widths are separate, and the order of a mean deviation says "
-        "nothing of single sequences. ψ other than the product of the last two vectors made without scores: one "
-        "function stands for the class.",
+        "Almost sure convergence, because draws at different widths are separate. ψ other than the product of the last "
+        "two vectors made without scores.",
     ),
     StatementRow(
         "Definition 1 (iv), Proposition 8",
@@ -84,30 +81,29 @@ STATEMENTS: tuple[StatementRow, ...] = (
             "test_outputs.py",
             "test_exactness.py",
         ),
-        "Exact at finite width: scores given one side of each are Gaussian with formula (*), and uncorrelated, sizes "
-        "included, with what they are given, for programs and for layers. In the limit: their dependence on the "
-        "inputs falls as 1/n, from exact moments, and the law of a score of a layer, and of a projection of the scores "
-        "of a program at width 512, is no further from its limit than computed for its width. The computed law of a "
-        "sum of scores approaches its limit as 1/n, and as n^{-1/2} where three matrices go round in a cycle.",
-        _ODD_CYCLE + " Independence is examined linearly and in sizes: a dependence that shows in neither is not seen.",
+        "Exact at finite width, for programs and layers: scores given one side of each are Gaussian with formula (*), "
+        "and uncorrelated with that side, also in size. In the limit: their dependence on the inputs falls as 1/n, by "
+        "exact moments. The law of a layer's score, and of a projection of a program's scores at width 512, is no "
+        "further from its limit than computed. The computed law of a sum of scores approaches its limit as 1/n, or as "
+        "n^{-1/2} for a cycle of three matrices.",
+        _ODD_CYCLE + " Independence is examined linearly and in sizes only.",
     ),
     StatementRow(
         "Assumption 1",
-        "What enters a score is bounded; (a) matrices of scores make nothing else; (b) no score has one matrix on both "
-        "sides, while other sharing is permitted.",
+        "Inputs of scores are bounded; (a) score matrices are used for nothing else; (b) no score has the same matrix "
+        "on both sides, while other sharing is permitted.",
         ("test_assumption1.py", "test_scores.py", "test_independence.py", "test_conditional_gaussianity.py"),
-        "Exact at finite width: permitted sharing has formula (*); W_Q = W_K gives scores the mean σ²√n x^i·x^j/n; "
-        "W_V = W_K gives averages of outputs a mean of order n^{-1/2}, which the limit does not have; a score of what "
-        "its own matrix made has 1 + 2/n² times the variance. Of a simulator: W_Q, W_K, W_V and heads leave no "
-        "linear trace of sharing that was not declared.",
-        "Whether (a), boundedness and inputs without score matrices are necessary: the moments tried approach those of "
-        "Definition 1 without them, and the authors call boundedness not essential. Unbounded φ is examined like "
-        "bounded φ, and `Program.coverage()` says that the paper does not prove it.",
+        "Exact at finite width: permitted sharing has formula (*); W_Q = W_K gives scores the mean σ²√n x^i·x^j/n; W_V "
+        "= W_K gives averages of outputs a mean of order n^{-1/2}, absent in the limit; a score of a vector made by "
+        "its own matrix has 1 + 2/n² times the variance. For simulators: no linear trace of undeclared sharing between "
+        "W_Q, W_K, W_V and heads.",
+        "Whether these conditions are necessary: the moments tried approach those of Definition 1 without them. "
+        "Unbounded φ is examined like bounded φ; `Program.coverage()` marks it as not proved.",
     ),
     StatementRow(
         "Theorem 1",
-        "Averages over neurons of bounded pseudo-Lipschitz ψ of outputs converge in distribution to "
-        "E[ψ(Z^{h¹}, …, Z^{h^k}) given p°], a random variable.",
+        "Averages over neurons of bounded pseudo-Lipschitz ψ of outputs converge in distribution to E[ψ(Z^{h¹}, …, "
+        "Z^{h^k}) given p°], a random variable.",
         (
             "test_theorem1.py",
             "test_averages.py",
@@ -115,13 +111,13 @@ STATEMENTS: tuple[StatementRow, ...] = (
             "test_non_gaussianity.py",
             "test_exactness.py",
         ),
-        "In the limit: the average of the square of an output deviates from its conditional expectation at the scores "
-        "of the draw as n^{-1/2}, at widths 32, 128 and 512. For one layer and four bounded ψ: mean and variance of "
-        "the averages over all neurons are those of E[ψ given p°], with the order 1/n taken off by widths 128 and "
-        "256. Exact at finite width, for layers: outputs given scores and values are Gaussian, independent over "
-        "neurons, and the joint law is not that of the Gaussian with the same covariance.",
-        "Every bounded ψ: five functions stand for the class, by moments. Programs with "
-        "scores in earlier lines of vectors: deep stacks, the last row of this table.",
+        "In the limit: the average of the square of an output deviates from its conditional expectation at the drawn "
+        "scores as n^{-1/2}, at widths 32, 128 and 512. For one layer and four bounded ψ: averages over all neurons "
+        "have the mean and variance of E[ψ given p°], after removing the order 1/n. Exact at finite width, for layers: "
+        "outputs given scores and values are Gaussian and independent over neurons, and their joint law is not the "
+        "Gaussian of the same covariance.",
+        "Other bounded ψ: five functions stand for the class, by moments. Programs with scores in earlier lines of "
+        "vectors: see deep stacks below.",
     ),
     StatementRow(
         "Corollary 2, Example 1",
@@ -142,11 +138,11 @@ STATEMENTS: tuple[StatementRow, ...] = (
         "Exact at finite width: results and scores of programs have the joint law of the matrix-free method, layers "
         "that of the collapsed one, values have Wishart Gram matrices, draws are independent. In the limit, for "
         "layers: the law of an output, of a projection and of a score is no further from the limit than computed for "
-        "its width, a distance that falls as 1/n. So it does in every regime, where the neighbouring prediction is "
-        "rejected. Of weights of other laws: by exact moments of one position outputs forget that of each matrix, and "
-        "that of h, as 1/n or 1/n²; they keep that of W^O with heads of a fixed size, and of h under a nonlinearity.",
-        "Every dependence: a handful of numbers of a draw is compared. The distance of outputs of programs that are no "
-        "layers to their limit: no exact law at finite width is computed for them.",
+        "its width, a distance that falls as 1/n. Every regime does the same and rejects its neighbouring prediction. "
+        "For other weight laws, by exact moments of one position: outputs forget the law of each matrix, and of h, as "
+        "1/n or 1/n², except that of W^O with heads of fixed size, and of h under a nonlinearity.",
+        "Full joint laws: a handful of numbers per draw is compared. The distance of outputs from their limit, for "
+        "programs other than layers.",
     ),
     StatementRow(
         "Lemma 4",
@@ -160,40 +156,39 @@ STATEMENTS: tuple[StatementRow, ...] = (
         "Compositions and products of pseudo-Lipschitz functions are pseudo-Lipschitz.",
         ("test_inequalities.py",),
         "For all pairs of ten functions, with the constants and orders of the proof, at all numbers that hypothesis "
-        "finds; orders are the least.",
-        "Functions of several variables, and functions beyond those ten: the proof is for all.",
+        "finds; the orders are minimal.",
+        "Functions of several variables, and functions beyond those ten.",
     ),
     StatementRow(
         "Lemma 7",
         "(x, y) ↦ xy is pseudo-Lipschitz.",
         ("test_inequalities.py",),
-        "For all numbers that hypothesis finds: of order 2 with the constant 1/2, and with none smaller.",
-        "Nothing that is known of.",
+        "For all numbers that hypothesis finds: of order 2 with the constant 1/2, and no smaller one.",
+        "Nothing known.",
     ),
     StatementRow(
         "Softmax is Lipschitz",
         "Differences of attention weights are bounded by a constant times those of the scores.",
         ("test_inequalities.py",),
-        "For all scores that hypothesis finds: with the constant 1/2 in the Euclidean and in the sup norm, and none "
-        "smaller.",
+        "For all scores that hypothesis finds: with the constant 1/2 in the Euclidean and the sup norm, and no smaller "
+        "one.",
         "Rows of more than 12 scores, and scores beyond ±50.",
     ),
     StatementRow(
         "Lemma 9",
-        "The central limit theorem for exchangeable rows that Proposition 8 rests on, of Blum, Chernoff, Rosenblatt "
-        "and Teicher.",
+        "The central limit theorem for exchangeable rows of Blum, Chernoff, Rosenblatt and Teicher, on which "
+        "Proposition 8 rests.",
         ("test_clt.py",),
-        "Its conditions, which are Lemmas 10 to 16, for random combinations of scores; its conclusion, which is "
-        "Proposition 8.",
-        "The theorem itself, which is older than the paper: for all arrays that satisfy its conditions.",
+        "Its conditions (Lemmas 10 to 16) for random combinations of scores, and its conclusion (Proposition 8).",
+        "The theorem itself, which is older than the paper.",
     ),
     StatementRow(
         "Lemma 10, Lemma 11, Lemma 13",
-        "The summands X_α = Σ t g¹_α g²_α over neurons are exchangeable, of mean 0, and uncorrelated.",
+        "The summands X_α = Σ t g¹_α g²_α over neurons are exchangeable, uncorrelated and have mean 0.",
         ("test_clt.py",),
-        "Exact at finite width, with literal matrices of width 8: signs of X_α, of X_α X_β and of what a swap turns "
-        "are fair coins, and X_α given inputs and keys is Gaussian by formula (*).",
-        "Exchangeability of more than two neurons at a time; combinations t other than one random one for each layer.",
+        "Exact at finite width, with literal matrices of width 8: the signs of X_α, of X_α X_β and of the change under "
+        "a swap are fair coins, and X_α given inputs and keys is Gaussian by formula (*).",
+        "Exchangeability of more than two neurons at a time; combinations t other than one random one per layer.",
     ),
     StatementRow(
         "Lemma 12, Lemma 14, Lemma 15, Lemma 16",
@@ -201,54 +196,55 @@ STATEMENTS: tuple[StatementRow, ...] = (
         "entries converge.",
         ("test_clt.py",),
         "In the limit: the moments, exact given the Gram matrix of the inputs, approach their limits as 1/n from width "
-        "64 to 1,024, and have their constants where φ is the identity. The third moment through a bound by the "
-        "fourth.",
-        "Products of more than four Gram entries, and programs that are no layers.",
+        "64 to 1,024, with the predicted constants if φ is the identity. The third moment is bounded by the fourth.",
+        "Products of more than four Gram entries, and programs other than layers.",
     ),
     StatementRow(
         "Deep stacks: conjecture",
-        "The paper's open problem. Conjectured here: given all earlier scores the stream that a layer reads is "
-        "Gaussian, its kernel is the random one that these scores made, and the next scores are Gaussian given it.",
+        "The paper's open problem. Conjecture: given all earlier scores, the stream that a layer reads is Gaussian "
+        "with the random kernel of these scores, and the next scores are Gaussian given this kernel.",
         ("test_stacks.py",),
         "In the limit, for stacks of attention layers: the law of an output approaches that of the recursion as 1/n, "
-        "for random stacks of two and three layers, and a recursion with averaged kernels is not approached. The "
-        "distance is computed, at widths 32 and 256. benchmarks/stacks.md has it for one to eight layers.",
-        "That it is so: nothing of this is proved. The law of one position stands for all; with softmax and unit "
-        "variances it hardly shows whether kernels are random. Stacks with other layers between attention.",
+        "for random stacks of two and three layers, but not a recursion with averaged kernels. benchmarks/stacks.md "
+        "has the distance for one to eight layers.",
+        "A proof. The law of one position stands for all; with softmax and unit variances it hardly shows whether "
+        "kernels are random. Stacks with other layers between attention.",
     ),
     StatementRow(
         "Tangent kernel: beyond the paper",
-        "Hron et al. have that of infinitely many heads. With H heads and 1/√n scores it is, given the scores and "
-        "values of the limit, a function of these: random, and not diagonal in the neurons.",
+        "Hron et al. give that of infinitely many heads. With H heads and 1/√n scores it is a function of the scores "
+        "and values of the limit: random, and not diagonal in the neurons.",
         ("test_tangent.py",),
         "Exact at finite width, for random layers: the kernel from Gram matrices alone has the law of literal "
         "gradients. In the limit, for one layer: its mean approaches that of infinitely many heads as 1/n; its "
-        "variance, and that between two neurons, are the limit's with the order 1/n taken off; with 1/n scores what "
-        "W_Q and W_K add falls as 1/n. The whole law of an entry at width 256, of one neuron and between two, is the "
-        "computed one, and no further from the limit than computed; between neurons that distance falls as 1/n.",
-        "Entries together: the law of one at a time is computed, at 48 quantiles of its limit. Rotary positions, "
-        "stacks, and what training makes of the kernel.",
+        "variances, for one neuron and between two, are those of the limit after removing the order 1/n; with 1/n "
+        "scores the contribution of W_Q and W_K falls as 1/n. At width 256 the law of an entry is the computed one and "
+        "no further from the limit than computed; between neurons this distance falls as 1/n.",
+        "Joint laws of entries: that of one is computed, at 48 quantiles of its limit. Rotary positions, stacks, and "
+        "the kernel during training.",
     ),
     StatementRow(
         "Norms and blocks: beyond the paper",
-        "RMS norm and layer norm divide by averages over neurons, which tend to expectations: the limit of a layer is "
-        "that of the normalised kernel. For stacks with norms and perceptrons this is conjectured, like their limit.",
+        "RMS norm and layer norm divide by averages over neurons, which converge to expectations: the limit of a layer "
+        "is that of the normalised kernel. For stacks with norms and perceptrons this is conjectured, like their "
+        "limit.",
         ("test_norms.py",),
-        "Exact at finite width, for random layers: what Gram matrices alone give has the law of literal matrices, and "
-        "under odd φ the norms differ by one neuron. In the limit: under relu each norm has a limit of its own, "
-        "approached as 1/n; six blocks of an encoder approach theirs as 1/n, with the norm before and after.",
-        "Gains and biases of norms, which are 1 and 0 at initialisation. Of blocks the mean correlation of positions "
-        "stands for the law. Other mixers than attention, and what training makes of any of it.",
+        "Exact at finite width, for random layers: draws from Gram matrices have the law of literal matrices, and "
+        "under odd φ the norms differ by one neuron. In the limit: under relu each norm has a different limit, "
+        "approached as 1/n; six encoder blocks approach theirs as 1/n, with the norm before and after.",
+        "Gains and biases of norms, which are 1 and 0 at initialisation. Laws of blocks, except the mean correlation "
+        "of positions. Other mixers than attention, and training.",
     ),
     StatementRow(
         "Long sequences: beyond the paper",
-        "The width first, then the length: with softmax the squared distance of attention from uniform tends to "
-        "e^{σ²} - 1, and with σ² = b² ln s few positions keep a share of attention where b > √2.",
+        "For large width, then large length: with softmax the squared distance of attention from uniform tends to "
+        "e^{σ²} - 1, and with σ² = b² ln s few positions keep a share of attention if b > √2.",
         ("test_long.py",),
-        "In the limit: the distance of draws has the computed value with the order 1/n taken off, full heads, heads of "
-        "two neurons, and tied queries and keys; computed values approach their limits as 1/s with the right constant. "
-        "On both sides of the transition shares approach their limits: as a power of s below, as 1/ln s beyond.",
-        "The length first, or both together. Positions that are told apart, maps other than softmax, b near √2.",
+        "In the limit: the distance of draws has the computed value after removing the order 1/n, for full heads, "
+        "heads of two neurons, and tied queries and keys; computed values approach their limits as 1/s with the right "
+        "constant. On both sides of the transition shares approach their limits: as a power of s below, as 1/ln s "
+        "above.",
+        "Large length first, or both together. Distinguishable positions, maps other than softmax, b near √2.",
     ),
 )
 
