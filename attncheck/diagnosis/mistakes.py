@@ -1,4 +1,4 @@
-"""Mistakes that people make in attention layers: candidates for what is wrong, beside the faults that have a name."""
+"""Common mistakes in attention layers, as candidate causes beside the named faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DROPPED = (0.1, 0.2, 0.5)
 
 
 def _sharing(*names: str) -> LiteralSimulator:
-    """Give all heads what the first one has."""
+    """Share the first head's projections among all heads."""
 
     def project(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
         made = independent(layer, inputs, rng)
@@ -35,7 +35,7 @@ def _sharing(*names: str) -> LiteralSimulator:
 
 
 def _sliced(shared: bool) -> LiteralSimulator:
-    """Give each head a slice of the inputs."""
+    """Project a separate slice of the inputs in each head."""
 
     def project(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
         if _DIVIDED.reason(layer):
@@ -69,7 +69,7 @@ def _split_by_view(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Proje
 
 
 def _restored(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: Rng) -> FloatArray:
-    """Merge heads by the view that has split them."""
+    """Merge heads with the same view that split them."""
     N, heads, s, width = mixed.shape
     return project_out(layer, mixed.reshape(N, s, heads, width).swapaxes(1, 2), coordinates, rng)
 
@@ -80,7 +80,7 @@ def _activated(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projectio
 
 
 def _one_input(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
-    """Make keys and values of the first position for all."""
+    """Use the first position's keys and values for all positions."""
     made = independent(layer, inputs, rng)
     s = layer.seq_len
     first: dict[str, Any] = {name: np.repeat(getattr(made, name)[:, :, :1], s, axis=2) for name in ("keys", "values")}
@@ -103,7 +103,7 @@ def _seeing(see: Callable[[AttentionLayer], NDArray[np.bool_]]) -> LiteralSimula
 
 
 def _later_only(rest: float) -> LiteralSimulator:
-    """Let positions see later ones; the last one sees all with a share of a weight."""
+    """Attend to later positions only; the last attends to all with weight `rest`."""
 
     def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
         if layer.mask == "none":
@@ -133,12 +133,12 @@ def _scaled_after(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
 
 @dataclasses.dataclass(frozen=True)
 class _DroppedWeights(LiteralSimulator):
-    """A literal simulator that drops a share of the attention weights."""
+    """Simulator with dropout on the attention weights."""
 
     share: float = 0.0
 
     def after(self, layer: AttentionLayer, made: Projections, rng: Rng) -> dict[str, FloatArray]:
-        """Draw what the layer makes of projections."""
+        """Draw a layer from its projections."""
 
         def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
             kept = rng.random(scores.shape) >= self.share
@@ -178,7 +178,7 @@ def _future(layer: AttentionLayer) -> NDArray[np.bool_]:
 
 
 def _past(layer: AttentionLayer) -> NDArray[np.bool_]:
-    """Return a causal mask without the position itself, but for the first one, which has nothing else to see."""
+    """Return a causal mask that hides the position itself, except the first."""
     seen = np.tril(np.ones((layer.seq_len, layer.seq_len), dtype=bool), k=-1)
     seen[0, 0] = True
     return seen
