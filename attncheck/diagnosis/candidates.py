@@ -254,7 +254,7 @@ def _drawn_otherwise(laws: WeightLaws, handed: bool, exposed: frozenset[str]) ->
             read = WeightLaws(**own, inputs=of_inputs, biases=laws.biases)
             said = repr(name) if handed or of_inputs == name else f"{name!r}, of the inputs {laws.inputs!r}"
             if read != laws:
-                yield Candidate(f"weights {said}", f"all of it fits weights={said}", right(read))
+                yield Candidate(f"weights {said}", f"the draws fit weights={said}", right(read))
 
 
 def _biased_otherwise(laws: WeightLaws) -> Iterator[Candidate]:
@@ -263,11 +263,11 @@ def _biased_otherwise(laws: WeightLaws) -> Iterator[Candidate]:
     for names in [*([name] for name in declared), *[declared] * (len(declared) > 1)]:
         left = tuple(bias for bias in laws.biases if bias.matrix not in names)
         said = f"a bias of 0 for {listed(names)}"
-        yield Candidate(said, f"all of it fits {said}", right(dataclasses.replace(laws, biases=left)))
+        yield Candidate(said, f"the draws fit {said}", right(dataclasses.replace(laws, biases=left)))
     for group in _UNDECLARED if not declared else ():
         added = tuple(Bias(name, "uniform", _LINEAR) for name in group)
         said = f"a bias for {listed(group)} that is not declared: nn.Linear's default, within ±1/√fan_in?"
-        yield Candidate(said, f"all of it fits {said}", right(dataclasses.replace(laws, biases=added)))
+        yield Candidate(said, f"the draws fit {said}", right(dataclasses.replace(laws, biases=added)))
 
 
 def _of_linear(laws: WeightLaws) -> Iterator[Candidate]:
@@ -277,7 +277,7 @@ def _of_linear(laws: WeightLaws) -> Iterator[Candidate]:
     for names in ((), *_UNDECLARED):
         biases = tuple(Bias(name, "uniform", _LINEAR) for name in names)
         said = f"and a bias for {listed(names)}" if names else "without biases"
-        words = f"all of it fits nn.Linear's defaults: weights uniform within ±1/√fan_in, {said}"
+        words = f"the draws fit nn.Linear's defaults: weights uniform within ±1/√fan_in, {said}"
         draw = right(dataclasses.replace(laws, **uniform, biases=biases), scale)
         yield Candidate(f"nn.Linear {said}", words, draw)
 
@@ -299,11 +299,11 @@ def _methods() -> Iterator[tuple[str, str, Change]]:
             changes = {field: value, **_WITH.get(field, {})}
             yield (
                 f"{field}={value!r}",
-                f"all of it fits a layer with {field}={value!r}",
+                f"the draws fit a layer with {field}={value!r}",
                 functools.partial(_are, changes),
             )
     for words, factor in _REACHES.items():
-        said = f"all of it fits a layer with a position_reach {words} the declared one"
+        said = f"the draws fit a layer with a position_reach {words} the declared one"
         yield f"position_reach {words}", said, functools.partial(_reaching, factor)
 
 

@@ -88,7 +88,7 @@ def examine(
     """
     widths = check_wholes("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512, 1024)")
     if len(widths) < TERMS:
-        refuse("widths", widths, "must be at least three", "pass e.g. (64, 128, 256, 512, 1024)")
+        refuse("widths", widths, "must contain at least three widths", "pass e.g. (64, 128, 256, 512, 1024)")
     seeds = check_whole("seeds", seeds, 2, "pass at least 2, e.g. seeds=8")
     steps = check_whole("steps", steps, 0, "pass a number of steps, e.g. steps=2", _MOST_STEPS)
     tolerance = check_number("tolerance", tolerance, "pass a difference of exponents, e.g. 0.1", minimum=0.0)
