@@ -21,17 +21,7 @@ _APART = 1e-6
 
 
 def read_off(samples: Sequence[Sample], later: Sequence[Sample], laws: WeightLaws) -> Iterator[str]:
-    """Yield causes found by comparing draws within and between calls.
-
-    Parameters
-    ----------
-    samples : sequence of Sample
-        One call of each violated layer.
-    later : sequence of Sample
-        A second call of each layer; empty if unavailable, as for files.
-    laws : WeightLaws
-        Laws of the weights; outputs are checked for repeats if these are Gaussian.
-    """
+    """Yield causes found by comparing draws within one call, and with a second call of each layer if available."""
     if laws.gaussian:
         for sample in samples:
             yield from _repeats(sample)

@@ -138,15 +138,8 @@ def candidates(
 ) -> Iterator[Candidate]:
     """Yield candidate causes for layers, merging those with the same law.
 
-    Parameters
-    ----------
-    layers : sequence of AttentionLayer
-    exposed : frozenset of str
-        Data exposed by the subject; matrices they do not distinguish are named together.
-    laws : WeightLaws
-        Declared laws of the weights.
-    handed : bool
-        Whether attncheck provides the inputs.
+    Matrices that the `exposed` data do not distinguish are named together. `handed` means that attncheck provides the
+    inputs.
     """
     yield from _scaled(layers, exposed, laws)
     if "scores" not in exposed:

@@ -23,14 +23,7 @@ _GENERIC = 5
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """A likely cause and the checks that suggest it.
-
-    Attributes
-    ----------
-    hint : str
-    tallies : tuple of Tally
-        Violated checks with this hint, the most specific first.
-    """
+    """A likely cause, and the violated checks with its hint, the most specific first."""
 
     hint: str
     tallies: tuple[Tally, ...]

@@ -48,16 +48,7 @@ _MOST_HEADS = 8
 
 
 def diagnose(unit: Item, subject: Subject, seed: int) -> list[str]:
-    """Return messages for estimates that differ from the declaration.
-
-    Parameters
-    ----------
-    unit : Item
-        Violated test item.
-    subject : Subject
-    seed : int
-        Run seed; the sample has a separate stream.
-    """
+    """Return messages for estimates of a violated test item that differ from the declaration."""
     layer = unit.case
     if not isinstance(layer, AttentionLayer):
         return []  # checks of programs name the differences themselves
@@ -69,16 +60,7 @@ def diagnose(unit: Item, subject: Subject, seed: int) -> list[str]:
 
 
 def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> list[str]:
-    """Return messages for estimates that differ from the declaration, those within chance last.
-
-    Parameters
-    ----------
-    sample : Sample
-    seed : numpy.random.SeedSequence
-        Seed for reference draws of the exact law.
-    laws : WeightLaws
-        Declared laws of weights and biases.
-    """
+    """Return messages for estimates that differ from the declaration, those within chance last."""
     differing = [estimate for estimate in estimates(sample, seed, laws) if estimate.differs]
     found = {estimate.name: estimate for estimate in sorted(differing, key=lambda each: not each.beyond_chance)}
     return [*map(str, found.values()), *_heads(sample, laws), *_scaled_grams(sample.layer, found)]

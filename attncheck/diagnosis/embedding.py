@@ -60,15 +60,8 @@ class SampleEmbedding:
     """Features of a sample, with a distance to other samples.
 
     Values of another sample are ranked among those of this one, so heavy tails do no harm. The squared whitened
-    distance of the means and mean squares of the normal scores is about a chi-square if both laws agree.
-
-    Attributes
-    ----------
-    sample : Sample
-    names : list of str
-        Features.
-    dof : int
-        Degrees of freedom of the chi-square.
+    distance of the means and mean squares of the normal scores is about a chi-square with `dof` degrees of freedom if
+    both laws agree.
     """
 
     def __init__(self, sample: Sample) -> None:

@@ -36,8 +36,6 @@ class Observation:
 
     Attributes
     ----------
-    name : str
-    value, low, high, declared : float
     ratio : bool
         Whether values are relative to the declared value, which is then 1.
     positive : bool

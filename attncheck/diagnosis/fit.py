@@ -54,17 +54,9 @@ _NEAR = 0.25
 
 @dataclasses.dataclass(frozen=True)
 class FittedCause:
-    """A candidate with its fit.
+    """A candidate with its fit: squared `distance` over all layers, p-value, and ranking penalty.
 
-    Attributes
-    ----------
-    candidate : Candidate
-    distance : float
-        Squared distance, summed over layers.
-    p_value : float
-        p-value of the candidate.
-    cost : float
-        Ranking penalty: log N per fitted parameter (Schwarz criterion), plus 2 log k for a field with k values.
+    The penalty `cost` is log N per fitted parameter (Schwarz criterion), plus 2 log k for a field with k values.
     """
 
     candidate: Candidate
@@ -99,19 +91,9 @@ def fitted(
     laws: WeightLaws = GAUSSIAN_LAWS,
     handed: bool = False,
 ) -> tuple[list[FittedCause], list[FittedCause]]:
-    """Return fitting causes, best first, and rejected ones, nearest first.
+    """Return fitting causes, best first, and rejected ones, nearest first, from one sample per violated layer.
 
     Both are empty if the samples fit the declaration: the fault does not show in these draws or features.
-
-    Parameters
-    ----------
-    samples : sequence of Sample
-        One sample per violated layer.
-    seed : numpy.random.SeedSequence
-    laws : WeightLaws
-        Declared laws of the weights.
-    handed : bool
-        Whether attncheck provides the inputs.
     """
     placed = [SampleEmbedding(_two_neurons(sample)) for sample in samples]
     layers, exposed = [sample.layer for sample in samples], samples[0].exposed

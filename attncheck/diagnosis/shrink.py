@@ -25,19 +25,8 @@ _COST_SHARE = 10
 def shrink(item: Item, check: str, subject: Subject, seed: int, cost: Cost) -> Case | None:
     """Return a smaller layer or program on which `check` is also violated, or None.
 
-    Simplifications are tried in turn and kept if still violated, on separate streams at a tenth of the cost. The result
-    illustrates a verdict and is not one.
-
-    Parameters
-    ----------
-    item : Item
-        Violated test item.
-    check : str
-    subject : Subject
-    seed : int
-        Run seed.
-    cost : Cost
-        Cost of a look of `item`.
+    Simplifications are tried in turn and kept if still violated, on separate streams at a tenth of the cost of a look.
+    The result illustrates a verdict and is not one.
     """
     current = item.case
     tried: set[Case] = {current}

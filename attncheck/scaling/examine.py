@@ -67,15 +67,10 @@ def examine(
 
     Parameters
     ----------
-    models : Models
-    widths : sequence of int
-    expected : callable
-        From `attncheck.scaling.predictions.expectation`.
     seeds : int
         Models per width and look.
     steps : int
         Optimiser steps; changes are measured after each.
-    seed : int
     false_alarm : float
         Probability of any violation if all predictions hold.
     tolerance : float

@@ -32,17 +32,7 @@ _SURELY = 0.9
 
 @dataclasses.dataclass(frozen=True)
 class Exponents:
-    """Estimates for all taps.
-
-    Attributes
-    ----------
-    values, errors : ndarray, (taps,)
-        Exponents and their standard errors.
-    freedom : ndarray, (taps,)
-        Degrees of freedom of the errors.
-    spreads : ndarray, (taps,)
-        Standard deviation of a log size over seeds, averaged over widths with the error weights.
-    """
+    """Exponents of all taps, their standard errors and degrees of freedom, and log-size spreads over seeds."""
 
     values: FloatArray
     errors: FloatArray
@@ -63,19 +53,12 @@ class Exponents:
 
 
 def exponents(logs: FloatArray, widths: Sequence[int]) -> Exponents:
-    """Return the exponents of sizes in the width.
-
-    Parameters
-    ----------
-    logs : ndarray, (widths, seeds, taps)
-        Log sizes, independent between widths.
-    widths : sequence of int
-        At least three, all different.
+    """Return the exponents of sizes in the width from log sizes, (widths, seeds, taps), independent between widths.
 
     Raises
     ------
     InputError
-        If there are too few widths or seeds.
+        If there are fewer than three different widths or two seeds.
 
     Examples
     --------
@@ -119,18 +102,7 @@ def quantile(level: float, freedom: FloatArray) -> FloatArray:
 def power(distance: float, spread: float, widths: Sequence[int], seeds: int, level: float) -> float:
     """Return the probability that a look rejects an exponent `distance` outside the allowed range.
 
-    Accurate to 0.01 from six seeds on.
-
-    Parameters
-    ----------
-    distance : float
-    spread : float
-        Standard deviation of a log size, at all widths.
-    widths : sequence of int
-    seeds : int
-        Per width, at least 2.
-    level : float
-        Level of one look.
+    `spread` is the standard deviation of a log size. Accurate to 0.01 from six seeds per width on.
 
     Examples
     --------
@@ -145,15 +117,7 @@ def power(distance: float, spread: float, widths: Sequence[int], seeds: int, lev
 def seeds_needed(margin: float, spread: float, widths: Sequence[int], level: float) -> int | None:
     """Return the seeds per width that make an interval decisive with 90% probability; None beyond 100,000.
 
-    Parameters
-    ----------
-    margin : float
-        Distance of the exponent to the nearer end of the allowed range.
-    spread : float
-        Standard deviation of a log size.
-    widths : sequence of int
-    level : float
-        Level of one look.
+    `margin` is the distance of the exponent to the nearer end of the allowed range, `spread` that of log sizes.
 
     Examples
     --------

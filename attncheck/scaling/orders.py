@@ -24,15 +24,7 @@ NEXT = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Shares:
-    """Share of the next order in mean squares at the largest width, for all taps.
-
-    Attributes
-    ----------
-    values, errors : ndarray, (taps,)
-        Shares and their standard errors; negative shares mean slower growth than all orders.
-    freedom : ndarray, (taps,)
-        Degrees of freedom of the errors.
-    """
+    """Shares of the next order, negative for slow growth, with standard errors and degrees of freedom, (taps,) each."""
 
     values: FloatArray
     errors: FloatArray
@@ -49,15 +41,9 @@ class Shares:
 
 
 def shares(logs: FloatArray, widths: Sequence[int], orders: Sequence[float]) -> Shares:
-    """Return the share of the next order in mean squares at the largest width.
+    """Return the share of the next order in mean squares at the largest width, from log sizes, (widths, seeds, taps).
 
-    Parameters
-    ----------
-    logs : ndarray, (widths, seeds, taps)
-        Log sizes, independent between widths.
-    widths : sequence of int
-    orders : sequence of float
-        Exponents b of parts that grow as n^b; the largest plus 1/2 is fitted too.
+    Fits orders b of parts that grow as n^b, and the largest plus 1/2.
 
     Raises
     ------

@@ -34,13 +34,7 @@ _SEEN = 16
 
 @dataclasses.dataclass(frozen=True)
 class OwnModels:
-    """Layers, stacks or programs at any width.
-
-    Parameters
-    ----------
-    description : AttentionLayer, AttentionStack or Program
-        At any width.
-    """
+    """Layers, stacks or programs at any width."""
 
     description: Description
 

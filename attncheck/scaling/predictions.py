@@ -37,7 +37,7 @@ class TapSeries:
     grows : bool
         Whether it has more entries in a wider model.
     again : bool
-        Whether its module has run before in the same forward pass.
+        Whether its module has run before in the pass.
     """
 
     name: str

@@ -21,12 +21,8 @@ _OF_EQUAL, _OF_OPPOSITE = (0, 1, 4, 6, 9), (0, 1, 3, 4, 6, 8, 9)
 def regress(moments: FloatArray) -> FloatArray:
     """Return the mean in each scrambling, using controls where they reduce the spread.
 
-    Coefficients come from the other scramblings, so they are independent of the data.
-
-    Parameters
-    ----------
-    moments : ndarray, shape (REPLICATES, 2 + m, 2 + m)
-        Mean products of (1, centred controls, integrand).
+    `moments`, (REPLICATES, 2 + m, 2 + m), are mean products of (1, centred controls, integrand). Coefficients come
+    from the other scramblings, so they are independent of the data.
     """
     others = (moments.sum(axis=0) - moments) / (len(moments) - 1)
     centred = others - others[:, 0, :, None] * others[:, 0, None, :]
@@ -81,16 +77,8 @@ def exponential_means(
 class RowControls:
     """Controls of one row of scores and its negative: products of Σ e^{t u_j} and Σ_jl e^{t u_j + t' u_l} W_jl.
 
-    W is the kernel, its squared entries and, if given, `line` in all columns.
-
-    Attributes
-    ----------
-    kernel : ndarray, shape (s, s)
-    covariance : ndarray, shape (s, s)
-        Covariance of the row.
-    powers : tuple of (t, t')
-        Equal or opposite powers; empty for no controls.
-    line : ndarray, shape (s,), optional
+    W is the kernel, its squared entries and, if given, `line` in all columns; `powers` are pairs of equal or opposite
+    t, t'.
     """
 
     kernel: FloatArray

@@ -206,13 +206,7 @@ def by_points(
 ) -> FloatArray:
     """Return the mean of a function of attention weights in each scrambling, (REPLICATES, s, s).
 
-    Parameters
-    ----------
-    layer : AttentionLayer
-    kernel : ndarray, shape (s, s)
-    seed : int
-    mean_of : callable
-        Maps weights, (points, s, s), and F with F Fᵀ = K to the mean over points, (s, s).
+    `mean_of` maps weights, (points, s, s), and F with F Fᵀ = K to the mean over points, (s, s).
     """
     # Use the root of the correlations: that of the kernel would drop positions much smaller than the largest.
     stds = np.sqrt(np.diagonal(kernel))

@@ -26,24 +26,10 @@ class Dependence:
 
 
 def score_input_dependence(layer: AttentionLayer, size: int, rng: np.random.Generator, token: int = 0) -> Dependence:
-    """Return the relative covariance of a squared score with a squared input coordinate.
+    """Return the relative covariance of the squared first-to-last score with a squared input coordinate of `token`.
 
-    Scores are independent of every vector in the limit (Definition 1 (iv)); Cov(P_ij², x_kc²) decays as 1/n.
-    Given X, E[P_ij²] = σ² G_ii G_jj, and neurons are exchangeable, so the covariance of σ² G_ii G_jj and G_kk suffices.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-        The score is that of the first position with the last.
-    size : int
-        Input draws.
-    rng : numpy.random.Generator
-    token : int
-        Position k of the coordinate.
-
-    Returns
-    -------
-    Dependence
+    Scores are independent of every vector in the limit (Definition 1 (iv)); Cov(P_ij², x_kc²) decays as 1/n. Given X,
+    E[P_ij²] = σ² G_ii G_jj, and neurons are exchangeable, so the covariance of σ² G_ii G_jj and G_kk suffices.
 
     Raises
     ------

@@ -23,21 +23,10 @@ _GRID, _REACH, _SHARED_POINTS = 41, 7.0, 11
 
 
 def expectation(function: Function, mean: FloatArray, covariance: FloatArray) -> tuple[float, float]:
-    """Return E f(Z) for Z ~ N(mean, covariance), and an error estimate.
+    """Return E f(Z) for Z ~ N(mean, covariance), possibly singular, and an error estimate.
 
-    Parameters
-    ----------
-    function : callable
-        Maps (m, points) to (points,).
-    mean : ndarray, shape (m,)
-    covariance : ndarray, shape (m, m)
-        May be singular.
-
-    Returns
-    -------
-    value, error : float
-        By the trapezoidal rule in one or two directions, with geometric convergence for smooth functions and
-        quadratic across kinks; in more, by shifted Sobol sequences with an error of six standard errors.
+    `function` maps (m, points) to (points,). The trapezoidal rule is used in one or two directions, with geometric
+    convergence for smooth functions and quadratic across kinks; else shifted Sobol sequences and six standard errors.
 
     Examples
     --------
@@ -57,19 +46,10 @@ def expectation(function: Function, mean: FloatArray, covariance: FloatArray) ->
 
 
 def normal_points(covariance: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return quadrature points and weights for N(0, covariance), shared by many integrals.
+    """Return quadrature points, (m, p), and weights, (p,), for N(0, covariance), shared by many integrals.
 
-    A grid in up to two directions; in more, Sobol points adjusted to have the exact mean and covariance, so squares
-    of linear functions are exact.
-
-    Parameters
-    ----------
-    covariance : ndarray, shape (m, m)
-
-    Returns
-    -------
-    points : ndarray, shape (m, p)
-    weights : ndarray, shape (p,)
+    A grid in up to two directions; else Sobol points with exact mean and covariance, so squares of linear functions
+    are exact.
 
     Examples
     --------

@@ -46,27 +46,11 @@ def softmax_means(kernel: FloatArray, score_std: float, causal: bool, seed: int)
 def softmax_moments(
     kernel: FloatArray, score_std: float, causal: bool, seed: int, orders: Sequence[int]
 ) -> list[tuple[FloatArray, FloatArray]]:
-    """Return moments of order 0 and 1 of A, the softmax of G with Cov(G_ij, G_kl) = score_std² K_ik K_jl.
+    """Return moments of the softmax A of G, Cov(G_ij, G_kl) = score_std² K_ik K_jl, as (means, errors), (s, s) each.
 
     Order 0 is Σ_jl E[A_ij A_kl] K_jl. Order 1 is its derivative by the correlation of rows i and k over their standard
-    deviations, E tr(J_i K J_kᵀ K) with J the derivative of weights by scores, as in the tangent kernel.
-
-    Parameters
-    ----------
-    kernel : ndarray, shape (s, s)
-        K, positive semi-definite.
-    score_std : float
-        σ_Q σ_K, positive.
-    causal : bool
-        Whether row i sees the first i + 1 positions only.
-    seed : int
-        Scrambling seed.
-    orders : sequence of {0, 1}
-
-    Returns
-    -------
-    list of (means, errors), each an ndarray of shape (s, s)
-        Errors are four standard errors between scramblings plus interpolation errors.
+    deviations, E tr(J_i K J_kᵀ K) with J the derivative of weights by scores. Errors are four standard errors between
+    scramblings plus interpolation errors.
     """
     pairs = _pairs(kernel, score_std, causal)
     own = list(dict.fromkeys(pair for (i, k), pair in pairs.items() if i == k))
