@@ -158,7 +158,7 @@ _SIDES = (
 def programs(draw: st.DrawFn, *, min_scores: int = 0, max_scores: int = 3) -> Program:
     """Draw Netsor programs with scores that satisfy Assumption 1 except for boundedness.
 
-    Programs have jointly Gaussian initial vectors, reusable matrices, sums, bounded and unbounded nonlinearities,
+    Programs have Gaussian initial vectors, reusable matrices, sums, bounded and unbounded nonlinearities,
     scores with shared or crossed matrices, and an output that mixes values by the scores. Small programs come
     first.
 

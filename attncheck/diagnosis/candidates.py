@@ -102,7 +102,6 @@ class Candidate:
 
     Attributes
     ----------
-    name : str
     words : str
         Message for the user.
     draw : callable (layer, size, rng) -> mapping
@@ -114,7 +113,7 @@ class Candidate:
     scales : mapping of str to sequence of float
         Factors of standard deviations, one per layer, if nothing else changes.
     field, value : str
-        Changed field of the layer and its value, if only one changes.
+        Changed field and its value, if only one changes.
     choices : int
         Number of values tried for the field.
     """

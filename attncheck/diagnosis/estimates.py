@@ -55,10 +55,7 @@ class Observation:
 
     @property
     def differs(self) -> bool:
-        """Whether the interval excludes the declared value and is meaningful.
-
-        An interval of a positive number that extends below 0 is not: it depends on a few large draws.
-        """
+        """Whether the interval excludes the declared value; one of a positive number must not extend below 0."""
         wide = self.positive and self.low <= 0.0 < self.high
         return not self.holds(self.declared) and not wide
 
@@ -148,11 +145,7 @@ def _score_variances(sample: Sample) -> FloatArray:
 
 
 def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Observation]:
-    """Compare squared scores, (N, H, entries), with their variances given the inputs, (N, 1, entries).
-
-    To exclude variation of the inputs, the interval uses residuals of each draw's mean square after subtracting its
-    mean variance times the overall ratio. If this is too wide, as in narrow layers, compare entry by entry.
-    """
+    """Compare squared scores with their variances given the inputs; entry by entry if the interval is too wide."""
     ours, theirs = (_per_draw(each) for each in (squares, declared))
     value, unit = float(ours.mean()), float(theirs.mean())
     left = ours - (value / unit if unit else 1.0) * theirs

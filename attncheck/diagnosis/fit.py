@@ -156,10 +156,7 @@ def _cause(
 def _nearest(
     placed: Sequence[SampleEmbedding], tried: Sequence[Candidate], seed: np.random.SeedSequence, draws: int, most: int
 ) -> list[Candidate]:
-    """Return the nearest candidates over all layers, using at most `draws` draws.
-
-    Layers only add to a distance, so candidates far on the first layers are not drawn on the others.
-    """
+    """Return the nearest candidates; those far on the first layers are not drawn on the others."""
     reached = [(0.0, at, 0) for at in range(len(tried))]  # heap of distance, candidate, layers fitted
     found: list[Candidate] = []
     while reached and len(found) < most:
@@ -207,10 +204,7 @@ def _alike(arrays: Mapping[str, FloatArray], sample: Sample) -> Sample:
 def _scales(
     placed: Sequence[SampleEmbedding], laws: WeightLaws, seed: np.random.SeedSequence
 ) -> dict[str, _FittedScale]:
-    """Return factors of the sample's standard deviations relative to the declared ones.
-
-    The scales of unexposed matrices are attributed to the others.
-    """
+    """Return factors of the sample's standard deviations; unexposed matrices count as correct."""
     found: dict[str, _FittedScale] = {}
     for field in ("key_std", "query_std", "value_std", "output_std"):
         sizes = next((of for of in _SIZES[field] if any(_is(name, of) for name in placed[0].names)), None)

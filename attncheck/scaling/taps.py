@@ -32,11 +32,11 @@ class Tap:
     what : str
         The class or function that computed it.
     summed : float
-        Size of its summands; sizes below 100 units in their last place count as rounding.
+        Size of its summands; below 100 of their units in the last place, sizes are rounding.
     precision : float
-        Unit in the last place of a number of size 1.
+        Unit in the last place of 1.
     again : bool
-        Whether its module had run before in the same pass.
+        Whether its module had run before in the pass.
     """
 
     values: FloatArray

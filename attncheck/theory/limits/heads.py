@@ -1,12 +1,11 @@
 """Mean of S over softmax scores, κ_ik = c Σ_jl E[A_ij A_kl] K_jl: the kernel of infinitely many heads.
 
 Integrals use Sobol points with control variates; `attncheck.theory.limits.one_row` handles many unmasked pairs with
-moderate scores. Pairs of rows with equal visibility, variances and correlation share an integral, and others are
-interpolated between Chebyshev nodes if that takes fewer integrals.
+moderate scores. Equal pairs of rows share an integral; others may be interpolated between Chebyshev nodes.
 
-Scores are centred over the visible positions, which leaves softmax unchanged. For power t and rows u, x let
-d = Σ_j e^{t u_j}, e = Σ_l e^{t x_l} and b = Σ_jl e^{t u_j + t x_l} K_jl. The integrand is b/(d e) at t = 1. Controls
-are squared scores and b d^m e^n, whose Gaussian means are known, at t < 1, where they vary less.
+Scores are centred, which leaves softmax unchanged. For power t and rows u, x let d = Σ_j e^{t u_j}, e = Σ_l e^{t x_l}
+and b = Σ_jl e^{t u_j + t x_l} K_jl. The integrand is b/(d e) at t = 1. Controls are squared scores and b d^m e^n,
+whose Gaussian means are known, at t < 1, where they vary less.
 """
 
 from __future__ import annotations

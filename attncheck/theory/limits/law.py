@@ -34,17 +34,17 @@ class LimitLaw(SymmetricLaw):
     """Hierarchical law of (y^1, …, y^s) at infinite width.
 
     Given the limiting scores p°, y is N(0, S(p°)) with S = (σ_V²σ_O²/H) Σ_a A^a K A^{aT}, and p° is Gaussian with
-    Cov(p^a_ij, p^b_kl) = δ_ab σ_Q²σ_K² K_ik K_jl (Theorem 1 and Example 1). One position is a scale mixture of normals,
+    Cov(p^a_ij, p^b_kl) = δ_ab σ_Q²σ_K² K_ik K_jl (Theorem 1, Example 1). One position is a scale mixture of normals,
     F(t) = E Φ(t/√v), v = S_ii. With "1/n" scaling (scores 0) or tied queries and keys (scores σ_Qσ_K K), y is Gaussian.
 
     The law of v is integrated over scrambled Sobol points and cached. Methods named ``…_error`` return four standard
-    errors between scramblings. Tails are accurate in relative terms to twelve standard deviations.
+    errors. Tails keep their relative accuracy to twelve standard deviations.
 
     Parameters
     ----------
     layer : AttentionLayer
     scramble : int
-        Scrambling seed; the same seed gives the same digits.
+        Scrambling seed.
 
     Examples
     --------
@@ -134,7 +134,7 @@ class LimitLaw(SymmetricLaw):
         return np.where((t == 0) & self._singular(position), 0.0, _error(values))[()]
 
     def atom(self, position: int = 0) -> float:
-        """Return P(y^position = 0): with attention_map="relu", that no visible score is positive."""
+        """Return P(y^position = 0): with ReLU attention, that no visible score is positive."""
         return self.mixture(position).atom
 
     def atom_error(self, position: int = 0) -> float:
@@ -142,7 +142,7 @@ class LimitLaw(SymmetricLaw):
         return self._spread(lambda law: law.atom, position)
 
     def variance(self, position: int = 0) -> float:
-        """Return E[v], the variance of the law that `cdf` is of; the diagonal of `covariance` has a stated error."""
+        """Return the variance of y^position, E[v]."""
         return self.mixture(position).mean()
 
     def variance_error(self, position: int = 0) -> float:
@@ -150,7 +150,7 @@ class LimitLaw(SymmetricLaw):
         return self._spread(ScaleMixture.mean, position)
 
     def excess_kurtosis(self, position: int = 0) -> float:
-        """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², and 0 where y is always 0."""
+        """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², or 0 for the constant 0."""
         exact = self._exact(self._check_position(position))
         if exact:
             return 3 * exact.variance() / exact.mean() ** 2
@@ -164,7 +164,7 @@ class LimitLaw(SymmetricLaw):
         return self._spread(lambda law: 0.0 if law.atom == 1 else 3 * law.variance() / law.mean() ** 2, position)
 
     def covariance(self) -> FloatArray:
-        """Return E[y yᵀ] = E[S(p°)], shape (seq_len, seq_len); with head scaling, the kernel of any number of heads."""
+        """Return E[y yᵀ] = E[S(p°)], shape (seq_len, seq_len); with head scaling, independent of the number of heads."""
         return self._mean_covariance[0].copy()
 
     def covariance_error(self) -> FloatArray:
@@ -172,20 +172,20 @@ class LimitLaw(SymmetricLaw):
         return self._mean_covariance[1].copy()
 
     def score_covariance(self) -> FloatArray:
-        """Return Cov(vec p^a) = σ_Q²σ_K² K ⊗ K of one head, rows of p one after the other.
+        """Return Cov(vec p^a) = σ_Q²σ_K² K ⊗ K of one head, row by row.
 
-        With rotary positions Cov(p_ij, p_kl) is c(d) times as large, d the difference of j - i and l - k, and
-        c(d) = (Ci(d) - Ci(d/b)) / log b the mean of cos(d θ) over the angles θ.
+        With rotary positions, Cov(p_ij, p_kl) has a factor c(d) = (Ci(d) - Ci(d/b)) / log b, d = (j - i) - (l - k),
+        the mean of cos(d θ) over the angles θ.
 
         Returns
         -------
         ndarray, shape (seq_len², seq_len²)
-            Zero with "1/n" scaling, where scores are constant in the limit.
+            Zero with "1/n" scaling.
 
         Raises
         ------
         InputError
-            For sequences of which it takes more than `attncheck._lib.memory.DEFAULT_MEMORY`.
+            If it exceeds `attncheck._lib.memory.DEFAULT_MEMORY`.
         """
         s = self.layer.seq_len
         check_memory("seq_len", s, "a covariance of all scores", s**4, "multiply entries of `kernel` as you need them")
@@ -206,7 +206,7 @@ class LimitLaw(SymmetricLaw):
         Raises
         ------
         InputError
-            If the last three axes do not fit the layer, or an entry is not finite.
+            If the shape does not fit the layer, or an entry is not finite.
         """
         layer = self.layer
         shape = (layer.num_heads, layer.seq_len, layer.seq_len)

@@ -1,11 +1,10 @@
 """E[αᵀKα'] for softmax weights of rows u, x with moderate scores and correlation c, from integrals over one row.
 
-As the gradient of log Σ_j e^{u_j} is α, derivatives in c are
-g⁽ⁿ⁾(c) = (σσ')ⁿ E[⟨κ_{n+1}(α), K^{⊗(n+1)} κ_{n+1}(α')⟩], with κ the cumulants of a position drawn by the weights: α,
-diag(α) - ααᵀ, and third central moments. At c = 0 rows are independent, so mean cumulants suffice. At c = ±1 they are
-multiples of one row, and the contraction for n = 1, 2 is Σ_jk α_j α'_k M_jkⁿ⁺¹, M the kernel centred by the weights.
-Values and two derivatives at -1, 0 and 1 fix a polynomial of degree eight, with an error of about 10⁻⁷ up to standard
-deviation one.
+As α is the gradient of log Σ_j e^{u_j}, derivatives are g⁽ⁿ⁾(c) = (σσ')ⁿ E[⟨κ_{n+1}(α), K^{⊗(n+1)} κ_{n+1}(α')⟩],
+with cumulants κ of a position drawn by the weights: α, diag(α) - ααᵀ, and third central moments. At c = 0 rows are
+independent, and mean cumulants suffice; at c = ±1 they are multiples of one row, and the contraction for n = 1, 2 is
+Σ_jk α_j α'_k M_jkⁿ⁺¹, M the kernel centred by the weights. Values and two derivatives at -1, 0 and 1 fix a polynomial
+of degree eight, accurate to about 10⁻⁷ up to standard deviation one.
 """
 
 from __future__ import annotations

@@ -32,17 +32,16 @@ class ProgramLimit:
     ----------
     program : Program
     lines : tuple of Node
-        Gaussian lines (initial vectors and MatMul outputs) in program order.
+        Gaussian lines (initial vectors, MatMul outputs) in program order.
     mean : ndarray, shape (m,)
-        E Z of the Gaussian lines.
+        E Z of the lines.
     covariance : ndarray, shape (m, m)
-        Their covariance: Definition 1 (i), (ii).
+        Definition 1 (i), (ii).
     scores : tuple of Score
-        In program order.
     score_covariance : ndarray, shape (r, r)
         Cov(p°_i, p°_k): Definition 1 (iv). Scores are independent of every Z.
     error : float
-        Maximum error of the second moments E[Z^x Z^x'] used: 0 if exact, an estimate with quadrature.
+        Maximum error of second moments: 0 if exact, an estimate with quadrature.
 
     Examples
     --------

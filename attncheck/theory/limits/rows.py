@@ -1,8 +1,4 @@
-"""Law of one head's contribution to the conditional variance, by quasi-Monte Carlo.
-
-Given the scores, v = c Σ_a u_a with u = αᵀKα for the weights α of a row. Heads are i.i.d., so only one row of one head,
-with as many normals as its covariance has rank, is integrated.
-"""
+"""Law of one head's contribution u = αᵀKα to the conditional variance v = c Σ_a u_a, by quasi-Monte Carlo."""
 
 from __future__ import annotations
 
@@ -65,13 +61,7 @@ def score_covariance(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
 
 
 def root_of_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
-    """Return a root of `score_covariance`, (s², r), for rotary positions, where it is no product of roots.
-
-    Raises
-    ------
-    InputError
-        If it exceeds `attncheck._lib.memory.DEFAULT_MEMORY`.
-    """
+    """Return a root of `score_covariance`, (s², r), or raise `InputError` if it exceeds the default memory."""
     s = layer.seq_len
     check_memory("seq_len", s, "a covariance of all turned scores", 4 * s**4, "pass a shorter sequence")
     return psd_root(score_covariance(layer, kernel))
@@ -130,8 +120,7 @@ def head_laws(layer: AttentionLayer, kernel: FloatArray, position: int, seed: in
 def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> ScaleMixture | None:
     """Return the law of Σ_a u_a if it is a multiple of χ², else None.
 
-    For linear attention u = zᵀ M z with M = Fᵀ K F. If all eigenvalues of M equal m > 0, the sum is m χ²_{rH}, and the
-    trapezoidal rule in log χ² is exact to rounding.
+    For linear attention u = zᵀ M z, M = Fᵀ K F; if all eigenvalues of M are m > 0, the sum is m χ²_{rH}.
     """
     root = row_root(layer, kernel, position)
     if layer.attention_map != "linear" or layer.tied_query_key or root.shape[1] == 0:
@@ -148,10 +137,7 @@ def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> 
 
 
 def _points(proposals: tuple[Proposal, ...], dimension: int, rng: np.random.Generator) -> FloatArray:
-    """Return points of all proposals by their shares, (points, dimension).
-
-    Smaller proposals reuse the start of the first one's normals, itself a Sobol sequence.
-    """
+    """Return points of all proposals by their shares, (points, dimension), each from the start of the same normals."""
     count = max(_FEWEST_POINTS, min(_POINTS, 2 ** int(np.log2(_NORMALS // dimension or 1))))
     normals = scrambled_normals(dimension, count, rng)
     counts = [int(count * proposal.share / proposals[0].share) for proposal in proposals]
