@@ -337,7 +337,7 @@ def _fading(letter: str, count: int) -> tuple[list[str], list[float], FloatArray
 
 
 def _tokens(program: Program, count: int, letter: str = "", field: str = "seq_len") -> list[Node]:
-    """Write the paper's inputs, x^i = clip(W^i h, -100, 100), from an initial vector of their own."""
+    """Write the paper's inputs, x^i = clip(W^i h, -100, 100), from a separate initial vector."""
     h = program.initial(f"{letter}h")
     inputs = []
     for i in _numbers(field, count):

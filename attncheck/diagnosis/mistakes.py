@@ -220,7 +220,7 @@ MISTAKES: tuple[Fault, ...] = (
     Fault("sliced_heads", "each head projects a slice of the inputs only", _DIVIDED, _sliced(shared=False)),
     Fault(
         "one_sliced_head",
-        "heads project a slice of the inputs each, all by the same W_Q, W_K and W_V",
+        "each head projects a slice of the inputs, all with the same W_Q, W_K and W_V",
         _DIVIDED,
         _sliced(shared=True),
     ),
@@ -232,7 +232,7 @@ MISTAKES: tuple[Fault, ...] = (
     ),
     Fault(
         "first_position_only",
-        "keys and values of the first position stand for those of all",
+        "the first position's keys and values are used for all positions",
         SEVERAL_POSITIONS,
         LiteralSimulator(project=_one_input),
     ),
@@ -244,7 +244,7 @@ MISTAKES: tuple[Fault, ...] = (
     ),
     Fault(
         "softmax_over_heads",
-        "softmax normalises over heads and not over keys",
+        "softmax normalises over heads instead of keys",
         SOFTMAX & SEVERAL_HEADS,
         LiteralSimulator(weigh=_among_heads),
     ),
@@ -256,13 +256,13 @@ MISTAKES: tuple[Fault, ...] = (
     ),
     Fault(
         "later_only",
-        "the mask is inverted: a position sees later ones only, and the last one none",
+        "the mask is inverted: each position sees only later ones, and the last sees none",
         CAUSAL,
         _later_only(rest=0.0),
     ),
     Fault(
         "later_only_or_all",
-        "the mask is inverted: a position sees later ones only, and the last one all alike",
+        "the mask is inverted: each position sees only later ones, and the last sees all equally",
         SOFTMAX & CAUSAL,
         _later_only(rest=1.0),
     ),
@@ -270,7 +270,7 @@ MISTAKES: tuple[Fault, ...] = (
     Fault("own_position_only", "each position attends to itself only", SEVERAL_POSITIONS, _seeing(_only_itself)),
     Fault(
         "masked_with_zero",
-        "masked scores are 0 and not −∞: later positions are seen",
+        "masked scores are 0 instead of −∞: later positions are seen",
         CAUSAL,
         LiteralSimulator(weigh=_filled_with_zero),
     ),
@@ -297,14 +297,14 @@ MISTAKES: tuple[Fault, ...] = (
     ),
     Fault(
         "no_output_matrix",
-        "W_O is missing: an output is a neuron of one head",
+        "W_O is missing: each output is one neuron of one head",
         ANY,
         LiteralSimulator(finish=_concatenated),
     ),
     Fault("added_heads", "W_O is missing: heads are added up", ANY, LiteralSimulator(finish=_added_up)),
     Fault(
         "output_bias",
-        "a bias that all positions share is added to the outputs",
+        "a bias shared by all positions is added to the outputs",
         ANY,
         LiteralSimulator(finish=_with_bias),
     ),

@@ -54,19 +54,19 @@ def _against(layer: AttentionLayer, made: Projections, rng: Rng) -> FloatArray:
 TURNED: tuple[Fault, ...] = (
     Fault(
         "undeclared_rotary",
-        f"rotary positions are applied that are not declared (rotary_base={_BASE:g})",
+        f"undeclared rotary positions are applied (rotary_base={_BASE:g})",
         _UNDECLARED,
         LiteralSimulator(score=_applied),
     ),
     Fault(
         "rotary_left_out",
-        "rotary positions are declared and not applied",
+        "declared rotary positions are not applied",
         _ROTARY & CORRELATED_POSITIONS,
         LiteralSimulator(score=_left_out),
     ),
     Fault(
         "rotary_of_keys",
-        "rotary positions turn the keys and not the queries",
+        "rotary positions turn only the keys, not the queries",
         _ROTARY & CORRELATED_POSITIONS,
         LiteralSimulator(score=_keys_alone),
     ),
