@@ -1,4 +1,4 @@
-"""`simulate`: draws of a layer, a stack or a program under a reading, in blocks with random streams of their own."""
+"""Exact draws of layers, stacks and programs by one of four methods."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _Drawn = TypeVar("_Drawn", bound=Batch)
 
 Method = Literal["direct", "matrix-free", "collapsed", "limit"]
 
-#: The readings by their names, literal matrices first.
+#: Methods by name, literal matrices first.
 NAMES: tuple[Method, ...] = ("direct", "matrix-free", "collapsed", "limit")
-# The reading that is taken where none is asked for: the first that the description has.
+# Default methods: the first that the description supports.
 _USUAL: tuple[Method, ...] = ("collapsed", "matrix-free")
 
 
 def limit_layer(layer: AttentionLayer, coordinates: int) -> DrawPlan[Draws]:
-    """Return the work of drawing the limit of a layer."""
+    """Return the plan for drawing the limit of a layer."""
     shared = 0 if layer.rotary_base is None else 4 * layer.seq_len**4
 
     def draw(count: int, rng: np.random.Generator) -> Draws:
@@ -65,7 +65,7 @@ _LIMITS: Mapping[type, WorkOf[Any, Any]] = {
     AttentionStack: _limit_stack,
     ProgramAt: _limit_program,
 }
-#: All readings of each kind of description: a further kind is drawn by `simulate` once it is listed here.
+#: Methods for each kind of description that `simulate` can draw.
 READINGS: Mapping[type, Mapping[str, WorkOf[Any, Any]]] = {
     kind: {**finite, "limit": _LIMITS[kind]} for kind, finite in FINITE.items()
 }
@@ -79,25 +79,23 @@ def simulate(
     coordinates: int = 1,
     memory: int = DEFAULT_MEMORY,
 ) -> _Drawn:
-    """Draw an attention layer, a stack of layers, or any program at a width under one of four readings.
+    """Draw an attention layer, a stack of layers or a program by one of four methods.
 
     Parameters
     ----------
     layer : AttentionLayer, AttentionStack, or Program.at(width)
-        The description.
     size : int
-        Number of independent draws (every draw has its own weights and inputs).
+        Number of independent draws, each with its own weights and inputs.
     seed : int or numpy.random.SeedSequence
-        The same seed gives the same digits, whatever the chunks the draws are taken in.
+        The same seed gives the same digits, for any chunk size.
     method : {"direct", "matrix-free", "collapsed", "limit"}, optional
-        "direct" multiplies literal n × n matrices; "matrix-free" and "collapsed" have exactly the
-        same law at a small part of the cost; "limit" is the theorem's hierarchical law, of a stack what is
-        conjectured. "collapsed" is for layers and stacks, and their default; that of programs is "matrix-free".
+        "direct" multiplies n × n matrices; "matrix-free" and "collapsed" have exactly the same law and cost much
+        less; "limit" is the infinite-width law of the theorem, conjectured for stacks. The default is "collapsed",
+        which only layers and stacks support, and "matrix-free" for programs.
     coordinates : int
-        How many neurons of outputs and inputs to return; at most the width.
+        Number of output and input neurons to return; at most the width.
     memory : int
-        Bytes of working memory, beyond the returned arrays, that a draw may take. Draws are made in
-        blocks of some MiB, or one by one where a single draw takes more.
+        Maximum working memory of a draw in bytes, beyond the returned arrays.
 
     Returns
     -------
@@ -106,8 +104,8 @@ def simulate(
     Raises
     ------
     InputError
-        For an unknown reading, sizes below 1 or beyond what can be allocated, a description whose single
-        draw needs more than `memory`, a program without a width, or the limit of one that has none.
+        If the method is unknown, a size is below 1 or too large to allocate, one draw needs more than `memory`, or
+        a program has no width or no limit.
 
     Examples
     --------
@@ -136,14 +134,14 @@ def simulate_chunks(
     coordinates: int = 1,
     memory: int = DEFAULT_MEMORY,
 ) -> Iterator[_Drawn]:
-    """Iterate over the draws of `simulate` in chunks, for more draws than memory holds.
+    """Iterate over the draws of `simulate` in chunks, for samples larger than memory.
 
-    The chunks, joined, have the digits that `simulate` returns for the same `size` and `seed`.
+    Joined chunks equal the result of `simulate` for the same `size` and `seed`.
 
     Parameters
     ----------
     chunk_size : int
-        Draws per chunk; the last one may be shorter. The others are as in `simulate`.
+        Draws per chunk; the last may be shorter. See `simulate` for the other parameters.
 
     Yields
     ------
@@ -163,7 +161,7 @@ def simulate_chunks(
     chosen: Method = usual if method is None else method
     check_choice("method", chosen, NAMES)
     if chosen not in methods:
-        refuse("method", chosen, "is for attention layers", f'use "{usual}", which is exact for any {layer.kind}')
+        refuse("method", chosen, "supports layers and stacks only", f'use "{usual}", exact for any {layer.kind}')
     root = root_of(seed)
     work = methods[chosen](layer, coordinates)
     cheapest = usual if chosen != "limit" else chosen
@@ -172,9 +170,9 @@ def simulate_chunks(
 
 
 def _methods_of(layer: Any) -> Mapping[str, WorkOf[Any, Any]]:
-    """Return the readings of a description, or refuse what cannot be drawn."""
+    """Return the methods of a description, or raise `InputError` if it cannot be drawn."""
     if isinstance(layer, Program):
-        refuse("layer", "a program", "has no width", "pass the program at one, e.g. program.at(64)")
+        refuse("layer", "a program", "has no width", "choose one, e.g. program.at(64)")
     for kind, methods in READINGS.items():
         if isinstance(layer, kind):
             return methods
@@ -192,20 +190,20 @@ def drawn_blocks(
     outputs: bool = True,
     first: int = 0,
 ) -> Iterator[Draws]:
-    """Iterate over the draws of `simulate` as they are drawn, block by block: nothing is copied, nor leaves the cache.
+    """Iterate over the draws of `simulate` block by block, without copying them.
 
-    What is drawn has the same digits whatever is wanted of it: outputs are drawn last in each block.
+    Digits do not depend on `grams` or `outputs`: outputs are drawn last in each block.
 
     Parameters
     ----------
-    layer, size, seed, reading, coordinates
+    layer, size, seed, method, coordinates
         As for `simulate`.
     grams : frozenset of str
-        Gram matrices of the heads that are wanted, of "key_gram" and "value_gram".
+        Gram matrices to compute, from "key_gram" and "value_gram".
     outputs : bool
-        Whether outputs and inputs are wanted, which take a quarter of the time.
+        Whether to draw outputs and inputs.
     first : int
-        Number of the block to begin with: full blocks before it are the same for any size.
+        Number of the first block; full blocks before it are the same for any size.
 
     Examples
     --------
@@ -225,7 +223,7 @@ def drawn_blocks(
 
 
 def _check_fits(work: DrawPlan[Any], memory: int, coordinates: int, what: str, cheapest: str) -> None:
-    """Refuse a draw that takes more memory than is allowed."""
+    """Raise `InputError` if one draw needs more than the allowed memory."""
     needed = 8 * (work.entries + work.shared)
     if needed > check_whole("memory", memory, 1, "pass a number of bytes"):
         remedies = ["raise memory"]
@@ -243,11 +241,11 @@ def tangent_kernel(
     coordinates: int = 1,
     memory: int = DEFAULT_MEMORY,
 ) -> TangentDraws:
-    """Draw the tangent kernel of a layer: Θ^{ii'}_{rr'} = ⟨∂y_r^i/∂θ, ∂y_r'^{i'}/∂θ⟩ over all entries of its matrices.
+    """Draw the tangent kernel Θ^{ii'}_{rr'} = ⟨∂y_r^i/∂θ, ∂y_r'^{i'}/∂θ⟩ of a layer.
 
-    Matrices are parametrised by standard normal entries θ, times their standard deviation over √fan-in. With scores
-    divided by √n and finitely many heads the kernel stays random at infinite width, and W^Q and W^K couple different
-    neurons; with infinitely many heads it is its mean, see `TangentLimit`.
+    The parameters θ are standard normal; matrix entries are θ times their standard deviation over √fan-in. With scores
+    divided by √n and finitely many heads the kernel remains random at infinite width, and W^Q and W^K couple neurons;
+    `TangentLimit` gives its mean, the limit for infinitely many heads.
 
     Parameters
     ----------
@@ -258,23 +256,24 @@ def tangent_kernel(
     seed : int or numpy.random.SeedSequence
         The same seed gives the same digits.
     method : {"direct", "collapsed", "limit"}
-        "direct" multiplies literal gradients by all entries, "collapsed" has exactly the same law without any matrix,
-        "limit" is the law at infinite width.
+        "direct" multiplies gradients over all entries; "collapsed" has exactly the same law without matrices; "limit"
+        is the infinite-width law.
     coordinates : int
-        How many neurons of the output, at most the width.
+        Number of output neurons; at most the width.
     memory : int
-        Bytes of working memory, beyond the returned arrays, that a draw may take.
+        Maximum working memory of a draw in bytes, beyond the returned arrays.
 
     Returns
     -------
     TangentDraws
-        With its `kernel` of shape (size, coordinates, coordinates, seq_len, seq_len), the four matrices' `parts`, and
-        the outputs and scores of the same draws.
+        `kernel` of shape (size, coordinates, coordinates, seq_len, seq_len), `parts` of the four matrices, outputs and
+        scores.
 
     Raises
     ------
     InputError
-        For numbers out of range, an unknown reading, rotary positions, or a draw that needs more than `memory`.
+        If a number is out of range, the method is unknown, the layer has rotary positions, or one draw needs more than
+        `memory`.
 
     Examples
     --------

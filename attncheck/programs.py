@@ -1,7 +1,6 @@
-"""Example programs: what Definition 1 and Theorem 1 say of more than one architecture.
+"""Example programs for Definition 1 and Theorem 1, by name in `EXAMPLES`.
 
-Each function writes a small `Program`; `EXAMPLES` has all of them by name. They satisfy Assumption 1 where it
-asks for anything: what enters a score is bounded, and no score has one matrix on both sides.
+All satisfy Assumption 1: score inputs are bounded, and no score has the same matrix on both sides.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ __all__ = [
 
 FloatArray = NDArray[np.float64]
 
-# Correlation of the coordinates of neighbouring tokens, pixels or positions; it falls geometrically.
+# Correlation between neighbouring tokens, pixels or positions; it decays geometrically.
 _CORRELATION = 0.5
 
 
 def perceptron(depth: int = 3) -> Program:
-    """Return a multilayer perceptron, x ↦ relu(W_d … relu(W_1 h)): Fact 1 without any weight sharing.
+    """Return a multilayer perceptron, x ↦ relu(W_d … relu(W_1 h)): Fact 1 without weight sharing.
 
-    He's scaling keeps E (W x)² at 2 E (h)² at every depth. There are no scores, so relu need not be bounded.
+    He scaling keeps E (W x)² at 2 E (h)² at every depth. Without scores, relu need not be bounded.
 
     Parameters
     ----------
@@ -73,9 +72,9 @@ def perceptron(depth: int = 3) -> Program:
 
 
 def recurrent(steps: int = 3) -> Program:
-    """Return a recurrent network, s_t = erf(W s_{t-1} + U x_t): Definition 1 (ii) with matrices tied over time.
+    """Return a recurrent network, s_t = erf(W s_{t-1} + U x_t): Definition 1 (ii) with tied matrices.
 
-    One W and one U for all times make W s_t and W s_u correlated by E[s_t s_u]; tokens are correlated too.
+    Sharing W and U over time gives W s_t and W s_u covariance E[s_t s_u]; tokens are correlated too.
 
     Parameters
     ----------
@@ -107,17 +106,17 @@ def recurrent(steps: int = 3) -> Program:
 
 
 def convolution(positions: int = 3, taps: int = 2) -> Program:
-    """Return a convolutional layer, y_i = relu(Σ_k W_k x_{i+k}): one filter of `taps` matrices at every position.
+    """Return a convolutional layer, y_i = relu(Σ_k W_k x_{i+k}), with `taps` matrices in its filter.
 
-    Definition 1 (ii): a matrix that is used at two positions correlates their images as much as their
-    pixels are correlated; different matrices of the filter add independent parts.
+    By Definition 1 (ii), sharing a matrix correlates images as their pixels; different
+    matrices add independent parts.
 
     Parameters
     ----------
     positions : int
-        Positions of the result; there are taps - 1 more pixels.
+        Output positions; the input has taps - 1 more pixels.
     taps : int
-        Matrices of the filter.
+        Number of matrices in the filter.
 
     Returns
     -------
@@ -143,9 +142,9 @@ def convolution(positions: int = 3, taps: int = 2) -> Program:
 
 
 def residual_attention(seq_len: int = 3) -> Program:
-    """Return attention with a skip connection, y^i = x^i + Σ_j A_ij W^O W^V x^j: Theorem 1 with x^i among the g's.
+    """Return attention with a skip connection, y^i = x^i + Σ_j A_ij W^O W^V x^j.
 
-    x^i is a function of vectors that no score's matrix makes, so φ may take it along with the values.
+    Theorem 1 applies with x^i among the g's: no score matrix enters it, so φ may take it along with the values.
 
     Parameters
     ----------
@@ -171,14 +170,14 @@ def residual_attention(seq_len: int = 3) -> Program:
 
 
 def cross_attention(queries: int = 2, keys: int = 3) -> Program:
-    """Return attention of one sequence over another: Proposition 8 for x^{i,1} and x^{i,2} of different origins.
+    """Return cross-attention: Proposition 8 with x^{i,1} and x^{i,2} from different sequences.
 
-    The sequences have initial vectors and matrices of their own.
+    Each sequence has its own initial vectors and matrices.
 
     Parameters
     ----------
     queries, keys : int
-        Lengths of the sequence that asks and of the one that is attended to.
+        Lengths of the query and key sequences.
 
     Returns
     -------
@@ -197,17 +196,17 @@ def cross_attention(queries: int = 2, keys: int = 3) -> Program:
 
 
 def grouped_query_attention(heads: int = 4, groups: int = 2, seq_len: int = 2) -> Program:
-    """Return Example 1 with W^K and W^V shared by groups of heads: sharing that Assumption 1 (b) allows.
+    """Return Example 1 with W^K and W^V shared within groups of heads, as Assumption 1 (b) allows.
 
-    Scores of two heads of a group have covariance 0, though they share their keys: W^Q is another. Their
-    squares are correlated at finite width. Heads are summed with H^{-1/2}.
+    Two heads of a group differ in W^Q, so their scores have covariance 0, but at finite width
+    their squares are correlated. Heads are summed with H^{-1/2}.
 
     Parameters
     ----------
     heads : int
         H.
     groups : int
-        Distinct W^K; divides `heads`.
+        Number of distinct W^K; divides `heads`.
     seq_len : int
         Number of positions.
 
@@ -221,15 +220,15 @@ def grouped_query_attention(heads: int = 4, groups: int = 2, seq_len: int = 2) -
     >>> [weight.name for weight in program.weights]
     ['W1', 'K1', 'V1', 'Q1', 'O1', 'Q2', 'O2']
     """
-    # Programs have no width; that of the layer plays no part.
+    # The layer's width plays no part in a program.
     return expand(AttentionLayer(width=1, seq_len=seq_len, num_heads=heads, num_kv_heads=groups)).program
 
 
 def positional_attention(seq_len: int = 3) -> Program:
-    """Return attention over x^i = erf(W h^i + e^i), e^i the encoding of position i: Fact 1 with correlated inputs.
+    """Return attention over x^i = erf(W h^i + e^i) with position encodings e^i: Fact 1 with correlated inputs.
 
-    W is one matrix for all tokens h^i, which are independent; the encodings are initial vectors whose
-    correlation falls with the distance of their positions.
+    Independent tokens h^i share W; the encodings are initial vectors whose correlation
+    decays with distance.
 
     Parameters
     ----------
@@ -257,9 +256,9 @@ def positional_attention(seq_len: int = 3) -> Program:
 
 
 def gated_attention(seq_len: int = 3) -> Program:
-    """Return sigmoid attention, y^i = Σ_j W^O W^V x^j / (1 + exp(-p_ij)): Theorem 1 with another φ than softmax.
+    """Return sigmoid attention, y^i = Σ_j W^O W^V x^j / (1 + exp(-p_ij)): Theorem 1 beyond softmax.
 
-    Nothing normalises the weights, so the output's variance grows with `seq_len`.
+    Weights are not normalised, so the output variance grows with `seq_len`.
 
     Parameters
     ----------
@@ -281,10 +280,10 @@ def gated_attention(seq_len: int = 3) -> Program:
 
 
 def recurrent_attention(steps: int = 3) -> Program:
-    """Return a recurrent network whose last state attends to all of its states: weight sharing, then scores.
+    """Return a recurrent network whose last state attends to all states: weight sharing, then scores.
 
-    The states are correlated by the matrices that are tied over time, and so are the scores by the states:
-    formula of Proposition 8 with E[s_t s_u] that are neither 0 nor equal.
+    Tied matrices correlate the states, and these the scores, by Proposition 8 with E[s_t s_u]
+    neither 0 nor equal.
 
     Parameters
     ----------
@@ -322,11 +321,11 @@ EXAMPLES: Final[Mapping[str, Callable[[], Program]]] = {
         recurrent_attention,
     )
 }
-"""All of them with their default sizes, by name."""
+"""Example programs with default sizes, by name."""
 
 
 def _numbers(field: str, count: int) -> range:
-    """Return 1, …, count for a count that makes sense."""
+    """Return 1, …, count after validating the count."""
     return range(1, check_whole(field, count, 1, f"pass a size, e.g. {field}=3") + 1)
 
 
@@ -338,7 +337,7 @@ def _fading(letter: str, count: int) -> tuple[list[str], list[float], FloatArray
 
 
 def _tokens(program: Program, count: int, letter: str = "", field: str = "seq_len") -> list[Node]:
-    """Write the paper's inputs, x^i = clip(W^i h, -100, 100), from an initial vector of their own."""
+    """Write the paper's inputs, x^i = clip(W^i h, -100, 100), from a separate initial vector."""
     h = program.initial(f"{letter}h")
     inputs = []
     for i in _numbers(field, count):
@@ -362,7 +361,7 @@ def _states(program: Program, steps: int) -> list[Node]:
 
 
 def _head(program: Program, asking: Sequence[Node], told: Sequence[Node]) -> tuple[list[Node], list[list[Node]]]:
-    """Write one head: W^O W^V x of what is attended to, and a row of scores for each that asks."""
+    """Write one head: its values W^O W^V x, and a row of scores for each query."""
     weights = {name: program.weight(name) for name in "QKVO"}
 
     def images(name: str, vectors: Sequence[Node]) -> list[Node]:
@@ -378,7 +377,7 @@ def _head(program: Program, asking: Sequence[Node], told: Sequence[Node]) -> tup
 
 
 def _mixed(program: Program, mix: Coordinatewise, values: Sequence[Node], rows: Sequence[Sequence[Node]]) -> Program:
-    """Write one output for each row of scores; return the program."""
+    """Write one output per row of scores and return the program."""
     for i, row in enumerate(rows, 1):
         program.output(mix, values, row, f"y{i}")
     return program

@@ -1,4 +1,4 @@
-"""hypothesis strategies: random attention layers, programs and stacks, from the simplest upwards."""
+"""Hypothesis strategies for attention layers, programs and stacks, simplest first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 204
 HEADS = (1, 2, 3, 4, 6, 8, 12, 16)
 HEAD_DIMS = (1, 2, 3, 4, 8, 16)
 STDS = (1.0, 0.5, 0.7, 1.5, 2.0)
-# Two layers in three have no positions.
+# Two thirds of layers have no positions.
 POSITION_STDS = (0.0, 0.0, 0.0, 0.0, 0.5, 1.5)
 POSITION_REACHES = (1.0, 0.5, 2.0)
 MLP_RATIOS = (1, 2, 4)
@@ -37,7 +37,7 @@ INPUTS: tuple[dict[str, Any], ...] = (
     *({"activation": name} for name in ACTIVATIONS if name != "clip"),
 )
 
-# What a literal draw may cost in the default run, in weight entries: about 0.2 ms.
+# Weight entries per literal draw in the default run: about 0.2 ms.
 DIRECT_ENTRIES = 20_000
 
 
@@ -51,29 +51,28 @@ def layers(
     rotary: bool = False,
     norm: bool = False,
 ) -> AttentionLayer:
-    """Draw attention layers over the whole space that the description spans.
+    """Draw attention layers over all their options.
 
-    Widths from `min_width` to `max_width`, 1 to 12 positions (more than the width included), 1 to 16
-    heads, full and low-rank heads, all maps, masks, groups, activations, scalings, correlations and
-    positions; now and then queries are tied to keys.
-    Small examples come first, so that what hypothesis prints is readable.
+    Layers have 1 to 12 positions (possibly more than the width), 1 to 16 heads, full or low-rank
+    heads, all maps, masks, groups, activations, scalings, correlations and positions; some tie
+    queries to keys. Small examples come first.
 
     Parameters
     ----------
     max_entries : int
-        Cap on the weight entries of one literal draw, about (s + 4H) n²; what bounds the cost of the
-        direct reading. Pass a large number for readings without matrices.
+        Maximum weight entries of one literal draw, about (s + 4H) n². Pass a large number for methods
+        without matrices.
     min_width, max_width : int
         Bounds on the width.
     rotary : bool
-        Whether layers have rotary positions wherever they can: not by default, as the paper's layer has none.
+        Whether to use rotary positions wherever possible; the paper's layer has none.
     norm : bool
-        Whether layers normalise their inputs, by RMS norm or layer norm: not by default, as the paper's does not.
+        Whether to normalise inputs by RMS norm or layer norm; the paper's layer does not.
 
     Raises
     ------
     InputError
-        If no layer within the bounds is that cheap.
+        If no layer within the bounds has at most `max_entries`.
 
     Examples
     --------
@@ -98,17 +97,17 @@ def layers(
     check_whole("max_entries", max_entries, least, f"pass at least what the smallest layer takes, {least}")
 
     def within(field: str, values: Sequence[Any]) -> list[Any]:
-        """Return the values with which the layer, all else being as it is, costs no more than the cap."""
+        """Return the values that keep the layer within `max_entries`."""
         return [v for v in values if AttentionLayer(**{**fields, field: v}).weight_entries <= max_entries]
 
     def choose(field: str, values: Sequence[Any]) -> Any:
-        """Draw one of the values within the cap, while all else is small."""
+        """Draw a value within the cap, while other fields are small."""
         fields[field] = draw(st.sampled_from(within(field, values)))
         return fields[field]
 
     choose("seq_len", range(1, 13))
     heads = choose("num_heads", HEADS)
-    # Half the time full heads and no groups, if they fit.
+    # Prefer full heads and no groups about half the time, if they fit.
     divisors = [d for d in HEADS if heads % d == 0 and d < heads]
     choose("num_kv_heads", [None] * max(1, len(divisors)) + divisors)
     choose("head_dim", [None] * len(HEAD_DIMS) + [*HEAD_DIMS])
@@ -134,15 +133,15 @@ def layers(
         fields["head_dim"] = draw(st.sampled_from(pairs))
         fields["rotary_base"] = draw(st.sampled_from(ROTARY_BASES))
     if norm:
-        # Layer norm takes the only neuron of a position away.
+        # Layer norm maps a single neuron to 0.
         fields["norm"] = draw(st.sampled_from(NORMS if fields["width"] > 1 else NORMS[:1]))
     return AttentionLayer(**fields, **draw(st.sampled_from(INPUTS)))
 
 
 BOUNDED: tuple[Nonlinearity, ...] = (tanh(), clip(1.0), erf(), sin(), gaussian(1.0))
 UNBOUNDED: tuple[Nonlinearity, ...] = (relu(), identity())
-# Matrices of the two sides of scores: one score, two apart, one side shared, the other side shared, both shared,
-# crossed (W^{1,1} = W^{2,2}), crossed both ways, and a cycle.
+# Matrices on the two sides of scores: one score, two separate scores, left shared, right shared, both shared, crossed
+# (W^{1,1} = W^{2,2}), doubly crossed, and a cycle.
 _SIDES = (
     ("QK",),
     ("QK", "RL"),
@@ -157,16 +156,16 @@ _SIDES = (
 
 @st.composite
 def programs(draw: st.DrawFn, *, min_scores: int = 0, max_scores: int = 3) -> Program:
-    """Draw Netsor programs with scores that satisfy Assumption 1, but for boundedness.
+    """Draw Netsor programs with scores that satisfy Assumption 1 except for boundedness.
 
-    Jointly Gaussian initial vectors, some layers of matrices that may be used again, sums of vectors, bounded and
-    unbounded nonlinearities, scores with shared and crossed matrices on shared inputs, and an output that mixes
-    values by the scores. Small programs come first, and what a failure shrinks to is readable.
+    Programs have Gaussian initial vectors, reusable matrices, sums, bounded and unbounded nonlinearities,
+    scores with shared or crossed matrices, and an output that mixes values by the scores. Small programs come
+    first.
 
     Parameters
     ----------
     min_scores, max_scores : int
-        Bounds on the scores; 0 and 0 for plain Netsor programs.
+        Bounds on the number of scores; 0 and 0 for plain Netsor programs.
 
     Examples
     --------
@@ -206,7 +205,7 @@ def programs(draw: st.DrawFn, *, min_scores: int = 0, max_scores: int = 3) -> Pr
 
 
 def _draw_initials(draw: st.DrawFn, program: Program) -> list[Node]:
-    """Write one to three initial vectors of one correlation, which may be 0 or 1."""
+    """Draw one to three initial vectors with a common correlation, possibly 0 or 1."""
     count, correlation = draw(st.integers(1, 3)), draw(st.sampled_from((0.0, 0.5, 1.0)))
     variance, mean = draw(st.sampled_from((1.0, 0.25, 4.0))), draw(st.sampled_from((0.0, 0.5)))
     cov = [[variance if i == j else correlation * variance for j in range(count)] for i in range(count)]
@@ -216,7 +215,7 @@ def _draw_initials(draw: st.DrawFn, program: Program) -> list[Node]:
 def program_cases(
     widths: tuple[int, ...], *, min_scores: int = 0, max_scores: int = 3
 ) -> st.SearchStrategy[ProgramCase]:
-    """Draw programs to be examined at these widths; see `programs`.
+    """Draw programs for testing at several widths; see `programs`.
 
     Parameters
     ----------
@@ -229,9 +228,9 @@ def program_cases(
     return drawn.map(lambda program: ProgramCase.of(program, widths))
 
 
-# Linear attention cubes the scale of its stream at every layer: more of them leave the doubles.
+# Each linear attention layer cubes the scale of its stream; deeper stacks overflow float64.
 _DEEPEST_LINEAR = 3
-# With larger scores softmax is nearly a choice of one key, and 1/n is seen at widths in the thousands only.
+# Larger scores make softmax select one key, so the 1/n rate appears only at widths in the thousands.
 _LARGEST_SCORE = 2.0
 
 
@@ -245,25 +244,25 @@ def stacks(
     regular: bool = False,
     blocks: bool = False,
 ) -> AttentionStack:
-    """Draw stacks of attention layers: any layer, several times, with any activations between them.
+    """Draw stacks that repeat an attention layer with any activations in between.
 
     Parameters
     ----------
     min_depth, max_depth : int
-        Bounds on the layers; of linear attention there are at most 3, or `min_depth`.
+        Bounds on the depth; linear attention has at most 3 layers, or `min_depth`.
     max_entries : int
-        Cap on the weight entries of one literal draw of one layer, its perceptron included.
+        Maximum weight entries of one literal draw of one layer, including its perceptron.
     regular : bool
-        Only stacks that are to approach their limit as 1/n at moderate widths: full heads, 1/√n scaling, softmax or
-        sigmoid, σ_Q σ_K σ² of at most 2, σ² the variance of h + e.
+        Draw only stacks expected to approach their limit as 1/n at moderate widths: full heads, 1/√n scaling,
+        softmax or sigmoid, and σ_Q σ_K σ² at most 2 with σ² = Var(h + e).
     blocks : bool
-        Whether stacks have norms before attention and after each sum, and perceptrons, as it comes: not by default, as
-        the paper's layers have none.
+        Whether to include norms before attention and after sums, and perceptrons, at random; the paper's layers
+        have none.
 
     Raises
     ------
     InputError
-        If no stack is within the bounds.
+        If no stack fits the bounds.
 
     Examples
     --------
@@ -290,7 +289,7 @@ def stacks(
     stack = AttentionStack(layer=layer, depth=depth, activations=tuple(names), residual=draw(st.booleans()))
     if not blocks:
         return stack
-    # Layer norm takes the only neuron of a position away.
+    # Layer norm maps a single neuron to 0.
     norms = st.sampled_from((None, *NORMS) if layer.width > 1 else (None, *NORMS[:1]))
     stack = stack.replace(layer=layer.replace(norm=draw(norms)), post_norm=draw(norms))
     ratios = [m for m in MLP_RATIOS if layer.weight_entries + 2 * m * layer.width**2 <= max_entries]

@@ -101,7 +101,7 @@ class TestResults:
         assert "note:" not in messages[0]
         for text in messages[1:]:
             follows = not text.startswith(f"VIOLATED: {first}")
-            assert (f"  note:     may follow from what is wrong first, against: {first}\n" in text) is follows
+            assert (f"  note:     may follow from an earlier violation: {first}\n" in text) is follows
         assert len(messages) == 2
         assert all("K and Q look tied: W_Q and W_K are not independent" in message for message in messages)
         scope = {"attncheck": ac, "tied": tied}
@@ -125,7 +125,7 @@ class TestResults:
         assert "W_Q, W_K and W_V are different matrices" in first
         assert "note:" not in first
         assert all(
-            "note:     may follow from what is wrong first, against: W_Q, W_K and W_V are" in text for text in later
+            "note:     may follow from an earlier violation: W_Q, W_K and W_V are" in text for text in later
         )
         assert later
 

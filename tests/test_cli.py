@@ -152,7 +152,7 @@ UNUSABLE = {
     ("widths", "nowhere"): "build='nowhere': is not of the form module:function",
     ("widths", "math:pi"): "build=3.14159",
     ("widths", "builtins:object", "--widths", "64,x,256"): "widths='x': must be a whole number",
-    ("widths", "builtins:object", "--expect", "maximal"): "expect='maximal': is no prediction",
+    ("widths", "builtins:object", "--expect", "maximal"): "expect='maximal': is not a prediction",
     ("widths", "builtins:abs"): "build=64: is no module of torch",
     ("init", ""): "folder='': names no folder; pass a folder, or . for the current one",
     ("init", "--framework", "tensor"): "attncheck init --help",

@@ -210,7 +210,7 @@ class TestCheck:
         assert report.verdict == "violated"
         (text,) = report.messages()
         assert "layer:    n=16 program of 30 lines, 3 scores" in text
-        assert "smaller:  the fault shows too on n=" in text
+        assert "smaller:  the fault also shows on n=" in text
 
     def test_functions_without_a_name_can_be_examined(self) -> None:
         program = Program()

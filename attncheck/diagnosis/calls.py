@@ -1,4 +1,4 @@
-"""What is read off draws before a cause is fitted: some come again, or one call differs from another."""
+"""Repeated draws and differences between calls, detected before fitting causes."""
 
 from __future__ import annotations
 
@@ -10,41 +10,31 @@ from attncheck.checks.sample import Sample
 from attncheck.diagnosis.embedding import SampleEmbedding
 from attncheck.simulators.weights import WeightLaws
 
-#: Draws of a second call of a layer, at most.
+#: Maximum draws from a second call of a layer.
 OTHER_CALL = 2_000
-# Fewer tell nothing: a distance takes many more of them than there are features.
+# Minimum draws of a second call: a distance needs many more draws than features.
 _FEWEST = 1_000
-# Share of draws that come again for which that is the cause; of 12,000 numbers of single precision ten do by chance.
+# Share of repeated draws reported as a cause; 12,000 single-precision numbers have about ten repeats by chance.
 _AGAIN = 0.01
-# Chance that two calls of one law are told apart.
+# False-alarm probability when comparing two calls.
 _APART = 1e-6
 
 
 def read_off(samples: Sequence[Sample], later: Sequence[Sample], laws: WeightLaws) -> Iterator[str]:
-    """Yield what draws of a call have in common.
-
-    Parameters
-    ----------
-    samples : sequence of Sample
-        Of violated layers, each from one call.
-    later : sequence of Sample
-        Of the same layers, each from another call; empty where there is none, as of files.
-    laws : WeightLaws
-        Of the weights: outputs of Gaussian ones never come again but for rounding.
-    """
+    """Yield causes found by comparing draws within one call, and with a second call of each layer if available."""
     if laws.gaussian:
         for sample in samples:
             yield from _repeats(sample)
     pairs = [pair for pair in zip(samples, later, strict=False) if len(pair[1]) >= _FEWEST]
     gaps = [SampleEmbedding(first.first(len(second))).p_value(second) for first, second in pairs]
     if gaps and min(gaps) * len(gaps) < _APART:
-        yield "one call differs from another: do all draws of a call share their weights?"
+        yield "two calls have different distributions: do all draws of one call share their weights?"
 
 
 def _repeats(sample: Sample) -> Iterator[str]:
-    """Say how many draws come again, to the digit."""
+    """Yield a message if draws repeat exactly."""
     rows = sample.outputs.reshape(len(sample), -1)
-    rows = rows[rows.any(axis=1)]  # zeros have a cause of their own
+    rows = rows[rows.any(axis=1)]  # all-zero outputs have a separate cause
     different = len(np.unique(rows, axis=0))
     if len(rows) - different > _AGAIN * len(rows):
-        yield f"draws come again: {different:,} of {len(rows):,} in a call are different, to the digit"
+        yield f"draws repeat exactly: only {different:,} of {len(rows):,} in one call are distinct"

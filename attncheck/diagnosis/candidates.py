@@ -1,4 +1,4 @@
-"""What a wrong simulator may have done: each candidate is a simulator itself, with a sentence for a person."""
+"""Candidate causes of a wrong simulator, each with a simulator and a message."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FloatArray = NDArray[np.float64]
 Draw = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, FloatArray]]
 Change = Callable[[AttentionLayer], Mapping[str, Any]]
 
-# What a factor of a standard deviation may be, by layer.
+# Candidate factors of a standard deviation, by layer.
 _FACTORS: Mapping[str, Callable[[AttentionLayer], float]] = {
     "√n": lambda layer: layer.width**0.5,
     "n": lambda layer: float(layer.width),
@@ -45,7 +45,7 @@ _FACTORS: Mapping[str, Callable[[AttentionLayer], float]] = {
     "√(4/3)": lambda layer: (4 / 3) ** 0.5,
     "0.02·√n": lambda layer: 0.02 * layer.width**0.5,
 }
-# Which matrices may have it: how the layer has to change, and what is said of it where Gram matrices are seen or not.
+# Sets of matrices that may have a wrong scale.
 _SCORES, _KEYS, _VALUES, _OUTPUTS = "query_std", "key_std", "value_std", "output_std"
 _SETS: tuple[tuple[str, ...], ...] = (
     (_SCORES,),
@@ -59,7 +59,7 @@ _SETS: tuple[tuple[str, ...], ...] = (
 )
 _MATRIX = {_SCORES: "W_Q", _KEYS: "W_K", _VALUES: "W_V", _OUTPUTS: "W_O"}
 _MATRIX_OF = ("query", "key", "value", "output")
-# Which matrices of nn.Linear have biases where nobody thought of them, and the standard deviation of its entries.
+# Matrices of nn.Linear that may have undeclared biases, and the standard deviation of its entries times √fan-in.
 _UNDECLARED = (_MATRIX_OF, _MATRIX_OF[:3], _MATRIX_OF[3:])
 _LINEAR = 3.0**-0.5
 _FIELDS: Mapping[str, tuple[Any, ...]] = {
@@ -75,49 +75,47 @@ _FIELDS: Mapping[str, tuple[Any, ...]] = {
     "position_reach": (1.0,),
     "tied_query_key": (True, False),
 }
-# What has to change with a field.
+# Fields that change together.
 _WITH: Mapping[str, Mapping[str, Any]] = {
     "activation": {"clip": DEFAULT_CLIP},
     "position_std": {"position_reach": 1.0},
 }
-# An exponent that is off by a factor of 2 or 4.
+# Position reaches with an exponent wrong by a factor of 2 or 4.
 _REACHES = {"half": 0.5, "1/√2": 0.5**0.5, "√2 times": 2.0**0.5, "twice": 2.0}
-# Faults that are told as scales, which ask what a person may have forgotten, or as another layer.
+# Faults already covered by a scale or by another layer.
 _TOLD_OTHERWISE = ("missing_head_scaling", "forgotten_norm", "other_norm")
-# Factors that are tried where outputs alone are seen: their sizes say nothing of the scores' scale.
+# Score factors tried if only outputs are exposed, whose sizes do not determine the scale of the scores.
 _GRID = (0.7, 0.8, 0.9, 1.1, 1.2, 1.3)
-# What a person may have done where scores or outputs have a factor.
+# Questions for factors of scores or outputs.
 _ASKED: Mapping[tuple[str, ...], Mapping[str, str]] = {
     (_SCORES,): {"√n": "is the division by √n missing?", "1/√n": "are they divided by √n twice?"},
     (_OUTPUTS,): {"√H": "is H^{-1/2} missing?", "1/√H": "is H^{-1/2} there twice?"},
 }
-# Who gives matrices a factor; W_O is not packed.
+# Initialisers that give matrices a factor; W_O is not packed.
 _INITIALISERS = {"1/√3": "nn.Linear's default, within ±1/√fan_in?", "√2": "He's?"}
 _PACKED = {"1/√2": "Xavier's for matrices packed in one, as in nn.MultiheadAttention?"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """Something that may be wrong.
+    """A candidate cause.
 
     Attributes
     ----------
-    name : str
-        A fault's, or what it is in one word.
     words : str
-        The sentence that a person reads.
+        Message for the user.
     draw : callable (layer, size, rng) -> mapping
-        A simulator in which it is wrong and nothing else.
+        Simulator with this fault only.
     free : int
-        How many of its numbers were fitted.
+        Number of fitted parameters.
     rank : int
-        Which of several sentences on one law is told: that of the smallest.
+        Among candidates with the same law, the lowest rank supplies the message.
     scales : mapping of str to sequence of float
-        Factors of standard deviations, one for each layer, where it changes nothing else.
+        Factors of standard deviations, one per layer, if nothing else changes.
     field, value : str
-        Of the layer, as it is read, where it is a reading of one field.
+        Changed field and its value, if only one changes.
     choices : int
-        How many values the field may be read as.
+        Number of values tried for the field.
     """
 
     name: str
@@ -137,17 +135,10 @@ def candidates(
     laws: WeightLaws = GAUSSIAN_LAWS,
     handed: bool = False,
 ) -> Iterator[Candidate]:
-    """Yield what may be wrong on layers, each candidate once: those of one law there have one sentence.
+    """Yield candidate causes for layers, merging those with the same law.
 
-    Parameters
-    ----------
-    layers : sequence of AttentionLayer
-    exposed : frozenset of str
-        What the subject lets see: matrices that nothing tells apart are named together.
-    laws : WeightLaws
-        Of the weights, as they are declared.
-    handed : bool
-        Whether the inputs are attncheck's own, so that they are made as declared.
+    Matrices that the `exposed` data do not distinguish are named together. `handed` means that attncheck provides the
+    inputs.
     """
     yield from _scaled(layers, exposed, laws)
     if "scores" not in exposed:
@@ -159,7 +150,7 @@ def candidates(
         yield from (
             Candidate(fault.name, fault.what, fault.subject, rank=4 if fault.name in _TOLD_OTHERWISE else 0)
             for fault in (*FAULTS.values(), *MISTAKES, *TURNED)
-            # Scales are candidates of their own, with any factor.
+            # Scales with any factor are separate candidates.
             if "_std_" not in fault.name and any(not fault.reason_hidden(layer) for layer in layers)
         )
     yield from _drawn_otherwise(laws, handed, exposed)
@@ -168,7 +159,7 @@ def candidates(
 
 
 def right(laws: WeightLaws = GAUSSIAN_LAWS, change: Change | None = None) -> Draw:
-    """Return a right simulator of the layer that a change makes of the declared one."""
+    """Return a correct simulator of the declared layer with a change applied."""
 
     def draw(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, FloatArray]:
         read = layer if change is None else layer.replace(**change(layer))
@@ -180,12 +171,12 @@ def right(laws: WeightLaws = GAUSSIAN_LAWS, change: Change | None = None) -> Dra
 
 
 def scaled_by(factors: Mapping[str, float]) -> Change:
-    """Return the change of a layer that multiplies some of its standard deviations."""
+    """Return a layer change that multiplies some standard deviations."""
     return lambda layer: _times(layer, factors)
 
 
 def _times(layer: AttentionLayer, factors: Mapping[str, float]) -> dict[str, float]:
-    """Return standard deviations times factors; one matrix for queries and keys has what gives scores the same size."""
+    """Return scaled standard deviations; a tied matrix gets the geometric mean, which preserves the score scale."""
     if layer.tied_query_key:
         both = (factors.get(_SCORES, 1.0) * factors.get(_KEYS, 1.0)) ** 0.5
         factors = {**factors, _SCORES: both, _KEYS: both}
@@ -193,7 +184,7 @@ def _times(layer: AttentionLayer, factors: Mapping[str, float]) -> dict[str, flo
 
 
 def named(matrices: Sequence[str], exposed: frozenset[str]) -> str:
-    """Return the matrices whose scale may be another one, as far as what is exposed tells them apart."""
+    """Return a name for matrices whose scale may differ, as far as the exposed data distinguish them."""
     if tuple(matrices) == (_SCORES,):
         return f"{'W_Q' if 'key_gram' in exposed else 'W_Q, W_K'} or the scaling of the scores"
     if tuple(matrices) == (_OUTPUTS,):
@@ -205,7 +196,7 @@ def _scaled(layers: Sequence[AttentionLayer], exposed: frozenset[str], laws: Wei
     hidden = {field for field, gram in ((_KEYS, "key_gram"), (_VALUES, "value_gram")) if gram not in exposed}
     for matrices in _SETS:
         if len(matrices) == 1 and matrices[0] in hidden:
-            continue  # named with W_Q, or with W_O
+            continue  # named with W_Q or W_O
         by_value: dict[tuple[float, ...], list[str]] = {}
         for text, factor in _FACTORS.items():
             powers = [factor(layer) for layer in layers]
@@ -231,7 +222,7 @@ def _by_layer(matrices: Sequence[str], layers: Sequence[AttentionLayer], values:
 
 
 def _rescored(factors: Mapping[AttentionLayer, float], untied: Draw) -> Draw:
-    """Return a simulator whose scores alone have a factor, where one matrix makes queries and keys too."""
+    """Return a simulator with a factor on the scores only, for tied queries and keys."""
 
     def score(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
         return factors[layer] * dot_products(layer, made, rng)
@@ -247,7 +238,7 @@ def _inverse(text: str) -> str:
 
 
 def _drawn_otherwise(laws: WeightLaws, handed: bool, exposed: frozenset[str]) -> Iterator[Candidate]:
-    """Yield other laws of the weights: of all matrices, and of the layer's own where the inputs are seen or handed."""
+    """Yield other weight laws, for all matrices and for the layer alone if inputs are seen or handed."""
     for name in WEIGHT_LAWS:
         own = {matrix: name for matrix in laws.by_matrix if matrix != "inputs"}
         of_own = [laws.inputs] * (handed or bool({"inputs", "input_gram"} & exposed))
@@ -255,36 +246,36 @@ def _drawn_otherwise(laws: WeightLaws, handed: bool, exposed: frozenset[str]) ->
             read = WeightLaws(**own, inputs=of_inputs, biases=laws.biases)
             said = repr(name) if handed or of_inputs == name else f"{name!r}, of the inputs {laws.inputs!r}"
             if read != laws:
-                yield Candidate(f"weights {said}", f"all of it fits weights={said}", right(read))
+                yield Candidate(f"weights {said}", f"the draws fit weights={said}", right(read))
 
 
 def _biased_otherwise(laws: WeightLaws) -> Iterator[Candidate]:
-    """Yield other biases: of the declared ones one is 0, or all are; or there are those that nobody declared."""
+    """Yield missing declared biases, or undeclared ones."""
     declared = [bias.matrix for bias in laws.biases]
     for names in [*([name] for name in declared), *[declared] * (len(declared) > 1)]:
         left = tuple(bias for bias in laws.biases if bias.matrix not in names)
         said = f"a bias of 0 for {listed(names)}"
-        yield Candidate(said, f"all of it fits {said}", right(dataclasses.replace(laws, biases=left)))
+        yield Candidate(said, f"the draws fit {said}", right(dataclasses.replace(laws, biases=left)))
     for group in _UNDECLARED if not declared else ():
         added = tuple(Bias(name, "uniform", _LINEAR) for name in group)
         said = f"a bias for {listed(group)} that is not declared: nn.Linear's default, within ±1/√fan_in?"
-        yield Candidate(said, f"all of it fits {said}", right(dataclasses.replace(laws, biases=added)))
+        yield Candidate(said, f"the draws fit {said}", right(dataclasses.replace(laws, biases=added)))
 
 
 def _of_linear(laws: WeightLaws) -> Iterator[Candidate]:
-    """Yield matrices, with biases or without, as nn.Linear draws them: their law and their scale are others at once."""
+    """Yield nn.Linear's default weights, with and without biases."""
     uniform = dict.fromkeys(_MATRIX_OF, "uniform")
     scale = scaled_by(dict.fromkeys(_MATRIX, _LINEAR))
     for names in ((), *_UNDECLARED):
         biases = tuple(Bias(name, "uniform", _LINEAR) for name in names)
         said = f"and a bias for {listed(names)}" if names else "without biases"
-        words = f"all of it fits nn.Linear's defaults: weights uniform within ±1/√fan_in, {said}"
+        words = f"the draws fit nn.Linear's defaults: weights uniform within ±1/√fan_in, {said}"
         draw = right(dataclasses.replace(laws, **uniform, biases=biases), scale)
         yield Candidate(f"nn.Linear {said}", words, draw)
 
 
 def _misread(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:
-    """Yield what a simulator may have read in a field."""
+    """Yield layers with one field misread."""
     methods = [each for each in _methods() if any(_changed(layer, each[-1]) for layer in layers)]
     choices = Counter(name.partition("=")[0] for name, *_ in methods)
     for name, words, change in methods:
@@ -294,17 +285,17 @@ def _misread(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Can
 
 
 def _methods() -> Iterator[tuple[str, str, Change]]:
-    """Yield a name, what is said, and the change of a layer in which one field is read otherwise than declared."""
+    """Yield name, message and layer change for each field misread."""
     for field, values in _FIELDS.items():
         for value in values:
             changes = {field: value, **_WITH.get(field, {})}
             yield (
                 f"{field}={value!r}",
-                f"all of it fits a layer with {field}={value!r}",
+                f"the draws fit a layer with {field}={value!r}",
                 functools.partial(_are, changes),
             )
     for words, factor in _REACHES.items():
-        said = f"all of it fits a layer with a position_reach {words} the declared one"
+        said = f"the draws fit a layer with a position_reach {words} the declared one"
         yield f"position_reach {words}", said, functools.partial(_reaching, factor)
 
 
@@ -317,7 +308,7 @@ def _reaching(factor: float, layer: AttentionLayer) -> Mapping[str, Any]:
 
 
 def _changed(layer: AttentionLayer, change: Change) -> Mapping[str, Any]:
-    """Return the fields that differ, where a layer can have them; else none."""
+    """Return the changed fields if the layer allows them, else none."""
     changes = change(layer)
     try:
         return changes if layer.replace(**changes) != layer else {}

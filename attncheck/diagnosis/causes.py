@@ -1,4 +1,4 @@
-"""What a failed run points at: likely causes in order, and what the failing layers have in common."""
+"""Likely causes of a failed run, in order, and common properties of the failing layers."""
 
 from __future__ import annotations
 
@@ -13,51 +13,43 @@ from attncheck.records.schema import Result, of_pool
 from attncheck.records.tallies import Space, Tally, tallied
 from attncheck.records.words import in_alternatives
 
-#: Claims in the order in which a simulator computes; a fault shows in everything that comes after it.
+#: Claims in the order of the computation; a fault affects all later ones.
 STAGES = tuple(CLAIMS)
-#: Said where no cause that is known fits, and the causes that are told.
-UNKNOWN, TOLD = "none that is known fits", 3
-# A hint that so many checks share says little.
+#: Message if no known cause fits, and the number of causes reported.
+UNKNOWN, TOLD = "no known cause fits", 3
+# A hint shared by this many checks is not specific.
 _GENERIC = 5
 
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """A likely cause, and the checks that point at it.
-
-    Attributes
-    ----------
-    hint : str
-    tallies : tuple of Tally
-        The violated checks with this hint, the most telling first.
-    """
+    """A likely cause, and the violated checks with its hint, the most specific first."""
 
     hint: str
     tallies: tuple[Tally, ...]
 
     @property
     def leading(self) -> Tally:
-        """The most telling check."""
+        """Most specific check."""
         return self.tallies[0]
 
 
 def stage(claim: str) -> tuple[int, str]:
-    """Return the place of a claim along the computation; unknown ones come last."""
+    """Return the place of a claim in the computation; unknown claims come last."""
     return (STAGES.index(claim) if claim in STAGES else len(STAGES), claim)
 
 
 def telling(results: Sequence[Result]) -> Mapping[str, Tally]:
-    """Return the tallies that say what is wrong: of single results, of pools too where no single one is violated."""
+    """Return tallies of single results, or of pools too if no single result is violated."""
     tallies = tallied([result for result in results if not of_pool(result)])
     return tallies if violated(tallies) else tallied(results)
 
 
 def violated(tallies: Mapping[str, Tally]) -> list[Tally]:
-    """Return the violated checks, the most telling first.
+    """Return the violated checks, the most specific first.
 
-    Checks of a law as a whole or of the limit come last: they see everything and name nothing. Of the others
-    those come first that fail wherever they are examined, then those that look at an earlier stage of the
-    computation, then those with the larger effect.
+    Order by: specific checks before those of a whole law or limit, share of violated cases, earlier stage of the
+    computation, and larger effect.
     """
     sharing = Counter(tally.hint for tally in tallies.values() if tally.examined)
 
@@ -70,7 +62,7 @@ def violated(tallies: Mapping[str, Tally]) -> list[Tally]:
 
 
 def causes(tallies: Mapping[str, Tally]) -> list[Cause]:
-    """Return the likely causes, the first first."""
+    """Return the likely causes in order."""
     groups: dict[str, list[Tally]] = {}
     for tally in violated(tallies):
         groups.setdefault(tally.hint, []).append(tally)
@@ -78,15 +70,12 @@ def causes(tallies: Mapping[str, Tally]) -> list[Cause]:
 
 
 def hints(tallies: Mapping[str, Tally]) -> list[str]:
-    """Return what the violated checks point at, the first first, where no cause was fitted."""
+    """Return the hints of the violated checks in order, for use if no cause was fitted."""
     return list(dict.fromkeys(cause.hint or UNKNOWN for cause in causes(tallies)))[:TOLD]
 
 
 def sharpness(result: Result) -> float:
-    """Return how far an effect lies from what is declared, in halves of its interval; ratios by their logarithms.
-
-    Unlike a p-value it tells a violation that is plain from one that is plainer.
-    """
+    """Return the distance of an effect from its declared value in half-widths of its interval; log ratios."""
     values = result.effect, result.low, result.high, result.null_effect
     known = [value for value in values if value is not None and math.isfinite(value)]
     if len(known) < len(values):
@@ -98,13 +87,13 @@ def sharpness(result: Result) -> float:
 
 
 def sharpest(tally: Tally) -> Result:
-    """Return the violated result of a check that lies farthest from what is declared."""
+    """Return the violated result farthest from its declared value."""
     bad = [each for each in tally.worst if each.verdict == Verdict.VIOLATED]
     return max(bad or tally.worst, key=lambda each: (sharpness(each), each.id))
 
 
 def sharpest_first(tallies: Mapping[str, Tally]) -> list[Tally]:
-    """Return the violated checks, the sharpest first; those of the limit, which name nothing, come last."""
+    """Return the violated checks by decreasing sharpness, limit checks last."""
 
     def key(tally: Tally) -> tuple[bool, float, str]:
         return tally.kind == "limit", -sharpness(sharpest(tally)), tally.name
@@ -113,13 +102,13 @@ def sharpest_first(tallies: Mapping[str, Tally]) -> list[Tally]:
 
 
 def diagnosed(tallies: Mapping[str, Tally]) -> Result | None:
-    """Return the most telling violated result that carries a diagnosis, on its smallest layer."""
+    """Return the most specific violated result with a diagnosis, on its smallest layer."""
     smallest = (tally.smallest for tally in violated(tallies))
     return next((result for result in smallest if result is not None and result.diagnosis), None)
 
 
 def common(space: Space) -> list[str]:
-    """Return what all layers with a violation have in common and no other visited layer has.
+    """Return the properties of all violated layers that no other tested layer has.
 
     Examples
     --------
@@ -140,7 +129,7 @@ def common(space: Space) -> list[str]:
 
 
 def _strength(tally: Tally) -> float:
-    """Return the median deviation of the violated results, in units of what must be caught."""
+    """Return the median absolute effect of the violated results in units of the alternative."""
     found = [in_alternatives(result, result.effect) for result in tally.worst if result.verdict == Verdict.VIOLATED]
     known = sorted(abs(value) for value in found if value is not None)
     return known[len(known) // 2] if known else 0.0

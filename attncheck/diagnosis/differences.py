@@ -1,6 +1,6 @@
-"""What is wrong, in words and numbers: estimates that a person can compare with the declaration.
+"""Estimates that differ from the declaration.
 
-A diagnosis explains a verdict and is none: its intervals are the usual normal ones, on a fresh sample.
+They explain a verdict without changing it, with normal intervals from a fresh sample.
 """
 
 from __future__ import annotations
@@ -34,33 +34,24 @@ from attncheck.subject import Subject
 FloatArray = NDArray[np.float64]
 
 _SIZE = 4_000
-# Entries of a diagnosis' largest array.
+# Entries of the largest array in a diagnosis.
 _ENTRIES = 2**21
-# Calls that are compared with each other, their draws, and the level of the comparison.
+# Number of calls compared, draws of each, and test level.
 _CALLS, _CALL_DRAWS, _CALLS_LEVEL = 24, 60, 1e-6
-# A Gram matrix by its estimate, that of what is given it, and that of the whole, which does not depend on it.
+# For each Gram matrix: its estimate, the estimate given it, the overall estimate, and its formula.
 _GRAMS = {
     "key_gram": (KEYS, SCORES_GIVEN, SCORES, "K Kᵀ/ν"),
     "value_gram": (VALUES, OUTPUTS_GIVEN, OUTPUTS, "V Vᵀ/ν"),
 }
-# Heads whose numbers are told one by one.
+# Maximum number of heads listed.
 _MOST_HEADS = 8
 
 
 def diagnose(unit: Item, subject: Subject, seed: int) -> list[str]:
-    """Return the estimates that differ from the declaration, each a sentence.
-
-    Parameters
-    ----------
-    item : Item
-        Where something was violated.
-    subject : Subject
-    seed : int
-        The run seed; the sample has a stream of its own.
-    """
+    """Return messages for estimates of a violated test item that differ from the declaration."""
     layer = unit.case
     if not isinstance(layer, AttentionLayer):
-        return []  # the checks of programs name what differs themselves
+        return []  # checks of programs name the differences themselves
     size = max(64, min(_SIZE, _ENTRIES // layer.stored_entries, 100_000_000 // layer.weight_entries))
     sample = subject.draw(layer, size, stream(seed, layer.key, role="diagnosis"))
     root = seed_sequence(seed, layer.key, role="diagnosis/reference")
@@ -69,23 +60,14 @@ def diagnose(unit: Item, subject: Subject, seed: int) -> list[str]:
 
 
 def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> list[str]:
-    """Return the estimates from a sample that differ from the declaration, as sentences, what may be chance last.
-
-    Parameters
-    ----------
-    sample : Sample
-    seed : numpy.random.SeedSequence
-        For draws of the exact law to compare with, some times as many.
-    laws : WeightLaws
-        Of the weights, as they are declared, biases included.
-    """
+    """Return messages for estimates that differ from the declaration, those within chance last."""
     differing = [estimate for estimate in estimates(sample, seed, laws) if estimate.differs]
     found = {estimate.name: estimate for estimate in sorted(differing, key=lambda each: not each.beyond_chance)}
     return [*map(str, found.values()), *_heads(sample, laws), *_scaled_grams(sample.layer, found)]
 
 
 def _calls(layer: AttentionLayer, subject: Subject, rng: np.random.Generator) -> Iterator[str]:
-    """Say if calls of the subject differ by more than draws of one call do, as where draws share their weights."""
+    """Yield a message if calls differ more than draws within one call, as when draws share weights."""
     size = max(8, min(_CALL_DRAWS, 1_000_000 // layer.weight_entries))
     calls = [subject.draw(layer, size, rng) for _ in range(_CALLS)]
     sizes = [[mean_square(call.outputs) for call in calls]]
@@ -94,11 +76,11 @@ def _calls(layer: AttentionLayer, subject: Subject, rng: np.random.Generator) ->
     outcomes = [Calls(_CALLS).test(np.concatenate(each), [len(call) for call in calls]) for each in sizes]
     if all(outcome.p_value > _CALLS_LEVEL for outcome in outcomes):
         return
-    yield "calls of the simulator differ by more than the draws of one call do; each draw needs weights of its own"
+    yield "calls of the simulator differ more than draws within one call; draw new weights for each draw"
 
 
 def _heads(sample: Sample, laws: WeightLaws) -> Iterator[str]:
-    """Say which matrix has a scale in each head, where these differ: one number for all of them would be none."""
+    """Yield the scale in each head for matrices whose scales differ between heads."""
     for name, heads in by_head(sample, laws).items():
         if max(head.low for head in heads) > min(head.high for head in heads):
             told = ", ".join(f"{head.value:.3g}" for head in heads[:_MOST_HEADS])
@@ -106,14 +88,14 @@ def _heads(sample: Sample, laws: WeightLaws) -> Iterator[str]:
 
 
 def _scaled_grams(layer: AttentionLayer, found: Mapping[str, Observation]) -> Iterator[str]:
-    """Say which Gram matrix has a wrong factor: what is taken from it has none, and what is given it the inverse."""
+    """Yield Gram matrices with a wrong factor that cancels in the overall variance."""
     for name, (gram, given, whole, formula) in _GRAMS.items():
         if whole not in found and _cancel(found, gram, given):
             yield f"{name} fits {found[gram].value:.3g} {formula}, ν = {layer.head_width}: the {whole} is right"
 
 
 def _cancel(found: Mapping[str, Observation], one: str, other: str) -> bool:
-    """Return whether two estimates are off by factors that are inverse to each other."""
+    """Return whether two estimates are off by inverse factors."""
     if not {one, other} <= set(found):
         return False
     first, second = found[one], found[other]

@@ -1,4 +1,4 @@
-"""A sample's features, among which those of another sample are placed: their distance is about a chi-square."""
+"""Rank-based distance between samples, approximately chi-square under equality."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from attncheck.diagnosis.statistics import features_of
 
 FloatArray = NDArray[np.float64]
 
-# Directions of the features with less than this share of the mean variance: what is left there is rounding.
+# Minimum variance of a direction, relative to the mean; below it is rounding.
 _SHARE = 1e-4
-# Steps to which features are rounded: in roundings of the sample's numbers, and against the feature's own size.
+# Rounding step of features: multiples of the sample's rounding unit, and relative to the feature's size.
 _ROUNDING, _STEP = 100.0, 1e-5
 
 
 class _SampleStatistics:
-    """Features of a sample, and the normal score of each place among the values of each of them."""
+    """Features of a sample and the normal scores of ranks among them."""
 
     def __init__(self, values: FloatArray, rounding: float) -> None:
-        # What is the same but for rounding counts as the same: its order would be that of the rounding.
+        # Values equal up to rounding must tie: their order would be that of the rounding.
         sizes = np.quantile(np.abs(values), 0.9, axis=1, keepdims=True)
         self._steps = np.maximum(_ROUNDING * rounding, _STEP * sizes)
         self.sorted = np.sort(self._rounded(values), axis=1)
         found = [np.unique(row, return_counts=True) for row in self.sorted]
         self._different = [different for different, _ in found]
         self._values = np.concatenate(self._different)
-        # Where the values of each feature begin, and the scores of its places, which are twice as many and one more.
+        # Offsets of each feature's values, and of the normal scores of its 2k + 1 ranks for k distinct values.
         self._begin = np.cumsum([[0, *(len(each) for each in self._different[:-1])]], axis=1).T
         self._last = np.array([[len(each) - 1] for each in self._different])
         self._scores = np.concatenate([_scores_of(counts) for _, counts in found])
@@ -38,7 +38,7 @@ class _SampleStatistics:
         return np.asarray(np.round(values / self._steps) * self._steps)
 
     def scores(self, values: FloatArray) -> FloatArray:
-        """Return the normal scores of the places of values, (features, draws); sorted ones are found the fastest."""
+        """Return normal scores of values, (features, draws); sorted values are fastest."""
         rounded = self._rounded(values)
         after = np.stack([each.searchsorted(row) for each, row in zip(self._different, rounded, strict=True)])
         equal = self._values[self._begin + np.minimum(after, self._last)] == rounded
@@ -48,34 +48,26 @@ class _SampleStatistics:
 
 
 def _scores_of(counts: NDArray[np.intp]) -> FloatArray:
-    """Return the normal scores of the places below the first value, at it, between it and the second one, and so on."""
+    """Return normal scores below the first value, at it, between it and the next, and so on."""
     upto = np.concatenate([[0], np.cumsum(counts)])
-    # Below and at each: how many are smaller, and how many not larger.
+    # Sum of the numbers of smaller and of not larger values.
     below_and_upto = 2.0 * np.repeat(upto, 2)[:-1]
     below_and_upto[1::2] = upto[:-1] + upto[1:]
     return np.asarray(special.ndtri((below_and_upto + 1.0) / (2.0 * upto[-1] + 2.0)))
 
 
 class SampleEmbedding:
-    """A sample's features, among which others are placed.
+    """Features of a sample, with a distance to other samples.
 
-    Numbers are placed among those of the sample, so that heavy tails do no harm: under equality the mean and the spread
-    of the normal scores of these places differ by chance only. Their squared distance, whitened, is about a
-    chi-square.
-
-    Attributes
-    ----------
-    sample : Sample
-    names : list of str
-        Of the features.
-    dof : int
-        Degrees of freedom of the chi-square.
+    Values of another sample are ranked among those of this one, so heavy tails do no harm. The squared whitened
+    distance of the means and mean squares of the normal scores is about a chi-square with `dof` degrees of freedom if
+    both laws agree.
     """
 
     def __init__(self, sample: Sample) -> None:
         self.sample, self.size = sample, len(sample)
         found = features_of(sample)
-        # A feature that is one number in all draws is kept: another number elsewhere tells the most.
+        # Keep constant features: another value elsewhere is the strongest sign of a difference.
         self.names = list(found)
         values = np.stack(list(found.values()))
         self._features = _SampleStatistics(values, sample.rounding)
@@ -89,18 +81,20 @@ class SampleEmbedding:
         self._whiten = vectors[:, kept] / np.sqrt(values[kept])
 
     def feature(self, name: str) -> FloatArray:
-        """Return the sample's own values of a feature, sorted."""
+        """Return the sample's values of a feature, sorted."""
         return np.asarray(self._features.sorted[self.names.index(name)])
 
     def distance(self, other: Sample) -> float:
-        """Return the squared distance of another sample: about a chi-square if it is of the same law."""
+        """Return the squared distance to another sample: about chi-square if both have the same law."""
         found = features_of(other)
         scores = self._features.scores(np.sort([found[name] for name in self.names], axis=1))
         means = np.concatenate([scores.mean(axis=1), np.einsum("fn,fn->f", scores, scores) / len(other)])
         gap = (means - self._center) @ self._whiten
-        known = max(1, self.size - self.dof - 2) / self.size  # the covariance is an estimate, as in Hotelling's test
+        known = (
+            max(1, self.size - self.dof - 2) / self.size
+        )  # corrects for the estimated covariance, as Hotelling's test does
         return known * float(gap @ gap) * self.size * len(other) / (self.size + len(other))
 
     def p_value(self, other: Sample) -> float:
-        """Return the chance of a distance as large as another sample's if it is of the same law."""
+        """Return the p-value of equal laws."""
         return float(scipy.stats.chi2.sf(self.distance(other), self.dof))

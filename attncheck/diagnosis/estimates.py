@@ -1,4 +1,4 @@
-"""Estimates that a person can compare with the declaration: scales and means, with the usual normal intervals."""
+"""Estimates of scales and means with normal intervals, to compare with the declaration."""
 
 from __future__ import annotations
 
@@ -18,32 +18,30 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 FloatArray = NDArray[np.float64]
 
-# Names of estimates that others refer to.
+# Names used elsewhere.
 SCORES, SCORES_GIVEN = "score variance", "score variance given inputs and keys"
 KEYS, VALUES = "key variance", "value variance"
 OUTPUTS, OUTPUTS_GIVEN = "output variance", "output variance given scores and values"
 INPUTS = "mean square of the inputs"
 _QUANTILE = 3.29
-# Digits that are shown: more where rounding would put what is declared on the other side of the interval's end.
+# Digits shown: more if rounding would move the declared value across the end of the interval.
 _DIGITS = (3, 4, 5, 6)
-# Distances of positions whose inputs are compared, where positions decide on them.
+# Maximum distance of positions compared if positions correlate.
 _STEPS = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Observation:
-    """A quantity, observed with a 99.9% interval, and what the layer declares.
+    """An estimate with a 99.9% interval and the declared value.
 
     Attributes
     ----------
-    name : str
-    value, low, high, declared : float
     ratio : bool
-        Whether the unit is what is declared, so that 1 is.
+        Whether values are relative to the declared value, which is then 1.
     positive : bool
-        Whether it is the mean of numbers none of which is negative.
+        Whether it is a mean of nonnegative numbers.
     source : str
-        How what is declared was had, where another sample would give another number.
+        Source of the declared value if it varies between samples.
     """
 
     name: str
@@ -57,21 +55,17 @@ class Observation:
 
     @property
     def differs(self) -> bool:
-        """Whether the declared value lies outside the interval, and the interval means something.
-
-        One of a positive number that reaches below 0 does not: a few large draws make it, and may be missing. That of
-        numbers which are all 0 does.
-        """
+        """Whether the interval excludes the declared value; one of a positive number must not extend below 0."""
         wide = self.positive and self.low <= 0.0 < self.high
         return not self.holds(self.declared) and not wide
 
     @property
     def beyond_chance(self) -> bool:
-        """Whether what is declared is twice as far away as the interval reaches: 6.6 standard errors."""
+        """Whether the declared value is more than 6.6 standard errors away, twice the interval's reach."""
         return abs(self.value - self.declared) > self.high - self.low
 
     def holds(self, value: float) -> bool:
-        """Whether a value lies inside the interval."""
+        """Whether a value lies in the interval."""
         return self.low <= value <= self.high
 
     def __str__(self) -> str:
@@ -86,7 +80,7 @@ class Observation:
 
 
 def estimates(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> Iterator[Observation]:
-    """Yield what the exposure allows, the most telling first, held to what is declared: biases too."""
+    """Yield estimates of the exposed data with declared values, the most specific first."""
 
     @functools.cache
     def reference() -> Sample:
@@ -106,7 +100,7 @@ def estimates(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = G
 
 
 def _given(sample: Sample, laws: WeightLaws) -> Iterator[Observation]:
-    """Yield ratios to variances given what else was drawn."""
+    """Yield ratios to conditional variances."""
     for name, squares, dof in _whitened(sample, laws):
         yield from _ratio(name, squares.sum(axis=1), dof.sum(axis=1))
 
@@ -127,7 +121,7 @@ def _input_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterato
 def score_estimates(
     sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = GAUSSIAN_LAWS
 ) -> Iterator[Observation]:
-    """Yield what scores alone tell, the reference being draws of the exact law."""
+    """Yield estimates from the scores, with a reference sample of the exact law."""
     seen = visible(sample.layer)
     scores = sample.need("scores")
     biased = not {"query", "key"}.isdisjoint(laws.biased)
@@ -137,7 +131,7 @@ def score_estimates(
         ours, theirs = (mean_square(each.need("scores")[..., seen]) for each in (sample, reference()))
         yield _compared(SCORES, ours, theirs)
     name, own = "mean score of a position with itself", _own_scores(sample)
-    if sample.layer.tied_query_key:  # two biases of mean 0 leave the mean of the others 0
+    if sample.layer.tied_query_key:  # two biases of mean 0 leave the other means at 0
         yield _compared(name, own, _own_scores(reference()))
     else:
         yield _mean(name, own, 0.0)
@@ -151,12 +145,7 @@ def _score_variances(sample: Sample) -> FloatArray:
 
 
 def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Observation]:
-    """Compare squared scores, (N, H, entries), with their variances given the inputs, (N, 1, entries).
-
-    Inputs vary, squares and variances vary with them: the interval is that of what is left of a draw's mean square
-    when its mean variance is taken off, times the ratio of both over all draws. In narrow layers it is wide even so,
-    and squares over variances, entry by entry, may tell what it does not.
-    """
+    """Compare squared scores with their variances given the inputs; entry by entry if the interval is too wide."""
     ours, theirs = (_per_draw(each) for each in (squares, declared))
     value, unit = float(ours.mean()), float(theirs.mean())
     left = ours - (value / unit if unit else 1.0) * theirs
@@ -171,17 +160,17 @@ def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Obser
 
 
 def _own_scores(sample: Sample) -> FloatArray:
-    """Return each draw's mean of the p_ii."""
+    """Return the mean of p_ii in each draw."""
     return np.asarray(np.diagonal(sample.need("scores"), axis1=2, axis2=3).mean(axis=(1, 2)))
 
 
 def mean_square(values: FloatArray) -> FloatArray:
-    """Return each draw's mean square."""
+    """Return the mean square of each draw."""
     return _per_draw(values**2)
 
 
 def _per_draw(values: FloatArray) -> FloatArray:
-    """Return each draw's mean."""
+    """Return the mean of each draw."""
     return np.asarray(values.reshape(len(values), -1).mean(axis=1))
 
 
@@ -192,7 +181,7 @@ def _mean(name: str, values: FloatArray, declared: float) -> Observation:
 
 
 def _compared(name: str, ours: FloatArray, theirs: FloatArray) -> Observation:
-    """Compare with the mean over a larger sample of the exact law, whose error widens the interval."""
+    """Compare with a larger sample of the exact law, including its error in the interval."""
     half = _QUANTILE * float(np.hypot(ours.std() / len(ours) ** 0.5, theirs.std() / len(theirs) ** 0.5))
     mean, positive = float(ours.mean()), bool((ours >= 0.0).all())
     declared = float(theirs.mean())
@@ -202,13 +191,13 @@ def _compared(name: str, ours: FloatArray, theirs: FloatArray) -> Observation:
 
 
 def _ratio(name: str, squares: FloatArray, dof: FloatArray) -> Iterator[Observation]:
-    """Observed a variance ratio from each draw's sum of squares and its degrees of freedom, if there are any."""
+    """Yield a variance ratio from sums of squares and degrees of freedom, unless these are 0."""
     if dof.any():
         yield dataclasses.replace(_mean(name, squares / float(dof.mean()), 1.0), ratio=True)
 
 
 def _whitened(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, FloatArray, FloatArray]]:
-    """Yield sums of squares by declaration and their means for any law without bias, (draws, heads) or (draws, 1)."""
+    """Yield whitened sums of squares and degrees of freedom, (draws, heads) or (draws, 1), for laws without biases."""
     exposed, layer, biased = sample.exposed, sample.layer, laws.biased
     turned = layer.rotary_base is not None
     given = {"input_gram", "keys" if turned else "key_gram", "scores"} <= exposed
@@ -224,7 +213,7 @@ def _whitened(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, FloatArra
 
 
 def by_head(sample: Sample, laws: WeightLaws = GAUSSIAN_LAWS) -> dict[str, list[Observation]]:
-    """Return the variance ratios of each head, or group of heads that share a matrix, by the name of that of all."""
+    """Return variance ratios by name, one per head or group."""
     return {
         name: [each for h in range(squares.shape[1]) for each in _ratio(name, squares[:, h], dof[:, h])]
         for name, squares, dof in _whitened(sample, laws)

@@ -1,4 +1,4 @@
-"""Which of what may be wrong makes a simulator what it is: candidates are simulated and held beside its draws."""
+"""Fit of candidate causes: simulate each candidate and compare its draws with the sample."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 FloatArray = NDArray[np.float64]
 
-#: Layers that are looked at together.
+#: Maximum number of layers fitted together.
 LAYERS = 3
-# Draws of a sample that are looked at, more where outputs alone tell little each.
+# Draws of a sample; more if only outputs are exposed.
 _DRAWS, _OF_OUTPUTS = 4_000, 12_000
-# Draws of each candidate round by round, and the nearest ones that are left after it.
+# Draws per candidate in each round, and number of nearest candidates kept.
 _ROUNDS = ((300, 48), (1_500, 6))
-# Chance that the true cause is not among those whose distance is taken once more, on so many times the sample's draws:
-# most of its error is the sample's own then, and the same for all of them.
+# Probability of excluding the true cause from a second fit, and that fit's draws as a multiple of the sample's, so
+# that most of the error is the sample's and common to all candidates.
 _LEFT_OUT, _MORE = 1e-6, 2
-# Entries of a sample's arrays, and of the weights that it stands for.
+# Maximum entries of the sample's arrays and of the corresponding weights.
 _ENTRIES, _WEIGHTS = 2**21, 50_000_000
-# Chance that the true cause is refused: one in a thousand red runs says "none that is known" for no reason.
+# Probability of rejecting the true cause.
 _REFUSED = 1e-3
-# Matrices whose scales are that of the scores together.
+# Matrices that scale the scores.
 _OF_SCORES = ("query_std", "key_std")
-# Beginning and end of the features that tell the scale of a matrix best, those first that take more to be exposed.
+# Prefix and suffix of the best features for the scale of a matrix, those that need more exposed data first.
 _SIZES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "key_std": (("size of key Gram of head", "over inputs"), ("size of key Gram of head", "")),
     "query_std": (("size of scores given keys", ""), ("size of scores", "size of scores")),
@@ -48,24 +48,15 @@ _SIZES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("size of outputs", "size of outputs"),
     ),
 }
-# How far the logarithm of a candidate's scale may be from the sample's, whose own error is a few percent.
+# Maximum distance of a candidate's log scale from the sample's, whose own error is a few percent.
 _NEAR = 0.25
 
 
 @dataclasses.dataclass(frozen=True)
 class FittedCause:
-    """What a candidate's fit comes to.
+    """A candidate with its fit: squared `distance` over all layers, p-value, and ranking penalty.
 
-    Attributes
-    ----------
-    candidate : Candidate
-    distance : float
-        Squared, over all layers.
-    p_value : float
-        Chance of a distance as large if the candidate is what is wrong.
-    cost : float
-        What is added to the distance before candidates are ranked: log N for each fitted number, as in Schwarz'
-        criterion, and 2 log k where one of k values of a field is read.
+    The penalty `cost` is log N per fitted parameter (Schwarz criterion), plus 2 log k for a field with k values.
     """
 
     candidate: Candidate
@@ -75,19 +66,19 @@ class FittedCause:
 
     @property
     def fits(self) -> bool:
-        """Whether the candidate is not refused."""
+        """Whether the candidate is not rejected."""
         return self.p_value > _REFUSED
 
 
 def draws_of(layer: AttentionLayer, exposed: frozenset[str]) -> int:
-    """Return how many draws of a layer tell causes apart, as far as they are cheap."""
+    """Return the number of draws to fit causes, within the cost limits."""
     wanted = _DRAWS if "scores" in exposed else _OF_OUTPUTS
     return max(256, min(wanted, _ENTRIES // layer.stored_entries, _WEIGHTS // layer.weight_entries))
 
 
 @dataclasses.dataclass(frozen=True)
 class _FittedScale:
-    """A factor of a standard deviation, the error of its logarithm, and that logarithm layer by layer."""
+    """A fitted factor of a standard deviation, the error of its logarithm, and this logarithm by layer."""
 
     factor: float
     error: float
@@ -100,19 +91,9 @@ def fitted(
     laws: WeightLaws = GAUSSIAN_LAWS,
     handed: bool = False,
 ) -> tuple[list[FittedCause], list[FittedCause]]:
-    """Return the causes that samples fit, the best first, and those that were tried and do not, the nearest first.
+    """Return fitting causes, best first, and rejected ones, nearest first, from one sample per violated layer.
 
-    Neither where the samples are as they should be: what is wrong does not show in so few draws, or in no feature.
-
-    Parameters
-    ----------
-    samples : sequence of Sample
-        Of violated layers, one of each.
-    seed : numpy.random.SeedSequence
-    laws : WeightLaws
-        Of the weights, as they are declared.
-    handed : bool
-        Whether the inputs are attncheck's own.
+    Both are empty if the samples fit the declaration: the fault does not show in these draws or features.
     """
     placed = [SampleEmbedding(_two_neurons(sample)) for sample in samples]
     layers, exposed = [sample.layer for sample in samples], samples[0].exposed
@@ -132,30 +113,26 @@ def fitted(
 
 
 def _two_neurons(sample: Sample) -> Sample:
-    """Return a sample with two neurons at most: candidates have no more."""
+    """Return a sample with at most two neurons, as candidates have."""
     few = {name: values[..., :2] for name in ("outputs", "inputs") if (values := getattr(sample, name)) is not None}
     arrays = {name: values for name in FIELDS if (values := getattr(sample, name)) is not None}
     return Sample(sample.layer, **{**arrays, **few})
 
 
 def _distinct(fits: Sequence[FittedCause]) -> list[FittedCause]:
-    """Return causes of different laws: of those that draw the same numbers the one that is told first."""
+    """Return causes with different laws, each with its lowest rank."""
     found: list[FittedCause] = []
     for cause in sorted(fits, key=lambda each: (round(each.distance, 3), each.candidate.rank, each.candidate.name)):
         if not found or abs(cause.distance - found[-1].distance) > 1e-2:
             found.append(cause)
     found.sort(key=lambda each: (each.distance + each.cost, each.candidate.name))
-    # A fitted factor says again what a known one before it does.
+    # A fitted factor repeats a known one before it.
     known = next((at for at, each in enumerate(found) if each.candidate.scales), len(found))
     return _by_field([each for at, each in enumerate(found) if at < known or not each.candidate.free])
 
 
 def _by_field(fits: Sequence[FittedCause]) -> list[FittedCause]:
-    """Return causes with one for each field: other values of it that fit are told with the nearest one.
-
-    Several values of one field may not be told apart, as odd activations under a norm. By themselves they would leave
-    no room for another field.
-    """
+    """Return one cause per field, with other fitting values in its message, to leave room for other fields."""
     of_field: dict[str, list[FittedCause]] = {}
     for cause in fits:
         of_field.setdefault(cause.candidate.field or cause.candidate.name, []).append(cause)
@@ -170,7 +147,7 @@ def _by_field(fits: Sequence[FittedCause]) -> list[FittedCause]:
 def _cause(
     placed: Sequence[SampleEmbedding], candidate: Candidate, seed: np.random.SeedSequence, more: int
 ) -> FittedCause:
-    """Return what a candidate comes to on so many times the sample's draws."""
+    """Return the fit of a candidate, drawn `more` times as often as the sample."""
     distance, dof = _distance(placed, candidate, seed, more)
     cost = candidate.free * float(np.log(min(each.size for each in placed))) + 2.0 * float(np.log(candidate.choices))
     return FittedCause(candidate, distance, float(scipy.stats.chi2.sf(distance, dof)), cost)
@@ -179,11 +156,8 @@ def _cause(
 def _nearest(
     placed: Sequence[SampleEmbedding], tried: Sequence[Candidate], seed: np.random.SeedSequence, draws: int, most: int
 ) -> list[Candidate]:
-    """Return the candidates of the least distances over all layers, the nearest first, on at most so many draws.
-
-    Layers only add to a distance: what is far on the first ones is not drawn on the others.
-    """
-    reached = [(0.0, at, 0) for at in range(len(tried))]  # a heap: how far, which candidate, on how many layers
+    """Return the nearest candidates; those far on the first layers are not drawn on the others."""
+    reached = [(0.0, at, 0) for at in range(len(tried))]  # heap of distance, candidate, layers fitted
     found: list[Candidate] = []
     while reached and len(found) < most:
         distance, at, layers = reached[0]
@@ -200,10 +174,7 @@ def _nearest(
 def _distance(
     placed: Sequence[SampleEmbedding], candidate: Candidate, seed: np.random.SeedSequence, more: int
 ) -> tuple[float, int]:
-    """Return the squared distance of a candidate over all layers, and its degrees of freedom.
-
-    It is drawn `more` times as often as the sample.
-    """
+    """Return a candidate's squared distance over all layers and its degrees of freedom."""
     distances = (_distance_on(at, each, candidate, seed, more * each.size) for at, each in enumerate(placed))
     return sum(distances), sum(each.dof for each in placed)
 
@@ -211,7 +182,7 @@ def _distance(
 def _distance_on(
     at: int, placed: SampleEmbedding, candidate: Candidate, seed: np.random.SeedSequence, size: int
 ) -> float:
-    """Return the squared distance of a candidate on one layer; infinite where it cannot be drawn."""
+    """Return a candidate's squared distance on one layer; infinite if it cannot be drawn."""
     rng = np.random.default_rng([at, *seed.generate_state(4)])
     try:
         return placed.distance(_alike(candidate.draw(placed.sample.layer, size, rng), placed.sample))
@@ -220,7 +191,7 @@ def _distance_on(
 
 
 def _alike(arrays: Mapping[str, FloatArray], sample: Sample) -> Sample:
-    """Return a candidate's draws with what the subject exposes, as it exposes it."""
+    """Return a candidate's draws with the same exposed data as the sample."""
     kept: dict[str, Any] = {name: arrays[name] for name in FIELDS if name in sample.exposed and name in arrays}
     for name in ("outputs", "inputs"):
         if name in kept:
@@ -233,10 +204,7 @@ def _alike(arrays: Mapping[str, FloatArray], sample: Sample) -> Sample:
 def _scales(
     placed: Sequence[SampleEmbedding], laws: WeightLaws, seed: np.random.SeedSequence
 ) -> dict[str, _FittedScale]:
-    """Return by how much the standard deviations of a sample differ from the declared ones, as far as it shows them.
-
-    Matrices whose own numbers are not exposed are taken to be right: another one has their factor then.
-    """
+    """Return factors of the sample's standard deviations; unexposed matrices count as correct."""
     found: dict[str, _FittedScale] = {}
     for field in ("key_std", "query_std", "value_std", "output_std"):
         sizes = next((of for of in _SIZES[field] if any(_is(name, of) for name in placed[0].names)), None)
@@ -247,7 +215,7 @@ def _scales(
 
 
 def _may_be(candidate: Candidate, scales: Mapping[str, _FittedScale]) -> bool:
-    """Return whether a candidate's scores are about as large as the sample's: it is not worth a try otherwise."""
+    """Return whether a candidate's score scale is near the sample's."""
     if not candidate.scales or "query_std" not in scales:
         return True
     wanted = sum(np.log(candidate.scales[field]) for field in _OF_SCORES if field in candidate.scales)
@@ -256,8 +224,8 @@ def _may_be(candidate: Candidate, scales: Mapping[str, _FittedScale]) -> bool:
 
 
 def _own_scale(scales: Mapping[str, _FittedScale], exposed: frozenset[str], laws: WeightLaws) -> Candidate:
-    """Return the candidate whose scales are those that the sample has, whatever they are."""
-    # What differs by chance is left as it is.
+    """Return the candidate with the sample's fitted scales."""
+    # Ignore differences within chance.
     factors = {field: each.factor for field, each in scales.items() if abs(np.log(each.factor)) > 3.0 * each.error}
     parts = [f"{named((field,), exposed)}: {factor:.2f} times" for field, factor in factors.items()]
     words = f"{'; '.join(parts)} the declared standard deviation"
@@ -271,14 +239,14 @@ def _is(name: str, sizes: tuple[str, str]) -> bool:
 def _scale(
     placed: Sequence[SampleEmbedding], sizes: tuple[str, str], draw: Draw, seed: np.random.SeedSequence
 ) -> _FittedScale:
-    """Return the factor by which a sample's sizes differ from a simulator's."""
+    """Return the factor between the sample's sizes and a simulator's."""
     of_layers, variances = [], []
     for number, each in enumerate(placed):
         rng = np.random.default_rng([number, *seed.generate_state(4)])
         theirs = features_of(_alike(draw(each.sample.layer, each.size, rng), each.sample))
         pairs = [(each.feature(name), theirs[name]) for name in each.names if _is(name, sizes)]
         of_layers.append(0.5 * float(np.mean([ours.mean() - others.mean() for ours, others in pairs])))
-        # Sizes of one layer are not independent: no more than the best one is known.
+        # Sizes in one layer are dependent: use the error of the best one.
         variances.append(min(0.25 * sum(float(one.var()) / len(one) for one in pair) for pair in pairs) + 1e-12)
     weights = 1.0 / np.array(variances)
     return _FittedScale(

@@ -1,4 +1,4 @@
-"""What a person reads when something is violated: claim, layer, numbers, likely causes, and how to replay it."""
+"""Violation messages: claim, layer, estimates, likely causes and replay command."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from attncheck.looks.result import violated
 from attncheck.records.schema import Result, of_pool
 from attncheck.records.words import replay_command
 
-# Violated checks of one unit that a message shows, and likely causes.
+# Maximum numbers of violated checks and likely causes shown per item.
 _SHOWN = 6
 _CAUSES = 2
-# Checks of a shape, the estimate of the scale that must be right for it, and whose scale differs where that is not.
+# Checks of a shape that assume a correct scale: the scale's estimate and a name for the numbers.
 _SHAPES = {
     "non_gaussianity.output_energy": (OUTPUTS, "the outputs"),
     "outputs.limit": (OUTPUTS, "the outputs"),
@@ -27,11 +27,10 @@ _SHAPES = {
 
 
 def explain(results: Sequence[Result], record: Path | None, call: str = "", after: str = "", subject: str = "") -> str:
-    """Return what a person needs to know of a unit's violated results, the most telling first; empty if none is.
+    """Return a message on the violated results of a test item, or "" if there are none.
 
-    `record`, with the name of the `subject`, or where there is none the Python `call` that gave the results, is what
-    repeats them. `after` is the claim of another unit that tells more, if there is one: all that is computed later
-    shows a fault too.
+    The replay command uses `record` and the `subject` name, or else the Python `call`. `after` is the claim of an item
+    violated earlier in the computation, if any.
     """
     bad = violated(results)
     if not bad:
@@ -41,7 +40,7 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
     shown = bad[:_SHOWN]
     width = max(len(result.check) for result in shown)
     examined = sum(bool(result.p_values) for result in results)
-    first = [f"may follow from what is wrong first, against: {CLAIMS[after].said_of(worst.case)}"] if after else []
+    first = [f"may follow from an earlier violation: {CLAIMS[after].said_of(worst.case)}"] if after else []
     lines = [
         f"VIOLATED: {claim.said_of(worst.case)} ({claim.source})",
         f"  {'cases' if of_pool(worst) else 'layer'}:    {layer_name(worst.case)}",
@@ -52,14 +51,12 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
         *(f"    {result.check:{width}}  {result.text}; {_looks(result)}" for result in shown),
     ]
     if any(_holds_expected(result) for result in shown):
-        lines.append(
-            "    (an interval that holds what is expected allows for any law of the draws, p for the declared one)"
-        )
+        lines.append("    (intervals are valid for any law of the draws, p-values for the declared law only)")
     if len(bad) > len(shown):
         lines.append(f"    and {len(bad) - len(shown)} more")
     if worst.illustration:
         lines.append(
-            f"  smaller:  the fault shows too on {worst.illustration} (an illustration on fresh draws, not a verdict)"
+            f"  smaller:  the fault also shows on {worst.illustration} (an illustration on fresh draws, not a verdict)"
         )
     if record is not None:
         lines.append(f"  replay:   {replay_command(record, worst.id, subject)}")
@@ -69,21 +66,20 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
 
 
 def likely(bad: Sequence[Result], diagnosis: Sequence[str]) -> list[str]:
-    """Return the likely causes of violated results that are in the order of `violated`.
+    """Return likely causes from violated results ordered by `violated`.
 
-    They are those of the first claim: what is computed later shows its fault too. Numbers of another variance than the
-    declared one say nothing of their shape.
+    Only the first claim counts, as its fault affects later ones. If a variance differs, shape checks suggest nothing.
     """
     hints = (_hint(result, diagnosis) for result in bad[:_SHOWN] if result.claim == bad[0].claim)
     return [hint for hint in dict.fromkeys(hints) if hint][:_CAUSES]
 
 
 def _hint(result: Result, diagnosis: Sequence[str]) -> str:
-    """Return the hint of a violated result, or that a scale differs where this is what its check sees."""
+    """Return the hint of a violated result, or that a scale differs if its check is sensitive to it."""
     estimate, whose = _SHAPES.get(result.check, ("", ""))
-    # An estimate's name is followed by a number.
+    # A number follows the estimate's name.
     if estimate and any(re.match(rf"{estimate} [\d.-]", sentence) for sentence in diagnosis):
-        return f"the scale of {whose} differs from the declared one, whatever their shape"
+        return f"the scale of {whose} differs from the declared one"
     return result.hint
 
 

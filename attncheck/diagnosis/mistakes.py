@@ -1,4 +1,4 @@
-"""Mistakes that people make in attention layers: candidates for what is wrong, beside the faults that have a name."""
+"""Common mistakes in attention layers, as candidate causes beside the named faults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DROPPED = (0.1, 0.2, 0.5)
 
 
 def _sharing(*names: str) -> LiteralSimulator:
-    """Give all heads what the first one has."""
+    """Share the first head's projections among all heads."""
 
     def project(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
         made = independent(layer, inputs, rng)
@@ -34,7 +34,7 @@ def _sharing(*names: str) -> LiteralSimulator:
 
 
 def _sliced(shared: bool) -> LiteralSimulator:
-    """Give each head a slice of the inputs."""
+    """Project a separate slice of the inputs in each head."""
 
     def project(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
         if _DIVIDED.reason(layer):
@@ -68,7 +68,7 @@ def _split_by_view(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Proje
 
 
 def _restored(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: Rng) -> FloatArray:
-    """Merge heads by the view that has split them."""
+    """Merge heads with the same view that split them."""
     N, heads, s, width = mixed.shape
     return project_out(layer, mixed.reshape(N, s, heads, width).swapaxes(1, 2), coordinates, rng)
 
@@ -79,7 +79,7 @@ def _activated(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projectio
 
 
 def _one_input(layer: AttentionLayer, inputs: FloatArray, rng: Rng) -> Projections:
-    """Make keys and values of the first position for all."""
+    """Use the first position's keys and values for all positions."""
     made = independent(layer, inputs, rng)
     s = layer.seq_len
     first: dict[str, Any] = {name: np.repeat(getattr(made, name)[:, :, :1], s, axis=2) for name in ("keys", "values")}
@@ -102,7 +102,7 @@ def _seeing(see: Callable[[AttentionLayer], NDArray[np.bool_]]) -> LiteralSimula
 
 
 def _later_only(rest: float) -> LiteralSimulator:
-    """Let positions see later ones; the last one sees all with a share of a weight."""
+    """Attend to later positions only; the last attends to all with weight `rest`."""
 
     def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
         if layer.mask == "none":
@@ -132,12 +132,12 @@ def _scaled_after(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
 
 @dataclasses.dataclass(frozen=True)
 class _DroppedWeights(LiteralSimulator):
-    """A literal simulator that drops a share of the attention weights."""
+    """Simulator with dropout on the attention weights."""
 
     share: float = 0.0
 
     def after(self, layer: AttentionLayer, made: Projections, rng: Rng) -> dict[str, FloatArray]:
-        """Draw what the layer makes of projections."""
+        """Draw a layer from its projections."""
 
         def weigh(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
             kept = rng.random(scores.shape) >= self.share
@@ -177,7 +177,7 @@ def _future(layer: AttentionLayer) -> NDArray[np.bool_]:
 
 
 def _past(layer: AttentionLayer) -> NDArray[np.bool_]:
-    """Return a causal mask without the position itself, but for the first one, which has nothing else to see."""
+    """Return a causal mask that hides the position itself, except the first."""
     seen = np.tril(np.ones((layer.seq_len, layer.seq_len), dtype=bool), k=-1)
     seen[0, 0] = True
     return seen
@@ -219,7 +219,7 @@ MISTAKES: tuple[Fault, ...] = (
     Fault("sliced_heads", "each head projects a slice of the inputs only", _DIVIDED, _sliced(shared=False)),
     Fault(
         "one_sliced_head",
-        "heads project a slice of the inputs each, all by the same W_Q, W_K and W_V",
+        "each head projects a slice of the inputs, all with the same W_Q, W_K and W_V",
         _DIVIDED,
         _sliced(shared=True),
     ),
@@ -231,7 +231,7 @@ MISTAKES: tuple[Fault, ...] = (
     ),
     Fault(
         "first_position_only",
-        "keys and values of the first position stand for those of all",
+        "the first position's keys and values are used for all positions",
         SEVERAL_POSITIONS,
         LiteralSimulator(project=_one_input),
     ),
@@ -243,7 +243,7 @@ MISTAKES: tuple[Fault, ...] = (
     ),
     Fault(
         "softmax_over_heads",
-        "softmax normalises over heads and not over keys",
+        "softmax normalises over heads instead of keys",
         SOFTMAX & SEVERAL_HEADS,
         LiteralSimulator(weigh=_among_heads),
     ),
@@ -255,13 +255,13 @@ MISTAKES: tuple[Fault, ...] = (
     ),
     Fault(
         "later_only",
-        "the mask is inverted: a position sees later ones only, and the last one none",
+        "the mask is inverted: each position sees only later ones, and the last sees none",
         CAUSAL,
         _later_only(rest=0.0),
     ),
     Fault(
         "later_only_or_all",
-        "the mask is inverted: a position sees later ones only, and the last one all alike",
+        "the mask is inverted: each position sees only later ones, and the last sees all equally",
         SOFTMAX & CAUSAL,
         _later_only(rest=1.0),
     ),
@@ -269,7 +269,7 @@ MISTAKES: tuple[Fault, ...] = (
     Fault("own_position_only", "each position attends to itself only", SEVERAL_POSITIONS, _seeing(_only_itself)),
     Fault(
         "masked_with_zero",
-        "masked scores are 0 and not −∞: later positions are seen",
+        "masked scores are 0 instead of −∞: later positions are seen",
         CAUSAL,
         LiteralSimulator(weigh=_filled_with_zero),
     ),
@@ -296,14 +296,14 @@ MISTAKES: tuple[Fault, ...] = (
     ),
     Fault(
         "no_output_matrix",
-        "W_O is missing: an output is a neuron of one head",
+        "W_O is missing: each output is one neuron of one head",
         ANY,
         LiteralSimulator(finish=_concatenated),
     ),
     Fault("added_heads", "W_O is missing: heads are added up", ANY, LiteralSimulator(finish=_added_up)),
     Fault(
         "output_bias",
-        "a bias that all positions share is added to the outputs",
+        "a bias shared by all positions is added to the outputs",
         ANY,
         LiteralSimulator(finish=_with_bias),
     ),

@@ -1,4 +1,4 @@
-"""A smaller layer with the same fault: bounded, deterministic, and labelled as an illustration."""
+"""Search for a smaller layer with the same fault: bounded, deterministic and illustrative only."""
 
 from __future__ import annotations
 
@@ -14,31 +14,19 @@ from attncheck.looks.plan import Cost
 from attncheck.looks.result import violated
 from attncheck.subject import Subject
 
-#: Candidates that are tried at most.
+#: Maximum number of candidates tried.
 MOST_CANDIDATES = 20
-# What a subject that names its layers leaves free: all else is a module's own, and would show as a fault that is none.
+# Fields that may change if a subject names its layers; the rest belongs to its module.
 _FREE = ("seq_len", "input_std", "input_correlation", "position_std", "position_reach", "activation", "clip")
-# The share of a look that a candidate may cost.
+# A candidate may cost this fraction of a look.
 _COST_SHARE = 10
 
 
 def shrink(item: Item, check: str, subject: Subject, seed: int, cost: Cost) -> Case | None:
-    """Return a smaller layer or program on which `check` is violated too, or None if none was found.
+    """Return a smaller layer or program on which `check` is also violated, or None.
 
-    Simplifications are tried one after the other, each kept if the check is still violated, on streams
-    of their own and at a tenth of the cost: what comes out illustrates a verdict and is none.
-
-    Parameters
-    ----------
-    item : Item
-        Where the check was violated.
-    check : str
-        Its name.
-    subject : Subject
-    seed : int
-        The run seed.
-    cost : Cost
-        What a look of `item` was allowed.
+    Simplifications are tried in turn and kept if still violated, on separate streams at a tenth of the cost of a look.
+    The result illustrates a verdict and is not one.
     """
     current = item.case
     tried: set[Case] = {current}
@@ -59,17 +47,14 @@ def shrink(item: Item, check: str, subject: Subject, seed: int, cost: Cost) -> C
 
 
 def _differs_in_free(current: Case, candidate: Case) -> bool:
-    """Return whether a candidate is the same layer on other inputs."""
+    """Return whether only the inputs differ."""
     if not isinstance(candidate, AttentionLayer):
         return False
     return current == candidate.replace(**{name: getattr(current, name) for name in _FREE})
 
 
 def illustration(item: Item, check: str, subject: Subject, seed: int, cost: Cost) -> str:
-    """Return the smaller layer or program and what is seen there, in words; empty if none was found.
-
-    The arguments are those of `shrink`.
-    """
+    """Return the smaller case and its results as text, or ""; see `shrink`."""
     smaller = shrink(item, check, subject, seed, cost)
     if smaller is None:
         return ""

@@ -1,7 +1,4 @@
-"""What of a sample tells causes apart: one number per draw and feature, of whatever the subject exposes.
-
-A feature may be any number; samples are compared by ranks, so that no law of it need be known.
-"""
+"""Features that distinguish causes: one number per draw, compared by ranks between samples."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from attncheck.layers.attention_map import visible
 FloatArray = NDArray[np.float64]
 Feature = tuple[str, FloatArray]
 
-# What is added to squares before their logarithm is taken.
+# Added to squares before taking logarithms.
 _TINY = 1e-300
 
 
@@ -50,7 +47,7 @@ def _log(squares: FloatArray) -> FloatArray:
 
 
 def _positions(sample: Sample) -> list[int]:
-    """Return the first positions and the last ones."""
+    """Return the first, second, middle and last position."""
     s = sample.layer.seq_len
     return sorted({0, min(1, s - 1), s // 2, s - 1})
 
@@ -61,7 +58,7 @@ def _pairs(sample: Sample) -> list[tuple[int, int]]:
 
 
 def _heads(sample: Sample) -> list[int]:
-    """Return heads that tell which of them belong together: the first ones, one half through, the last."""
+    """Return the first, second, middle and last head, to detect shared weights."""
     count = sample.layer.num_heads
     return sorted({0, min(1, count - 1), count // 2, count - 1})
 
@@ -88,7 +85,7 @@ def _of_outputs(sample: Sample) -> Iterator[Feature]:
 
 
 def _of_calls(what: str, one: FloatArray, size: FloatArray) -> Iterator[Feature]:
-    """Yield what draws of one call have to do with each other: neighbours, copies, a trend."""
+    """Yield features of dependence between draws of a call: neighbours, repeats, a trend."""
     count = len(one)
     yield f"{what} of neighbouring draws", one * np.roll(one, 1)
     yield f"size of {what} over the draw before", size - np.roll(size, 1)
@@ -111,7 +108,7 @@ def _of_inputs(sample: Sample) -> Iterator[Feature]:
 
 
 def _of_scores(sample: Sample) -> Iterator[Feature]:
-    """Yield features of the scores that the mask lets see."""
+    """Yield features of the visible scores."""
     seen = visible(sample.layer)
     P = np.where(seen, sample.need("scores"), 0.0)
     squares = P * P
@@ -145,7 +142,7 @@ def _of_scores(sample: Sample) -> Iterator[Feature]:
 
 
 def _of_outputs_given(sample: Sample) -> Iterator[Feature]:
-    """Yield the outputs beside the size that the attention of their own scores gives them."""
+    """Yield outputs relative to the size their attention predicts."""
     A, y = sample.weights, sample.outputs
     given = (A * A).sum(axis=(1, 3))
     by_head = (A * A).sum(axis=3)
@@ -169,12 +166,12 @@ def _of_outputs_given(sample: Sample) -> Iterator[Feature]:
 
 
 def _share(of_heads: FloatArray) -> FloatArray:
-    """Return how much more of a sum the first head has than the last, for (draws, heads)."""
+    """Return the first head's share minus the last's, for (draws, heads)."""
     return np.asarray((of_heads[:, 0] - of_heads[:, -1]) / (of_heads.sum(axis=1) + _TINY))
 
 
 def _of_grams(sample: Sample) -> Iterator[Feature]:
-    """Yield features of Gram matrices, and of scores and outputs beside what these give them."""
+    """Yield features of Gram matrices, and of scores and outputs relative to them."""
     G, K, V = sample.input_gram, sample.key_gram, sample.value_gram
     heads, pairs = _heads(sample), _pairs(sample)
     layer, seen = sample.layer, visible(sample.layer)

@@ -1,4 +1,4 @@
-"""Rotary positions that are not as declared: applied where none are, left out, or applied to one side or against it."""
+"""Undeclared, missing, one-sided or reversed rotary positions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attncheck.layers.rotary import turned, turned_by
 FloatArray = NDArray[np.float64]
 Rng = np.random.Generator
 
-# b where nobody says another one.
+# Default rotary base.
 _BASE = 10_000.0
 
 _ROTARY = OfLayer(
@@ -50,23 +50,23 @@ def _against(layer: AttentionLayer, made: Projections, rng: Rng) -> FloatArray:
     return _left_out(layer, dataclasses.replace(made, queries=back, keys=turned(layer, made.keys)), rng)
 
 
-#: Simulators with one of these mistakes each.
+#: One simulator per mistake.
 TURNED: tuple[Fault, ...] = (
     Fault(
         "undeclared_rotary",
-        f"rotary positions are applied that are not declared (rotary_base={_BASE:g})",
+        f"undeclared rotary positions are applied (rotary_base={_BASE:g})",
         _UNDECLARED,
         LiteralSimulator(score=_applied),
     ),
     Fault(
         "rotary_left_out",
-        "rotary positions are declared and not applied",
+        "declared rotary positions are not applied",
         _ROTARY & CORRELATED_POSITIONS,
         LiteralSimulator(score=_left_out),
     ),
     Fault(
         "rotary_of_keys",
-        "rotary positions turn the keys and not the queries",
+        "rotary positions turn only the keys, not the queries",
         _ROTARY & CORRELATED_POSITIONS,
         LiteralSimulator(score=_keys_alone),
     ),

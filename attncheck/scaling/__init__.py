@@ -1,1 +1,1 @@
-"""How the sizes of what a model computes grow with its width: measured, and held to what is predicted."""
+"""Width scaling of models: measure sizes and test them against predictions."""

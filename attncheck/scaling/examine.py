@@ -1,4 +1,4 @@
-"""From models to verdicts: sizes are measured over widths and seeds, and looks decide."""
+"""Width scaling of models: measure sizes over widths and seeds, and test exponents."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from attncheck.scaling.taps import Model, Models, Tap
 
 FloatArray = NDArray[np.float64]
 
-#: Widths, seeds for each in a look, and how far an exponent may be from what is predicted, where none are given.
+#: Default widths, seeds per width and look, and tolerance of exponents.
 WIDTHS = (64, 128, 256, 512, 1024)
 SEEDS = 8
 TOLERANCE = 0.1
 _MOST_STEPS = 8
-# A size of zero, as a logarithm.
+# Logarithm of a zero size.
 _ZERO = -math.inf
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """One number of a model: the size of a tap when it is made, or its change after so many steps."""
+    """Size of a tap at initialisation, or its change after `steps` steps."""
 
     place: TapSeries
     steps: int
 
     @property
     def moment(self) -> str:
-        """Which prediction is about it."""
+        """Prediction key: "init" or "change"."""
         return CHANGE if self.steps else INIT
 
     @property
     def name(self) -> str:
-        """The name of the tap, with the steps."""
+        """Tap name with the number of steps."""
         return f"{self.place.name} @{self.steps}"
 
 
@@ -63,32 +63,27 @@ def examine(
     false_alarm: float = 1e-6,
     tolerance: float = TOLERANCE,
 ) -> Widths:
-    """Return the exponents of all taps with their verdicts.
+    """Return the exponents of all taps with verdicts.
 
     Parameters
     ----------
-    models : Models
-    widths : sequence of int
-    expected : callable
-        As `attncheck.scaling.predictions.expectation` returns it.
     seeds : int
-        Models for each width in one look.
+        Models per width and look.
     steps : int
-        Of the optimiser, after each of which changes are measured.
-    seed : int
+        Optimiser steps; changes are measured after each.
     false_alarm : float
-        The chance that anything is called violated where all predictions are right.
+        Probability of any violation if all predictions hold.
     tolerance : float
-        How far an exponent may be from what is predicted.
+        Allowed difference between an exponent and its prediction.
 
     Raises
     ------
     InputError
-        If an argument is out of range, or models have no tap in common.
+        If an argument is out of range, or widths share no tap.
     """
     widths = check_wholes("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512, 1024)")
     if len(widths) < TERMS:
-        refuse("widths", widths, "are fewer than three", "pass e.g. (64, 128, 256, 512, 1024)")
+        refuse("widths", widths, "must contain at least three widths", "pass e.g. (64, 128, 256, 512, 1024)")
     seeds = check_whole("seeds", seeds, 2, "pass at least 2, e.g. seeds=8")
     steps = check_whole("steps", steps, 0, "pass a number of steps, e.g. steps=2", _MOST_STEPS)
     tolerance = check_number("tolerance", tolerance, "pass a difference of exponents, e.g. 0.1", minimum=0.0)
@@ -97,36 +92,29 @@ def examine(
     predicted = {each: expected(each.place, each.moment) for each in sample.measured}
     planned = {each.name: each for each, prediction in predicted.items() if prediction is not None}
     if not planned:
-        refuse("expect", "nothing", "is said of any tap", f"name some of: {_some(sample.measured)}")
+        refuse("expect", "the table", "predicts nothing for any tap", f"name some of: {_some(sample.measured)}")
     level = Budget(false_alarm).level(len(planned))
     looks = _Looks(sample, predicted, level, tolerance)
-    # A fourth look, of eight times the models, would take longer than all others.
+    # A fourth look, with eight times the models, would take longer than all others.
     trails = examine_blocks(looks.outcomes, planned, level)
     rows = tuple(looks.row(each, trails.get(each.name)) for each in sample.measured)
     return Widths(tuple(widths), seeds, level, false_alarm, tolerance, rows)
 
 
 class _Sample:
-    """Sizes of models, drawn anew for each look.
-
-    Parameters
-    ----------
-    models : Models
-    widths : list of int
-    seeds, steps, seed : int
-    """
+    """Sizes of models, drawn anew in each look."""
 
     def __init__(self, models: Models, widths: Sequence[int], seeds: int, steps: int, seed: int) -> None:
         self._models, self.widths, self.seeds, self._steps, self._seed = models, widths, seeds, steps, seed
         narrow, wider = (self._made(width, 0, 1, "plan").taps() for width in widths[:2])
         common = [name for name in narrow if name in wider]
         if not common:
-            refuse("build", [*narrow][:3], "names no tap that another width has", "name modules alike at all widths")
+            refuse("build", [*narrow][:3], "are absent at other widths", "use the same module names at all widths")
         places = [_place(name, narrow[name], wider[name]) for name in common]
         self.measured = [Measurement(place, step) for step in range(steps + 1) for place in places]
 
     def logs(self, look: int, factor: int) -> FloatArray:
-        """Return logarithms of all that is measured, (widths, seeds, measured); -∞ where a size is zero."""
+        """Return log sizes, (widths, seeds, measured); -∞ for zeros."""
         from attncheck._lib.progress import counted_off
 
         cells = list(itertools.product(self.widths, range(self.seeds * factor)))
@@ -145,8 +133,8 @@ class _Sample:
         sizes = [found.get((each.place.name, each.steps), math.nan) for each in self.measured]
         for each, size in zip(self.measured, sizes, strict=True):
             if not math.isfinite(size):
-                problem = f"is the size of {each.name} at width {width}: not there, or not finite"
-                refuse("build", size, problem, "mend the model, or leave that width out")
+                problem = f"is the size of {each.name} at width {width}: missing or not finite"
+                refuse("build", size, problem, "fix the model, or omit that width")
         return sizes
 
     def _made(self, width: int, index: int, look: int, role: str) -> Model:
@@ -155,14 +143,7 @@ class _Sample:
 
 
 class _Looks:
-    """Looks at all that is measured, and what they come to.
-
-    Parameters
-    ----------
-    sample : _Sample
-    predicted : mapping of Measurement to ExponentPrediction or None
-    level, tolerance : float
-    """
+    """Looks at all measurements, and their outcomes."""
 
     def __init__(
         self,
@@ -178,7 +159,7 @@ class _Looks:
         self._last: dict[str, _Estimate] = {}
 
     def outcomes(self, look: int, factor: int, names: Iterable[str]) -> Mapping[str, Outcome]:
-        """Draw for a look; return the outcomes of those asked for."""
+        """Draw a look and return the outcomes of the named measurements."""
         logs = self._sample.logs(look, factor)
         seen: NDArray[np.bool_] = np.asarray(np.isfinite(logs).all(axis=(0, 1)))
         found = _LookEstimates(
@@ -195,7 +176,7 @@ class _Looks:
         least = found.exponents.p_values(self._low, np.full_like(self._low, np.inf))
         above = found.exponents.p_values(np.full_like(self._high, -np.inf), self._high)
         mixed = np.array([p is not None and p.mixed for p in self._predicted.values()])
-        # What falls may look like a share of what grows: it must grow, too.
+        # A share may also rise as other parts fall, so require growth too.
         grows = found.exponents.p_values(np.full_like(self._high, -np.inf), self._high - self._tolerance)
         above = np.where(mixed, np.maximum(grows, found.shares.p_values(SHARE)), above)
         return np.minimum(np.minimum(least, above), 1.0)
@@ -210,7 +191,7 @@ class _Looks:
         return Outcome(p_value, estimate.value, estimate.low, estimate.high, nearest, count, plot)
 
     def row(self, each: Measurement, trail: Trail | None) -> WidthsRow:
-        """Return what is found of one number."""
+        """Return the result of one measurement."""
         estimate, prediction = self._last[each.name], self._predicted[each]
         verdict = self._verdict(each, trail)
         return WidthsRow(
@@ -244,7 +225,7 @@ class _Looks:
         return Verdict.CONSISTENT if bounded and estimate.low >= self._low[k] else Verdict.INCONCLUSIVE
 
     def _more_seeds(self, each: Measurement) -> int | None:
-        """Return for how many more seeds the interval of the exponent, or of the share, is short enough."""
+        """Return the additional seeds that make the interval of the exponent or share short enough."""
         estimate, k, seeds = self._last[each.name], self._index[each.name], self._sample.seeds
         margin = float(min(abs(estimate.value - self._low[k]), abs(self._high[k] - estimate.value)))
         needed = [seeds_needed(margin, estimate.spread, self._sample.widths, self._level)]
@@ -256,11 +237,11 @@ class _Looks:
 
 
 class _LookEstimates:
-    """Exponents and shares of all that is measured, in one look."""
+    """Exponents and shares of all measurements in one look."""
 
     def __init__(self, logs: FloatArray, widths: Sequence[int], level: float, largest: FloatArray) -> None:
         self.exponents: Exponents = exponents(logs, widths)
-        # Less the largest order that is predicted, what is mixed is of the orders -1/2 and 0.
+        # Divided by the largest predicted order, mixed sizes have orders -1/2 and 0.
         known = np.where(np.isfinite(largest), largest, 0.0) * np.log(widths)[:, None, None]
         self.shares: Shares = shares(logs - known, widths, (-NEXT, 0.0))
         self.half_widths = self.exponents.half_widths(level)
@@ -270,7 +251,7 @@ class _LookEstimates:
 
 
 class _Estimate:
-    """What one look says of one number."""
+    """Estimate of one measurement in one look."""
 
     def __init__(self, found: _LookEstimates, k: int) -> None:
         self.zeros = 0.0
@@ -285,7 +266,7 @@ class _Estimate:
 
     @classmethod
     def of_zeros(cls, logs: FloatArray) -> _Estimate:
-        """Return what is said where sizes are zero, at least some of them."""
+        """Return the estimate if some sizes are zero."""
         made = cls.__new__(cls)
         made.zeros = float(np.mean(logs == _ZERO))
         made.value = made.low = made.high = made.spread = made.share = made.share_high = math.nan
@@ -293,7 +274,7 @@ class _Estimate:
         return made
 
     def plot(self, widths: Sequence[int]) -> dict[str, object]:
-        """Return the picture of a power law."""
+        """Return plot data of a power law."""
         sizes = np.array(self.sizes)
         return rate(np.array(widths, dtype=float), sizes, sizes * self._errors, self.value, self.low, self.high)
 
@@ -315,9 +296,9 @@ def _notes(each: Measurement, estimate: _Estimate) -> tuple[str, ...]:
     elif estimate.zeros:
         said.append(f"zero in {estimate.zeros:.0%} of models")
     if each.place.again:
-        said.append("its module runs more than once")
+        said.append("module runs more than once")
     if each.place.kind == "norm" and not each.steps:
-        said.append("after a norm: of one size whatever comes in")
+        said.append("after a norm: size independent of its input")
     return tuple(said)
 
 

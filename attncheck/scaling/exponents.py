@@ -1,7 +1,7 @@
-"""Exponents in the width: the b of sizes that grow as n^b, with the next order taken off.
+"""Exponents b of sizes that grow with width n as n^b, corrected for the next order.
 
-Logarithms of sizes are fitted by a + b log n + c/n. Seeds are independent at every width, and each width has a spread
-of its own. Intervals are those of Student's law, with the degrees of freedom of Welch and Satterthwaite.
+Log sizes are fitted by a + b log n + c/n. Seeds are independent and each width has its own variance; intervals use
+Student's t with Welch–Satterthwaite degrees of freedom.
 """
 
 from __future__ import annotations
@@ -20,29 +20,19 @@ from attncheck.evidence.family import smallest_whole
 
 FloatArray = NDArray[np.float64]
 
-#: Terms of the fit, and so the fewest widths.
+#: Terms of the fit, hence the minimum number of widths.
 TERMS = 3
-# Spreads below are the rounding of sizes that do not differ from seed to seed.
+# Smaller spreads are rounding.
 _LEAST_SPREAD = 1e-9
-# More seeds than anybody waits for.
+# Maximum number of seeds suggested.
 _MOST_SEEDS = 100_000
-# How surely the seeds that are said to be needed decide, where the estimates stay what they are.
+# Probability that the suggested seeds decide if the estimates are right.
 _SURELY = 0.9
 
 
 @dataclasses.dataclass(frozen=True)
 class Exponents:
-    """Estimates for all taps together.
-
-    Attributes
-    ----------
-    values, errors : ndarray, (taps,)
-        The exponents and their standard errors.
-    freedom : ndarray, (taps,)
-        Degrees of freedom of the errors.
-    spreads : ndarray, (taps,)
-        Standard deviations of the logarithm of a size over seeds, averaged over widths as the errors weigh them.
-    """
+    """Exponents of all taps, their standard errors and degrees of freedom, and log-size spreads over seeds."""
 
     values: FloatArray
     errors: FloatArray
@@ -50,32 +40,25 @@ class Exponents:
     spreads: FloatArray
 
     def half_widths(self, level: float) -> FloatArray:
-        """Return half of the widths of the intervals that miss an exponent with chance `level` each, (taps,)."""
+        """Return half-widths of intervals with error probability `level` each, (taps,)."""
         return quantile(level, self.freedom) * self.errors
 
     def p_values(self, low: FloatArray, high: FloatArray) -> FloatArray:
-        """Return two-sided p-values of "the exponent lies from `low` to `high`", (taps,).
+        """Return two-sided p-values of exponents between `low` and `high`, (taps,).
 
-        They are below a level just where the interval of that level lies outside.
+        A p-value is below a level exactly if the interval of that level lies outside.
         """
         beyond = np.maximum(np.maximum(low - self.values, self.values - high), 0.0)
         return np.asarray(2.0 * special.stdtr(self.freedom, -beyond / self.errors))
 
 
 def exponents(logs: FloatArray, widths: Sequence[int]) -> Exponents:
-    """Return the exponents of sizes in the width.
-
-    Parameters
-    ----------
-    logs : ndarray, (widths, seeds, taps)
-        Logarithms of sizes; no seed is shared by two widths.
-    widths : sequence of int
-        At least three different ones.
+    """Return the exponents of sizes in the width from log sizes, (widths, seeds, taps), independent between widths.
 
     Raises
     ------
     InputError
-        If there are too few widths or seeds.
+        If there are fewer than three different widths or two seeds.
 
     Examples
     --------
@@ -89,20 +72,13 @@ def exponents(logs: FloatArray, widths: Sequence[int]) -> Exponents:
     weights = slope_weights(widths)
     seeds = logs.shape[1]
     if seeds < 2:
-        refuse("seeds", seeds, "leaves no spread to be measured", "pass at least 2")
+        refuse("seeds", seeds, "is too few to estimate a spread", "pass at least 2")
     errors, freedom = errors_of(logs, weights[:, None])
     return Exponents(weights @ logs.mean(axis=1), errors, freedom, errors * math.sqrt(seeds) / np.linalg.norm(weights))
 
 
 def errors_of(logs: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return standard errors of weighted sums of mean logarithms over widths, and their degrees of freedom, (taps,).
-
-    Parameters
-    ----------
-    logs : ndarray, (widths, seeds, taps)
-    weights : ndarray, (widths, taps)
-        Or with one column for all taps.
-    """
+    """Return standard errors, (taps,), of mean log sizes weighted by (widths, taps) or (widths, 1), and their dof."""
     seeds = logs.shape[1]
     parts = weights**2 * np.maximum(logs.var(axis=1, ddof=1), _LEAST_SPREAD**2) / seeds
     variances = parts.sum(axis=0)
@@ -110,7 +86,7 @@ def errors_of(logs: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatA
 
 
 def slope_weights(widths: Sequence[int]) -> FloatArray:
-    """Return what the exponent takes of the mean logarithm at each width, (widths,)."""
+    """Return the weight of each width's mean log size in the exponent, (widths,)."""
     n = np.asarray(widths, dtype=float)
     if len(np.unique(n)) < max(TERMS, len(n)):
         refuse("widths", list(widths), "must be at least three, all different", "pass e.g. (64, 128, 256, 512, 1024)")
@@ -119,25 +95,14 @@ def slope_weights(widths: Sequence[int]) -> FloatArray:
 
 
 def quantile(level: float, freedom: FloatArray) -> FloatArray:
-    """Return how many standard errors an interval reaches to both sides."""
+    """Return an interval's half-width in standard errors."""
     return np.asarray(-special.stdtrit(freedom, 0.5 * level))
 
 
 def power(distance: float, spread: float, widths: Sequence[int], seeds: int, level: float) -> float:
-    """Return the chance that one look is suspicious, its exponent being `distance` away from all that is allowed.
+    """Return the probability that a look rejects an exponent `distance` outside the allowed range.
 
-    It is right to 0.01 from six seeds on; with fewer, degrees of freedom vary much.
-
-    Parameters
-    ----------
-    distance : float
-    spread : float
-        Standard deviation of the logarithm of a size, at all widths.
-    widths : sequence of int
-    seeds : int
-        For each width, at least 2.
-    level : float
-        Of one look.
+    `spread` is the standard deviation of a log size. Accurate to 0.01 from six seeds per width on.
 
     Examples
     --------
@@ -150,22 +115,9 @@ def power(distance: float, spread: float, widths: Sequence[int], seeds: int, lev
 
 
 def seeds_needed(margin: float, spread: float, widths: Sequence[int], level: float) -> int | None:
-    """Return for how many seeds a width an interval is, nearly surely, so short that it decides.
+    """Return the seeds per width that make an interval decisive with 90% probability; None beyond 100,000.
 
-    Parameters
-    ----------
-    margin : float
-        From the exponent to the nearer end of what is allowed.
-    spread : float
-        Standard deviation of the logarithm of a size.
-    widths : sequence of int
-    level : float
-        Of one look.
-
-    Returns
-    -------
-    int or None
-        None where 100,000 are too few.
+    `margin` is the distance of the exponent to the nearer end of the allowed range, `spread` that of log sizes.
 
     Examples
     --------
@@ -184,7 +136,7 @@ def seeds_needed(margin: float, spread: float, widths: Sequence[int], level: flo
 
 
 def _planned(weights: FloatArray, spread: float, seeds: int) -> tuple[float, FloatArray]:
-    """Return the standard error and its degrees of freedom where all widths have one spread."""
+    """Return the standard error and degrees of freedom if all widths have the same spread."""
     squares = weights**2
     freedom = (seeds - 1) * squares.sum() ** 2 / (squares**2).sum()
     return float(spread * math.sqrt(squares.sum() / seeds)), np.asarray(freedom)

@@ -1,7 +1,7 @@
-"""Sizes in which several orders of the width are mixed: how much of them is of an order beyond all that are predicted.
+"""Share of a larger order than predicted in sizes that mix several orders.
 
-What a step changes is a sum of parts, and each has an order of its own: noise that falls as n^{-1/2} beside what stays.
-No single exponent is right then at any width. The mean square is a sum of powers of n with weights that are fitted.
+After a step, decaying noise and constant parts add up, so no single exponent fits. The mean square is fitted by a sum
+of powers of n.
 """
 
 from __future__ import annotations
@@ -18,46 +18,32 @@ from attncheck.scaling.exponents import errors_of, quantile
 
 FloatArray = NDArray[np.float64]
 
-#: The order beyond the largest that is predicted.
+#: Increment from the largest predicted order to the next.
 NEXT = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class Shares:
-    """Shares of the order beyond in mean squares at the widest width, for all taps together.
-
-    Attributes
-    ----------
-    values, errors : ndarray, (taps,)
-        The shares and their standard errors. A share may be negative: sizes then grow more slowly than all orders.
-    freedom : ndarray, (taps,)
-        Degrees of freedom of the errors.
-    """
+    """Shares of the next order, negative for slow growth, with standard errors and degrees of freedom, (taps,) each."""
 
     values: FloatArray
     errors: FloatArray
     freedom: FloatArray
 
     def half_widths(self, level: float) -> FloatArray:
-        """Return half of the widths of the intervals that miss a share with chance `level` each, (taps,)."""
+        """Return half-widths of intervals with error probability `level` each, (taps,)."""
         return quantile(level, self.freedom) * self.errors
 
     def p_values(self, most: float) -> FloatArray:
-        """Return two-sided p-values of "the share is `most` or less", (taps,)."""
+        """Return two-sided p-values of shares up to `most`, (taps,)."""
         beyond = np.maximum(self.values - most, 0.0)
         return np.asarray(2.0 * special.stdtr(self.freedom, -beyond / self.errors))
 
 
 def shares(logs: FloatArray, widths: Sequence[int], orders: Sequence[float]) -> Shares:
-    """Return how much of the mean squares at the widest width is of an order beyond all of `orders`.
+    """Return the share of the next order in mean squares at the largest width, from log sizes, (widths, seeds, taps).
 
-    Parameters
-    ----------
-    logs : ndarray, (widths, seeds, taps)
-        Logarithms of sizes; no seed is shared by two widths.
-    widths : sequence of int
-    orders : sequence of float
-        Exponents b of parts that grow as n^b. One more is fitted: the largest of them plus 1/2.
+    Fits orders b of parts that grow as n^b, and the largest plus 1/2.
 
     Raises
     ------
@@ -82,14 +68,14 @@ def shares(logs: FloatArray, widths: Sequence[int], orders: Sequence[float]) -> 
     means = logs.mean(axis=1)
     n = np.asarray(widths, dtype=float)
     widest = int(np.argmax(n))
-    # Each term over what is observed, (taps, widths, orders), so that all have the same relative error.
+    # Terms relative to observations, (taps, widths, orders), to give all the same relative error.
     terms = (n / n[widest])[:, None] ** (2.0 * powers)
     columns = terms / np.exp(2.0 * (means - means[widest])).T[:, :, None]
     inverse = np.linalg.pinv(columns)
     amounts = inverse.sum(axis=2)
     whole = amounts.sum(axis=1)
     values = amounts[:, -1] / whole
-    # What the share takes of each relative error.
+    # Derivative of the share by each relative error.
     taken = (inverse[:, -1] - values[:, None] * inverse.sum(axis=1)) / whole[:, None]
     errors, freedom = errors_of(2.0 * logs, taken.T)
     return Shares(values, errors, freedom)

@@ -1,4 +1,4 @@
-"""Descriptions of attncheck itself over widths: sampled as any model is, and held to exponents that are computed."""
+"""attncheck's own descriptions as models over widths, with computed exponents."""
 
 from __future__ import annotations
 
@@ -21,31 +21,25 @@ from attncheck.simulators.programs import draw_exposed
 from attncheck.theory.limits.programs import limit_of_program
 from attncheck.theory.rates.law import finite_width_law
 
-#: What is of any width, or can be made so.
+#: Descriptions available at any width.
 Description = AttentionLayer | AttentionStack | Program
-#: Independent draws that make up what one seed of a tap is.
+#: Independent draws per seed of a tap.
 DRAWS = 1_024
-# Replicates of the exact law: its variances are known to a part of 10⁴ then.
+# Replicates of the exact law: accurate to about 1e-4.
 _REPLICATES = 256
 _KINDS = {"inputs": MODULE, "scores": SCORES, "outputs": OUTPUT}
-# Draws of the limit on which it is seen that a line is not 0.
+# Draws of the limit used to find zero lines.
 _SEEN = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class OwnModels:
-    """Makes draws of a layer, stack or program at any width.
-
-    Parameters
-    ----------
-    description : AttentionLayer, AttentionStack or Program
-        Of whatever width.
-    """
+    """Layers, stacks or programs at any width."""
 
     description: Description
 
     def make(self, width: int, seed: int) -> OwnModel:
-        """Return draws."""
+        """Return a model at one width."""
         return OwnModel(self.description, width, seed)
 
 
@@ -58,7 +52,7 @@ class OwnModel:
     seed: int
 
     def taps(self) -> Mapping[str, Tap]:
-        """Return inputs, scores and outputs of a layer; streams and scores of a stack; all lines of a program."""
+        """Return inputs, scores and outputs of a layer; streams and scores of a stack; or all lines of a program."""
         if isinstance(self.description, AttentionLayer):
             drawn = simulate(self.description.replace(width=self.width), DRAWS, self.seed, coordinates=1).as_dict()
             return {name: Tap(drawn[name], kind, "AttentionLayer") for name, kind in _KINDS.items()}
@@ -67,7 +61,7 @@ class OwnModel:
         return self._of_program(self.description)
 
     def step(self) -> None:
-        """Nothing is trained."""
+        """Do nothing."""
 
     def _of_stack(self, stack: AttentionStack) -> dict[str, Tap]:
         drawn = simulate(_stack_at(stack, self.width), DRAWS, self.seed, coordinates=1)
@@ -91,10 +85,10 @@ class OwnModel:
 
 
 def computed(description: Description, widths: Sequence[int]) -> Expectation:
-    """Return the exponents of a description: of a layer by its exact law at each width, else by its limit.
+    """Return predicted exponents: from the exact law at each width for a layer, else from the limit.
 
-    What has a limit that is not 0 is of order 0. Scores of 1/n are of order -1/2. Nothing is predicted of a line of a
-    program whose limit is 0.
+    Nonzero limits have order 0, and scores with 1/n scaling order -1/2. Program lines with limit 0 have no
+    prediction.
 
     Parameters
     ----------
@@ -131,12 +125,12 @@ def _of_layer(layer: AttentionLayer, widths: Sequence[int]) -> dict[str, float]:
     layers = [layer.replace(width=width) for width in widths]
     outputs = [_output_variance(each) for each in layers]
     sizes = {
-        # Given the inputs their variance is that of products, and inputs are of one size but for the next order.
+        # Inputs have constant size to leading order, so scores scale with their factor.
         "scores": [each.score_factor for each in layers],
         "outputs": [variance**0.5 for variance in outputs],
     }
     orders = {name: float(slope_weights(widths) @ np.log(each)) for name, each in sizes.items()}
-    # In thousandths, as exact as the variances are.
+    # The variances are accurate to three decimals of the exponent.
     return {"inputs": 0.0} | {name: round(order, 3) + 0.0 for name, order in orders.items()}
 
 
@@ -154,6 +148,6 @@ def _stack_at(stack: AttentionStack, width: int) -> AttentionStack:
 
 
 def _output_variance(layer: AttentionLayer) -> float:
-    """Return the variance of outputs, averaged over positions."""
+    """Return the output variance averaged over positions."""
     law = finite_width_law(layer, size=_REPLICATES)
     return float(np.mean([law.variance(position) for position in range(layer.seq_len)]))

@@ -1,4 +1,4 @@
-"""What is predicted of each tap: the standard parametrisation, maximal update (μP), or a table of one's own."""
+"""Predicted exponents of taps: standard parametrisation, maximal update (μP), or a user's table."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from attncheck._lib.errors import check_number, refuse
 from attncheck.scaling.orders import NEXT
 from attncheck.scaling.taps import EMBEDDING, KINDS, MODULE, NORM, OUTPUT, SCORES
 
-#: What is measured of a tap: its size when a model is made, or how far a step moves it.
+#: Measured quantities: size at initialisation, or change in a step.
 INIT, CHANGE = "init", "change"
-#: Part of a mean square at the widest width that may be of an order beyond those predicted.
+#: Maximum share of a larger order than predicted in the mean square at the largest width.
 SHARE = 0.3
 _AT_MOST = "at most "
 _REMEDY = (
@@ -26,18 +26,18 @@ _REMEDY = (
 
 @dataclasses.dataclass(frozen=True)
 class TapSeries:
-    """A tap as all widths have it.
+    """A tap across widths.
 
     Attributes
     ----------
     name, what : str
-        Its name, and what makes it, such as the name of a class.
+        Its name, and the class or function that computes it.
     kind : str
         One of ``attncheck.scaling.taps.KINDS``.
     grows : bool
         Whether it has more entries in a wider model.
     again : bool
-        Whether a module makes it that had run before.
+        Whether its module has run before in the pass.
     """
 
     name: str
@@ -49,15 +49,15 @@ class TapSeries:
 
 @dataclasses.dataclass(frozen=True)
 class ExponentPrediction:
-    """The exponents that a size may have.
+    """Allowed exponents of a size.
 
     Attributes
     ----------
     low, high : float
-        The least and the largest.
+        Smallest and largest exponent.
     mixed : bool
-        Whether parts of both orders are mixed. Growth is then told by the share of the next order, which must not be
-        more than `SHARE`, and by an exponent above `high`.
+        Whether the size mixes both orders. Growth then needs an exponent above `high` and a share of the next order
+        above `SHARE`.
     """
 
     low: float
@@ -70,24 +70,24 @@ class ExponentPrediction:
         return f"{self.low:g}" if self.low == self.high else f"{self.low:g} to {self.high:g}"
 
 
-#: Says what is predicted of a tap, None where nothing is.
+#: Return the prediction for a tap and moment, or None.
 Expectation = Callable[[TapSeries, str], ExponentPrediction | None]
 
 _CONSTANT = ExponentPrediction(0.0, 0.0)
 _FALLS = ExponentPrediction(-NEXT, -NEXT)
-# Weights of attention even out as scores fall, and what they make of values falls a little.
+# Attention evens out as scores decay, and its outputs decay slightly.
 _EVENS_OUT = ExponentPrediction(-NEXT, 0.0)
 _NEARLY = ExponentPrediction(-0.5 * NEXT, 0.0)
 _MIXED = ExponentPrediction(-NEXT, 0.0, mixed=True)
 
 
 def standard(place: TapSeries, moment: str) -> ExponentPrediction | None:
-    """Standard parametrisation: variances of 1/fan-in, scores over √d. After a step no order is sure."""
+    """Standard parametrisation: variances 1/fan-in, scores over √d, and no predictions after steps."""
     return _CONSTANT if moment == INIT else None
 
 
 def mup(place: TapSeries, moment: str) -> ExponentPrediction | None:
-    """Maximal update: scores over d, a readout of variance 1/n², and changes that neither vanish nor grow."""
+    """Maximal update parametrisation: scores over d, readout variance 1/n², and changes of order 1."""
     if moment == CHANGE:
         return _NEARLY if place.kind == EMBEDDING else _MIXED
     if place.kind in (SCORES, OUTPUT):
@@ -104,20 +104,20 @@ PREDICTIONS: Mapping[str, Expectation] = {"standard": standard, "mup": mup}
 
 
 def expectation(expect: Any) -> Expectation:
-    """Return what is expected, as a person writes it.
+    """Return the predictions described by the `expect` option.
 
     Parameters
     ----------
     expect : str or mapping
-        A name of `PREDICTIONS`; or what is expected by name, by a pattern of names or by kind, the first that fits. Of
-        what fits none, nothing is expected. A value is an exponent, also as text, a pair of the least and the largest,
-        ``"at most 0"``, a name of `PREDICTIONS` or None; it is that of initialisation. A mapping of "init" and
-        "change" has both.
+        A name in `PREDICTIONS`, or a mapping from tap names, name patterns or kinds to values; the first match counts,
+        and other taps have no prediction. A value is an exponent (number or text), a pair from low to high,
+        ``"at most 0"``, a name in `PREDICTIONS`, or None, for initialisation; a mapping with "init" and "change" sets
+        both.
 
     Raises
     ------
     InputError
-        If it is none of these.
+        If `expect` has another form.
 
     Examples
     --------
@@ -132,13 +132,13 @@ def expectation(expect: Any) -> Expectation:
     if isinstance(expect, str) and expect in PREDICTIONS:
         return PREDICTIONS[expect]
     if not isinstance(expect, Mapping) or not expect or not all(isinstance(key, str) for key in expect):
-        refuse("expect", expect, "is no prediction", _REMEDY)
+        refuse("expect", expect, "is not a prediction", _REMEDY)
     return _ExpectationTable({pattern: _entry(pattern, value) for pattern, value in expect.items()})
 
 
 @dataclasses.dataclass(frozen=True)
 class _ExpectationTable:
-    """What is expected by name, pattern or kind: the first line that fits counts."""
+    """Predictions by name, pattern or kind; the first match counts."""
 
     entries: Mapping[str, Expectation]
 
@@ -149,22 +149,16 @@ class _ExpectationTable:
 
 
 def check_all_fit(expected: Expectation, places: Iterable[TapSeries]) -> None:
-    """Refuse a table with a line that is of no tap: a name that is mistyped predicts nothing.
-
-    Raises
-    ------
-    InputError
-        With the first such line, and taps that there are.
-    """
+    """Raise `InputError` for a table entry that matches no tap."""
     if not isinstance(expected, _ExpectationTable):
         return
     known = list(dict.fromkeys(places))
     for pattern in expected.entries:
-        # What a line of kinds is of depends on the model: a table may serve several.
+        # A table for several models may list kinds that this one lacks.
         if pattern not in KINDS and not any(_fits(pattern, place) for place in known):
             names = [place.name for place in known]
             close = get_close_matches(pattern.strip("*."), names, n=3, cutoff=0.4) or names[:3]
-            refuse("expect", pattern, "is the name of no tap", f"name one that there is, such as {', '.join(close)}")
+            refuse("expect", pattern, "matches no tap", f"use an existing name, such as {', '.join(close)}")
 
 
 def _fits(pattern: str, place: TapSeries) -> bool:
@@ -172,12 +166,12 @@ def _fits(pattern: str, place: TapSeries) -> bool:
 
 
 def _entry(pattern: str, value: Any) -> Expectation:
-    """Return what one line of a table says."""
+    """Return the prediction of one table entry."""
     if isinstance(value, str) and value in PREDICTIONS:
         return PREDICTIONS[value]
     moments = value if isinstance(value, Mapping) else {INIT: value}
     if not set(moments) <= {INIT, CHANGE}:
-        refuse(f"expect[{pattern!r}]", value, "names what is not measured", _REMEDY)
+        refuse(f"expect[{pattern!r}]", value, "has keys other than 'init' and 'change'", _REMEDY)
     held = {moment: _prediction(pattern, each) for moment, each in moments.items()}
     return lambda place, moment: held.get(moment)
 
@@ -190,11 +184,11 @@ def _prediction(pattern: str, value: Any) -> ExponentPrediction | None:
         try:
             number = check_number(field, float(value.removeprefix(_AT_MOST)), _REMEDY)
         except ValueError:
-            refuse(field, value, "is no exponent", _REMEDY)
+            refuse(field, value, "is not an exponent", _REMEDY)
         return ExponentPrediction(-math.inf if value.startswith(_AT_MOST) else number, number)
     pair = tuple(value) if isinstance(value, tuple | list) else (value, value)
     if len(pair) != 2:
-        refuse(field, value, "is no pair", _REMEDY)
+        refuse(field, value, "is not a pair", _REMEDY)
     low, high = (check_number(field, each, _REMEDY) for each in pair)
     if low > high:
         refuse(field, value, "is in the wrong order", _REMEDY)

@@ -1,4 +1,4 @@
-"""What is found of a model over widths: a table, what may be required of it, and built-in types."""
+"""Results of a width-scaling check: rows, verdict, text and built-in types."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from attncheck.evidence.verdicts import Verdict
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOMENTS = ("at initialisation", "change after 1 step")
-# What makes a terminal write in red, and in its own colour again.
+# Escape codes for red and normal terminal text.
 _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
-# Taps that a sentence names.
+# Maximum number of taps named in a finding.
 _NAMED = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class WidthsRow:
-    """What is found of one number.
+    """Result of one measurement.
 
     Attributes
     ----------
     name, what, kind : str
-        Of the tap; what makes it, such as the name of a class; one of ``attncheck.scaling.taps.KINDS``.
+        Tap name; the class or function that computes it; one of ``attncheck.scaling.taps.KINDS``.
     steps : int
-        0 for the size at initialisation, else the change after so many steps.
+        0 for the size at initialisation, else the number of steps before the change.
     predicted : str
-        Empty where nothing is.
+        Empty without a prediction.
     low_predicted, high_predicted : float or None
-        The exponents that are predicted, without the tolerance.
+        Predicted exponents, without tolerance.
     exponent, low, high : float or None
-        The exponent in the last look with its interval, None where sizes are zero.
+        Exponent and interval in the last look; None for zero sizes.
     share : float or None
-        Where orders are mixed: part of the mean square at the widest width that is of a larger order.
+        For mixed orders, the share of a larger order in the mean square at the largest width.
     spread : float or None
-        Standard deviation of the logarithm of a size over seeds.
+        Standard deviation of a log size over seeds.
     sizes : tuple of float
-        The geometric mean at each width.
+        Geometric mean at each width.
     verdict : Verdict
     p_values : tuple of float
-        Of each look.
+        One per look.
     more_seeds : int or None
-        How many more seeds a width would decide, where it is inconclusive and some number would.
+        Additional seeds per width that would decide an inconclusive result, if any would.
     notes : tuple of str
     """
 
@@ -70,18 +70,18 @@ class WidthsRow:
 
     @property
     def moment(self) -> str:
-        """When it is measured, in words."""
+        """Time of the measurement as text."""
         return _MOMENTS[self.steps] if self.steps < len(_MOMENTS) else f"change after {self.steps} steps"
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The row of the table as text."""
+        """Table row as text."""
         numbers = ("–" if each is None else f"{each:+.3f}" for each in (self.exponent, self.low, self.high))
         return (self.name, self.what, _bars(self.sizes), *numbers, self.predicted or "–", self.said)
 
     @property
     def said(self) -> str:
-        """The verdict, with what is to be known of it."""
+        """Verdict with notes."""
         more = self.notes
         if self.verdict is Verdict.INCONCLUSIVE:
             more = ("no number of seeds decides" if self.more_seeds is None else _more(self.more_seeds), *more)
@@ -90,21 +90,21 @@ class WidthsRow:
 
 @dataclasses.dataclass(frozen=True)
 class Widths:
-    """How sizes of a model grow with its width.
+    """Width scaling of a model.
 
     Attributes
     ----------
     widths : tuple of int
     seeds : int
-        Models for each width in a look.
+        Models per width and look.
     level : float
-        The chance that an interval misses its exponent.
+        Error probability of an interval.
     false_alarm : float
-        The chance that anything is violated where all predictions are right.
+        Probability of any violation if all predictions hold.
     tolerance : float
-        How far an exponent may be from what is predicted.
+        Allowed difference between an exponent and its prediction.
     rows : tuple of WidthsRow
-        In the order in which a model makes them.
+        In the order of the computation.
     """
 
     widths: tuple[int, ...]
@@ -116,7 +116,7 @@ class Widths:
 
     @property
     def verdict(self) -> Verdict:
-        """Violated if anything is, else inconclusive if anything is; consistent where all that is examined is."""
+        """Violated if any row is, else inconclusive if any is, else consistent if any row was examined."""
         found = {row.verdict for row in self.rows}
         for verdict in (Verdict.VIOLATED, Verdict.INCONCLUSIVE, Verdict.CONSISTENT):
             if verdict in found:
@@ -125,37 +125,37 @@ class Widths:
 
     @property
     def violated(self) -> tuple[WidthsRow, ...]:
-        """What is violated, the first that a model makes first: what comes later may follow from it."""
+        """Violated rows in the order of the computation; later ones may follow from earlier ones."""
         return tuple(row for row in self.rows if row.verdict is Verdict.VIOLATED)
 
     def __getitem__(self, name: str) -> WidthsRow:
-        """Return what is found of a tap at initialisation.
+        """Return the row of a tap at initialisation.
 
         Raises
         ------
         InputError
-            If there is none of that name.
+            If there is no such tap.
         """
         found = {row.name: row for row in self.rows if not row.steps}
         if name not in found:
             close = get_close_matches(name, found, n=1) or [*found][:1]
-            refuse("name", name, "is no tap", f"see the table, e.g. {close[0]}")
+            refuse("name", name, "is not a tap", f"use a name in the table, e.g. {close[0]}")
         return found[name]
 
     def require(self) -> None:
-        """Raise where anything is violated.
+        """Raise if any row is violated.
 
         Raises
         ------
         AssertionError
-            With what is violated, and where it begins.
+            With the violations, the first one first.
         """
         __tracebackhide__ = True
         if self.violated:
             raise AssertionError("\n".join(self._said()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as built-in types."""
+        """Return the result as built-in types."""
         fields = dataclasses.asdict(self)
         fields["rows"] = [row | {"verdict": str(row["verdict"])} for row in fields["rows"]]
         return {"verdict": str(self.verdict), **fields}
@@ -164,12 +164,12 @@ class Widths:
         return self.shown()
 
     def shown(self, red: bool = False) -> str:
-        """Return all of it as text; on a terminal what is violated may be red."""
+        """Return the result as text, optionally with violations in red."""
         return "\n".join([self.headline, *self._said(), *self._tables(red)])
 
     @property
     def headline(self) -> str:
-        """The verdict, and what was examined."""
+        """Verdict and number of exponents examined."""
         examined = sum(row.verdict is not Verdict.NOT_EXAMINED for row in self.rows)
         widths = f"widths {self.widths[0]} to {self.widths[-1]}, {counted(self.seeds, 'seed')} each"
         return f"{str(self.verdict).upper()}: {counted(examined, 'exponent')} examined, {widths}"
@@ -180,7 +180,7 @@ class Widths:
 
     @property
     def findings(self) -> list[tuple[str, str]]:
-        """What is not consistent: "first", "then", "and" or "open", and a sentence."""
+        """Rows that are not consistent: "first", "then", "and" or "open", and a sentence."""
         return list(self._findings())
 
     def _findings(self) -> Iterator[tuple[str, str]]:
@@ -202,7 +202,7 @@ class Widths:
 
     @property
     def tables(self) -> list[tuple[str, list[tuple[str, ...]]]]:
-        """A table for each moment, with its heading first."""
+        """One table per moment, starting with its heading."""
         heading = ("tap", "of", "sizes", "exponent", "from", "to", "predicted", "verdict")
         moments = dict.fromkeys(row.moment for row in self.rows)
         return [(m, [heading, *(row.cells for row in self.rows if row.moment == m)]) for m in moments]
@@ -217,9 +217,9 @@ class Widths:
 
 
 def _finding(row: WidthsRow) -> str:
-    """Return one violation in a sentence."""
+    """Return a sentence on one violation."""
     what = f" ({row.what})" if row.what else ""
-    share = "" if row.share is None else f", {row.share:.0%} of its square of a larger order"
+    share = "" if row.share is None else f", {row.share:.0%} of its mean square grows at a larger order"
     return (
         f"{row.name}{what} {row.moment}: n^{row.exponent:+.2f}, from {row.low:+.2f} to {row.high:+.2f}{share}; "
         f"predicted {row.predicted}"
@@ -231,7 +231,7 @@ def _more(seeds: int) -> str:
 
 
 def _bars(sizes: tuple[float, ...]) -> str:
-    """Return sizes as bars on a logarithmic scale, eight steps for a factor of 16.
+    """Return sizes as bars on a logarithmic scale, eight steps per factor of 16.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Taps: what a model computes on the way, by name, and what a framework must offer to be tapped."""
+"""Taps, named intermediate values of a model, and the interface that models provide."""
 
 from __future__ import annotations
 
@@ -11,33 +11,32 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 
-#: What a tap is: the output of a module, of a norm, of an embedding, or of the whole model; scores of attention, and
-#: the weights that these make.
+#: Kinds of taps: outputs of a module, norm, embedding or the whole model; attention scores and weights.
 MODULE, NORM, EMBEDDING, OUTPUT, SCORES, WEIGHTS = "module", "norm", "embedding", "output", "scores", "weights"
-#: All of them.
+#: All kinds.
 KINDS = (MODULE, NORM, EMBEDDING, OUTPUT, SCORES, WEIGHTS)
-#: So many units in the last place of what a tap sums are rounding.
+#: Changes up to this many units in the last place of a sum are rounding.
 ULPS = 100.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tap:
-    """What one module made in one forward.
+    """Output of one module in one forward pass.
 
     Attributes
     ----------
     values : ndarray
-        Of any shape; NaN where there is nothing, such as behind a mask.
+        Of any shape; NaN for missing entries, such as masked ones.
     kind : str
         One of `KINDS`.
     what : str
-        What made it, such as the name of a class.
+        The class or function that computed it.
     summed : float
-        Size of what it sums: 100 units in the last place of it are no size but rounding.
+        Size of its summands; below 100 of their units in the last place, sizes are rounding.
     precision : float
-        One unit in the last place of a number of size 1.
+        Unit in the last place of 1.
     again : bool
-        Whether it was made by a module that had run before in the same forward.
+        Whether its module had run before in the pass.
     """
 
     values: FloatArray
@@ -49,21 +48,21 @@ class Tap:
 
     @property
     def size(self) -> float:
-        """Root mean square, 0 where it is rounding."""
+        """Root mean square, 0 if it is rounding."""
         found = root_mean_square(self.values)
         return found if found > ULPS * self.precision * self.summed else 0.0
 
     def change_from(self, before: Tap) -> float:
-        """Return the root mean square of the change, 0 where it is rounding."""
+        """Return the root mean square of the change, 0 if it is rounding."""
         found = root_mean_square(self.values - before.values)
         least = max(self.summed, before.summed, root_mean_square(before.values))
         return found if found > ULPS * self.precision * least else 0.0
 
 
 class Model(Protocol):
-    """A model of one width with weights of its own.
+    """A model of one width with its own weights.
 
-    `step` is needed only where changes are measured.
+    `step` is needed only to measure changes.
 
     Examples
     --------
@@ -79,21 +78,21 @@ class Model(Protocol):
     """
 
     def taps(self) -> Mapping[str, Tap]:
-        """Run on the model's inputs; return what is made, in the order in which it is."""
+        """Run on the model's inputs and return taps in order of computation."""
 
     def step(self) -> None:
-        """Take one step of the optimiser, on the same inputs each time."""
+        """Take one optimiser step, on the same inputs each time."""
 
 
 class Models(Protocol):
-    """Makes models of any width."""
+    """Factory of models at any width."""
 
     def make(self, width: int, seed: int) -> Model:
-        """Return a freshly initialised model with inputs of its own; the same seed gives the same one."""
+        """Return a newly initialised model with its own inputs, reproducible by seed."""
 
 
 def root_mean_square(values: FloatArray) -> float:
-    """Return the root mean square of what is not NaN; NaN where nothing is there.
+    """Return the root mean square without NaN entries; NaN if no others remain.
 
     Examples
     --------
@@ -110,7 +109,7 @@ def root_mean_square(values: FloatArray) -> float:
 
 
 def as_tap(made: Any) -> Tap:
-    """Return a tap as it is, or what is one in an array.
+    """Return a tap unchanged, or wrap an array in one.
 
     Examples
     --------

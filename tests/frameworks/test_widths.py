@@ -83,7 +83,7 @@ class TestTaps:
         assert list(found) == ["layer", "layer (2)"]
         assert [tap.again for tap in found.values()] == [False, True]
         rows = ac.widths(Twice, WIDTHS).rows
-        assert rows[1].notes == ("its module runs more than once",)
+        assert rows[1].notes == ("module runs more than once",)
 
     def test_multi_head_attention_shows_its_scores(self) -> None:
         found = ac.widths(lambda width: nn.MultiheadAttention(width, 4, batch_first=True), WIDTHS, seeds=48)

@@ -210,7 +210,7 @@ class TestRefused:
         [
             (0, {}, "width=0: must be at least 1"),
             (4, {"coordinates": 5}, "coordinates=5: exceeds width=4"),
-            (4, {"method": "collapsed"}, "method='collapsed': is for attention layers"),
+            (4, {"method": "collapsed"}, "method='collapsed': supports layers and stacks only"),
             (4, {"memory": 10}, "memory=10: allows less than one matrix-free draw of this program"),
         ],
     )

@@ -156,7 +156,7 @@ def test_fitted_causes_stand_before_what_checks_point_at(tmp_path: Path) -> None
     for causes, words in (
         (["the mask leaks", "W_Q is half"], ["departs from the theorem: the mask leaks; ", "Or W_Q is half"]),
         (
-            ["none that is known fits", "W_Q is half"],
+            ["no known cause fits", "W_Q is half"],
             ["no cause that is known fits; ", "Points at the standard deviation"],
         ),
     ):

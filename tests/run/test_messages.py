@@ -156,7 +156,7 @@ class TestMessage:
     def test_intervals_that_hold_what_is_expected_are_explained(self) -> None:
         """The interval allows for any law of the draws, heavy tails too; the p-value is for the declared one."""
         run = planned("scores", subject="attncheck.faults:tied_query_key", record=Path("a record.jsonl"))
-        results, said = results_of(run, "scores"), "(an interval that holds what is expected"
+        results, said = results_of(run, "scores"), "(intervals are valid for any law of the draws"
         for low, high in ((-1.0, 1.0), (0.5, 1.0)):
             told = [msgspec.structs.replace(each, low=low, high=high, null_effect=0.0) for each in results]
             assert (said in explain(told, None)) is (low < 0.0)
@@ -221,7 +221,7 @@ class TestShrink:
 
     def test_is_labelled_as_an_illustration(self) -> None:
         run = planned("scores", subject="attncheck.faults:tied_query_key", record=Path("a record.jsonl"))
-        said = r"smaller:  the fault shows too on n=1 s=1 H=1: .+ \S+ \[.+, .+\], expected \S+; p = \S+e-[^(]+ "
+        said = r"smaller:  the fault also shows on n=1 s=1 H=1: .+ \S+ \[.+, .+\], expected \S+; p = \S+e-[^(]+ "
         assert re.search(said + r"\(an illustration on fresh draws, not a verdict\)", examined(run, "scores")[1])
 
     def test_finds_nothing_below_the_smallest(self) -> None:

@@ -109,7 +109,7 @@ def test_files_of_other_weights_are_held_to_them(tmp_path: Path, weights: str, c
     np.savez(tmp_path / "samples.npz", **drawn.as_dict())  # type: ignore[arg-type]
     found, text = check_files([tmp_path / "layer.toml"], [tmp_path / "samples.npz"], weights=weights)
     assert found == code, text
-    assert ("all of it fits weights='uniform'" in text) == bool(code)
+    assert ("the draws fit weights='uniform'" in text) == bool(code)
 
 
 @pytest.mark.parametrize("weights", ["cauchy", "queries=uniform", "query=cauchy"])

@@ -76,7 +76,7 @@ def test_norms_are_named(declared: Norm | None, drawn: Norm | None, exposure: st
     layer = LAYERS[0].replace(activation="relu", norm=declared)
     subject = right(change=lambda layer: {"norm": drawn})
     first, *_ = words(fitted(samples(subject, exposure, [layer]), root())[0])
-    assert first == f"all of it fits a layer with norm={drawn!r}"
+    assert first == f"the draws fit a layer with norm={drawn!r}"
 
 
 @pytest.mark.parametrize("exposure", ["scores", "outputs"])
@@ -86,7 +86,7 @@ def test_layer_norm_for_rms_norm_is_told_beside_odd_activations(exposure: str) -
     subject = right(change=lambda _: {"norm": "layer"})
     for seed in range(3):
         first_two = words(fitted(samples(subject, exposure, layers, seed=seed), root())[0])[:2]
-        assert "all of it fits a layer with norm='layer'" in first_two
+        assert "the draws fit a layer with norm='layer'" in first_two
         assert sum("activation=" in told for told in first_two) <= 1
 
 
@@ -147,9 +147,9 @@ def test_what_no_candidate_does_is_none_that_is_known() -> None:
 @pytest.mark.parametrize(
     ("regime", "said"),
     [
-        ("causal", "all of it fits a layer with mask='none'"),
-        ("1/n scaling", "all of it fits a layer with score_scaling='1/sqrt(n)'"),
-        ("linear attention", "all of it fits a layer with attention_map='softmax'"),
+        ("causal", "the draws fit a layer with mask='none'"),
+        ("1/n scaling", "the draws fit a layer with score_scaling='1/sqrt(n)'"),
+        ("linear attention", "the draws fit a layer with attention_map='softmax'"),
         ("non-Gaussian weights", "nn.Linear's default, within ±1/√fan_in?"),
     ],
 )
@@ -168,23 +168,23 @@ def test_what_does_not_show_has_no_cause() -> None:
 def test_a_reach_that_is_twice_the_declared_one_is_said() -> None:
     layer = AttentionLayer(width=16, position_std=0.7, position_reach=1.2)
     fits, _ = fitted(samples(right(change=lambda _: {"position_reach": 2.4}), "grams", [layer], FEW), root())
-    assert words(fits)[0] == "all of it fits a layer with a position_reach twice the declared one"
+    assert words(fits)[0] == "the draws fit a layer with a position_reach twice the declared one"
 
 
 @pytest.mark.parametrize("law", ["uniform", "rademacher"])
 def test_a_law_that_is_not_declared_is_named(law: str) -> None:
-    assert words(fitted([of_law(law)], root())[0])[0] == f"all of it fits weights={law!r}"
+    assert words(fitted([of_law(law)], root())[0])[0] == f"the draws fit weights={law!r}"
 
 
 def test_a_law_that_is_declared_and_not_drawn_is_named() -> None:
     told = words(fitted([of_law("gaussian")], root(), WeightLaws.of("rademacher"))[0])
-    assert "all of it fits weights='gaussian'" in told
+    assert "the draws fit weights='gaussian'" in told
 
 
 def test_inputs_that_are_handed_out_have_the_declared_law() -> None:
     laws = {name: "rademacher" for name in ("query", "key", "value", "output")}
-    assert words(fitted([of_law(laws)], root(), handed=True)[0])[0] == "all of it fits weights='rademacher'"
-    of_inputs = "all of it fits weights='rademacher', of the inputs 'gaussian'"
+    assert words(fitted([of_law(laws)], root(), handed=True)[0])[0] == "the draws fit weights='rademacher'"
+    of_inputs = "the draws fit weights='rademacher', of the inputs 'gaussian'"
     assert words(fitted([of_law(laws)], root())[0])[0] == of_inputs
 
 
@@ -193,12 +193,12 @@ def test_a_bias_that_is_declared_and_not_drawn_is_named(matrix: str) -> None:
     declared = {f"{name}_bias": ("uniform", 2.0) for name in ("query", "key", "value", "output")}
     drawn = {name: law for name, law in declared.items() if name != f"{matrix}_bias"}
     fits = fitted([of_law(drawn)], root(), WeightLaws.of(declared))[0]
-    assert f"all of it fits a bias of 0 for {matrix}" in words(fits)
+    assert f"the draws fit a bias of 0 for {matrix}" in words(fits)
 
 
 def test_biases_that_nobody_declared_are_named() -> None:
     drawn = {f"{name}_bias": ("uniform", 3**-0.5) for name in ("query", "key", "value", "output")}
-    said = "all of it fits a bias for query, key, value and output that is not declared"
+    said = "the draws fit a bias for query, key, value and output that is not declared"
     assert any(each.startswith(said) for each in words(fitted([of_law(drawn)], root())[0]))
 
 
@@ -212,7 +212,7 @@ def test_weights_as_a_linear_layer_draws_them_are_named(biased: tuple[str, ...])
     sample = dataclasses.replace(of_law(drawn, declared.replace(**stds)), layer=declared)
     told = words(fitted([sample], root())[0])[0]
     said = "and a bias for query, key, value and output" if biased else "without biases"
-    assert told == f"all of it fits nn.Linear's defaults: weights uniform within ±1/√fan_in, {said}"
+    assert told == f"the draws fit nn.Linear's defaults: weights uniform within ±1/√fan_in, {said}"
 
 
 def of_law(weights: str | Mapping[str, Any], layer: AttentionLayer | None = None) -> Sample:
@@ -277,7 +277,7 @@ def test_where_several_things_are_wrong_the_plainest_layer_tells_the_first() -> 
 def test_draws_that_come_again_are_read_off(fault: str) -> None:
     found = causes_of_samples(samples(FAULTS[fault].subject, "outputs"), [], 1, GAUSSIAN_LAWS)
     assert len(found) == 1
-    assert re.fullmatch(r"draws come again: [\d,]+ of 2,500 in a call are different, to the digit", found[0])
+    assert re.fullmatch(r"draws repeat exactly: only [\d,]+ of 2,500 in one call are distinct", found[0])
 
 
 @pytest.mark.parametrize("exposure", EXPOSURES)
@@ -285,7 +285,7 @@ def test_weights_that_all_draws_of_a_call_share_are_read_off(exposure: str) -> N
     shared = FAULTS["weights_per_call"].subject
     one, other = (samples(shared, exposure, LAYERS[1:], seed=seed) for seed in (1, 2))
     found = list(read_off(one, other, GAUSSIAN_LAWS))
-    assert found == ["one call differs from another: do all draws of a call share their weights?"]
+    assert found == ["two calls have different distributions: do all draws of one call share their weights?"]
 
 
 def test_calls_of_a_right_simulator_do_not_differ() -> None:

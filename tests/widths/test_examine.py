@@ -182,7 +182,7 @@ def test_a_number_in_a_string_is_that_exponent() -> None:
 
 def test_a_tap_that_is_not_there_is_named() -> None:
     found = examined(TestVerdicts.laws, seeds=2)
-    with pytest.raises(InputError, match=r"name='rigth': is no tap; see the table, e.g. right"):
+    with pytest.raises(InputError, match=r"name='rigth': is not a tap; use a name in the table, e.g. right"):
         found["rigth"]
 
 
@@ -190,8 +190,8 @@ def test_what_says_nothing_is_named() -> None:
     found = ac.widths(Plain, expect={"*": 0})
     said = {row.name: (str(row.verdict), *row.notes) for row in found.rows}
     assert said["zero"] == said["rounding"] == ("not examined", "zero by design")
-    assert said["norm"] == ("consistent", "after a norm: of one size whatever comes in")
-    assert said["again"][1:] == ("its module runs more than once",)
+    assert said["norm"] == ("consistent", "after a norm: size independent of its input")
+    assert said["again"][1:] == ("module runs more than once",)
     assert said["seldom"][0] == "not examined"
     assert "zero in " in said["seldom"][1]
 
@@ -199,15 +199,15 @@ def test_what_says_nothing_is_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"widths": (64, 128)}, "widths=.64, 128.: are fewer than three"),
+        ({"widths": (64, 128)}, "widths=.64, 128.: must contain at least three widths"),
         ({"seeds": 1}, "seeds=1: must be at least 2"),
         ({"steps": 1}, "steps=1: needs an optimiser"),
-        ({"expect": "maximal"}, "expect='maximal': is no prediction"),
-        ({"expect": {"nowhere": 0}}, "expect='nowhere': is the name of no tap; name one that there is, such as norm"),
-        ({"expect": {"*": None}}, "expect='nothing': is said of any tap; name some of: zero"),
-        ({"expect": {"*": "small"}}, r"expect\['\*'\]='small': is no exponent"),
+        ({"expect": "maximal"}, "expect='maximal': is not a prediction"),
+        ({"expect": {"nowhere": 0}}, "expect='nowhere': matches no tap; use an existing name, such as norm"),
+        ({"expect": {"*": None}}, "expect='the table': predicts nothing for any tap; name some of: zero"),
+        ({"expect": {"*": "small"}}, r"expect\['\*'\]='small': is not an exponent"),
         ({"expect": {"*": (0.5, 0)}}, "is in the wrong order"),
-        ({"expect": {"*": {"later": 0}}}, "names what is not measured"),
+        ({"expect": {"*": {"later": 0}}}, "has keys other than 'init' and 'change'"),
         ({"false_alarm": 0}, "false_alarm=0: must be greater than 0"),
         ({"tolerance": -1}, "tolerance=-1: must be at least 0"),
         ({"build": 3}, "build=3: is no function"),
@@ -236,5 +236,5 @@ def test_a_size_that_is_not_finite_is_refused() -> None:
         def taps(self) -> Mapping[str, Any]:
             return {"good": np.ones(3), "broken": np.array([1.0, np.inf if self.width > 128 else 1.0])}
 
-    with pytest.raises(InputError, match="build=inf: is the size of broken @0 at width 256: not there, or not finite"):
+    with pytest.raises(InputError, match="build=inf: is the size of broken @0 at width 256: missing or not finite"):
         ac.widths(Broken)

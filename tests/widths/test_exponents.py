@@ -98,7 +98,7 @@ def test_too_few_widths_are_refused(widths: tuple[int, ...]) -> None:
 
 
 def test_one_seed_is_refused() -> None:
-    with pytest.raises(InputError, match="seeds=1: leaves no spread"):
+    with pytest.raises(InputError, match="seeds=1: is too few to estimate a spread"):
         exponents(np.zeros((5, 1, 1)), WIDTHS)
 
 

@@ -97,5 +97,5 @@ def test_a_line_of_a_table_that_is_of_no_tap_is_refused(pattern: str) -> None:
     if pattern == "output":  # a kind: a table may serve several models
         assert ac.widths(LAYER, WIDTHS, {"output": 0, "embedding": 0}, seeds=4).rows
         return
-    with pytest.raises(InputError, match=r"is the name of no tap; name one that there is, such as (scores|inputs)"):
+    with pytest.raises(InputError, match=r"matches no tap; use an existing name, such as (scores|inputs)"):
         ac.widths(LAYER, WIDTHS, {pattern: 0, "*": 0}, seeds=4)

@@ -6,12 +6,12 @@ import numpy as np
 
 from attncheck.layers.kernel import FloatArray
 
-# Intervals shorter than this, relatively, are points.
+# Shorter intervals, relative to the scale, are points.
 _SHORTEST = 1e-9
 
 
 def node_count(length: float, scale: float, wanted: int) -> int:
-    """Return the number of nodes that is wanted of an interval, and one where it is a point on the scale."""
+    """Return the number of nodes of an interval: `wanted`, or 1 if it is a point."""
     return 1 if length <= _SHORTEST * scale else wanted
 
 
@@ -24,7 +24,7 @@ def nodes(between: tuple[float, float], count: int) -> FloatArray:
 
 
 def between_nodes(between: tuple[float, float], count: int) -> FloatArray:
-    """Return the ends of an interval and the points halfway, in angle, between so many of its Chebyshev nodes."""
+    """Return the ends of an interval and the midpoints, in angle, of its `count` Chebyshev nodes."""
     low, high = between
     if count == 1:
         return nodes(between, 1)
@@ -32,7 +32,7 @@ def between_nodes(between: tuple[float, float], count: int) -> FloatArray:
 
 
 def to_coefficients(count: int) -> FloatArray:
-    """Return the matrix that maps values at Chebyshev nodes to coefficients of Chebyshev polynomials."""
+    """Return the matrix from values at Chebyshev nodes to Chebyshev coefficients."""
     angles = np.pi * (np.arange(count) + 0.5) / count
     matrix = 2.0 / count * np.cos(np.outer(np.arange(count), angles))
     matrix[0] *= 0.5
@@ -40,10 +40,9 @@ def to_coefficients(count: int) -> FloatArray:
 
 
 def left_out(sizes: FloatArray) -> float:
-    """Return a bound on what the sizes of coefficients, (count,), leave out: a geometric tail, and that again aliased.
+    """Return a bound on the truncation error from coefficient sizes, (count,): a geometric tail and its aliases.
 
-    Two coefficients at a time, as one alone may be small by chance or by symmetry; each two are taken to be no less
-    than a quarter of the two before.
+    Coefficients are taken in pairs, as one may vanish by symmetry; each pair is assumed at least a quarter of the last.
     """
     if len(sizes) == 1:
         return 0.0
@@ -53,7 +52,7 @@ def left_out(sizes: FloatArray) -> float:
 
 
 def polynomials(between: tuple[float, float], at: float, count: int) -> FloatArray:
-    """Return the values of the Chebyshev polynomials of an interval at a point."""
+    """Return the Chebyshev polynomials of an interval at a point."""
     low, high = between
     place = 0.0 if count == 1 else np.clip((2 * at - low - high) / (high - low), -1.0, 1.0)
     return np.asarray(np.cos(np.arange(count) * np.arccos(place)))

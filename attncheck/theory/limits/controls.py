@@ -1,4 +1,4 @@
-"""Control variates for softmax: means of products of exponentials of normals, and the regression on them."""
+"""Control variates for softmax: products of exponentials of normals with known means, and regression on them."""
 
 from __future__ import annotations
 
@@ -10,40 +10,36 @@ from numpy.typing import NDArray
 
 from attncheck.layers.kernel import FloatArray
 
-# What keeps the regression solvable where controls are nearly dependent.
+# Regularises nearly dependent controls.
 _RIDGE = 1e-7
-# Which of `exponential_means` have the weighted sum, and which a row takes with itself: with equal powers d is e, and
-# with opposite ones the scores with the other sign swap them.
+# Products of `exponential_means`, those with the weighted sum, and those kept if both rows are the same: equal powers
+# make d and e equal, and opposite powers swap them under a sign change of the scores.
 _PRODUCTS, _WEIGHTED = 11, (0, 6, 7, 8, 9, 10)
 _OF_EQUAL, _OF_OPPOSITE = (0, 1, 4, 6, 9), (0, 1, 3, 4, 6, 8, 9)
 
 
 def regress(moments: FloatArray) -> FloatArray:
-    """Return the mean in each scrambling, by the controls' known means where that lessens the spread.
+    """Return the mean in each scrambling, using controls where they reduce the spread.
 
-    The coefficients are those of the other scramblings, so that they are independent of what they are used on.
-
-    Parameters
-    ----------
-    moments : ndarray, shape (REPLICATES, 2 + m, 2 + m)
-        Means of products of (1, controls, integrand); the controls have their known means taken off.
+    `moments`, (REPLICATES, 2 + m, 2 + m), are mean products of (1, centred controls, integrand). Coefficients come
+    from the other scramblings, so they are independent of the data.
     """
     others = (moments.sum(axis=0) - moments) / (len(moments) - 1)
     centred = others - others[:, 0, :, None] * others[:, 0, None, :]
     spread = np.sqrt(np.maximum(np.diagonal(centred, axis1=1, axis2=2)[:, 1:-1], 0.0))
-    # Constant controls have rounding only to give.
+    # Constant controls contain only rounding.
     scale = np.where(spread > 1e-13, spread, np.inf)
     correlations = centred[:, 1:-1, 1:-1] / (scale[:, :, None] * scale[:, None, :])
     correlations += _RIDGE * np.eye(scale.shape[1])
     coefficients = np.linalg.solve(correlations, (centred[:, 1:-1, -1] / scale)[:, :, None])[:, :, 0] / scale
     plain = moments[:, 0, -1]
     controlled = plain - np.einsum("rm,rm->r", moments[:, 0, 1:-1], coefficients)
-    # In few directions Sobol points alone do better, and so they do where scores are large.
+    # Sobol points alone do better in few directions and for large scores.
     return np.asarray(controlled if controlled.std() < 0.5 * plain.std() else plain)
 
 
 def less_known(controls: FloatArray, known: FloatArray) -> FloatArray:
-    """Return controls, (controls, points), less their means and over them, where these are not 0."""
+    """Return controls, (controls, points), centred by their known means and divided by them where nonzero."""
     scale = np.where(known != 0, known, 1.0)
     return np.asarray(controls / scale[:, None] - (known != 0)[:, None])
 
@@ -51,7 +47,7 @@ def less_known(controls: FloatArray, known: FloatArray) -> FloatArray:
 def exponential_means(
     kernel: FloatArray, u: FloatArray, x: FloatArray, cross: FloatArray, squares: bool
 ) -> list[float]:
-    """Return the means of b, d, e, de, dd, ee, bd, be and, where wanted, bde, bdd, bee at one power."""
+    """Return the means of b, d, e, de, dd, ee, bd, be and optionally bde, bdd, bee at one power."""
     m, n = np.exp(0.5 * np.diagonal(u)), np.exp(0.5 * np.diagonal(x))
     eu, ex, ec = np.exp(u), np.exp(x), np.exp(cross)
     weights = kernel * np.outer(m, n) * ec
@@ -66,7 +62,7 @@ def exponential_means(
         float((weights * ((ec * n) @ ex)).sum()),
     ]
     if squares:
-        # Of one more u given j and l, and of one more x: (j, l, m) and (j, l, n).
+        # Another u given j and l, and another x: (j, l, m) and (j, l, n).
         further_u = (eu * m)[:, None, :] * ec.T[None, :, :]
         further_x = (ec * n)[:, None, :] * ex[None, :, :]
         means += [
@@ -79,18 +75,10 @@ def exponential_means(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RowControls:
-    """Controls of one row of scores, over both signs of it: products of Σ e^{t u_j} and Σ_jl e^{t u_j + t' u_l} W_jl.
+    """Controls of one row of scores and its negative: products of Σ e^{t u_j} and Σ_jl e^{t u_j + t' u_l} W_jl.
 
-    W is the kernel, its entries' squares and, where there is a line, that in all columns.
-
-    Attributes
-    ----------
-    kernel : ndarray, shape (s, s)
-    covariance : ndarray, shape (s, s)
-        Of the row.
-    powers : tuple of (t, t')
-        Equal ones and opposite ones; none for no controls.
-    line : ndarray, shape (s,), optional
+    W is the kernel, its squared entries and, if given, `line` in all columns; `powers` are pairs of equal or opposite
+    t, t'.
     """
 
     kernel: FloatArray
@@ -100,12 +88,12 @@ class RowControls:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of controls."""
         return int(self._taken.sum())
 
     @functools.cached_property
     def _taken(self) -> NDArray[np.bool_]:
-        """Which products are controls, (products, powers): none twice."""
+        """Mask of distinct controls, (products, powers)."""
         taken = np.zeros((_PRODUCTS + 2 * len(_WEIGHTED), len(self.powers)), dtype=bool)
         for column, (first, second) in enumerate(self.powers):
             of_kernel = _OF_EQUAL if first == second else _OF_OPPOSITE
@@ -120,7 +108,7 @@ class RowControls:
 
     @functools.cached_property
     def _known(self) -> FloatArray:
-        """The exact means."""
+        """Exact means."""
         means, ones = np.zeros(self._taken.shape), np.ones(len(self.kernel))
         line = ones if self.line is None else self.line
         for column, (first, second) in enumerate(self.powers):
@@ -134,13 +122,13 @@ class RowControls:
 
     @functools.cached_property
     def _sums(self) -> FloatArray:
-        """What exponentials are summed with: the kernel, its squares, the line and ones."""
+        """Weights for sums of exponentials: kernel, squared kernel, line and ones."""
         ones = np.ones((len(self.kernel), 1))
         line = ones if self.line is None else self.line[:, None]
         return np.concatenate([self.kernel, self.kernel**2, line, ones], axis=1)
 
     def of(self, scores: FloatArray) -> FloatArray:
-        """Return the controls less their means and over them, (controls, points), of scores (points, s)."""
+        """Return centred and scaled controls, (controls, points), for scores (points, s)."""
         s, total = len(self.kernel), np.zeros((self.count, len(scores)))
         if not self.powers:
             return total

@@ -1,4 +1,4 @@
-"""Covariance of the outputs across positions: S given the scores, and its mean."""
+"""Output covariance across positions: S given the scores, and its mean."""
 
 from __future__ import annotations
 
@@ -25,38 +25,33 @@ from attncheck.theory.limits.rows import (
     turns,
 )
 
-# Score entries of one scrambling, and of a block of it.
+# Score entries per scrambling and per block.
 _ENTRIES = 2**20
 _MOST_POINTS = 2**14
 _FEWEST_POINTS = 2**4
 _BLOCK = 2**20
 # Relative rounding of sums of products.
 _ROUNDING = 1e-14
-# The largest entry of a kernel, unless it is 0: products of three kernels and of four stds are then no overflow.
+# Bounds on the largest entry of a nonzero kernel, so that products of three kernels and four stds do not overflow.
 _SMALLEST, _LARGEST = 1e-30, 1e30
 
 
 def output_factor(layer: AttentionLayer) -> float:
-    """Return what multiplies Σ_a A_a K A_aᵀ: (σ_V σ_O)², over H with head scaling."""
+    """Return the factor of Σ_a A_a K A_aᵀ: (σ_V σ_O)², over H with head scaling."""
     return (layer.value_std * layer.output_std * layer.head_factor) ** 2
 
 
 def conditional_covariance(layer: AttentionLayer, kernel: FloatArray, scores: FloatArray) -> FloatArray:
-    """Return S = (σ_V² σ_O²/H) Σ_a A_a K A_aᵀ of Example 1 for scores of shape (..., H, s, s)."""
+    """Return S = (σ_V² σ_O²/H) Σ_a A_a K A_aᵀ (Example 1) for scores of shape (..., H, s, s)."""
     projected = attention_weights(layer, scores) @ psd_root(kernel)
     grams = projected @ projected.swapaxes(-1, -2)
     return np.asarray(output_factor(layer) * grams.sum(axis=-3))
 
 
 def mean_covariance(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
-    """Return E[S] and what each entry may be wrong by.
+    """Return E[S] and its error, each of shape (s, s).
 
-    Heads are independent and alike, so that E[S] is that of one head but for the head scaling. Linear and ReLU
-    attention have closed forms; softmax is integrated with control variates, and sigmoid by points alone.
-
-    Returns
-    -------
-    mean, error : ndarray, shape (s, s)
+    Linear and ReLU attention have closed forms; softmax uses control variates, and sigmoid Sobol points alone.
     """
     factor = output_factor(layer) * layer.num_heads
     mean, error = _one_head(layer, kernel, seed)
@@ -73,18 +68,18 @@ def infinite_heads_kernel(
     mask: str = "none",
     scramble: int = 0,
 ) -> Kernel:
-    """Return the covariance of the outputs with infinitely many heads, where they are Gaussian.
+    """Return the covariance of the Gaussian outputs with infinitely many heads.
 
     κ_ik = σ_V²σ_O² Σ_jl E[A_ij A_kl] K_jl, A the attention weights of scores G with
-    Cov(G_ij, G_kl) = σ_Q²σ_K² K_ik K_jl (Hron et al. 2020, with scores divided by √n). With H heads it is the
-    mean of the random covariance S given the scores.
+    Cov(G_ij, G_kl) = σ_Q²σ_K² K_ik K_jl (Hron et al. 2020, scores divided by √n). With H heads it is the mean of
+    the random covariance S.
 
     Parameters
     ----------
     layer : AttentionLayer, optional
-        Says everything; its number of heads is ignored.
+        Its number of heads is ignored.
     kernel : array_like, shape (s, s), optional
-        K in place of a layer: any positive semi-definite matrix whose largest entry is 0, or from 1e-30 to 1e30.
+        K instead of a layer: positive semi-definite, with largest entry 0 or from 1e-30 to 1e30.
     score_std, value_std : float
         σ_Qσ_K and σ_Vσ_O, with `kernel`; from 1e-6 to 1e6.
     attention_map : {"softmax", "linear", "relu", "sigmoid"}
@@ -97,13 +92,13 @@ def infinite_heads_kernel(
     Returns
     -------
     Kernel
-        `error` is that of the worst entry: rounding for linear and ReLU attention, else four standard errors.
+        `error` is the largest error of an entry: rounding for linear and ReLU attention, else four standard errors.
 
     Raises
     ------
     InputError
-        Unless there is a layer or a kernel, for a kernel that is no covariance matrix or is masked, for numbers out
-        of range, or without head scaling, where there is no limit.
+        Unless exactly one of layer and kernel is given, for a masked or invalid kernel, for numbers out of range,
+        or without head scaling, where no limit exists.
 
     Examples
     --------
@@ -129,11 +124,11 @@ def settled(
     attention_map: str,
     mask: str,
 ) -> tuple[AttentionLayer, FloatArray]:
-    """Return the layer and K that the arguments of `infinite_heads_kernel` say, which are checked here."""
+    """Return the layer and K from the validated arguments of `infinite_heads_kernel`."""
     if layer is None and kernel is None:
         refuse("layer", layer, "is missing, and so is kernel", "pass one of them")
     if layer is not None and kernel is not None:
-        refuse("layer", layer, "is given beside a kernel", "pass one of them")
+        refuse("layer", layer, "is given together with a kernel", "pass one of them")
     stds = {
         "query_std": check_number("score_std", score_std, "pass σ_Q σ_K", minimum=1e-6, maximum=1e6),
         "output_std": check_number("value_std", value_std, "pass σ_V σ_O", minimum=1e-6, maximum=1e6),
@@ -147,7 +142,7 @@ def settled(
         refuse("layer", layer, "is not an AttentionLayer", remedy)
     given = (score_std, value_std, attention_map, mask)
     if given != (1.0, 1.0, "softmax", "none"):
-        refuse("layer", layer.describe(), "already says all but kernel", "leave the other arguments out")
+        refuse("layer", layer.describe(), "already sets the other arguments", "omit all except scramble")
     if not layer.head_scaling:
         refuse("layer.head_scaling", False, "leaves no limit of many heads", "use head_scaling=True")
     return layer, input_kernel(layer.inputs).matrix
@@ -201,7 +196,7 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
 def mean_grams(weights: FloatArray, root: FloatArray) -> FloatArray:
     """Return the mean of A F Fᵀ Aᵀ over weights of shape (points, s, s)."""
     projected = weights @ root
-    # Σ over points and directions of products of two positions, as one matrix product.
+    # One matrix product sums over points and directions.
     flat = projected.swapaxes(0, 1).reshape(weights.shape[1], -1)
     return np.asarray(flat @ flat.T / len(weights))
 
@@ -209,17 +204,11 @@ def mean_grams(weights: FloatArray, root: FloatArray) -> FloatArray:
 def by_points(
     layer: AttentionLayer, kernel: FloatArray, seed: int, mean_of: Callable[[FloatArray, FloatArray], FloatArray]
 ) -> FloatArray:
-    """Return the mean of a function of attention weights, once for each independent scrambling, (REPLICATES, s, s).
+    """Return the mean of a function of attention weights in each scrambling, (REPLICATES, s, s).
 
-    Parameters
-    ----------
-    layer : AttentionLayer
-    kernel : ndarray, shape (s, s)
-    seed : int
-    mean_of : callable
-        Maps weights, (points, s, s), and F with F Fᵀ = K to the mean over the points, (s, s).
+    `mean_of` maps weights, (points, s, s), and F with F Fᵀ = K to the mean over points, (s, s).
     """
-    # Of the correlations: of the kernel itself the root leaves out positions that are far smaller than the largest.
+    # Use the root of the correlations: that of the kernel would drop positions much smaller than the largest.
     stds = np.sqrt(np.diagonal(kernel))
     scale = np.where(stds > 0, stds, 1.0)
     root = stds[:, None] * psd_root(kernel / scale[:, None] / scale)
@@ -241,7 +230,7 @@ def by_points(
         means = (len(block) * mean_of(attention_weights(layer, scores_of(block)), root) for block in blocks)
         return np.asarray(sum(means) / len(normals))
 
-    # A key of its own, so that these points are not those of a row.
+    # Separate key: these points must differ from those of a row.
     streams = np.random.SeedSequence([seed, s]).spawn(REPLICATES)
     means = np.stack([replicate(stream) for stream in streams])
     alike = layer.mask == "none" and whole is None and _exchangeable(kernel)
@@ -249,14 +238,14 @@ def by_points(
 
 
 def _exchangeable(kernel: FloatArray) -> bool:
-    """Say whether every pair of positions has the same moments."""
+    """Return whether every pair of positions has the same moments."""
     s = len(kernel)
     own, pair = np.diagonal(kernel), kernel[~np.eye(s, dtype=bool)]
     return bool(np.ptp(own) == 0 and (s == 1 or np.ptp(pair) == 0))
 
 
 def _symmetrised(matrices: FloatArray) -> FloatArray:
-    """Average over permutations of the positions, which takes out much of the integration error."""
+    """Average over permutations of positions to reduce integration error."""
     s = matrices.shape[-1]
     own = np.trace(matrices, axis1=-2, axis2=-1) / s
     pair = (matrices.sum(axis=(-2, -1)) - s * own) / max(1, s * (s - 1))
@@ -264,5 +253,5 @@ def _symmetrised(matrices: FloatArray) -> FloatArray:
 
 
 def _count(seq_len: int) -> int:
-    """Return a power of two: points of one scrambling for sequences of this length."""
+    """Return the points per scrambling, a power of two, for a sequence length."""
     return int(2 ** np.floor(np.log2(np.clip(_ENTRIES / seq_len**2, _FEWEST_POINTS, _MOST_POINTS))))

@@ -1,4 +1,4 @@
-"""How fast scores become independent of the inputs: computed from exact conditional moments."""
+"""Dependence of scores on inputs, from exact conditional moments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import FloatArray
 from attncheck.simulators.collapsed import draw_inputs
 
-# Entries of X that are drawn at a time.
+# Entries of X drawn at a time.
 _ENTRIES = 2**21
 
 
@@ -26,30 +26,15 @@ class Dependence:
 
 
 def score_input_dependence(layer: AttentionLayer, size: int, rng: np.random.Generator, token: int = 0) -> Dependence:
-    """Return how much the square of a score moves with the square of an input's coordinate.
+    """Return the relative covariance of the squared first-to-last score with a squared input coordinate of `token`.
 
-    Definition 1 (iv) makes scores independent of every vector in the limit; at width n they share the
-    inputs, and Cov(P_ij², x_kc²) falls as 1/n. Given X, E[P_ij²] is σ² G_ii G_jj exactly, and neurons are
-    exchangeable, so the covariance is that of σ² G_ii G_jj and G_kk: no score has to be drawn.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-        The score is that of the first position with the last.
-    size : int
-        Draws of the inputs.
-    rng : numpy.random.Generator
-    token : int
-        k, the position of the coordinate.
-
-    Returns
-    -------
-    Dependence
+    Scores are independent of every vector in the limit (Definition 1 (iv)); Cov(P_ij², x_kc²) decays as 1/n. Given X,
+    E[P_ij²] = σ² G_ii G_jj, and neurons are exchangeable, so the covariance of σ² G_ii G_jj and G_kk suffices.
 
     Raises
     ------
     InputError
-        If the layer ties queries to keys, where E[P_ij² | X] is another one, or `size` is below 2.
+        If the layer ties queries to keys, which changes E[P_ij² | X], or `size` is below 2.
 
     Examples
     --------
@@ -64,9 +49,9 @@ def score_input_dependence(layer: AttentionLayer, size: int, rng: np.random.Gene
 def score_input_dependences(
     layer: AttentionLayer, size: int, rng: np.random.Generator, tokens: Sequence[int]
 ) -> list[Dependence]:
-    """Return `score_input_dependence` for several tokens, from the same draws of the inputs."""
+    """Return `score_input_dependence` for several tokens from the same input draws."""
     if layer.tied_query_key:
-        remedy = "pass a layer with matrices of its own for both"
+        remedy = "pass a layer with tied_query_key=False"
         refuse("tied_query_key", True, "makes scores that depend on the inputs in the limit too", remedy)
     check_draws("size", size, 2, "pass the number of draws, e.g. size=10000")
     check_memory("size", size, "norms of all inputs", size * layer.seq_len, "pass fewer draws")

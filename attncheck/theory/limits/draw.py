@@ -1,4 +1,4 @@
-"""Draws from the limit of a layer: scores, and what is normal given them."""
+"""Draws from the limit of a layer."""
 
 from __future__ import annotations
 
@@ -14,24 +14,14 @@ from attncheck.theory.limits import rows
 def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> Draws:
     """Draw from the limit: scores p°, values ṽ, outputs Σ_a A_a ṽ^a/√H, and inputs Z^{x^i}.
 
-    Example 1: Cov(p^a_ij, p^b_kl) = δ_ab σ_Q²σ_K² K_ik K_jl and Cov(ṽ^{a,j}, ṽ^{b,k}) =
-    δ_ab σ_V²σ_O² K_jk, with p°, ṽ and the inputs independent. Coordinates of one draw share its scores. Of rotary
-    positions see ``rows.score_covariance``.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    size : int
-        Number of draws.
-    coordinates : int
-        Neurons of outputs and inputs; 0 for scores alone.
-    rng : numpy.random.Generator
+    Example 1: Cov(p^a_ij, p^b_kl) = δ_ab σ_Q²σ_K² K_ik K_jl, Cov(ṽ^{a,j}, ṽ^{b,k}) = δ_ab σ_V²σ_O² K_jk, and p°, ṽ and
+    the inputs are independent. For rotary positions see ``rows.score_covariance``.
 
     Returns
     -------
     Draws
-        `outputs` and `inputs` of shape (size, seq_len, coordinates), `scores` of shape
-        (size, num_heads, seq_len, seq_len); no Gram matrices.
+        `outputs` and `inputs` of shape (size, seq_len, coordinates), `scores` of shape (size, num_heads, seq_len,
+        seq_len); no Gram matrices. With `coordinates` 0, scores only.
     """
     std, kernel = rows.score_std(layer), input_kernel(layer.inputs).matrix
     root = psd_root(kernel)

@@ -1,4 +1,4 @@
-"""E f(Z) of a Gaussian vector Z by quadrature, with an estimate of its error."""
+"""Quadrature of E f(Z) for Gaussian vectors Z, with error estimates."""
 
 from __future__ import annotations
 
@@ -16,28 +16,17 @@ from attncheck.layers.nonlinearity.quadrature import RANKS, trapezoidal
 FloatArray = NDArray[np.float64]
 Function = Callable[[FloatArray], FloatArray]
 
-# Random shifts of a Sobol sequence, and the points of each, as a power of two.
+# Random shifts of a Sobol sequence, and log2 of the points in each.
 _SHIFTS, _POINTS = 16, 14
-# For many integrals on the same points: points per direction, how far they reach, and Sobol points.
+# For shared points: grid points per direction, their range, and log2 of the Sobol points.
 _GRID, _REACH, _SHARED_POINTS = 41, 7.0, 11
 
 
 def expectation(function: Function, mean: FloatArray, covariance: FloatArray) -> tuple[float, float]:
-    """Return E f(Z) for Z ~ N(mean, covariance), and an estimate of the error.
+    """Return E f(Z) for Z ~ N(mean, covariance), possibly singular, and an error estimate.
 
-    Parameters
-    ----------
-    function : callable
-        Maps (m, points) to (points,).
-    mean : ndarray, shape (m,)
-    covariance : ndarray, shape (m, m)
-        May be singular: only the directions that exist are integrated over.
-
-    Returns
-    -------
-    value, error : float
-        By the trapezoidal rule in one or two directions, which converges geometrically for smooth functions
-        and as the square of the step across kinks; beyond by shifted Sobol sequences, with six standard errors.
+    `function` maps (m, points) to (points,). The trapezoidal rule is used in one or two directions, with geometric
+    convergence for smooth functions and quadratic across kinks; else shifted Sobol sequences and six standard errors.
 
     Examples
     --------
@@ -57,19 +46,10 @@ def expectation(function: Function, mean: FloatArray, covariance: FloatArray) ->
 
 
 def normal_points(covariance: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return points and weights that integrate against N(0, covariance), for many integrals at once.
+    """Return quadrature points, (m, p), and weights, (p,), for N(0, covariance), shared by many integrals.
 
-    A grid in up to two directions; beyond, Sobol points that are mended to have mean 0 and the covariance itself,
-    so that squares of linear functions are integrated without error.
-
-    Parameters
-    ----------
-    covariance : ndarray, shape (m, m)
-
-    Returns
-    -------
-    points : ndarray, shape (m, p)
-    weights : ndarray, shape (p,)
+    A grid in up to two directions; else Sobol points with exact mean and covariance, so squares of linear functions
+    are exact.
 
     Examples
     --------
@@ -99,8 +79,8 @@ def _sobol(function: Function, rank: int) -> tuple[float, float]:
 
 
 def _sobol_points(rank: int, shift: int, power: int) -> FloatArray:
-    """Return 2^power normal points of a Sobol sequence under a random shift, (rank, points)."""
+    """Return 2^power normal points of a randomly shifted Sobol sequence, (rank, points)."""
     engine = scipy.stats.qmc.Sobol(rank, scramble=True, rng=stream(0, "expectation", rank, shift))
-    # A scrambled point may be 0 to the last digit.
+    # Scrambled points may round to 0.
     points = np.clip(engine.random_base2(power), 2.0**-54, 1 - 2.0**-53)
     return np.asarray(special.ndtri(points).T)

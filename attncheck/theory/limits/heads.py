@@ -1,14 +1,11 @@
-"""The mean of S over the scores, κ_ik = c Σ_jl E[A_ij A_kl] K_jl: the kernel of infinitely many heads.
+"""Mean of S over softmax scores, κ_ik = c Σ_jl E[A_ij A_kl] K_jl: the kernel of infinitely many heads.
 
-For softmax it is integrated by Sobol points with control variates; many pairs that see all, with moderate scores,
-by `attncheck.theory.limits.one_row`, and all else here. A pair of rows of scores enters only through
-what the two rows see, their variances and their correlation, so that many pairs share an integral, and pairs that
-do not are interpolated between Chebyshev nodes where that takes fewer integrals.
+Integrals use Sobol points with control variates; `attncheck.theory.limits.one_row` handles many unmasked pairs with
+moderate scores. Equal pairs of rows share an integral; others may be interpolated between Chebyshev nodes.
 
-Scores are centred over what a row sees, which softmax does not notice. For a power t let d = Σ_j e^{t u_j} and
-e = Σ_l e^{t x_l} for two rows u, x, and b = Σ_jl e^{t u_j + t x_l} K_jl. At t = 1 the integrand is b/(d e), and the
-means of b d^m e^n are closed, as all means of exponentials of Gaussian variables are. They are the controls, with
-squares of the scores, and at powers below one, where they fluctuate less.
+Scores are centred, which leaves softmax unchanged. For power t and rows u, x let d = Σ_j e^{t u_j}, e = Σ_l e^{t x_l}
+and b = Σ_jl e^{t u_j + t x_l} K_jl. The integrand is b/(d e) at t = 1. Controls are squared scores and b d^m e^n,
+whose Gaussian means are known, at t < 1, where they vary less.
 """
 
 from __future__ import annotations
@@ -26,50 +23,33 @@ from attncheck.theory.limits.one_row import OneRow
 from attncheck.theory.limits.row_pairs import Grid, RowPair, few_directions, largest_score
 from attncheck.theory.limits.rows import REPLICATES, scrambled_normals
 
-# Standard errors that an error estimate spans: 99.5% of Student's law with 7 degrees of freedom.
+# Standard errors in an error estimate: 99.5% of Student's t with 7 degrees of freedom.
 _SPAN = 4.0
-# Powers of the exponentials among the controls, for scores of standard deviation up to one.
+# Powers of exponentials in the controls, for score standard deviations up to one.
 _POWERS = (1 / 4, 1 / 2)
-# What all points may cost, in about nanoseconds, and how many of one scrambling there are at least and at most.
+# Cost of all points, about in nanoseconds, and limits on points per scrambling.
 _COST = 1.5e9
 _FEWEST, _MOST = 2**7, 2**14
-# Numbers of a block of points, and points of one: what processors keep near.
+# Entries of a block of points, and points per block, to fit caches.
 _BLOCK, _NEAR = 2**23, 2**11
-# Products that the means of the costliest controls may take.
+# Maximum products in the means of the costliest controls.
 _PRODUCTS = 4e8
 _DIGITS = 12
 
 
 def softmax_means(kernel: FloatArray, score_std: float, causal: bool, seed: int) -> tuple[FloatArray, FloatArray]:
-    """Return Σ_jl E[A_ij A_kl] K_jl and its error: what `softmax_moments` has of order 0."""
+    """Return Σ_jl E[A_ij A_kl] K_jl and its error: order 0 of `softmax_moments`."""
     return softmax_moments(kernel, score_std, causal, seed, (0,))[0]
 
 
 def softmax_moments(
     kernel: FloatArray, score_std: float, causal: bool, seed: int, orders: Sequence[int]
 ) -> list[tuple[FloatArray, FloatArray]]:
-    """Return Σ_jl E[A_ij A_kl] K_jl for A the softmax of G, Cov(G_ij, G_kl) = score_std² K_ik K_jl.
+    """Return moments of the softmax A of G, Cov(G_ij, G_kl) = score_std² K_ik K_jl, as (means, errors), (s, s) each.
 
-    Of order 1 it is the derivative of this by the correlation of rows i and k, over their standard deviations: it is
-    E tr(J_i K J_kᵀ K) with J the derivative of weights by scores, of which the tangent kernel is made.
-
-    Parameters
-    ----------
-    kernel : ndarray, shape (s, s)
-        K, positive semi-definite.
-    score_std : float
-        σ_Q σ_K, positive.
-    causal : bool
-        Whether row i sees the first i + 1 positions only.
-    seed : int
-        Of the scramblings.
-    orders : sequence of {0, 1}
-        Which of the two are wanted.
-
-    Returns
-    -------
-    list of (means, errors), each an ndarray of shape (s, s)
-        The errors are four standard errors between scramblings, and what interpolation may be wrong by.
+    Order 0 is Σ_jl E[A_ij A_kl] K_jl. Order 1 is its derivative by the correlation of rows i and k over their standard
+    deviations, E tr(J_i K J_kᵀ K) with J the derivative of weights by scores. Errors are four standard errors between
+    scramblings plus interpolation errors.
     """
     pairs = _pairs(kernel, score_std, causal)
     own = list(dict.fromkeys(pair for (i, k), pair in pairs.items() if i == k))
@@ -88,7 +68,7 @@ def softmax_moments(
 def _assembled(
     pairs: dict[tuple[int, int], RowPair], values: dict[RowPair, FloatArray], off: dict[RowPair, float]
 ) -> tuple[FloatArray, FloatArray]:
-    """Return means and errors as matrices, from the integral of each pair in each scrambling."""
+    """Return means and errors as matrices from the integrals of pairs."""
     of_pairs = np.stack([values[pair] for pair in pairs.values()])
     interpolation = np.array([off.get(pair, 0.0) for pair in pairs.values()])
     spread = _SPAN * of_pairs.std(axis=1, ddof=1) / REPLICATES**0.5
@@ -103,8 +83,8 @@ def _assembled(
 def _values_of(
     kernel: FloatArray, own: list[RowPair], both: list[RowPair], causal: bool, seed: int, order: int
 ) -> tuple[dict[RowPair, FloatArray], dict[RowPair, float]]:
-    """Return the integral of each pair in each scrambling, and what interpolation may be wrong by."""
-    # Rows with themselves vary most and cost least: they have points of their own.
+    """Return integrals per pair and scrambling, and interpolation errors."""
+    # Rows paired with themselves vary most and cost least, so they have separate points.
     values = dict(zip(own, _integrate(kernel, own, [seed, 0], order), strict=True))
     off = dict.fromkeys(values, 0.0)
     grid = None if causal or not both else Grid.around(both, largest_score(kernel))
@@ -118,7 +98,7 @@ def _values_of(
 
 
 def _pairs(kernel: FloatArray, score_std: float, causal: bool) -> dict[tuple[int, int], RowPair]:
-    """Return what the integral of each pair of positions depends on, rounded so that equal ones are found."""
+    """Return the parameters of each pair's integral, rounded to merge equal ones."""
     s, own = len(kernel), np.diagonal(kernel)
     scale = np.sqrt(np.outer(own, own))
     corr = np.clip(np.divide(kernel, scale, out=np.zeros_like(kernel), where=scale > 0), -1.0, 1.0).round(_DIGITS)
@@ -132,7 +112,7 @@ def _pairs(kernel: FloatArray, score_std: float, causal: bool) -> dict[tuple[int
 
 
 def _integrate(kernel: FloatArray, pairs: Sequence[RowPair], key: list[int], order: int = 0) -> FloatArray:
-    """Return E[αᵀKα'] for the softmax weights α, α' of each pair of rows, or E tr(JKJ'ᵀK), (pairs, REPLICATES)."""
+    """Return E[αᵀKα'] for softmax weights α, α' of each pair, or E tr(JKJ'ᵀK), (pairs, REPLICATES)."""
     if not pairs:
         return np.empty((0, REPLICATES))
     rule = _Rule.of(kernel, pairs, order)
@@ -145,7 +125,7 @@ def _integrate(kernel: FloatArray, pairs: Sequence[RowPair], key: list[int], ord
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Rule:
-    """How pairs of rows are integrated: the points, and which controls there are."""
+    """Integration rule for pairs of rows: points and controls."""
 
     kernel: FloatArray
     pairs: Sequence[RowPair]
@@ -156,7 +136,7 @@ class _Rule:
 
     @classmethod
     def of(cls, kernel: FloatArray, pairs: Sequence[RowPair], order: int) -> _Rule:
-        """Return a rule that takes a second or two, whatever the number of pairs."""
+        """Return a rule that takes a second or two for any number of pairs."""
         s = len(kernel)
         largest = max(pair.var_x for pair in pairs) ** 0.5 * largest_score(kernel)
         powers = tuple(power / max(1.0, largest) for power in _POWERS)
@@ -181,12 +161,12 @@ class _Rule:
         return {}
 
     def root(self, seen: int) -> FloatArray:
-        """Return what normals are multiplied by for a row of variance one, centred over what it sees: (seen, r)."""
+        """Return the factor from normals to a row of variance one, centred over visible positions: (seen, r)."""
         if seen not in self._roots:
             s = len(self.kernel)
             if all(pair.seen_u == pair.seen_x == s for pair in self.pairs):
                 centring = np.eye(s) - 1.0 / s
-                # One direction less than the kernel has, the largest first.
+                # Centring removes one direction; sort the largest first.
                 self._roots[seen] = (
                     psd_root(_symmetric(centring @ self.kernel @ centring)) if s > 1 else np.zeros((1, 0))
                 )
@@ -196,7 +176,7 @@ class _Rule:
         return self._roots[seen]
 
     def moments(self, rng: np.random.Generator) -> FloatArray:
-        """Return means of products of (1, controls, integrand) over one scrambling, for each pair."""
+        """Return mean products of (1, controls, integrand) over one scrambling, for each pair."""
         rank = self.root(self.pairs[0].seen_u).shape[1]
         normals = scrambled_normals(2 * rank, self.points, rng) if rank else np.zeros((1, 0))
         step = min(_NEAR, max(1, _BLOCK // (8 * _rows(self.pairs) * len(self.kernel))))
@@ -218,13 +198,13 @@ class _Rule:
         }
         for pair, means in zip(self.pairs, known, strict=True):
             first, second = firsts[pair.first], seconds[pair.second]
-            # Antithetic: the scores with both signs.
+            # Antithetic: both signs of the scores.
             values = 0.5 * (self._values(first[0], second[0]) + self._values(first[1], second[1]))
             columns = np.concatenate([np.ones((1, len(normals))), less_known(values[:-1], means), values[-1:]])
             yield columns @ columns.T
 
     def _row(self, seen: int, var: float, normals: FloatArray) -> tuple[_ScoreRow, _ScoreRow]:
-        """Return what is needed of a row and of the row with the other sign."""
+        """Return values of a row and its negative."""
         scores = var**0.5 * (normals @ self.root(seen).T)
         root = self.kernel_root[:seen]
         projected, lengths = scores @ root, np.einsum("ps,ps->p", scores, scores)
@@ -271,7 +251,7 @@ class _Rule:
         return np.asarray(both - one - other + np.einsum("pr,pr->p", first.seen, second.seen) ** 2)
 
     def control_means(self, pair: RowPair) -> FloatArray:
-        """Return the exact means of the controls, in the order of `_values`."""
+        """Return the exact means of the controls, ordered as in `_values`."""
         of_u, of_x = pair.var_u**0.5 * self.root(pair.seen_u), pair.var_x**0.5 * self.root(pair.seen_x)
         kernel = self.kernel[: pair.seen_u, : pair.seen_x]
         u, x, cross = of_u @ of_u.T, of_x @ of_x.T, pair.corr * (of_u @ of_x.T)
@@ -283,7 +263,7 @@ class _Rule:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _ScoreRow:
-    """A row of scores at the points: weights, projections on a root of the kernel, (points, r), sums, (points,)."""
+    """Scores at the points: weights and kernel-root projections, (points, r), and sums, (points,)."""
 
     weights: FloatArray
     seen: FloatArray
@@ -294,7 +274,7 @@ class _ScoreRow:
 
 
 def _rows(pairs: Sequence[RowPair]) -> int:
-    """Return how many rows of scores the pairs are made from."""
+    """Return the number of score rows in the pairs."""
     firsts = {pair.first for pair in pairs}
     return len(firsts) + len({pair.second for pair in pairs if not (pair.corr == 1.0 and pair.second[:2] in firsts)})
 

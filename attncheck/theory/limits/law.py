@@ -1,4 +1,4 @@
-"""The limit law of an attention layer: a random covariance, and normals given it (Theorem 1, Example 1)."""
+"""Limit law of an attention layer: normal given a random covariance (Theorem 1, Example 1)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.mixture import ScaleMixture, check_chances, check_points, pool
 from attncheck.theory.limits.symmetric import SymmetricLaw
 
-# Errors are this many standard errors: 99.5% of Student's law with 7 degrees of freedom.
+# Standard errors in an error estimate: 99.5% of Student's t with 7 degrees of freedom.
 _ERRORS = 4.0
-# What condensing the law of the variance to a few hundred points costs, relative to the value: less, but for scores
-# with standard deviations of ten and more under a sigmoid.
+# Relative error of condensing the law of the variance to a few hundred points; smaller except for sigmoid attention
+# with score standard deviations of ten or more.
 _CONDENSING = 1e-8
 # Entries of a block of sampled scores.
 _BLOCK = 2**18
@@ -31,23 +31,20 @@ _BLOCK = 2**18
 
 @dataclasses.dataclass(frozen=True)
 class LimitLaw(SymmetricLaw):
-    """The hierarchical law of (y^1, …, y^s) at infinite width.
+    """Hierarchical law of (y^1, …, y^s) at infinite width.
 
-    Given the limiting scores p°, y is N(0, S(p°)) with S = (σ_V²σ_O²/H) Σ_a A^a K A^{aT}, and p° is
-    Gaussian with Cov(p^a_ij, p^b_kl) = δ_ab σ_Q²σ_K² K_ik K_jl (Theorem 1 and Example 1 of the
-    paper). One position is a scale mixture of normals, F(t) = E Φ(t/√v), v = S_ii. With "1/n" scaling
-    the scores vanish and y is Gaussian; with tied queries and keys they are σ_Qσ_K K, and y is Gaussian too.
+    Given the limiting scores p°, y is N(0, S(p°)) with S = (σ_V²σ_O²/H) Σ_a A^a K A^{aT}, and p° is Gaussian with
+    Cov(p^a_ij, p^b_kl) = δ_ab σ_Q²σ_K² K_ik K_jl (Theorem 1, Example 1). One position is a scale mixture of normals,
+    F(t) = E Φ(t/√v), v = S_ii. With "1/n" scaling (scores 0) or tied queries and keys (scores σ_Qσ_K K), y is Gaussian.
 
-    The law of v is integrated over scrambled Sobol points, so results are the same digits each time;
-    `scramble` gives other points. Every ``…_error`` is four standard errors of what independent
-    scramblings give. Tails keep their relative accuracy to twelve standard deviations. What was
-    integrated is kept with the object.
+    The law of v is integrated over scrambled Sobol points and cached. Methods named ``…_error`` return four standard
+    errors. Tails keep their relative accuracy to twelve standard deviations.
 
     Parameters
     ----------
     layer : AttentionLayer
     scramble : int
-        Seed of the scramblings.
+        Scrambling seed.
 
     Examples
     --------
@@ -84,28 +81,28 @@ class LimitLaw(SymmetricLaw):
         return input_kernel(self.layer.inputs)
 
     def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the density of y^position at `t`; as `cdf` otherwise.
+        """Return the density of y^position at `t`; see `cdf` for parameters and errors.
 
-        Where y is 0 with positive probability (see `atom`) it is the density of the rest, which
-        integrates to 1 - atom. At t = 0 it is infinite for attention_map="relu" and for linear
-        attention with a single score (one head, kernel of rank one): E[v^{-1/2}] is.
+        If y is 0 with positive probability (see `atom`), the density of the continuous part, with integral 1 - atom.
+        It is infinite at t = 0 for ReLU attention and for linear attention with a single score (one head, kernel of
+        rank one).
         """
         t = check_points(t)
         value = self.mixture(position).density(np.abs(t))
         return np.where((t == 0) & self._singular(position), np.inf, value)[()]
 
     def ppf(self, q: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the quantiles: the t at which `cdf` is `q`, 0 where the law jumps over it (see `atom`).
+        """Return the quantiles: the t at which `cdf` is `q`, or 0 within the jump of the `atom`.
 
-        From 1e-300 to 1 - 1e-16 the smaller one of cdf and sf at t is that of q and 1 - q to 1e-11 of its size. How
-        far `cdf` itself is off, `cdf_error` says.
+        For q from 1e-300 to 1 - 1e-16, tail probabilities are inverted to a relative accuracy of 1e-11; see
+        `cdf_error` for the accuracy of `cdf`.
 
         Parameters
         ----------
         q : array_like
-            Any shape, entries from 0 to 1; at these two it is infinite.
+            Probabilities, of any shape; infinite quantiles at 0 and 1.
         position : int
-            Which of the seq_len positions.
+            Position index, below seq_len.
 
         Returns
         -------
@@ -114,7 +111,7 @@ class LimitLaw(SymmetricLaw):
         Raises
         ------
         InputError
-            If `q` holds NaN or what is no chance, or there is no such position.
+            If `q` is not in [0, 1], or the position does not exist.
 
         Examples
         --------
@@ -137,7 +134,7 @@ class LimitLaw(SymmetricLaw):
         return np.where((t == 0) & self._singular(position), 0.0, _error(values))[()]
 
     def atom(self, position: int = 0) -> float:
-        """Return P(y^position = 0): with attention_map="relu", that no visible score is positive."""
+        """Return P(y^position = 0): with ReLU attention, that no visible score is positive."""
         return self.mixture(position).atom
 
     def atom_error(self, position: int = 0) -> float:
@@ -145,7 +142,7 @@ class LimitLaw(SymmetricLaw):
         return self._spread(lambda law: law.atom, position)
 
     def variance(self, position: int = 0) -> float:
-        """Return E[v], the variance of the law that `cdf` is of; the diagonal of `covariance` has a stated error."""
+        """Return the variance of y^position, E[v]."""
         return self.mixture(position).mean()
 
     def variance_error(self, position: int = 0) -> float:
@@ -153,7 +150,7 @@ class LimitLaw(SymmetricLaw):
         return self._spread(ScaleMixture.mean, position)
 
     def excess_kurtosis(self, position: int = 0) -> float:
-        """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², and 0 where y is always 0."""
+        """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², or 0 for the constant 0."""
         exact = self._exact(self._check_position(position))
         if exact:
             return 3 * exact.variance() / exact.mean() ** 2
@@ -167,7 +164,7 @@ class LimitLaw(SymmetricLaw):
         return self._spread(lambda law: 0.0 if law.atom == 1 else 3 * law.variance() / law.mean() ** 2, position)
 
     def covariance(self) -> FloatArray:
-        """Return E[y yᵀ] = E[S(p°)], shape (seq_len, seq_len); with head scaling, the kernel of any number of heads."""
+        """Return E[y yᵀ] = E[S(p°)], shape (seq_len, seq_len); with head scaling, equal for any number of heads."""
         return self._mean_covariance[0].copy()
 
     def covariance_error(self) -> FloatArray:
@@ -175,20 +172,20 @@ class LimitLaw(SymmetricLaw):
         return self._mean_covariance[1].copy()
 
     def score_covariance(self) -> FloatArray:
-        """Return Cov(vec p^a) = σ_Q²σ_K² K ⊗ K of one head, rows of p one after the other.
+        """Return Cov(vec p^a) = σ_Q²σ_K² K ⊗ K of one head, row by row.
 
-        With rotary positions Cov(p_ij, p_kl) is c(d) times as large, d the difference of j - i and l - k, and
-        c(d) = (Ci(d) - Ci(d/b)) / log b the mean of cos(d θ) over the angles θ.
+        With rotary positions, Cov(p_ij, p_kl) has a factor c(d) = (Ci(d) - Ci(d/b)) / log b, d = (j - i) - (l - k),
+        the mean of cos(d θ) over the angles θ.
 
         Returns
         -------
         ndarray, shape (seq_len², seq_len²)
-            Zero with "1/n" scaling, where scores are constant in the limit.
+            Zero with "1/n" scaling.
 
         Raises
         ------
         InputError
-            For sequences of which it takes more than `attncheck._lib.memory.DEFAULT_MEMORY`.
+            If it exceeds `attncheck._lib.memory.DEFAULT_MEMORY`.
         """
         s = self.layer.seq_len
         check_memory("seq_len", s, "a covariance of all scores", s**4, "multiply entries of `kernel` as you need them")
@@ -209,7 +206,7 @@ class LimitLaw(SymmetricLaw):
         Raises
         ------
         InputError
-            If the last three axes do not fit the layer, or an entry is not finite.
+            If the shape does not fit the layer, or an entry is not finite.
         """
         layer = self.layer
         shape = (layer.num_heads, layer.seq_len, layer.seq_len)
@@ -217,12 +214,12 @@ class LimitLaw(SymmetricLaw):
         return covariance.conditional_covariance(layer, self.kernel.matrix, given)
 
     def conditional_variance(self, scores: ArrayLike, position: int = 0) -> FloatArray:
-        """Return v = S_ii(p) from the one row of scores per head that it depends on.
+        """Return v = S_ii(p) from one row of scores per head.
 
         Parameters
         ----------
         scores : array_like, shape (..., num_heads, seq_len)
-            Rows `position` of the scores.
+            Row `position` of the scores in each head.
         position : int
 
         Returns
@@ -232,7 +229,7 @@ class LimitLaw(SymmetricLaw):
         Raises
         ------
         InputError
-            As `conditional_covariance`, or if there is no such position.
+            As `conditional_covariance`, or if the position does not exist.
         """
         layer, seen = self.layer, visible(self.layer)[self._check_position(position)]
         given = _check_scores(scores, (layer.num_heads, layer.seq_len), "(..., num_heads, seq_len)")
@@ -240,7 +237,7 @@ class LimitLaw(SymmetricLaw):
         return np.asarray(covariance.output_factor(layer) * each.sum(axis=-1))[()]
 
     def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> FloatArray:
-        """Draw outputs; the coordinates of one draw share its scores and are independent given them.
+        """Draw outputs; coordinates of a draw share its scores and are independent given them.
 
         Parameters
         ----------
@@ -258,7 +255,7 @@ class LimitLaw(SymmetricLaw):
         Raises
         ------
         InputError
-            If `size` or `coordinates` is below 1, `seed` is negative, or memory does not hold the draws.
+            If `size` or `coordinates` is below 1, `seed` is negative, or the draws exceed memory.
         """
         size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
         coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to draw")
@@ -288,18 +285,18 @@ class LimitLaw(SymmetricLaw):
         return self._heads[position]
 
     def mixture(self, position: int = 0) -> ScaleMixture:
-        """Return the law of v at `position`, of which the output is a mixture, as weighted points."""
+        """Return the law of v at `position` as weighted points."""
         position = self._check_position(position)
         if position not in self._pooled:
             self._pooled[position] = self._exact(position) or self._sum_heads(pool(self._head_laws(position)))
         return self._pooled[position]
 
     def head_mixture(self, position: int = 0) -> ScaleMixture:
-        """Return the law of what one head adds to v at `position`."""
+        """Return the law of one head's contribution to v at `position`."""
         return pool(self._head_laws(position)).scaled(covariance.output_factor(self.layer))
 
     def _exact(self, position: int) -> ScaleMixture | None:
-        """Return the law of v where it is a multiple of χ²."""
+        """Return the law of v if it is a multiple of χ²."""
         found = rows.chi_square_law(self.layer, self.kernel.matrix, position)
         return None if found is None else found.scaled(covariance.output_factor(self.layer))
 
@@ -312,14 +309,14 @@ class LimitLaw(SymmetricLaw):
         return self._replicates[position]
 
     def _spread(self, of: Callable[[ScaleMixture], float], position: int) -> float:
-        """Return the error estimate of a number that a law of v has."""
+        """Return the error estimate of a functional of the law of v."""
         return float(_error(np.array([of(law) for law in self._replicated(position)])))
 
     def _sum_heads(self, head: ScaleMixture) -> ScaleMixture:
         return head.times(self.layer.num_heads).scaled(covariance.output_factor(self.layer))
 
     def _singular(self, position: int) -> bool:
-        """Say whether the density at 0 is infinite: v is p² for one score p with positive chance."""
+        """Return whether the density at 0 is infinite: with positive probability, v is p² for one score p."""
         if rows.score_std(self.layer) == 0:
             return False
         if self.layer.attention_map == "linear":

@@ -1,16 +1,14 @@
-"""Long sequences: how far attention is from uniform, at every length, and where it condenses on few positions.
+"""Long sequences: distance of attention from uniform, and condensation on few positions.
 
-Orders of limits: first n → ∞, which makes the scores of a row Gaussian, then s → ∞. With independent positions the
-scores p_j of a row are independent N(0, σ²), and A their softmax. The inverse participation ratio is
+Let n → ∞ first, making the scores of a row Gaussian, then s → ∞. For independent positions the scores are N(0, σ²), and
 
     E Σ_j A_j² = s ∫ t L''(t) L(t)^{s-1} dt,   L(t) = E exp(-t e^p),
 
-as 1/Z² = ∫ t e^{-tZ} dt. Both integrals are over one variable, and analytic functions of its logarithm: the trapezoidal
-rule converges geometrically, whatever the length.
+by 1/Z² = ∫ t e^{-tZ} dt. In the logarithm of each variable the trapezoidal rule converges geometrically for any s.
 
-- σ fixed, s → ∞: s E Σ A² → e^{σ²}, so that ‖A - 11ᵀ/s‖²_F → e^{σ²} - 1 (arXiv:2410.07799).
-- σ² = b² ln s: E Σ A² → max(0, 1 - √2/b). Below b = √2 no position keeps a share of its own; beyond, few have all (the
-  random energy model; arXiv:2505.24333).
+- σ fixed, s → ∞: s E Σ A² → e^{σ²} and ‖A - 11ᵀ/s‖²_F → e^{σ²} - 1 (arXiv:2410.07799).
+- σ² = b² ln s: E Σ A² → max(0, 1 - √2/b); above b = √2, few positions have all weight (random energy model;
+  arXiv:2505.24333).
 """
 
 from __future__ import annotations
@@ -23,36 +21,36 @@ from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import FloatArray, input_kernel
 
-# Steps in log t and of the scores: the rule is exact to rounding at twice as much. What is smaller than e^-40 of all is
-# left out, and so is a double exponential beyond 5.
+# Steps in log t and in the scores; twice as large would still be exact to rounding. Relative contributions below
+# e^-40, and a double exponential beyond 5, are dropped.
 _STEP, _INNER_STEP, _SMALL, _ABOVE = 0.125, 0.25, 40.0, 5.0
 _BLOCK = 2**21
-# Steps in log χ²/ν, at most, and the part of its density, as a power of e, that is left out.
+# Maximum step in log χ²/ν, and minus the log of the dropped density.
 _CHI_STEP, _CHI_SMALL = 0.25, 36.0
 _MOST, _LONGEST = 100.0, 1e100
 
 
 def inverse_participation(seq_len: int, score_std: float) -> float:
-    """Return E Σ_j A_j² for A the softmax of independent N(0, score_std²) scores of seq_len positions.
+    """Return E Σ_j A_j² for A the softmax of seq_len independent N(0, score_std²) scores.
 
-    It is 1/seq_len where attention is uniform, and 1 where one position has all.
+    It is 1/seq_len for uniform attention, and 1 if one position has all the weight.
 
     Parameters
     ----------
     seq_len : int
-        s, from 1 to 1e100: the cost grows with its logarithm.
+        s, from 1 to 1e100; the cost grows as log s.
     score_std : float
         σ, from 0 to 100.
 
     Returns
     -------
     float
-        With a relative error below 1e-9.
+        With relative error below 1e-9.
 
     Raises
     ------
     InputError
-        For numbers out of range.
+        If a number is out of range.
 
     Examples
     --------
@@ -67,8 +65,8 @@ def inverse_participation(seq_len: int, score_std: float) -> float:
     std = check_number("score_std", score_std, "pass σ_Q σ_K, e.g. 1.0", minimum=0.0, maximum=_MOST)
     if s == 1 or std == 0.0:
         return 1.0 / s
-    # The integrand is at most s e^{2u + 2σ²} below u = -2σ², and s e^{-u²/2σ²} above; what it shows is as wide as the
-    # part 1/s of a normal.
+    # The integrand is at most s e^{2u + 2σ²} below u = -2σ², and s e^{-u²/2σ²} above; its width is that of the 1/s
+    # tail of a normal.
     logs = math.log(s)
     reach = math.sqrt(2.0 * (2.0 * logs + _SMALL))
     low = -std * reach - _ABOVE if reach < 2.0 * std else -(std**2) - logs - 0.5 * _SMALL
@@ -88,13 +86,13 @@ def _integrand(u: FloatArray, z: FloatArray, mass: FloatArray, std: float, s: in
     t = np.exp(x)
     second = np.exp(2.0 * x - t) @ mass
     less = -np.expm1(-t) @ mass  # 1 - L
-    # Where L is 0 but for rounding its power is 0 too.
+    # Keep log1p finite if L rounds to 0.
     powers = np.exp((s - 1.0) * np.log1p(-np.minimum(less, 1.0 - 2.0**-53)))
     return np.asarray(float(s) * second * powers)
 
 
 def condensed(b: float) -> float:
-    """Return the limit of `inverse_participation` for s → ∞ where score_std² = b² ln s: max(0, 1 - √2/b).
+    """Return the limit of `inverse_participation` as s → ∞ with score_std² = b² ln s: max(0, 1 - √2/b).
 
     Examples
     --------
@@ -106,21 +104,20 @@ def condensed(b: float) -> float:
 
 
 def distance_from_uniform(layer: AttentionLayer) -> float:
-    """Return E‖A - U‖²_F at infinite width, U the attention that is uniform over what each row sees.
+    """Return E‖A - U‖²_F at infinite width, with U uniform over the visible positions of each row.
 
     Parameters
     ----------
     layer : AttentionLayer
-        With softmax, and inputs whose positions are alike: without `position_std` and rotary positions. Heads of
-        `head_dim` neurons keep these as the width grows, and then have matrices of their own for queries and keys.
+        With softmax and exchangeable inputs (no `position_std` or rotary positions). `head_dim` stays fixed as the
+        width grows, and requires untied queries and keys.
 
     Returns
     -------
     float
-        Σ_i (E Σ_j A_ij² - 1/m_i), m_i the positions that row i sees. Scores of a row that are correlated by ρ have the
-        law of independent ones of variance 1 - ρ, but for a shift that softmax does not see. Without a mask it tends
-        to e^{σ²} - 1 for long sequences. Given a query of ν = `head_dim` neurons this is of σ²χ²_ν/ν in place of σ²:
-        it tends to (1 - 2σ²/ν)^{-ν/2} - 1, and grows without bound where ν ≤ 2σ².
+        Σ_i (E Σ_j A_ij² - 1/m_i) for m_i visible positions. Scores with correlation ρ act as independent ones with
+        variance 1 - ρ, as softmax ignores shifts. Without a mask the long-sequence limit is e^{σ²} - 1, or for ν =
+        `head_dim` query neurons (σ²χ²_ν/ν in place of σ²) (1 - 2σ²/ν)^{-ν/2} - 1, infinite if ν ≤ 2σ².
 
     Raises
     ------
@@ -138,10 +135,10 @@ def distance_from_uniform(layer: AttentionLayer) -> float:
     if not isinstance(layer, AttentionLayer):
         refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
     if layer.attention_map != "softmax":
-        refuse("layer.attention_map", layer.attention_map, "has rows that add up to no 1", "use softmax")
+        refuse("layer.attention_map", layer.attention_map, "has rows that do not sum to 1", "use softmax")
     for field, plain in (("position_std", 0.0), ("rotary_base", None)):
         if (value := getattr(layer, field)) != plain:
-            refuse(f"layer.{field}", value, "tells positions apart", f"use {field}={plain}")
+            refuse(f"layer.{field}", value, "distinguishes positions", f"use {field}={plain}")
     kernel = input_kernel(layer.replace(seq_len=min(layer.seq_len, 2)).inputs).matrix
     own, other = float(kernel[0, 0]), float(kernel[0, -1]) if layer.seq_len > 1 else 0.0
     scale, apart = layer.query_std * layer.key_std, max(0.0, own - other)
@@ -158,16 +155,13 @@ def distance_from_uniform(layer: AttentionLayer) -> float:
 
 
 def _constant(m: int, ahead: float) -> float:
-    """Return Σ A² of m scores that are equal but for one, which is larger by `ahead`."""
+    """Return Σ A² of m equal scores, one raised by `ahead`."""
     others = math.exp(-min(ahead, 700.0))
     return (1.0 + (m - 1) * others**2) / (1.0 + (m - 1) * others) ** 2
 
 
 def _score_stds(layer: AttentionLayer, std: float) -> tuple[FloatArray, FloatArray]:
-    """Return standard deviations of a row's scores given queries of ν neurons, std √(χ²_ν/ν), and their shares.
-
-    The trapezoidal rule in log χ², whose steps are a part of its standard deviation.
-    """
+    """Return score standard deviations std √(χ²_ν/ν) and weights, by the trapezoidal rule in log χ²."""
     if layer.head_dim is None:
         return np.array([std if layer.score_scaling == "1/sqrt(n)" else 0.0]), np.ones(1)
     nu = float(layer.head_dim)

@@ -1,7 +1,6 @@
 """Scale mixtures of centred normals: the law of y = √v · N(0, 1) for a random variance v ≥ 0.
 
-The law of v is kept as a few hundred weighted points. They are Gauss points of narrow cells of log v,
-with positive weights, so that sums keep their relative accuracy far into the tails.
+The law of v is a few hundred Gauss points of narrow cells of log v with positive weights, accurate far into the tails.
 """
 
 from __future__ import annotations
@@ -19,30 +18,20 @@ from attncheck._lib.errors import refuse
 FloatArray = NDArray[np.float64]
 
 _CELLS = 256
-# Variances this far (in log) below the largest share one cell: squared products of several normals reach far.
+# Smaller variances, by their log below the largest, share one cell.
 _LOG_REACH = 128.0
-# Where v spans more than this (in log), a share of the cells lies evenly in log v, one evenly above the variances that
-# have no more than this chance, and one by weight: sums of heads are narrow in a wide range.
+# If log v spans more than `_WIDE`, cells are shared out evenly in log v, evenly above the `_SELDOM` quantile, and by
+# weight: sums of heads are narrow within a wide range.
 _WIDE, _SELDOM, _SHARES = 8.0, 1e-6, np.array([0.1, 0.7, 0.2])
-# Cubes of deviations from the mean of a cell, relative to it, stay within float64.
+# Limit on relative deviations from a cell's mean; their cubes must fit float64.
 _LARGEST_DEVIATION = 1e100
-# Entries of a block of (t, variance) pairs: 2 MiB, so that memory is bounded and the cache is used.
+# Entries of a block of (t, variance) pairs: 2 MiB, to fit the cache.
 _BLOCK = 2**18
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScaleMixture:
-    """The law of √v · N(0, 1), v discrete.
-
-    Attributes
-    ----------
-    variances : ndarray, shape (m,)
-        Positive values of v.
-    weights : ndarray, shape (m,)
-        Their probabilities.
-    atom : float
-        P(v = 0), so that `atom` and the weights add up to one.
-    """
+    """Law of √v · N(0, 1) with v discrete: positive `variances`, `weights`, and `atom` = P(v = 0)."""
 
     variances: FloatArray
     weights: FloatArray
@@ -58,11 +47,11 @@ class ScaleMixture:
         return float(self.weights @ (self.variances - mean) ** 2) + self.atom * mean**2
 
     def scaled(self, factor: float) -> ScaleMixture:
-        """Return the law with v multiplied by `factor` > 0."""
+        """Return the law of `factor` · v, factor > 0."""
         return dataclasses.replace(self, variances=factor * self.variances)
 
     def upper_tail(self, size: FloatArray) -> FloatArray:
-        """Return P(y > size) for an array of sizes ≥ 0, without cancellation."""
+        """Return P(y > size) for sizes ≥ 0, without cancellation."""
         return _average(self, size, lambda ratio: special.ndtr(-ratio))
 
     def density(self, size: FloatArray) -> FloatArray:
@@ -73,17 +62,17 @@ class ScaleMixture:
         return np.asarray(bells / np.sqrt(2 * np.pi))
 
     def quantile(self, chances: FloatArray) -> FloatArray:
-        """Return where P(y ≤ t) reaches chances from 0 to 1, by bracketing; infinite at both ends."""
+        """Return quantiles, infinite at probabilities 0 and 1."""
         return symmetric_quantile(self.upper_tail, chances, float(self.variances.max(initial=0.0)))
 
     def plus(self, other: ScaleMixture) -> ScaleMixture:
-        """Return the law with v the sum of this v and an independent one."""
+        """Return the law of the sum with an independent variance."""
         first, first_weights = _with_atom(self)
         second, second_weights = _with_atom(other)
         return condense(np.add.outer(first, second).ravel(), np.outer(first_weights, second_weights).ravel())
 
     def times(self, count: int) -> ScaleMixture:
-        """Return the law with v the sum of `count` ≥ 1 independent copies."""
+        """Return the law of the sum of `count` ≥ 1 independent copies of v."""
         if count == 1:
             return self
         half = self.times(count // 2)
@@ -94,16 +83,10 @@ class ScaleMixture:
 def symmetric_quantile(
     upper_tail: Callable[[FloatArray], FloatArray], chances: FloatArray, largest: float
 ) -> FloatArray:
-    """Return where P(y ≤ t) of a symmetric law reaches chances from 0 to 1; infinite at both ends.
+    """Return quantiles of a symmetric law, infinite at probabilities 0 and 1.
 
-    Parameters
-    ----------
-    upper_tail : callable
-        P(y > size) for an array of sizes ≥ 0: continuous, but for an atom at 0, and 0 from 40 √largest on. Where it
-        is not monotone the root is one of several.
-    chances : ndarray
-    largest : float
-        The largest variance that y has given what it is a mixture over.
+    `upper_tail` is continuous except for an atom at 0, and 0 from 40 √largest on, with `largest` the largest
+    conditional variance. If it is not monotone, the root is one of several.
     """
     flat = chances.ravel()
     wanted = np.minimum(flat, 1.0 - flat)
@@ -116,25 +99,16 @@ def symmetric_quantile(
     if inside.any():
         from scipy.optimize import elementwise  # slow to import
 
-        # Beyond 40 standard deviations nothing is left in double precision: the signs at the two ends differ.
+        # Beyond 40 standard deviations the tail is 0 in double precision, so the signs at the ends differ.
         bracket = 0.0, 40.0 * float(np.sqrt(largest))
-        # Tails may be smaller than any tolerance that is not relative.
+        # No absolute tolerance: tails may be arbitrarily small.
         found = elementwise.find_root(above, bracket, args=(wanted[inside],), tolerances={"fatol": 0.0})
         sizes[inside] = found.x
     return np.where(flat < 0.5, 0.0 - sizes, sizes).reshape(chances.shape)
 
 
 def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
-    """Return a mixture of at most two variances per cell, from any number of weighted ones.
-
-    In each cell of log v the two points have the weight and the first three moments of what was
-    there, which is two-point Gauss quadrature.
-
-    Parameters
-    ----------
-    variances, weights : ndarray, shape (m,)
-        Non-negative; the weights are normalised to add up to one.
-    """
+    """Return at most two points per cell of log v with the cell's weight and first three moments (Gauss quadrature)."""
     weights = weights / weights.sum()
     positive = (variances > 0) & (weights > 0)
     atom = float(weights[variances == 0].sum())
@@ -142,8 +116,8 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
     if variances.size <= 1:
         return ScaleMixture(variances, weights, atom)
     cell = _cells(np.log(variances), weights)
-    # Powers of two cost no digits. Those of each cell keep its moments within float64, whatever the units of v are,
-    # and however little weight the cell has: sums over many heads leave cells of weights below 1e-300.
+    # Scale each cell by powers of two, which is exact, to keep its moments within float64 for any units and for
+    # weights below 1e-300, as in sums over many heads.
     variances, unit = _in_units(variances, cell)
     weights, share = _in_units(weights, cell)
     total: FloatArray = np.bincount(cell, weights, _CELLS).astype(np.float64)
@@ -155,10 +129,10 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
     mean = cell_mean(variances)
     spread = np.zeros(_CELLS)
     spread[used] = mean
-    # Relative to the mean of the cell, which may be far below its largest in the cell of all that is beyond reach.
+    # A cell's mean may be far below its largest value in the cell beyond `_LOG_REACH`.
     deviation = np.minimum(variances / spread[cell] - 1.0, _LARGEST_DEVIATION)
     square = deviation**2
-    # A product takes a fiftieth of the time of a third power.
+    # A product is fifty times faster than a third power.
     second, third = cell_mean(square), cell_mean(square * deviation)
     least = np.full(_CELLS, np.inf)
     np.minimum.at(least, cell, variances)
@@ -167,7 +141,7 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
 
 
 def _cells(logs: FloatArray, weights: FloatArray) -> NDArray[np.intp]:
-    """Return the cells of logarithms of variances: all alike, unless these span more than `_WIDE`."""
+    """Return cells of log variances: equal, unless these span more than `_WIDE`."""
     top = logs.max()
     bottom = max(logs.min(), top - _LOG_REACH)
     place = np.maximum((logs - bottom) * (_CELLS / max(top - bottom, 1e-300)), 0)
@@ -176,16 +150,7 @@ def _cells(logs: FloatArray, weights: FloatArray) -> NDArray[np.intp]:
 
 
 def _refined(place: FloatArray, cell: NDArray[np.intp], weights: FloatArray) -> NDArray[np.intp]:
-    """Return narrower cells where the weight is and in the upper tail, and wider ones of small variances.
-
-    Parameters
-    ----------
-    place : ndarray, shape (m,)
-        In units of cells that are all alike in log v.
-    cell : ndarray, shape (m,)
-        Its integer part.
-    weights : ndarray, shape (m,)
-    """
+    """Return narrower cells near the weight and in the upper tail, from places in equal cells of log v."""
     evenly = np.linspace(0.0, 1.0, _CELLS + 1)
     below = np.append(0.0, np.cumsum(np.bincount(cell, weights, _CELLS)))
     below /= below[-1]
@@ -197,7 +162,7 @@ def _refined(place: FloatArray, cell: NDArray[np.intp], weights: FloatArray) -> 
 
 
 def _in_units(values: FloatArray, cell: NDArray[np.intp]) -> tuple[FloatArray, NDArray[np.intp]]:
-    """Return positive values over the power of two of the largest of their cell, and the exponents, (cells,)."""
+    """Return values relative to the power of two of their cell's largest, and the exponents, (cells,)."""
     _, exponents = np.frexp(values)
     unit = np.full(_CELLS, np.iinfo(exponents.dtype).min, dtype=exponents.dtype)
     np.maximum.at(unit, cell, exponents)
@@ -207,11 +172,8 @@ def _in_units(values: FloatArray, cell: NDArray[np.intp]) -> tuple[FloatArray, N
 def _gauss_points(
     mean: FloatArray, second: FloatArray, third: FloatArray, least: FloatArray, total: FloatArray, atom: float
 ) -> ScaleMixture:
-    """Return the two points per cell that match the weight and three moments; `second` and `third` relative to it.
-
-    Both lie between the `least` and the largest of the cell, but for rounding, which may leave 0 or less.
-    """
-    # A cell narrower than this is one point; its third moment would be rounding.
+    """Return two points per cell, at least `least`, that match its weight and three (relative) moments."""
+    # Narrower cells are one point, as their third moment is rounding.
     wide = second > 1e-14
     relative = np.sqrt(second[wide])
     sigma, skew = mean[wide] * relative, third[wide] / relative**3
@@ -227,38 +189,38 @@ def _gauss_points(
 
 
 def pool(mixtures: tuple[ScaleMixture, ...]) -> ScaleMixture:
-    """Return the mixture in equal parts of several."""
+    """Return the equally weighted mixture of several mixtures."""
     parts = [_with_atom(mixture) for mixture in mixtures]
     return condense(np.concatenate([v for v, _ in parts]), np.concatenate([w for _, w in parts]))
 
 
 def _with_atom(mixture: ScaleMixture) -> tuple[FloatArray, FloatArray]:
-    """Return variances and weights with the atom as a variance of 0."""
+    """Return variances and weights, including the atom at 0."""
     if mixture.atom == 0:
         return mixture.variances, mixture.weights
     return np.append(mixture.variances, 0.0), np.append(mixture.weights, mixture.atom)
 
 
 def check_points(t: ArrayLike) -> FloatArray:
-    """Return where a law is to be evaluated as float64, or raise `InputError` for NaN and what is no number."""
+    """Return evaluation points as float64, or raise `InputError` if not numeric or NaN."""
     return _without_nan("t", t)
 
 
 def check_chances(q: ArrayLike) -> FloatArray:
-    """Return chances as float64, or raise `InputError` for NaN and what is not from 0 to 1."""
+    """Return probabilities as float64, or raise `InputError` if not in [0, 1]."""
     chances = _without_nan("q", q)
     if ((chances < 0) | (chances > 1)).any():
-        refuse("q", q, "must be from 0 to 1", "pass chances, e.g. q=0.975")
+        refuse("q", q, "must be from 0 to 1", "pass probabilities, e.g. q=0.975")
     return chances
 
 
 def check_numbers(field: str, values: ArrayLike, remedy: str) -> FloatArray:
-    """Return real numbers as float64, or raise `InputError` for masked ones, complex ones, booleans and strings."""
+    """Return real numbers as float64, or raise `InputError` for masked, complex, boolean or text values."""
     if np.ma.is_masked(values):
-        refuse(field, values, "has masked entries", "leave them out, and pass a plain array of numbers")
+        refuse(field, values, "has masked entries", "remove them, and pass a plain array of numbers")
     try:
         given = np.asarray(values)
-        # Objects may be numbers too, such as whole ones of many digits.
+        # Objects may be numbers, such as large integers.
         real = given.dtype.kind in "iuf" or (given.dtype.kind == "O" and not _holds_text(given))
         numbers = given.astype(np.float64, copy=False) if real else None
     except OverflowError:
@@ -271,7 +233,7 @@ def check_numbers(field: str, values: ArrayLike, remedy: str) -> FloatArray:
 
 
 def _holds_text(values: NDArray[np.object_]) -> bool:
-    """Return whether some object is text, which NumPy would read as a number."""
+    """Return whether any object is text, which NumPy would parse as a number."""
     return any(isinstance(value, str | bytes) for value in values.flat)
 
 
@@ -283,13 +245,13 @@ def _without_nan(field: str, values: ArrayLike) -> FloatArray:
 
 
 def _average(mixture: ScaleMixture, size: FloatArray, of_ratio: Callable[[FloatArray], FloatArray]) -> FloatArray:
-    """Return Σ weight · of_ratio(size/√v) for every size, in blocks of bounded memory."""
+    """Return Σ weight · of_ratio(size/√v) for every size, in blocks."""
     roots = np.sqrt(mixture.variances)
     flat = size.ravel()
     result = np.zeros(flat.shape)
     step = max(1, _BLOCK // max(1, roots.size))
     for start in range(0, flat.size, step):
-        # Beyond 100 standard deviations everything is 0 in double precision, and squares stay finite.
+        # Beyond 100 standard deviations everything is 0; the limit keeps squares finite.
         ratio = np.minimum(flat[start : start + step, None] / roots, 100.0)
         result[start : start + step] = of_ratio(ratio) @ mixture.weights
     return result.reshape(size.shape)

@@ -1,12 +1,10 @@
-"""The mean of S over moderate scores, E[αᵀKα'] for softmax weights of rows u, x of correlation c, from one row.
+"""E[αᵀKα'] for softmax weights of rows u, x with moderate scores and correlation c, from integrals over one row.
 
-The mean is a power series g in c. Weights are the gradient of log Σ_j e^{u_j}, so that d/dc takes one gradient more of
-each: with σ, σ' the rows' standard deviations, g⁽ⁿ⁾(c) = (σσ')ⁿ E[⟨κ_{n+1}(α), K^{⊗(n+1)} κ_{n+1}(α')⟩], κ the
-cumulants of one position drawn by the weights: α, diag(α) - ααᵀ, and third central moments. At c = 0 the rows are
-independent and the means of cumulants suffice; at c = ±1 they are multiples of one row, and the contraction is
-Σ_jk α_j α'_k M_jkⁿ⁺¹ for n = 1, 2 with M the kernel centred by the weights. So values and two derivatives at -1, 0
-and 1 are integrals over one row, and fix a polynomial of degree eight: up to standard deviation one it is off by
-some 10⁻⁷, as g⁽⁹⁾/9! is small.
+As α is the gradient of log Σ_j e^{u_j}, derivatives are g⁽ⁿ⁾(c) = (σσ')ⁿ E[⟨κ_{n+1}(α), K^{⊗(n+1)} κ_{n+1}(α')⟩],
+with cumulants κ of a position drawn by the weights: α, diag(α) - ααᵀ, and third central moments. At c = 0 rows are
+independent, and mean cumulants suffice; at c = ±1 they are multiples of one row, and the contraction for n = 1, 2 is
+Σ_jk α_j α'_k M_jkⁿ⁺¹, M the kernel centred by the weights. Values and two derivatives at -1, 0 and 1 fix a polynomial
+of degree eight, accurate to about 10⁻⁷ up to standard deviation one.
 """
 
 from __future__ import annotations
@@ -24,28 +22,28 @@ from attncheck.theory.limits.controls import RowControls, regress
 from attncheck.theory.limits.row_pairs import RowPair, few_directions, largest_score
 from attncheck.theory.limits.rows import REPLICATES, scrambled_normals
 
-# Scores of larger variance ask for more derivatives.
+# Scores of larger variance need more derivatives.
 _LARGEST = 2.0
-# Pairs of powers of the exponentials among the controls, for scores of standard deviation up to one: larger ones vary
-# so rarely that the spread of scramblings does not show it. Opposite ones do nothing for values at correlation one.
+# Power pairs in the controls, for score standard deviations up to one; larger ones vary too rarely for the spread of
+# scramblings to show. Opposite ones do not help at correlation one.
 _EQUAL = ((0.2, 0.2), (0.4, 0.4), (0.6, 0.6))
 _OPPOSITE = ((0.2, -0.2), (0.4, -0.4))
-# What all points may cost, in about nanoseconds, and how many of one scrambling there are at least and at most.
+# Cost of all points, about in nanoseconds, and limits on points per scrambling.
 _COST, _FEWEST, _MOST = 1.3e9, 2**8, 2**14
-# Points of a block, and the share of blocks that third moments take.
+# Points per block, and the inverse share of points used for third moments.
 _BLOCK, _SHARE = 2**9, 4
-# Values at correlation one vary most and cost least: so many times the points.
+# Point multiplier for values at correlation one, which vary most and cost least.
 _FINER = 8
-# Numbers of third moments, beyond which they cost more than they give.
+# Maximum entries of third moments; more cost more than they gain.
 _THIRD = 2**18
 _ORDERS = 3
-# What interpolation is wrong by at few points, so many times, bounds what it is wrong by.
+# Factor from the interpolation error at a few points to its bound.
 _SAFETY = 2.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _RowValues:
-    """Weights at the points, (points, s), and those times the powers K, K² and K³ of the kernel's entries."""
+    """Weights, (points, s), and their products with the entrywise powers K, K² and K³."""
 
     weights: FloatArray
     moments: tuple[FloatArray, FloatArray, FloatArray]
@@ -53,17 +51,7 @@ class _RowValues:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OneRow:
-    """Integrals over one row, for the pairs of Chebyshev nodes in the standard deviations.
-
-    Attributes
-    ----------
-    kernel : ndarray, shape (s, s)
-    stds : ndarray, shape (m,)
-        Nodes.
-    std_range : tuple of float
-
-    What was integrated is kept with the object.
-    """
+    """Integrals over one row of a kernel, (s, s), for pairs of Chebyshev nodes in the standard deviations, (m,)."""
 
     kernel: FloatArray
     stds: FloatArray
@@ -72,7 +60,7 @@ class OneRow:
 
     @classmethod
     def around(cls, kernel: FloatArray, pairs: Sequence[RowPair]) -> OneRow | None:
-        """Return the integrals that serve pairs that see all; None for large scores, few pairs or long sequences."""
+        """Return integrals for unmasked pairs, or None for large scores, few pairs or long sequences."""
         stds = np.sqrt([pair.var_u for pair in pairs] + [pair.var_x for pair in pairs])
         between = (float(stds.min()), float(stds.max()))
         largest, length = largest_score(kernel), between[1] - between[0]
@@ -82,9 +70,9 @@ class OneRow:
         return None if m * (m + 1) > len(pairs) else cls(kernel, chebyshev.nodes(between, m), between)
 
     def interpolate(self, pairs: Sequence[RowPair], seed: int, order: int = 0) -> tuple[FloatArray, FloatArray]:
-        """Return the integrals of pairs, (pairs, REPLICATES), and what interpolation may be wrong by, (pairs,).
+        """Return the integrals of pairs, (pairs, REPLICATES), and interpolation errors, (pairs,).
 
-        With ``order=1`` these are g'(c)/(σσ') = E[Σ_jk α_j α'_k M_jk²].
+        With ``order=1``, return g'(c)/(σσ') = E[Σ_jk α_j α'_k M_jk²].
         """
         m = len(self.stds)
         if seed not in self._found:
@@ -97,13 +85,13 @@ class OneRow:
         weights, fewer = (scale[:, None] * _hermite(corrs, at_ends, order) for at_ends in (3, 2))
         result = np.einsum("pa,pb,pd,abdr->pr", first, second, weights, coefficients, optimize=True)
         mean = coefficients.mean(axis=-1)
-        # A polynomial without the second derivatives at ±1.
+        # Error estimate: omit the second derivatives at ±1.
         dropped = np.einsum("pa,pb,pd,abd->p", first, second, weights - fewer, mean, optimize=True)
         between = _SAFETY * np.abs(weights @ off.T).max(axis=1)
         return np.asarray(result), np.abs(dropped) + between
 
     def _coefficients(self, values: FloatArray) -> FloatArray:
-        """Return coefficients of Chebyshev polynomials in both standard deviations, (m, m, 9, ...)."""
+        """Return Chebyshev coefficients in both standard deviations, (m, m, 9, ...)."""
         m = len(self.stds)
         table = np.empty((m, m, *values.shape[1:]))
         for (a, b), each in zip(self._couples, values, strict=True):
@@ -112,10 +100,7 @@ class OneRow:
         return np.asarray(np.einsum("am,bk,mk...->ab...", to_std, to_std, table, optimize=True))
 
     def _between(self, seed: int) -> FloatArray:
-        """Return what interpolation is wrong by at few points, where that is most: between the nodes, (couples, 9).
-
-        On the same points it is free of their noise, which is larger.
-        """
+        """Return interpolation errors midway between nodes, (couples, 9), from common points to cancel noise."""
         m = len(self.stds)
         if m == 1:
             return np.zeros((1, 3 * _ORDERS))
@@ -134,7 +119,7 @@ class OneRow:
 
     @functools.cached_property
     def _centred(self) -> FloatArray:
-        """The covariance of a row of variance one, less its mean."""
+        """Covariance of a centred row of variance one."""
         centring = np.eye(len(self.kernel)) - 1.0 / len(self.kernel)
         centred = centring @ self.kernel @ centring
         return np.asarray(0.5 * (centred + centred.T))
@@ -173,7 +158,7 @@ class OneRow:
         return values * self._of_orders[:, :, None]
 
     def _plain(self, scores: FloatArray) -> FloatArray:
-        """Return the derivatives for each couple of nodes at these points, without controls, (couples, 9)."""
+        """Return the derivatives for each couple without controls, (couples, 9)."""
         cumulants, rows = self._cumulants(scores), self._rows(scores)
         values = np.empty((len(self._couples), 3 * _ORDERS))
         for (a, b), into in zip(self._couples, values, strict=True):
@@ -184,18 +169,18 @@ class OneRow:
 
     @functools.cached_property
     def _of_orders(self) -> FloatArray:
-        """What derivatives in the correlation are multiplied by, (couples, 9)."""
+        """Factors of derivatives in the correlation, (couples, 9)."""
         products = np.array([self.stds[a] * self.stds[b] for a, b in self._couples])
         return np.asarray(products[:, None] ** np.tile(np.arange(_ORDERS), 3))
 
     def _contract(self, first: FloatArray, second: FloatArray) -> float:
-        """Return the inner product of two tensors, each index by the kernel."""
+        """Return the inner product of two tensors, with the kernel in each index."""
         for _ in range(first.ndim):
             first = np.tensordot(first, self.kernel, axes=(0, 0))
         return float((first * second).sum())
 
     def _cumulants(self, scores: FloatArray) -> list[tuple[FloatArray, FloatArray, FloatArray]]:
-        """Return the means of the weights' cumulants at each node, the third from a share of the points."""
+        """Return mean cumulants of the weights at each node, the third from a share of the points."""
         share, result = len(scores) // _SHARE, []
         for std in self.stds:
             weights = np.concatenate([_softmax(std * scores), _softmax(-std * scores)])
@@ -207,7 +192,7 @@ class OneRow:
     def _moments(
         self, scores: FloatArray, pilot: Sequence[tuple[FloatArray, ...]], controls: RowControls
     ) -> FloatArray:
-        """Return means of products of (1, controls, targets) over one scrambling."""
+        """Return mean products of (1, controls, targets) over one scrambling."""
         m, kernel = len(self.stds), self.kernel
         of_means = [kernel @ each[0] for each in pilot]
         of_seconds = [kernel @ each[1] @ kernel for each in pilot]
@@ -215,7 +200,7 @@ class OneRow:
         for start in range(0, len(scores), _BLOCK):
             block = scores[start : start + _BLOCK]
             rows = self._rows(block)
-            # Antithetic: the scores with both signs.
+            # Antithetic: both signs of the scores.
             lines = [[0.5 * sum(each.weights @ of_means[a] for each in rows[b]) for b in range(m)] for a in range(m)]
             forms = [[0.5 * sum(_form(of_seconds[a], row) for row in rows[b]) for b in range(m)] for a in range(m)]
             columns = [np.ones((1, len(block))), controls.of(block)]
@@ -228,7 +213,7 @@ class OneRow:
         return np.asarray(total / len(scores))
 
     def _moments_at_one(self, scores: FloatArray, controls: RowControls) -> FloatArray:
-        """Return means of products of (1, controls, values and first derivatives at correlation one)."""
+        """Return mean products of (1, controls, values and first derivatives at correlation one)."""
         total: FloatArray | float = 0.0
         for start in range(0, len(scores), _BLOCK):
             block = scores[start : start + _BLOCK]
@@ -248,7 +233,7 @@ class OneRow:
         return np.asarray(total / len(scores))
 
     def _at_ends(self, first: list[_RowValues], second: list[_RowValues]) -> FloatArray:
-        """Return derivatives 0, 1, 2 at -1 and 1, (6, points), of rows that are given with both signs."""
+        """Return derivatives 0, 1, 2 at -1 and 1, (6, points), for rows with both signs."""
         found = []
         for other in (second[::-1], second):
             both = [_derivatives(self.kernel, u, x) for u, x in zip(first, other, strict=True)]
@@ -256,7 +241,7 @@ class OneRow:
         return np.concatenate(found)
 
     def _rows(self, scores: FloatArray) -> list[list[_RowValues]]:
-        """Return the rows at each node, with both signs."""
+        """Return rows with both signs at each node."""
         return [[self._row(sign * std * scores) for sign in (1.0, -1.0)] for std in self.stds]
 
     def _row(self, scores: FloatArray) -> _RowValues:
@@ -265,7 +250,7 @@ class OneRow:
         return _RowValues(weights, (weights @ kernel, weights @ kernel**2, weights @ kernel**3))
 
     def _controls(self, powers: Sequence[tuple[float, float]], line: FloatArray | None = None) -> RowControls:
-        """Return controls with these powers at a score's standard deviation of one; none for few directions."""
+        """Return controls with powers scaled to the scores; none for few directions."""
         top, of_one = self.std_range[1], largest_score(self.kernel)
         scale = top / max(1.0, top * of_one)
         few = few_directions(self.kernel, top)
@@ -274,19 +259,19 @@ class OneRow:
 
 
 def _regressed(moments: FloatArray, controls: int) -> FloatArray:
-    """Return each target's means by the controls, (targets, REPLICATES)."""
+    """Return controlled means of each target, (targets, REPLICATES)."""
     kept = list(range(1 + controls))
     columns = [[*kept, target] for target in range(len(kept), moments.shape[1])]
     return np.stack([regress(moments[:, each][:, :, each]) for each in columns])
 
 
 def _mean(weights: FloatArray, of: FloatArray) -> FloatArray:
-    """Return the means by the weights at each point, (points,)."""
+    """Return weighted means, (points,)."""
     return np.asarray(np.einsum("ps,ps->p", weights, of))
 
 
 def _softmax(scores: FloatArray) -> FloatArray:
-    # Scores are moderate here.
+    # No overflow: scores are moderate.
     weights = np.exp(scores)
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
@@ -321,7 +306,7 @@ def _derivatives(kernel: FloatArray, u: _RowValues, x: _RowValues) -> FloatArray
     aq, bp = a * q, b * p
     square, qq, pp = _mean(a, x.moments[1]), _mean(aq, q), _mean(bp, p)
     second = square - value**2 - qq - pp
-    # M = (K - value) - q - p, in powers of which the means of q and p vanish.
+    # M = (K - value) - q - p; q and p have mean 0.
     cubes = _mean(a, x.moments[2]) - 3.0 * value * square + 2.0 * value**3 - _mean(aq * q, q) - _mean(bp * p, p)
     squares_q = _mean(aq, x.moments[1]) - 2.0 * value * qq
     squares_p = _mean(bp, u.moments[1]) - 2.0 * value * pp
@@ -331,10 +316,7 @@ def _derivatives(kernel: FloatArray, u: _RowValues, x: _RowValues) -> FloatArray
 
 
 def _hermite(at: FloatArray, at_ends: int, order: int = 0) -> FloatArray:
-    """Return weights, (points, 9), of derivatives 0, 1, 2 at -1, 0, 1 in the polynomial that has the first of them.
-
-    With ``order=1`` those in its derivative.
-    """
+    """Return weights, (points, 9), of derivatives 0, 1, 2 at -1, 0, 1 in the interpolant, or its derivative."""
     kept = [3 * place + n for place in range(3) for n in range(_ORDERS if place == 1 else at_ends)]
     powers = np.arange(len(kept))
     conditions = []

@@ -1,4 +1,4 @@
-"""The limit of a program by Definition 1: jointly Gaussian vectors, independent jointly Gaussian scores."""
+"""Limit of a program by Definition 1: jointly Gaussian vectors and independent, jointly Gaussian scores."""
 
 from __future__ import annotations
 
@@ -18,32 +18,30 @@ from attncheck.layers.program.extent import results_of
 from attncheck.theory.limits.expectation import expectation, normal_points
 
 FloatArray = NDArray[np.float64]
-# Entries that are worked on at a time.
+# Entries per block.
 _ENTRIES = 2**21
-# Coefficients of a linear combination of Gaussian lines.
+# Coefficients of Gaussian lines.
 _Linear = dict[Node, float]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ProgramLimit:
-    """The limit variables of a program's lines: Z^h of its vectors, p° of its scores.
+    """Limit variables of a program: Z^h of its vectors and p° of its scores.
 
     Attributes
     ----------
     program : Program
     lines : tuple of Node
-        The Gaussian lines, initial vectors and MatMul outputs, in the program's order.
+        Gaussian lines (initial vectors, MatMul outputs) in program order.
     mean : ndarray, shape (m,)
-        E Z of the Gaussian lines.
+        E Z of the lines.
     covariance : ndarray, shape (m, m)
-        Their covariance: Definition 1 (i), (ii).
+        Definition 1 (i), (ii).
     scores : tuple of Score
-        The program's scores, in order.
     score_covariance : ndarray, shape (r, r)
-        Cov(p°_i, p°_k): Definition 1 (iv). The scores are independent of every Z.
+        Cov(p°_i, p°_k): Definition 1 (iv). Scores are independent of every Z.
     error : float
-        A bound on the error of every second moment E[Z^x Z^x'] that entered; 0 where all are exact. Where
-        it comes from quadrature it is an estimate.
+        Maximum error of second moments: 0 if exact, an estimate with quadrature.
 
     Examples
     --------
@@ -66,7 +64,7 @@ class ProgramLimit:
     _moments: _Moments = dataclasses.field(repr=False)
 
     def __str__(self) -> str:
-        """Return the limit of each line and score: means, variances, and what is correlated."""
+        """Return the mean, variance and correlations of lines and scores."""
         lines, scores = [f"Z({line.name})" for line in self.lines], [score.name for score in self.scores]
         variances = zip(lines, self.mean, np.diag(self.covariance), strict=True)
         told = [f"{name}: mean {mean:.4g}, variance {variance:.4g}" for name, mean, variance in variances]
@@ -75,14 +73,14 @@ class ProgramLimit:
         return "\n".join([*told, *_correlations(scores, self.score_covariance, self.error)])
 
     def second(self, one: Node, other: Node) -> float:
-        """Return E[Z^x Z^x'] of two vectors that no score enters: what (1/n) Σ x_α x'_α tends to (Fact 1)."""
+        """Return E[Z^x Z^x'], the limit of (1/n) Σ x_α x'_α (Fact 1), for vectors independent of scores."""
         for node in (one, other):
             if _enters(node, Score):
                 refuse("vector", node.name, "depends on scores", "use conditional_square for such lines")
         return self._moments.second(one, other)
 
     def conditional_square(self, node: Node, scores: FloatArray) -> FloatArray:
-        """Return E[(Z^h)² | p°] for given scores: what (1/n) Σ h_α² tends to (Theorem 1), for all draws at once.
+        """Return E[(Z^h)² | p°], the limit of (1/n) Σ h_α² (Theorem 1), for given scores.
 
         Parameters
         ----------
@@ -94,8 +92,8 @@ class ProgramLimit:
         Returns
         -------
         ndarray, shape (size,)
-            By a quadrature over the Gaussian lines that is exact to about 1e-9 for smooth functions of up to
-            two of them, and to about 1e-3 of the value beyond.
+            By quadrature over the Gaussian lines: accurate to about 1e-9 for smooth functions of up to two of them,
+            and to about 1e-3 relative error of more.
         """
         bases = bases_of([node])
         place = [self.lines.index(each) for each in bases]
@@ -118,7 +116,7 @@ class ProgramLimit:
         size : int
             Number of draws.
         coordinates : int
-            Neurons: i.i.d. given the scores of a draw, which they share.
+            Number of neurons, i.i.d. given a draw's shared scores.
         rng : numpy.random.Generator
 
         Returns
@@ -133,7 +131,7 @@ class ProgramLimit:
         return ProgramDraws(outputs=np.stack(results, axis=1), scores=scores)
 
     def sample(self, size: int, seed: int = 0, coordinates: int = 1) -> ProgramDraws:
-        """Draw from the limit under a seed; see `draw`."""
+        """Draw from the limit with a seed; see `draw`."""
         size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
         coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to return")
         seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
@@ -142,12 +140,12 @@ class ProgramLimit:
     def average(
         self, psi: Callable[..., FloatArray], vectors: Sequence[Node], scores: FloatArray
     ) -> tuple[FloatArray, float]:
-        """Return E[ψ(Z^{h¹}, …, Z^{hᵏ}) | p°] for given scores: the limit of Theorem 1's averages.
+        """Return E[ψ(Z^{h¹}, …, Z^{hᵏ}) | p°], the limit of the averages in Theorem 1, for given scores.
 
         Parameters
         ----------
         psi : callable
-            Takes one array for each of `vectors`, coordinate by coordinate.
+            Takes one array per vector, coordinatewise.
         vectors : sequence of Node
             Lines of the program.
         scores : ndarray, shape (size, r)
@@ -157,7 +155,7 @@ class ProgramLimit:
         -------
         values : ndarray, shape (size,)
         error : float
-            The largest error, estimated from random shifts of the quadrature.
+            Largest quadrature error estimate.
         """
         scores = np.asarray(scores, dtype=np.float64)
         if scores.ndim != 2 or scores.shape[1] != len(self.scores):
@@ -189,7 +187,7 @@ class ProgramLimit:
 
 
 def _correlations(names: Sequence[str], covariance: FloatArray, error: float) -> list[str]:
-    """Return a line on each pair of Gaussian numbers whose covariance is more than an error."""
+    """Return a line of text per pair with a covariance above the error."""
     stds = np.sqrt(np.diag(covariance))
     return [
         f"corr({names[k]}, {one}): {covariance[i, k] / (stds[i] * stds[k]):.4g}"
@@ -205,7 +203,7 @@ def limit_of_program(program: Program) -> ProgramLimit:
     Raises
     ------
     InputError
-        If Definition 1 gives the program none: with the line, the clause of Assumption 1 and the remedy.
+        If there is no limit, with the line, the clause of Assumption 1 and a remedy.
     """
     covered = program.coverage()
     if not covered.has_limit:
@@ -230,7 +228,7 @@ def limit_of_program(program: Program) -> ProgramLimit:
 
 
 class _Moments:
-    """Means and covariances of Gaussian lines, and second moments of what is made from them, as they are needed."""
+    """Lazily computed moments of Gaussian lines and of functions of them."""
 
     def __init__(self) -> None:
         self.place: dict[Node, int] = {}
@@ -256,7 +254,7 @@ class _Moments:
         return 0.0
 
     def second(self, one: Node, other: Node) -> float:
-        """Return E[Z^x Z^x'] of two lines that no score enters."""
+        """Return E[Z^x Z^x'] of two lines without scores."""
         key = frozenset((one, other))
         if key not in self._known:
             value, error = self._second(one, other)
@@ -283,7 +281,7 @@ class _Moments:
         return expectation(product, mean, self.covariance[np.ix_(place, place)])
 
     def _same_function(self, one: Node, other: Node) -> tuple[Nonlinearity, _Linear, _Linear] | None:
-        """Return φ, a and b where both lines are φ of centred Gaussian variables: there are closed forms."""
+        """Return φ, a and b if both lines are φ of centred Gaussian variables, where closed forms exist."""
         if not (isinstance(one, Nonlin) and isinstance(other, Nonlin) and len(one.parents) == len(other.parents) == 1):
             return None
         function = one.function
@@ -303,7 +301,7 @@ class _Moments:
 
 
 def _score_covariance(scores: Sequence[Score], moments: _Moments) -> FloatArray:
-    """Return Cov(p°_i, p°_k): formula (*), both terms of Isserlis, for what shares matrices on both sides."""
+    """Return Cov(p°_i, p°_k) by (*), both terms of Isserlis' formula, for shared matrices."""
 
     def shared(one: Node, other: Node) -> float:
         same = isinstance(one, MatMul) and isinstance(other, MatMul) and one.weight is other.weight
@@ -319,7 +317,7 @@ def _score_covariance(scores: Sequence[Score], moments: _Moments) -> FloatArray:
 
 
 def _linear(node: Node) -> _Linear | None:
-    """Return a line as a linear combination of Gaussian lines, or None if it is none."""
+    """Return a line as a linear combination of Gaussian lines, or None."""
     if isinstance(node, Initial | MatMul):
         return {node: 1.0}
     if isinstance(node, Nonlin) and isinstance(node.function, LinearCombination):
@@ -339,17 +337,17 @@ def _mean(combination: _Linear) -> float:
 
 
 def _enters(node: Node, kind: type[Node]) -> bool:
-    """Whether a line is made from lines of a kind."""
+    """Return whether a line depends on lines of a kind."""
     return any(isinstance(each, kind) for each in ancestors_of([node]) if each is not node)
 
 
 def bases_of(nodes: Sequence[Node]) -> list[Node]:
-    """Return the Gaussian lines that lines are made from, each once, in an order that does not depend on hashes."""
+    """Return the Gaussian lines that lines depend on, without duplicates, in a reproducible order."""
     return [node for node in ancestors_of(nodes, (Initial, MatMul, Score)) if isinstance(node, Initial | MatMul)]
 
 
 def ancestors_of(nodes: Sequence[Node], ends: tuple[type[Node], ...] = ()) -> list[Node]:
-    """Return lines and all that they are made from, each once, without going beyond lines of some kinds."""
+    """Return lines and their ancestors, without duplicates, stopping at some kinds."""
     found: dict[Node, None] = {}
     waiting = list(reversed(nodes))
     while waiting:
@@ -362,7 +360,7 @@ def ancestors_of(nodes: Sequence[Node], ends: tuple[type[Node], ...] = ()) -> li
 
 
 def value_of(node: Node, known: Mapping[Node, FloatArray], scores: Mapping[Node, FloatArray]) -> FloatArray:
-    """Return the value of a line, shaped as those of the Gaussian lines: Definition 1 (iii), Theorem 1."""
+    """Return the value of a line, in the shape of the Gaussian lines: Definition 1 (iii), Theorem 1."""
     values = dict(known)
 
     def value(line: Node) -> FloatArray:

@@ -1,8 +1,7 @@
-"""Where to put the points: importance sampling that keeps the far tail without spoiling the bulk.
+"""Importance sampling for the far tails.
 
-Standard normals z are drawn from a mixture of proposals, and each point is weighted by the density of the
-standard normal against that of the whole mixture (multiple importance sampling, balance heuristic). Half of
-the points are plain, so no weight exceeds two; the others go where the far tail of the output comes from.
+Standard normals z are drawn from a mixture of proposals and weighted by the balance heuristic. Half of the points are
+plain, so weights are at most two; the others cover the far tail of the output.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 
-# How many standard deviations of the output the tail is to be right for.
+# Accuracy range of the tail, in standard deviations of the output.
 _TAIL = 12.0
-# Up to this many dimensions enlarged points fall often enough near any direction.
+# Maximum dimension in which enlarged points cover every direction.
 _FEW_DIMENSIONS = 6
 _LONGEST_SHIFT = 12.0
 # Entries of a block of (points, centres).
@@ -26,30 +25,19 @@ _BLOCK = 2**20
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Proposal:
-    """A share of the points: size · z + one of the centres, all equally likely.
-
-    Attributes
-    ----------
-    share : float
-        Part of all points.
-    size : float
-    centres : ndarray, shape (k, r)
-    """
+    """A share of the points, size · z + centre, with equally likely centres, (k, r)."""
 
     share: float
     size: float
     centres: FloatArray
 
     def place(self, normals: FloatArray) -> FloatArray:
-        """Return points from standard normals of shape (points, r), each centre with a run of them.
-
-        A run of Sobol points is spread evenly; every so manieth of them is not.
-        """
+        """Return points from normals, (points, r); each centre gets a contiguous run, as these are even."""
         which = np.arange(len(normals)) * len(self.centres) // len(normals)
         return np.asarray(self.size * normals + self.centres[which])
 
     def log_density(self, points: FloatArray) -> FloatArray:
-        """Return the log density of this proposal at `points`, against the standard normal's."""
+        """Return the log density ratio of the proposal to the standard normal."""
         lengths = np.einsum("pr,pr->p", points, points)
         result = 0.5 * (1 - self.size**-2) * lengths - points.shape[1] * np.log(self.size)
         if not self.centres.any():
@@ -64,20 +52,19 @@ class Proposal:
 
 
 def weigh(proposals: tuple[Proposal, ...], points: FloatArray) -> FloatArray:
-    """Return the balance-heuristic weights of points drawn from the proposals by their shares."""
+    """Return balance-heuristic weights of points drawn from the proposals."""
     logs = [np.log(proposal.share) + proposal.log_density(points) for proposal in proposals]
-    # Against the largest, so that nothing overflows in high dimensions.
+    # Divide by the largest to prevent overflow in high dimensions.
     largest = np.maximum.reduce(logs)
     total = np.sum([np.exp(log - largest) for log in logs], axis=0)
     return np.asarray(np.exp(-largest) / total)
 
 
 def enlarged(dimension: int) -> tuple[Proposal, ...]:
-    """Return plain and enlarged points, up to the radius that matters for the far tail.
+    """Return plain and enlarged proposals up to the radius that determines the far tail.
 
-    That of scores that enter linearly, the heaviest tail there is: there |z| contributes
-    exp(-t²/(2|z|²) - |z|²/2) |z|^(r-2), which is largest where |z|⁴ - (r - 2)|z|² = t², with t = 12√r
-    the 12th standard deviation.
+    With linear scores, the heaviest tail, |z| contributes exp(-t²/(2|z|²) - |z|²/2) |z|^(r-2), with maximum at
+    |z|⁴ - (r - 2)|z|² = t² for t = 12√r, the 12th standard deviation.
     """
     middle = 0.5 * dimension - 1.0
     square = middle + np.sqrt(middle**2 + _TAIL**2 * dimension)
@@ -88,24 +75,14 @@ def enlarged(dimension: int) -> tuple[Proposal, ...]:
 def towards_keys(
     root: FloatArray, variance: Callable[[FloatArray], FloatArray], mean_variance: float
 ) -> tuple[Proposal, ...]:
-    """Return proposals for softmax, whose far tail comes from scores that single out one key.
-
-    Parameters
-    ----------
-    root : ndarray, shape (m, r)
-        Scores are root @ z.
-    variance : callable
-        Maps scores (points, m) to the conditional variance of one head.
-    mean_variance : float
-        Its mean: the far tail is at 12 times its root.
-    """
+    """Return proposals for softmax scores root @ z, whose far tail comes from selecting one key."""
     dimension = root.shape[1]
     plain, wider, widest = enlarged(dimension)
     if dimension <= _FEW_DIMENSIONS:
         return plain, wider, widest
     lengths = np.linalg.norm(root, axis=1)
     directions = root[lengths > 0] / lengths[lengths > 0, None]
-    # Where exp(-t²/2v) times the normal density is largest on the way to one key; good enough for the others.
+    # Maximise exp(-t²/2v) times the normal density towards one key; others are similar.
     shifts = np.linspace(0.0, _LONGEST_SHIFT, 121)
     along = variance(shifts[:, None] * (root @ directions[0]))
     best = np.argmin(_TAIL**2 * mean_variance / along + shifts**2)

@@ -1,4 +1,4 @@
-"""Pairs of rows of softmax scores, and interpolation between them."""
+"""Pairs of softmax score rows and interpolation between them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,13 @@ import numpy as np
 from attncheck.layers.kernel import FloatArray
 from attncheck.theory.limits import chebyshev
 
-# Fewer directions than this, as (Σ λ)² / Σ λ² counts them, have no controls for scores of larger standard deviation.
+# Minimum effective number of directions, (Σ λ)² / Σ λ², for controls of scores above this standard deviation.
 _DIRECTIONS, _MODERATE = 8.0, 1 / 4
 
 
 @dataclasses.dataclass(frozen=True)
 class RowPair:
-    """Two rows of scores, u and x: Cov(u_j, u_m) = var_u K_jm, Cov(u_j, x_l) = corr √(var_u var_x) K_jl.
-
-    Attributes
-    ----------
-    seen_u, seen_x : int
-        The rows see this many first positions.
-    var_u, var_x : float
-    corr : float
-    """
+    """Two score rows u, x with Cov(u_j, u_m) = var_u K_jm, Cov(u_j, x_l) = corr √(var_u var_x) K_jl."""
 
     seen_u: int
     seen_x: int
@@ -36,26 +28,25 @@ class RowPair:
 
     @property
     def first(self) -> tuple[int, float]:
-        """What the first row is like."""
+        """Parameters of the first row."""
         return self.seen_u, self.var_u
 
     @property
     def second(self) -> tuple[int, float, float]:
-        """What the second row is like, given the normals of the first."""
+        """Parameters of the second row given the normals of the first."""
         return self.seen_x, self.var_x, self.corr
 
 
 def largest_score(kernel: FloatArray) -> float:
-    """Return the largest standard deviation of a score, less the mean of its row, in a row of variance one."""
+    """Return the largest standard deviation of a centred score in a row of variance one."""
     own = np.diagonal(kernel) - 2 * kernel.mean(axis=0) + kernel.mean()
     return float(max(own.max(), 0.0) ** 0.5)
 
 
 def few_directions(kernel: FloatArray, std: float) -> bool:
-    """Tell whether rows of this standard deviation, with unit kernel, have too few directions for controls.
+    """Return whether rows of this standard deviation have too few directions for controls.
 
-    There controls fit the integrand so well that what is left comes from scores larger than any point has: it is then
-    the same in all scramblings, whose spread does not show it, and the points alone do as well.
+    Controls would fit so well that the remaining error, from scores beyond all points, does not show in the spread.
     """
     if std * largest_score(kernel) <= _MODERATE:
         return False
@@ -66,10 +57,7 @@ def few_directions(kernel: FloatArray, std: float) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Grid:
-    """Chebyshev nodes in the standard deviations of two rows and in their correlation.
-
-    The integral is a symmetric function of the standard deviations, so nodes with the smaller one first suffice.
-    """
+    """Chebyshev nodes in two rows' standard deviations, in either order, and their correlation."""
 
     stds: FloatArray
     corrs: FloatArray
@@ -79,18 +67,14 @@ class Grid:
 
     @classmethod
     def around(cls, pairs: Sequence[RowPair], largest: float) -> Grid | None:
-        """Return a grid that spans the pairs, with more nodes where they span more; None where these are no fewer.
-
-        Spans are those of scores: `largest` is the standard deviation of a score, less the row's mean, in a row of
-        variance one.
-        """
+        """Return a grid that spans the pairs, or None if it has no fewer nodes than pairs."""
         stds = np.sqrt([pair.var_u for pair in pairs] + [pair.var_x for pair in pairs])
         corrs = np.array([pair.corr for pair in pairs])
         std_range, corr_range = (float(stds.min()), float(stds.max())), (float(corrs.min()), float(corrs.max()))
         length, of_corrs = std_range[1] - std_range[0], corr_range[1] - corr_range[0]
         m = chebyshev.node_count(length, std_range[1], 3 + int(np.ceil(3 * length * largest)))
         n = chebyshev.node_count(of_corrs, 1.0, 4 + int(np.ceil(5 * of_corrs * max(1.0, std_range[1] * largest))))
-        # Counted and not made: large scores ask for more nodes than memory holds.
+        # Check the count first: large scores may need more nodes than memory allows.
         if m * (m + 1) // 2 * n >= len(pairs):
             return None
         return cls(
@@ -99,7 +83,7 @@ class Grid:
 
     @functools.cached_property
     def nodes(self) -> list[RowPair]:
-        """The pairs to integrate."""
+        """Pairs to integrate."""
         variances = self.stds**2
         return [
             RowPair(self.seen, self.seen, variances[i], variances[k], float(corr))
@@ -108,7 +92,7 @@ class Grid:
         ]
 
     def interpolate(self, values: FloatArray, pairs: Sequence[RowPair]) -> tuple[FloatArray, float]:
-        """Return the integrals of pairs, (pairs, scramblings), and what interpolation may be wrong by."""
+        """Return the integrals of pairs, (pairs, scramblings), and the interpolation error."""
         m, n = len(self.stds), len(self.corrs)
         table = np.empty((m, m, n, values.shape[1]))
         for index, (i, k) in enumerate(itertools.combinations_with_replacement(range(m), 2)):

@@ -1,9 +1,4 @@
-"""The law of one head's contribution to the conditional variance, by quasi-Monte Carlo.
-
-Given the scores, position i has variance v = c Σ_a u_a with u = αᵀKα for the attention weights α of row i.
-Heads are independent and alike, so one row of scores of one head, as many normals as that row's covariance
-has rank, is all there is to integrate over.
-"""
+"""Law of one head's contribution u = αᵀKα to the conditional variance v = c Σ_a u_a, by quasi-Monte Carlo."""
 
 from __future__ import annotations
 
@@ -20,36 +15,32 @@ from attncheck.layers.rotary import pair_alignment, row_alignment
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 from attncheck.theory.limits.proposals import Proposal, enlarged, towards_keys, weigh
 
-#: Independent scramblings; errors are estimated from their spread.
+#: Independent scramblings, whose spread gives error estimates.
 REPLICATES = 8
 _POINTS = 2**14
 _FEWEST_POINTS = 2**9
-# Normals of one scrambling: more dimensions get fewer points.
+# Normals per scrambling; higher dimensions get fewer points.
 _NORMALS = 2**18
 # Entries of a block of (points, seq_len) scores.
 _BLOCK = 2**20
 _PILOT = 2**9
-# Eigenvalues that differ by less, relatively, are one. Steps of the trapezoidal rule in log χ², and how far they go.
+# Relative tolerance for equal eigenvalues; step and range of the trapezoidal rule in log χ².
 _ALIKE = 1e-12
 _LOG_CHI_STEP, _LOG_CHI_REACH, _LOG_CHI_ABOVE = 0.1, 50.0, 6.0
 
 
 def score_std(layer: AttentionLayer) -> float:
-    """Return σ_Q σ_K, or 0 where "1/n" scaling makes the scores constant in the limit."""
+    """Return σ_Q σ_K, or 0 with "1/n" scaling, where limiting scores are constant."""
     return layer.query_std * layer.key_std if layer.score_scaling == "1/sqrt(n)" else 0.0
 
 
 def mean_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
-    """Return the means of one head's scores in the limit, (s, s): σ_Qσ_K K with tied queries and keys, else 0."""
+    """Return the mean limiting scores of one head, (s, s): σ_Qσ_K K if queries and keys are tied, else 0."""
     return layer.query_std * layer.key_std * kernel if layer.tied_query_key else np.zeros_like(kernel)
 
 
 def row_root(layer: AttentionLayer, kernel: FloatArray, position: int) -> FloatArray:
-    """Return F of shape (seen, r): row `position` of the scores is F z, z standard normal.
-
-    Only the entries that the mask lets through. Softmax does not see a shift of the row, so that
-    direction is taken out: one dimension less to integrate over.
-    """
+    """Return F, (seen, r), with visible scores F z in row `position` for normal z; centred for softmax."""
     seen = visible(layer)[position]
     between = (kernel * row_alignment(layer, limit=True))[np.ix_(seen, seen)]
     root = score_std(layer) * np.sqrt(kernel[position, position]) * psd_root(between)
@@ -62,7 +53,7 @@ def row_root(layer: AttentionLayer, kernel: FloatArray, position: int) -> FloatA
 
 
 def score_covariance(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
-    """Return Cov(p_ij, p_kl) = σ_Q²σ_K² K_ik K_jl c(j - i, l - k) of one head, rows one after the other, (s², s²)."""
+    """Return Cov(p_ij, p_kl) = σ_Q²σ_K² K_ik K_jl c(j - i, l - k) of one head, row by row, (s², s²)."""
     covariance = np.asarray(score_std(layer) ** 2 * np.kron(kernel, kernel), dtype=np.float64)
     if layer.rotary_base is not None:
         covariance *= pair_alignment(layer, limit=True)
@@ -70,20 +61,14 @@ def score_covariance(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
 
 
 def root_of_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
-    """Return a root of `score_covariance`, (s², r), where rotary positions leave no product of roots.
-
-    Raises
-    ------
-    InputError
-        For sequences of which it takes more than `attncheck._lib.memory.DEFAULT_MEMORY`.
-    """
+    """Return a root of `score_covariance`, (s², r), or raise `InputError` if it exceeds the default memory."""
     s = layer.seq_len
     check_memory("seq_len", s, "a covariance of all turned scores", 4 * s**4, "pass a shorter sequence")
     return psd_root(score_covariance(layer, kernel))
 
 
 def turns(layer: AttentionLayer, kernel: FloatArray) -> bool:
-    """Return whether rotary positions change the law of the scores: not where positions are uncorrelated."""
+    """Return whether rotary positions change the law of the scores: only if positions are correlated."""
     return layer.rotary_base is not None and bool(np.any(kernel[~np.eye(len(kernel), dtype=bool)]))
 
 
@@ -92,32 +77,20 @@ def scrambled_normals(dimension: int, count: int, rng: np.random.Generator) -> F
     if dimension > scipy.stats.qmc.Sobol.MAXDIM:
         return rng.standard_normal((count, dimension))
     points = scipy.stats.qmc.Sobol(dimension, scramble=True, bits=30, rng=rng).random(count)
-    # Scrambled points are multiples of 2^-30 and may be 0: move them to the middle of their cell.
+    # Scrambled points are multiples of 2^-30, possibly 0; shift them to cell centres.
     return np.asarray(special.ndtri(points + 2.0**-31), dtype=np.float64)
 
 
 def row_variance(
     layer: AttentionLayer, kernel_root: FloatArray, rows: FloatArray, seen: NDArray[np.bool_]
 ) -> FloatArray:
-    """Return u = αᵀKα for rows of scores.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-        Says which attention map.
-    kernel_root : ndarray, shape (m, r)
-        A root of the kernel of the positions in `rows`.
-    rows : ndarray, shape (..., m)
-        Scores of one position.
-    seen : ndarray of bool, shape (m,)
-        What the mask lets through.
-    """
+    """Return u = αᵀKα for rows (..., m), a kernel root (m, r) and visibility (m,)."""
     projected = map_scores(layer, rows, seen) @ kernel_root
     return np.asarray(np.einsum("...r,...r->...", projected, projected))
 
 
 def head_laws(layer: AttentionLayer, kernel: FloatArray, position: int, seed: int) -> tuple[ScaleMixture, ...]:
-    """Return the law of u of one head at `position`, once for each independent scrambling."""
+    """Return the law of u of one head at `position` from each scrambling."""
     seen = visible(layer)[position]
     kernel_root = psd_root(kernel[np.ix_(seen, seen)])
     root = row_root(layer, kernel, position)
@@ -145,10 +118,9 @@ def head_laws(layer: AttentionLayer, kernel: FloatArray, position: int, seed: in
 
 
 def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> ScaleMixture | None:
-    """Return the law of Σ_a u_a over all heads where it is a multiple of χ²: linear attention over alike positions.
+    """Return the law of Σ_a u_a if it is a multiple of χ², else None.
 
-    There u = zᵀ M z with M = Fᵀ K F; where all eigenvalues of M are one number m > 0 the sum is m χ²_{rH}. The
-    trapezoidal rule in the logarithm of χ² is exact to rounding. None elsewhere.
+    For linear attention u = zᵀ M z, M = Fᵀ K F; if all eigenvalues of M are m > 0, the sum is m χ²_{rH}.
     """
     root = row_root(layer, kernel, position)
     if layer.attention_map != "linear" or layer.tied_query_key or root.shape[1] == 0:
@@ -165,11 +137,7 @@ def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> 
 
 
 def _points(proposals: tuple[Proposal, ...], dimension: int, rng: np.random.Generator) -> FloatArray:
-    """Return points of every proposal, by their shares, shape (points, dimension).
-
-    The first and largest takes one set of normals, the others the start of the same set, which is
-    a Sobol sequence itself.
-    """
+    """Return points of all proposals by their shares, (points, dimension), each from the start of the same normals."""
     count = max(_FEWEST_POINTS, min(_POINTS, 2 ** int(np.log2(_NORMALS // dimension or 1))))
     normals = scrambled_normals(dimension, count, rng)
     counts = [int(count * proposal.share / proposals[0].share) for proposal in proposals]

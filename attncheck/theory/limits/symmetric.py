@@ -1,4 +1,4 @@
-"""What all laws of one neuron's outputs have in common: they are symmetric about 0."""
+"""Output laws of one neuron that are symmetric about 0."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from numpy.typing import ArrayLike
 from attncheck.layers.kernel import FloatArray
 from attncheck.theory.limits.mixture import check_points
 
-# Standard deviations beyond which a tail is told, and how much of a normal law lies there.
+# Tail threshold in standard deviations, and its normal probability.
 _FAR, _NORMAL = 3.0, 0.0027
 
 
 class SymmetricLaw(abc.ABC):
-    """A law of outputs y^1, …, y^s, each of which is symmetric about 0.
-
-    A law says how large its upper tails are. What follows from these by symmetry is here.
-    """
+    """Law of outputs y^1, …, y^s, each symmetric about 0, from its upper tails."""
 
     def __str__(self) -> str:
         """Return size, shape and tails of the first position in a line."""
@@ -37,7 +34,7 @@ class SymmetricLaw(abc.ABC):
         t : array_like
             Any shape; infinite entries are allowed.
         position : int
-            Which of the seq_len positions.
+            Position index, below seq_len.
 
         Returns
         -------
@@ -46,14 +43,14 @@ class SymmetricLaw(abc.ABC):
         Raises
         ------
         InputError
-            If `t` holds NaN or is not numeric, or there is no such position.
+            If `t` is NaN or not numeric, or the position does not exist.
         """
         t = check_points(t)
         tail = self._upper_tail(np.abs(t), position)
         return np.where(t < 0, tail, 1 - tail)[()]
 
     def sf(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return P(y^position > t), without the cancellation of 1 - cdf; as `cdf` otherwise."""
+        """Return P(y^position > t), without the cancellation of 1 - cdf; see `cdf`."""
         t = check_points(t)
         tail = self._upper_tail(np.abs(t), position)
         return np.where(t < 0, 1 - tail, tail)[()]
@@ -64,12 +61,12 @@ class SymmetricLaw(abc.ABC):
 
     @abc.abstractmethod
     def excess_kurtosis(self, position: int = 0) -> float:
-        """Return the excess kurtosis of y^position, and 0 where it is always 0."""
+        """Return the excess kurtosis of y^position, or 0 for the constant 0."""
 
     @property
     @abc.abstractmethod
     def _what(self) -> str:
-        """What it is the law of, in words."""
+        """Description of the law."""
 
     @abc.abstractmethod
     def _upper_tail(self, sizes: FloatArray, position: int) -> FloatArray:

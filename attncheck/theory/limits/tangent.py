@@ -1,13 +1,12 @@
-"""The tangent kernel at infinite width: random with finitely many heads, its mean with infinitely many.
+"""Tangent kernel at infinite width: random with finitely many heads, deterministic with infinitely many.
 
 With scores divided by √n and H heads
 
     Θ^{ii'}_{rr'} = (1/H) Σ_a [2 σ_Q²σ_K² K_rr' c_arᵀ K c'_ar' + 2 σ_V²σ_O² δ_ii' A_ar K A_ar'ᵀ],
 
-A_a the weights of the limiting scores, and c_a, c'_a the derivatives of neurons i and i' by these: of normal values
-with covariance σ_V²σ_O² K, independent for i ≠ i'. So the first part, of W^Q and W^K, couples neurons. After n → ∞ the
-limit H → ∞ leaves the mean, which is diagonal in i (Hron et al. 2020). Divided by n, scores vanish, and as 1/n so does
-the first part.
+with limiting weights A_a and derivatives c_a, c'_a of neurons i and i' by the scores, from normal values with
+covariance σ_V²σ_O² K, independent for i ≠ i'. The first part, of W^Q and W^K, couples neurons; with scores divided by
+n it vanishes. As H → ∞, only the mean remains, diagonal in i (Hron et al. 2020).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.heads import softmax_moments
 from attncheck.theory.limits.rows import REPLICATES, score_std
 
-# Errors are four standard errors; relative rounding of sums of products.
+# Standard errors in an error estimate; relative rounding of sums of products.
 _SPAN, _ROUNDING = 4.0, 1e-14
 
 
@@ -39,7 +38,7 @@ def draw_tangent_limit(layer: AttentionLayer, size: int, coordinates: int, rng: 
     scores = draw_limit(layer, size, 0, rng).scores
     root = psd_root(kernel)
     normals = rng.standard_normal((size, layer.num_heads, coordinates, root.shape[1]))
-    # Heads of a group share W^K and W^V, and nothing of what they make of them: across heads all products vanish.
+    # Heads of a group share W^K and W^V, but products across heads vanish.
     apart = np.eye(layer.group_size)[:, :, None, None]
     of_groups = np.broadcast_to(kernel, (size, layer.kv_heads, s, s))
     grams = Grams(
@@ -59,7 +58,7 @@ def _spread(layer: AttentionLayer, size: int, of_group: FloatArray) -> FloatArra
 
 
 def tangent_limit_work(layer: AttentionLayer, coordinates: int) -> DrawPlan[TangentDraws]:
-    """Return the work of drawing the kernel from its limit."""
+    """Return the plan for drawing the kernel from its limit."""
     refuse_rotary(layer)
     return DrawPlan(
         lambda count, rng: draw_tangent_limit(layer, count, coordinates, rng), kernel_entries(layer, coordinates)
@@ -68,16 +67,16 @@ def tangent_limit_work(layer: AttentionLayer, coordinates: int) -> DrawPlan[Tang
 
 @dataclasses.dataclass(frozen=True)
 class TangentLimit:
-    """The mean of the tangent kernel at infinite width: all of it with infinitely many heads.
+    """Mean tangent kernel at infinite width; equal to the kernel with infinitely many heads.
 
-    `attncheck.tangent_kernel` with ``method="limit"`` draws the kernel itself, which is random with finitely many
-    heads and scores divided by √n.
+    Use `attncheck.tangent_kernel` with ``method="limit"`` to draw the kernel, which is random with finitely many heads
+    and scores divided by √n.
 
     Parameters
     ----------
     layer : AttentionLayer
     scramble : int
-        Seed of the integration points; the same seed gives the same digits.
+        Scrambling seed; the same seed gives the same digits.
 
     Raises
     ------
@@ -105,7 +104,7 @@ class TangentLimit:
         object.__setattr__(self, "scramble", check_whole("scramble", self.scramble, 0, "pass a seed, e.g. 0"))
 
     def mean(self) -> FloatArray:
-        """Return E Θ^{ii}, shape (seq_len, seq_len); for different neurons the mean is 0."""
+        """Return E Θ^{ii}, shape (seq_len, seq_len); the mean is 0 between different neurons."""
         return np.asarray(self._parts[0][0] + self._parts[1][0])
 
     def mean_error(self) -> FloatArray:
@@ -113,7 +112,7 @@ class TangentLimit:
         return np.asarray(self._parts[0][1] + self._parts[1][1])
 
     def of_scores(self) -> FloatArray:
-        """Return the part of the mean that W^Q and W^K make, shape (seq_len, seq_len)."""
+        """Return the contribution of W^Q and W^K to the mean, shape (seq_len, seq_len)."""
         return self._parts[1][0].copy()
 
     @functools.cached_property
@@ -131,21 +130,21 @@ def infinite_heads_tangent(
     mask: str = "none",
     scramble: int = 0,
 ) -> Kernel:
-    """Return the tangent kernel with infinitely many heads, where it is the same in all draws (Hron et al. 2020).
+    """Return the deterministic tangent kernel with infinitely many heads (Hron et al. 2020).
 
-    Θ_ik = 2κ_ik + 2σ_Q²σ_K²σ_V²σ_O² K_ik E tr(J_i K J_kᵀ K), κ the kernel that `infinite_heads_kernel` returns and J_i
-    the derivative of row i of the attention weights by its scores. Neurons have it on their own: between two it is 0.
-    All parameters are standard normals times their standard deviation over √fan-in.
+    Θ_ik = 2κ_ik + 2σ_Q²σ_K²σ_V²σ_O² K_ik E tr(J_i K J_kᵀ K), with κ from `infinite_heads_kernel` and J_i the
+    derivative of row i of the attention weights by its scores; it is 0 between neurons. Parameters are standard
+    normals times their standard deviation over √fan-in.
 
     Parameters
     ----------
     layer, kernel, score_std, value_std, attention_map, mask, scramble
-        As of `infinite_heads_kernel`.
+        As for `infinite_heads_kernel`.
 
     Returns
     -------
     Kernel
-        `error` is that of the worst entry.
+        `error` is the largest error of an entry.
 
     Raises
     ------
@@ -173,7 +172,7 @@ def infinite_heads_tangent(
 def _mean_parts(
     layer: AttentionLayer, kernel: FloatArray, seed: int
 ) -> tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:
-    """Return what W^V and W^O make of the mean, and what W^Q and W^K do, each with its error."""
+    """Return contributions of W^V, W^O and of W^Q, W^K to the mean, with errors."""
     std, factor = score_std(layer), 2.0 * output_factor(layer) * layer.num_heads
     if std > 0 and kernel.any() and layer.attention_map == "softmax":
         values, slopes = softmax_moments(kernel, std, layer.mask == "causal", seed, (0, 1))
@@ -186,10 +185,10 @@ def _mean_parts(
 
 
 def _mean_slopes(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
-    """Return E tr(J_i K J_kᵀ K) for maps that take each score by itself, J diagonal, and its error."""
+    """Return E tr(J_i K J_kᵀ K) and its error for elementwise maps, where J is diagonal."""
     std, s, seen = score_std(layer), layer.seq_len, visible(layer).astype(float)
     squares = kernel**2
-    # Scores that do not vary, and values that are 0, leave nothing.
+    # Constant scores or zero values contribute nothing.
     if std == 0 or not kernel.any():
         return np.zeros((s, s)), np.zeros((s, s))
     if layer.attention_map == "sigmoid":
@@ -202,7 +201,7 @@ def _mean_slopes(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[
     own = np.diagonal(kernel)
     scale = np.sqrt(np.multiply.outer(own, own))
     corrs = np.clip(np.divide(kernel, scale, out=np.zeros_like(kernel), where=scale > 0), -1.0, 1.0)
-    # P(p_ij > 0, p_kl > 0), over s²: the slope of ReLU is a step. A score without variance is 0.
+    # P(p_ij > 0, p_kl > 0)/s², as ReLU has a step derivative; a score without variance is 0.
     quadrant = 0.25 + np.arcsin(np.einsum("ik,jl->ijkl", corrs, corrs)) / (2.0 * np.pi)
     varies = np.multiply.outer(scale > 0, scale > 0).swapaxes(1, 2) / s**2
     together = quadrant * varies
