@@ -124,9 +124,7 @@ class TestResults:
         first, *later = small(tied, properties=("exactness", "scores")).messages()
         assert "W_Q, W_K and W_V are different matrices" in first
         assert "note:" not in first
-        assert all(
-            "note:     may follow from an earlier violation: W_Q, W_K and W_V are" in text for text in later
-        )
+        assert all("note:     may follow from an earlier violation: W_Q, W_K and W_V are" in text for text in later)
         assert later
 
     def test_same_seed_same_digits(self) -> None:

@@ -30,7 +30,7 @@ def gelu() -> Nonlinearity:
 
 
 def leaky_relu(slope: float) -> Nonlinearity:
-    """Return φ(x) = x for x > 0, slope·x below; slope -1 gives |x|. Unbounded.
+    """Return φ(x) = x for x > 0, slope·x below; slope -1 gives ``|x|``. Unbounded.
 
     Examples
     --------
