@@ -20,8 +20,7 @@ from attncheck.checks.reference import Reference
 from attncheck.checks.sample import EVERY_FIELD, Sample
 from attncheck.checks.whitening import precision
 from attncheck.evidence.blocks import Blocks
-from attncheck.evidence.families import Association, Count, Family, Scale, Smooth, TwoSample, Uniform
-from attncheck.evidence.largest import LargestAssociation
+from attncheck.evidence.families import Family, TwoSample
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.simulators.finite import FINITE
 from attncheck.simulators.weights import WeightLaws, draw_with_weights
@@ -104,9 +103,9 @@ def for_any_law(check: Check) -> Check:
 
 def _family(check: Check, setting: Setting) -> Family:
     base = check.family(setting)
-    if setting.weights.gaussian or _holds_for_all(base):
+    if setting.weights.gaussian or base.holds_for_all:
         return base
-    if _one_number(base):
+    if base.one_per_draw:
         return TwoSample(RATIO, unit=base.unit if isinstance(base, TwoSample) else 0.0)
     return Blocks(base, RATIO)
 
@@ -116,32 +115,18 @@ def _excluded(check: Check, setting: Setting) -> str:
     if reason or setting.weights.gaussian:
         return reason
     base = check.family(setting)
-    if _holds_for_all(base):
+    if base.holds_for_all:
         return "" if setting.weights.continuous else "weights of two values may give the same numbers again"
-    adds_up = isinstance(base, Scale | Association | Smooth) and not (
-        isinstance(base, LargestAssociation) and base.columns > 1
-    )
-    known = adds_up or _one_number(base) or isinstance(base, Uniform)
-    return "" if known else f"computed for Gaussian weights, and the subject's are {setting.weights}"
-
-
-def _holds_for_all(family: Family) -> bool:
-    """Return whether the family counts events of probability 0 under any continuous law."""
-    return isinstance(family, Count) and family.null_effect == 0.0
-
-
-def _one_number(family: Family) -> bool:
-    """Return whether each draw gives one number."""
-    return isinstance(family, Uniform | TwoSample) and family.per_draw == 1
+    return "" if base.comparable else f"computed for Gaussian weights, and the subject's are {setting.weights}"
 
 
 def _measure(check: Check, sample: Sample, reference: Reference) -> tuple[Any, ...]:
     if not isinstance(reference, LiteralReference):
         return check.measure(sample, reference)
     base = check.family(Setting(sample.layer, sample.exposed, sample.coordinates, reference.laws))
-    if check.compares or _holds_for_all(base):
+    if check.compares or base.holds_for_all:
         return check.measure(sample, reference)
-    if _one_number(base):
+    if base.one_per_draw:
         return check.measure(sample, reference)[0], check.measure(reference.sample, reference)[0]
     effects = functools.partial(_effects, check, base, reference)
     return effects(sample), effects(reference.sample)

@@ -68,12 +68,24 @@ class Uniform(Family):
     (4108, 0.05)
     """
 
+    tail_exact = True
+
     allowance: float = 0.0
     per_draw: int = 1
 
     def __post_init__(self) -> None:
         check_number("allowance", self.allowance, _DISTANCE, minimum=0.0, maximum=1.0)
         check_whole("per_draw", self.per_draw, 1, _PER_DRAW)
+
+    @property
+    def comparable(self) -> bool:
+        """Whether effects of blocks can be compared with those of another law."""
+        return True
+
+    @property
+    def one_per_draw(self) -> bool:
+        """Whether each draw gives one number."""
+        return self.per_draw == 1
 
     @property
     def null_effect(self) -> float:
@@ -175,6 +187,16 @@ class TwoSample(Family):
         check_number("ratio", self.ratio, "pass a size ratio, e.g. ratio=4", above=0.0)
         check_whole("per_draw", self.per_draw, 1, _PER_DRAW)
         check_number("unit", self.unit, "pass a size of numbers, e.g. unit=1 for logarithms", minimum=0.0)
+
+    @property
+    def comparable(self) -> bool:
+        """Whether effects of blocks can be compared with those of another law."""
+        return self.per_draw == 1
+
+    @property
+    def one_per_draw(self) -> bool:
+        """Whether each draw gives one number."""
+        return self.per_draw == 1
 
     @property
     def null_effect(self) -> float:

@@ -44,6 +44,9 @@ class Repeats(Family):
     459
     """
 
+    tail_exact = True
+    across_blocks = True
+
     @property
     def null_effect(self) -> float:
         """Zero."""

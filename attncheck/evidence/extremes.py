@@ -41,6 +41,8 @@ class Extremes(Family):
     838
     """
 
+    tail_exact = True
+
     @property
     def null_effect(self) -> float:
         """Zero."""

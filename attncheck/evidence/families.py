@@ -47,10 +47,21 @@ class Scale(Family):
     117
     """
 
+    tail_exact = True
+
     dof: float
 
     def __post_init__(self) -> None:
         check_number("dof", self.dof, "pass the degrees of freedom of one draw, e.g. dof=64", above=0.0)
+
+    @property
+    def comparable(self) -> bool:
+        """Whether effects of blocks can be compared with those of another law."""
+        return True
+
+    def plannable(self, effect: float) -> float:
+        """Return the nearest effect that `power` accepts."""
+        return max(effect, 1e-9)
 
     @property
     def null_effect(self) -> float:
@@ -139,6 +150,8 @@ class Count(Family):
     0.0
     """
 
+    tail_exact = True
+
     probability: float
     per_draw: int = 1
     tail: str = "upper"
@@ -148,6 +161,11 @@ class Count(Family):
         check_number("probability", self.probability, remedy, minimum=0.0, maximum=1.0)
         check_whole("per_draw", self.per_draw, 1, "pass how many trials one draw holds, e.g. per_draw=1")
         check_choice("tail", self.tail, ("upper", "two-sided"))
+
+    @property
+    def holds_for_all(self) -> bool:
+        """Whether the null holds for every continuous law."""
+        return self.probability == 0.0
 
     @property
     def null_effect(self) -> float:

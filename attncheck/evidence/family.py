@@ -125,6 +125,10 @@ class Family(ABC):
 
     #: Fewest independent values for a p-value.
     minimum_count: ClassVar[int] = 1
+    #: Whether p-values are exact or conservative far into the tail.
+    tail_exact: ClassVar[bool] = False
+    #: Whether the statistic compares draws of different blocks, so that no block can stand for the whole sample.
+    across_blocks: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -135,6 +139,25 @@ class Family(ABC):
     def continuous(self) -> bool:
         """Whether p-values are uniform under the null, as the ledger's uniformity test requires."""
         return True
+
+    @property
+    def comparable(self) -> bool:
+        """Whether effects of blocks can be compared with those of a reference of another law."""
+        return False
+
+    @property
+    def one_per_draw(self) -> bool:
+        """Whether each draw gives one number."""
+        return False
+
+    @property
+    def holds_for_all(self) -> bool:
+        """Whether the null holds for every continuous law."""
+        return False
+
+    def plannable(self, effect: float) -> float:
+        """Return the nearest effect that `power` accepts."""
+        return effect
 
     @abstractmethod
     def test(self, *args: Any, **kwargs: Any) -> Outcome:

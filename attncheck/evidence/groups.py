@@ -41,6 +41,8 @@ class EqualVariances(Family):
     233
     """
 
+    tail_exact = True
+
     groups: int
     dof: float
 

@@ -46,6 +46,11 @@ class LargestAssociation(Association):
         check_whole("columns", self.columns, 1, "pass how many columns there are, e.g. columns=120")
 
     @property
+    def comparable(self) -> bool:
+        """Whether there is a single column."""
+        return self.columns == 1
+
+    @property
     def continuous(self) -> bool:
         """True for a single column only: p-values of more are Bonferroni bounds."""
         return self.columns == 1

@@ -52,10 +52,21 @@ class Association(Family):
     3373
     """
 
+    tail_exact = True
+
     per_draw: int = 1
 
     def __post_init__(self) -> None:
         check_whole("per_draw", self.per_draw, 1, "pass how many pairs one draw holds, e.g. per_draw=64")
+
+    @property
+    def comparable(self) -> bool:
+        """Whether effects of blocks can be compared with those of another law."""
+        return True
+
+    def plannable(self, effect: float) -> float:
+        """Return the nearest effect that `power` accepts."""
+        return min(1.0, max(-1.0, effect))
 
     @property
     def null_effect(self) -> float:
@@ -134,6 +145,11 @@ class Smooth(Family):
         if check_whole("order", self.order, 1, "pass order 1, 2, 3 or 4") > 4:
             refuse("order", self.order, "must be at most 4", "pass order 1, 2, 3 or 4")
         check_whole("per_draw", self.per_draw, 1, "pass how many values one draw holds, e.g. per_draw=1")
+
+    @property
+    def comparable(self) -> bool:
+        """Whether effects of blocks can be compared with those of another law."""
+        return True
 
     @property
     def null_effect(self) -> float:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.registry import CHECKS, PROPERTIES
 from attncheck.evidence.budget import Budget
-from attncheck.evidence.families import Association, Family, Scale
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import detection, per_look_power
 from attncheck.faults import EXPOSURES
@@ -69,7 +68,7 @@ class PilotResult:
         """Return the draws of a look that an effect takes with the profile's power; None if beyond all bounds."""
         family = self.check.family(self.setting)
         level, power = level_of(profile), per_look_power(profile.power)
-        size = family.size(_possible(family, effect), level, power, MOST_DRAWS)
+        size = family.size(family.plannable(effect), level, power, MOST_DRAWS)
         return None if size is None else size * self.check.draws_per_unit
 
     def chance(self, profile: Profile, size: int, effect: float) -> float:
@@ -80,7 +79,7 @@ class PilotResult:
     def _power(self, profile: Profile, size: int, effect: float) -> float:
         family = self.check.family(self.setting)
         items = max(1, size // self.check.draws_per_unit)
-        return family.power(_possible(family, effect), items, level_of(profile))
+        return family.power(family.plannable(effect), items, level_of(profile))
 
     @property
     def told_apart(self) -> bool:
@@ -215,10 +214,3 @@ def _row(sight: PilotResult, exposure: str, size: int, profile: Profile) -> Powe
         sight.chance(profile, size, effect) if size else 0.0 for effect in (sight.outcome.effect, sight.least_effect)
     )
     return PowerRow(exposure, sight, size, chance, least, sight.draws(profile, sight.outcome.effect))
-
-
-def _possible(family: Family, effect: float) -> float:
-    """Return the nearest effect that the family can plan for: measured ones may lie beyond."""
-    if isinstance(family, Association):
-        return min(1.0, max(-1.0, effect))
-    return max(effect, 1e-9) if isinstance(family, Scale) else effect

@@ -23,11 +23,7 @@ from attncheck.checks.outputs import score_checks
 from attncheck.checks.registry import CHECKS, PROPERTIES
 from attncheck.checks.sample import EVERY_FIELD, FILE_FIELDS, Sample
 from attncheck.evidence.budget import Budget
-from attncheck.evidence.exchange import Repeats
-from attncheck.evidence.extremes import Extremes
-from attncheck.evidence.families import Association, Count, Family, Scale, Uniform
 from attncheck.evidence.family import DRAWS_CAP, Outcome
-from attncheck.evidence.groups import EqualVariances
 from attncheck.evidence.looks import examine_blocks, per_look_power
 from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.layers.attention import AttentionLayer
@@ -73,10 +69,10 @@ def plan_file(samples: Samples, budget: Budget, decided: int, laws: WeightLaws) 
             continue
         power = per_look_power(_POWER)
         # Repeated draws may lie in different blocks.
-        anywhere = isinstance(check.family(setting), Repeats)
+        anywhere = check.family(setting).across_blocks
         if block and not anywhere and check.look_size(setting, level, power, block) is not None:
             in_blocks.append(check)
-        elif size >= check.draws_per_unit and _tail_exact(check.family(setting)):
+        elif size >= check.draws_per_unit and check.family(setting).tail_exact:
             in_one.append(check)
         else:
             excused[check] = _too_small(check, check.size(setting, level, power, DRAWS_CAP), size)
@@ -198,11 +194,6 @@ class _Reader:
         if sample.score_entries:
             arrays["score_entries"] = {entry: column[part] for entry, column in sample.score_entries.items()}
         return arrays
-
-
-def _tail_exact(family: Family) -> bool:
-    """Return whether p-values are exact or conservative far into the tail."""
-    return isinstance(family, Scale | Association | Count | Uniform | Repeats | Extremes | EqualVariances)
 
 
 def _result(
