@@ -1,4 +1,4 @@
-"""The gate: one exit code for a run, held against a baseline. It reads records and nothing else."""
+"""The gate: an exit code for a run and its baseline, computed from records only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attncheck.records.run_record import RunRecord, read_record
 
 @dataclasses.dataclass(frozen=True)
 class Judgement:
-    """Whether a run may pass, and why not.
+    """Whether a run passes, and why not.
 
     Attributes
     ----------
@@ -26,13 +26,13 @@ class Judgement:
     baseline : Baseline or None
     baseline_path : Path
     findings : tuple of Finding
-        Every reason not to pass, in the order of `attncheck.gate.cases.PARTS`.
+        Reasons not to pass, in the order of `attncheck.gate.cases.PARTS`.
     notes : tuple of str
-        What is worth knowing and keeps nothing from passing.
+        Remarks without influence on the verdict.
     wrong : tuple of (str, str)
-        Of a violated run pairs of a word, the first one "cause", and what it is.
+        Label and text of facts about a violated run, "cause" first.
     remembered : bool
-        Whether what it leaves was added to a history.
+        Whether the run was added to a history.
     """
 
     run: RunRecord
@@ -45,17 +45,17 @@ class Judgement:
 
     @property
     def cause(self) -> str:
-        """What is most likely wrong with a violated run; empty where nothing is."""
+        """The most likely cause of a violation; empty if there is none."""
         return dict(self.wrong).get("cause", "")
 
     @property
     def verdict(self) -> str:
-        """Return the weightiest verdict of the findings: a violation stands whatever else happened."""
+        """Return the most severe verdict of the findings."""
         return weightiest(self.findings)
 
     @property
     def exit_code(self) -> ExitCode:
-        """Return the exit code that goes with the verdict."""
+        """Return the exit code of the verdict."""
         return ExitCode.of(self.verdict)
 
 
@@ -65,14 +65,15 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
     Parameters
     ----------
     run : Path
-        The record of the run, by any number of workers.
+        The record of the run.
     baseline : Path
-        What it is held against, written by `write` or any whole record; seed, profile and versions may differ. If
-        there is none, the run does not pass, and becomes the candidate for one if nothing else is wrong with it.
+        Written by `write`, or any whole record; seed, profile and versions may differ. If it does not exist, the
+        run
+        does not pass, and becomes a candidate for a baseline if nothing else is wrong.
     false_alarm : float, optional
-        The chance that unchanged work is called drifted; the budget of the run by default.
+        Chance of calling unchanged work drifted; by default the budget of the run.
     write : bool
-        Make the run the baseline if nothing is wrong with it by itself, in place of one that is there.
+        Make the run the new baseline if nothing is wrong with it by itself.
 
     Returns
     -------
@@ -81,7 +82,7 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
     Raises
     ------
     InputError
-        If a record cannot be read, is of another schema, or was edited.
+        If a record cannot be read, has another schema, or was edited.
     """
     if baseline.exists() and run.exists() and baseline.samefile(run):
         raise InputError(f"baseline={baseline}: is the record of the run itself; pass one that was kept from before")
@@ -100,15 +101,11 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
 
 
 def with_history(judgement: Judgement, path: Path, key: str | None = None) -> Judgement:
-    """Return a judgement after what the run leaves was added to a history, if the run may pass.
+    """Add a run that may pass to a history and return the updated judgement.
 
-    An alarm of the history is a violation, until somebody accepts it. The run is known by `key`, by the commit that its
-    record names, or by the one that is checked out.
-
-    Raises
-    ------
-    InputError
-        As for `attncheck.gate.history.add`.
+    An alarm of the history is a violation until it is accepted. Runs are identified by `key`, else by the commit
+    in the
+    record, else by the one checked out.
     """
     if judgement.exit_code != ExitCode.CONSISTENT:
         told = (*judgement.notes, "the run is not added to the history: it may not pass by itself")
@@ -129,7 +126,7 @@ def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
 
 
 def _written(run: Path, baseline: Path, accepted: bool, wrong: bool) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Write a baseline, or a candidate for one, if nothing is wrong with a run; return findings and notes."""
+    """Write a baseline, or a candidate for one, if the run is clean; return findings and notes."""
     lacking = "" if baseline.exists() else f"there is no baseline {baseline}; "
     if wrong:
         return (Finding("completeness", "incomplete", f"{lacking}this run cannot become a baseline"),), ()

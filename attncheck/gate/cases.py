@@ -1,4 +1,4 @@
-"""What the gate's outputs have in common: one case per property and layer, and one per part of the judgement."""
+"""Content shared by the gate's outputs: one case per property and layer, and one per part of the judgement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result, StatementResult
 from attncheck.records.words import replay_command
 
-#: Violated, and inconclusive, results that are listed; all are counted.
+#: Maximum number of violated, and of inconclusive, results listed; all are counted.
 MOST_LISTED = 1000
 
 PARTS = {
@@ -31,19 +31,12 @@ PARTS = {
 
 @dataclasses.dataclass(frozen=True)
 class GateCase:
-    """One thing that can pass or not.
+    """One case of a gate report.
 
-    Attributes
-    ----------
-    group, name : str
-        The property and the layer, or ``gate`` and the part of the judgement.
-    outcome : {"passed", "failed", "error", "skipped"}
-    message : str
-        In one line.
-    details : str
-    seconds : float
-    verdict : str
-        What it makes of the run, where it does not pass.
+    ``group`` and ``name`` are property and layer, or ``gate`` and a part of the judgement. ``outcome`` is
+    "passed",
+    "failed", "error" or "skipped", ``message`` one line, ``verdict`` the consequence for the run where it does not
+    pass.
     """
 
     group: str
@@ -56,7 +49,7 @@ class GateCase:
 
 
 def cases(judgement: Judgement) -> Iterator[GateCase]:
-    """Iterate over all cases, in an order that does not depend on the workers."""
+    """Iterate over all cases in an order independent of the workers."""
     yield from _parts(judgement)
     yield from _items(judgement.run, judgement.cause)
 
@@ -73,7 +66,7 @@ def sentence(judgement: Judgement) -> str:
 
 
 def describe(line: Result) -> str:
-    """Return what a violated or inconclusive result saw."""
+    """Return the observation behind a violated or inconclusive result."""
     if not line.p_values:
         return line.reason
     looks = ", ".join(map(chance, line.p_values))
@@ -100,7 +93,7 @@ def _parts(judgement: Judgement) -> Iterator[GateCase]:
 
 
 def notable(run: RunRecord) -> list[Result]:
-    """Return violated, then inconclusive results, the most suspicious first, up to `MOST_LISTED` of each."""
+    """Return up to `MOST_LISTED` violated, then inconclusive results each, the most suspicious first."""
     found = []
     for verdict in (Verdict.VIOLATED, Verdict.INCONCLUSIVE):
         having = [result for result in run.every if result.verdict == verdict]
@@ -124,10 +117,10 @@ def _items(run: RunRecord, cause: str) -> Iterator[GateCase]:
         counts["reported"][result.item] += 1
         counts["examined"][result.item] += result.verdict != Verdict.NOT_EXAMINED
         counts[result.verdict][result.item] += 1
-        # Results of an item share their draws and say the same, and pools say those of all.
+        # Results of an item share its draws and report the same seconds; pools report those of all.
         seconds[result.item] = max(seconds.get(result.item, 0.0), result.seconds)
         layers.setdefault(result.item, layer_name(result.case))
-    # Which pools there are follows from the results.
+    # The pools follow from the results.
     counts["planned"].update({pool.id: pool.item for pool in run.pools}.values())
     pooled = {pool.item for pool in run.pools}
     texts: dict[str, list[str]] = defaultdict(list)

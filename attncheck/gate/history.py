@@ -1,4 +1,4 @@
-"""What earlier runs of a subject left, run by run: a file that is only appended to, and what it shows."""
+"""Histories of runs: an append-only file with a score per stream and run, and the evidence of drift."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ FloatArray = NDArray[np.float64]
 
 _FORMAT = 1
 _AGAIN = "pass a file that attncheck gate --history wrote"
-# Digits of a score: more would be no news.
+# Significant digits of a score.
 _DIGITS = 4
-# Pools by feature among which half of a check's share is divided: more than there are, so that a new one takes nothing
-# from those of earlier runs.
+# Number of feature pools that share half of a check's weight: more than exist, so that a new one takes no weight
+# from
+# earlier ones.
 FEATURES = 32
 
 
 class HistoryHead(msgspec.Struct, frozen=True, tag="history", tag_field="type"):
-    """The first line: of what there is a history."""
+    """The first line: subject and profile."""
 
     format: int
     subject: str
@@ -46,17 +47,18 @@ class HistoryHead(msgspec.Struct, frozen=True, tag="history", tag_field="type"):
 
 
 class PlannedChecks(msgspec.Struct, frozen=True, tag="plan", tag_field="type"):
-    """The checks that a run plans, by key and revision; ``plan`` is what runs name it by."""
+    """Checks planned by a run, by key and revision; runs refer to ``plan``."""
 
     plan: str
     checks: list[str]
 
 
 class RunEntry(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
-    """What one run left.
+    """The entry of one run.
 
-    ``key`` names the commit, ``plan`` what was planned, ``z`` the normal score of each stream, ``one_sided`` those of
-    which only large scores speak against the subject.
+    ``key`` names the commit, ``plan`` the planned checks, ``z`` the normal score of each stream; of ``one_sided``
+    streams
+    only large scores speak against the subject.
     """
 
     key: str
@@ -68,7 +70,7 @@ class RunEntry(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
 
 
 class Acceptance(msgspec.Struct, frozen=True, tag="accepted", tag_field="type"):
-    """Somebody looked at what the runs up to this one showed: all streams begin again after it."""
+    """Acceptance of the runs up to this one: all streams restart after it."""
 
     after: str
 
@@ -78,20 +80,20 @@ _Line = HistoryHead | PlannedChecks | RunEntry | Acceptance
 
 @dataclasses.dataclass(frozen=True)
 class DriftedSeries:
-    """A stream, and what runs showed of it since its drift most likely began.
+    """A stream since its most likely change point.
 
     Attributes
     ----------
     stream : str
         ``check@pool``.
     since : str
-        The key of the run with which the drift most likely began.
+        Key of the run at which the drift most likely began.
     runs : int
-        From there on, as far as they have a score of it.
+        Number of scores from there on.
     evidence : float
-        Its part of the whole.
+        Its share of the total evidence.
     mean, last : float
-        Of their scores, in standard deviations of one run.
+        Of these scores, in standard deviations of one run.
     """
 
     stream: str
@@ -104,14 +106,14 @@ class DriftedSeries:
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """The runs of a subject with a profile, in the order in which they were added.
+    """The runs of a subject with one profile, in the order in which they were added.
 
     Attributes
     ----------
     subject, profile : str
     entries : tuple of RunEntry
     accepted : frozenset of str
-        Keys of runs after which all streams begin again.
+        Keys of runs after which all streams restart.
     plans : mapping of str to PlannedChecks
     """
 
@@ -123,17 +125,18 @@ class History:
 
     @classmethod
     def read(cls, paths: Sequence[Path]) -> History:
-        """Return what files hold together: the runs of two branches become one course.
+        """Read a history, or merge those of several branches.
 
-        A file is in the order in which runs were added, so that no later one hides what was seen; several are put in
-        the order in which runs were begun, behind what somebody accepted in any of them. Of two runs of a commit the
-        one that was begun first counts.
+        A single file keeps the order in which runs were added. Several are merged by start time, after the last
+        accepted run
+        of any; of two runs of a commit the earlier counts.
 
         Raises
         ------
         InputError
-            If a file cannot be read, they are of different subjects, have other numbers of one run or the same draws in
-            two, or one of several has an alarm: runs of another branch might hide it.
+            If a file cannot be read, subjects differ, files disagree on a run, two runs share draws, or one of
+            several files
+            has an alarm, which other runs might hide.
         """
         first, *others = found = [_read(path) for path in paths]
         for path, each in zip(paths, found, strict=True):
@@ -164,40 +167,42 @@ class History:
 
     @cached_property
     def since(self) -> tuple[RunEntry, ...]:
-        """The runs since somebody accepted what there was."""
+        """The runs since the last acceptance."""
         places = [place for place, entry in enumerate(self.entries) if entry.key in self.accepted]
         return self.entries[places[-1] + 1 :] if places else self.entries
 
     @cached_property
     def streams(self) -> tuple[str, ...]:
-        """All streams since then, in the order in which they came."""
+        """All streams since then, in order of appearance."""
         return tuple(dict.fromkeys(name for entry in self.since for name in sorted(entry.z)))
 
     @cached_property
     def scores(self) -> FloatArray:
-        """The scores since then, (runs, streams); NaN where a run has none."""
+        """The scores since then, (runs, streams); NaN where missing."""
         return np.array([[entry.z.get(name, math.nan) for name in self.streams] for entry in self.since]).reshape(
             len(self.since), len(self.streams)
         )
 
     @cached_property
     def course(self) -> DriftState:
-        """What these runs have shown."""
+        """The evidence process of these runs."""
         one_sided = np.array([name in self._one_sided for name in self.streams], bool)
         return course(self.scores, one_sided, self.shares)
 
     @cached_property
     def _one_sided(self) -> frozenset[str]:
-        """The streams of which only large scores speak against the subject."""
+        """Streams of which only large scores speak against the subject."""
         return frozenset(name for entry in self.since for name in entry.one_sided)
 
     @cached_property
     def shares(self) -> FloatArray:
-        """The share of each stream, (streams,), which no data decide on.
+        """The weight of each stream, (streams,), independent of the data.
 
-        Half of all is of the checks that the first run plans, a quarter of those that are planned for the first time
-        later on, and so forth. Half of a check's share is of its pool of all cases, the rest of those by feature. A
-        check that is no longer planned keeps its share until all begin again.
+        Half of the total belongs to the checks that the first run plans, a quarter to those first planned later,
+        and so on.
+        Half of a check's weight is that of its pool of all cases, the rest of its feature pools. A check no longer
+        planned
+        keeps its weight until the next acceptance.
         """
         checks: dict[str, float] = {}
         left = 1.0
@@ -210,11 +215,11 @@ class History:
 
     @property
     def evidence(self) -> float:
-        """What all streams show together, at its largest: an alarm stays until somebody accepts it."""
+        """The maximum of the total evidence: an alarm stays until it is accepted."""
         return float(self.course.total.max(initial=0.0))
 
     def moved(self) -> list[DriftedSeries]:
-        """Return all streams, that which shows most first."""
+        """Return all streams, the largest evidence first."""
         if not self.since:
             return []
         at = self.course.alarm if self.course.alarm is not None else len(self.since) - 1
@@ -229,7 +234,7 @@ class History:
         return sorted(found, key=lambda each: (-each.evidence, each.stream))
 
     def sentence(self) -> str:
-        """Return what the runs show, in one line."""
+        """Return the state of the history in one line."""
         what = f"{counted(len(self.since), 'run')} of {self.subject} with the profile {self.profile}"
         number = f"evidence {self.evidence:.3g}, an alarm at {ALARM:,.0f}"
         if self.course.alarm is None:
@@ -243,15 +248,10 @@ class History:
 
 
 def entry_of(record: Path, key: str) -> tuple[Manifest, PlannedChecks, RunEntry]:
-    """Return what a run leaves: the scores of its pools on fresh draws of all their cases.
+    """Return the entry of a run: scores of its pools on fresh draws of all their cases.
 
-    Pools of exact statements alone, whose scores are standard normal, or stochastically smaller where only large ones
-    speak against the subject. What a bias is allowed for, and counts on both sides, stay out.
-
-    Raises
-    ------
-    InputError
-        If the record cannot be read, or another version made it, whose checks may have other revisions.
+    Only pools of exact statements are included: their scores are standard normal, or stochastically smaller where
+    one-sided. Checks with a bias allowance and two-sided counts are excluded.
     """
     manifest, *lines = read(record)
     assert isinstance(manifest, Manifest)
@@ -277,7 +277,7 @@ def entry_of(record: Path, key: str) -> tuple[Manifest, PlannedChecks, RunEntry]
 
 
 def _known_by(name: str) -> str:
-    """Return the key of a check, with its revision where that is not the first."""
+    """Return the key of a check, with its revision unless that is the first."""
     check = check_named(name)
     return check.key if check.revision == 1 else f"{check.key}#{check.revision}"
 
@@ -287,7 +287,7 @@ def _calibrated(summary: Summary) -> bool:
 
 
 def _score(pool: Result, one_sided: bool) -> float:
-    """Return the normal score of the first look of a pool."""
+    """Return the normal score of a pool's first look."""
     p_value = max(pool.p_values[0], 1e-300)
     if one_sided:
         return float(np.clip(-special.ndtri(p_value), -CLIP, CLIP))
@@ -296,22 +296,14 @@ def _score(pool: Result, one_sided: bool) -> float:
 
 
 def add(path: Path, record: Path, key: str) -> tuple[History, str]:
-    """Append what a run leaves to a history, which is begun where there is none; return it, and a note.
+    """Append a run that may pass to a history, created if missing; return the history and a note.
 
-    Parameters
-    ----------
-    path : Path
-        Of the history.
-    record : Path
-        Of a complete run that may pass.
-    key : str
-        Of the commit: its first run counts.
+    `key` is the commit, of which only the first run counts.
 
     Raises
     ------
     InputError
-        If a file cannot be read or written, if the history is of another subject or profile, or if the draws of the
-        run are those of an earlier one.
+        If a file cannot be read or written, subject or profile differ, or the draws are those of an earlier run.
     """
     manifest, plan, entry = entry_of(record, key)
     history = History.read([path]) if path.exists() else History(manifest.subject, manifest.profile)
@@ -335,13 +327,7 @@ def add(path: Path, record: Path, key: str) -> tuple[History, str]:
 
 
 def accept(path: Path) -> History:
-    """Note that somebody looked at what a history shows: all streams begin again with the next run.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or written, or has no runs.
-    """
+    """Accept the runs of a history: all streams restart with the next run."""
     history = History.read([path])
     if not history.entries:
         refuse("history", str(path), "has no runs", "there is nothing to accept")
@@ -350,7 +336,7 @@ def accept(path: Path) -> History:
 
 
 def write(history: History, path: Path) -> Path:
-    """Write a history as a file of its own."""
+    """Write a history to a new file."""
     opening = HistoryHead(_FORMAT, history.subject, history.profile)
     plans = [history.plans[name] for name in sorted(history.plans)]
     lines: list[_Line] = [opening, *plans, *history.entries, *map(Acceptance, sorted(history.accepted))]
@@ -379,12 +365,12 @@ def _append(path: Path, lines: Iterable[_Line]) -> None:
         with path.open("a+b") as file:
             length = file.seek(0, os.SEEK_END)
             file.seek(max(0, length - 1))
-            # An editor may have taken the end of the last line away.
+            # An editor may have removed the final newline.
             ended = file.read() in (b"", b"\n")
             try:
                 file.write(b"".join([b"" if ended else b"\n", *map(_encoded, lines)]))
                 file.flush()
-            except OSError:  # such as a full disk: what was there stays readable
+            except OSError:  # such as a full disk: the old content stays readable
                 file.truncate(length)
                 raise
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What may keep a run from passing: what it comes to by itself, and what it lacks beside its baseline."""
+"""Reasons why a run may not pass: its own results, and losses against its baseline."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from attncheck.records import drift
 from attncheck.records.baseline import Baseline
 from attncheck.records.run_record import RunRecord
 
-# Names that a sentence lists.
+# Maximum number of names in a sentence.
 _LISTED = 3
 _RENEW = "make a new one with --write-baseline"
 
 
 def judge_run(run: RunRecord) -> Iterator[Finding]:
-    """Iterate over what is wrong with a run, whatever the baseline."""
+    """Iterate over what is wrong with a run by itself."""
     yield from run.conclusion.findings
     if run.closing is not None and run.closing.failed:
         yield Finding("completeness", "incomplete", run.closing.failed[0])
@@ -31,7 +31,7 @@ def judge_run(run: RunRecord) -> Iterator[Finding]:
 
 
 def judge_against(run: RunRecord, baseline: Baseline, false_alarm: float) -> Iterator[Finding]:
-    """Iterate over what a run lacks or shows that its baseline did not."""
+    """Iterate over losses and changes of a run against its baseline."""
     for text in _missing(run, baseline):
         yield Finding("completeness", "incomplete", text)
     for check, changes in drift.by_check(drift.moved(run, baseline, false_alarm)).items():
@@ -47,7 +47,7 @@ def judge_against(run: RunRecord, baseline: Baseline, false_alarm: float) -> Ite
 
 
 def _weaker(run: RunRecord, baseline: Baseline) -> Iterator[Finding]:
-    """Iterate over losses of power, those by the same numbers together."""
+    """Iterate over losses of power, grouped by equal numbers."""
     alike: dict[str, list[drift.Change]] = defaultdict(list)
     for changes in drift.by_check(drift.weaker(run, baseline)).values():
         alike[_loss(changes[0])] += changes
@@ -58,7 +58,7 @@ def _weaker(run: RunRecord, baseline: Baseline) -> Iterator[Finding]:
 
 
 def notes_on(run: RunRecord, baseline: Baseline) -> Iterator[str]:
-    """Iterate over differences from the baseline that keep nothing from passing."""
+    """Iterate over differences from the baseline that do not affect the verdict."""
     for name in ("seed", "false_alarm"):
         before, now = getattr(baseline.manifest, name), getattr(run.manifest, name)
         if before != now:
@@ -96,12 +96,12 @@ def _missing(run: RunRecord, baseline: Baseline) -> Iterator[str]:
 
 
 def _comparable(run: RunRecord, baseline: Baseline) -> bool:
-    """Return whether both looked as closely: another profile visits other layers, with other draws."""
+    """Return whether both runs have the same profile, and so the same cases and sample sizes."""
     return run.manifest.profile == baseline.manifest.profile
 
 
 def _missing_layers(run: RunRecord, baseline: Baseline) -> Iterator[str]:
-    """Iterate over what is wrong with the cases of each property, those with the same numbers together; pools aside."""
+    """Iterate over cases missing from properties, grouped by equal numbers; pools excluded."""
     planned, examined = set(run.planned.values()), {each.item for each in baseline.single}
     fixed = set(baseline.manifest.fixed)
     owed = {item for item in examined if item.partition("@")[2] in fixed}

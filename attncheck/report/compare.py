@@ -1,4 +1,4 @@
-"""A run next to its baseline: changed verdicts and the effects that moved, by the gate's rule."""
+"""Comparison of a run with its baseline: changed verdicts, and effects that moved by the gate's rule."""
 
 from __future__ import annotations
 
@@ -52,15 +52,9 @@ class PairedResult:
 class RunComparison:
     """A run and its baseline.
 
-    Attributes
-    ----------
-    baseline : Baseline
-    pairs : tuple of PairedResult
-        Results that both examined.
-    moved : frozenset of str
-        Ids of the effects that moved, see `attncheck.records.drift.moved`.
-    only_before, only_after : int
-        Number of results that only one of both examined.
+    ``pairs`` are results that both examined, ``moved`` the ids of effects that moved
+    (`attncheck.records.drift.moved`);
+    ``only_before`` and ``only_after`` count results that only one run examined.
     """
 
     baseline: Baseline

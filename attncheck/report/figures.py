@@ -1,4 +1,4 @@
-"""What a person would want to see of a whole run, drawn from records, each with its message in words."""
+"""Plots of a whole run, each with alternative text."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from attncheck.report.results import band_kept
 from attncheck.report.svg import ACCENT, BAD, BAND, GRID, INK, MUTED, SERIES, Drawing, draw, plain, width_axis
 from attncheck.runs.details import MAIN_CHECKS
 
-# The largest effect that is shown, in units of what must be caught.
+# Largest effect shown, in units of the alternative.
 _FARTHEST = 1e4
-# Widths at which costs are shown, and the draws of a look beyond which there are none.
+# Widths at which costs are shown, and the largest look included.
 _WIDTHS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 _MOST_DRAWS = 10**9
 
 
 def limit_distances(results: Sequence[Result]) -> Drawing | None:
-    """Return observed distances from the limit, and what the width allows, against the width."""
+    """Plot observed distances from the limit, and those allowed at each width."""
     shown = [r for r in results if isinstance(r.case.get("width"), int) and r.effect and r.null_effect]
     if not shown:
         return None
@@ -67,7 +67,7 @@ def limit_distances(results: Sequence[Result]) -> Drawing | None:
 
 
 def uniformity(p_values: Sequence[float], test: Outcome) -> Drawing:
-    """Return the distribution function of first-look p-values against that of a right simulator."""
+    """Plot the distribution function of first-look p-values against the uniform one."""
     values = np.sort(np.array(p_values))
     plot = Counts(cdf_of_uniform(values, 0.0)["below"], len(values))
     low, high = (edge / plot.count for edge in plot.band)
@@ -88,7 +88,7 @@ def uniformity(p_values: Sequence[float], test: Outcome) -> Drawing:
 
 
 def visited(shapes: Counter[tuple[int, ...]]) -> Drawing | None:
-    """Return the visited widths and numbers of positions, with larger marks for more heads."""
+    """Plot visited widths and sequence lengths, with larger marks for more heads."""
     if not shapes:
         return None
     widths, positions, heads = (np.array(column, dtype=float) for column in zip(*sorted(shapes), strict=True))
@@ -109,10 +109,7 @@ def visited(shapes: Counter[tuple[int, ...]]) -> Drawing | None:
 
 
 def costs(tallies: Mapping[str, Tally], level: float) -> Drawing | None:
-    """Return how many numbers a literal simulator draws in a look of the main checks that were examined, by width.
-
-    What is exact at finite width takes hardly fewer draws of wide layers, and these cost more: small ones are sharper.
-    """
+    """Plot the numbers that a literal simulator draws in one look of each examined main check, by width."""
     examined = [tallies[name] for name in MAIN_CHECKS if name in tallies and tallies[name].worst]
     checks = [(check_named(tally.name), tally.worst[0].power) for tally in examined]
     exact = [each for each in checks if each[0].property_name not in PROGRAM_PROPERTIES and each[0].kind == "exact"]
@@ -143,7 +140,7 @@ def costs(tallies: Mapping[str, Tally], level: float) -> Drawing | None:
 
 
 def _cost(check: AnyCheck, width: int, level: float, power: float) -> float:
-    """Return the draws of a look times the weights of each; NaN where the check says nothing."""
+    """Return draws of a look times weights per draw; NaN where the check does not apply."""
     layer = AttentionLayer(width=width)
     setting = Setting(layer, frozenset(EVERY_FIELD), 1)
     size = (
@@ -153,7 +150,7 @@ def _cost(check: AnyCheck, width: int, level: float, power: float) -> float:
 
 
 def moves(points: Sequence[tuple[float, float]]) -> Drawing | None:
-    """Return effects of a run against those of its baseline, in units of what must be caught."""
+    """Plot the effects of a run against those of its baseline, in units of the alternative."""
     if not points:
         return None
     before, after = (np.clip(np.array(column), -_FARTHEST, _FARTHEST) for column in zip(*points, strict=True))
@@ -176,7 +173,7 @@ def moves(points: Sequence[tuple[float, float]]) -> Drawing | None:
 
 
 def _in_units(axes: Axes, name: str, values: Sequence[float]) -> tuple[float, float]:
-    """Make an axis linear up to what must be caught and logarithmic beyond; return its limits."""
+    """Make an axis linear up to the alternative and logarithmic beyond; return its limits."""
     low, high = min(-1.4, 1.25 * min(values)), max(1.4, 1.25 * max(values))
     ticks = [0.0, *(sign * 10.0**power for power in range(5) for sign in (-1, 1))]
     axis = axes.xaxis if name == "x" else axes.yaxis

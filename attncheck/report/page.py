@@ -1,4 +1,4 @@
-"""From records to a page: gather, compare, fill the recipe's templates, and write one file."""
+"""Rendering: read records, compare, fill the recipe's templates, write one file."""
 
 from __future__ import annotations
 
@@ -38,18 +38,12 @@ def render(run: Path, baseline: Path | None, recipe: str | Path, out: Path, powe
 
 
 def page(view: RunView) -> str:
-    """Return the page of a view.
-
-    Raises
-    ------
-    InputError
-        If a template of the recipe cannot be used.
-    """
+    """Return the page of a view."""
     return fill(view.recipe, view=view, run=view.run)
 
 
 def fill(recipe: Recipe, **seen: Any) -> str:
-    """Return the page that a recipe's template makes of what it is shown; as `page` otherwise."""
+    """Return a recipe's template filled with the given values."""
     try:
         template = _environment(recipe).get_template(recipe.template)
         return template.render(recipe=recipe, **seen)
@@ -63,7 +57,7 @@ def fill(recipe: Recipe, **seen: Any) -> str:
 
 
 def encoded(text: str) -> bytes:
-    """Return a page as bytes; half a surrogate pair, which a name in a record may hold, becomes a question mark."""
+    """Encode a page; lone surrogates, possible in names, become question marks."""
     return text.encode("utf-8", errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""Recipes: TOML files that say what goes into a report, and where its templates are."""
+"""Recipes: TOML files that choose the contents and templates of a report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KEYS = ("title", "template", "sections", "titles", "pictures", "failures")
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What a report consists of.
+    """The contents of a report.
 
     Attributes
     ----------
@@ -39,15 +39,15 @@ class Recipe:
     template : str
         File name of the page's template.
     sections : tuple of str
-        Names of section templates, in reading order: ``sections/NAME.html.j2``.
+        Section templates in reading order: ``sections/NAME.html.j2``.
     titles : dict of str to str
-        Headings of sections.
+        Section headings.
     plots : int
-        Pictures of single results in each claim, at most.
+        Maximum number of plots per claim.
     failures : int
-        Failed checks that are told in full, at most.
+        Maximum number of failed checks shown in full.
     folders : tuple of Path
-        Where templates are looked for: the recipe's own first.
+        Template search path, the recipe's own first.
     """
 
     name: str
@@ -65,19 +65,19 @@ class Recipe:
 
 
 def shipped() -> Path:
-    """Return the folder of the recipes that come with attncheck: in the package, or beside it in a clone."""
+    """Return the folder of bundled recipes: in the package, or beside it in a clone."""
     package = PACKAGE
     inside = package / "_reports"
     return inside if inside.is_dir() else package.parent / "reports"
 
 
 def load(recipe: str | Path) -> Recipe:
-    """Return a recipe by name, or from a path.
+    """Return a recipe by name or path.
 
     Raises
     ------
     InputError
-        If there is none, or it cannot be used.
+        If it does not exist or cannot be used.
     """
     path = _find(recipe)
     try:
@@ -103,7 +103,7 @@ def load(recipe: str | Path) -> Recipe:
 
 
 def _find(recipe: str | Path) -> Path:
-    """Return the path of a recipe: a file, or the name of a shipped one."""
+    """Return the path of a recipe file or of a bundled recipe."""
     path = Path(recipe)
     if path.suffix == ".toml" or path.parent != Path():
         if not path.is_file():
@@ -130,7 +130,7 @@ def _table(path: Path, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sections(path: Path, fields: dict[str, Any], folders: list[Path]) -> tuple[str, ...]:
-    """Return the names of sections, each of which has a template."""
+    """Return the section names, each of which must have a template."""
     names = fields.get("sections")
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         refuse(f"{path}: sections", names, "must be a list of names", 'write e.g. sections = ["verdict", "claims"]')

@@ -1,4 +1,4 @@
-"""The picture that a result carries: observed against declared, with its message in words."""
+"""Plots of single results: observed against expected, with alternative text."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw, p
 
 # Standard errors of a 99% interval.
 _QUANTILE = NormalDist().inv_cdf(0.995)
-# Standard deviations that a density shows at least, and the room beyond its outermost quantile.
+# Smallest half-width of a density plot in standard deviations, and margin beyond its outermost quantile.
 _WIDEST, _STEP = 4.0, 0.3
-# Labels of quantiles.
+# Labelled quantiles.
 _QUANTILES = (0.0001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999)
 
 
 def of_result(result: Result) -> Drawing | None:
-    """Return the picture that a result carries, or None."""
+    """Return the plot of a result, or None."""
     match read_plot(result.plot):
         case Counts() | PairedCounts() as plot:
             return _counts(plot, result)
@@ -59,7 +59,7 @@ def _counts(plot: Counts | PairedCounts, result: Result) -> Drawing:
     found = plot.in_errors(plot.below)
     outside = leaves(plot) is not None
     observed, declared = plot.shares
-    # Quantiles lie as a normal law has them: a right law shows as a bell, whatever it is.
+    # Quantiles are placed as for a normal law, so that any correct law appears as a bell curve.
     edges = np.array([min(-_WIDEST, places[0] - _STEP), *places, max(_WIDEST, places[-1] + _STEP)])
 
     def paint(axes: Axes) -> None:
@@ -86,7 +86,7 @@ def _counts(plot: Counts | PairedCounts, result: Result) -> Drawing:
 
 
 def band_kept(plot: Counts | PairedCounts) -> str:
-    """Return that a picture stays inside its band, or where it lies farthest outside and by how many values."""
+    """Return a phrase: whether a plot stays inside its band, or where it leaves it and by how many values."""
     worst = leaves(plot)
     if worst is None:
         return "stays inside its 99% band"
@@ -198,7 +198,7 @@ def _densities(
     wrong: bool,
     name: str = "declared",
 ) -> None:
-    """Draw the observed shares between edges as bars, and the declared ones as a line."""
+    """Draw observed shares as bars and expected ones as a line."""
     steps, color = np.diff(edges), BAD if wrong else ACCENT
     axes.stairs(observed / steps, edges, fill=True, color=BAND, edgecolor=color, linewidth=0.8, label="observed")
     axes.stairs(declared / steps, edges, color=INK, linewidth=1.4, baseline=None, label=name)
@@ -208,7 +208,7 @@ def _densities(
 
 def _covariances(plot: Covariances, result: Result) -> Drawing:
     predicted, observed, error = (np.array(x) for x in (plot.predicted, plot.observed, plot.error))
-    # One interval for all pairs together.
+    # One joint interval for all pairs.
     half = NormalDist().inv_cdf(1 - 0.005 / len(predicted)) * error
     off = np.abs(observed - predicted) > half
 

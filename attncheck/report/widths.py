@@ -1,4 +1,4 @@
-"""The page of exponents: tables and a picture for each moment, as one file."""
+"""The page of exponents: tables, and a plot per moment, as one file."""
 
 from __future__ import annotations
 
@@ -22,40 +22,21 @@ from attncheck.scaling.result import Widths, WidthsRow
 
 FloatArray = NDArray[np.float64]
 
-# Violated taps that are told in words; the first has its name beside its line.
+# Maximum number of violated taps named in the text; the first is labelled in the plot.
 _NAMED = 4
 
 
 def render_widths(found: Widths, name: str, out: Path) -> Path:
-    """Write a page that needs nothing else.
-
-    Parameters
-    ----------
-    found : Widths
-    name : str
-        What makes the models.
-    out : Path
-
-    Raises
-    ------
-    InputError
-        If it cannot be written.
-    """
+    """Write a self-contained page on models made by `name`."""
     recipe = dataclasses.replace(load(DEFAULT_RECIPE), title="Widths", template="widths.html.j2")
     drawn = [(moment, rows, plot(found, moment)) for moment, rows in found.tables]
     return write_whole(out, encoded(fill(recipe, found=found, name=name, drawn=drawn)))
 
 
 def plot(found: Widths, moment: str) -> Drawing | None:
-    """Return sizes over what is predicted of them against the width, each 1 at the narrowest.
+    """Plot sizes over their predictions against the width, normalised to 1 at the narrowest.
 
-    What is right stays in the band; lines that leave it are violated and red.
-
-    Parameters
-    ----------
-    found : Widths
-    moment : str
-        As of `attncheck.scaling.result.WidthsRow.moment`.
+    `moment` is a value of `attncheck.scaling.result.WidthsRow.moment`. Violated taps are red and leave the band.
     """
     rows = [row for row in found.rows if row.moment == moment and row.exponent is not None and row.p_values]
     if not rows:
@@ -90,7 +71,7 @@ _CAPTION = (
 
 
 def _bands(axes: Axes, ratios: FloatArray, widths: FloatArray, rows: Sequence[WidthsRow], tolerance: float) -> None:
-    """Draw what is predicted; where orders may be mixed, as far down as any may be."""
+    """Draw the predicted band; where orders may mix, down to the lowest of them."""
     known = [(row.low_predicted, row.high_predicted) for row in rows]
     lowest = min((low - high for low, high in known if low is not None and high is not None), default=0.0)
     axes.fill_between(widths, ratios ** (lowest - tolerance), ratios**tolerance, color=BAND, linewidth=0, zorder=0)
