@@ -1,4 +1,4 @@
-"""What the properties examine, without a run of pytest: units of the subject, and statements of attncheck's theory."""
+"""Collection without pytest: test items of the subject, and statements of attncheck's theory."""
 
 from __future__ import annotations
 
@@ -29,18 +29,10 @@ from attncheck.runs.statements import Statement, cases_of, named
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StatementTask:
-    """A statement of the theory on one case as a piece of work, which any process can do.
+    """A theory statement on one case, for any process.
 
-    Attributes
-    ----------
-    module, test : str
-        The file from the folder of the properties, without its ending, and the test in it.
-    arguments : mapping of str to object
-        What the test is called with, beside the run seed and what takes its numbers.
-    seed : int
-        The run seed.
-    id, case : str
-        What `attncheck.runs.statements.Statement` has.
+    ``module`` is the file relative to the folder of properties, without suffix, and ``test`` its test, called with
+    ``arguments`` besides the fixtures. ``id`` and ``case`` are those of `attncheck.runs.statements.Statement`.
     """
 
     module: str
@@ -52,7 +44,7 @@ class StatementTask:
 
 
 class StatementOutcome(NamedTuple):
-    """A statement that was examined, or why that could not be done."""
+    """An examined statement, or why it could not be examined."""
 
     theory: StatementResult | None
     failure: str = ""
@@ -60,16 +52,7 @@ class StatementOutcome(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PlannedRun:
-    """A run with its plan.
-
-    Attributes
-    ----------
-    run : Run
-    items : tuple of Item
-        Those that are examined here: of a shard its own.
-    stated : tuple of StatementTask
-        Statements of the theory, likewise.
-    """
+    """A run with its plan, and the items and theory statements of this shard."""
 
     run: Run
     items: tuple[Item, ...]
@@ -77,13 +60,7 @@ class PlannedRun:
 
 
 def properties_folder() -> Path:
-    """Return where the properties are: in the installed package, or beside it in a clone.
-
-    Raises
-    ------
-    InputError
-        If they are in neither place.
-    """
+    """Return the folder of properties: in the installed package, or beside it in a clone."""
     for folder in (PACKAGE / "properties", PACKAGE.parent / "properties"):
         if folder.is_dir():
             return folder
@@ -91,20 +68,15 @@ def properties_folder() -> Path:
 
 
 def collect(run: Run, folder: Path) -> PlannedRun:
-    """Return a run with the plan that pytest makes of a folder of properties.
+    """Return a run with the plan that pytest would collect from a folder of properties.
 
-    Parameters
-    ----------
-    run : Run
-        Without a plan.
-    folder : Path
-        Whose files ``test_*.py`` examine the subject; those in its folder ``theory`` state something of the theory,
-        and are imported for a run with statements only.
+    Files ``test_*.py`` examine the subject; those in the subfolder ``theory`` are imported for a run with
+    statements.
 
     Raises
     ------
     InputError
-        If the subject cannot say what it supports, or simulates nothing that is examined.
+        If the subject does not state its support, or simulates nothing that is examined.
     """
     items = _items(run, folder)
     stated = _own(run, statements(run, folder)) if run.theory else {}
@@ -118,7 +90,7 @@ def collect(run: Run, folder: Path) -> PlannedRun:
 
 
 def _items(run: Run, folder: Path) -> dict[Item, bool]:
-    """Return the planned units, and whether each is of the run's shard."""
+    """Return the planned items, and whether each belongs to the shard."""
     items: dict[Item, bool] = {}
     dealer = Dealer(run.shard.of if run.shard else 1)
     for _, _, mark in _marked(folder, EXAMINES):
@@ -129,12 +101,12 @@ def _items(run: Run, folder: Path) -> dict[Item, bool]:
 
 
 def statements(run: Run, folder: Path) -> list[list[StatementTask]]:
-    """Return the cases of each statement of the theory."""
+    """Return the cases of each theory statement."""
     return [list(_stated(run, *marked)) for marked in _marked(folder / "theory", THEORY)]
 
 
 def _own(run: Run, stated: Iterable[Sequence[StatementTask]]) -> dict[StatementTask, bool]:
-    """Return all cases of statements, and whether each is of the run's shard: what they cost is not known."""
+    """Return all statement cases, and whether each belongs to the shard."""
     dealer = Dealer(run.shard.of if run.shard else 1)
     found: dict[StatementTask, bool] = {}
     for cases in stated:
@@ -144,7 +116,7 @@ def _own(run: Run, stated: Iterable[Sequence[StatementTask]]) -> dict[StatementT
 
 
 def _marked(folder: Path, kind: str) -> Iterator[tuple[str, Any, pytest.Mark]]:
-    """Iterate over tests with a mark in a folder: module, test and mark, in the order in which they stand there."""
+    """Iterate over tests with a mark: module, test and mark, in file order."""
     for path in sorted(folder.glob("test_*.py")):
         for name, test in vars(_module(path)).items():
             if name.startswith("test_"):
@@ -177,19 +149,19 @@ def settle(stated: StatementTask) -> StatementOutcome:
 
 
 def _where(error: BaseException) -> str:
-    """Return the line that was asserted."""
+    """Return the line of the failed assertion."""
     *_, last = traceback.extract_tb(error.__traceback__)
     return last.line or "an assertion failed"
 
 
 @functools.lru_cache(maxsize=64)
 def _module(path: Path) -> ModuleType:
-    """Import a file of properties, once, under a name that nothing else has."""
+    """Import a properties file once, under a unique name."""
     name = f"attncheck_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where dataclasses and pickle look it up
+    sys.modules[name] = module  # needed by dataclasses and pickle
     spec.loader.exec_module(module)
     return module

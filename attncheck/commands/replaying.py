@@ -1,4 +1,4 @@
-"""`attncheck replay`: one result of a record, repeated to the digit."""
+"""`attncheck replay`: repeat one result of a record, to the digit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from attncheck.subject import Subject
 
 
 def replay_result(record: Path, id: str, subject: str | None = None, trust: Sequence[str] = ()) -> int:
-    """Repeat a result and print both. The arguments are those of `attncheck replay`."""
+    """Repeat a result and print both, for `attncheck replay`."""
     manifest, recorded = find_result(record, id)
     if isinstance(recorded, StatementResult):
         return _replay_theory(manifest, recorded)
@@ -47,7 +47,7 @@ def replay_result(record: Path, id: str, subject: str | None = None, trust: Sequ
 
 
 def _trusted(subject: str, trust: Sequence[str]) -> bool:
-    """Return whether a subject that a record names is attncheck's own, or of a trusted module."""
+    """Return whether a recorded subject is attncheck's own or in a trusted module."""
     module, _, name = subject.partition(":")
     known = {OWN_SUBJECTS[0]: ("direct", "matrix_free", "collapsed", "programs"), OWN_SUBJECTS[1]: tuple(FAULTS)}
     return name in known.get(module, ()) or any(module == each or module.startswith(f"{each}.") for each in trust)
@@ -56,19 +56,18 @@ def _trusted(subject: str, trust: Sequence[str]) -> bool:
 def repeat(
     recorded: Result, subject: Subject, seed: int, trust: Sequence[str] = (), record: Path | None = None
 ) -> Result:
-    """Examine again what a result examined, on the same draws.
+    """Repeat a recorded result on the same draws.
 
     Parameters
     ----------
     recorded : Result
-        Says what was examined and what it could cost.
     subject : Subject
     seed : int
         The run seed.
     trust : sequence of str
         Modules that functions of a program may be imported from.
     record : Path, optional
-        Where the cases of a pool are.
+        Source of the cases of a pool.
     """
     if record is not None and of_pool(recorded):
         single = [line for line in read(record) if isinstance(line, Result) and not of_pool(line)]
@@ -84,7 +83,7 @@ def repeat(
 
 
 def _replay_theory(manifest: Manifest, recorded: StatementResult) -> int:
-    """Examine a statement of the theory again, by the test that states it; print both."""
+    """Repeat a theory statement by its test and print both."""
     from attncheck.commands.planned_run import properties_folder, settle, statements  # pytest is slow to import
 
     run = Run.of(subject=None, seed=manifest.seed, profile=manifest.profile, false_alarm=1e-6, record=None)
@@ -104,14 +103,14 @@ def find_result(record: Path, id: str) -> tuple[Manifest, Result | StatementResu
     Raises
     ------
     InputError
-        If the record cannot be read, was edited, or has no such result: with those that are nearly called so.
+        If the record cannot be read, was edited, or lacks the id; close matches are suggested.
     """
     lines = read(record)
     manifest = next(lines)
     assert isinstance(manifest, Manifest)
     found: Result | StatementResult | None = None
     pools = []
-    for line in lines:  # to the end: its hash stands there
+    for line in lines:  # read to the end, where the hash is
         if isinstance(line, Result) and of_pool(line):
             pools.append(line.id)
         if found is None and isinstance(line, Result | StatementResult) and line.id == id:
@@ -156,7 +155,7 @@ def _line(result: Result | StatementResult) -> str:
 
 
 def _changed(manifest: Manifest, subject: str) -> list[str]:
-    """Return what differs between the record's run and this one."""
+    """Return the differences between the record's environment and this one."""
     changed = [] if subject == manifest.subject else [f"the subject was {manifest.subject}, now {subject}"]
     installed, machine = installed_versions(), this_machine()
     versions = [

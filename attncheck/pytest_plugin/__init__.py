@@ -1,9 +1,9 @@
-"""pytest plugin: options, configurations as test items, results from any number of workers, the summary.
+"""pytest plugin: options, cases as test items, results from any number of workers, the summary.
 
-A test marked with `examines` becomes one item per layer, one marked with `theory` one per case. Each item ships its
-results with its report, in built-in types, so that a crashed worker loses its own item only; the process that
-reports assembles them.
-This module is imported whenever pytest starts, so it imports the rest of attncheck when needed.
+A test marked with `examines` becomes one item per layer, one marked with `theory` one per case. Items send their
+results with their reports, so that a crashed worker loses its current item only. pytest always imports this
+module,
+so the rest of attncheck is imported lazily.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ _REPORT: pytest.StashKey[RunReport] = pytest.StashKey()
 _SHIPPED: pytest.StashKey[ReportPayload] = pytest.StashKey()
 _NOTE: pytest.StashKey[Statement] = pytest.StashKey()
 _CASES: pytest.StashKey[cases.CaseResults] = pytest.StashKey()
-# What the id of an item says of its statement of the theory: ``test_outputs[rates.outputs@0123456789ab n=16 …]``.
+# The statement in an item's id: ``test_outputs[rates.outputs@0123456789ab n=16 …]``.
 _THEORY_IN_ID = re.compile(r"\[(\w+\.\w+@[0-9a-f]{12})[ \]]")
 
 Hold = Callable[["Case"], None]
 
 
 def engage(config: pytest.Config) -> None:
-    """Make the run before anything is collected: the header echoes it, and options are refused at once.
+    """Create the run before collection, so that the header shows it and bad options fail early.
 
-    Done where an option of attncheck's is given; the conftest of a folder of properties does it for all runs.
+    Called where an attncheck option is given, and by the conftest of a folder of properties.
     """
     from attncheck._lib.errors import InputError
 
@@ -94,11 +94,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marks; settle once what is random, and where the record of an interrupted run is."""
+    """Register the marks; fix random choices and the path of a resumed record."""
     config.addinivalue_line("markers", f"{EXAMINES}(name, strategy): examines a property on many layers")
     config.addinivalue_line("markers", f"{THEORY}(key, strategy, **parameters): a statement of the theory")
     if _is_worker(config):
-        # pytest-xdist adds `workerinput` to the config of its workers; pytest's own class has no such attribute.
+        # pytest-xdist adds `workerinput` to the config of its workers.
         for name in _SETTLED:
             setattr(config.option, name, config.workerinput[name])  # type: ignore[attr-defined]
         return
@@ -123,24 +123,24 @@ def _typed_seed(text: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell an xdist worker what was settled here."""
+    """Send an xdist worker these settings."""
     node.workerinput.update({name: getattr(node.config.option, name) for name in _SETTLED})
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Make the run where an option or the environment asks for attncheck."""
+    """Create the run where an option or the environment requests attncheck."""
     given = any(_option(session.config, name) != default for name, default in _DEFAULTS.items())
     if given or "ATTNCHECK_SUBJECT" in os.environ:
         engage(session.config)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Echo what is examined and how, where the run is one of attncheck's."""
+    """Show subject and settings of the run."""
     return config.stash[_RUN].header() if _RUN in config.stash else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make one item per layer of a marked test, or per case of a statement of the theory."""
+    """Make one item per layer of a marked test, or per case of a theory statement."""
     config, definition = metafunc.config, metafunc.definition
     if mark := definition.get_closest_marker(EXAMINES):
         from attncheck.runs.statements import argument_of
@@ -161,7 +161,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def run_seed(request: pytest.FixtureRequest) -> int:
-    """Return the run seed, to key random streams with."""
+    """Return the run seed, the key of random streams."""
     return _run_of(request.config).seed
 
 
@@ -175,9 +175,9 @@ def attncheck_layer() -> Callable[..., Inspection]:
 
 @pytest.fixture
 def note(request: pytest.FixtureRequest) -> Generator[Statement, None, None]:
-    """Yield the statement that a test of the theory is about, which takes the numbers and the p-values that it finds.
+    """Yield the statement that a theory test is about; call it with the numbers and p-values found.
 
-    The test computes as looks do, with one BLAS thread: its digits do not depend on how many there are.
+    The test runs with one BLAS thread, so that digits do not depend on the machine's number.
     """
     from attncheck._lib.arithmetic import own_arithmetic
 
@@ -187,9 +187,9 @@ def note(request: pytest.FixtureRequest) -> Generator[Statement, None, None]:
 
 @pytest.fixture
 def hold(request: pytest.FixtureRequest) -> Hold:
-    """Return the function that examines the property on a layer, together with others that visit it.
+    """Return the function that examines the property on a layer, together with others on the same layer.
 
-    It fails the test if the property is violated, and skips it if nothing could be examined.
+    The test fails if the property is violated, and is skipped if nothing could be examined.
     """
     import msgspec
 
@@ -216,7 +216,7 @@ def hold(request: pytest.FixtureRequest) -> Hold:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Examine a statement of the theory, or take it over where an interrupted run has examined it."""
+    """Examine a statement of the theory, or reuse its result from a resumed run."""
     note = pyfuncitem.stash.get(_NOTE, None)
     if note is None:
         return None
@@ -233,7 +233,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Send along what the item has to tell."""
+    """Attach the item's results to its report."""
     report = yield
     if call.when == "call" and _SHIPPED in item.stash:
         ship(report, item.stash[_SHIPPED])
@@ -243,13 +243,13 @@ def pytest_runtest_makereport(
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Settle the plan on what is left after deselection."""
+    """Fix the plan after deselection."""
     _settle(session.config, [item.nodeid for item in session.items])
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """Open the record, where what was collected is run here; take the pools when all items are in."""
+    """Open the record if items run in this process; examine the pools at the end."""
     if not (_is_worker(session.config) or session.config.option.collectonly):
         _open(session.config)
     done = yield
@@ -259,7 +259,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 
 
 def _take_pools(config: pytest.Config) -> None:
-    """Examine the pools, with as many processes as there were workers; a violated one is a failed report."""
+    """Examine the pools in as many processes as there were workers; report violated ones as failures."""
     import msgspec
 
     from attncheck._lib.executors import TaskExecutor, processes
@@ -274,25 +274,25 @@ def _take_pools(config: pytest.Config) -> None:
 
 
 def _report_failure(config: pytest.Config, name: str, sent: ReportPayload, message: str) -> None:
-    """Report what failed after the last item as pytest reports an item."""
+    """Report a failure after the last item as if it were an item."""
     node, where = f"attncheck::{name}", ("attncheck", None, name)
     failed = pytest.TestReport(node, where, {}, "failed", message, "call")
     ship(failed, sent)
-    # JUnit files take an item once it is torn down.
+    # JUnit files include an item once it is torn down.
     for report in (failed, pytest.TestReport(node, where, {}, "passed", None, "teardown")):
         config.hook.pytest_runtest_logreport(report=report)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Leave the items of a case with one worker, where nobody asked for another way to share them out."""
+    """Keep items of a case on one worker, unless the user chose another distribution."""
     shared_out = config.getoption("dist", None) == "load" and _RUN in config.stash
     return cases.scheduler(config, log) if shared_out else None
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
-    """Learn the plan from what a worker collected, and open the record."""
+    """Fix the plan from a worker's collection, and open the record."""
     _settle(node.config, ids)
     _open(node.config)
 
@@ -306,7 +306,7 @@ def _option(config: pytest.Config, name: str) -> Any:
 
 
 def _run_of(config: pytest.Config) -> Run:
-    """Return the run of this process, made at its first use."""
+    """Return the run of this process, created at first use."""
     if _RUN not in config.stash:
         from attncheck.runs.run import Run
 
@@ -320,7 +320,7 @@ def _run_of(config: pytest.Config) -> Run:
 
 
 def _collectable(make: Callable[[], list[Any]]) -> list[Any]:
-    """Return what `make` returns; input that it refuses is an error of collection in one line."""
+    """Return what `make` returns; input errors become one-line collection errors."""
     from attncheck._lib.errors import InputError
 
     try:
@@ -330,7 +330,7 @@ def _collectable(make: Callable[[], list[Any]]) -> list[Any]:
 
 
 def _settle(config: pytest.Config, node_ids: Iterable[str]) -> None:
-    """Fix the plan by what was collected."""
+    """Fix the plan from the collected ids."""
     names = list(node_ids)
     items, stated = _named(cases.UNIT_IN_ID, names), _named(_THEORY_IN_ID, names)
     if items or stated:
@@ -345,7 +345,7 @@ def _named(pattern: re.Pattern[str], names: Iterable[str]) -> list[str]:
 
 
 def _open(config: pytest.Config) -> None:
-    """Open the record of a run that has a plan, once, in the process that reports."""
+    """Open the record once, in the reporting process."""
     if _RUN not in config.stash or _REPORT in config.stash:
         return
     if not (config.stash[_RUN].item_ids or config.stash[_RUN].theory_ids):
@@ -358,9 +358,7 @@ def _open(config: pytest.Config) -> None:
 
     run = config.stash[_RUN]
     if getattr(config.option, "numprocesses", None):
-        with TaskExecutor(
-            pool(1)
-        ) as executor:  # as items are examined elsewhere, so is the probe: a subject may end its process
+        with TaskExecutor(pool(1)) as executor:  # like items, the probe runs elsewhere: a subject may kill its process
             refused = refusal(run, run.subject.name, executor.results)
     else:
         refused = refusal(run, run.subject, map)

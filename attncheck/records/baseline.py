@@ -1,7 +1,8 @@
-"""Baselines: records that keep what later runs are held against, and no more.
+"""Baselines: reduced records that later runs are compared with.
 
-A baseline is a record with fewer lines and fields, and mostly compressed: what was examined, with numbers on the cases
-that every seed visits and on pools. Any whole record is a baseline too.
+A baseline keeps all examined ids and verdicts, and numbers of fixed cases and pools only. It is usually
+compressed.
+Any whole record can serve as one too.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from attncheck._lib.files import write_whole
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records.schema import Closing, Manifest, StatementResult, content_hash, read_as
 
-#: The end of a name of a file that is compressed.
+#: Suffix of compressed files.
 COMPRESSED = ".xz"
-# Numbers are kept to this share of half of their interval.
+# Numbers are rounded to this share of half their interval.
 _SHARE = 0.01
 _ROUNDED = ("effect", "low", "high", "mde")
 
 
 class BaselineManifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
-    """A manifest without its plan: what was planned and examined has a line."""
+    """A manifest without its plan, which the lines imply."""
 
     versions: dict[str, str]
     seed: int
@@ -41,7 +42,7 @@ class BaselineManifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="t
 
 
 class BaselineResult(msgspec.Struct, frozen=True, tag="result", tag_field="type", omit_defaults=True):
-    """What a baseline keeps of a result; of one on a case that other seeds do not visit, the id and the verdict."""
+    """A result in a baseline; on cases that depend on the seed, id and verdict only."""
 
     id: str
     verdict: Verdict = Verdict.CONSISTENT
@@ -56,7 +57,7 @@ class BaselineResult(msgspec.Struct, frozen=True, tag="result", tag_field="type"
 
     @property
     def check(self) -> str:
-        """The check."""
+        """The name of the check."""
         return self.id.partition("@")[0]
 
     @property
@@ -72,16 +73,9 @@ class BaselineResult(msgspec.Struct, frozen=True, tag="result", tag_field="type"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Baseline:
-    """What later runs are compared with.
+    """A baseline in memory.
 
-    Attributes
-    ----------
-    path : Path
-    manifest : BaselineManifest
-    results : dict of str to BaselineResult
-        Examined results, by id.
-    closing : Closing or None
-        None if its run did not finish.
+    ``results`` holds examined results by id; ``closing`` is None if the run did not finish.
     """
 
     path: Path
@@ -128,19 +122,9 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def write_baseline(run: Path, target: Path) -> int:
-    """Write what a baseline keeps of a run that ended; return how many bytes that takes.
+    """Write the baseline of a finished run and return its size in bytes.
 
-    Parameters
-    ----------
-    run : Path
-        A whole record.
-    target : Path
-        Compressed if its name ends in ``.xz``. A file that is there is replaced in one step.
-
-    Raises
-    ------
-    InputError
-        If the record cannot be read, or the baseline cannot be written.
+    The target is compressed if its name ends in ``.xz``; an existing file is replaced atomically.
     """
     lines = read_as(run, Manifest | BaselineResult | StatementResult | Closing)
     manifest: Manifest = next(lines)
@@ -150,7 +134,7 @@ def write_baseline(run: Path, target: Path) -> int:
             closing = line
         elif isinstance(line, BaselineResult) and line.verdict != Verdict.NOT_EXAMINED:
             kept.append(_slim(line, fixed))
-    # In this order neighbours are alike, and the number of workers does not show.
+    # This order compresses well and hides the number of workers.
     kept.sort(key=lambda pair: pair[0])
     head = msgspec.structs.replace(manifest, planned=[], statements=[], baseline=True)
     content = b"".join([_encoded(head), *(line for _, line in kept)])
@@ -163,7 +147,7 @@ def write_baseline(run: Path, target: Path) -> int:
 
 
 def _slim(line: BaselineResult, fixed: set[str]) -> tuple[tuple[list[str], str], bytes]:
-    """Return what is kept of a line, after what it is sorted by."""
+    """Return a sort key, and the result as the baseline keeps it."""
     if line.of:
         return (list(line.of), line.id), _encoded(_rounded(line))
     if fixed and line.item.partition("@")[2] not in fixed:
@@ -172,7 +156,7 @@ def _slim(line: BaselineResult, fixed: set[str]) -> tuple[tuple[list[str], str],
 
 
 def _rounded(line: BaselineResult) -> BaselineResult:
-    """Return a result with its effect, interval and gap to a small share of the interval."""
+    """Return a result with effect, interval and MDE rounded relative to the interval."""
     half = 0.5 * (line.high - line.low) if line.high is not None and line.low is not None else 0.0
     if not half > 0.0:
         return line
@@ -188,6 +172,6 @@ def _encoded(line: msgspec.Struct) -> bytes:
 
 
 def _compressed(content: bytes) -> bytes:
-    import lzma  # some builds of Python lack it
+    import lzma  # missing in some builds of Python
 
     return lzma.compress(content, preset=6 | lzma.PRESET_EXTREME)
