@@ -1,5 +1,5 @@
-"""The published experiments of the paper at full size, beside what is computed exactly.
+"""The paper's published experiments at full size, beside exactly computed values.
 
-`experiments` says what was published, `draw` samples it exactly in law, `kde` is the published estimator and
-`exact` the computed values; `run` makes a folder of them, and `figures` and `numbers` say what came out.
+`experiments` defines them, `draw` samples them exactly in law, `kde` is the published estimator, `exact` computes;
+`run` fills a folder, and `figures` and `numbers` present it.
 """

@@ -1,4 +1,4 @@
-"""What was published: the layers, the sizes and the panels of the paper's experiments, and nothing that is computed."""
+"""The published experiments: layers, sizes and panels."""
 
 from __future__ import annotations
 
@@ -11,28 +11,22 @@ Of = Literal["outputs", "scores"]
 Kind = Literal["width", "histogram", "low rank"]
 
 WIDTHS = (16, 64, 256, 1024)
-#: Where the exact divergence is computed: far beyond what a sample can tell.
+#: Widths of exact divergences, far beyond what samples can resolve.
 EXACT_WIDTHS = (16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_000_000)
 HEAD_DIM = 64
 TRIALS = 10
-#: Points at which densities are shown, and the ends of the histogram's bins.
+#: Points of densities, and edges of histograms.
 GRID_END, GRID_POINTS = 3.0, 181
 BIN_END, BINS = 4.0, 160
 
 
 @dataclasses.dataclass(frozen=True)
 class ExperimentCase:
-    """One law that an experiment samples.
+    """One sampled law.
 
-    Attributes
-    ----------
-    label : str
-        Its name within the experiment.
-    layer : AttentionLayer
-    of : {"outputs", "scores"}
-        One coordinate of the output at the first position, or the score p_11.
-    limit : bool
-        Whether the infinite-width law is sampled in place of the layer: the floor of the estimator.
+    ``of`` is "outputs" (one coordinate at the first position) or "scores" (p_11); ``limit`` samples the
+    infinite-width law
+    instead: the floor of the estimator.
     """
 
     label: str
@@ -43,18 +37,11 @@ class ExperimentCase:
 
 @dataclasses.dataclass(frozen=True)
 class ExactDistance:
-    """What is computed: how far a law at finite width is from the limit.
+    """A computed distance of a finite-width law from the limit.
 
-    Attributes
-    ----------
-    label : str
-        The series of divergences that it belongs to.
-    layer : AttentionLayer
-    of : {"outputs", "scores"}
-    curve : str
-        The name of the difference of densities; empty where none is shown.
-    infinite : bool
-        Whether the width is taken to infinity with the layer's `head_dim` kept.
+    ``label`` names its series, ``curve`` its density difference (empty for none); ``infinite`` takes the width to
+    infinity
+    at fixed `head_dim`.
     """
 
     label: str
@@ -68,19 +55,9 @@ class ExactDistance:
 class Experiment:
     """A figure of the paper.
 
-    Attributes
-    ----------
-    name : str
-        As on the command line.
-    kind : {"width", "histogram", "low rank"}
-        Which panels it has.
-    title : str
-    draws, trials : int
-        Published sizes.
-    configurations : tuple of ExperimentCase
-        What is sampled.
-    exact : tuple of ExactDistance
-        What is computed beside it.
+    ``kind`` is "width", "histogram" or "low rank"; ``draws`` and ``trials`` are the published sizes;
+    ``configurations`` are
+    sampled, ``exact`` is computed.
     """
 
     name: str
@@ -92,12 +69,12 @@ class Experiment:
     trials: int = TRIALS
 
     def draws_at(self, scale: float) -> int:
-        """Return the draws of one trial where only a part of the published size is wanted; at least 200."""
+        """Return the draws of one trial at a share of the published size; at least 200."""
         return max(200, round(self.draws * scale))
 
 
 def _by_width(name: str, title: str, draws: int, layer: AttentionLayer) -> Experiment:
-    """Return an experiment that follows one layer over the width."""
+    """Return an experiment on one layer at several widths."""
     at = {n: layer.replace(width=n) for n in EXACT_WIDTHS}
     return Experiment(
         name=name,

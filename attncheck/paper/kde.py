@@ -1,7 +1,8 @@
 """The published estimator: Gaussian kernel densities of both samples, Scott's bandwidth, a grid of 500 points.
 
-It is here to be shown beside what is computed, floor included, and decides nothing. The densities are those of
-`scipy.stats.gaussian_kde`, made from sums over fine bins in place of sums over all draws.
+It is shown for comparison only and decides nothing. Densities are those of `scipy.stats.gaussian_kde`, computed
+from
+fine bins.
 """
 
 from __future__ import annotations
@@ -14,20 +15,16 @@ from attncheck._lib.errors import refuse
 
 FloatArray = NDArray[np.float64]
 
-#: Points of the grid, and what is added to both densities.
+#: Grid points, and the constant added to both densities.
 POINTS, OFFSET = 500, 1e-12
-# Bins of a bandwidth: linear binning errs by less than 1/(8 · 1000²) of the kernel's height.
+# Bins per bandwidth: linear binning errs by less than 1/(8 · 1000²) of the kernel's height.
 _BINS = 1000
-# Bandwidths after which the kernel is 0 in float64, next to 1.
+# Bandwidths beyond which the kernel is negligible in float64.
 _REACH = 9.0
 
 
 def scott(samples: FloatArray) -> float:
     """Return Scott's bandwidth, N^{-1/5} times the standard deviation.
-
-    Parameters
-    ----------
-    samples : ndarray, shape (N,)
 
     Raises
     ------
@@ -45,22 +42,12 @@ def scott(samples: FloatArray) -> float:
 
 
 def density(samples: FloatArray, grid: FloatArray) -> FloatArray:
-    """Return the kernel density estimate of samples at evenly spaced points.
-
-    Parameters
-    ----------
-    samples : ndarray, shape (N,)
-    grid : ndarray, shape (m,)
-        Evenly spaced and ascending, at least two points.
-
-    Returns
-    -------
-    ndarray, shape (m,)
+    """Return the kernel density estimate, (m,), on an evenly spaced, ascending grid, (m,).
 
     Raises
     ------
     InputError
-        As for `scott`, or if the grid is not such.
+        As for `scott`, or for another grid.
 
     Examples
     --------
@@ -82,22 +69,11 @@ def density(samples: FloatArray, grid: FloatArray) -> FloatArray:
 
 
 def divergence(first: FloatArray, second: FloatArray) -> tuple[float, float]:
-    """Return the published estimate of KL(first ‖ second) from two samples.
+    """Return the published estimate of KL(first ‖ second), and its part from beyond the extremes of `second`.
 
-    Both kernel densities are taken at 500 points from the smallest to the largest of all samples, 1e-12 is added, and
-    p log(p/q) is summed over the grid.
-
-    Parameters
-    ----------
-    first, second : ndarray, shape (N,) and (M,)
-
-    Returns
-    -------
-    float
-        The estimate.
-    float
-        The part of it from points beyond the farthest samples of `second`: its kernel density is next to 0 there,
-        and what is added to it decides.
+    Both densities are taken at 500 points over the range of all samples, 1e-12 is added, and p log(p/q) is summed.
+    Beyond
+    `second` its density is nearly 0, and the 1e-12 decides.
 
     Examples
     --------
@@ -114,7 +90,7 @@ def divergence(first: FloatArray, second: FloatArray) -> tuple[float, float]:
 
 
 def _linear_bins(places: FloatArray, low: int, high: int) -> FloatArray:
-    """Return how much of the samples falls to each whole number from `low` to `high`, shared between neighbours."""
+    """Return sample weights at the integers from `low` to `high`, by linear binning."""
     inside = places[(places >= low) & (places < high)] - low
     left = inside.astype(np.int64)
     share = inside - left

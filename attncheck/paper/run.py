@@ -1,4 +1,4 @@
-"""A run: the units that are still to be done, in as many processes as wanted, into one folder."""
+"""Runs of the paper's tasks: perform what a folder lacks, in parallel."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from attncheck.paper.further import FURTHER
 from attncheck.paper.units import Task
 from attncheck.records.manifest import installed_versions
 
-#: Versions that digits and bytes rest on.
+#: Packages whose versions affect digits and bytes.
 _VERSIONED = ("attncheck", "numpy", "scipy")
 _MANIFEST = "run.json"
-#: All figures: those that were published, and those of what is computed beyond them.
+#: All figures, published and further.
 NAMES = (*EXPERIMENTS, *FURTHER)
-#: Here every experiment has the fewest draws that a trial may have: a smaller share takes as long.
+#: At this scale every experiment has its minimum of draws.
 LEAST_SCALE = 1e-3
 
 
 class PaperRun(msgspec.Struct, frozen=True):
-    """What all numbers in a folder have in common."""
+    """Provenance shared by all numbers in a folder."""
 
     format: int
     seed: int
@@ -36,7 +36,7 @@ class PaperRun(msgspec.Struct, frozen=True):
 
 
 def names_of(wanted: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the figures that are wanted: the paper's in its order, then those beyond it.
+    """Return the wanted figures: the paper's in its order, then further ones.
 
     Examples
     --------
@@ -71,23 +71,10 @@ def settle_all(
     spec: ExecutorSpec | None = None,
     told: Callable[[int, int, str], None] = lambda done, total, name: None,
 ) -> Path:
-    """Perform what is not in the folder yet.
+    """Perform the tasks that the folder lacks; return the folder of task files.
 
-    Parameters
-    ----------
-    names : sequence of str
-        From `names_of`.
-    out : Path
-    manifest : PaperRun
-    spec : ExecutorSpec, optional
-        Who does the work; this process by default.
-    told : callable
-        Called with how many units are done, how many there are, and what was done last.
-
-    Returns
-    -------
-    Path
-        The folder with one file for each unit.
+    `names` come from `names_of`; `told` is called with the numbers of finished and of all tasks, and the last one
+    finished.
 
     Raises
     ------
@@ -106,13 +93,7 @@ def settle_all(
 
 
 def _performed(left: Sequence[Task], data: Path, manifest: PaperRun, spec: ExecutorSpec) -> Iterator[Task]:
-    """Perform units, and write their files here; iterate over them as they are done.
-
-    Raises
-    ------
-    InputError
-        If a unit ended its process twice.
-    """
+    """Perform tasks and write their files; raise `InputError` if one crashed its process twice."""
     perform = functools.partial(units.perform, seed=manifest.seed, scale=manifest.scale)
     with TaskExecutor(spec) as executor:
         for place, arrays in executor.gather(perform, left):
@@ -124,12 +105,12 @@ def _performed(left: Sequence[Task], data: Path, manifest: PaperRun, spec: Execu
 
 
 def _claimed(out: Path, manifest: PaperRun) -> Path:
-    """Return the folder of a run's units, made where there is none.
+    """Return the folder of a run's task files, created if missing.
 
     Raises
     ------
     InputError
-        If it cannot be made, or holds the units of another run.
+        If it cannot be created, or holds another run.
     """
     data, path = out / "data", out / "data" / _MANIFEST
     try:

@@ -1,4 +1,4 @@
-"""What one check makes of one fault: effects that were measured, and what follows from them for any profile."""
+"""Measured effects of one fault on one check, and the resulting power for any profile."""
 
 from __future__ import annotations
 
@@ -20,38 +20,31 @@ from attncheck.looks.plan import Cost, plan
 from attncheck.looks.pools import most_pools
 from attncheck.looks.profiles import Profile
 
-#: Draws that a look is imagined to take at most, to say how many would do.
+#: Largest look considered when looking for a sufficient one.
 MOST_DRAWS = 100_000_000
-# A pilot's p-value below which an effect is taken for real: among 500 checks that see nothing, one in 200 pilots.
+# A pilot's p-value below which an effect counts as real: with 500 checks, a false one in 200 pilots.
 _CHANCE = 1e-5
 _CHECKS = {check.name: check for check in CHECKS}
 
 
 def level_of(profile: Profile) -> float:
-    """Return the level of one look in a run of the profile with the usual budget."""
+    """Return the level of one look of the profile with the default budget."""
     results = (len(profile.layers) + profile.examples) * len(CHECKS)
     return Budget().level(results + most_pools(PROPERTIES))
 
 
 def cost_of(profile: Profile, case: Case) -> Cost:
-    """Return what a look of the profile may cost on a layer, and must give."""
+    """Return budget and minimum size of a look of the profile."""
     return Cost(profile.affordable(case), level_of(profile), profile.power)
 
 
 @dataclasses.dataclass(frozen=True)
 class PilotResult:
-    """What one check makes of a fault in one layer, on a pilot sample.
+    """One check's outcome on a pilot sample of a fault in one layer.
 
-    Attributes
-    ----------
-    fault, check_name : str
-        Names, so that a sight can travel between processes.
-    setting : Setting
-        Layer and neurons, with everything exposed that the fault's simulator can expose.
-    size : int
-        Draws of the pilot.
-    outcome : Outcome
-        With the effect and its interval.
+    ``fault`` and ``check_name`` are names, for pickling; ``setting`` exposes all that the simulator can; ``size``
+    is the
+    pilot's draws.
     """
 
     fault: str
@@ -66,14 +59,14 @@ class PilotResult:
         return _CHECKS[self.check_name]
 
     def draws(self, profile: Profile, effect: float) -> int | None:
-        """Return the draws of a look that an effect takes with the profile's power; None if beyond all bounds."""
+        """Return the draws of a look that detects an effect with the profile's power, or None."""
         family = self.check.family(self.setting)
         level, power = level_of(profile), per_look_power(profile.power)
         size = family.size(_possible(family, effect), level, power, MOST_DRAWS)
         return None if size is None else size * self.check.draws_per_unit
 
     def chance(self, profile: Profile, size: int, effect: float) -> float:
-        """Return the chance of a violated verdict in looks of `size` draws, if `effect` is the true one."""
+        """Return the chance of a violated verdict in looks of `size` draws at a true effect."""
         per_look = self._power(profile, size, effect)
         return detection(per_look, self._power(profile, 8 * size, effect))
 
@@ -84,35 +77,35 @@ class PilotResult:
 
     @property
     def told_apart(self) -> bool:
-        """Whether the effect is more than chance, though hundreds of checks were measured."""
+        """Whether the effect is significant among hundreds of checks."""
         inside = self.outcome.low <= self.outcome.null_effect <= self.outcome.high
         return self.outcome.p_value < _CHANCE and not inside
 
     @property
     def least_effect(self) -> float:
-        """The end of the effect's interval that is nearer to what the null expects."""
+        """The end of the effect's interval nearer to the null."""
         null = self.outcome.null_effect
         return self.outcome.low if abs(self.outcome.low - null) < abs(self.outcome.high - null) else self.outcome.high
 
 
 @dataclasses.dataclass(frozen=True)
 class PowerRow:
-    """How well a fault is seen in one layer with one exposure, by one check.
+    """Power of one check against a fault in one layer with one exposure.
 
     Attributes
     ----------
     exposure : str
     sight : PilotResult
     size : int
-        Draws of a look that the profile plans for the check; 0 where it plans none.
+        Planned draws of a look; 0 if none is planned.
     chance, least_chance : float
-        Chance of a violated verdict at the measured effect, and at the end of its interval that is nearest
-        to what the null expects; 0 where the effect was not told apart from chance.
+        Chance of a violated verdict at the measured effect, and at the end of its interval nearest to the null; 0
+        if not
+        significant.
     needed : int or None
-        Draws of a look that the measured effect takes with the profile's power; None where it was not told
-        apart from chance.
+        Draws that detect the measured effect with the profile's power; None if not significant.
     looks, seen : int
-        Looks that were taken to verify, and how many of them were suspicious.
+        Verifying looks, and how many were suspicious.
     """
 
     exposure: str
@@ -131,24 +124,20 @@ class PowerRow:
 
     @property
     def look_draws(self) -> int:
-        """Draws of a verifying look: those that the effect takes, or all that are planned if it takes more."""
+        """Draws of a verifying look: those needed, at most those planned."""
         return self.size if self.needed is None else min(self.size, self.needed)
 
     @property
     def merit(self) -> tuple[float, float, float]:
-        """What rows are compared by: the chance, then the fewest draws, then the size of the pilot."""
+        """Sort key: chance, then fewest draws, then pilot size."""
         return round(self.chance, 4), -math.inf if self.needed is None else -self.needed, self.sight.size
 
 
 @dataclasses.dataclass(frozen=True)
 class PowerEntry:
-    """One fault with one exposure: a row per layer and check for each profile, the best of the last one verified.
+    """One fault with one exposure.
 
-    Attributes
-    ----------
-    fault, exposure : str
-    rows : mapping of str to tuple of PowerRow
-        By profile; a layer without a check that could say anything has no row.
+    ``rows`` holds a row per layer and applicable check, by profile; the best of the last profile is verified.
     """
 
     fault: str
@@ -156,35 +145,26 @@ class PowerEntry:
     rows: Mapping[str, tuple[PowerRow, ...]]
 
     def best(self, profile: str) -> PowerRow | None:
-        """Return the row in which the profile sees the fault best."""
+        """Return the row with the highest power."""
         return max(self.rows[profile], key=lambda row: row.merit, default=None)
 
     def sure(self, profile: str, power: float) -> bool:
-        """Return whether the pilot settles that the profile sees the fault with a chance of `power`."""
+        """Return whether the pilot guarantees detection with a chance of `power`."""
         row = self.best(profile)
         return row is not None and row.least_chance >= power
 
     def told_apart(self, profile: str) -> bool:
-        """Return whether any check sees an effect beyond chance."""
+        """Return whether any check has a significant effect."""
         return any(row.sight.told_apart for row in self.rows[profile])
 
     def chance(self, profile: str) -> float:
-        """Return the chance of a violated verdict by the best check alone: a run has at least this one."""
+        """Return the chance that the best check alone gives a violated verdict, a lower bound for a run."""
         row = self.best(profile)
         return 0.0 if row is None else row.chance
 
 
 def rows_of(sights: Iterable[PilotResult], exposure: str, profile: Profile) -> tuple[PowerRow, ...]:
-    """Return one row per layer and check, with what is exposed.
-
-    Parameters
-    ----------
-    sights : iterable of PilotResult
-        Of one fault.
-    exposure : str
-        Name in `attncheck.faults.EXPOSURES`.
-    profile : Profile
-    """
+    """Return one row per layer and check for pilots of one fault and an exposure of `attncheck.faults.EXPOSURES`."""
     items: dict[Item, list[PilotResult]] = {}
     for sight in sights:
         if sight.setting.layer in profile.layers:
@@ -193,7 +173,7 @@ def rows_of(sights: Iterable[PilotResult], exposure: str, profile: Profile) -> t
 
 
 def exposed_as(setting: Setting, exposure: str) -> Setting:
-    """Return a setting with no more than an exposure's fields."""
+    """Return a setting restricted to the fields of an exposure."""
     fields = {*EXPOSURES[exposure], *(["masked scores"] if "scores" in EXPOSURES[exposure] else [])}
     return dataclasses.replace(setting, exposed=setting.exposed & fields)
 
@@ -218,7 +198,7 @@ def _row(sight: PilotResult, exposure: str, size: int, profile: Profile) -> Powe
 
 
 def _possible(family: Family, effect: float) -> float:
-    """Return the nearest effect that the family can plan for: measured ones may lie beyond."""
+    """Return the nearest effect that the family can plan for."""
     if isinstance(family, Association):
         return min(1.0, max(-1.0, effect))
     return max(effect, 1e-9) if isinstance(family, Scale) else effect
