@@ -28,7 +28,7 @@ from attncheck.looks.profiles import PROFILES, Profile
 _WIDTH = 100
 _KINDS = {
     "exact": "exactly true at finite width",
-    "limit": "about the limit; what finite width leaves is computed or extrapolated",
+    "limit": "about the limit; finite-width deviations are computed or extrapolated",
 }
 # Minimum similarity of a suggested name.
 _CLOSE = 0.6
@@ -84,7 +84,7 @@ def explanation(name: str) -> list[str]:
         refuse(
             "name",
             name,
-            "is no claim, property, check, fault or statement of the theory",
+            "is not a claim, property, check, fault or statement of the theory",
             f"try {', '.join(close)}" if close else _KINDS_OF_NAMES,
         )
     return lines
@@ -169,7 +169,7 @@ def _statements(stated: Mapping[str, tuple[str, str]]) -> Iterator[str]:
 
 
 def _property(name: str) -> Iterator[str]:
-    yield f"Property {name}: its checks share the draws of a layer"
+    yield f"Property {name}: its checks share draws"
     for check in checks_of(name):
         yield from _wrapped(f"{check.name} (claim {check.claim}): {check.null}", "  ")
 
@@ -212,7 +212,7 @@ def _look(check: AnyCheck, profile: Profile) -> str:
             fine = check.size(setting, level, power, affordable) is not None
             return (
                 f"{size:,} draws on {case.describe()}, level {chance(level)}, chance of a violated "
-                f"verdict {profile.power:.0%} at the {'' if fine else 'coarser '}departure (profile {profile.name})"
+                f"verdict {profile.power:.0%} at the {'' if fine else 'coarser '}alternative (profile {profile.name})"
             )
     return ""
 

@@ -81,7 +81,7 @@ def collect(run: Run, folder: Path) -> PlannedRun:
     items = _items(run, folder)
     stated = _own(run, statements(run, folder)) if run.theory else {}
     if not items and not stated:
-        refuse("only", list(run.only), f"leaves nothing to examine of {run.subject.name}", "name other properties")
+        refuse("only", list(run.only), f"leaves nothing to examine of {run.subject.name}", "choose other properties")
     own_items = tuple(item for item, mine in items.items() if mine)
     own_stated = tuple(one for one, mine in stated.items() if mine)
     part = [item.id for item in own_items] + [one.id for one in own_stated]

@@ -31,14 +31,14 @@ def replay_result(record: Path, id: str, subject: str | None = None, trust: Sequ
     if isinstance(recorded, StatementResult):
         return _replay_theory(manifest, recorded)
     if recorded.property not in EVERY_PROPERTY:
-        refuse("property", recorded.property, "is not one of this version", "replay with the version of the record")
+        refuse("property", recorded.property, "does not exist in this version", "replay with the version of the record")
     named = manifest.subject if subject is None else subject
     if ":" not in named:
         refuse("subject", named, "cannot draw again", "run attncheck check on the samples, or pass --subject")
     if subject is None and not _trusted(named, trust):
         module = named.partition(":")[0]
         remedy = f"if you trust the record and the module, pass --trust {module}, or --subject {named}"
-        refuse("subject", named, "is code that the record names, and was not imported", remedy)
+        refuse("subject", named, "is code named by the record, which was not imported", remedy)
     repeated = repeat(recorded, Subject.of(named), manifest.seed, trust, record)
     same = result_digest(recorded) == result_digest(repeated)
     for line in _comparison(manifest, recorded, repeated, named, same):
@@ -79,7 +79,7 @@ def repeat(
     for result in results:
         if result.check == recorded.check:
             return result
-    refuse("check", recorded.check, "is not one of this version", "replay with the version of the record")
+    refuse("check", recorded.check, "does not exist in this version", "replay with the version of the record")
 
 
 def _replay_theory(manifest: Manifest, recorded: StatementResult) -> int:
@@ -90,7 +90,7 @@ def _replay_theory(manifest: Manifest, recorded: StatementResult) -> int:
     stated = [each for cases in statements(run, properties_folder()) for each in cases if each.id == recorded.id]
     found = [settled.theory for settled in map(settle, stated) if settled.theory]
     if not found:
-        refuse("id", recorded.id, "is not stated by this version", "replay with the version of the record")
+        refuse("id", recorded.id, "does not exist in this version", "replay with the version of the record")
     same = theory_digest(recorded) == theory_digest(found[0])
     for line in _comparison(manifest, recorded, found[0], manifest.subject, same):
         print(line)
@@ -120,7 +120,7 @@ def find_result(record: Path, id: str) -> tuple[Manifest, Result | StatementResu
     planned = [*(each.id for each in manifest.planned), *pools]
     if id in planned:
         remedy = "make the record again"
-        raise InputError(f"id={id}: was planned and not reported, the run did not get there; {remedy}")
+        raise InputError(f"id={id}: was planned but not reached by the run; {remedy}")
     close = difflib.get_close_matches(id, planned, n=3, cutoff=0.5) or planned[:3]
     raise InputError(f"id={id}: is not in {record}; pass an id of the record, such as {', '.join(close)}")
 
@@ -140,7 +140,7 @@ def _comparison(
         f": {'; '.join(changed)}." if changed else ", with the same versions, arithmetic and subject name."
     )
     if not changed and isinstance(recorded, Result):
-        yield "The subject has changed since, or draws random numbers from elsewhere than the generator it is passed."
+        yield "The subject has changed since, or does not draw all random numbers from its generator."
 
 
 def _line(result: Result | StatementResult) -> str:
@@ -151,7 +151,7 @@ def _line(result: Result | StatementResult) -> str:
         return f"{result.verdict} ({result.reason})"
     looks = ", ".join(f"{p:.17g}" if p else chance(p) for p in result.p_values)
     effects = ", ".join(f"{effect:.17g}" for effect in result.effects)
-    return f"{result.verdict}; {result.text}; {result.size} draws a look; effects {effects}; p = {looks}"
+    return f"{result.verdict}; {result.text}; {result.size} draws per look; effects {effects}; p = {looks}"
 
 
 def _changed(manifest: Manifest, subject: str) -> list[str]:

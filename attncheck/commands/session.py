@@ -84,7 +84,7 @@ def run_properties(
             raise
         except InputError as error:
             taken.report.stop()
-            raise InputError(f"{error} ({record} has what is done)") from error
+            raise InputError(f"{error} ({record} holds the finished results)") from error
     taken.report.finish()
     return _conclude(taken, report, verbose)
 
@@ -155,7 +155,7 @@ class ResultCollector:
         for place, found in self._executor.gather(examine, tasks):
             if isinstance(found, LostTask):
                 where = f"subject={run.subject.name}: on {tasks[place].case.describe()}"
-                lost = Examination([], f"{where}: {found.reason}; mend the simulator")
+                lost = Examination([], f"{where}: {found.reason}; fix the simulator")
                 found = {item.id: lost for item in tasks[place].items}
             for item in tasks[place].items:
                 self._take(item, found[item.id])

@@ -85,11 +85,11 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
         If a record cannot be read, has another schema, or was edited.
     """
     if baseline.exists() and run.exists() and baseline.samefile(run):
-        raise InputError(f"baseline={baseline}: is the record of the run itself; pass one that was kept from before")
+        raise InputError(f"baseline={baseline}: is the record of the run itself; pass an earlier one")
     ours = read_record(run)
     ours.check_digest()
     level = ours.manifest.false_alarm if false_alarm is None else false_alarm
-    remedy = "pass a chance, e.g. 1e-6"
+    remedy = "pass a probability, e.g. 1e-6"
     check_number("false_alarm", level, remedy, above=0.0, maximum=1.0)
     findings = [*judge_run(ours)]
     if write or not baseline.exists():
@@ -108,14 +108,14 @@ def with_history(judgement: Judgement, path: Path, key: str | None = None) -> Ju
     record, else by the one checked out.
     """
     if judgement.exit_code != ExitCode.CONSISTENT:
-        told = (*judgement.notes, "the run is not added to the history: it may not pass by itself")
+        told = (*judgement.notes, "the run is not added to the history because it does not pass by itself")
         return dataclasses.replace(judgement, notes=told)
     named = commit_key(key if key is not None else judgement.run.manifest.commit or None)
     history, note = add(path, judgement.run.path, named)
     if history.course.alarm is None:
         notes = (*judgement.notes, f"{note}, {history.sentence()}")
         return dataclasses.replace(judgement, notes=notes, remembered=True)
-    remedy = f"look at it by attncheck history {path}; --accept begins anew"
+    remedy = f"inspect it with attncheck history {path}; --accept restarts it"
     finding = Finding("history", "violated", f"{history.sentence()}; {remedy}")
     return dataclasses.replace(judgement, findings=(*judgement.findings, finding), notes=(*judgement.notes, note))
 
@@ -133,8 +133,8 @@ def _written(run: Path, baseline: Path, accepted: bool, wrong: bool) -> tuple[tu
     target = baseline if accepted else baseline.with_name(f"{baseline.name}.candidate")
     size = f"{write_baseline(run, target) / 1000:.1f} kB"
     if accepted:
-        return (), (f"{target} is the baseline now ({size})",)
-    text = f"{lacking}look at the run, and rename {target} ({size}) to accept it as one"
+        return (), (f"{target} is now the baseline ({size})",)
+    text = f"{lacking}review the run, and rename {target} ({size}) to accept it as the baseline"
     return (Finding("completeness", "incomplete", text),), ()
 
 

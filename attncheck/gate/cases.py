@@ -19,13 +19,13 @@ from attncheck.records.words import replay_command
 MOST_LISTED = 1000
 
 PARTS = {
-    "completeness": "planned, reported, and no less than the baseline",
+    "completeness": "results planned and reported, and not fewer than in the baseline",
     "verdicts": "violated and inconclusive results",
     "uniformity": "first-look p-values are uniform",
     "theory": "attncheck's own statements hold",
-    "drift": "effects are those of the baseline, within the errors of both",
+    "drift": "effects agree with the baseline within errors",
     "power": "minimum detectable effects and sizes are no worse than the baseline's",
-    "history": "nothing moves over runs",
+    "history": "no drift over runs",
 }
 
 
@@ -58,7 +58,7 @@ def sentence(judgement: Judgement) -> str:
     """Return the verdict in a sentence."""
     run = judgement.run
     done = sum(run.by_id[id].verdict != Verdict.NOT_EXAMINED for id in run.planned if id in run.by_id)
-    against = "" if judgement.baseline is None else f", held against {judgement.baseline_path}"
+    against = "" if judgement.baseline is None else f", compared with {judgement.baseline_path}"
     return (
         f"{run.scope.beside(judgement.verdict)}: {run.manifest.subject}, {done} of {len(run.planned)} "
         f"planned results examined, false-alarm budget {run.manifest.false_alarm:g}{against}."
@@ -70,7 +70,7 @@ def describe(line: Result) -> str:
     if not line.p_values:
         return line.reason
     looks = ", ".join(map(chance, line.p_values))
-    return f"{line.text}; p = {looks} on {line.size} draws a look"
+    return f"{line.text}; p = {looks} on {line.size} draws per look"
 
 
 def _parts(judgement: Judgement) -> Iterator[GateCase]:
@@ -87,7 +87,7 @@ def _parts(judgement: Judgement) -> Iterator[GateCase]:
         elif part in ("drift", "power") and judgement.baseline is None:
             yield GateCase("gate", name, "skipped", "there is no baseline")
         elif part == "history" and not judgement.remembered:
-            yield GateCase("gate", name, "skipped", "no history is kept, or the run is not added to it")
+            yield GateCase("gate", name, "skipped", "no history is kept, or the run was not added to it")
         else:
             yield GateCase("gate", name, "passed")
 

@@ -29,7 +29,7 @@ from attncheck.records.schema import Manifest, Result, case_key, of_pool, read
 FloatArray = NDArray[np.float64]
 
 _FORMAT = 1
-_AGAIN = "pass a file that attncheck gate --history wrote"
+_AGAIN = "pass a file written by attncheck gate --history"
 # Significant digits of a score.
 _DIGITS = 4
 # Number of feature pools that share half of a check's weight: more than exist, so that a new one takes no weight
@@ -141,13 +141,13 @@ class History:
         first, *others = found = [_read(path) for path in paths]
         for path, each in zip(paths, found, strict=True):
             if others and each.course.alarm is not None:
-                remedy = f"look at it first, by attncheck history {path}; --accept begins anew"
-                refuse("history", str(path), "has an alarm, which runs of another branch might hide", remedy)
+                remedy = f"inspect it first with attncheck history {path}; --accept restarts it"
+                refuse("history", str(path), "has an alarm, which runs of another branch could hide", remedy)
         for path, other in zip(paths[1:], others, strict=True):
             for field in ("subject", "profile"):
                 if getattr(first, field) != getattr(other, field):
                     problem = f"is of the {field} {getattr(other, field)}, and {paths[0]} of {getattr(first, field)}"
-                    refuse("history", str(path), problem, "keep a history of each")
+                    refuse("history", str(path), problem, "keep a separate history for each")
             first = first._united(other, path)
         return first
 
@@ -156,8 +156,8 @@ class History:
         for entry in other.entries:
             known = entries.setdefault(entry.key, entry)
             if known != entry and known.started == entry.started:
-                problem = f"has other numbers of {entry.key} than the others"
-                refuse("history", str(path), problem, "one of them was edited: take it from where it was kept")
+                problem = f"disagrees with the others on {entry.key}"
+                refuse("history", str(path), problem, "one of them was edited: restore the original")
             entries[entry.key] = min(known, entry, key=_order)
         _check_seeds(entries.values(), path)
         covered = {entry.key for each in (self, other) for entry in each.entries[: len(each.entries) - len(each.since)]}
@@ -236,14 +236,14 @@ class History:
     def sentence(self) -> str:
         """Return the state of the history in one line."""
         what = f"{counted(len(self.since), 'run')} of {self.subject} with the profile {self.profile}"
-        number = f"evidence {self.evidence:.3g}, an alarm at {ALARM:,.0f}"
+        number = f"evidence {self.evidence:.3g}, alarm at {ALARM:,.0f}"
         if self.course.alarm is None:
             return f"QUIET: {what}; {number}"
         first = self.moved()[0]
         key = self.since[self.course.alarm].key
         return (
             f"ALARM: {what}; {number}, reached with {key[:12]}; {first.stream} moves most, "
-            f"by {first.mean:+.2f} standard deviations a run from {first.since[:12]} on"
+            f"by {first.mean:+.2f} standard deviations per run since {first.since[:12]}"
         )
 
 
@@ -256,8 +256,8 @@ def entry_of(record: Path, key: str) -> tuple[Manifest, PlannedChecks, RunEntry]
     manifest, *lines = read(record)
     assert isinstance(manifest, Manifest)
     if (made := manifest.versions.get("attncheck")) != __version__:
-        problem = f"was made by attncheck {made}, and this is {__version__}: its checks may be others"
-        refuse("record", str(record), problem, "add it by the version that made it")
+        problem = f"was made by attncheck {made}, and this is {__version__}, whose checks may differ"
+        refuse("record", str(record), problem, "add it with the version that made it")
     results = [line for line in lines if isinstance(line, Result)]
     summaries = {line.id: from_record(line.summary) for line in results if line.summary is not None}
     z: dict[str, float] = {}
@@ -310,19 +310,19 @@ def add(path: Path, record: Path, key: str) -> tuple[History, str]:
     for field in ("subject", "profile"):
         if getattr(history, field) != getattr(manifest, field):
             problem = f"is of the {field} {getattr(history, field)}, and the run of {getattr(manifest, field)}"
-            refuse("history", str(path), problem, "keep a history of each")
+            refuse("history", str(path), problem, "keep a separate history for each")
     if any(each.key == key for each in history.entries):
-        return history, f"{key[:12]} is in the history already: its first run counts"
+        return history, f"{key[:12]} is already in the history: its first run counts"
     seeds = {0: "every run by default"} | {each.seed: each.key[:12] for each in history.entries}
     if entry.seed in seeds:
-        problem = f"is the seed of {seeds[entry.seed]} too: the same draws are no news"
-        refuse("seed", entry.seed, problem, "run with --seed keyed, which is another one for each commit")
+        problem = f"is the seed of {seeds[entry.seed]} too: the same draws add no evidence"
+        refuse("seed", entry.seed, problem, "run with --seed keyed, which differs for each commit")
     lines: list[_Line] = [] if history.entries else [HistoryHead(_FORMAT, history.subject, history.profile)]
     _append(path, [*lines, *([] if plan.plan in history.plans else [plan]), entry])
     plans = {**history.plans, plan.plan: plan}
     longer = dataclasses.replace(history, entries=(*history.entries, entry), plans=plans)
     new = set(plan.checks) - {name for each in history.plans.values() for name in each.checks}
-    begun = f"; the streams of {counted(len(new), 'check')} begin" if new and history.entries else ""
+    begun = f"; the streams of {counted(len(new), 'check')} start" if new and history.entries else ""
     return longer, f"run {len(longer.since):,} of the history{begun}"
 
 
@@ -347,7 +347,7 @@ def _check_seeds(entries: Iterable[RunEntry], path: Path) -> None:
     seeds: dict[int, str] = {}
     for entry in entries:
         if (first := seeds.setdefault(entry.seed, entry.key)) != entry.key:
-            problem = f"is the seed of {first[:12]} and of {entry.key[:12]} in {path}: the same draws are no news"
+            problem = f"is the seed of {first[:12]} and of {entry.key[:12]} in {path}: the same draws add no evidence"
             refuse("seed", entry.seed, problem, "keep one of them, and run with --seed keyed")
 
 
@@ -381,7 +381,7 @@ def _append(path: Path, lines: Iterable[_Line]) -> None:
 def _read(path: Path) -> History:
     try:
         if path.exists() and not path.is_file():
-            refuse("history", str(path), "is no file", _AGAIN)
+            refuse("history", str(path), "is not a file", _AGAIN)
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"history={path}: cannot be read ({error.strerror or error}); {_AGAIN}") from None
@@ -394,10 +394,10 @@ def _read(path: Path) -> History:
             lines.append(decoder.decode(line))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             cut = number == len(raw) > 1 and not content.endswith(b"\n")
-            remedy = "delete this line, which was not written to its end" if cut else _AGAIN
+            remedy = "delete this incomplete line" if cut else _AGAIN
             raise InputError(f"history={path}: line {number} cannot be read ({error}); {remedy}") from None
     if not lines or not isinstance(lines[0], HistoryHead) or lines[0].format != _FORMAT:
-        raise InputError(f"history={path}: is no history of this version; {_AGAIN}")
+        raise InputError(f"history={path}: is not a history of this version; {_AGAIN}")
     opening, *rest = lines
     if any(isinstance(each, HistoryHead) and each != opening for each in rest):
         raise InputError(f"history={path}: has lines of another history; {_AGAIN}")

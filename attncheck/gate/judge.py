@@ -26,7 +26,7 @@ def judge_run(run: RunRecord) -> Iterator[Finding]:
         yield Finding("completeness", "incomplete", run.closing.failed[0])
     found = len(run.every) + len(run.theory)
     if run.closing is not None and run.closing.reported != found:
-        text = f"the closing line speaks of {run.closing.reported} results, there are {found}"
+        text = f"the closing line counts {run.closing.reported} results, but there are {found}"
         yield Finding("completeness", "incomplete", text)
 
 
@@ -73,7 +73,7 @@ def notes_on(run: RunRecord, baseline: Baseline) -> Iterator[str]:
     examined = {each.check for each in run.results if each.verdict != Verdict.NOT_EXAMINED}
     new = sorted(examined - {each.check for each in baseline.single})
     if new:
-        yield f"not in the baseline: {_list(new)}; {_RENEW} to hold on to it"
+        yield f"not in the baseline: {_list(new)}; {_RENEW} to keep it"
     if baseline.violated:
         yield "the baseline has violated results; their effects were not compared"
 
@@ -84,15 +84,15 @@ def _missing(run: RunRecord, baseline: Baseline) -> Iterator[str]:
     if baseline.manifest.shard is not None:
         number, of = baseline.manifest.shard
         part = f"is of shard {number}/{of}, a part of a run"
-        yield f"baseline={baseline.path}: {part}; pass what attncheck merge makes of all shards"
+        yield f"baseline={baseline.path}: {part}; merge all shards with attncheck merge"
     elif baseline.closing is None or baseline.closing.verdict == "incomplete":
-        yield f"baseline={baseline.path}: is of a run that did not end or is incomplete; {_RENEW}"
+        yield f"baseline={baseline.path}: is of an unfinished or incomplete run; {_RENEW}"
     if _comparable(run, baseline):
         yield from _missing_layers(run, baseline)
         yield from _missing_results(run, baseline)
     else:
         remedy = f"run with --profile {baseline.manifest.profile}, or {_RENEW}"
-        yield f"profile={run.manifest.profile}: the baseline is of the profile {baseline.manifest.profile}; {remedy}"
+        yield f"profile={run.manifest.profile}: the baseline has the profile {baseline.manifest.profile}; {remedy}"
 
 
 def _comparable(run: RunRecord, baseline: Baseline) -> bool:

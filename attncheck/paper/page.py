@@ -100,9 +100,9 @@ def read_paper(folder: Path) -> PaperView:
     """
     figures = published(folder)
     if not figures:
-        refuse("paper", str(folder), "holds no figure", "pass the folder that attncheck paper --out wrote")
+        refuse("paper", str(folder), "contains no figure", "pass the folder that attncheck paper --out wrote")
     if len({(f.seed, f.scale, *sorted(f.versions.items())) for f in figures}) > 1:
-        refuse("paper", str(folder), "holds figures of several runs", "run attncheck paper all into a fresh folder")
+        refuse("paper", str(folder), "contains figures of several runs", "run attncheck paper all into a fresh folder")
     return view_of(figures)
 
 

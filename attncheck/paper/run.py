@@ -98,7 +98,7 @@ def _performed(left: Sequence[Task], data: Path, manifest: PaperRun, spec: Execu
     with TaskExecutor(spec) as executor:
         for place, arrays in executor.gather(perform, left):
             if isinstance(arrays, LostTask):
-                remedy = "run the same command again, with fewer workers if memory was short: what is done is kept"
+                remedy = "repeat the command, with fewer workers if memory was short: finished tasks are kept"
                 raise InputError(f"executor={spec.name}: {left[place].subject.label}: {arrays.reason}; {remedy}")
             units.keep(left[place], arrays, data, manifest.seed, manifest.scale)
             yield left[place]

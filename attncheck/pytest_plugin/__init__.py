@@ -82,12 +82,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("seed", "N|random|keyed", "run seed: same seed, same digits; keyed by the commit (default: 0)")
     add("profile", "NAME", "smoke, default or thorough")
     add("false_alarm", "B", "chance that a right simulator is called violated anywhere in the run (default: 1e-6)")
-    add("draws", "N", "with the profile thorough: about what the first looks of the whole run may take")
+    add("draws", "N", "with the profile thorough: approximate budget of all first looks")
     add("min_examined", "N", "examined results below which the run is inconclusive (default: a few on a law)")
-    add("only", "NAMES", "properties to examine, with commas between them (default: all)")
+    add("only", "NAMES", "comma-separated properties to examine (default: all)")
     add("resume", "PATH", "record of an interrupted run to resume")
-    add("shard", "K/N", "examine the Kth of N parts of the run; attncheck merge makes one record of all")
-    add("record", "PATH", f"where the record goes, from the current folder (default: {DEFAULT_RECORD})")
+    add("shard", "K/N", "examine part K of N of the run; attncheck merge combines the records")
+    add("record", "PATH", f"path of the record (default: {DEFAULT_RECORD})")
     own = "examine the statements of attncheck's own theory too, which say nothing of the simulator"
     group.addoption("--attncheck-theory", action="store_true", default=_DEFAULTS["theory"], help=own)
     group.addoption("--attncheck-report", metavar="PATH", help="render the record as an HTML page at the end")
@@ -95,7 +95,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marks; fix random choices and the path of a resumed record."""
-    config.addinivalue_line("markers", f"{EXAMINES}(name, strategy): examines a property on many layers")
+    config.addinivalue_line("markers", f"{EXAMINES}(name, strategy): examine a property on many layers")
     config.addinivalue_line("markers", f"{THEORY}(key, strategy, **parameters): a statement of the theory")
     if _is_worker(config):
         # pytest-xdist adds `workerinput` to the config of its workers.

@@ -223,7 +223,7 @@ def of_pool(result: ReportedResult) -> bool:
     name, of = result.case["pool"], result.case.get("of")
     several = isinstance(of, list) and len(set(map(str, of))) > 1 and all(isinstance(key, str) for key in of)
     if not several or name != case_key(result):
-        raise InputError(f"pool={name!r}: is not one that a run writes, of several cases; {_AGAIN}")
+        raise InputError(f"pool={name!r}: is not a valid pool of several cases; {_AGAIN}")
     return True
 
 
@@ -312,7 +312,7 @@ def read_as(path: Path, lines: Any, baseline: bool = False) -> Iterator[Any]:
             line = _decoded(source, number, raw, decoder)
             kind = line.__struct_config__.tag
             if ended or (kind == "manifest") != (number == 1):
-                raise source.error(f"line {number} does not belong there")
+                raise source.error(f"line {number} is out of place")
             if kind == "closing":
                 ended = True
                 if line.content != content_hash(content):
@@ -376,7 +376,7 @@ def _check_head(source: _Source, first: bytes) -> None:
         remedy = "upgrade attncheck" if type(head.schema) is int and head.schema > SCHEMA else ""
         raise source.error(f"has schema {head.schema!r}, this version reads {SCHEMA}", remedy)
     if head.baseline and source.what != "baseline":
-        raise source.error("is a baseline, which keeps only what runs are held against", "pass the record of a run")
+        raise source.error("is a baseline, not a complete record", "pass the record of a run")
 
 
 def _decoded(source: _Source, number: int, raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:

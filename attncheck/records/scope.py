@@ -65,11 +65,11 @@ class Scope:
         `fewest` is the required number of examined results, by default a few on a law.
         """
         if fewest is not None and self.examined < fewest:
-            return f"{self.examined:,} results were examined, {fewest:,} are asked for"
+            return f"{self.examined:,} results were examined, {fewest:,} are required"
         least = min(FEWEST_LAWS, self.planned_laws)
         if self.laws >= least:
             return ""
-        held = "none holds a law" if not self.laws else f"{self.laws} of them on a law"
+        held = "none on a law" if not self.laws else f"{self.laws} of them on a law"
         return f"too little was examined: {self.examined:,} of {self.planned:,} results, {held}, and it takes {least}"
 
     def beside(self, verdict: str) -> str:

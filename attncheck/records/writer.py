@@ -84,7 +84,7 @@ def _create(path: Path, data: bytes) -> io.FileIO:
     path.parent.mkdir(parents=True, exist_ok=True)
     target = path.resolve()
     if target.is_file() and not _is_record(target):
-        raise InputError(f"record={path}: holds something else than a record; choose another path")
+        raise InputError(f"record={path}: is not a record; choose another path")
     if target.exists() and not target.is_file():
         return _started(target, data)  # devices and pipes are written to, not replaced; folders fail here
     existed = target.exists()

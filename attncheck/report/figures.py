@@ -59,7 +59,7 @@ def limit_distances(results: Sequence[Result]) -> Drawing | None:
     farthest = int(np.argmax(observed / allowed))
     alt = (
         f"Distance from the limit against the width for {counted(len(shown), 'result')}: observed, and computed for "
-        f"the width with its error. {int(bad.sum())} of them are violated. The largest share of what is allowed is "
+        f"the width with its error. {int(bad.sum())} of them are violated. The largest relative to its bound is "
         f"{observed[farthest]:.3g} of {allowed[farthest]:.3g}, at width {widths[farthest]:g}; the rest of the "
         f"distance is sampling error."
     )
@@ -77,14 +77,14 @@ def uniformity(p_values: Sequence[float], test: Outcome) -> Drawing:
         axes.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8)
         steps = np.arange(1, len(values) + 1) / len(values)
         axes.step([0, *values, 1], [0, *steps, 1], where="post", color=ACCENT, linewidth=1.6)
-        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="first-look p-value", ylabel="share of units below")
+        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="first-look p-value", ylabel="share of items below")
 
     alt = (
-        f"Distribution function of the first-look p-values of {counted(len(values), 'unit')} against the diagonal that "
+        f"Distribution function of the first-look p-values of {counted(len(values), 'item')} against the diagonal that "
         f"a right simulator follows. It {band_kept(plot)}. The largest distance is {test.effect:.3g}, "
         f"p = {chance(test.p_value)}."
     )
-    return draw(paint, alt, "First-look p-values, one of each unit, against uniform", height=320)
+    return draw(paint, alt, "First-look p-values, one per item, against uniform", height=320)
 
 
 def visited(shapes: Counter[tuple[int, ...]]) -> Drawing | None:
@@ -103,7 +103,7 @@ def visited(shapes: Counter[tuple[int, ...]]) -> Drawing | None:
     alt = (
         f"Widths and numbers of positions of {counted(len(shapes), 'shape')}: widths {widths.min():g} to "
         f"{widths.max():g}, positions {positions.min():g} to {positions.max():g}, heads {heads.min():g} to "
-        f"{heads.max():g}. On {int((positions > widths).sum())} of them there are more positions than the width."
+        f"{heads.max():g}. On {int((positions > widths).sum())} of them the positions exceed the width."
     )
     return draw(paint, alt, "Visited shapes: width, positions, and heads (larger marks); left of the line s > n")
 
@@ -130,11 +130,11 @@ def costs(tallies: Mapping[str, Tally], level: float) -> Drawing | None:
     told = "; ".join(f"{check.name}: {drawn[0]:.1g} and {drawn[-1]:.1g}" for check, drawn in looks.items())
     alt = (
         f"Numbers that a literal simulator of a plain layer draws in one look, at widths {_WIDTHS[0]} and "
-        f"{_WIDTHS[-1]}: {told}. So the same error is seen for the least on narrow layers."
+        f"{_WIDTHS[-1]}: {told}. Narrow layers reveal the same error at the lowest cost."
     )
     caption = (
-        "Why small widths are the sharpest: numbers that a literal simulator draws in a look, until what the check "
-        "states is seen (layers of 4 positions and 2 heads)"
+        "Why small widths are most sensitive: numbers that a literal simulator draws in a look that detects the "
+        "alternative of the check (layers of 4 positions and 2 heads)"
     )
     return draw(paint, alt, caption)
 
@@ -165,11 +165,11 @@ def moves(points: Sequence[tuple[float, float]]) -> Drawing | None:
 
     farthest = int(np.argmax(np.abs(after - before)))
     alt = (
-        f"Effects of {counted(len(points), 'result')} in this run against those in the baseline, in units of what must "
-        f"be caught; equal effects lie on the diagonal. The farthest from it went from {before[farthest]:.3g} to "
+        f"Effects of {counted(len(points), 'result')} in this run against those in the baseline, in units of "
+        f"the alternative; equal effects lie on the diagonal. The farthest from it went from {before[farthest]:.3g} to "
         f"{after[farthest]:.3g}."
     )
-    return draw(paint, alt, "Effects in both runs, in units of what must be caught", height=320)
+    return draw(paint, alt, "Effects in both runs, in units of the alternative", height=320)
 
 
 def _in_units(axes: Axes, name: str, values: Sequence[float]) -> tuple[float, float]:

@@ -44,7 +44,7 @@ class SubjectFinding:
         """The most likely cause."""
         if self.causes:
             return self.causes[0]
-        return "no cause that is known fits" if self.tried or not self.sharpest.hint else self.sharpest.hint
+        return "no known cause fits" if self.tried or not self.sharpest.hint else self.sharpest.hint
 
     def groups(self, most: int) -> list[Cause]:
         """Return up to `most` violated checks, the most significant first, grouped by hint."""

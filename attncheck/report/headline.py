@@ -59,7 +59,7 @@ def _sentence(found: RunRecord, verdict: str, wrong: SubjectFinding | None) -> s
     if verdict == "incomplete":
         why = found.closing.failed[0] if found.closing and found.closing.failed else ""
         return f"The run on {subject} is incomplete, which is not a pass{f': {why}' if why else ''}."
-    return f"The run on {subject} settles nothing, which is not a pass."
+    return f"The run on {subject} is inconclusive, which is not a pass."
 
 
 def _extent(found: RunRecord) -> str:

@@ -49,11 +49,11 @@ def fill(recipe: Recipe, **seen: Any) -> str:
         return template.render(recipe=recipe, **seen)
     except jinja2.TemplateSyntaxError as error:
         where = f"{error.filename or error.name}, line {error.lineno}"
-        raise InputError(f"template={where}: {error.message}; mend the template") from None
+        raise InputError(f"template={where}: {error.message}; fix the template") from None
     except jinja2.TemplateNotFound as error:
-        raise InputError(f"template={error.name}: is not there; add it to templates/ beside the recipe") from None
+        raise InputError(f"template={error.name}: does not exist; add it to templates/ beside the recipe") from None
     except jinja2.TemplateError as error:
-        raise InputError(f"recipe={recipe.name}: a template fails ({error.message}); mend the template") from None
+        raise InputError(f"recipe={recipe.name}: a template fails ({error.message}); fix the template") from None
 
 
 def encoded(text: str) -> bytes:

@@ -31,7 +31,7 @@ class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
             raise ValueError("is not what attncheck writes")
         _check_counts(self.below, self.count)
 
-    axis = "quantile of the declared law"
+    axis = "quantile of the expected law"
 
     @property
     def quantiles(self) -> FloatArray:

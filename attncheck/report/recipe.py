@@ -88,7 +88,7 @@ def load(recipe: str | Path) -> Recipe:
         ) from None
     unknown = sorted(set(fields) - set(_KEYS))
     if unknown:
-        refuse(f"{path}: {unknown[0]}", fields[unknown[0]], "is not known in a recipe", "use " + ", ".join(_KEYS))
+        refuse(f"{path}: {unknown[0]}", fields[unknown[0]], "is not a field of a recipe", "use " + ", ".join(_KEYS))
     folders = [path.parent / "templates", path.parent, shipped() / "templates"]
     return Recipe(
         name=path.stem,
@@ -111,14 +111,14 @@ def _find(recipe: str | Path) -> Path:
         return path
     names = sorted(each.stem for each in shipped().glob("*.toml"))
     if path.name not in names:
-        refuse("recipe", str(recipe), "is not known", "use one of " + ", ".join(names) + ", or the path of a TOML file")
+        refuse("recipe", str(recipe), "does not exist", "use one of " + ", ".join(names) + ", or the path of a TOML file")
     return shipped() / f"{path.name}.toml"
 
 
 def _text(path: Path, fields: dict[str, Any], key: str, default: str) -> str:
     value = fields.get(key, default)
     if not isinstance(value, str) or not value:
-        refuse(f"{path}: {key}", value, "must be a text", f'write {key} = "…"')
+        refuse(f"{path}: {key}", value, "must be a string", f'write {key} = "…"')
     return value
 
 

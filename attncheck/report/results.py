@@ -78,10 +78,10 @@ def _counts(plot: Counts | PairedCounts, result: Result) -> Drawing:
 
     where, kept = _where(result), band_kept(plot)
     alt = (
-        f"Observed and declared density of {where}, from {counted(plot.count, 'value')}, by the {plot.axis}, "
+        f"Observed and expected density of {where}, from {counted(plot.count, 'value')}, by the {plot.axis}, "
         f"and below them the difference of the distribution functions in standard errors. It {kept}."
     )
-    caption = f"{where}: observed (bars) and declared (line); below, their difference in standard errors, which {kept}"
+    caption = f"{where}: observed (bars) and expected (line); below, their difference in standard errors, which {kept}"
     return draw(paint, alt, caption, below=difference, height=320)
 
 
@@ -121,7 +121,7 @@ def _residuals(plot: Residuals, result: Result) -> Drawing:
         f"standard normal. Their standard deviation is about {spread:.2f} where 1 is expected; histogram and normal "
         f"law differ by {excess:.1%} of the residuals."
     )
-    caption = f"{_where(result)}: whitened residuals, observed (bars) and declared, which is N(0, 1) (line)"
+    caption = f"{_where(result)}: whitened residuals, observed (bars) and N(0, 1) (line)"
     return draw(paint, alt, caption)
 
 
@@ -148,12 +148,12 @@ def _density(plot: Density, result: Result) -> Drawing:
     off = [0.5 * float(np.abs(shares - law).sum()) for shares in (observed, normal)]
     alt = (
         f"Histogram of {counted(plot.count, 'value')} of {_where(result)}, with the law of the limit and the normal "
-        f"law of the same variance, {plot.std:.3g} squared; below, what they differ from the limit by, bin by bin. "
+        f"law of the same variance, {plot.std:.3g} squared; below, their differences from the limit by bin. "
         f"Histogram and limit differ by {off[0]:.1%} of the values, the normal law and the limit by {off[1]:.1%}."
     )
     caption = (
         f"{_where(result)}: values (bars), the limit (line) and the Gaussian of its variance (dashed); below, their "
-        f"difference from the limit, with the band that draws of the limit itself keep with 99% chance"
+        f"difference from the limit, with the 99% band for draws of the limit itself"
     )
     return draw(paint, alt, caption, below=difference, height=320)
 
@@ -179,12 +179,12 @@ def _matrix(plot: MatrixPlot, result: Result) -> Drawing:
     worst = int(np.argmax(np.abs(observed - declared) / np.maximum(error, 1e-300)))
     where = f"{plot.of} {columns[worst] + 1} and {rows[worst] + 1}"
     alt = (
-        f"{_where(result)}: {plot.what}, observed and declared, as areas of discs. "
-        f"{int(off.sum())} of {len(off)} lie outside a joint 99% interval; farthest in units of its error is that of "
+        f"{_where(result)}: {plot.what}, observed and expected, as areas of discs. "
+        f"{int(off.sum())} of {len(off)} lie outside a joint 99% interval; farthest in standard errors is that of "
         f"{where}: {observed[worst]:.3g}, declared {declared[worst]:.3g}."
     )
     caption = (
-        f"{_where(result)}: {plot.what}, observed (rings) and declared (discs) as areas; "
+        f"{_where(result)}: {plot.what}, observed (rings) and expected (discs) as areas; "
         f"crossed ones lie outside a joint 99% interval"
     )
     return draw(paint, alt, caption, width=300, height=290, margins=(36, 10, 44, 8))

@@ -98,8 +98,8 @@ def by_configuration(tally: Tally) -> PlotScale | None:
     )
     left = tally.examined - len(shown)
     more = f"; {counted(left, 'other')} not shown" if left else ""
-    null, what = shown[0].null_effect, f"{reads(shown[0])}, {expected(shown[0])}, by configuration"
-    caption = f"{what} with 99% intervals{more}. Shaded: too small to be seen"
+    null, what = shown[0].null_effect, f"{reads(shown[0])}, {expected(shown[0])}, by case"
+    caption = f"{what} with 99% intervals{more}. Shaded: too small to be detected"
     return PlotScale(caption, "", rows, _round_ticks(axis), None if null is None else axis.place(null))
 
 
@@ -118,7 +118,7 @@ def by_check(groups: Sequence[tuple[str, Sequence[Result]]]) -> PlotScale:
         for (name, _), marks in zip(groups, found, strict=True)
     )
     ticks = axis.ticks([*(-(10.0**p) for p in range(4, -1, -1)), 0.0, *(10.0**p for p in range(5))], _plain)
-    return PlotScale("", "in units of what would have been seen", rows, _apart(ticks, 6.0), axis.place(0.0))
+    return PlotScale("", "in minimum detectable effects", rows, _apart(ticks, 6.0), axis.place(0.0))
 
 
 def would_have_seen(rows: Sequence[tuple[str, Sequence[float], float | None]]) -> PlotScale | None:
@@ -141,9 +141,8 @@ def would_have_seen(rows: Sequence[tuple[str, Sequence[float], float | None]]) -
         )
     ticks = axis.ticks((m * 10.0**p for p in range(-5, 3) for m in (1, 2, 5)), percent)
     return PlotScale(
-        "What would have been seen: the smallest departure from what is declared, on single configurations (bars) and "
-        "on all together (●)",
-        "departure that would have been seen",
+        "Minimum detectable effects, on single cases (bars) and pooled (●)",
+        "minimum detectable effect",
         tuple(shown),
         _apart(ticks),
     )

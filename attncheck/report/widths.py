@@ -65,7 +65,7 @@ def plot(found: Widths, moment: str) -> Drawing | None:
 
 
 _CAPTION = (
-    "Sizes {moment} over what is predicted of them, 1 at the narrowest width: violated (red), consistent (blue), "
+    "Sizes {moment} over their predictions, 1 at the narrowest width: violated (red), consistent (blue), "
     "undecided (grey). The band is what is predicted with its tolerance, the line its largest"
 )
 

@@ -36,7 +36,7 @@ def to_json(entries: Sequence[PowerEntry], profile: str) -> bytes:
 
 def _main(entries: Iterable[PowerEntry], profiles: Sequence[str]) -> list[str]:
     """Return one line per fault and exposure."""
-    titles = ["fault", "exposed", "seen first by", "layer", "effect (expected)", "draws", *profiles, "verified"]
+    titles = ["fault", "exposed", "detected first by", "layer", "effect (expected)", "draws", *profiles, "verified"]
     lines = _head(titles)
     for entry in entries:
         row = entry.best(profiles[-1])
@@ -53,7 +53,7 @@ def _main(entries: Iterable[PowerEntry], profiles: Sequence[str]) -> list[str]:
 def _layers(entries: Iterable[PowerEntry], profile: str) -> list[str]:
     """Return the chances in each fixed case with everything exposed."""
     fixed_cases = profile_named(profile).layers
-    lines = [f"Chance of a violated verdict in each anchor layer, Grams exposed, profile {profile}:", ""]
+    lines = [f"Chance of a violated verdict in each fixed case, Grams exposed, profile {profile}:", ""]
     lines += _head(["fault", *[layer.describe() for layer in fixed_cases]])
     for entry in entries:
         if entry.exposure == "grams":
@@ -73,7 +73,7 @@ def _chance(chances: Mapping[Case, float], case: Case) -> str:
 def _unseen(entries: Iterable[PowerEntry], profiles: Sequence[str]) -> list[str]:
     """Return the faults that the last profile misses, and the draws needed."""
     profile = profile_named(profiles[-1])
-    lines = [f"Not seen with a chance of {percent(profile.power)} at profile {profile.name}:", ""]
+    lines = [f"Not detected with a chance of {percent(profile.power)} at profile {profile.name}:", ""]
     for entry in entries:
         if entry.chance(profile.name) < profile.power:
             lines.append(f"- {entry.fault}, {entry.exposure} exposed: {_what_it_takes(entry.rows[profile.name])}.")
@@ -82,13 +82,13 @@ def _unseen(entries: Iterable[PowerEntry], profiles: Sequence[str]) -> list[str]
 
 def _what_it_takes(rows: Sequence[PowerRow]) -> str:
     if not rows:
-        return "it changes none of the fixed layers that are visited"
+        return "it changes none of the fixed cases"
     told = [row for row in rows if row.needed is not None]
     if told:
         row = min(told, key=lambda row: row.needed or 0)
-        return f"{row.needed:,} draws a look would show it in {row.layer.describe()} by `{row.sight.check.name}`"
+        return f"{row.needed:,} draws per look would detect it in {row.layer.describe()} by `{row.sight.check.name}`"
     most = max((row.sight.size for row in rows), default=0)
-    return f"no check told it from chance in {most:,} draws" if most else "no check says anything"
+    return f"not significant for any check in {most:,} draws" if most else "no check applies"
 
 
 def _effect(row: PowerRow) -> str:
