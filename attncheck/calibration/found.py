@@ -16,18 +16,13 @@ from attncheck.evidence.distances import one_sample_tail
 
 FloatArray = NDArray[np.float64]
 
-#: Levels at which false alarms are counted; the last is close to that of a look.
+#: Levels of counted false alarms; the last is about that of a look.
 LEVELS = (0.05, 0.01, 0.001, 5e-4)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Calibration:
-    """First-look p-values of one check on correct samples.
-
-    ``p_values``, (replications,), omits samples without anything to test. They must be uniform if ``uniform``,
-    else
-    stochastically no smaller.
-    """
+    """First-look p-values of one check on correct samples, (replications,): uniform if ``uniform``, else no smaller."""
 
     check: str
     uniform: bool
@@ -43,14 +38,14 @@ class Calibration:
         return int((self.p_values < level).sum())
 
     def surprise(self, level: float) -> float:
-        """Return the chance under the null of so many alarms, or of so few if p-values must be uniform."""
+        """Return the null chance of so many alarms, or so few if p-values must be uniform."""
         count, alarms = len(self.p_values), self.alarms(level)
         many = float(scipy.stats.binom.sf(alarms - 1, count, level))
         few = float(scipy.stats.binom.cdf(alarms, count, level)) if self.uniform else 1.0
         return min(1.0, (2.0 if self.uniform else 1.0) * min(many, few))
 
     def distance_p(self) -> float:
-        """Return the Kolmogorov–Smirnov p-value against uniform, or 1 if p-values need not be uniform."""
+        """Return the Kolmogorov–Smirnov p-value, or 1 if p-values need not be uniform."""
         count = len(self.p_values)
         if not self.uniform or count == 0:
             return 1.0
@@ -64,7 +59,7 @@ class Calibration:
         return len(LEVELS) + self.uniform
 
     def least(self) -> float:
-        """Return the smallest of these chances; times the number of comparisons it is a p-value."""
+        """Return the smallest of these chances, before correction for comparisons."""
         return min(self.distance_p(), *(self.surprise(level) for level in LEVELS))
 
 

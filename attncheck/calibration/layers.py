@@ -1,6 +1,6 @@
-"""False alarms of layer checks: p-values on many small samples of a correct simulator.
+"""False alarms of layer checks on many small samples of a correct simulator.
 
-Small samples are slices of large ones, so that linear algebra is done once; all other steps are those of a look.
+Small samples are slices of large ones, so that linear algebra is done once.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from attncheck.subject import Subject, collapsed
 
 FloatArray = NDArray[np.float64]
 
-#: Draws of a small sample, unless the check's family needs more.
+#: Draws of a small sample, unless the family needs more.
 DRAWS = 40
-# Array entries of a large sample: 8 MiB each.
+# Array entries of a large sample: 8 MiB.
 _ENTRIES = 2**20
 
 
 def draws_for(check: Check, setting: Setting) -> int:
-    """Return the draws of a small sample, a fifth more than the family's minimum: some may hold nothing to test."""
+    """Return the draws of a small sample, a fifth above the family's minimum."""
     return max(DRAWS * check.calls, check.family(setting).minimum_count * 6 // 5) * check.draws_per_unit
 
 
@@ -45,23 +45,7 @@ def calibrate(
     seed: int = 0,
     subject: Any = collapsed,
 ) -> dict[str, Calibration]:
-    """Return p-values of checks on small samples of a correct subject.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    checks : iterable of Check
-        Checks that do not apply to the layer are skipped.
-    replications : int
-        Number of small samples, each with its own reference.
-    seed : int
-        Keys the streams together with the layer.
-    subject : callable, str or Subject
-        By default the collapsed method.
-
-    Returns
-    -------
-    dict of str to Calibration
+    """Return p-values of applicable checks on small samples of a correct subject, by default the collapsed method.
 
     Examples
     --------
@@ -81,7 +65,7 @@ def calibrate(
 def small_outcomes(
     layer: AttentionLayer, checks: Iterable[Check], replications: int, seed: int = 0, subject: Any = collapsed
 ) -> Iterator[tuple[Check, Setting, list[Outcome]]]:
-    """Iterate over checks that apply to a layer, each with its outcomes on small samples; see `calibrate`."""
+    """Iterate over applicable checks, each with its outcomes; see `calibrate`."""
     check_whole("replications", replications, 1, "pass a number of samples, e.g. replications=1000")
     settled = Subject.of(subject)
     setting = settled.probe(layer, stream(seed, "calibration", layer.key, role="probe"))
@@ -97,7 +81,7 @@ def small_outcomes(
 
 
 def _measured(check: Check, sample: Sample, reference: Reference) -> tuple[Any, ...]:
-    """Return a check's measurement of a sample, in parts if it compares calls."""
+    """Return a check's measurement, in parts if it compares calls."""
     if check.calls == 1:
         return check.measure(sample, reference)
     return join([check.measure(part, reference) for part in slices_of(sample, len(sample) // check.calls)])
@@ -134,7 +118,7 @@ def slices_of(sample: Sample, size: int, derived: Sequence[str] = ()) -> Iterato
 
 
 def _derived_by(checks: Iterable[Check], sample: Sample, reference: Reference) -> list[str]:
-    """Return the names of the properties of `Sample` and `Reference` that the checks use."""
+    """Return the properties of `Sample` and `Reference` that the checks use."""
     for check in checks:
         check.measure(sample, reference)
     return [
@@ -155,7 +139,7 @@ def _cut(value: Any, part: slice) -> Any:
 
 
 def references_of(reference: Reference, size: int, derived: Sequence[str] = ()) -> Iterator[Reference]:
-    """Yield references for samples of `size`, sliced from a large one where `derived`."""
+    """Yield references for samples of `size`, sliced where `derived`."""
     values = reference.functionals if "functionals" in derived else {}
     for start, seed in zip(
         range(0, reference.size, size), reference.seed.spawn(math.ceil(reference.size / size)), strict=True

@@ -1,4 +1,4 @@
-"""False alarms and biases of pools of small samples of a correct simulator."""
+"""False alarms and biases of pools of small correct samples."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ FloatArray = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PoolCalibration(Calibration):
-    """First-look p-values of the pools of one check on correct samples.
+    """First-look p-values of one check's pools on correct samples.
 
-    ``scores``, (replications,), are normal scores of the p-values, positive where the effect exceeds the null;
-    they have
-    mean 0 if ``signed``.
+    ``scores``, (replications,), are their normal scores, with mean 0 if ``signed``.
     """
 
     scores: FloatArray
@@ -41,9 +39,9 @@ class PoolCalibration(Calibration):
 def calibrate_pools(
     layers: Iterable[AttentionLayer], checks: Sequence[Check], replications: int
 ) -> dict[str, PoolCalibration]:
-    """Return calibrations of pools of one small sample per layer, by check; inapplicable checks are skipped.
+    """Return calibrations of pools of one small sample per layer, by applicable check.
 
-    P-values of pools are rounded up where summaries are, so they need not be uniform.
+    Summaries are rounded up, so p-values need not be uniform.
 
     Examples
     --------

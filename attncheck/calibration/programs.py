@@ -1,4 +1,4 @@
-"""False alarms of program checks: p-values on many small samples of a correct simulator."""
+"""False alarms of program checks on many small correct samples."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from attncheck.programs import EXAMPLES
 from attncheck.strategies import program_cases
 from attncheck.subject import Subject, programs
 
-#: Number of random programs, always the same, besides all examples.
+#: Number of fixed random programs besides all examples.
 RANDOM = 4
-#: Draws of a small sample at several widths, about the planned minimum.
+#: Draws at several widths, about the planned minimum.
 RATE_DRAWS = 1_000
 
 
@@ -47,7 +47,7 @@ def checks_at(case: ProgramCase) -> list[ProgramCheck]:
 def small_samples(
     subject: Subject, setting: ProgramSetting, size: int, count: int
 ) -> Iterator[tuple[ProgramSample, ProgramReference]]:
-    """Yield samples of `size` draws of a program with references, sliced from large ones."""
+    """Yield samples of `size` draws with references, sliced from large ones."""
     case = setting.case
     key = ("calibration", case.key, size)
     rng, root = stream(0, *key), seed_sequence(0, *key, role="reference")
@@ -67,7 +67,7 @@ def small_samples(
 
 
 def calibrate_program(case: ProgramCase, replications: int, subject: Any = programs) -> dict[str, Calibration]:
-    """Return the p-values of every check of a case; those of orders in n must be uniform too."""
+    """Return p-values of a case's checks, uniform for orders in n."""
     settled = Subject.of(subject)
     setting = settled.probe(case, stream(0, "calibration", case.key, role="probe"))
     checks = [check for check in checks_at(case) if not check.reason_not_examined(setting)]

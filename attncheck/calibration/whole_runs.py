@@ -19,19 +19,8 @@ from attncheck.runs.run import Run
 class WholeRun:
     """The outcome of one run.
 
-    Attributes
-    ----------
-    seed : int
-    verdict : str
-    digest : str
-    results, examined, violated : int
-        Numbers of results on single cases, of those with a p-value, and of all violated results.
-    looks, pool_looks : tuple of int
-        Numbers of results on single cases, and of pools, that took one to four looks.
-    level : float
-        Level of one look.
-    uniformity : float
-        p-value of the ledger's uniformity test of first-look p-values.
+    ``results``, ``examined`` and ``violated`` are counts; ``looks`` and ``pool_looks`` count single cases and pools
+    with one to four looks; ``level`` is that of one look, ``uniformity`` the ledger's p-value.
     """
 
     seed: int
@@ -58,11 +47,7 @@ class WholeRun:
 
 @dataclasses.dataclass(frozen=True)
 class StatementsRun:
-    """The outcome of the theory statements for one seed.
-
-    ``statements`` and ``statistical`` count all, and those decided by looks; ``violated``, ``inconclusive`` and
-    ``suspicious`` (in the first look) hold ids.
-    """
+    """The outcome of the theory statements for one seed: counts, and ids by verdict."""
 
     seed: int
     statements: int
@@ -88,11 +73,7 @@ class StatementsRun:
 
 
 def whole_run(seed: int, profile: str, subject: str | None = None, false_alarm: float = 1e-6) -> WholeRun:
-    """Test a subject against all properties, with the plan and digest of ``pytest properties/``.
-
-    `subject` is ``module:callable``, by default attncheck's literal simulator; `false_alarm` is the budget of the
-    run.
-    """
+    """Test a subject, by default the literal simulator, with the plan and digest of ``pytest properties/``."""
     run = Run.of(subject=subject, seed=seed, profile=profile, false_alarm=false_alarm, record=None)
     items = [item for name in EVERY_PROPERTY for item in run.items(name, domain_of(name).strategy(name))]
     run = dataclasses.replace(run.settled([item.id for item in items]), explains=False)
@@ -123,7 +104,7 @@ def whole_runs(
     spec: ExecutorSpec | None = None,
     false_alarm: float = 1e-6,
 ) -> Iterator[WholeRun]:
-    """Iterate over whole runs in the order of their seeds, by default in this process; see `whole_run`."""
+    """Iterate over whole runs in order of seeds; see `whole_run`."""
     one = functools.partial(whole_run, profile=profile, subject=subject, false_alarm=false_alarm)
     with TaskExecutor(spec or here()) as executor:
         yield from in_order(executor, one, list(seeds))

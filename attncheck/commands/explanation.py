@@ -42,18 +42,13 @@ _NEURONS = 2
 
 
 def print_explanation(name: str | None = None, /) -> int:
-    """Print the explanation of a claim, property, check or fault, for `attncheck explain`."""
+    """Print an explanation, for `attncheck explain`."""
     print("\n".join(_overview() if name is None else explanation(name)))
     return ExitCode.CONSISTENT
 
 
 def explanation(name: str) -> list[str]:
-    """Return the lines that explain a name, or list all faults or statements of a group.
-
-    Raises
-    ------
-    InputError
-        If the name is unknown.
+    """Return the lines that explain a name; raise `InputError` if unknown.
 
     Examples
     --------
@@ -155,7 +150,7 @@ def _place(file: str) -> str:
 
 
 def _statements(stated: Mapping[str, tuple[str, str]]) -> Iterator[str]:
-    """Yield theory statements, the commands that test them, and rows about their files."""
+    """Yield theory statements, their test commands, and rows about their files."""
     for key, (file, test) in stated.items():
         yield f"Statement of the theory {key}"
         yield from _field("says", test.removeprefix("test_").replace("_", " "))
@@ -193,14 +188,14 @@ def _check(check: AnyCheck, indent: str = "") -> Iterator[str]:
 
 
 def _needed(check: AnyCheck) -> str:
-    """Return the fields that a subject must expose; masked scores count as scores."""
+    """Return the fields that a check needs; masked scores count as scores."""
     hidden = "scores (masked scores too: numbers where the mask hides them, not -inf)"
     fields = check.needs - ({"scores"} if "masked scores" in check.needs else set())
     return ", ".join(hidden if name == "masked scores" else name for name in sorted(fields)) or "outputs"
 
 
 def _look(check: AnyCheck, profile: Profile) -> str:
-    """Return size, level and power of a look on the first layer that plans the check."""
+    """Return size, level and power of a look on the first suitable layer."""
     level, power = level_of(profile), per_look_power(profile.power)
     exposed = check.needs | {"outputs"}
     domain = domain_of(check.property_name)

@@ -1,4 +1,4 @@
-"""Live display of a run: a progress bar on terminals, and violations as they occur."""
+"""Live display of progress and violations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collection without pytest: test items of the subject, and statements of attncheck's theory."""
+"""Collection of test items and theory statements without pytest."""
 
 from __future__ import annotations
 
@@ -29,11 +29,7 @@ from attncheck.runs.statements import Statement, cases_of, named
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StatementTask:
-    """A theory statement on one case, for any process.
-
-    ``module`` is the file relative to the folder of properties, without suffix, and ``test`` its test, called with
-    ``arguments`` besides the fixtures. ``id`` and ``case`` are those of `attncheck.runs.statements.Statement`.
-    """
+    """A theory statement on one case, for any process: file, test, arguments and seed."""
 
     module: str
     test: str
@@ -52,7 +48,7 @@ class StatementOutcome(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PlannedRun:
-    """A run with its plan, and the items and theory statements of this shard."""
+    """A run with its plan, and this shard's items and statements."""
 
     run: Run
     items: tuple[Item, ...]
@@ -60,7 +56,7 @@ class PlannedRun:
 
 
 def properties_folder() -> Path:
-    """Return the folder of properties: in the installed package, or beside it in a clone."""
+    """Return the folder of properties, in the package or a clone."""
     for folder in (PACKAGE / "properties", PACKAGE.parent / "properties"):
         if folder.is_dir():
             return folder
@@ -70,13 +66,8 @@ def properties_folder() -> Path:
 def collect(run: Run, folder: Path) -> PlannedRun:
     """Return a run with the plan that pytest would collect from a folder of properties.
 
-    Files ``test_*.py`` examine the subject; those in the subfolder ``theory`` are imported for a run with
-    statements.
-
-    Raises
-    ------
-    InputError
-        If the subject does not state its support, or simulates nothing that is examined.
+    Files ``test_*.py`` examine the subject, those in ``theory`` statements. Raises `InputError` if nothing is
+    examined.
     """
     items = _items(run, folder)
     stated = _own(run, statements(run, folder)) if run.theory else {}
@@ -116,7 +107,7 @@ def _own(run: Run, stated: Iterable[Sequence[StatementTask]]) -> dict[StatementT
 
 
 def _marked(folder: Path, kind: str) -> Iterator[tuple[str, Any, pytest.Mark]]:
-    """Iterate over tests with a mark: module, test and mark, in file order."""
+    """Iterate over marked tests: module, test and mark, in file order."""
     for path in sorted(folder.glob("test_*.py")):
         for name, test in vars(_module(path)).items():
             if name.startswith("test_"):
@@ -131,7 +122,7 @@ def _stated(run: Run, module: str, test: Any, mark: pytest.Mark) -> Iterator[Sta
 
 
 def settle(stated: StatementTask) -> StatementOutcome:
-    """Examine a statement: call its test as pytest does, with one BLAS thread."""
+    """Call a statement's test as pytest does, with one BLAS thread."""
     test = getattr(_module(properties_folder() / "theory" / f"{stated.module}.py"), stated.test)
     statement = Statement(stated.id, stated.case)
     offered = {"run_seed": stated.seed, "note": statement, **stated.arguments}

@@ -58,16 +58,7 @@ def repeat(
 ) -> Result:
     """Repeat a recorded result on the same draws.
 
-    Parameters
-    ----------
-    recorded : Result
-    subject : Subject
-    seed : int
-        The run seed.
-    trust : sequence of str
-        Modules that functions of a program may be imported from.
-    record : Path, optional
-        Source of the cases of a pool.
+    `trust` lists modules of program functions; `record` holds the cases of a pool.
     """
     if record is not None and of_pool(recorded):
         single = [line for line in read(record) if isinstance(line, Result) and not of_pool(line)]
@@ -98,13 +89,7 @@ def _replay_theory(manifest: Manifest, recorded: StatementResult) -> int:
 
 
 def find_result(record: Path, id: str) -> tuple[Manifest, Result | StatementResult]:
-    """Return the manifest of a record and the result or statement with this id.
-
-    Raises
-    ------
-    InputError
-        If the record cannot be read, was edited, or lacks the id; close matches are suggested.
-    """
+    """Return a record's manifest and the result with this id; raise `InputError` with close matches if missing."""
     lines = read(record)
     manifest = next(lines)
     assert isinstance(manifest, Manifest)

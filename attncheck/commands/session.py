@@ -1,4 +1,4 @@
-"""`attncheck run`: the properties on any executor, with the record and digest of a pytest run."""
+"""`attncheck run`: the properties on any executor, with the record of a pytest run."""
 
 from __future__ import annotations
 
@@ -95,11 +95,7 @@ def _subject(run: Run, executor: TaskExecutor) -> Subject | str:
 
 
 class ResultCollector:
-    """Collects results of tasks into a report.
-
-    ``traceback`` is that of the subject's first failure; ``failed`` lists theory statements that could not be
-    examined.
-    """
+    """Collects results into a report, with the subject's first traceback and failed statements."""
 
     def __init__(self, report: RunReport, executor: TaskExecutor, live: LiveDisplay) -> None:
         self.report = report
@@ -150,7 +146,7 @@ class ResultCollector:
             else:
                 left.append(item)
         costs = run.costs(left)
-        # Longest first, so that no worker is left with one at the end.
+        # Longest first, to balance the load.
         tasks = sorted(run.tasks(left, _subject(run, self._executor)), key=lambda task: -costs[task.case.key])
         for place, found in self._executor.gather(examine, tasks):
             if isinstance(found, LostTask):
@@ -169,7 +165,7 @@ class ResultCollector:
 
 @contextmanager
 def _own_storage() -> Iterator[None]:
-    """Stop hypothesis, here and in child processes, from writing to the current folder."""
+    """Stop hypothesis, also in child processes, from writing here."""
     name = "HYPOTHESIS_STORAGE_DIRECTORY"
     before = os.environ.get(name)
     with tempfile.TemporaryDirectory(prefix="attncheck-") as scratch:

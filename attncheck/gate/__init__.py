@@ -1,4 +1,4 @@
-"""The gate: an exit code for a run and its baseline, computed from records only."""
+"""The gate: an exit code for a run, computed from records."""
 
 from __future__ import annotations
 
@@ -20,19 +20,9 @@ from attncheck.records.run_record import RunRecord, read_record
 class Judgement:
     """Whether a run passes, and why not.
 
-    Attributes
-    ----------
-    run : RunRecord
-    baseline : Baseline or None
-    baseline_path : Path
-    findings : tuple of Finding
-        Reasons not to pass, in the order of `attncheck.gate.cases.PARTS`.
-    notes : tuple of str
-        Remarks without influence on the verdict.
-    wrong : tuple of (str, str)
-        Label and text of facts about a violated run, "cause" first.
-    remembered : bool
-        Whether the run was added to a history.
+    ``findings`` are reasons not to pass, in the order of `attncheck.gate.cases.PARTS`; ``notes`` do not affect the
+    verdict; ``wrong`` holds (label, text) pairs of a violated run, "cause" first; ``remembered`` tells whether the
+    run was added to a history.
     """
 
     run: RunRecord
@@ -67,17 +57,11 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
     run : Path
         The record of the run.
     baseline : Path
-        Written by `write`, or any whole record; seed, profile and versions may differ. If it does not exist, the
-        run
-        does not pass, and becomes a candidate for a baseline if nothing else is wrong.
+        Any whole record or reduced baseline. If missing, the run does not pass, but may become a candidate.
     false_alarm : float, optional
-        Chance of calling unchanged work drifted; by default the budget of the run.
+        Chance of calling unchanged work drifted; by default the run's budget.
     write : bool
-        Make the run the new baseline if nothing is wrong with it by itself.
-
-    Returns
-    -------
-    Judgement
+        Make a clean run the new baseline.
 
     Raises
     ------
@@ -101,11 +85,9 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
 
 
 def with_history(judgement: Judgement, path: Path, key: str | None = None) -> Judgement:
-    """Add a run that may pass to a history and return the updated judgement.
+    """Add a passing run to a history and return the updated judgement.
 
-    An alarm of the history is a violation until it is accepted. Runs are identified by `key`, else by the commit
-    in the
-    record, else by the one checked out.
+    An alarm is a violation until accepted. Runs are identified by `key`, the recorded commit, or the current one.
     """
     if judgement.exit_code != ExitCode.CONSISTENT:
         told = (*judgement.notes, "the run is not added to the history because it does not pass by itself")
@@ -126,7 +108,7 @@ def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
 
 
 def _written(run: Path, baseline: Path, accepted: bool, wrong: bool) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Write a baseline, or a candidate for one, if the run is clean; return findings and notes."""
+    """Write a baseline, or a candidate, if the run is clean; return findings and notes."""
     lacking = "" if baseline.exists() else f"there is no baseline {baseline}; "
     if wrong:
         return (Finding("completeness", "incomplete", f"{lacking}this run cannot become a baseline"),), ()

@@ -1,4 +1,4 @@
-"""Content shared by the gate's outputs: one case per property and layer, and one per part of the judgement."""
+"""Cases of the gate's outputs: one per property and layer, and per part of the judgement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result, StatementResult
 from attncheck.records.words import replay_command
 
-#: Maximum number of violated, and of inconclusive, results listed; all are counted.
+#: Results listed per verdict; all are counted.
 MOST_LISTED = 1000
 
 PARTS = {
@@ -31,12 +31,9 @@ PARTS = {
 
 @dataclasses.dataclass(frozen=True)
 class GateCase:
-    """One case of a gate report.
+    """One case: property and layer, or ``gate`` and a part of the judgement.
 
-    ``group`` and ``name`` are property and layer, or ``gate`` and a part of the judgement. ``outcome`` is
-    "passed",
-    "failed", "error" or "skipped", ``message`` one line, ``verdict`` the consequence for the run where it does not
-    pass.
+    ``outcome`` is "passed", "failed", "error" or "skipped", ``verdict`` its consequence for the run.
     """
 
     group: str
@@ -93,7 +90,7 @@ def _parts(judgement: Judgement) -> Iterator[GateCase]:
 
 
 def notable(run: RunRecord) -> list[Result]:
-    """Return up to `MOST_LISTED` violated, then inconclusive results each, the most suspicious first."""
+    """Return up to `MOST_LISTED` violated, then inconclusive results, the most suspicious first."""
     found = []
     for verdict in (Verdict.VIOLATED, Verdict.INCONCLUSIVE):
         having = [result for result in run.every if result.verdict == verdict]
@@ -117,7 +114,7 @@ def _items(run: RunRecord, cause: str) -> Iterator[GateCase]:
         counts["reported"][result.item] += 1
         counts["examined"][result.item] += result.verdict != Verdict.NOT_EXAMINED
         counts[result.verdict][result.item] += 1
-        # Results of an item share its draws and report the same seconds; pools report those of all.
+        # Results of an item report the same seconds, pools those of all.
         seconds[result.item] = max(seconds.get(result.item, 0.0), result.seconds)
         layers.setdefault(result.item, layer_name(result.case))
     # The pools follow from the results.

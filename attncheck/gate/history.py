@@ -1,4 +1,4 @@
-"""Histories of runs: an append-only file with a score per stream and run, and the evidence of drift."""
+"""Histories: append-only files of scores per run, and their evidence of drift."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ _FORMAT = 1
 _AGAIN = "pass a file written by attncheck gate --history"
 # Significant digits of a score.
 _DIGITS = 4
-# Number of feature pools that share half of a check's weight: more than exist, so that a new one takes no weight
-# from
-# earlier ones.
+# Feature pools that share half of a check's weight: more than exist, so that new ones take no weight from others.
 FEATURES = 32
 
 
@@ -47,19 +45,14 @@ class HistoryHead(msgspec.Struct, frozen=True, tag="history", tag_field="type"):
 
 
 class PlannedChecks(msgspec.Struct, frozen=True, tag="plan", tag_field="type"):
-    """Checks planned by a run, by key and revision; runs refer to ``plan``."""
+    """Checks planned by runs that refer to ``plan``, by key and revision."""
 
     plan: str
     checks: list[str]
 
 
 class RunEntry(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
-    """The entry of one run.
-
-    ``key`` names the commit, ``plan`` the planned checks, ``z`` the normal score of each stream; of ``one_sided``
-    streams
-    only large scores speak against the subject.
-    """
+    """One run: commit ``key``, ``plan``, normal scores ``z`` by stream, and the ``one_sided`` streams."""
 
     key: str
     seed: int
@@ -70,7 +63,7 @@ class RunEntry(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
 
 
 class Acceptance(msgspec.Struct, frozen=True, tag="accepted", tag_field="type"):
-    """Acceptance of the runs up to this one: all streams restart after it."""
+    """All streams restart after this run."""
 
     after: str
 
@@ -80,20 +73,9 @@ _Line = HistoryHead | PlannedChecks | RunEntry | Acceptance
 
 @dataclasses.dataclass(frozen=True)
 class DriftedSeries:
-    """A stream since its most likely change point.
+    """A stream ``check@pool`` since the run of its most likely change point.
 
-    Attributes
-    ----------
-    stream : str
-        ``check@pool``.
-    since : str
-        Key of the run at which the drift most likely began.
-    runs : int
-        Number of scores from there on.
-    evidence : float
-        Its share of the total evidence.
-    mean, last : float
-        Of these scores, in standard deviations of one run.
+    ``evidence`` is its share of the total; ``mean`` and ``last`` are of its ``runs`` scores.
     """
 
     stream: str
@@ -106,16 +88,7 @@ class DriftedSeries:
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """The runs of a subject with one profile, in the order in which they were added.
-
-    Attributes
-    ----------
-    subject, profile : str
-    entries : tuple of RunEntry
-    accepted : frozenset of str
-        Keys of runs after which all streams restart.
-    plans : mapping of str to PlannedChecks
-    """
+    """The runs of a subject with one profile, in order, the keys ``accepted``, and their plans."""
 
     subject: str
     profile: str
@@ -127,16 +100,14 @@ class History:
     def read(cls, paths: Sequence[Path]) -> History:
         """Read a history, or merge those of several branches.
 
-        A single file keeps the order in which runs were added. Several are merged by start time, after the last
-        accepted run
-        of any; of two runs of a commit the earlier counts.
+        Several are merged by start time, after the last accepted run of any; of two runs of a commit the earlier
+        counts.
 
         Raises
         ------
         InputError
-            If a file cannot be read, subjects differ, files disagree on a run, two runs share draws, or one of
-            several files
-            has an alarm, which other runs might hide.
+            If a file cannot be read, subjects differ, files disagree, two runs share draws, or one of several has an
+            alarm, which other runs might hide.
         """
         first, *others = found = [_read(path) for path in paths]
         for path, each in zip(paths, found, strict=True):
@@ -198,11 +169,9 @@ class History:
     def shares(self) -> FloatArray:
         """The weight of each stream, (streams,), independent of the data.
 
-        Half of the total belongs to the checks that the first run plans, a quarter to those first planned later,
-        and so on.
-        Half of a check's weight is that of its pool of all cases, the rest of its feature pools. A check no longer
-        planned
-        keeps its weight until the next acceptance.
+        Half of the total belongs to the first run's checks, a quarter to those planned next, and so on. Half of a
+        check's weight is that of its pool of all cases, the rest of its feature pools. Checks keep their weight until
+        acceptance.
         """
         checks: dict[str, float] = {}
         left = 1.0
@@ -215,7 +184,7 @@ class History:
 
     @property
     def evidence(self) -> float:
-        """The maximum of the total evidence: an alarm stays until it is accepted."""
+        """The maximum of the total evidence: alarms last until accepted."""
         return float(self.course.total.max(initial=0.0))
 
     def moved(self) -> list[DriftedSeries]:
@@ -248,10 +217,10 @@ class History:
 
 
 def entry_of(record: Path, key: str) -> tuple[Manifest, PlannedChecks, RunEntry]:
-    """Return the entry of a run: scores of its pools on fresh draws of all their cases.
+    """Return the entry of a run: scores of exact pools on fresh draws.
 
-    Only pools of exact statements are included: their scores are standard normal, or stochastically smaller where
-    one-sided. Checks with a bias allowance and two-sided counts are excluded.
+    Scores are standard normal, or stochastically smaller if one-sided; checks with bias allowance or two-sided counts
+    are excluded.
     """
     manifest, *lines = read(record)
     assert isinstance(manifest, Manifest)
@@ -277,7 +246,7 @@ def entry_of(record: Path, key: str) -> tuple[Manifest, PlannedChecks, RunEntry]
 
 
 def _known_by(name: str) -> str:
-    """Return the key of a check, with its revision unless that is the first."""
+    """Return a check's key, with any revision above the first."""
     check = check_named(name)
     return check.key if check.revision == 1 else f"{check.key}#{check.revision}"
 
@@ -296,14 +265,9 @@ def _score(pool: Result, one_sided: bool) -> float:
 
 
 def add(path: Path, record: Path, key: str) -> tuple[History, str]:
-    """Append a run that may pass to a history, created if missing; return the history and a note.
+    """Append a passing run to a history, created if missing; return the history and a note.
 
-    `key` is the commit, of which only the first run counts.
-
-    Raises
-    ------
-    InputError
-        If a file cannot be read or written, subject or profile differ, or the draws are those of an earlier run.
+    Only the first run of a commit `key` counts. Raises `InputError` if subject or profile differ, or draws repeat.
     """
     manifest, plan, entry = entry_of(record, key)
     history = History.read([path]) if path.exists() else History(manifest.subject, manifest.profile)
@@ -327,7 +291,7 @@ def add(path: Path, record: Path, key: str) -> tuple[History, str]:
 
 
 def accept(path: Path) -> History:
-    """Accept the runs of a history: all streams restart with the next run."""
+    """Restart all streams with the next run."""
     history = History.read([path])
     if not history.entries:
         refuse("history", str(path), "has no runs", "there is nothing to accept")
@@ -370,7 +334,7 @@ def _append(path: Path, lines: Iterable[_Line]) -> None:
             try:
                 file.write(b"".join([b"" if ended else b"\n", *map(_encoded, lines)]))
                 file.flush()
-            except OSError:  # such as a full disk: the old content stays readable
+            except OSError:  # such as a full disk: old content stays readable
                 file.truncate(length)
                 raise
     except OSError as error:

@@ -20,7 +20,7 @@ Scale = Literal["linear", "log"]
 
 
 class Series(msgspec.Struct, frozen=True):
-    """Values along an axis, with half-widths of their errors; ``law`` marks a limit or formula."""
+    """Values along an axis with half-widths of errors; ``law`` marks limits and formulas."""
 
     label: str
     law: bool
@@ -64,17 +64,8 @@ class ChartedFigure(msgspec.Struct, frozen=True, tag="charts", tag_field="shows"
 class Measure:
     """One series to compute.
 
-    Attributes
-    ----------
-    label : str
-        Unique within the chart.
-    compute : callable
-        A picklable function of a seed, the share of the usual draws, and `given`; returns ``x``, ``value`` and
-        ``error``, shape (m,) each, from `along`.
-    given : tuple of pairs
-        Names and values of its further arguments.
-    law : bool
-        Whether it is a limit or formula, drawn as a line.
+    ``compute`` is a picklable function of a seed, the share of the usual draws, and ``given``, which returns ``x``,
+    ``value`` and ``error``, (m,) each; ``law`` marks limits and formulas, drawn as lines.
     """
 
     label: str
@@ -112,12 +103,7 @@ Read = Callable[[Sequence[Chart]], list[PaperStatement]]
 
 @dataclasses.dataclass(frozen=True)
 class FurtherFigure:
-    """A computed figure beyond the published ones.
-
-    ``name`` is that on the command line, ``setting`` names layers and programs, ``plans`` are its charts, and
-    ``read``
-    returns the statements that the charts support.
-    """
+    """A computed figure: charts ``plans``, and ``read``, which returns the statements they support."""
 
     name: str
     title: str
@@ -132,7 +118,7 @@ class FurtherFigure:
 
 
 def along(x: Sequence[float], value: Sequence[float], error: Sequence[float] | None = None) -> Arrays:
-    """Return a series as arrays; without errors it is exact up to rounding."""
+    """Return a series as arrays, without errors if exact."""
     errors = np.zeros(len(x)) if error is None else np.array(error, dtype=float)
     return {"x": np.array(x, dtype=float), "value": np.array(value, dtype=float), "error": errors}
 
@@ -170,7 +156,7 @@ def at_end(series: Series) -> str:
 
 
 def told(series: Series, place: int) -> str:
-    """Return one value with its error, if any, and its place on the axis."""
+    """Return one value with its error and place."""
     value, error = series.value[place], series.error[place]
     off = f" ± {error:.1g}" if error else ""
     return f"{value:.3g}{off} at {_place(series.x[place])}"

@@ -1,11 +1,10 @@
 """Draws of one output coordinate or score, exactly in law at finite width, without matrices.
 
-With G = X Xᵀ/n = F Fᵀ of the inputs and ν neurons per head, the first row of scores of a head has the law of
-σ_Q σ_K √(G_11 χ²_ν/ν) F N, N independent standard normals. Given it, y^1 is Gaussian with variance
-σ_V² σ_O² H^{-1} Σ_a (α_aᵀ G α_a) χ²_{ν,a}/ν. In the limit G is the kernel K, and the χ²_ν/ν are 1.
+With G = X Xᵀ/n = F Fᵀ of the inputs and ν neurons per head, the first row of scores of a head has the law of σ_Q σ_K
+√(G_11 χ²_ν/ν) F N, N independent standard normals. Given it, y^1 is Gaussian with variance σ_V² σ_O² H^{-1} Σ_a (α_aᵀ
+G α_a) χ²_{ν,a}/ν. In the limit G is the kernel K, and the χ²_ν/ν are 1.
 
-Linear inputs are ‖h‖/√n times normals, so G is a Wishart matrix times χ²_n/n, and F a Bartlett factor. A clip at
-100
+Linear inputs are ‖h‖/√n times normals, so G is a Wishart matrix times χ²_n/n, and F a Bartlett factor. A clip at 100
 changes this with a chance below 1e-100. Other inputs are drawn in full, s × n numbers.
 """
 
@@ -27,22 +26,17 @@ from attncheck.theory.limits.rows import score_std
 
 FloatArray = NDArray[np.float64]
 
-# Normals of a block: 1 MiB fits the cache.
+# Normals per block: 1 MiB.
 _BLOCK = 2**17
 
 
 def generator(sequence: np.random.SeedSequence) -> np.random.Generator:
-    """Return the generator of a task; SFC64 makes normals, the main cost, a sixth cheaper."""
+    """Return a task's generator; SFC64 makes normals a sixth cheaper."""
     return np.random.Generator(np.random.SFC64(sequence))
 
 
 def draw_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw one coordinate of y^1 at finite width, shape (size,).
-
-    Raises
-    ------
-    InputError
-        If heads share keys and values, and so are dependent given G, or `size` is below 1.
+    """Draw one coordinate of y^1 at finite width, shape (size,); heads must be independent given G.
 
     Examples
     --------
@@ -131,8 +125,7 @@ def _outputs(
     """Draw y^1 of a block.
 
     `root` is F, (draws or 1, seq_len, r); `lengths`, (draws, heads), multiply the scores F N; `values`, (draws,
-    heads), are
-    the χ²_ν/ν of the values.
+    heads), are the χ²_ν/ν of the values.
     """
     normals = rng.standard_normal((*lengths.shape, root.shape[-1]))
     weights = map_scores(layer, lengths[..., None] * (normals @ root.swapaxes(-1, -2)), visible(layer)[0])

@@ -27,7 +27,7 @@ _FIELDS = ("value", "error", "leading", "leading_error", "width", "draws")
 # Fewer draws cannot distinguish a divergence from 0.
 _FEWEST_DRAWS = 256
 _ROUNDING = 1e-12
-# Nodes for each of the three chi-squares of a score, and fewer for the error estimate.
+# Nodes per chi-square of a score, and fewer for the error.
 _NODES, _FEWER_NODES = 32, 24
 
 
@@ -46,13 +46,7 @@ class Fit(msgspec.Struct, frozen=True):
 
 
 def fit_order(label: str, units: Sequence[Mapping[str, NDArray[Any]]]) -> Fit:
-    """Return the order of divergences that `compute` returned at several widths.
-
-    Raises
-    ------
-    InputError
-        If a divergence cannot be distinguished from 0.
-    """
+    """Return the order of divergences from `compute` at several widths."""
     distances = [Distance("kl", *(unit[name].item() for name in _FIELDS)) for unit in units]
     found = fit("kl", distances)
     order = found.order
@@ -62,21 +56,8 @@ def fit_order(label: str, units: Sequence[Mapping[str, NDArray[Any]]]) -> Fit:
 def compute(wanted: ExactDistance, grid: FloatArray, seed: int, scale: float = 1.0) -> dict[str, NDArray[Any]]:
     """Compute a distance, with half-widths of errors.
 
-    Parameters
-    ----------
-    wanted : ExactDistance
-    grid : ndarray, shape (m,)
-        Points of a curve.
-    seed : int
-        Seed of the draws integrated over.
-    scale : float
-        Share of their usual number.
-
-    Returns
-    -------
-    dict of str to ndarray
-        The divergence and the other inputs of `fit_order` for outputs. For curves ``difference`` and
-        ``difference_error``, shape (m,), and ``moments``: variance and excess kurtosis, each with its error.
+    Curves at `grid`, (m,), have ``difference`` and ``difference_error``, (m,), and ``moments``: variance and excess
+    kurtosis, each with its error. `scale` is the share of the usual draws.
     """
     if wanted.of == "scores":
         return _of_scores(wanted.layer, grid)
@@ -100,7 +81,7 @@ def compute(wanted: ExactDistance, grid: FloatArray, seed: int, scale: float = 1
 
 
 def _of_scores(layer: AttentionLayer, grid: FloatArray) -> dict[str, NDArray[Any]]:
-    """Return the curve of a score; errors come from fewer nodes and rounding."""
+    """Return a score's curve, with errors from fewer nodes and rounding."""
     value, fewer = (score_difference(layer, grid, nodes) for nodes in (_NODES, _FEWER_NODES))
     many, few = (score_moments(layer, nodes) for nodes in (_NODES, _FEWER_NODES))
     return {
@@ -111,7 +92,7 @@ def _of_scores(layer: AttentionLayer, grid: FloatArray) -> dict[str, NDArray[Any
 
 
 def score_difference(layer: AttentionLayer, grid: FloatArray, nodes: int) -> FloatArray:
-    """Return the density of p_11 at finite width less that of the limit; see `score_mixture`."""
+    """Return the density of p_11 less that of the limit."""
     limit_std = layer.query_std * layer.key_std * float(input_kernel(layer.inputs).matrix[0, 0])
     return np.asarray(score_mixture(layer, nodes).density(grid) - gaussian(grid, limit_std**2))
 
@@ -125,14 +106,8 @@ def score_moments(layer: AttentionLayer, nodes: int) -> FloatArray:
 def score_mixture(layer: AttentionLayer, nodes: int) -> ScaleMixture:
     """Return the normal mixture that is the law of p_11 at finite width, with `nodes` per chi-square.
 
-    With linear inputs p_11 = σ_Qσ_K ‖h‖²/n · χ²_n/n · √(χ²_ν/ν) N, normal given three chi-squares, the first of
-    which is
-    ‖h‖². A clip at 100 changes this with a chance below 1e-100.
-
-    Raises
-    ------
-    InputError
-        If the inputs are not linear up to rounding.
+    With linear inputs p_11 = σ_Qσ_K ‖h‖²/n · χ²_n/n · √(χ²_ν/ν) N, normal given three chi-squares, the first of which
+    is ‖h‖². A clip at 100 changes this with a chance below 1e-100; other inputs raise `InputError`.
 
     Examples
     --------

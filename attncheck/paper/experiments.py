@@ -11,7 +11,7 @@ Of = Literal["outputs", "scores"]
 Kind = Literal["width", "histogram", "low rank"]
 
 WIDTHS = (16, 64, 256, 1024)
-#: Widths of exact divergences, far beyond what samples can resolve.
+#: Widths of exact divergences, beyond the resolution of samples.
 EXACT_WIDTHS = (16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_000_000)
 HEAD_DIM = 64
 TRIALS = 10
@@ -22,12 +22,7 @@ BIN_END, BINS = 4.0, 160
 
 @dataclasses.dataclass(frozen=True)
 class ExperimentCase:
-    """One sampled law.
-
-    ``of`` is "outputs" (one coordinate at the first position) or "scores" (p_11); ``limit`` samples the
-    infinite-width law
-    instead: the floor of the estimator.
-    """
+    """One sampled law: outputs at the first position or scores p_11; ``limit`` samples the infinite width."""
 
     label: str
     layer: AttentionLayer
@@ -37,12 +32,7 @@ class ExperimentCase:
 
 @dataclasses.dataclass(frozen=True)
 class ExactDistance:
-    """A computed distance of a finite-width law from the limit.
-
-    ``label`` names its series, ``curve`` its density difference (empty for none); ``infinite`` takes the width to
-    infinity
-    at fixed `head_dim`.
-    """
+    """A computed distance from the limit; ``infinite`` takes the width to infinity at fixed `head_dim`."""
 
     label: str
     layer: AttentionLayer
@@ -53,12 +43,7 @@ class ExactDistance:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """A figure of the paper.
-
-    ``kind`` is "width", "histogram" or "low rank"; ``draws`` and ``trials`` are the published sizes;
-    ``configurations`` are
-    sampled, ``exact`` is computed.
-    """
+    """A figure of the paper: published sizes, and what is sampled and computed."""
 
     name: str
     kind: Kind
@@ -69,7 +54,7 @@ class Experiment:
     trials: int = TRIALS
 
     def draws_at(self, scale: float) -> int:
-        """Return the draws of one trial at a share of the published size; at least 200."""
+        """Return the draws of one trial at a scale; at least 200."""
         return max(200, round(self.draws * scale))
 
 
@@ -90,7 +75,7 @@ def _by_width(name: str, title: str, draws: int, layer: AttentionLayer) -> Exper
 
 
 def _scalings_and_heads() -> Experiment:
-    """Return Fig. 2: scores under both scalings, outputs of one and of many heads."""
+    """Return Fig. 2: scores under both scalings, outputs by heads."""
     root, over = (AttentionLayer(width=256, score_scaling=scaling) for scaling in ("1/sqrt(n)", "1/n"))
     heads = {heads: AttentionLayer(width=256, num_heads=heads) for heads in (1, 256)}
     return Experiment(

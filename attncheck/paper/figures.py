@@ -19,12 +19,12 @@ from attncheck.report.svg import BAND, INK, MUTED, SERIES
 
 FloatArray = NDArray[np.float64]
 
-# Prefix of panels in the paper's setting; no data are copied.
+# Prefix of panels in the paper's setting, on new draws.
 _REPEATED = "Published setting, own draws"
 
 
 def panels_of(figure: Shown) -> list[Panel]:
-    """Return the panels in reading order, each published one followed by its computed counterpart."""
+    """Return the panels, each published one before its computed counterpart."""
     if isinstance(figure, ChartedFigure):
         return [panel_of(chart) for chart in figure.charts]
     if figure.kind == "histogram":

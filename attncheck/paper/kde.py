@@ -1,8 +1,6 @@
-"""The published estimator: Gaussian kernel densities of both samples, Scott's bandwidth, a grid of 500 points.
+"""The published estimator: Gaussian kernel densities, Scott's bandwidth, 500 points; shown for comparison only.
 
-It is shown for comparison only and decides nothing. Densities are those of `scipy.stats.gaussian_kde`, computed
-from
-fine bins.
+Densities are those of `scipy.stats.gaussian_kde`, computed from fine bins.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from attncheck._lib.errors import refuse
 
 FloatArray = NDArray[np.float64]
 
-#: Grid points, and the constant added to both densities.
+#: Grid points, and the constant added to densities.
 POINTS, OFFSET = 500, 1e-12
 # Bins per bandwidth: linear binning errs by less than 1/(8 · 1000²) of the kernel's height.
 _BINS = 1000
@@ -25,11 +23,6 @@ _REACH = 9.0
 
 def scott(samples: FloatArray) -> float:
     """Return Scott's bandwidth, N^{-1/5} times the standard deviation.
-
-    Raises
-    ------
-    InputError
-        If there are no two different finite samples.
 
     Examples
     --------
@@ -43,11 +36,6 @@ def scott(samples: FloatArray) -> float:
 
 def density(samples: FloatArray, grid: FloatArray) -> FloatArray:
     """Return the kernel density estimate, (m,), on an evenly spaced, ascending grid, (m,).
-
-    Raises
-    ------
-    InputError
-        As for `scott`, or for another grid.
 
     Examples
     --------
@@ -71,9 +59,7 @@ def density(samples: FloatArray, grid: FloatArray) -> FloatArray:
 def divergence(first: FloatArray, second: FloatArray) -> tuple[float, float]:
     """Return the published estimate of KL(first ‖ second), and its part from beyond the extremes of `second`.
 
-    Both densities are taken at 500 points over the range of all samples, 1e-12 is added, and p log(p/q) is summed.
-    Beyond
-    `second` its density is nearly 0, and the 1e-12 decides.
+    p log(p/q) is summed over 500 points, with 1e-12 added to both densities; beyond `second` the 1e-12 decides.
 
     Examples
     --------

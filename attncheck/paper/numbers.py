@@ -51,7 +51,7 @@ def named(figure: Shown) -> str:
 
 
 def size_of(figure: Shown) -> str:
-    """Return the sampled size, compared with the published one, and the command to repeat it."""
+    """Return the sampled and published sizes, and the command to repeat."""
     again = f"To repeat it: attncheck paper {figure.name} --seed {figure.seed} --scale {figure.scale:g}"
     if isinstance(figure, ChartedFigure):
         errors = "Computed, with four standard errors where draws are integrated over; what has no error is exact."

@@ -91,13 +91,7 @@ def view_of(figures: Sequence[Shown]) -> PaperView:
 
 
 def read_paper(folder: Path) -> PaperView:
-    """Read the output of `attncheck paper`.
-
-    Raises
-    ------
-    InputError
-        If the folder holds no figure, an unreadable one, or figures of several runs.
-    """
+    """Read the output of one run of `attncheck paper`; raise `InputError` otherwise."""
     figures = published(folder)
     if not figures:
         refuse("paper", str(folder), "contains no figure", "pass the folder that attncheck paper --out wrote")

@@ -30,7 +30,7 @@ class Panel:
 
 
 def panel_of(chart: Chart) -> Panel:
-    """Return the panel of a chart: points with error bars at finite width, lines for limits and formulas."""
+    """Return a chart's panel: points at finite width, lines for laws."""
     points = [each for each in chart.series if not each.law]
     lines = [each for each in chart.series if each.law]
 
@@ -81,5 +81,5 @@ def _power(value: float, _: object = None) -> str:
 
 
 def _plain(value: float, _: object = None) -> str:
-    """Return a label in plain digits near 1, as a power of ten elsewhere."""
+    """Return a label in plain digits near 1, else a power of ten."""
     return f"{value:g}" if 1e-3 < value < 1e4 else _power(value)

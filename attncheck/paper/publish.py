@@ -1,4 +1,4 @@
-"""The output files: figures as data and plots, a page of numbers, and one HTML page."""
+"""The output files: figures as data and plots, numbers, and an HTML page."""
 
 from __future__ import annotations
 
@@ -20,15 +20,9 @@ PAGE, NUMBERS = "paper.html", "numbers.md"
 
 
 def publish(names: Sequence[str], out: Path, data: Path, manifest: PaperRun) -> list[Path]:
-    """Write the figures of a run and the pages of all its figures in the folder; return the files in order.
+    """Write the figures of a run, and the pages of all its figures in the folder; return the files.
 
-    The bytes are reproducible. `names` are experiments whose tasks are all done, `data` is the folder of task
-    files.
-
-    Raises
-    ------
-    InputError
-        If a task file is missing or a file cannot be written.
+    The bytes are reproducible. All tasks of `names` must be done, with files in `data`.
     """
     from attncheck.paper.page import render_paper
 

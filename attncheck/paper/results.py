@@ -32,11 +32,8 @@ _QUARTILES = 1.349
 class SampledLaw(msgspec.Struct, frozen=True):
     """Statistics of every trial of a sampled law.
 
-    ``density`` is the kernel estimate of the first trial, ``spread`` its standard deviation over the trials,
-    ``counts`` the
-    first trial's histogram. ``kl`` is the published estimate against the limit, ``kl_beyond`` its part from beyond
-    the
-    limit's extreme draws.
+    ``density`` and ``counts`` are of the first trial, ``spread`` is the density's standard deviation over the trials,
+    ``kl`` the published estimate, ``kl_beyond`` its part from beyond the limit's extreme draws.
     """
 
     label: str
@@ -56,11 +53,9 @@ class SampledLaw(msgspec.Struct, frozen=True):
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """A computed density at finite width less that of the limit, with half-widths of errors.
+    """A computed density less that of the limit, with half-widths of errors, None in far tails.
 
-    Errors are None in far tails with too few draws. ``moments`` are the variance and excess kurtosis, each
-    followed by its
-    error.
+    ``moments`` are the variance and excess kurtosis, each followed by its error.
     """
 
     label: str
@@ -145,13 +140,7 @@ Shown = Figure | ChartedFigure
 
 
 def gather(name: str, data: Path, manifest: PaperRun) -> Shown:
-    """Return a figure from its task files, without panels or published statements.
-
-    Raises
-    ------
-    InputError
-        If a task file is missing or damaged.
-    """
+    """Return a figure from its task files, without panels or published statements."""
     found = {unit: units.recall(unit, data, manifest.seed, manifest.scale) for unit in units.units_of(name)}
     return _charted(name, found, manifest) if name in FURTHER else _repeated(name, found, manifest)
 
@@ -197,7 +186,7 @@ def _repeated(name: str, found: Mapping[Task, Arrays], manifest: PaperRun) -> Fi
 
 
 def _merged_bins(draws: int) -> int:
-    """Return the number of narrow bins per bar: the Freedman–Diaconis width of a standard normal, rounded down."""
+    """Return the bins per bar: the Freedman–Diaconis width of a standard normal, rounded down."""
     bins = len(units.edges()) - 1
     width = 2.0 * _QUARTILES * draws ** (-1 / 3) / float(np.diff(units.edges())[0])
     return max(each for each in range(1, bins + 1) if bins % each == 0 and each <= max(1.0, width))
@@ -296,13 +285,7 @@ def encode(figure: Shown) -> bytes:
 
 
 def read_figure(path: Path) -> Shown:
-    """Read a figure that `encode` made.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or has another schema.
-    """
+    """Read a figure that `encode` made."""
     remedy = "pass a folder that attncheck paper wrote"
     try:
         figure: Shown = msgspec.json.decode(path.read_bytes(), type=Shown)
@@ -316,6 +299,6 @@ def read_figure(path: Path) -> Shown:
 
 
 def published(folder: Path) -> list[Shown]:
-    """Return the figures in a folder, in the paper's order; raise `InputError` if one cannot be read."""
+    """Return the figures in a folder, in the paper's order."""
     paths = [folder / f"{name}.json" for name in NAMES]
     return [read_figure(path) for path in paths if path.exists()]

@@ -22,7 +22,7 @@ _VERSIONED = ("attncheck", "numpy", "scipy")
 _MANIFEST = "run.json"
 #: All figures, published and further.
 NAMES = (*EXPERIMENTS, *FURTHER)
-#: At this scale every experiment has its minimum of draws.
+#: Scale at which every experiment has its minimum of draws.
 LEAST_SCALE = 1e-3
 
 
@@ -50,13 +50,7 @@ def names_of(wanted: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def manifest_of(seed: int, scale: float) -> PaperRun:
-    """Return the manifest of a run with the installed versions.
-
-    Raises
-    ------
-    InputError
-        If the seed is negative, or the scale not between `LEAST_SCALE` and 1.
-    """
+    """Return the manifest of a run with the installed versions."""
     seed = check_whole("seed", seed, 0, "pass a whole number, e.g. 0")
     remedy = "pass the share of the published draws, e.g. 0.01"
     scale = check_number("scale", scale, remedy, minimum=LEAST_SCALE, maximum=1.0)
@@ -73,13 +67,7 @@ def settle_all(
 ) -> Path:
     """Perform the tasks that the folder lacks; return the folder of task files.
 
-    `names` come from `names_of`; `told` is called with the numbers of finished and of all tasks, and the last one
-    finished.
-
-    Raises
-    ------
-    InputError
-        If the folder cannot be written or holds another run.
+    `told` is called with the numbers of finished and of all tasks, and the last one finished.
     """
     data = _claimed(Path(out), manifest)
     wanted = [unit for name in names for unit in units.units_of(name)]
@@ -93,7 +81,7 @@ def settle_all(
 
 
 def _performed(left: Sequence[Task], data: Path, manifest: PaperRun, spec: ExecutorSpec) -> Iterator[Task]:
-    """Perform tasks and write their files; raise `InputError` if one crashed its process twice."""
+    """Perform tasks and write their files."""
     perform = functools.partial(units.perform, seed=manifest.seed, scale=manifest.scale)
     with TaskExecutor(spec) as executor:
         for place, arrays in executor.gather(perform, left):
@@ -105,13 +93,7 @@ def _performed(left: Sequence[Task], data: Path, manifest: PaperRun, spec: Execu
 
 
 def _claimed(out: Path, manifest: PaperRun) -> Path:
-    """Return the folder of a run's task files, created if missing.
-
-    Raises
-    ------
-    InputError
-        If it cannot be created, or holds another run.
-    """
+    """Return the folder of a run's task files, created if missing; reject that of another run."""
     data, path = out / "data", out / "data" / _MANIFEST
     try:
         there: bytes | None = path.read_bytes()

@@ -6,7 +6,7 @@ import msgspec
 
 
 class PaperStatement(msgspec.Struct, frozen=True):
-    """A published statement, the estimate or prediction for it, and the computed value."""
+    """A published statement, its estimate or prediction, and the computed value."""
 
     published: str
     estimated: str

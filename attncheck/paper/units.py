@@ -1,4 +1,4 @@
-"""Tasks, each with its own stream and file, so that runs can be interrupted and split."""
+"""Tasks with separate streams and files, so that runs can be interrupted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from attncheck.paper.further import FURTHER
 Arrays = dict[str, NDArray[Any]]
 FloatArray = NDArray[np.float64]
 
-#: Increased when the same task would hold other numbers.
+#: Increased when a task's numbers change.
 FORMAT = 4
 
 
@@ -57,7 +57,7 @@ Subject = ExperimentCase | ExactDistance | Measure
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One trial of a case, counted from 1, or one computation with trial 0."""
+    """One trial of a case, from 1, or a computation, 0."""
 
     experiment: str
     subject: Subject
@@ -111,10 +111,7 @@ def units_of(name: str) -> list[Task]:
 
 @own_arithmetic()
 def perform(unit: Task, seed: int, scale: float) -> Arrays:
-    """Return the numbers of a task and its processor seconds, with one BLAS thread.
-
-    `seed` is that of the run, `scale` the share of the published draws.
-    """
+    """Return a task's numbers and processor seconds at a share `scale` of the draws, with one BLAS thread."""
     started = time.process_time()
     if isinstance(unit.subject, Measure):
         arrays = unit.subject(seed, scale)
@@ -152,13 +149,7 @@ def _sampled(unit: Task, configuration: ExperimentCase, seed: int, draws: int) -
 
 
 def save(path: Path, arrays: Mapping[str, NDArray[Any]], key: Mapping[str, Any] | None = None) -> Path:
-    """Write arrays atomically, with the `key` that `load` compares; return the path.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
+    """Write arrays atomically, with the `key` that `load` compares; return the path."""
     named: Arrays = {**arrays, **({} if key is None else {"key": np.array(_text(key))})}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **named)
@@ -166,7 +157,7 @@ def save(path: Path, arrays: Mapping[str, NDArray[Any]], key: Mapping[str, Any] 
 
 
 def load(path: Path, key: Mapping[str, Any]) -> Arrays | None:
-    """Return the arrays of a file, or None if it is missing, damaged or has another key."""
+    """Return the arrays of a file, or None if missing, damaged or of another key."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays: Arrays = {name: file[name] for name in file.files}
@@ -188,13 +179,7 @@ def keep(unit: Task, arrays: Mapping[str, NDArray[Any]], folder: Path, seed: int
 
 
 def recall(unit: Task, folder: Path, seed: int, scale: float) -> Arrays:
-    """Return the arrays of a finished task.
-
-    Raises
-    ------
-    InputError
-        If its file is missing or damaged.
-    """
+    """Return the arrays of a finished task; raise `InputError` if missing or damaged."""
     path = unit.path(folder)
     arrays = load(path, _keyed(unit, seed, scale))
     if arrays is None:

@@ -1,9 +1,7 @@
 """pytest plugin: options, cases as test items, results from any number of workers, the summary.
 
-A test marked with `examines` becomes one item per layer, one marked with `theory` one per case. Items send their
-results with their reports, so that a crashed worker loses its current item only. pytest always imports this
-module,
-so the rest of attncheck is imported lazily.
+Tests marked with `examines` or `theory` become one item per case. Items send results with their reports, so that a
+crashed worker loses one item only. The rest of attncheck is imported lazily, since pytest always imports this module.
 """
 
 from __future__ import annotations
@@ -58,10 +56,7 @@ Hold = Callable[["Case"], None]
 
 
 def engage(config: pytest.Config) -> None:
-    """Create the run before collection, so that the header shows it and bad options fail early.
-
-    Called where an attncheck option is given, and by the conftest of a folder of properties.
-    """
+    """Create the run before collection, so that the header shows it and bad options fail early."""
     from attncheck._lib.errors import InputError
 
     try:
@@ -94,11 +89,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marks; fix random choices and the path of a resumed record."""
+    """Register the marks; fix random choices and the resumed record's path."""
     config.addinivalue_line("markers", f"{EXAMINES}(name, strategy): examine a property on many layers")
     config.addinivalue_line("markers", f"{THEORY}(key, strategy, **parameters): a statement of the theory")
     if _is_worker(config):
-        # pytest-xdist adds `workerinput` to the config of its workers.
+        # Set by pytest-xdist on workers only.
         for name in _SETTLED:
             setattr(config.option, name, config.workerinput[name])  # type: ignore[attr-defined]
         return
@@ -140,7 +135,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make one item per layer of a marked test, or per case of a theory statement."""
+    """Make one item per case of a marked test."""
     config, definition = metafunc.config, metafunc.definition
     if mark := definition.get_closest_marker(EXAMINES):
         from attncheck.runs.statements import argument_of
@@ -175,10 +170,7 @@ def attncheck_layer() -> Callable[..., Inspection]:
 
 @pytest.fixture
 def note(request: pytest.FixtureRequest) -> Generator[Statement, None, None]:
-    """Yield the statement that a theory test is about; call it with the numbers and p-values found.
-
-    The test runs with one BLAS thread, so that digits do not depend on the machine's number.
-    """
+    """Yield the statement that a theory test is about, to be called with numbers and p-values; uses one BLAS thread."""
     from attncheck._lib.arithmetic import own_arithmetic
 
     with own_arithmetic():
@@ -187,10 +179,7 @@ def note(request: pytest.FixtureRequest) -> Generator[Statement, None, None]:
 
 @pytest.fixture
 def hold(request: pytest.FixtureRequest) -> Hold:
-    """Return the function that examines the property on a layer, together with others on the same layer.
-
-    The test fails if the property is violated, and is skipped if nothing could be examined.
-    """
+    """Return the function that examines the property on a layer, failing if violated, skipping if not examined."""
     import msgspec
 
     from attncheck.diagnosis.messages import explain
@@ -216,7 +205,7 @@ def hold(request: pytest.FixtureRequest) -> Hold:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Examine a statement of the theory, or reuse its result from a resumed run."""
+    """Examine a theory statement, or reuse a resumed run's result."""
     note = pyfuncitem.stash.get(_NOTE, None)
     if note is None:
         return None
@@ -249,7 +238,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """Open the record if items run in this process; examine the pools at the end."""
+    """Open the record if items run here; examine the pools at the end."""
     if not (_is_worker(session.config) or session.config.option.collectonly):
         _open(session.config)
     done = yield
@@ -259,7 +248,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 
 
 def _take_pools(config: pytest.Config) -> None:
-    """Examine the pools in as many processes as there were workers; report violated ones as failures."""
+    """Examine the pools, in parallel as the items were; report violated ones as failures."""
     import msgspec
 
     from attncheck._lib.executors import TaskExecutor, processes
@@ -274,18 +263,18 @@ def _take_pools(config: pytest.Config) -> None:
 
 
 def _report_failure(config: pytest.Config, name: str, sent: ReportPayload, message: str) -> None:
-    """Report a failure after the last item as if it were an item."""
+    """Report a failure after the last item as an item."""
     node, where = f"attncheck::{name}", ("attncheck", None, name)
     failed = pytest.TestReport(node, where, {}, "failed", message, "call")
     ship(failed, sent)
-    # JUnit files include an item once it is torn down.
+    # JUnit files need the teardown.
     for report in (failed, pytest.TestReport(node, where, {}, "passed", None, "teardown")):
         config.hook.pytest_runtest_logreport(report=report)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep items of a case on one worker, unless the user chose another distribution."""
+    """Keep items of a case on one worker, unless configured otherwise."""
     shared_out = config.getoption("dist", None) == "load" and _RUN in config.stash
     return cases.scheduler(config, log) if shared_out else None
 
@@ -358,7 +347,7 @@ def _open(config: pytest.Config) -> None:
 
     run = config.stash[_RUN]
     if getattr(config.option, "numprocesses", None):
-        with TaskExecutor(pool(1)) as executor:  # like items, the probe runs elsewhere: a subject may kill its process
+        with TaskExecutor(pool(1)) as executor:  # a subject may kill its process
             refused = refusal(run, run.subject.name, executor.results)
     else:
         refused = refusal(run, run.subject, map)

@@ -1,4 +1,4 @@
-"""Sharing of draws between items of one case: the first examines them all, on one worker."""
+"""Items of one case share draws: the first examines all, on one worker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CaseResults:
         self._found: dict[str, Examination] = {}
 
     def examined(self, item: Item) -> Examination:
-        """Return the results of an item; all items of its case are examined with the first."""
+        """Return an item's results, examining all items of its case at once."""
         if item.id not in self._found:
             self._found |= self._of_case(item)
         return self._found[item.id]
@@ -38,7 +38,7 @@ class CaseResults:
 
 
 def scheduler(config: Any, log: Any) -> Any:
-    """Return an xdist scheduler that keeps items of a case on one worker."""
+    """Return an xdist scheduler that keeps cases on one worker."""
     # pytest-xdist ships no types.
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
@@ -49,12 +49,12 @@ def scheduler(config: Any, log: Any) -> Any:
 
         def schedule(self) -> None:
             super().schedule()
-            # A worker starts an item once it knows the next: a replacement needs two.
+            # A worker starts an item once it knows the next.
             for node in self.nodes:
                 self._reschedule(node)
 
         def _reschedule(self, node: Any) -> None:
-            # Workers that have not collected cannot be assigned items.
+            # Uncollected workers cannot be assigned items.
             if node in self.registered_collections:
                 super()._reschedule(node)
 

@@ -31,21 +31,18 @@ def examines(name: str, strategy: Any) -> pytest.MarkDecorator:
 def theory(key: str, strategy: Any = None, **parameters: Sequence[Any]) -> Callable[[_Test], _Test]:
     """Mark a test of a theory statement, which does not involve the subject.
 
-    The test becomes one item per case, planned, recorded and part of the run's digest with the numbers that it
-    passes to
-    the fixture ``note``, as in ``note(order=-1.0)``. It asserts computed facts. Random numbers are keyed by the
-    fixture
-    ``run_seed``; estimates with errors, or p-values, go to ``note``, a ``Statement``, so that looks on fresh draws
-    decide.
+    The test becomes one item per case, recorded with the numbers passed to the fixture ``note``, as in
+    ``note(order=-1.0)``. Random numbers are keyed by the fixture ``run_seed``; estimates with errors, or p-values, go
+    to ``note``, so that looks on fresh draws decide.
 
     Parameters
     ----------
     key : str
         ``group.statement``: permanent identifier and key of the random stream.
     strategy : hypothesis strategy, optional
-        Of the arguments ``layer`` or ``stack``, reproducible by the run seed.
+        Of the arguments ``layer`` or ``stack``.
     **parameters : sequence
-        Values of further arguments, without a strategy: all combinations are cases.
+        Values of further arguments: all combinations are cases.
     """
     if not re.fullmatch(r"\w+\.\w+", key):
         raise ValueError(f"key={key!r}: is not of the form group.statement; use letters, digits and _, e.g. 'rates.kl'")

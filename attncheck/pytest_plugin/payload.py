@@ -8,10 +8,7 @@ import pytest
 
 
 class ReportPayload(TypedDict):
-    """Data sent with an item's report, in built-in types.
-
-    Results, or why there are none and where the subject failed, and the theory statement.
-    """
+    """Results of an item, or why there are none, and its theory statement, in built-in types."""
 
     results: list[dict[str, Any]]
     unusable: str
@@ -36,5 +33,5 @@ def shipped(report: pytest.TestReport | pytest.CollectReport) -> ReportPayload:
 
 
 def ship(report: pytest.TestReport, sent: ReportPayload) -> None:
-    """Attach a payload as an attribute of the report: its properties would go into JUnit files."""
+    """Attach a payload as an attribute: properties go into JUnit files."""
     vars(report)["attncheck"] = sent

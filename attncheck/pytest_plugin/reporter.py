@@ -36,7 +36,7 @@ class Reporter:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Conclude the run; the exit code is 0 only if it is consistent, and differs for a failed theory statement."""
+        """Conclude the run and set the exit code."""
         from attncheck._lib.exit_codes import ExitCode
 
         consistent = self.report.finish()

@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from attncheck.runs.shards import Dealer, Shard
 
-# Dealers of test items and of theory statements, whose costs are unrelated.
+# Dealers of test items and theory statements, whose costs are unrelated.
 _DEALERS: pytest.StashKey[dict[str, Dealer]] = pytest.StashKey()
 # pytest-xdist sends only ids to the reporting process.
 _SHARD_IN_ID = re.compile(r" shard=(\d+)/\d+\]$")
@@ -24,11 +24,10 @@ def rows(
     costs: Mapping[str, float],
     given: Sequence[tuple[str, str, str, Sequence[Any]]],
 ) -> list[Any]:
-    """Return the arguments and ids of a test's items as pytest takes them.
+    """Return arguments and ids of a test's items for pytest.
 
-    `shard` is None for the whole run; `what` names the set that is dealt out, `costs` maps groups to costs, and
-    `given`
-    holds for each item its group, id, suffix and test arguments.
+    `costs` are by group; `given` holds each item's group, id, suffix and test arguments; `what` names the set dealt
+    out.
     """
     if shard is None:
         return [pytest.param(*values, id=f"{id} {words}".strip()) for _, id, words, values in given]
@@ -42,7 +41,7 @@ def rows(
 
 
 def own(names: Iterable[str], shard: Shard | None) -> list[str]:
-    """Return the ids of a shard's items; all ids for the whole run."""
+    """Return the ids of a shard's items."""
     homes = ((name, _SHARD_IN_ID.search(name)) for name in names)
     return [name for name, home in homes if shard is None or (home and int(home[1]) == shard.number)]
 

@@ -1,8 +1,6 @@
-"""Baselines: reduced records that later runs are compared with.
+"""Baselines: reduced records, usually compressed, that later runs are compared with.
 
-A baseline keeps all examined ids and verdicts, and numbers of fixed cases and pools only. It is usually
-compressed.
-Any whole record can serve as one too.
+They keep all examined ids and verdicts, but numbers of fixed cases and pools only.
 """
 
 from __future__ import annotations
@@ -100,13 +98,7 @@ class Baseline:
 
 
 def read_baseline(path: Path) -> Baseline:
-    """Read a baseline, or a whole record as one.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, was edited, or has no examined result.
-    """
+    """Read a baseline, or a whole record as one; raise `InputError` if it is damaged, edited or empty."""
     lines = read_as(path, BaselineManifest | BaselineResult | StatementResult | Closing, baseline=True)
     manifest: BaselineManifest = next(lines)
     results: dict[str, BaselineResult] = {}
@@ -122,10 +114,7 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def write_baseline(run: Path, target: Path) -> int:
-    """Write the baseline of a finished run and return its size in bytes.
-
-    The target is compressed if its name ends in ``.xz``; an existing file is replaced atomically.
-    """
+    """Write the baseline of a finished run atomically, compressed if named ``.xz``; return its size in bytes."""
     lines = read_as(run, Manifest | BaselineResult | StatementResult | Closing)
     manifest: Manifest = next(lines)
     fixed, kept, closing = set(manifest.fixed), [], None

@@ -27,20 +27,9 @@ from attncheck.records.tallies import Space, Tally, tallied, worse
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunRecord:
-    """A record in memory.
+    """A record in memory, results and pools sorted by id.
 
-    Attributes
-    ----------
-    path : Path
-    manifest : Manifest
-    results : tuple of Result
-        On single cases, sorted by id.
-    pools : tuple of Result
-    theory : tuple of StatementResult
-    closing : Closing or None
-        None if the run did not finish.
-    entries : tuple of Entry
-        Ledger entries of all lines, with whether each counts as planned.
+    ``closing`` is None if the run did not finish; ``entries`` are the ledger entries of all lines.
     """
 
     path: Path
@@ -121,13 +110,7 @@ class RunRecord:
 
 
 def read_record(path: Path) -> RunRecord:
-    """Read a record.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, was edited, or has an invalid line.
-    """
+    """Read a record; raise `InputError` if it cannot be read, was edited, or has an invalid line."""
     lines = read(path)
     manifest = next(lines)
     assert isinstance(manifest, Manifest)

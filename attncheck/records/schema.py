@@ -1,8 +1,7 @@
 """Run records: JSON Lines with a versioned schema, readable even after an interrupted run.
 
-The first line is the manifest; a line per result or theory statement follows, then a closing line with the digest
-and
-a hash of all preceding bytes, which reveals edits. Without a closing line the run did not finish.
+A manifest, a line per result or theory statement, and a closing line with the digest and a hash of all preceding
+bytes, which reveals edits. Without a closing line the run did not finish.
 """
 
 from __future__ import annotations
@@ -41,13 +40,10 @@ class PlannedResult(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     """Versions, seed, budget, subject and plan of a run.
 
-    ``planned`` lists the results on the subject, ``statements`` the ids of theory statements, and ``fixed`` the
-    keys of
-    cases visited with any seed. ``baseline`` marks a reduced record. ``shard`` is (number, count); the plan is
-    that of
-    the whole run. ``draws`` is the budget of all first looks with the profile thorough. ``commit`` is the one
-    checked
-    out, ``source`` a digest of the subject's file; both may be empty.
+    ``planned`` lists results on the subject, ``statements`` ids of theory statements, ``fixed`` keys of cases visited
+    with any seed. ``baseline`` marks a reduced record. ``shard`` is (number, count); the plan is that of the whole
+    run. ``draws`` is the budget of first looks with the profile thorough. ``commit`` and ``source``, a digest of the
+    subject's file, may be empty.
     """
 
     schema: int
@@ -72,16 +68,12 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
 class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     """One check on one case: its plan, the outcome of each look, and the verdict.
 
-    ``size`` is the draws of one look, out of ``affordable``; ``power`` is the planned chance of a violated
-    verdict.
-    ``p_values`` and ``effects`` have one entry per look; ``effect``, ``low`` and ``high`` are of the deciding
-    look. The
-    null is ``null_effect``, or everything up to it where ``at_most``; ``mde`` is the smallest effect detected with
-    the
-    planned power, ``alternative`` the check's alternative, or the MDE if larger. ``plot`` shows the deciding look
-    (`attncheck.evidence.plot_data`), ``summary`` is the first look's contribution to pools
-    (`attncheck.evidence.summaries`). Pools have the case ``{"pool": name, "of": case keys}``. ``arithmetic`` is
-    given
+    ``size`` is the draws of one look, out of ``affordable``; ``power`` is the planned chance of a violated verdict.
+    ``p_values`` and ``effects`` have one entry per look; ``effect``, ``low``, ``high`` and ``plot``
+    (`attncheck.evidence.plot_data`) are of the deciding look. The null is ``null_effect``, or everything up to it
+    where ``at_most``; ``mde`` is the smallest effect detected with the planned power, ``alternative`` the check's
+    alternative, or the MDE if larger. ``summary`` is the first look's contribution to pools
+    (`attncheck.evidence.summaries`). Pools have the case ``{"pool": name, "of": case keys}``. ``arithmetic`` is given
     where it differs from the manifest's.
     """
 
@@ -121,11 +113,9 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
 
 
 class StatementResult(msgspec.Struct, frozen=True, tag="theory", tag_field="type"):
-    """One statement of the theory on one case, computed or drawn without the subject, and without looks.
+    """One statement of the theory on one case, without looks and without the subject.
 
-    ``verdict`` is "consistent" or "violated"; ``numbers`` holds the values found, by name. ``arithmetic`` is given
-    where
-    it differs from the manifest's.
+    ``verdict`` is "consistent" or "violated"; ``numbers`` are values by name; ``arithmetic`` is as for `Result`.
     """
 
     id: str
@@ -144,11 +134,8 @@ class StatementResult(msgspec.Struct, frozen=True, tag="theory", tag_field="type
 
 
 class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
-    """The end of a run.
-
-    ``causes`` are the likely causes, best first. ``failed`` explains missing results, each error of the subject
-    once.
-    ``digest`` is that of `run_digest`, ``content`` a hash of all preceding bytes, filled in by `Writer`.
+    """The end of a run: likely causes, best first, reasons for missing results, `run_digest`, hash of preceding
+    bytes.
     """
 
     digest: str
@@ -201,23 +188,17 @@ class ReportedResult(Protocol):
 
 
 def case_key(result: ReportedResult) -> str:
-    """Return the key of a result's case, or the name of its pool."""
+    """Return the key of a result's case, or its pool's name."""
     return result.item.rpartition("@")[2]
 
 
 def of_layer(result: ReportedResult) -> bool:
-    """Return whether a result is on one attention layer, not a program or pool."""
+    """Return whether a result is on a single attention layer."""
     return not {"program", "pool"} & set(result.case)
 
 
 def of_pool(result: ReportedResult) -> bool:
-    """Return whether a result is that of a pool.
-
-    Raises
-    ------
-    InputError
-        If the pool is malformed.
-    """
+    """Return whether a result is that of a pool; raise `InputError` if malformed."""
     if "pool" not in result.case:
         return False
     name, of = result.case["pool"], result.case.get("of")
@@ -234,7 +215,7 @@ class _SchemaHead(msgspec.Struct):
 
 
 def result_digest(r: Any) -> bytes:
-    """Return the digest of a result's key, verdict and numbers; texts and names do not enter."""
+    """Return the digest of a result's key, verdict and numbers, without texts."""
     looks = [r.size, r.level, r.power, r.p_values, r.effects, r.combined]
     numbers = [r.effect, r.low, r.high, r.null_effect, r.mde]
     return _sha256([r.key, r.verdict, *looks, *numbers])
@@ -250,8 +231,8 @@ def _sha256(digits: Any) -> bytes:
 
 
 def combined_digest(digests: bytes | bytearray) -> str:
-    """Return the digest of a run from the concatenated digests of its results, in any order."""
-    # Sorted in place: a million bytes objects would take three times the memory.
+    """Return the digest of a run from concatenated digests of results."""
+    # In place: bytes objects would take three times the memory.
     ordered = np.sort(np.frombuffer(digests, dtype=np.dtype((np.void, hashlib.sha256().digest_size))))
     return hashlib.sha256(ordered.tobytes()).hexdigest()[:16]
 
@@ -259,18 +240,15 @@ def combined_digest(digests: bytes | bytearray) -> str:
 def run_digest(results: Iterable[Result | StatementResult]) -> str:
     """Return the digest of a run's results, independent of order, times and number of workers.
 
-    It depends on seed, subject and plan, not on names of modules, properties or texts. It may change with the
-    processor
-    and BLAS (the manifest's ``arithmetic``) and with releases of NumPy, SciPy and hypothesis (``versions``).
+    It depends on seed, subject and plan, not on names or texts. It may change with processor and BLAS
+    (``arithmetic``) and with releases of NumPy, SciPy and hypothesis (``versions``).
     """
     digests = (theory_digest(each) if isinstance(each, StatementResult) else result_digest(each) for each in results)
     return combined_digest(b"".join(digests))
 
 
 def read(path: Path) -> Iterator[Line]:
-    """Iterate over the lines of a record, one in memory at a time.
-
-    A truncated last line, left by a killed run, is skipped.
+    """Iterate over the lines of a record, one in memory at a time, skipping a truncated last line.
 
     Raises
     ------
@@ -281,15 +259,9 @@ def read(path: Path) -> Iterator[Line]:
 
 
 def read_as(path: Path, lines: Any, baseline: bool = False) -> Iterator[Any]:
-    """Iterate over the lines of a record as the reader's own structs.
+    """Iterate over the lines of a record as `lines`, the reader's own union of tagged structs.
 
-    Parameters
-    ----------
-    path : Path
-    lines : type
-        A union of tagged structs for manifest, result and closing line, with the wanted fields.
-    baseline : bool
-        Whether to accept baselines, which may be compressed.
+    With `baseline`, a (compressed) baseline is accepted too.
 
     Raises
     ------
@@ -301,7 +273,7 @@ def read_as(path: Path, lines: Any, baseline: bool = False) -> Iterator[Any]:
     content = hashlib.sha256()
     ended = False
     with _opened(source) as file:
-        # A large file of another kind may be one long line.
+        # Large files of other kinds may be one line.
         if file.peek(1)[:1] != b"{":
             raise source.error(*_NO_MANIFEST)
         for number, raw in enumerate(file, 1):
@@ -353,16 +325,16 @@ def _opened(source: _Source) -> Iterator[io.BufferedReader]:
 
 @contextlib.contextmanager
 def sensible(path: Path, number: int) -> Iterator[None]:
-    """Add record and line number to input errors about the values of a line."""
+    """Add record and line number to input errors about a line's values."""
     try:
         yield
     except InputError as error:
-        problem = str(error).rpartition("; ")[0]  # the remedy is meant for callers of the ledger
+        problem = str(error).rpartition("; ")[0]  # the remedy is for callers of the ledger
         raise InputError(f"record={path}: line {number} was edited or damaged ({problem}); {_AGAIN}") from None
 
 
 def _check_head(source: _Source, first: bytes) -> None:
-    """Reject a first line that is not a manifest of this schema, or is of a baseline where a record is wanted."""
+    """Reject a first line that is not a manifest of this schema, or an unwanted baseline."""
     head = _SchemaHead()
     if first.endswith(b"\n"):
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -372,7 +344,7 @@ def _check_head(source: _Source, first: bytes) -> None:
     if head.type != "manifest":
         raise source.error(*_NO_MANIFEST)
     if type(head.schema) is not int or head.schema != SCHEMA:
-        # Only a larger integer can come from a later version.
+        # Only larger integers can be later versions.
         remedy = "upgrade attncheck" if type(head.schema) is int and head.schema > SCHEMA else ""
         raise source.error(f"has schema {head.schema!r}, this version reads {SCHEMA}", remedy)
     if head.baseline and source.what != "baseline":

@@ -1,4 +1,4 @@
-"""Scope of examined results: the only place that limits a pass to the limit or to outputs."""
+"""Scope of results: limits a pass to the limit or to outputs."""
 
 from __future__ import annotations
 
@@ -11,26 +11,19 @@ from attncheck.checks.check import AnyCheck
 from attncheck.checks.registry import EVERY_CHECK
 from attncheck.records.schema import Result, of_pool
 
-#: Minimum number of results on laws for a conclusive run, or all if fewer were planned.
+#: Results on laws that a conclusive run needs, or all planned.
 FEWEST_LAWS = 3
-# Share of the plan below which the first line says "little examined".
+# Share of the plan below which "little examined" is shown.
 _SMALL = 0.25
-# Fields that show nothing of the subject's intermediate results.
+# Fields without intermediate results.
 _OUTSIDE = frozenset({"outputs", "inputs", "input_gram"})
 
 
 @dataclass(frozen=True)
 class Scope:
-    """The coverage of a run.
+    """The coverage of a run: planned and examined results, and those on laws.
 
-    Attributes
-    ----------
-    planned, examined : int
-        Results on single cases.
-    laws, planned_laws : int
-        Those that test a law, unlike checks of digits, repeats or a symmetry alone.
-    words : str
-        Qualifier of the verdict: "limit only", "outputs only", "little examined", or empty.
+    ``words`` qualifies the verdict: "limit only", "outputs only", "little examined", or nothing.
 
     Examples
     --------
@@ -60,10 +53,7 @@ class Scope:
         return cls.of(Counter(each.check for each in single if each.p_values), Counter(each.check for each in single))
 
     def doubt(self, fewest: int | None = None) -> str:
-        """Return why too little was examined; empty if enough.
-
-        `fewest` is the required number of examined results, by default a few on a law.
-        """
+        """Return why fewer than `fewest` results (by default a few on a law) were examined; empty if enough."""
         if fewest is not None and self.examined < fewest:
             return f"{self.examined:,} results were examined, {fewest:,} are required"
         least = min(FEWEST_LAWS, self.planned_laws)

@@ -11,7 +11,7 @@ from attncheck._lib.words import counted, number
 from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.records.schema import Result
 
-#: Modules of attncheck's own subjects, which are always trusted.
+#: Modules of attncheck's own, trusted subjects.
 OWN_SUBJECTS = ("attncheck.subject", "attncheck.faults")
 
 
@@ -31,7 +31,7 @@ def replay_command(record: Path | str, id: str, subject: str) -> str:
 
 
 def telling(reasons: Mapping[str, int]) -> str:
-    """Return the reason that a reader can act on, else the most common one; empty if there is none.
+    """Return the most actionable reason, else the most common; empty if there is none.
 
     Examples
     --------
@@ -88,10 +88,7 @@ def reads(result: Result) -> str:
 
 
 def detectable(result: Result) -> float | None:
-    """Return the distance of the MDE from the null; None where nothing was detectable.
-
-    A ratio of 0.8 is as far from 1 as 1.25.
-    """
+    """Return the distance of the MDE from the null, symmetric in logarithms for ratios, or None."""
     mde, null = result.mde, result.null_effect
     if mde is None or null is None or mde <= 0.0 or mde == null or not math.isfinite(mde):
         return None
@@ -104,7 +101,7 @@ def in_mdes(result: Result, value: float | None) -> float | None:
 
 
 def in_alternatives(result: Result, value: float | None) -> float | None:
-    """Return an effect in units of the alternative, 0 at the null; ratios are compared by logarithms."""
+    """Return an effect in units of the alternative, by logarithms for ratios."""
     return _between(value, result.null_effect, result.alternative)
 
 

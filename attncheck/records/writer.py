@@ -26,11 +26,10 @@ _BEGIN = b'{"type":"manifest"'
 
 
 class Writer:
-    """Appends lines to a record, unbuffered.
+    """Appends lines to a locked record, unbuffered.
 
-    An older record of the same name is replaced once the manifest is written. The file is locked against other
-    runs.
-    After a failed write, such as on a full disk, earlier lines stay readable and no more are accepted.
+    An older record is replaced once the manifest is written. After a failed write, earlier lines stay readable and no
+    more are accepted.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,13 +40,7 @@ class Writer:
         self._failure = ""
 
     def write(self, line: Line) -> None:
-        """Append one line.
-
-        Raises
-        ------
-        InputError
-            If the path cannot be written, another run is writing to it, or an earlier line failed.
-        """
+        """Append one line; raise `InputError` if the file cannot be written or is locked."""
         if self._failure:
             raise InputError(self._failure)
         if isinstance(line, Closing):
@@ -80,13 +73,13 @@ class Writer:
 
 
 def _create(path: Path, data: bytes) -> io.FileIO:
-    """Replace `path` by a file that starts with `data`; return it open and locked."""
+    """Replace `path` by a file starting with `data`; return it open and locked."""
     path.parent.mkdir(parents=True, exist_ok=True)
     target = path.resolve()
     if target.is_file() and not _is_record(target):
         raise InputError(f"record={path}: is not a record; choose another path")
     if target.exists() and not target.is_file():
-        return _started(target, data)  # devices and pipes are written to, not replaced; folders fail here
+        return _started(target, data)  # devices and pipes are not replaced; folders fail here
     existed = target.exists()
     with _locked(target):
         fresh = target.with_name(f".{target.name}.{os.getpid()}")
@@ -103,7 +96,7 @@ def _create(path: Path, data: bytes) -> io.FileIO:
 
 
 def _is_record(path: Path) -> bool:
-    """Return whether a file is empty or a record, so that it may be replaced."""
+    """Return whether a file is empty or a record."""
     with open(path, "rb") as file:
         begin = file.read(len(_BEGIN))
     return not begin or begin == _BEGIN
@@ -123,7 +116,7 @@ def _started(path: Path, data: bytes) -> io.FileIO:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock the file that currently has this name; raise if another run holds the lock."""
+    """Lock the file of this name; raise if another run does."""
     while True:
         with open(path, "ab") as held:
             try:
@@ -131,7 +124,7 @@ def _locked(path: Path) -> Iterator[None]:
             except BlockingIOError:
                 remedy = "wait for it, or choose another path"
                 raise InputError(f"record={path}: another run is writing to it; {remedy}") from None
-            # Another run may have replaced the file between opening and locking.
+            # Another run may have just replaced the file.
             if path.exists() and os.path.samestat(os.fstat(held.fileno()), path.stat()):
                 yield
                 return
@@ -150,7 +143,7 @@ def _lock(file: IO[bytes]) -> None:
 
 
 def _write_all(file: io.FileIO, data: bytes) -> None:
-    """Write all bytes; a full disk may accept a part without an error."""
+    """Write all bytes, in parts if necessary."""
     view = memoryview(data)
     while view:
         view = view[file.write(view) or 0 :]

@@ -30,7 +30,7 @@ from attncheck.runs.details import MAIN_CHECKS
 
 # Largest effect shown, in units of the alternative.
 _FARTHEST = 1e4
-# Widths at which costs are shown, and the largest look included.
+# Widths of the cost plot, and its largest look.
 _WIDTHS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 _MOST_DRAWS = 10**9
 
@@ -109,7 +109,7 @@ def visited(shapes: Counter[tuple[int, ...]]) -> Drawing | None:
 
 
 def costs(tallies: Mapping[str, Tally], level: float) -> Drawing | None:
-    """Plot the numbers that a literal simulator draws in one look of each examined main check, by width."""
+    """Plot draws of a literal simulator in one look of each main check, by width."""
     examined = [tallies[name] for name in MAIN_CHECKS if name in tallies and tallies[name].worst]
     checks = [(check_named(tally.name), tally.worst[0].power) for tally in examined]
     exact = [each for each in checks if each[0].property_name not in PROGRAM_PROPERTIES and each[0].kind == "exact"]
@@ -140,7 +140,7 @@ def costs(tallies: Mapping[str, Tally], level: float) -> Drawing | None:
 
 
 def _cost(check: AnyCheck, width: int, level: float, power: float) -> float:
-    """Return draws of a look times weights per draw; NaN where the check does not apply."""
+    """Return a look's draws times weights per draw; NaN where inapplicable."""
     layer = AttentionLayer(width=width)
     setting = Setting(layer, frozenset(EVERY_FIELD), 1)
     size = (
@@ -150,7 +150,7 @@ def _cost(check: AnyCheck, width: int, level: float, power: float) -> float:
 
 
 def moves(points: Sequence[tuple[float, float]]) -> Drawing | None:
-    """Plot the effects of a run against those of its baseline, in units of the alternative."""
+    """Plot effects against the baseline's, in units of the alternative."""
     if not points:
         return None
     before, after = (np.clip(np.array(column), -_FARTHEST, _FARTHEST) for column in zip(*points, strict=True))
@@ -173,7 +173,7 @@ def moves(points: Sequence[tuple[float, float]]) -> Drawing | None:
 
 
 def _in_units(axes: Axes, name: str, values: Sequence[float]) -> tuple[float, float]:
-    """Make an axis linear up to the alternative and logarithmic beyond; return its limits."""
+    """Scale an axis linearly up to the alternative, logarithmically beyond; return its limits."""
     low, high = min(-1.4, 1.25 * min(values)), max(1.4, 1.25 * max(values))
     ticks = [0.0, *(sign * 10.0**power for power in range(5) for sign in (-1, 1))]
     axis = axes.xaxis if name == "x" else axes.yaxis

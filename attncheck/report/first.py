@@ -1,4 +1,4 @@
-"""Content of the first screen: what is wrong, the evidence and the remedy, or the detectable effects."""
+"""Content of the first screen: findings, or detectable effects."""
 
 from __future__ import annotations
 
@@ -24,13 +24,9 @@ _COLUMNS = 40
 class SubjectFinding:
     """What is wrong with a subject.
 
-    ``failures`` are the violated checks, the most significant first (those of pools where no single case is
-    violated).
-    ``sharpest`` is the violated result farthest from its expectation, in standard errors; ``smallest`` is the
-    violated
-    result of the same check on the smallest layer. ``causes`` are descriptions that fit draws of the violated
-    layers,
-    best first; ``tried`` tells whether any were fitted.
+    ``failures`` are the violated checks (pools only where no case is violated), the most significant first;
+    ``sharpest`` is the most deviant violated result, ``smallest`` that on the smallest layer; ``causes`` fit the
+    draws, best first, if ``tried``.
     """
 
     failures: tuple[Tally, ...]
@@ -47,7 +43,7 @@ class SubjectFinding:
         return "no known cause fits" if self.tried or not self.sharpest.hint else self.sharpest.hint
 
     def groups(self, most: int) -> list[Cause]:
-        """Return up to `most` violated checks, the most significant first, grouped by hint."""
+        """Return up to `most` violated checks by hint."""
         found: dict[str, list[Tally]] = {}
         for tally in self.failures[:most]:
             found.setdefault(tally.hint, []).append(tally)
@@ -55,7 +51,7 @@ class SubjectFinding:
 
 
 def finding(found: RunRecord) -> SubjectFinding | None:
-    """Return what is wrong with the subject; None where no check is violated."""
+    """Return the finding, or None without violations."""
     failures = sharpest_first(found.tallies) or sharpest_first(tallied(each for each in found.pools if each.p_values))
     if not failures:
         return None
@@ -67,12 +63,7 @@ def finding(found: RunRecord) -> SubjectFinding | None:
 
 @dataclasses.dataclass(frozen=True)
 class ClaimMap:
-    """Claims against cases.
-
-    ``configurations`` names the columns, those with most claims examined first, then smaller ones. ``rows`` holds
-    each
-    claim with its worst verdict per column; ``left`` counts the columns not shown.
-    """
+    """Worst verdicts of claims (``rows``) by case; ``left`` counts cases not shown."""
 
     configurations: tuple[str, ...]
     rows: tuple[tuple[str, tuple[str, ...]], ...]
@@ -84,7 +75,7 @@ def claim_map(found: RunRecord) -> ClaimMap | None:
     layers = found.space.layers
     if not layers:
         return None
-    # Violated cases are never left out in favour of others.
+    # Violated cases take precedence.
     chosen = sorted(layers, key=lambda key: (key not in found.space.violated, *layers[key], key))[:_COLUMNS]
     claims = Counter(key for verdicts in found.claim_layers.values() for key in verdicts)
     columns = sorted(chosen, key=lambda key: (-claims[key], *layers[key], key))
@@ -102,7 +93,7 @@ def _short(tally: Tally) -> str:
 
 
 def would_have_seen(tallies: Mapping[str, Tally], pools: Sequence[Result]) -> scales.PlotScale | None:
-    """Return the detectable effects of each claim, from its first examined main check."""
+    """Return each claim's detectable effects, from its first examined main check."""
     common = {each.check: each for each in pools if each.p_values and case_key(each) == ALL}
     rows = {}
     for tally in (tallies[name] for name in MAIN_CHECKS if name in tallies):

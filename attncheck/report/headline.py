@@ -1,4 +1,4 @@
-"""The verdict of a run in one sentence, recomputed from its results and never better than the run's own."""
+"""The verdict of a run in one sentence, never better than the run's own."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ from attncheck.report.first import SubjectFinding, finding
 
 @dataclasses.dataclass(frozen=True)
 class Headline:
-    """The most important facts about a run.
-
-    ``verdict`` is "violated", "refuted", "incomplete", "inconclusive" or "consistent"; ``sentence`` states it,
-    ``extent`` the number of examined results, ``budget`` the error probability, and ``reasons`` why it is not a
-    pass.
-    """
+    """Verdict, sentence, extent and error budget of a run, and reasons why it is not a pass."""
 
     verdict: str
     sentence: str
@@ -30,7 +25,7 @@ class Headline:
 def headline(found: RunRecord) -> Headline:
     """Return the headline of a run."""
     conclusion, wrong = found.conclusion, finding(found)
-    # The cause already covers violations; non-uniform p-values add nothing.
+    # Non-uniform p-values add nothing to a known cause.
     told = (each for each in conclusion.findings if wrong is None or each.verdict != Verdict.VIOLATED)
     sentence = _sentence(found, conclusion.verdict, wrong)
     return Headline(conclusion.verdict, sentence, _extent(found), _budget(found), tuple(each.text for each in told))
@@ -66,7 +61,7 @@ def _extent(found: RunRecord) -> str:
     claims = len({tally.claim for tally in found.tallies.values() if tally.examined})
     return (
         f"{counted(found.examined, 'result')} on {counted(claims, 'claim')} and "
-        f"{counted(len(found.space.layers), 'configuration')}"
+        f"{counted(len(found.space.layers), 'case')}"
     )
 
 

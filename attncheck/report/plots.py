@@ -15,7 +15,7 @@ from attncheck.evidence.bands import QUANTILES, FloatArray, IntArray, two_sample
 
 # Largest number on an axis.
 _LARGEST = 1e12
-# Computing the band of more values would take seconds.
+# More values take seconds.
 _MOST_VALUES = 10**8
 
 
@@ -49,7 +49,7 @@ class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
         return uniform_band(self.count, self.allowance)
 
     def in_errors(self, below: ArrayLike) -> FloatArray:
-        """Return deviations from the expected counts in standard errors, variance-stabilised by arcsin √share."""
+        """Return deviations in standard errors, variance-stabilised by arcsin √share."""
         return 2.0 * math.sqrt(self.count) * (_angle(below, self.count) - _angle(QUANTILES, 1.0))
 
 
@@ -116,7 +116,7 @@ class Covariances(msgspec.Struct, frozen=True, tag="covariances", tag_field="kin
 
 
 class Density(msgspec.Struct, frozen=True, tag="density", tag_field="kind"):
-    """Shares of values in equal bins from -widest to widest standard deviations `std`, and of a law."""
+    """Binned shares of values from -widest to widest standard deviations `std`, and of a law."""
 
     shares: list[float]
     law: list[float]
@@ -126,7 +126,7 @@ class Density(msgspec.Struct, frozen=True, tag="density", tag_field="kind"):
 
 
 class MatrixPlot(msgspec.Struct, frozen=True, tag="matrix", tag_field="kind"):
-    """Observed and expected lower triangle of a symmetric matrix, row by row, with errors and row labels `of`."""
+    """Observed and expected lower triangle of a symmetric matrix, with errors and row labels `of`."""
 
     observed: list[float]
     declared: list[float]
@@ -175,7 +175,7 @@ def read_plot(raw: dict[str, Any] | None) -> Plot | None:
 
 
 def leaves(plot: Counts | PairedCounts) -> int | None:
-    """Return the index of the point farthest outside its band, in standard errors, or None."""
+    """Return the index of the point farthest outside its band, or None."""
     low, high = map(plot.in_errors, plot.band)
     outside = np.maximum((found := plot.in_errors(plot.below)) - high, low - found)
     worst = int(np.argmax(outside))

@@ -1,4 +1,4 @@
-"""The power table of a report: chances of detection by fault and exposure."""
+"""The power table of a report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attncheck._lib.errors import InputError
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """The chance that a run calls a fault violated, and the check that detects it first."""
+    """Chance of detection, and the check that detects first."""
 
     fault: str
     exposure: str

@@ -31,23 +31,9 @@ _KEYS = ("title", "template", "sections", "titles", "pictures", "failures")
 class Recipe:
     """The contents of a report.
 
-    Attributes
-    ----------
-    name : str
-    title : str
-        The page's heading.
-    template : str
-        File name of the page's template.
-    sections : tuple of str
-        Section templates in reading order: ``sections/NAME.html.j2``.
-    titles : dict of str to str
-        Section headings.
-    plots : int
-        Maximum number of plots per claim.
-    failures : int
-        Maximum number of failed checks shown in full.
-    folders : tuple of Path
-        Template search path, the recipe's own first.
+    ``template`` is the page's file name, ``sections`` name templates ``sections/NAME.html.j2`` in reading order with
+    headings ``titles``, ``plots`` bounds the plots per claim, ``failures`` the checks shown in full, and ``folders``
+    is the template search path.
     """
 
     name: str
@@ -65,20 +51,14 @@ class Recipe:
 
 
 def shipped() -> Path:
-    """Return the folder of bundled recipes: in the package, or beside it in a clone."""
+    """Return the folder of bundled recipes, in the package or a clone."""
     package = PACKAGE
     inside = package / "_reports"
     return inside if inside.is_dir() else package.parent / "reports"
 
 
 def load(recipe: str | Path) -> Recipe:
-    """Return a recipe by name or path.
-
-    Raises
-    ------
-    InputError
-        If it does not exist or cannot be used.
-    """
+    """Return a recipe by name or path; raise `InputError` if unusable."""
     path = _find(recipe)
     try:
         fields = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -111,7 +91,9 @@ def _find(recipe: str | Path) -> Path:
         return path
     names = sorted(each.stem for each in shipped().glob("*.toml"))
     if path.name not in names:
-        refuse("recipe", str(recipe), "does not exist", "use one of " + ", ".join(names) + ", or the path of a TOML file")
+        refuse(
+            "recipe", str(recipe), "does not exist", "use one of " + ", ".join(names) + ", or the path of a TOML file"
+        )
     return shipped() / f"{path.name}.toml"
 
 

@@ -29,7 +29,7 @@ from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw, p
 
 # Standard errors of a 99% interval.
 _QUANTILE = NormalDist().inv_cdf(0.995)
-# Smallest half-width of a density plot in standard deviations, and margin beyond its outermost quantile.
+# Smallest half-width in standard deviations, and margin beyond the outermost quantile.
 _WIDEST, _STEP = 4.0, 0.3
 # Labelled quantiles.
 _QUANTILES = (0.0001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999)
@@ -59,7 +59,7 @@ def _counts(plot: Counts | PairedCounts, result: Result) -> Drawing:
     found = plot.in_errors(plot.below)
     outside = leaves(plot) is not None
     observed, declared = plot.shares
-    # Quantiles are placed as for a normal law, so that any correct law appears as a bell curve.
+    # Places of normal quantiles: any correct law appears as a bell curve.
     edges = np.array([min(-_WIDEST, places[0] - _STEP), *places, max(_WIDEST, places[-1] + _STEP)])
 
     def paint(axes: Axes) -> None:
@@ -86,7 +86,7 @@ def _counts(plot: Counts | PairedCounts, result: Result) -> Drawing:
 
 
 def band_kept(plot: Counts | PairedCounts) -> str:
-    """Return a phrase: whether a plot stays inside its band, or where it leaves it and by how many values."""
+    """Return a phrase on whether and where a plot leaves its band."""
     worst = leaves(plot)
     if worst is None:
         return "stays inside its 99% band"

@@ -1,4 +1,4 @@
-"""Rows of effects on a shared scale, drawn as HTML so that they adapt to the page width."""
+"""Rows of effects on a shared scale, as responsive HTML."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from attncheck.records.schema import Result
 from attncheck.records.tallies import Tally
 from attncheck.records.words import in_mdes, interval, reads
 
-# Maximum number of cases per scale, and of marks per row.
+# Cases per scale, and marks per row.
 _SHOWN, _MARKS = 8, 12
-# Margin beside the outermost mark, as a share of the scale.
+# Margin as a share of the scale.
 _ROOM = 0.04
-# Wider ranges get one label per power of ten.
+# Wider ranges are labelled at powers of ten.
 _WIDE = 10.0
 # Largest deviation shown, in minimum detectable effects.
 _FARTHEST = 1e4
@@ -28,7 +28,7 @@ _FARTHEST = 1e4
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """An effect with its interval, as numbers or in percent of a scale; `wrong` if violated."""
+    """An effect with its interval, in numbers or percent of a scale."""
 
     low: float
     at: float
@@ -38,7 +38,7 @@ class Mark:
 
 @dataclasses.dataclass(frozen=True)
 class PlotRow:
-    """A labelled row of marks with their text, and the band of undetectable effects, if any."""
+    """A labelled row of marks, text, and band of undetectable effects."""
 
     label: str
     said: str
@@ -48,7 +48,7 @@ class PlotRow:
 
 @dataclasses.dataclass(frozen=True)
 class PlotScale:
-    """Rows with one scale; ``ticks`` are (percent, label) pairs, ``declared`` is the place of the expected value."""
+    """Rows with one scale, (percent, label) ticks, and the place of the expected value."""
 
     caption: str
     label: str
@@ -81,7 +81,7 @@ class _Axis:
 
 
 def by_configuration(tally: Tally) -> PlotScale | None:
-    """Return the effects of a check on its most suspicious cases, violated ones first, with bands up to the MDE."""
+    """Return a check's effects on its most suspicious cases, violated first, with bands up to the MDE."""
     shown = [each for each in tally.worst if _finite(each)][:_SHOWN]
     if not shown:
         return None
@@ -104,10 +104,7 @@ def by_configuration(tally: Tally) -> PlotScale | None:
 
 
 def by_check(groups: Sequence[tuple[str, Sequence[Result]]]) -> PlotScale:
-    """Return the effects of checks in minimum detectable effects, one row per check.
-
-    The scale is linear up to 1, logarithmic beyond, and symmetric.
-    """
+    """Return effects of checks in MDEs, on a symmetric scale that is logarithmic beyond 1."""
     found = [[mark for each in results[:_MARKS] if (mark := _in_units(each))] for _, results in groups]
     reach = max((abs(value) for marks in found for mark in marks for value in (mark.low, mark.high)), default=0.0)
     reach = min(max(1.4, 1.1 * reach), _FARTHEST)
@@ -122,10 +119,7 @@ def by_check(groups: Sequence[tuple[str, Sequence[Result]]]) -> PlotScale:
 
 
 def would_have_seen(rows: Sequence[tuple[str, Sequence[float], float | None]]) -> PlotScale | None:
-    """Return minimum detectable effects on a logarithmic scale.
-
-    Each row has a label, the smallest and largest effect on single cases, and the pooled one, if any.
-    """
+    """Return MDEs on a logarithmic scale; rows are (label, range on single cases, pooled)."""
     known = [value for _, single, common in rows for value in (*single, common) if value]
     if not known:
         return None
@@ -192,7 +186,7 @@ def _finite(result: Result) -> bool:
 
 
 def _promise(result: Result, ratio: bool) -> tuple[float, float] | None:
-    """Return the ends of the band of effects that need not be detected."""
+    """Return the band of effects that need not be detected."""
     mde, null = result.mde, result.null_effect
     if mde is None or null is None or not math.isfinite(mde) or (ratio and mde <= 0.0):
         return None

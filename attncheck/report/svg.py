@@ -1,7 +1,6 @@
-"""Plots as SVG data URIs: small, byte-reproducible, and in the page's light or dark colours.
+"""Plots as small, reproducible SVG data URIs in the page's light or dark colours.
 
-An SVG in an ``<img>`` cannot use the page's style sheet, but it knows ``prefers-color-scheme``. Colours are drawn
-light and turned into variables afterwards.
+An SVG in an ``<img>`` cannot use the page's style sheet, only ``prefers-color-scheme``.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 
 PAPER, INK, MUTED, GRID = "#ffffff", "#1b1f24", "#59636e", "#d5dae0"
 ACCENT, BAND, BAD = "#0b62c4", "#d8e6f6", "#b3261e"
-#: Line colours; they differ in lightness too, for colour-blind readers.
+#: Line colours, distinct in lightness for colour-blind readers.
 SERIES = ("#0072b2", "#d55e00", "#007e5c", "#8a3f78")
 _DARK = {
     PAPER: "#161a20",
@@ -64,11 +63,11 @@ _SETTINGS: dict[Any, Any] = {
     "ytick.labelcolor": INK,
 }
 _NEEDLESS = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->|<metadata>.*?</metadata>", re.DOTALL)
-# Coordinates are rounded to hundredths of a pixel; labels are not.
+# Coordinates are rounded to hundredths of a pixel.
 _TAG, _LONG = re.compile(r"<[^>]*>"), re.compile(r"-?\b\d+\.\d{3,}")
-#: No date or program name, so that bytes are reproducible.
+#: Nothing that changes between runs.
 METADATA: dict[str, Any] = {"Creator": None, "Date": None, "Format": None, "Type": None}
-# Height of a second pair of axes, and the gap above it, as shares of the drawing.
+# Shares of the height: lower axes, and the gap above.
 _LOWER, _LOWER_GAP = 0.45, 0.15
 # Maximum number of width labels.
 _MOST_WIDTHS = 8
@@ -77,7 +76,7 @@ _DPI = 72  # SVG units: sizes below are in CSS pixels
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
-    """A plot of the page: a data URI, alternative text, a caption, and the size in CSS pixels."""
+    """A plot as data URI, with alternative text, caption and size in CSS pixels."""
 
     source: str
     alt: str
@@ -98,9 +97,8 @@ def draw(
 ) -> Drawing:
     """Return the drawing that `paint` makes on a pair of axes.
 
-    `below` paints a second pair below that shares the horizontal scale. `margins` are left, right, bottom and top;
-    all
-    sizes are in CSS pixels.
+    `below` paints a second pair that shares the horizontal scale. `margins` are left, right, bottom and top; sizes
+    are in CSS pixels.
     """
     left, right, bottom, top = margins
     with style():

@@ -1,4 +1,4 @@
-"""The data of the templates, computed lazily: a section that a template omits costs nothing."""
+"""Template data, computed lazily."""
 
 from __future__ import annotations
 
@@ -49,12 +49,7 @@ _CHOICES = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClaimView:
-    """One claim with its results.
-
-    ``tallies`` are its checks by name, ``configurations`` counts the cases on which any was examined, ``most``
-    bounds
-    the number of plots.
-    """
+    """One claim: its checks, the number of examined cases, and the maximum number of plots."""
 
     name: str
     tallies: tuple[Tally, ...]
@@ -113,7 +108,7 @@ class ClaimView:
 
     @cached_property
     def plots(self) -> list[Drawing | PlotScale]:
-        """Plots of its main check, and of the most suspicious result of each kind."""
+        """Plots of its main check and the most suspicious of each kind."""
         plotted = [_plotted(tally) for tally in self.examined]
         results = sorted((result for result in plotted if result is not None), key=suspicion, reverse=True)
         first = {type(read_plot(result.plot)): result for result in reversed(results)}
@@ -212,7 +207,7 @@ class RunView:
 
     @cached_property
     def idle(self) -> list[tuple[str, list[str]]]:
-        """Reasons why checks were examined on no case, with the names of the checks."""
+        """Reasons and names of checks examined on no case."""
         found: dict[str, list[str]] = {}
         for tally in self.run.tallies.values():
             if not tally.examined:
@@ -242,7 +237,7 @@ class RunView:
         return [] if self.finding is None else self.finding.groups(self.recipe.failures)
 
     def plots_of(self, tally: Tally) -> list[Drawing | PlotScale]:
-        """Return the plots of a violated check, except for that on the first screen."""
+        """Return a violated check's plots not yet shown."""
         drawn = [by_configuration(tally), of_result(sharpest(tally))]
         first = self.evidence if isinstance(self.evidence, Drawing) else None
         return [each for each in drawn if each is not None and each != first]
@@ -341,10 +336,7 @@ def looks(result: Result) -> Markup:
 
 
 def visits(space: Space) -> list[tuple[str, list[tuple[str, int]], int]]:
-    """Return each field with counts of its most frequent values, in their order, and how many values are left out.
-
-    Choices that were not visited have the count 0.
-    """
+    """Return each field with counts of its most frequent values, and the number left out; unvisited choices count 0."""
     rows = []
     for field, counter in sorted(space.values.items()):
         counts = {choice: 0 for choice in _CHOICES.get(field, ())} | counter

@@ -1,4 +1,4 @@
-"""The page of exponents: tables, and a plot per moment, as one file."""
+"""The page of exponents: tables and a plot per moment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from attncheck.scaling.result import Widths, WidthsRow
 
 FloatArray = NDArray[np.float64]
 
-# Maximum number of violated taps named in the text; the first is labelled in the plot.
+# Violated taps named in the text; the plot labels the first.
 _NAMED = 4
 
 
@@ -34,10 +34,7 @@ def render_widths(found: Widths, name: str, out: Path) -> Path:
 
 
 def plot(found: Widths, moment: str) -> Drawing | None:
-    """Plot sizes over their predictions against the width, normalised to 1 at the narrowest.
-
-    `moment` is a value of `attncheck.scaling.result.WidthsRow.moment`. Violated taps are red and leave the band.
-    """
+    """Plot sizes over predictions against the width, 1 at the narrowest, violated taps in red."""
     rows = [row for row in found.rows if row.moment == moment and row.exponent is not None and row.p_values]
     if not rows:
         return None
@@ -71,7 +68,7 @@ _CAPTION = (
 
 
 def _bands(axes: Axes, ratios: FloatArray, widths: FloatArray, rows: Sequence[WidthsRow], tolerance: float) -> None:
-    """Draw the predicted band; where orders may mix, down to the lowest of them."""
+    """Draw the predicted band, down to the lowest of mixed orders."""
     known = [(row.low_predicted, row.high_predicted) for row in rows]
     lowest = min((low - high for low, high in known if low is not None and high is not None), default=0.0)
     axes.fill_between(widths, ratios ** (lowest - tolerance), ratios**tolerance, color=BAND, linewidth=0, zorder=0)
@@ -91,6 +88,6 @@ def _alternative(rows: Sequence[WidthsRow], moment: str) -> str:
     bad = _violated(rows)
     told = "; ".join(f"{row.name} grows as n^{row.exponent:+.2f}, predicted {row.predicted}" for row in bad[:_NAMED])
     return (
-        f"Sizes of {counted(len(rows), 'tap')} {moment} against the width, on logarithmic axes, over what is predicted "
-        f"of each. {len(bad)} of them are violated{': ' + told if told else ''}."
+        f"Sizes of {counted(len(rows), 'tap')} {moment} against the width, on logarithmic axes, over their "
+        f"predictions. {len(bad)} of them are violated{': ' + told if told else ''}."
     )

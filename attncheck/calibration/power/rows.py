@@ -1,4 +1,4 @@
-"""Measured effects of one fault on one check, and the resulting power for any profile."""
+"""Measured effects of faults on checks, and the resulting power."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from attncheck.looks.plan import Cost, plan
 from attncheck.looks.pools import most_pools
 from attncheck.looks.profiles import Profile
 
-#: Largest look considered when looking for a sufficient one.
+#: Largest look considered.
 MOST_DRAWS = 100_000_000
-# A pilot's p-value below which an effect counts as real: with 500 checks, a false one in 200 pilots.
+# Significance level of pilots: with 500 checks, one false effect in 200 pilots.
 _CHANCE = 1e-5
 _CHECKS = {check.name: check for check in CHECKS}
 
 
 def level_of(profile: Profile) -> float:
-    """Return the level of one look of the profile with the default budget."""
+    """Return the level of one look with the default budget."""
     results = (len(profile.layers) + profile.examples) * len(CHECKS)
     return Budget().level(results + most_pools(PROPERTIES))
 
@@ -40,12 +40,7 @@ def cost_of(profile: Profile, case: Case) -> Cost:
 
 @dataclasses.dataclass(frozen=True)
 class PilotResult:
-    """One check's outcome on a pilot sample of a fault in one layer.
-
-    ``fault`` and ``check_name`` are names, for pickling; ``setting`` exposes all that the simulator can; ``size``
-    is the
-    pilot's draws.
-    """
+    """One check's outcome on a pilot sample of a fault; names are for pickling."""
 
     fault: str
     check_name: str
@@ -59,14 +54,14 @@ class PilotResult:
         return _CHECKS[self.check_name]
 
     def draws(self, profile: Profile, effect: float) -> int | None:
-        """Return the draws of a look that detects an effect with the profile's power, or None."""
+        """Return the draws that detect an effect with the profile's power, or None."""
         family = self.check.family(self.setting)
         level, power = level_of(profile), per_look_power(profile.power)
         size = family.size(_possible(family, effect), level, power, MOST_DRAWS)
         return None if size is None else size * self.check.draws_per_unit
 
     def chance(self, profile: Profile, size: int, effect: float) -> float:
-        """Return the chance of a violated verdict in looks of `size` draws at a true effect."""
+        """Return the chance of a violated verdict at a true effect."""
         per_look = self._power(profile, size, effect)
         return detection(per_look, self._power(profile, 8 * size, effect))
 
@@ -92,20 +87,9 @@ class PilotResult:
 class PowerRow:
     """Power of one check against a fault in one layer with one exposure.
 
-    Attributes
-    ----------
-    exposure : str
-    sight : PilotResult
-    size : int
-        Planned draws of a look; 0 if none is planned.
-    chance, least_chance : float
-        Chance of a violated verdict at the measured effect, and at the end of its interval nearest to the null; 0
-        if not
-        significant.
-    needed : int or None
-        Draws that detect the measured effect with the profile's power; None if not significant.
-    looks, seen : int
-        Verifying looks, and how many were suspicious.
+    ``size`` is the planned look, or 0; ``chance`` and ``least_chance`` are the power at the measured effect and at
+    its interval's end nearest to the null, ``needed`` the sufficient draws, or None; ``looks`` and ``seen`` count
+    verifying and suspicious looks.
     """
 
     exposure: str
@@ -135,10 +119,7 @@ class PowerRow:
 
 @dataclasses.dataclass(frozen=True)
 class PowerEntry:
-    """One fault with one exposure.
-
-    ``rows`` holds a row per layer and applicable check, by profile; the best of the last profile is verified.
-    """
+    """One fault with one exposure, with rows per profile; the best of the last is verified."""
 
     fault: str
     exposure: str
@@ -158,13 +139,13 @@ class PowerEntry:
         return any(row.sight.told_apart for row in self.rows[profile])
 
     def chance(self, profile: str) -> float:
-        """Return the chance that the best check alone gives a violated verdict, a lower bound for a run."""
+        """Return the best check's power, a lower bound for a run."""
         row = self.best(profile)
         return 0.0 if row is None else row.chance
 
 
 def rows_of(sights: Iterable[PilotResult], exposure: str, profile: Profile) -> tuple[PowerRow, ...]:
-    """Return one row per layer and check for pilots of one fault and an exposure of `attncheck.faults.EXPOSURES`."""
+    """Return one row per layer and check for pilots of one fault."""
     items: dict[Item, list[PilotResult]] = {}
     for sight in sights:
         if sight.setting.layer in profile.layers:

@@ -1,7 +1,7 @@
-"""Measurement of the checks' power on known-wrong simulators.
+"""Power of the checks against known-wrong simulators.
 
-A pilot sample on a separate stream measures a fault's effect on each check. The check's family converts it to the
-chance of a violated verdict and to a look size, for any exposure and profile. Real looks then verify that chance.
+A pilot measures a fault's effect on each check; the check's family converts it to power and look sizes for any
+exposure and profile; real looks verify the power.
 """
 
 from __future__ import annotations
@@ -28,15 +28,13 @@ from attncheck.looks.plan import Plan, chunk_of, plan
 from attncheck.looks.profiles import ANCHORS, Profile, profile_named
 from attncheck.subject import Subject
 
-# Draws of a first pilot, enough for large effects.
+# Draws of a first pilot.
 _FIRST = 6_000
-# Maximum weight entries over all verifying looks of a row, and their minimum number.
+# Weight entries over a row's verifying looks, and their minimum number.
 _MOST_VERIFIED, _FEWEST_LOOKS = 2_500_000_000, 30
 # Rows with a smaller chance are not verified.
 _COUNTED_ON = 0.5
-# Where no effect is significant, larger pilots are taken on this many of the first fixed cases, whose draws are
-# cheap, for
-# these properties, enlarged by this factor.
+# Larger pilots, where no effect is significant: number of fixed cases, properties, and factor.
 _CHEAP, _DEEP, _FACTOR = 4, ("exactness",), 8
 
 
@@ -48,21 +46,7 @@ def measure(
     properties: Iterable[str] = PROPERTIES,
     factor: int = 1,
 ) -> list[PilotResult]:
-    """Take a pilot sample per layer and property with everything exposed, and measure every check.
-
-    Parameters
-    ----------
-    fault : Fault
-    layers : iterable of AttentionLayer
-        Layers that the fault does not change are skipped.
-    profile : Profile
-        Bounds the cost of a look.
-    seed : int
-        Keys streams that no run uses.
-    properties : iterable of str
-    factor : int
-        Size of the pilot, in looks.
-    """
+    """Take a pilot of `factor` looks per layer and property with everything exposed, and measure every check."""
     subject = Subject.of(fault.subject)
     sights = []
     for layer in layers:
@@ -82,7 +66,7 @@ def measure(
 
 
 def verify(row: PowerRow, profile: Profile, seeds: int, seed: int = 0) -> PowerRow:
-    """Take `seeds` looks of the row's check, fewer if costly, and count the suspicious ones."""
+    """Take up to `seeds` looks of the row's check and count the suspicious ones."""
     if not row.look_draws or not seeds or row.chance < _COUNTED_ON:
         return row
     seeds = min(seeds, max(_FEWEST_LOOKS, _MOST_VERIFIED // (row.look_draws * row.layer.weight_entries)))
@@ -104,27 +88,10 @@ def power_table(
     seed: int = 0,
     spec: ExecutorSpec | None = None,
 ) -> Iterator[PowerEntry]:
-    """Iterate over the power table: measure, plan and verify.
+    """Iterate over the power table: measure, plan and verify, by fault.
 
-    Parameters
-    ----------
-    faults : iterable of str
-        Names in `attncheck.faults.FAULTS`.
-    exposures : sequence of str
-        Names in `attncheck.faults.EXPOSURES`.
-    profiles : sequence of str
-        Profiles to plan for. The last one bounds the pilots and is verified.
-    seeds : int
-        Verifying looks of each best row, fewer if costly.
-    seed : int
-        Fixes the table, with any executor.
-    spec : ExecutorSpec, optional
-        This process by default.
-
-    Yields
-    ------
-    PowerEntry
-        One per fault and exposure, in the order of the faults.
+    `faults` and `exposures` are names in `attncheck.faults`; the last profile bounds the pilots and is verified by up
+    to `seeds` looks per best row. Results depend on `seed` only, with any executor.
     """
     names = [check_choice("faults", name, tuple(FAULTS)) for name in faults]
     for exposure in exposures:
@@ -186,10 +153,10 @@ def _verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> Pow
         if not best.looks:
             after = verify(best, profile, seeds, seed)
         elif _too_few(best, profile) and best.look_draws < best.size:
-            # Draws may differ in information, and the mean effect then suggests too few.
+            # If few draws are informative, the mean effect suggests too few.
             after = dataclasses.replace(best, needed=2 * best.look_draws, looks=0, seen=0)
         elif _too_few(best, profile):
-            # Looks of the planned size estimate the chance directly; another check may be better.
+            # Planned looks estimate the chance directly.
             share = best.seen / best.looks
             chance = min(best.chance, detection(share, share))
             after = dataclasses.replace(best, chance=chance, least_chance=min(best.least_chance, chance))
@@ -203,7 +170,7 @@ def _verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> Pow
 
 
 def _too_few(row: PowerRow, profile: Profile) -> bool:
-    """Return whether verifying looks were suspicious less often than planned, with 99.5% confidence."""
+    """Return whether suspicious looks are fewer than planned, with 99.5% confidence."""
     return bool(scipy.stats.binom.cdf(row.seen, row.looks, per_look_power(profile.power)) < 0.005)
 
 

@@ -13,7 +13,7 @@ from attncheck.faults import FAULTS
 from attncheck.layers.case import Case
 from attncheck.looks.profiles import profile_named
 
-# Two-sided error of the interval of the share of suspicious looks.
+# Two-sided error of the interval of suspicious looks.
 _ERROR = 0.01
 
 
@@ -24,7 +24,7 @@ def render(entries: Sequence[PowerEntry]) -> str:
 
 
 def to_json(entries: Sequence[PowerEntry], profile: str) -> bytes:
-    """Return the chances of detection for `attncheck report`, for one of the planned profiles."""
+    """Return the chances of detection for `attncheck report`."""
     cells = []
     for entry in entries:
         row = entry.best(profile)

@@ -1,4 +1,4 @@
-"""Norms before and after: distance from the limit, and positions in deep stacks."""
+"""Norms: distance from the limit, and positions in deep stacks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BLOCKS = {
 
 
 def distances(seed: int, scale: float, *, norm: Literal["rms", "layer"] | None) -> Arrays:
-    """Return the Kolmogorov distance of a ReLU layer's outputs from their limit, at several widths."""
+    """Return Kolmogorov distances of a ReLU layer's outputs from their limit."""
     layers = [AttentionLayer(width=n, activation="relu", norm=norm) for n in _WIDTHS]
     sizes = [max(_FEWEST, round(0.5 * scale * default_size(layer))) for layer in layers]
     found = [distance(layer, "ks", size=size, seed=seed) for layer, size in zip(layers, sizes, strict=True)]

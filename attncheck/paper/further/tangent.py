@@ -1,4 +1,4 @@
-"""The tangent kernel at initialisation: random in the limit with finitely many heads, constant for 1/n scores."""
+"""The tangent kernel at initialisation, at finite width and in the limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attncheck.paper.statement import PaperStatement
 
 _WIDTHS = (8, 64, 512, 2048)
 _HEADS = (1, 2, 4, 8, 16)
-#: Draws at a width, and more in the limit, where they are cheaper.
+#: Draws at a width, and in the limit, where they are cheaper.
 _DRAWS, _LIMIT_DRAWS, _FEWEST, _BATCHES = 8_000, 32_000, 800, 8
 
 
