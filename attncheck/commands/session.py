@@ -151,7 +151,7 @@ class ResultCollector:
         for place, found in self._executor.gather(examine, tasks):
             if isinstance(found, LostTask):
                 where = f"subject={run.subject.name}: on {tasks[place].case.describe()}"
-                lost = Examination([], f"{where}: {found.reason}; fix the simulator")
+                lost = Examination([], f"{where}: {found.reason}; mend the simulator")
                 found = {item.id: lost for item in tasks[place].items}
             for item in tasks[place].items:
                 self._take(item, found[item.id])

@@ -43,4 +43,4 @@ def concluded(
 def part_of_a_run(shard: tuple[int, int]) -> Finding:
     """Return why the record of a shard is not a pass, and the remedy."""
     part = f"the record is of shard {shard[0]}/{shard[1]}, a part of a run"
-    return Finding("completeness", "incomplete", f"{part}; merge all shards with attncheck merge")
+    return Finding("completeness", "incomplete", f"{part}; attncheck merge makes one record of all shards")

@@ -55,7 +55,7 @@ class Scope:
     def doubt(self, fewest: int | None = None) -> str:
         """Return why fewer than `fewest` results (by default a few on a law) were examined; empty if enough."""
         if fewest is not None and self.examined < fewest:
-            return f"{self.examined:,} results were examined, {fewest:,} are required"
+            return f"{self.examined:,} results were examined, {fewest:,} are asked for"
         least = min(FEWEST_LAWS, self.planned_laws)
         if self.laws >= least:
             return ""

@@ -178,7 +178,7 @@ def test_a_baseline_is_no_run(
 ) -> None:
     path = small(tmp_path, sheets[1])
     assert main([command, str(path), *more]) == 2
-    assert "is a baseline, which keeps only what runs are held against; pass the record of a run" in (
+    assert "is a baseline, not a complete record; pass the record of a run" in (
         capsys.readouterr().err
     )
 
@@ -191,7 +191,7 @@ def test_write_baseline_replaces_one(tmp_path: Path, sheets: tuple[Sheet, Sheet]
     assert gated(ours, path)[0] == 4
     code, said = gated(ours, path, "--write-baseline")
     assert code == 0
-    assert f"note: {path} is the baseline now ({path.stat().st_size / 1000:.1f} kB)" in said
+    assert f"note: {path} is now the baseline ({path.stat().st_size / 1000:.1f} kB)" in said
     assert gated(ours, path)[0] == 0
     assert gated(base.write(tmp_path / "base.jsonl"), path)[0] == 0
 

@@ -181,16 +181,16 @@ class TestHistory:
     @pytest.mark.parametrize(
         ("changes", "said"),
         [
-            ({"subject": "other:one"}, "is of the subject other:one, and .* of mine:simulate; keep a history of each"),
+            ({"subject": "other:one"}, "is of the subject other:one, and .* of mine:simulate; keep a separate history for each"),
             ({"profile": "default"}, "is of the profile default, and .* of smoke"),
-            ({"entries": (entry(3, {"a@all": 9.0}),)}, "has other numbers of commit003 than the others"),
+            ({"entries": (entry(3, {"a@all": 9.0}),)}, "disagrees with the others on commit003"),
             (
                 {"entries": (entry(3, {}, key="else"),)},
                 "seed=3: is the seed of commit003 and of else in .*: the same draws",
             ),
             (
                 {"entries": tuple(entry(100 + k, {"a@all": 3.0}) for k in range(20))},
-                "has an alarm, which runs of another branch might hide; look at it first, by attncheck history",
+                "has an alarm, which runs of another branch could hide; inspect it first with attncheck history",
             ),
         ],
     )
@@ -203,10 +203,10 @@ class TestHistory:
     @pytest.mark.parametrize(
         ("content", "said"),
         [
-            (b"", "is no history of this version"),
+            (b"", "is not a history of this version"),
             (b"{}\n", "line 1 cannot be read"),
-            (b'{"type":"history","format":9,"subject":"s","profile":"p"}\n', "is no history of this version"),
-            (msgspec.json.encode(Acceptance("x")) + b"\n", "is no history of this version"),
+            (b'{"type":"history","format":9,"subject":"s","profile":"p"}\n', "is not a history of this version"),
+            (msgspec.json.encode(Acceptance("x")) + b"\n", "is not a history of this version"),
             (msgspec.json.encode(HistoryHead(1, "s", "p")) + b"\nnonsense\n", "line 2 cannot be read"),
             (
                 msgspec.json.encode(HistoryHead(1, "s", "p")) + b"\n" + msgspec.json.encode(entry(1, {})) + b"\n",
@@ -328,9 +328,9 @@ class TestRuns:
         assert (len(added.entries), note) == (1, "run 1 of the history")
         before = path.read_bytes()
         _, note = add(path, _record(folder, 2), "first")
-        assert note == "first is in the history already: its first run counts"
+        assert note == "first is already in the history: its first run counts"
         assert path.read_bytes() == before
-        with pytest.raises(InputError, match=r"seed=1: is the seed of first too: the same draws are no news; run with"):
+        with pytest.raises(InputError, match=r"seed=1: is the seed of first too: the same draws add no evidence; run with"):
             add(path, _record(folder, 1), "second")
         with pytest.raises(InputError, match="seed=0: is the seed of every run by default too"):
             add(path, _record(folder, 0), "second")
@@ -358,7 +358,7 @@ class TestRuns:
         self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("attncheck.gate.history.__version__", "99.0")
-        with pytest.raises(InputError, match=r"was made by attncheck .*, and this is 99.0: its checks may be others"):
+        with pytest.raises(InputError, match=r"was made by attncheck .*, and this is 99.0, whose checks may differ"):
             add(tmp_path / "state.jsonl", _record(folder, 1), "first")
 
     def test_pools_by_feature_have_room_for_new_ones(self) -> None:
@@ -410,8 +410,8 @@ class TestRuns:
         assert main(["gate", str(_record(folder, 3)), "--baseline", str(baseline), *later]) == ExitCode.VIOLATED
         told = capsys.readouterr().out
         assert "history: ALARM: 42 runs of" in told
-        assert f"look at it by attncheck history {state}; --accept begins anew" in told
-        assert "history: nothing moves over runs" in junit.read_text(encoding="utf-8")
+        assert f"inspect it with attncheck history {state}; --accept restarts it" in told
+        assert "history: no drift over runs" in junit.read_text(encoding="utf-8")
 
     def test_each_claim_has_its_course(self) -> None:
         """Also one whose check has a later revision, and one of a version to come."""
