@@ -134,9 +134,7 @@ class StatementResult(msgspec.Struct, frozen=True, tag="theory", tag_field="type
 
 
 class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
-    """The end of a run: likely causes, best first, reasons for missing results, `run_digest`, hash of preceding
-    bytes.
-    """
+    """The end of a run: likely causes, best first, reasons for missing results, `run_digest`, content hash."""
 
     digest: str
     verdict: str

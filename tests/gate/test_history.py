@@ -138,7 +138,7 @@ class TestHistory:
         assert shown.course.alarm is not None
         assert (first.stream, first.since, first.mean, first.last) == ("a@all", "commit100", -1.5, -1.5)
         assert first.runs == shown.course.alarm - 99
-        assert shown.sentence().endswith("a@all moves most, by -1.50 standard deviations a run from commit100 on")
+        assert shown.sentence().endswith("a@all moves most, by -1.50 standard deviations per run since commit100")
 
     def test_an_alarm_stays_until_it_is_accepted(self, tmp_path: Path) -> None:
         path = tmp_path / "state.jsonl"
@@ -181,7 +181,10 @@ class TestHistory:
     @pytest.mark.parametrize(
         ("changes", "said"),
         [
-            ({"subject": "other:one"}, "is of the subject other:one, and .* of mine:simulate; keep a separate history for each"),
+            (
+                {"subject": "other:one"},
+                "is of the subject other:one, and .* of mine:simulate; keep a separate history for each",
+            ),
             ({"profile": "default"}, "is of the profile default, and .* of smoke"),
             ({"entries": (entry(3, {"a@all": 9.0}),)}, "disagrees with the others on commit003"),
             (
@@ -260,7 +263,7 @@ class TestHistory:
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full disk to try")
     def test_what_is_no_file_is_refused(self) -> None:
-        with pytest.raises(InputError, match="history='/dev/full': is no file"):
+        with pytest.raises(InputError, match="history='/dev/full': is not a file"):
             History.read([Path("/dev/full")])
 
     def test_a_full_disk_leaves_what_there_was(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +284,7 @@ class TestHistory:
     def test_a_line_that_was_cut_is_named(self, tmp_path: Path) -> None:
         path = write(history(3), tmp_path / "state.jsonl")
         path.write_bytes(path.read_bytes()[:-20])
-        with pytest.raises(InputError, match=r"line 5 cannot be read .*delete this line, which was not written to its"):
+        with pytest.raises(InputError, match=r"line 5 cannot be read .*delete this incomplete line"):
             History.read([path])
 
 
@@ -330,7 +333,9 @@ class TestRuns:
         _, note = add(path, _record(folder, 2), "first")
         assert note == "first is already in the history: its first run counts"
         assert path.read_bytes() == before
-        with pytest.raises(InputError, match=r"seed=1: is the seed of first too: the same draws add no evidence; run with"):
+        with pytest.raises(
+            InputError, match=r"seed=1: is the seed of first too: the same draws add no evidence; run with"
+        ):
             add(path, _record(folder, 1), "second")
         with pytest.raises(InputError, match="seed=0: is the seed of every run by default too"):
             add(path, _record(folder, 0), "second")
@@ -396,7 +401,7 @@ class TestRuns:
         state, baseline, junit = (tmp_path / name for name in ("state.jsonl", "baseline.jsonl.xz", "junit.xml"))
         record, options = str(_record(folder, 1)), ["--history", str(state), "--key", "abc"]
         assert main(["gate", record, "--baseline", str(baseline), *options]) == ExitCode.INCOMPLETE
-        assert "the run is not added to the history: it may not pass by itself" in capsys.readouterr().out
+        assert "the run is not added to the history because it does not pass by itself" in capsys.readouterr().out
         assert not state.exists()
         assert main(["gate", record, "--baseline", str(baseline), "--write-baseline"]) == ExitCode.CONSISTENT
         capsys.readouterr()

@@ -280,7 +280,7 @@ def test_layers_on_which_nothing_was_examined_were_not_visited(tmp_path: Path) -
     tried = [make_result(layer=LAYERS[0])]
     left = [make_result(layer=layer, p_values=[], verdict="not examined", reason="no") for layer in LAYERS[1:]]
     path = write_record(tmp_path / "run.jsonl", [*tried, *left])
-    assert "1 configuration" in render(path).text
+    assert "1 case" in render(path).text
     assert f"{len(LAYERS)} cases" not in render(path).text
 
 
