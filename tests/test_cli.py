@@ -156,7 +156,7 @@ UNUSABLE = {
     ("widths", "builtins:abs"): "build=64: is no module of torch",
     ("init", ""): "folder='': names no folder; pass a folder, or . for the current one",
     ("init", "--framework", "tensor"): "attncheck init --help",
-    ("report", "none.jsonl", "--paper", "nowhere"): "holds no figure",
+    ("report", "none.jsonl", "--paper", "nowhere"): "contains no figure",
 }
 
 

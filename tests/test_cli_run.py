@@ -276,7 +276,7 @@ def test_what_is_there_stays(folder: Path, few: Path, small_run: Done, tmp_path:
     workers = ["--workers", "1" if option else "0"]
     done = examined(folder, few, "small", *workers, *option, record=str(kept))
     assert done.code == ExitCode.UNUSABLE
-    said = "not a concurrent.futures.Executor" if option else "holds something else than a record"
+    said = "not a concurrent.futures.Executor" if option else "is not a record"
     assert said in refused(done.err)
     assert kept.read_bytes() == before
 

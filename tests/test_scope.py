@@ -39,7 +39,7 @@ class TestScope:
 
     def test_checks_that_hold_no_law_are_none(self) -> None:
         assert reach("draws.signs", "outputs.symmetry", "exactness.repeats").laws == 0
-        assert "none holds a law" in reach("draws.signs").doubt()
+        assert "none on a law" in reach("draws.signs").doubt()
 
     def test_few_laws_settle_nothing_unless_there_are_no_more(self) -> None:
         few = {"scores.scale": FEWEST_LAWS - 1}
@@ -67,7 +67,7 @@ class TestFirstLines:
     def test_nothing_but_draws_is_inconclusive(self) -> None:
         report = ac.check(BLIND, LAYER, properties=["scores", "draws"], profile="smoke")
         assert report.verdict == "inconclusive"
-        assert "none holds a law" in str(report).splitlines()[1]
+        assert "none on a law" in str(report).splitlines()[1]
 
     def test_run_page_and_gate_say_the_same(self, tmp_path: Path) -> None:
         record = tmp_path / "record.jsonl"

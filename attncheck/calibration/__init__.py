@@ -1,1 +1,1 @@
-"""False alarms, measured: of checks of layers, and of those of programs."""
+"""Measured false-alarm rates of checks."""

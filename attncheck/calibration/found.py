@@ -1,4 +1,4 @@
-"""What a calibration finds of a check: its p-values under the null, and how likely they are."""
+"""Calibration results: p-values of a check under the null."""
 
 from __future__ import annotations
 
@@ -16,45 +16,36 @@ from attncheck.evidence.distances import one_sample_tail
 
 FloatArray = NDArray[np.float64]
 
-#: Levels at which false alarms are counted; the last one is about that of a look.
+#: Levels of counted false alarms; the last is about that of a look.
 LEVELS = (0.05, 0.01, 0.001, 5e-4)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Calibration:
-    """First-look p-values of one check on right samples.
-
-    Attributes
-    ----------
-    check : str
-    uniform : bool
-        Whether the p-values must be uniform; otherwise they may be too large, never too small.
-    p_values : ndarray, shape (replications,)
-        Of the samples in which the check found something to test.
-    """
+    """First-look p-values of one check on correct samples, (replications,): uniform if ``uniform``, else no smaller."""
 
     check: str
     uniform: bool
     p_values: FloatArray
 
     def joined(self, other: Calibration) -> Calibration:
-        """Return the same over both sets of replications."""
+        """Return the calibration over both sets of replications."""
         uniform = self.uniform and other.uniform
         return Calibration(self.check, uniform, np.concatenate([self.p_values, other.p_values]))
 
     def alarms(self, level: float) -> int:
-        """Return how many p-values are below `level`."""
+        """Return the number of p-values below `level`."""
         return int((self.p_values < level).sum())
 
     def surprise(self, level: float) -> float:
-        """Return the chance, under the null, of so many alarms, or of so few where p-values must be uniform."""
+        """Return the null chance of so many alarms, or so few if p-values must be uniform."""
         count, alarms = len(self.p_values), self.alarms(level)
         many = float(scipy.stats.binom.sf(alarms - 1, count, level))
         few = float(scipy.stats.binom.cdf(alarms, count, level)) if self.uniform else 1.0
         return min(1.0, (2.0 if self.uniform else 1.0) * min(many, few))
 
     def distance_p(self) -> float:
-        """Return the Kolmogorov–Smirnov p-value against uniform, or 1 where p-values need not be uniform."""
+        """Return the Kolmogorov–Smirnov p-value, or 1 if p-values need not be uniform."""
         count = len(self.p_values)
         if not self.uniform or count == 0:
             return 1.0
@@ -64,16 +55,16 @@ class Calibration:
 
     @property
     def comparisons(self) -> int:
-        """How many chances `least` looks at."""
+        """The number of chances behind `least`."""
         return len(LEVELS) + self.uniform
 
     def least(self) -> float:
-        """Return the smallest of the chances above; times the number of all comparisons, it is a p-value."""
+        """Return the smallest of these chances, before correction for comparisons."""
         return min(self.distance_p(), *(self.surprise(level) for level in LEVELS))
 
 
 def pooled(found: Iterable[dict[str, Calibration]]) -> dict[str, Calibration]:
-    """Join each check's p-values over layers or programs, in the order of the registry."""
+    """Join each check's p-values over layers or programs, in registry order."""
     joined: dict[str, Calibration] = {}
     for calibration in (each for on_case in found for each in on_case.values()):
         before = joined.get(calibration.check)

@@ -1,4 +1,4 @@
-"""One large sample of a right simulator, by every check: a null that holds only nearly would show there."""
+"""Large samples of correct simulators, which reveal nulls that hold only approximately."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from attncheck.subject import Subject, collapsed, direct, matrix_free, programs
 
 
 def single(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Draw the collapsed reading and round it to single precision."""
+    """Draw by the collapsed method and round to single precision."""
     return {name: array.astype(np.float32) for name, array in collapsed(layer, size, rng).items()}
 
 
 def single_program(program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Draw a program and round it to single precision."""
+    """Draw a program and round to single precision."""
     return {name: array.astype(np.float32) for name, array in programs(program, width, size, rng).items()}
 
 
 def matrix_free_program(program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Draw a program without matrices, at small widths too."""
+    """Draw a program without matrices, even at small widths."""
     shortest = min(node.length(width) for node in vectors_of(program))
     return draw_exposed(program, width, size, min(2, shortest), rng, MatrixFreeMultiplier).as_dict()
 
 
-#: Right simulators of layers.
+#: Correct simulators of layers.
 SUBJECTS: Mapping[str, Callable[..., dict[str, Any]]] = MappingProxyType(
     {
         "collapsed": collapsed,
@@ -50,7 +50,7 @@ SUBJECTS: Mapping[str, Callable[..., dict[str, Any]]] = MappingProxyType(
         "direct": direct,
     }
 )
-#: Right simulators of programs.
+#: Correct simulators of programs.
 PROGRAM_SUBJECTS: Mapping[str, Callable[..., dict[str, Any]]] = MappingProxyType(
     {
         "literal matrices": programs,
@@ -61,12 +61,12 @@ PROGRAM_SUBJECTS: Mapping[str, Callable[..., dict[str, Any]]] = MappingProxyType
 
 
 def checks_for(case: Case) -> Sequence[AnyCheck]:
-    """Return the checks of layers, or those of programs at the widths of a case."""
+    """Return the checks of layers, or of programs at the widths of a case."""
     return checks_at(case) if isinstance(case, ProgramCase) else CHECKS
 
 
 def large_samples(case: Case, subject: Any, draws: int) -> dict[str, Outcome]:
-    """Return what every check says of one large sample of a subject."""
+    """Return the outcome of every check on one large sample."""
     settled, key = Subject.of(subject), ("large sample", case.key, subject.__name__)
     setting: Any = settled.probe(case, stream(0, *key, role="probe"))
     checks = [check for check in checks_for(case) if not check.reason_not_examined(setting)]

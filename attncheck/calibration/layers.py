@@ -1,7 +1,6 @@
-"""False alarms of checks of layers: their p-values on many small samples of a right simulator.
+"""False alarms of layer checks on many small samples of a correct simulator.
 
-The small samples are slices of large ones, so that what takes linear algebra is computed once for all of
-them; every other step is the one that a look takes.
+Small samples are slices of large ones, so that linear algebra is done once.
 """
 
 from __future__ import annotations
@@ -28,17 +27,14 @@ from attncheck.subject import Subject, collapsed
 
 FloatArray = NDArray[np.float64]
 
-#: Draws of a small sample where a check's family is content with them.
+#: Draws of a small sample, unless the family needs more.
 DRAWS = 40
-# Entries of the arrays of a large sample: 8 MiB each.
+# Array entries of a large sample: 8 MiB.
 _ENTRIES = 2**20
 
 
 def draws_for(check: Check, setting: Setting) -> int:
-    """Return the draws of a small sample: `DRAWS` a call, or more where the check's family or pairing asks for them.
-
-    Some draws may hold nothing to test, so that a family gets a fifth more than it asks for.
-    """
+    """Return the draws of a small sample, a fifth above the family's minimum."""
     return max(DRAWS * check.calls, check.family(setting).minimum_count * 6 // 5) * check.draws_per_unit
 
 
@@ -49,23 +45,7 @@ def calibrate(
     seed: int = 0,
     subject: Any = collapsed,
 ) -> dict[str, Calibration]:
-    """Return the p-values that checks give to small samples of a subject that is known to be right.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    checks : iterable of Check
-        Those that say nothing on this layer are left out.
-    replications : int
-        Small samples, each with a reference of its own.
-    seed : int
-        Keys every stream, together with the layer.
-    subject : callable, str or Subject
-        By default the collapsed reading.
-
-    Returns
-    -------
-    dict of str to Calibration
+    """Return p-values of applicable checks on small samples of a correct subject, by default the collapsed method.
 
     Examples
     --------
@@ -85,13 +65,7 @@ def calibrate(
 def small_outcomes(
     layer: AttentionLayer, checks: Iterable[Check], replications: int, seed: int = 0, subject: Any = collapsed
 ) -> Iterator[tuple[Check, Setting, list[Outcome]]]:
-    """Iterate over checks that say something on a layer, each with its outcomes on small samples, in their order.
-
-    Parameters
-    ----------
-    layer, checks, replications, seed, subject
-        As for `calibrate`.
-    """
+    """Iterate over applicable checks, each with its outcomes; see `calibrate`."""
     check_whole("replications", replications, 1, "pass a number of samples, e.g. replications=1000")
     settled = Subject.of(subject)
     setting = settled.probe(layer, stream(seed, "calibration", layer.key, role="probe"))
@@ -107,7 +81,7 @@ def small_outcomes(
 
 
 def _measured(check: Check, sample: Sample, reference: Reference) -> tuple[Any, ...]:
-    """Return what a check makes of a sample, in parts where it compares calls: draws of a right one are independent."""
+    """Return a check's measurement, in parts if it compares calls."""
     if check.calls == 1:
         return check.measure(sample, reference)
     return join([check.measure(part, reference) for part in slices_of(sample, len(sample) // check.calls)])
@@ -116,7 +90,7 @@ def _measured(check: Check, sample: Sample, reference: Reference) -> tuple[Any, 
 def _small_samples(
     subject: Subject, setting: Setting, checks: Iterable[Check], size: int, replications: int, seed: int
 ) -> Iterator[tuple[Sample, Reference]]:
-    """Draw large samples and hand out their slices of `size` draws, with what the checks derive from them."""
+    """Draw large samples and yield slices of `size` draws, with derived quantities."""
     layer = setting.layer
     key = ("calibration", layer.key, size)
     rng, root = stream(seed, *key), seed_sequence(seed, *key, role="reference")
@@ -133,7 +107,7 @@ def _small_samples(
 
 
 def slices_of(sample: Sample, size: int, derived: Sequence[str] = ()) -> Iterator[Sample]:
-    """Yield a sample's draws in samples of `size`, which take over what is `derived` draw by draw."""
+    """Yield slices of `size` draws that share the properties `derived`."""
     ready = {name: getattr(sample, name) for name in derived if hasattr(Sample, name)}
     for start in range(0, len(sample), size):
         part = slice(start, start + size)
@@ -144,7 +118,7 @@ def slices_of(sample: Sample, size: int, derived: Sequence[str] = ()) -> Iterato
 
 
 def _derived_by(checks: Iterable[Check], sample: Sample, reference: Reference) -> list[str]:
-    """Return the names of the properties of `Sample` and `Reference` that the checks' measures use."""
+    """Return the properties of `Sample` and `Reference` that the checks use."""
     for check in checks:
         check.measure(sample, reference)
     return [
@@ -156,7 +130,7 @@ def _derived_by(checks: Iterable[Check], sample: Sample, reference: Reference) -
 
 
 def _cut(value: Any, part: slice) -> Any:
-    """Return the draws `part` of something derived; a number belongs to all draws."""
+    """Return a slice of a derived quantity; numbers belong to all draws."""
     if isinstance(value, np.ndarray):
         return value[part]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -165,7 +139,7 @@ def _cut(value: Any, part: slice) -> Any:
 
 
 def references_of(reference: Reference, size: int, derived: Sequence[str] = ()) -> Iterator[Reference]:
-    """Yield references for samples of `size`, which take over the draws of a large one if these are `derived`."""
+    """Yield references for samples of `size`, sliced where `derived`."""
     values = reference.functionals if "functionals" in derived else {}
     for start, seed in zip(
         range(0, reference.size, size), reference.seed.spawn(math.ceil(reference.size / size)), strict=True

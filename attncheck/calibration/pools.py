@@ -1,4 +1,4 @@
-"""False alarms and biases of pools: of many small samples of a right simulator, each of one sample a layer."""
+"""False alarms and biases of pools of small correct samples."""
 
 from __future__ import annotations
 
@@ -22,15 +22,9 @@ FloatArray = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PoolCalibration(Calibration):
-    """First-look p-values of the pools of one check on right samples.
+    """First-look p-values of one check's pools on correct samples.
 
-    Attributes
-    ----------
-    scores : ndarray, shape (replications,)
-        The normal number whose chance, on both sides, is the p-value; positive where the effect is larger than the null
-        expects.
-    signed : bool
-        Whether effects lie on both sides of what the null expects, so that scores have the mean 0.
+    ``scores``, (replications,), are their normal scores, with mean 0 if ``signed``.
     """
 
     scores: FloatArray
@@ -38,23 +32,16 @@ class PoolCalibration(Calibration):
 
     @property
     def bias(self) -> tuple[float, float]:
-        """The mean of the scores, with its standard error."""
+        """The mean score with its standard error."""
         return float(self.scores.mean()), float(self.scores.std() / len(self.scores) ** 0.5)
 
 
 def calibrate_pools(
     layers: Iterable[AttentionLayer], checks: Sequence[Check], replications: int
 ) -> dict[str, PoolCalibration]:
-    """Return what pools of layers come to, each of one small sample a layer; checks that say nothing are left out.
+    """Return calibrations of pools of one small sample per layer, by applicable check.
 
-    P-values of pools are rounded up where a summary is: they need not be uniform.
-
-    Parameters
-    ----------
-    layers : iterable of AttentionLayer
-    checks : sequence of Check
-    replications : int
-        Pools of each check.
+    Summaries are rounded up, so p-values need not be uniform.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""False alarms of checks of programs: their p-values on many small samples of a right simulator."""
+"""False alarms of program checks on many small correct samples."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from attncheck.programs import EXAMPLES
 from attncheck.strategies import program_cases
 from attncheck.subject import Subject, programs
 
-#: Random programs, beside all examples; the same ones every time.
+#: Number of fixed random programs besides all examples.
 RANDOM = 4
-#: Draws of a small sample at several widths: about the fewest that a look is planned for.
+#: Draws at several widths, about the planned minimum.
 RATE_DRAWS = 1_000
 
 
 def written_programs() -> dict[str, Program]:
-    """Return the programs by name: all examples, then random ones."""
+    """Return all examples and the random programs, by name."""
     drawn = draw_examples(program_cases(EXACT_WIDTHS, min_scores=1), RANDOM, 0, "calibration")
     return {
         **{name: write() for name, write in EXAMPLES.items()},
@@ -40,14 +40,14 @@ def written_programs() -> dict[str, Program]:
 
 
 def checks_at(case: ProgramCase) -> list[ProgramCheck]:
-    """Return the checks of programs at the widths of a case."""
+    """Return the program checks at the widths of a case."""
     return [check for check in PROGRAM_CHECKS if widths_of(check.property_name) == case.widths]
 
 
 def small_samples(
     subject: Subject, setting: ProgramSetting, size: int, count: int
 ) -> Iterator[tuple[ProgramSample, ProgramReference]]:
-    """Yield samples of `size` draws of a program with their references, cut from large ones."""
+    """Yield samples of `size` draws with references, sliced from large ones."""
     case = setting.case
     key = ("calibration", case.key, size)
     rng, root = stream(0, *key), seed_sequence(0, *key, role="reference")
@@ -56,7 +56,7 @@ def small_samples(
         block = min(most, count - start)
         sample = subject.draw_as(setting, block * size, rng)
         whole = ProgramReference(case, block * size, setting.coordinates, root.spawn(1)[0])
-        # What is compared with a reference is so at one width.
+        # Only comparisons at one width use a reference.
         values = whole.functionals if case.widths == EXACT_WIDTHS else {}
         for first in range(0, block * size, size):
             draws = tuple(each[first : first + size] for each in sample.draws)
@@ -67,7 +67,7 @@ def small_samples(
 
 
 def calibrate_program(case: ProgramCase, replications: int, subject: Any = programs) -> dict[str, Calibration]:
-    """Return the p-values of every check of a case; those of orders in n must be uniform too."""
+    """Return p-values of a case's checks, uniform for orders in n."""
     settled = Subject.of(subject)
     setting = settled.probe(case, stream(0, "calibration", case.key, role="probe"))
     checks = [check for check in checks_at(case) if not check.reason_not_examined(setting)]

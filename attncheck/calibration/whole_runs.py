@@ -1,4 +1,4 @@
-"""Whole runs without a front end: what a subject comes to under many run seeds, anchors and random layers included."""
+"""Whole runs for many seeds, fixed and random cases included."""
 
 from __future__ import annotations
 
@@ -18,23 +18,10 @@ from attncheck.runs.run import Run
 
 @dataclasses.dataclass(frozen=True)
 class WholeRun:
-    """What one run came to.
+    """The outcome of one run.
 
-    Attributes
-    ----------
-    seed : int
-    verdict : str
-    digest : str
-    results, examined, violated : int
-        How many results of single configurations there are and have a p-value, and how many results are violated.
-    looks : tuple of int
-        How many results of single configurations took one, two, three and four looks.
-    pool_looks : tuple of int
-        The same of pools.
-    level : float
-        Level of one look.
-    uniformity : float
-        p-value of the ledger: do first-look p-values, one for each unit, look uniform?
+    ``results``, ``examined`` and ``violated`` are counts; ``looks`` and ``pool_looks`` count single cases and pools
+    with one to four looks; ``level`` is that of one look, ``uniformity`` the ledger's p-value.
     """
 
     seed: int
@@ -50,29 +37,18 @@ class WholeRun:
 
     @property
     def suspicious(self) -> int:
-        """How many first looks were suspicious."""
+        """Number of suspicious first looks."""
         return sum(self.looks[1:])
 
     @property
     def suspicious_pools(self) -> int:
-        """How many pools had a suspicious first look."""
+        """Number of pools with a suspicious first look."""
         return sum(self.pool_looks[1:])
 
 
 @dataclasses.dataclass(frozen=True)
 class StatementsRun:
-    """What the statements of the theory came to under one run seed.
-
-    Attributes
-    ----------
-    seed : int
-    statements, statistical : int
-        How many there are, and of how many looks decided.
-    violated, inconclusive, suspicious : tuple of str
-        Their ids; the last of those with a suspicious first look.
-    seconds : float
-        Of all of them together.
-    """
+    """The outcome of the theory statements for one seed: counts, and ids by verdict."""
 
     seed: int
     statements: int
@@ -84,7 +60,7 @@ class StatementsRun:
 
     @classmethod
     def of(cls, seed: int, lines: Sequence[StatementResult]) -> StatementsRun:
-        """Return what the lines of a record come to."""
+        """Return the outcome from the lines of a record."""
         looked = [line for line in lines if "looks" in line.numbers]
         return cls(
             seed,
@@ -98,23 +74,7 @@ class StatementsRun:
 
 
 def whole_run(seed: int, profile: str, subject: str | None = None, false_alarm: float = 1e-6) -> WholeRun:
-    """Hold a subject to all properties on anchors and random layers, as ``pytest properties/`` does.
-
-    Parameters
-    ----------
-    seed : int
-        The run seed.
-    profile : str
-    subject : str, optional
-        ``module:callable``; attncheck's literal simulator by default.
-    false_alarm : float
-        The budget of the run.
-
-    Returns
-    -------
-    WholeRun
-        With the digest that pytest or ``attncheck run`` comes to.
-    """
+    """Test a subject, by default the literal simulator, with the plan and digest of ``pytest properties/``."""
     run = Run.of(RunOptions(subject=subject, seed=seed, profile=profile, false_alarm=false_alarm))
     items = [item for name in EVERY_PROPERTY for item in run.items(name, domain_of(name).strategy(name))]
     run = dataclasses.replace(run.settled([item.id for item in items]), explains=False)
@@ -145,19 +105,7 @@ def whole_runs(
     spec: ExecutorSpec | None = None,
     false_alarm: float = 1e-6,
 ) -> Iterator[WholeRun]:
-    """Iterate over whole runs in the order of their seeds, each as soon as it is done.
-
-    Parameters
-    ----------
-    seeds : iterable of int
-    profile : str
-    subject : str, optional
-        ``module:callable``; attncheck's literal simulator by default.
-    spec : ExecutorSpec, optional
-        Who does the work; this process by default.
-    false_alarm : float
-        The budget of each run.
-    """
+    """Iterate over whole runs in order of seeds; see `whole_run`."""
     one = functools.partial(whole_run, profile=profile, subject=subject, false_alarm=false_alarm)
     with TaskExecutor(spec or here()) as executor:
         yield from in_order(executor, one, list(seeds))

@@ -1,4 +1,4 @@
-"""`attncheck explain`: what is claimed, what examines it, what that cannot see, and what it was tried on."""
+"""`attncheck explain`: claims, properties, checks, faults and statements of the theory."""
 
 from __future__ import annotations
 
@@ -28,34 +28,27 @@ from attncheck.looks.profiles import PROFILES, Profile
 _WIDTH = 100
 _KINDS = {
     "exact": "exactly true at finite width",
-    "limit": "about the limit; what finite width leaves is computed or extrapolated",
+    "limit": "about the limit; finite-width deviations are computed or extrapolated",
 }
-# How alike a name and what was typed must be for it to be offered.
+# Minimum similarity of a suggested name.
 _CLOSE = 0.6
 _FAULTS = "faults"
 _KINDS_OF_NAMES = (
     f"pass a claim ({', '.join(list(CLAIMS)[:3])}, …), a property ({', '.join(EVERY_PROPERTY[:3])}, …) or a check "
     f"({EVERY_CHECK[0].name}, …); attncheck explain lists the claims, attncheck explain {_FAULTS} the faults"
 )
-# Neurons that a subject is imagined to return.
+# Number of neurons assumed of a subject.
 _NEURONS = 2
 
 
 def print_explanation(name: str | None = None, /) -> int:
-    """Print what a claim, a property, a check or a fault is. The arguments are those of `attncheck explain`."""
+    """Print an explanation, for `attncheck explain`."""
     print("\n".join(_overview() if name is None else explanation(name)))
     return ExitCode.CONSISTENT
 
 
 def explanation(name: str) -> list[str]:
-    """Return the lines that explain a claim, a property, a check, a known-wrong simulator, or name all of the last.
-
-    Statements of the theory are explained by name, or by the group of their names.
-
-    Raises
-    ------
-    InputError
-        If there is nothing of that name.
+    """Return the lines that explain a name; raise `InputError` if unknown.
 
     Examples
     --------
@@ -86,7 +79,7 @@ def explanation(name: str) -> list[str]:
         refuse(
             "name",
             name,
-            "is no claim, property, check, fault or statement of the theory",
+            "is not a claim, property, check, fault or statement of the theory",
             f"try {', '.join(close)}" if close else _KINDS_OF_NAMES,
         )
     return lines
@@ -139,7 +132,7 @@ def _claim(claim: Claim, checks: Sequence[AnyCheck]) -> Iterator[str]:
 
 
 def _theory() -> dict[str, tuple[str, str]]:
-    """Return the file and the test of each statement of the theory, by its key."""
+    """Return file and test of each theory statement, by key."""
     return {
         mark.args[0].value: (path.name, test.name)
         for path in sorted((properties_folder() / "theory").glob("test_*.py"))
@@ -152,12 +145,12 @@ def _theory() -> dict[str, tuple[str, str]]:
 
 
 def _place(file: str) -> str:
-    """Return where a file of the properties is, in a clone."""
+    """Return the path of a properties file in a clone."""
     return f"properties/theory/{file}" if (properties_folder() / "theory" / file).exists() else f"properties/{file}"
 
 
 def _statements(stated: Mapping[str, tuple[str, str]]) -> Iterator[str]:
-    """Yield what statements of the theory say, how each is tried alone, and the rows of the table on their files."""
+    """Yield theory statements, their test commands, and rows about their files."""
     for key, (file, test) in stated.items():
         yield f"Statement of the theory {key}"
         yield from _field("says", test.removeprefix("test_").replace("_", " "))
@@ -171,7 +164,7 @@ def _statements(stated: Mapping[str, tuple[str, str]]) -> Iterator[str]:
 
 
 def _property(name: str) -> Iterator[str]:
-    yield f"Property {name}: its checks share the draws of a layer"
+    yield f"Property {name}: its checks share draws"
     for check in checks_of(name):
         yield from _wrapped(f"{check.name} (claim {check.claim}): {check.null}", "  ")
 
@@ -195,14 +188,14 @@ def _check(check: AnyCheck, indent: str = "") -> Iterator[str]:
 
 
 def _needed(check: AnyCheck) -> str:
-    """Return what a subject has to expose; masked scores are no field of their own."""
+    """Return the fields that a check needs; masked scores count as scores."""
     hidden = "scores (masked scores too: numbers where the mask hides them, not -inf)"
     fields = check.needs - ({"scores"} if "masked scores" in check.needs else set())
     return ", ".join(hidden if name == "masked scores" else name for name in sorted(fields)) or "outputs"
 
 
 def _look(check: AnyCheck, profile: Profile) -> str:
-    """Return what a look takes and how sure it is, where what it needs is exposed, on the first layer that plans it."""
+    """Return size, level and power of a look on the first suitable layer."""
     level, power = level_of(profile), per_look_power(profile.power)
     exposed = check.needs | {"outputs"}
     domain = domain_of(check.property_name)
@@ -214,13 +207,13 @@ def _look(check: AnyCheck, profile: Profile) -> str:
             fine = check.size(setting, level, power, affordable) is not None
             return (
                 f"{size:,} draws on {case.describe()}, level {chance(level)}, chance of a violated "
-                f"verdict {profile.power:.0%} at the {'' if fine else 'coarser '}departure (profile {profile.name})"
+                f"verdict {profile.power:.0%} at the {'' if fine else 'coarser '}alternative (profile {profile.name})"
             )
     return ""
 
 
 def _rejected(check: AnyCheck) -> Iterator[str]:
-    """Yield the known-wrong simulators that the project's own tests pair with a check."""
+    """Yield the known-wrong simulators that attncheck's tests pair with a check."""
     named = {name: FAULTS[name].what for name, (_, seen_by) in NAMED_BY.items() if seen_by == check.name}
     named |= {fault.name: fault.what for fault in PROGRAM_FAULTS.values() if check.name in fault.seen_by}
     if check.name in PAIRS:
@@ -230,7 +223,7 @@ def _rejected(check: AnyCheck) -> Iterator[str]:
 
 
 def _said(claim: Claim) -> Iterator[str]:
-    """Yield what a claim says and does not show, and the statements of the paper that it is about."""
+    """Yield a claim, its limitations and the paper's statements behind it."""
     yield from _field("says", claim.statement)
     yield from _field("source", claim.source)
     for row in STATEMENTS:

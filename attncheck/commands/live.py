@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar on a terminal, and what goes wrong as it does."""
+"""Live display of progress and violations."""
 
 from __future__ import annotations
 
@@ -14,15 +14,7 @@ from attncheck.runs.run import Run
 
 
 class LiveDisplay:
-    """Shows how far a run is.
-
-    Parameters
-    ----------
-    progress : rich.progress.Progress
-    run : Run
-    verbose : bool
-        Whether each violated layer is shown as it is found.
-    """
+    """Shows progress; with `verbose`, each violated layer as it is found."""
 
     def __init__(self, progress: Progress, run: Run, verbose: bool) -> None:
         self._progress = progress
@@ -33,22 +25,22 @@ class LiveDisplay:
         self._task: TaskID = progress.add_task("collecting", total=None)
 
     def begin(self, total: int) -> None:
-        """Learn how much there is to do."""
+        """Set the total number of tasks."""
         self._progress.update(self._task, total=total, description="examining")
 
     def took(self, name: str, results: Sequence[Result] = ()) -> None:
-        """Count a unit or statement that is done, and show what is wrong with it."""
+        """Count a finished item or statement, and show violations."""
         self._tell(results)
         bad = f"{self._violated} violated, " if self._violated else ""
         self._progress.update(self._task, description=bad + name[:24], advance=1)
         self._tell_how_far()
 
     def together(self) -> None:
-        """Say that what follows are further looks at suspicious pools."""
+        """Announce further looks at suspicious pools."""
         self._progress.update(self._task, description="all together")
 
     def took_pools(self, results: Sequence[Result]) -> None:
-        """Show what is wrong with pools."""
+        """Show violated pools."""
         for result in results:
             self._tell([result])
 
@@ -59,7 +51,7 @@ class LiveDisplay:
             self._show(message)
 
     def _tell_how_far(self) -> None:
-        """Say on standard error how far it is at each quarter, where no bar does."""
+        """Report each quarter on standard error where there is no bar."""
         task = self._progress.tasks[self._task]
         quarter = int(4 * task.completed / task.total) if task.total else 0
         if quarter > self._quarters and not self._progress.console.is_terminal:
@@ -69,7 +61,7 @@ class LiveDisplay:
         self._quarters = quarter
 
     def _show(self, text: str) -> None:
-        """Print a message above the bar, or on standard output where there is no bar."""
+        """Print a message above the bar, or on standard output."""
         if self._progress.console.is_terminal:
             self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:

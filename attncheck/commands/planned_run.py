@@ -1,4 +1,4 @@
-"""What the properties examine, without a run of pytest: units of the subject, and statements of attncheck's theory."""
+"""Collection of test items and theory statements without pytest."""
 
 from __future__ import annotations
 
@@ -29,19 +29,7 @@ from attncheck.runs.statements import Statement, cases_of, named
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StatementTask:
-    """A statement of the theory on one case as a piece of work, which any process can do.
-
-    Attributes
-    ----------
-    module, test : str
-        The file from the folder of the properties, without its ending, and the test in it.
-    arguments : mapping of str to object
-        What the test is called with, beside the run seed and what takes its numbers.
-    seed : int
-        The run seed.
-    id, case : str
-        What `attncheck.runs.statements.Statement` has.
-    """
+    """A theory statement on one case, for any process: file, test, arguments and seed."""
 
     module: str
     test: str
@@ -52,7 +40,7 @@ class StatementTask:
 
 
 class StatementOutcome(NamedTuple):
-    """A statement that was examined, or why that could not be done."""
+    """An examined statement, or why it could not be examined."""
 
     theory: StatementResult | None
     failure: str = ""
@@ -60,16 +48,7 @@ class StatementOutcome(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PlannedRun:
-    """A run with its plan.
-
-    Attributes
-    ----------
-    run : Run
-    items : tuple of Item
-        Those that are examined here: of a shard its own.
-    stated : tuple of StatementTask
-        Statements of the theory, likewise.
-    """
+    """A run with its plan, and this shard's items and statements."""
 
     run: Run
     items: tuple[Item, ...]
@@ -77,13 +56,7 @@ class PlannedRun:
 
 
 def properties_folder() -> Path:
-    """Return where the properties are: in the installed package, or beside it in a clone.
-
-    Raises
-    ------
-    InputError
-        If they are in neither place.
-    """
+    """Return the folder of properties, in the package or a clone."""
     for folder in (PACKAGE / "properties", PACKAGE.parent / "properties"):
         if folder.is_dir():
             return folder
@@ -91,25 +64,15 @@ def properties_folder() -> Path:
 
 
 def collect(run: Run, folder: Path) -> PlannedRun:
-    """Return a run with the plan that pytest makes of a folder of properties.
+    """Return a run with the plan that pytest would collect from a folder of properties.
 
-    Parameters
-    ----------
-    run : Run
-        Without a plan.
-    folder : Path
-        Whose files ``test_*.py`` examine the subject; those in its folder ``theory`` state something of the theory,
-        and are imported for a run with statements only.
-
-    Raises
-    ------
-    InputError
-        If the subject cannot say what it supports, or simulates nothing that is examined.
+    Files ``test_*.py`` examine the subject, those in ``theory`` statements. Raises `InputError` if nothing is
+    examined.
     """
     items = _items(run, folder)
     stated = _own(run, statements(run, folder)) if run.theory else {}
     if not items and not stated:
-        refuse("only", list(run.only), f"leaves nothing to examine of {run.subject.name}", "name other properties")
+        refuse("only", list(run.only), f"leaves nothing to examine of {run.subject.name}", "choose other properties")
     own_items = tuple(item for item, mine in items.items() if mine)
     own_stated = tuple(one for one, mine in stated.items() if mine)
     part = [item.id for item in own_items] + [one.id for one in own_stated]
@@ -118,7 +81,7 @@ def collect(run: Run, folder: Path) -> PlannedRun:
 
 
 def _items(run: Run, folder: Path) -> dict[Item, bool]:
-    """Return the planned units, and whether each is of the run's shard."""
+    """Return the planned items, and whether each belongs to the shard."""
     items: dict[Item, bool] = {}
     dealer = Dealer(run.shard.of if run.shard else 1)
     for _, _, mark in _marked(folder, EXAMINES):
@@ -129,12 +92,12 @@ def _items(run: Run, folder: Path) -> dict[Item, bool]:
 
 
 def statements(run: Run, folder: Path) -> list[list[StatementTask]]:
-    """Return the cases of each statement of the theory."""
+    """Return the cases of each theory statement."""
     return [list(_stated(run, *marked)) for marked in _marked(folder / "theory", THEORY)]
 
 
 def _own(run: Run, stated: Iterable[Sequence[StatementTask]]) -> dict[StatementTask, bool]:
-    """Return all cases of statements, and whether each is of the run's shard: what they cost is not known."""
+    """Return all statement cases, and whether each belongs to the shard."""
     dealer = Dealer(run.shard.of if run.shard else 1)
     found: dict[StatementTask, bool] = {}
     for cases in stated:
@@ -144,7 +107,7 @@ def _own(run: Run, stated: Iterable[Sequence[StatementTask]]) -> dict[StatementT
 
 
 def _marked(folder: Path, kind: str) -> Iterator[tuple[str, Any, pytest.Mark]]:
-    """Iterate over tests with a mark in a folder: module, test and mark, in the order in which they stand there."""
+    """Iterate over marked tests: module, test and mark, in file order."""
     for path in sorted(folder.glob("test_*.py")):
         for name, test in vars(_module(path)).items():
             if name.startswith("test_"):
@@ -159,7 +122,7 @@ def _stated(run: Run, module: str, test: Any, mark: pytest.Mark) -> Iterator[Sta
 
 
 def settle(stated: StatementTask) -> StatementOutcome:
-    """Examine a statement: call its test as pytest does, with one BLAS thread."""
+    """Call a statement's test as pytest does, with one BLAS thread."""
     test = getattr(_module(properties_folder() / "theory" / f"{stated.module}.py"), stated.test)
     statement = Statement(stated.id, stated.case)
     offered = {"run_seed": stated.seed, "note": statement, **stated.arguments}
@@ -177,19 +140,19 @@ def settle(stated: StatementTask) -> StatementOutcome:
 
 
 def _where(error: BaseException) -> str:
-    """Return the line that was asserted."""
+    """Return the line of the failed assertion."""
     *_, last = traceback.extract_tb(error.__traceback__)
     return last.line or "an assertion failed"
 
 
 @functools.lru_cache(maxsize=64)
 def _module(path: Path) -> ModuleType:
-    """Import a file of properties, once, under a name that nothing else has."""
+    """Import a properties file once, under a unique name."""
     name = f"attncheck_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where dataclasses and pickle look it up
+    sys.modules[name] = module  # needed by dataclasses and pickle
     spec.loader.exec_module(module)
     return module

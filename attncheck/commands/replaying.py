@@ -1,4 +1,4 @@
-"""`attncheck replay`: one result of a record, repeated to the digit."""
+"""`attncheck replay`: repeat one result of a record, to the digit."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from attncheck.subject import Subject
 
 
 def replay_result(record: Path, id: str, subject: str | None = None, trust: Sequence[str] = ()) -> int:
-    """Repeat a result and print both. The arguments are those of `attncheck replay`."""
+    """Repeat a result and print both, for `attncheck replay`."""
     manifest, recorded = find_result(record, id)
     if isinstance(recorded, StatementResult):
         return _replay_theory(manifest, recorded)
     if recorded.property not in EVERY_PROPERTY:
-        refuse("property", recorded.property, "is not one of this version", "replay with the version of the record")
+        refuse("property", recorded.property, "does not exist in this version", "replay with the version of the record")
     named = manifest.subject if subject is None else subject
     if ":" not in named:
         refuse("subject", named, "cannot draw again", "run attncheck check on the samples, or pass --subject")
     if subject is None and not _trusted(named, trust):
         module = named.partition(":")[0]
         remedy = f"if you trust the record and the module, pass --trust {module}, or --subject {named}"
-        refuse("subject", named, "is code that the record names, and was not imported", remedy)
+        refuse("subject", named, "is code named by the record, which was not imported", remedy)
     repeated = repeat(recorded, Subject.of(named), manifest.seed, trust, record)
     same = result_digest(recorded) == result_digest(repeated)
     for line in _comparison(manifest, recorded, repeated, named, same):
@@ -48,7 +48,7 @@ def replay_result(record: Path, id: str, subject: str | None = None, trust: Sequ
 
 
 def _trusted(subject: str, trust: Sequence[str]) -> bool:
-    """Return whether a subject that a record names is attncheck's own, or of a trusted module."""
+    """Return whether a recorded subject is attncheck's own or in a trusted module."""
     module, _, name = subject.partition(":")
     known = {OWN_SUBJECTS[0]: ("direct", "matrix_free", "collapsed", "programs"), OWN_SUBJECTS[1]: tuple(FAULTS)}
     return name in known.get(module, ()) or any(module == each or module.startswith(f"{each}.") for each in trust)
@@ -57,19 +57,9 @@ def _trusted(subject: str, trust: Sequence[str]) -> bool:
 def repeat(
     recorded: Result, subject: Subject, seed: int, trust: Sequence[str] = (), record: Path | None = None
 ) -> Result:
-    """Examine again what a result examined, on the same draws.
+    """Repeat a recorded result on the same draws.
 
-    Parameters
-    ----------
-    recorded : Result
-        Says what was examined and what it could cost.
-    subject : Subject
-    seed : int
-        The run seed.
-    trust : sequence of str
-        Modules that functions of a program may be imported from.
-    record : Path, optional
-        Where the cases of a pool are.
+    `trust` lists modules of program functions; `record` holds the cases of a pool.
     """
     if record is not None and of_pool(recorded):
         single = [line for line in read(record) if isinstance(line, Result) and not of_pool(line)]
@@ -81,18 +71,18 @@ def repeat(
     for result in results:
         if result.check == recorded.check:
             return result
-    refuse("check", recorded.check, "is not one of this version", "replay with the version of the record")
+    refuse("check", recorded.check, "does not exist in this version", "replay with the version of the record")
 
 
 def _replay_theory(manifest: Manifest, recorded: StatementResult) -> int:
-    """Examine a statement of the theory again, by the test that states it; print both."""
+    """Repeat a theory statement by its test and print both."""
     from attncheck.commands.planned_run import properties_folder, settle, statements  # pytest is slow to import
 
     run = Run.of(RunOptions(seed=manifest.seed, profile=manifest.profile))
     stated = [each for cases in statements(run, properties_folder()) for each in cases if each.id == recorded.id]
     found = [settled.theory for settled in map(settle, stated) if settled.theory]
     if not found:
-        refuse("id", recorded.id, "is not stated by this version", "replay with the version of the record")
+        refuse("id", recorded.id, "does not exist in this version", "replay with the version of the record")
     same = theory_digest(recorded) == theory_digest(found[0])
     for line in _comparison(manifest, recorded, found[0], manifest.subject, same):
         print(line)
@@ -100,19 +90,13 @@ def _replay_theory(manifest: Manifest, recorded: StatementResult) -> int:
 
 
 def find_result(record: Path, id: str) -> tuple[Manifest, Result | StatementResult]:
-    """Return the manifest of a record and the result or statement with this id.
-
-    Raises
-    ------
-    InputError
-        If the record cannot be read, was edited, or has no such result: with those that are nearly called so.
-    """
+    """Return a record's manifest and the result with this id; raise `InputError` with close matches if missing."""
     lines = read(record)
     manifest = next(lines)
     assert isinstance(manifest, Manifest)
     found: Result | StatementResult | None = None
     pools = []
-    for line in lines:  # to the end: its hash stands there
+    for line in lines:  # read to the end, where the hash is
         if isinstance(line, Result) and of_pool(line):
             pools.append(line.id)
         if found is None and isinstance(line, Result | StatementResult) and line.id == id:
@@ -122,7 +106,7 @@ def find_result(record: Path, id: str) -> tuple[Manifest, Result | StatementResu
     planned = [*(each.id for each in manifest.planned), *pools]
     if id in planned:
         remedy = "make the record again"
-        raise InputError(f"id={id}: was planned and not reported, the run did not get there; {remedy}")
+        raise InputError(f"id={id}: was planned but not reached by the run; {remedy}")
     close = difflib.get_close_matches(id, planned, n=3, cutoff=0.5) or planned[:3]
     raise InputError(f"id={id}: is not in {record}; pass an id of the record, such as {', '.join(close)}")
 
@@ -142,7 +126,7 @@ def _comparison(
         f": {'; '.join(changed)}." if changed else ", with the same versions, arithmetic and subject name."
     )
     if not changed and isinstance(recorded, Result):
-        yield "The subject has changed since, or draws random numbers from elsewhere than the generator it is passed."
+        yield "The subject has changed since, or does not draw all random numbers from its generator."
 
 
 def _line(result: Result | StatementResult) -> str:
@@ -153,11 +137,11 @@ def _line(result: Result | StatementResult) -> str:
         return f"{result.verdict} ({result.reason})"
     looks = ", ".join(f"{p:.17g}" if p else chance(p) for p in result.p_values)
     effects = ", ".join(f"{effect:.17g}" for effect in result.effects)
-    return f"{result.verdict}; {result.text}; {result.size} draws a look; effects {effects}; p = {looks}"
+    return f"{result.verdict}; {result.text}; {result.size} draws per look; effects {effects}; p = {looks}"
 
 
 def _changed(manifest: Manifest, subject: str) -> list[str]:
-    """Return what differs between the record's run and this one."""
+    """Return the differences between the record's environment and this one."""
     changed = [] if subject == manifest.subject else [f"the subject was {manifest.subject}, now {subject}"]
     installed, machine = installed_versions(), this_machine()
     versions = [

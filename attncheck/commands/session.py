@@ -1,4 +1,4 @@
-"""`attncheck run`: the properties, on whoever does the work. The record and its digest are those of pytest."""
+"""`attncheck run`: the properties on any executor, with the record of a pytest run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from attncheck.subject import Subject
 def run_properties(
     options: RunOptions, *, report: Path | None, workers: str, executor: str | None, verbose: bool
 ) -> int:
-    """Run the properties and print what they come to; other arguments as for `attncheck run`."""
+    """Run the properties and print the summary, for `attncheck run`."""
     spec = spec_of(executor, workers)
     if options.subject is None:
         options = dataclasses.replace(options, subject=os.environ.get("ATTNCHECK_SUBJECT") or None)
@@ -62,32 +62,18 @@ def run_properties(
             raise
         except InputError as error:
             taken.report.stop()
-            raise InputError(f"{error} ({options.record} has what is done)") from error
+            raise InputError(f"{error} ({options.record} holds the finished results)") from error
     taken.report.finish()
     return _conclude(taken, report, verbose)
 
 
 def _subject(run: Run, executor: TaskExecutor) -> Subject | str:
-    """Return the subject as those who do the work are handed it."""
+    """Return the subject in the form sent to workers."""
     return run.subject.name if executor.spec.travels else run.subject
 
 
 class ResultCollector:
-    """Takes what pieces of work come to into a report.
-
-    Parameters
-    ----------
-    report : RunReport
-    executor : TaskExecutor
-    live : LiveDisplay
-
-    Attributes
-    ----------
-    traceback : str
-        Where the subject failed first, where results are missing.
-    failed : list of str
-        Statements of the theory that could not be examined.
-    """
+    """Collects results into a report, with the subject's first traceback and failed statements."""
 
     def __init__(self, report: RunReport, executor: TaskExecutor, live: LiveDisplay) -> None:
         self.report = report
@@ -97,7 +83,7 @@ class ResultCollector:
         self._live = live
 
     def all_of(self, collected: PlannedRun) -> None:
-        """Examine statements and units, and then the pools that they make."""
+        """Examine statements and items, then the pools."""
         run = collected.run
         self._live.begin(len(collected.items) + len(collected.stated))
         left = [stated for stated in collected.stated if not self._kept(run, stated)]
@@ -113,7 +99,7 @@ class ResultCollector:
             self.report.take_failure(text)
 
     def _kept(self, run: Run, stated: StatementTask) -> bool:
-        """Take over a statement that an interrupted run has examined, if it has."""
+        """Reuse a statement's result from a resumed run, if it has one."""
         earlier = run.earlier.theory.get(stated.id)
         if earlier is None or earlier.verdict != "consistent":
             return False
@@ -138,7 +124,7 @@ class ResultCollector:
             else:
                 left.append(item)
         costs = run.costs(left)
-        # The dearest first, so that nobody has one left when all others are done.
+        # Longest first, to balance the load.
         tasks = sorted(run.tasks(left, _subject(run, self._executor)), key=lambda task: -costs[task.case.key])
         for place, found in self._executor.gather(examine, tasks):
             if isinstance(found, LostTask):
@@ -157,7 +143,7 @@ class ResultCollector:
 
 @contextmanager
 def _own_storage() -> Iterator[None]:
-    """Keep hypothesis, here and in processes that are begun, from notes in the current folder, which is not ours."""
+    """Stop hypothesis, also in child processes, from writing here."""
     name = "HYPOTHESIS_STORAGE_DIRECTORY"
     before = os.environ.get(name)
     with tempfile.TemporaryDirectory(prefix="attncheck-") as scratch:
@@ -176,7 +162,7 @@ def _summary(report: RunReport, verbose: bool) -> str:
 
 
 def _conclude(taken: ResultCollector, page: Path | None, verbose: bool = False) -> int:
-    """Print the summary and what is not in it; return the exit code."""
+    """Print the summary and further messages; return the exit code."""
     report = taken.report
     print(_summary(report, verbose))
     if page is not None:
@@ -195,7 +181,7 @@ def _conclude(taken: ResultCollector, page: Path | None, verbose: bool = False) 
 
 
 def _rendered(report: RunReport, page: Path) -> str:
-    """Render a record; say where the page is, or why there is none: the verdict stands either way."""
+    """Render a record; return the page's path or why there is none."""
     assert report.run.record is not None
     try:
         return f"Report: {render_report(report.run.record, out=page)}"

@@ -1,4 +1,4 @@
-"""The gate: one exit code for a run, held against a baseline. It reads records and nothing else."""
+"""The gate: an exit code for a run, computed from records."""
 
 from __future__ import annotations
 
@@ -18,21 +18,11 @@ from attncheck.records.run_record import RunRecord, read_record
 
 @dataclasses.dataclass(frozen=True)
 class Judgement:
-    """Whether a run may pass, and why not.
+    """Whether a run passes, and why not.
 
-    Attributes
-    ----------
-    run : RunRecord
-    baseline : Baseline or None
-    baseline_path : Path
-    findings : tuple of Finding
-        Every reason not to pass, in the order of `attncheck.gate.cases.PARTS`.
-    notes : tuple of str
-        What is worth knowing and keeps nothing from passing.
-    wrong : tuple of (str, str)
-        Of a violated run pairs of a word, the first one "cause", and what it is.
-    remembered : bool
-        Whether what it leaves was added to a history.
+    ``findings`` are reasons not to pass, in the order of `attncheck.gate.cases.PARTS`; ``notes`` do not affect the
+    verdict; ``wrong`` holds (label, text) pairs of a violated run, "cause" first; ``remembered`` tells whether the
+    run was added to a history.
     """
 
     run: RunRecord
@@ -45,17 +35,17 @@ class Judgement:
 
     @property
     def cause(self) -> str:
-        """What is most likely wrong with a violated run; empty where nothing is."""
+        """The most likely cause of a violation; empty if there is none."""
         return dict(self.wrong).get("cause", "")
 
     @property
     def verdict(self) -> str:
-        """Return the weightiest verdict of the findings: a violation stands whatever else happened."""
+        """Return the most severe verdict of the findings."""
         return weightiest(self.findings)
 
     @property
     def exit_code(self) -> ExitCode:
-        """Return the exit code that goes with the verdict."""
+        """Return the exit code of the verdict."""
         return ExitCode.of(self.verdict)
 
 
@@ -65,30 +55,25 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
     Parameters
     ----------
     run : Path
-        The record of the run, by any number of workers.
+        The record of the run.
     baseline : Path
-        What it is held against, written by `write` or any whole record; seed, profile and versions may differ. If
-        there is none, the run does not pass, and becomes the candidate for one if nothing else is wrong with it.
+        Any whole record or reduced baseline. If missing, the run does not pass, but may become a candidate.
     false_alarm : float, optional
-        The chance that unchanged work is called drifted; the budget of the run by default.
+        Chance of calling unchanged work drifted; by default the run's budget.
     write : bool
-        Make the run the baseline if nothing is wrong with it by itself, in place of one that is there.
-
-    Returns
-    -------
-    Judgement
+        Make a clean run the new baseline.
 
     Raises
     ------
     InputError
-        If a record cannot be read, is of another schema, or was edited.
+        If a record cannot be read, has another schema, or was edited.
     """
     if baseline.exists() and run.exists() and baseline.samefile(run):
-        raise InputError(f"baseline={baseline}: is the record of the run itself; pass one that was kept from before")
+        raise InputError(f"baseline={baseline}: is the record of the run itself; pass an earlier one")
     ours = read_record(run)
     ours.check_digest()
     level = ours.manifest.false_alarm if false_alarm is None else false_alarm
-    remedy = "pass a chance, e.g. 1e-6"
+    remedy = "pass a probability, e.g. 1e-6"
     check_number("false_alarm", level, remedy, above=0.0, maximum=1.0)
     findings = [*judge_run(ours)]
     if write or not baseline.exists():
@@ -100,25 +85,19 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
 
 
 def with_history(judgement: Judgement, path: Path, key: str | None = None) -> Judgement:
-    """Return a judgement after what the run leaves was added to a history, if the run may pass.
+    """Add a passing run to a history and return the updated judgement.
 
-    An alarm of the history is a violation, until somebody accepts it. The run is known by `key`, by the commit that its
-    record names, or by the one that is checked out.
-
-    Raises
-    ------
-    InputError
-        As for `attncheck.gate.history.add`.
+    An alarm is a violation until accepted. Runs are identified by `key`, the recorded commit, or the current one.
     """
     if judgement.exit_code != ExitCode.CONSISTENT:
-        told = (*judgement.notes, "the run is not added to the history: it may not pass by itself")
+        told = (*judgement.notes, "the run is not added to the history because it does not pass by itself")
         return dataclasses.replace(judgement, notes=told)
     named = commit_key(key if key is not None else judgement.run.manifest.commit or None)
     history, note = add(path, judgement.run.path, named)
     if history.course.alarm is None:
         notes = (*judgement.notes, f"{note}, {history.sentence()}")
         return dataclasses.replace(judgement, notes=notes, remembered=True)
-    remedy = f"look at it by attncheck history {path}; --accept begins anew"
+    remedy = f"inspect it with attncheck history {path}; --accept restarts it"
     finding = Finding("history", "violated", f"{history.sentence()}; {remedy}")
     return dataclasses.replace(judgement, findings=(*judgement.findings, finding), notes=(*judgement.notes, note))
 
@@ -129,15 +108,15 @@ def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
 
 
 def _written(run: Path, baseline: Path, accepted: bool, wrong: bool) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Write a baseline, or a candidate for one, if nothing is wrong with a run; return findings and notes."""
+    """Write a baseline, or a candidate, if the run is clean; return findings and notes."""
     lacking = "" if baseline.exists() else f"there is no baseline {baseline}; "
     if wrong:
         return (Finding("completeness", "incomplete", f"{lacking}this run cannot become a baseline"),), ()
     target = baseline if accepted else baseline.with_name(f"{baseline.name}.candidate")
     size = f"{write_baseline(run, target) / 1000:.1f} kB"
     if accepted:
-        return (), (f"{target} is the baseline now ({size})",)
-    text = f"{lacking}look at the run, and rename {target} ({size}) to accept it as one"
+        return (), (f"{target} is now the baseline ({size})",)
+    text = f"{lacking}review the run, and rename {target} ({size}) to accept it as the baseline"
     return (Finding("completeness", "incomplete", text),), ()
 
 

@@ -1,4 +1,4 @@
-"""What the gate's outputs have in common: one case per property and layer, and one per part of the judgement."""
+"""Cases of the gate's outputs: one per property and layer, and per part of the judgement."""
 
 from __future__ import annotations
 
@@ -15,35 +15,25 @@ from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result, StatementResult
 from attncheck.records.words import replay_command
 
-#: Violated, and inconclusive, results that are listed; all are counted.
+#: Results listed per verdict; all are counted.
 MOST_LISTED = 1000
 
 PARTS = {
-    "completeness": "planned, reported, and no less than the baseline",
+    "completeness": "results planned and reported, and not fewer than in the baseline",
     "verdicts": "violated and inconclusive results",
     "uniformity": "first-look p-values are uniform",
     "theory": "attncheck's own statements hold",
-    "drift": "effects are those of the baseline, within the errors of both",
+    "drift": "effects agree with the baseline within errors",
     "power": "minimum detectable effects and sizes are no worse than the baseline's",
-    "history": "nothing moves over runs",
+    "history": "no drift over runs",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class GateCase:
-    """One thing that can pass or not.
+    """One case: property and layer, or ``gate`` and a part of the judgement.
 
-    Attributes
-    ----------
-    group, name : str
-        The property and the layer, or ``gate`` and the part of the judgement.
-    outcome : {"passed", "failed", "error", "skipped"}
-    message : str
-        In one line.
-    details : str
-    seconds : float
-    verdict : str
-        What it makes of the run, where it does not pass.
+    ``outcome`` is "passed", "failed", "error" or "skipped", ``verdict`` its consequence for the run.
     """
 
     group: str
@@ -56,7 +46,7 @@ class GateCase:
 
 
 def cases(judgement: Judgement) -> Iterator[GateCase]:
-    """Iterate over all cases, in an order that does not depend on the workers."""
+    """Iterate over all cases in an order independent of the workers."""
     yield from _parts(judgement)
     yield from _items(judgement.run, judgement.cause)
 
@@ -65,7 +55,7 @@ def sentence(judgement: Judgement) -> str:
     """Return the verdict in a sentence."""
     run = judgement.run
     done = sum(run.by_id[id].verdict != Verdict.NOT_EXAMINED for id in run.planned if id in run.by_id)
-    against = "" if judgement.baseline is None else f", held against {judgement.baseline_path}"
+    against = "" if judgement.baseline is None else f", compared with {judgement.baseline_path}"
     return (
         f"{run.scope.beside(judgement.verdict)}: {run.manifest.subject}, {done} of {len(run.planned)} "
         f"planned results examined, false-alarm budget {run.manifest.false_alarm:g}{against}."
@@ -73,11 +63,11 @@ def sentence(judgement: Judgement) -> str:
 
 
 def describe(line: Result) -> str:
-    """Return what a violated or inconclusive result saw."""
+    """Return the observation behind a violated or inconclusive result."""
     if not line.p_values:
         return line.reason
     looks = ", ".join(map(chance, line.p_values))
-    return f"{line.text}; p = {looks} on {line.size} draws a look"
+    return f"{line.text}; p = {looks} on {line.size} draws per look"
 
 
 def _parts(judgement: Judgement) -> Iterator[GateCase]:
@@ -94,13 +84,13 @@ def _parts(judgement: Judgement) -> Iterator[GateCase]:
         elif part in ("drift", "power") and judgement.baseline is None:
             yield GateCase("gate", name, "skipped", "there is no baseline")
         elif part == "history" and not judgement.remembered:
-            yield GateCase("gate", name, "skipped", "no history is kept, or the run is not added to it")
+            yield GateCase("gate", name, "skipped", "no history is kept, or the run was not added to it")
         else:
             yield GateCase("gate", name, "passed")
 
 
 def notable(run: RunRecord) -> list[Result]:
-    """Return violated, then inconclusive results, the most suspicious first, up to `MOST_LISTED` of each."""
+    """Return up to `MOST_LISTED` violated, then inconclusive results, the most suspicious first."""
     found = []
     for verdict in (Verdict.VIOLATED, Verdict.INCONCLUSIVE):
         having = [result for result in run.every if result.verdict == verdict]
@@ -124,10 +114,10 @@ def _items(run: RunRecord, cause: str) -> Iterator[GateCase]:
         counts["reported"][result.item] += 1
         counts["examined"][result.item] += result.verdict != Verdict.NOT_EXAMINED
         counts[result.verdict][result.item] += 1
-        # Results of an item share their draws and say the same, and pools say those of all.
+        # Results of an item report the same seconds, pools those of all.
         seconds[result.item] = max(seconds.get(result.item, 0.0), result.seconds)
         layers.setdefault(result.item, layer_name(result.case))
-    # Which pools there are follows from the results.
+    # The pools follow from the results.
     counts["planned"].update({pool.id: pool.item for pool in run.pools}.values())
     pooled = {pool.item for pool in run.pools}
     texts: dict[str, list[str]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""What earlier runs of a subject left, run by run: a file that is only appended to, and what it shows."""
+"""Histories: append-only files of scores per run, and their evidence of drift."""
 
 from __future__ import annotations
 
@@ -29,16 +29,15 @@ from attncheck.records.schema import Manifest, Result, case_key, of_pool, read
 FloatArray = NDArray[np.float64]
 
 _FORMAT = 1
-_AGAIN = "pass a file that attncheck gate --history wrote"
-# Digits of a score: more would be no news.
+_AGAIN = "pass a file written by attncheck gate --history"
+# Significant digits of a score.
 _DIGITS = 4
-# Pools by feature among which half of a check's share is divided: more than there are, so that a new one takes nothing
-# from those of earlier runs.
+# Feature pools that share half of a check's weight: more than exist, so that new ones take no weight from others.
 FEATURES = 32
 
 
 class HistoryHead(msgspec.Struct, frozen=True, tag="history", tag_field="type"):
-    """The first line: of what there is a history."""
+    """The first line: subject and profile."""
 
     format: int
     subject: str
@@ -46,18 +45,14 @@ class HistoryHead(msgspec.Struct, frozen=True, tag="history", tag_field="type"):
 
 
 class PlannedChecks(msgspec.Struct, frozen=True, tag="plan", tag_field="type"):
-    """The checks that a run plans, by key and revision; ``plan`` is what runs name it by."""
+    """Checks planned by runs that refer to ``plan``, by key and revision."""
 
     plan: str
     checks: list[str]
 
 
 class RunEntry(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
-    """What one run left.
-
-    ``key`` names the commit, ``plan`` what was planned, ``z`` the normal score of each stream, ``one_sided`` those of
-    which only large scores speak against the subject.
-    """
+    """One run: commit ``key``, ``plan``, normal scores ``z`` by stream, and the ``one_sided`` streams."""
 
     key: str
     seed: int
@@ -68,7 +63,7 @@ class RunEntry(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
 
 
 class Acceptance(msgspec.Struct, frozen=True, tag="accepted", tag_field="type"):
-    """Somebody looked at what the runs up to this one showed: all streams begin again after it."""
+    """All streams restart after this run."""
 
     after: str
 
@@ -78,20 +73,9 @@ _Line = HistoryHead | PlannedChecks | RunEntry | Acceptance
 
 @dataclasses.dataclass(frozen=True)
 class DriftedSeries:
-    """A stream, and what runs showed of it since its drift most likely began.
+    """A stream ``check@pool`` since the run of its most likely change point.
 
-    Attributes
-    ----------
-    stream : str
-        ``check@pool``.
-    since : str
-        The key of the run with which the drift most likely began.
-    runs : int
-        From there on, as far as they have a score of it.
-    evidence : float
-        Its part of the whole.
-    mean, last : float
-        Of their scores, in standard deviations of one run.
+    ``evidence`` is its share of the total; ``mean`` and ``last`` are of its ``runs`` scores.
     """
 
     stream: str
@@ -104,16 +88,7 @@ class DriftedSeries:
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """The runs of a subject with a profile, in the order in which they were added.
-
-    Attributes
-    ----------
-    subject, profile : str
-    entries : tuple of RunEntry
-    accepted : frozenset of str
-        Keys of runs after which all streams begin again.
-    plans : mapping of str to PlannedChecks
-    """
+    """The runs of a subject with one profile, in order, the keys ``accepted``, and their plans."""
 
     subject: str
     profile: str
@@ -123,28 +98,27 @@ class History:
 
     @classmethod
     def read(cls, paths: Sequence[Path]) -> History:
-        """Return what files hold together: the runs of two branches become one course.
+        """Read a history, or merge those of several branches.
 
-        A file is in the order in which runs were added, so that no later one hides what was seen; several are put in
-        the order in which runs were begun, behind what somebody accepted in any of them. Of two runs of a commit the
-        one that was begun first counts.
+        Several are merged by start time, after the last accepted run of any; of two runs of a commit the earlier
+        counts.
 
         Raises
         ------
         InputError
-            If a file cannot be read, they are of different subjects, have other numbers of one run or the same draws in
-            two, or one of several has an alarm: runs of another branch might hide it.
+            If a file cannot be read, subjects differ, files disagree, two runs share draws, or one of several has an
+            alarm, which other runs might hide.
         """
         first, *others = found = [_read(path) for path in paths]
         for path, each in zip(paths, found, strict=True):
             if others and each.course.alarm is not None:
-                remedy = f"look at it first, by attncheck history {path}; --accept begins anew"
-                refuse("history", str(path), "has an alarm, which runs of another branch might hide", remedy)
+                remedy = f"inspect it first with attncheck history {path}; --accept restarts it"
+                refuse("history", str(path), "has an alarm, which runs of another branch could hide", remedy)
         for path, other in zip(paths[1:], others, strict=True):
             for field in ("subject", "profile"):
                 if getattr(first, field) != getattr(other, field):
                     problem = f"is of the {field} {getattr(other, field)}, and {paths[0]} of {getattr(first, field)}"
-                    refuse("history", str(path), problem, "keep a history of each")
+                    refuse("history", str(path), problem, "keep a separate history for each")
             first = first._united(other, path)
         return first
 
@@ -153,8 +127,8 @@ class History:
         for entry in other.entries:
             known = entries.setdefault(entry.key, entry)
             if known != entry and known.started == entry.started:
-                problem = f"has other numbers of {entry.key} than the others"
-                refuse("history", str(path), problem, "one of them was edited: take it from where it was kept")
+                problem = f"disagrees with the others on {entry.key}"
+                refuse("history", str(path), problem, "one of them was edited: restore the original")
             entries[entry.key] = min(known, entry, key=_order)
         _check_seeds(entries.values(), path)
         covered = {entry.key for each in (self, other) for entry in each.entries[: len(each.entries) - len(each.since)]}
@@ -164,40 +138,40 @@ class History:
 
     @cached_property
     def since(self) -> tuple[RunEntry, ...]:
-        """The runs since somebody accepted what there was."""
+        """The runs since the last acceptance."""
         places = [place for place, entry in enumerate(self.entries) if entry.key in self.accepted]
         return self.entries[places[-1] + 1 :] if places else self.entries
 
     @cached_property
     def streams(self) -> tuple[str, ...]:
-        """All streams since then, in the order in which they came."""
+        """All streams since then, in order of appearance."""
         return tuple(dict.fromkeys(name for entry in self.since for name in sorted(entry.z)))
 
     @cached_property
     def scores(self) -> FloatArray:
-        """The scores since then, (runs, streams); NaN where a run has none."""
+        """The scores since then, (runs, streams); NaN where missing."""
         return np.array([[entry.z.get(name, math.nan) for name in self.streams] for entry in self.since]).reshape(
             len(self.since), len(self.streams)
         )
 
     @cached_property
     def course(self) -> DriftState:
-        """What these runs have shown."""
+        """The evidence process of these runs."""
         one_sided = np.array([name in self._one_sided for name in self.streams], bool)
         return course(self.scores, one_sided, self.shares)
 
     @cached_property
     def _one_sided(self) -> frozenset[str]:
-        """The streams of which only large scores speak against the subject."""
+        """Streams of which only large scores speak against the subject."""
         return frozenset(name for entry in self.since for name in entry.one_sided)
 
     @cached_property
     def shares(self) -> FloatArray:
-        """The share of each stream, (streams,), which no data decide on.
+        """The weight of each stream, (streams,), independent of the data.
 
-        Half of all is of the checks that the first run plans, a quarter of those that are planned for the first time
-        later on, and so forth. Half of a check's share is of its pool of all cases, the rest of those by feature. A
-        check that is no longer planned keeps its share until all begin again.
+        Half of the total belongs to the first run's checks, a quarter to those planned next, and so on. Half of a
+        check's weight is that of its pool of all cases, the rest of its feature pools. Checks keep their weight until
+        acceptance.
         """
         checks: dict[str, float] = {}
         left = 1.0
@@ -210,11 +184,11 @@ class History:
 
     @property
     def evidence(self) -> float:
-        """What all streams show together, at its largest: an alarm stays until somebody accepts it."""
+        """The maximum of the total evidence: alarms last until accepted."""
         return float(self.course.total.max(initial=0.0))
 
     def moved(self) -> list[DriftedSeries]:
-        """Return all streams, that which shows most first."""
+        """Return all streams, the largest evidence first."""
         if not self.since:
             return []
         at = self.course.alarm if self.course.alarm is not None else len(self.since) - 1
@@ -229,35 +203,30 @@ class History:
         return sorted(found, key=lambda each: (-each.evidence, each.stream))
 
     def sentence(self) -> str:
-        """Return what the runs show, in one line."""
+        """Return the state of the history in one line."""
         what = f"{counted(len(self.since), 'run')} of {self.subject} with the profile {self.profile}"
-        number = f"evidence {self.evidence:.3g}, an alarm at {ALARM:,.0f}"
+        number = f"evidence {self.evidence:.3g}, alarm at {ALARM:,.0f}"
         if self.course.alarm is None:
             return f"QUIET: {what}; {number}"
         first = self.moved()[0]
         key = self.since[self.course.alarm].key
         return (
             f"ALARM: {what}; {number}, reached with {key[:12]}; {first.stream} moves most, "
-            f"by {first.mean:+.2f} standard deviations a run from {first.since[:12]} on"
+            f"by {first.mean:+.2f} standard deviations per run since {first.since[:12]}"
         )
 
 
 def entry_of(record: Path, key: str) -> tuple[Manifest, PlannedChecks, RunEntry]:
-    """Return what a run leaves: the scores of its pools on fresh draws of all their cases.
+    """Return the entry of a run: scores of exact pools on fresh draws.
 
-    Pools of exact statements alone, whose scores are standard normal, or stochastically smaller where only large ones
-    speak against the subject. What a bias is allowed for, and counts on both sides, stay out.
-
-    Raises
-    ------
-    InputError
-        If the record cannot be read, or another version made it, whose checks may have other revisions.
+    Scores are standard normal, or stochastically smaller if one-sided; checks with bias allowance or two-sided counts
+    are excluded.
     """
     manifest, *lines = read(record)
     assert isinstance(manifest, Manifest)
     if (made := manifest.versions.get("attncheck")) != __version__:
-        problem = f"was made by attncheck {made}, and this is {__version__}: its checks may be others"
-        refuse("record", str(record), problem, "add it by the version that made it")
+        problem = f"was made by attncheck {made}, and this is {__version__}, whose checks may differ"
+        refuse("record", str(record), problem, "add it with the version that made it")
     results = [line for line in lines if isinstance(line, Result)]
     summaries = {line.id: from_record(line.summary) for line in results if line.summary is not None}
     z: dict[str, float] = {}
@@ -277,7 +246,7 @@ def entry_of(record: Path, key: str) -> tuple[Manifest, PlannedChecks, RunEntry]
 
 
 def _known_by(name: str) -> str:
-    """Return the key of a check, with its revision where that is not the first."""
+    """Return a check's key, with any revision above the first."""
     check = check_named(name)
     return check.key if check.revision == 1 else f"{check.key}#{check.revision}"
 
@@ -287,7 +256,7 @@ def _calibrated(summary: Summary) -> bool:
 
 
 def _score(pool: Result, one_sided: bool) -> float:
-    """Return the normal score of the first look of a pool."""
+    """Return the normal score of a pool's first look."""
     p_value = max(pool.p_values[0], 1e-300)
     if one_sided:
         return float(np.clip(-special.ndtri(p_value), -CLIP, CLIP))
@@ -296,52 +265,33 @@ def _score(pool: Result, one_sided: bool) -> float:
 
 
 def add(path: Path, record: Path, key: str) -> tuple[History, str]:
-    """Append what a run leaves to a history, which is begun where there is none; return it, and a note.
+    """Append a passing run to a history, created if missing; return the history and a note.
 
-    Parameters
-    ----------
-    path : Path
-        Of the history.
-    record : Path
-        Of a complete run that may pass.
-    key : str
-        Of the commit: its first run counts.
-
-    Raises
-    ------
-    InputError
-        If a file cannot be read or written, if the history is of another subject or profile, or if the draws of the
-        run are those of an earlier one.
+    Only the first run of a commit `key` counts. Raises `InputError` if subject or profile differ, or draws repeat.
     """
     manifest, plan, entry = entry_of(record, key)
     history = History.read([path]) if path.exists() else History(manifest.subject, manifest.profile)
     for field in ("subject", "profile"):
         if getattr(history, field) != getattr(manifest, field):
             problem = f"is of the {field} {getattr(history, field)}, and the run of {getattr(manifest, field)}"
-            refuse("history", str(path), problem, "keep a history of each")
+            refuse("history", str(path), problem, "keep a separate history for each")
     if any(each.key == key for each in history.entries):
-        return history, f"{key[:12]} is in the history already: its first run counts"
+        return history, f"{key[:12]} is already in the history: its first run counts"
     seeds = {0: "every run by default"} | {each.seed: each.key[:12] for each in history.entries}
     if entry.seed in seeds:
-        problem = f"is the seed of {seeds[entry.seed]} too: the same draws are no news"
-        refuse("seed", entry.seed, problem, "run with --seed keyed, which is another one for each commit")
+        problem = f"is the seed of {seeds[entry.seed]} too: the same draws add no evidence"
+        refuse("seed", entry.seed, problem, "run with --seed keyed, which differs for each commit")
     lines: list[_Line] = [] if history.entries else [HistoryHead(_FORMAT, history.subject, history.profile)]
     _append(path, [*lines, *([] if plan.plan in history.plans else [plan]), entry])
     plans = {**history.plans, plan.plan: plan}
     longer = dataclasses.replace(history, entries=(*history.entries, entry), plans=plans)
     new = set(plan.checks) - {name for each in history.plans.values() for name in each.checks}
-    begun = f"; the streams of {counted(len(new), 'check')} begin" if new and history.entries else ""
+    begun = f"; the streams of {counted(len(new), 'check')} start" if new and history.entries else ""
     return longer, f"run {len(longer.since):,} of the history{begun}"
 
 
 def accept(path: Path) -> History:
-    """Note that somebody looked at what a history shows: all streams begin again with the next run.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or written, or has no runs.
-    """
+    """Restart all streams with the next run."""
     history = History.read([path])
     if not history.entries:
         refuse("history", str(path), "has no runs", "there is nothing to accept")
@@ -350,7 +300,7 @@ def accept(path: Path) -> History:
 
 
 def write(history: History, path: Path) -> Path:
-    """Write a history as a file of its own."""
+    """Write a history to a new file."""
     opening = HistoryHead(_FORMAT, history.subject, history.profile)
     plans = [history.plans[name] for name in sorted(history.plans)]
     lines: list[_Line] = [opening, *plans, *history.entries, *map(Acceptance, sorted(history.accepted))]
@@ -361,7 +311,7 @@ def _check_seeds(entries: Iterable[RunEntry], path: Path) -> None:
     seeds: dict[int, str] = {}
     for entry in entries:
         if (first := seeds.setdefault(entry.seed, entry.key)) != entry.key:
-            problem = f"is the seed of {first[:12]} and of {entry.key[:12]} in {path}: the same draws are no news"
+            problem = f"is the seed of {first[:12]} and of {entry.key[:12]} in {path}: the same draws add no evidence"
             refuse("seed", entry.seed, problem, "keep one of them, and run with --seed keyed")
 
 
@@ -379,12 +329,12 @@ def _append(path: Path, lines: Iterable[_Line]) -> None:
         with path.open("a+b") as file:
             length = file.seek(0, os.SEEK_END)
             file.seek(max(0, length - 1))
-            # An editor may have taken the end of the last line away.
+            # An editor may have removed the final newline.
             ended = file.read() in (b"", b"\n")
             try:
                 file.write(b"".join([b"" if ended else b"\n", *map(_encoded, lines)]))
                 file.flush()
-            except OSError:  # such as a full disk: what was there stays readable
+            except OSError:  # such as a full disk: old content stays readable
                 file.truncate(length)
                 raise
     except OSError as error:
@@ -395,7 +345,7 @@ def _append(path: Path, lines: Iterable[_Line]) -> None:
 def _read(path: Path) -> History:
     try:
         if path.exists() and not path.is_file():
-            refuse("history", str(path), "is no file", _AGAIN)
+            refuse("history", str(path), "is not a file", _AGAIN)
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"history={path}: cannot be read ({error.strerror or error}); {_AGAIN}") from None
@@ -408,10 +358,10 @@ def _read(path: Path) -> History:
             lines.append(decoder.decode(line))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             cut = number == len(raw) > 1 and not content.endswith(b"\n")
-            remedy = "delete this line, which was not written to its end" if cut else _AGAIN
+            remedy = "delete this incomplete line" if cut else _AGAIN
             raise InputError(f"history={path}: line {number} cannot be read ({error}); {remedy}") from None
     if not lines or not isinstance(lines[0], HistoryHead) or lines[0].format != _FORMAT:
-        raise InputError(f"history={path}: is no history of this version; {_AGAIN}")
+        raise InputError(f"history={path}: is not a history of this version; {_AGAIN}")
     opening, *rest = lines
     if any(isinstance(each, HistoryHead) and each != opening for each in rest):
         raise InputError(f"history={path}: has lines of another history; {_AGAIN}")

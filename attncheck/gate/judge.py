@@ -1,4 +1,4 @@
-"""What may keep a run from passing: what it comes to by itself, and what it lacks beside its baseline."""
+"""Reasons why a run may not pass: its own results, and losses against its baseline."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from attncheck.records import drift
 from attncheck.records.baseline import Baseline
 from attncheck.records.run_record import RunRecord
 
-# Names that a sentence lists.
+# Maximum number of names in a sentence.
 _LISTED = 3
 _RENEW = "make a new one with --write-baseline"
 
 
 def judge_run(run: RunRecord) -> Iterator[Finding]:
-    """Iterate over what is wrong with a run, whatever the baseline."""
+    """Iterate over what is wrong with a run by itself."""
     yield from run.conclusion.findings
     if run.closing is not None and run.closing.failed:
         yield Finding("completeness", "incomplete", run.closing.failed[0])
     found = len(run.every) + len(run.theory)
     if run.closing is not None and run.closing.reported != found:
-        text = f"the closing line speaks of {run.closing.reported} results, there are {found}"
+        text = f"the closing line counts {run.closing.reported} results, but there are {found}"
         yield Finding("completeness", "incomplete", text)
 
 
 def judge_against(run: RunRecord, baseline: Baseline, false_alarm: float) -> Iterator[Finding]:
-    """Iterate over what a run lacks or shows that its baseline did not."""
+    """Iterate over losses and changes of a run against its baseline."""
     for text in _missing(run, baseline):
         yield Finding("completeness", "incomplete", text)
     for check, changes in drift.by_check(drift.moved(run, baseline, false_alarm)).items():
@@ -47,7 +47,7 @@ def judge_against(run: RunRecord, baseline: Baseline, false_alarm: float) -> Ite
 
 
 def _weaker(run: RunRecord, baseline: Baseline) -> Iterator[Finding]:
-    """Iterate over losses of power, those by the same numbers together."""
+    """Iterate over losses of power, grouped by equal numbers."""
     alike: dict[str, list[drift.Change]] = defaultdict(list)
     for changes in drift.by_check(drift.weaker(run, baseline)).values():
         alike[_loss(changes[0])] += changes
@@ -58,7 +58,7 @@ def _weaker(run: RunRecord, baseline: Baseline) -> Iterator[Finding]:
 
 
 def notes_on(run: RunRecord, baseline: Baseline) -> Iterator[str]:
-    """Iterate over differences from the baseline that keep nothing from passing."""
+    """Iterate over differences from the baseline that do not affect the verdict."""
     for name in ("seed", "false_alarm"):
         before, now = getattr(baseline.manifest, name), getattr(run.manifest, name)
         if before != now:
@@ -73,7 +73,7 @@ def notes_on(run: RunRecord, baseline: Baseline) -> Iterator[str]:
     examined = {each.check for each in run.results if each.verdict != Verdict.NOT_EXAMINED}
     new = sorted(examined - {each.check for each in baseline.single})
     if new:
-        yield f"not in the baseline: {_list(new)}; {_RENEW} to hold on to it"
+        yield f"not in the baseline: {_list(new)}; {_RENEW} to keep it"
     if baseline.violated:
         yield "the baseline has violated results; their effects were not compared"
 
@@ -84,24 +84,24 @@ def _missing(run: RunRecord, baseline: Baseline) -> Iterator[str]:
     if baseline.manifest.shard is not None:
         number, of = baseline.manifest.shard
         part = f"is of shard {number}/{of}, a part of a run"
-        yield f"baseline={baseline.path}: {part}; pass what attncheck merge makes of all shards"
+        yield f"baseline={baseline.path}: {part}; merge all shards with attncheck merge"
     elif baseline.closing is None or baseline.closing.verdict == "incomplete":
-        yield f"baseline={baseline.path}: is of a run that did not end or is incomplete; {_RENEW}"
+        yield f"baseline={baseline.path}: is of an unfinished or incomplete run; {_RENEW}"
     if _comparable(run, baseline):
         yield from _missing_layers(run, baseline)
         yield from _missing_results(run, baseline)
     else:
         remedy = f"run with --profile {baseline.manifest.profile}, or {_RENEW}"
-        yield f"profile={run.manifest.profile}: the baseline is of the profile {baseline.manifest.profile}; {remedy}"
+        yield f"profile={run.manifest.profile}: the baseline has the profile {baseline.manifest.profile}; {remedy}"
 
 
 def _comparable(run: RunRecord, baseline: Baseline) -> bool:
-    """Return whether both looked as closely: another profile visits other layers, with other draws."""
+    """Return whether both runs have the same profile, and so the same cases and sample sizes."""
     return run.manifest.profile == baseline.manifest.profile
 
 
 def _missing_layers(run: RunRecord, baseline: Baseline) -> Iterator[str]:
-    """Iterate over what is wrong with the cases of each property, those with the same numbers together; pools aside."""
+    """Iterate over cases missing from properties, grouped by equal numbers; pools excluded."""
     planned, examined = set(run.planned.values()), {each.item for each in baseline.single}
     fixed = set(baseline.manifest.fixed)
     owed = {item for item in examined if item.partition("@")[2] in fixed}

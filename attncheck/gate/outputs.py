@@ -1,4 +1,4 @@
-"""The gate's answer for machines and for pull requests: JUnit XML, JSON, Markdown."""
+"""The gate's outputs: JUnit XML, JSON, Markdown, a badge and GitHub annotations."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from attncheck.records.baseline import Baseline, BaselineManifest
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Closing, Manifest
 
-# Reasons and notes that a summary shows; the other outputs have them all.
+# Reasons and notes in a summary; the other outputs have them all.
 _REASONS, _NOTES = 8, 3
-# Characters of a line of it.
+# Characters per line of a summary.
 _LINE = 240
-# Errors that GitHub shows of a step.
+# GitHub shows ten errors per step.
 _ANNOTATED = 10
 _COLOURS = {
     "consistent": "brightgreen",
@@ -34,66 +34,42 @@ _COLOURS = {
     "incomplete": "orange",
 }
 _TAGS = {"failed": "failure", "error": "error", "skipped": "skipped"}
-# What XML 1.0 does not allow.
+# Characters that XML 1.0 forbids.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-# The end of an id, which says nothing to people.
+# The hash in an id.
 _CASE = re.compile("@[0-9a-f]{12}\\b")
-# What Markdown would take for its own.
+# Characters with a meaning in Markdown.
 _MARKS = re.compile(r"([\\`*_\[\]#|~])")
 
 
 def write_junit(judgement: Judgement, path: Path) -> None:
-    """Write one case per property and layer, and one per part of the judgement, as JUnit XML.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
+    """Write JUnit XML: one case per property and layer, and one per part of the judgement."""
     _write(path, "junit", _junit(judgement))
 
 
 def write_json(judgement: Judgement, path: Path) -> None:
-    """Write everything that was found as JSON.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
+    """Write all findings as JSON."""
     text = msgspec.json.format(msgspec.json.encode(_document(judgement)).decode(), indent=2)
     _write(path, "json", iter([text, "\n"]))
 
 
 def write_summary(judgement: Judgement, path: Path) -> None:
-    """Write a summary in Markdown, as a step summary of GitHub shows it.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
+    """Write a Markdown summary, e.g. for a GitHub step summary."""
     _write(path, "summary", (f"{line}\n" for line in _markdown(judgement)))
 
 
 def write_badge(judgement: Judgement, path: Path) -> None:
-    """Write what a badge says, as an endpoint of shields.io takes it.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
+    """Write a badge in the shields.io endpoint format."""
     _write(path, "badge", _badge(judgement.verdict))
 
 
 def write_unusable(path: Path) -> None:
-    """Write a badge that says that nothing could be judged; as `write_badge` otherwise."""
+    """Write a badge for a run that could not be judged."""
     _write(path, "badge", _badge("unusable"))
 
 
 def annotation(error: str) -> str:
-    """Return the annotation of what kept the gate from judging."""
+    """Return a GitHub annotation of an error that stopped the gate."""
     return _command("error", "attncheck", error)
 
 
@@ -104,10 +80,7 @@ def _badge(verdict: str) -> Iterator[str]:
 
 
 def annotated(judgement: Judgement) -> Iterator[str]:
-    """Iterate over commands that make annotations of a run of GitHub Actions: an error for each reason not to pass.
-
-    GitHub shows ten errors of a step. Where there are more reasons, the last error says so.
-    """
+    """Iterate over GitHub error annotations, one per reason; the last one counts any beyond ten."""
     words = "; ".join(f"{word}: {text}" for word, text in judgement.wrong)
     reasons = [(each.part, each.text) for each in judgement.findings]
     told = ([("wrong", words)] if words else []) + reasons
@@ -120,7 +93,7 @@ def annotated(judgement: Judgement) -> Iterator[str]:
 
 
 def _command(kind: str, title: str, text: str) -> str:
-    """Return a command of GitHub Actions in one line."""
+    """Return a GitHub workflow command in one line."""
     said = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     name = title.replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
     return f"::{kind} title={name}::{said}"
@@ -242,7 +215,7 @@ def _origin(
 
 
 def _markdown(judgement: Judgement) -> Iterator[str]:
-    """Iterate over the lines of at most one screen: verdict, cause, number, where, how to repeat it; then reasons."""
+    """Iterate over the lines of a one-screen summary: verdict, cause, numbers, layer, replay command, reasons."""
     yield from (f"## attncheck: {judgement.verdict}", "")
     words = dict(judgement.wrong)
     command = words.pop("replay", "")
@@ -263,11 +236,11 @@ def _some(texts: Sequence[str], most: int) -> Iterator[str]:
 
 
 def _short(text: str) -> str:
-    """Return text in one line of bounded length for Markdown, without the keys of cases."""
+    """Return text as one bounded Markdown line, without case hashes."""
     line = _CASE.sub("", " ".join(text.split()))
     return _plain(line if len(line) <= _LINE else f"{line[: _LINE - 1]}…")
 
 
 def _plain(text: str) -> str:
-    """Return text in one line that Markdown and HTML show as it is."""
+    """Return text as one line, escaped for Markdown and HTML."""
     return _MARKS.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))

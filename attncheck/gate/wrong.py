@@ -1,4 +1,4 @@
-"""What is wrong with a violated run, as its own summary has it: cause, number, smallest layer, how to repeat it."""
+"""What is wrong with a violated run: cause, numbers, smallest layer and replay command, as in its summary."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from attncheck.records.words import replay_command
 
 
 def wrong_with(run: RunRecord) -> tuple[tuple[str, str], ...]:
-    """Return pairs of a word, the first one "cause", and what it is; empty where nothing of the subject is violated."""
+    """Return (label, text) pairs, "cause" first; empty where the subject has no violation."""
     if not run.count(Verdict.VIOLATED):
         return ()
-    from attncheck.runs.summary import wrong_in  # most runs need none of it
+    from attncheck.runs.summary import wrong_in  # rarely needed
 
     single = any(tally.verdicts[Verdict.VIOLATED] for tally in run.tallies.values())
     causes = () if run.closing is None else run.closing.causes

@@ -1,4 +1,4 @@
-"""Charts: what is computed along an axis, declared as data, and the figure that a set of them makes."""
+"""Charts of computed quantities, declared as data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Scale = Literal["linear", "log"]
 
 
 class Series(msgspec.Struct, frozen=True):
-    """Values along an axis, with the half-widths of their errors; ``law`` says that it is the limit, or a formula."""
+    """Values along an axis with half-widths of errors; ``law`` marks limits and formulas."""
 
     label: str
     law: bool
@@ -30,7 +30,7 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """One pair of axes with its series, and what it is and says."""
+    """One pair of axes with its series and texts."""
 
     title: str
     caption: str
@@ -41,12 +41,12 @@ class Chart(msgspec.Struct, frozen=True):
     series: list[Series]
 
 
-#: Changes when a reader of the files has to change.
+#: Increased when readers of the files must change.
 SCHEMA = 2
 
 
 class ChartedFigure(msgspec.Struct, frozen=True, tag="charts", tag_field="shows"):
-    """All that a figure of charts shows, and what it was made with."""
+    """A figure of charts, and its provenance."""
 
     schema: int
     name: str
@@ -62,19 +62,10 @@ class ChartedFigure(msgspec.Struct, frozen=True, tag="charts", tag_field="shows"
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """One series, not computed yet.
+    """One series to compute.
 
-    Attributes
-    ----------
-    label : str
-        Its name within the chart.
-    compute : callable
-        A function of a module, so that it travels to other processes. It is called with a seed, the share of the
-        usual draws and what is `given`, and returns ``x``, ``value`` and ``error``, shape (m,) each, from `along`.
-    given : tuple of pairs
-        Names and values that it is called with.
-    law : bool
-        Whether it is the limit or a formula, which is drawn as a line, and not a law at finite width.
+    ``compute`` is a picklable function of a seed, the share of the usual draws, and ``given``, which returns ``x``,
+    ``value`` and ``error``, (m,) each; ``law`` marks limits and formulas, drawn as lines.
     """
 
     label: str
@@ -83,20 +74,20 @@ class Measure:
     law: bool = False
 
     def __call__(self, seed: int, scale: float) -> Arrays:
-        """Return the series as arrays; its draws are independent of those of every other series."""
+        """Return the series as arrays, with draws independent of other series."""
         own = int(stream(seed, "series", self.key).integers(2**32))
         return self.compute(own, scale, **dict(self.given))
 
     @property
     def key(self) -> dict[str, Any]:
-        """What its numbers depend on, as built-in types."""
+        """All that determines its numbers, as built-in types."""
         name = f"{self.compute.__module__}.{self.compute.__qualname__}"
         return {"label": self.label, "compute": name, "given": [list(pair) for pair in self.given]}
 
 
 @dataclasses.dataclass(frozen=True)
 class ChartPlan:
-    """A chart, not computed yet; its fields are those of `Chart`."""
+    """A chart to compute; its fields are those of `Chart`."""
 
     title: str
     caption: str
@@ -112,20 +103,7 @@ Read = Callable[[Sequence[Chart]], list[PaperStatement]]
 
 @dataclasses.dataclass(frozen=True)
 class FurtherFigure:
-    """A figure of what is computed, beyond what was published.
-
-    Attributes
-    ----------
-    name : str
-        As on the command line.
-    title : str
-    setting : str
-        Of which layers and programs it is.
-    plans : tuple of ChartPlan
-        Its charts.
-    read : callable
-        Returns the statements that the charts stand for.
-    """
+    """A computed figure: charts ``plans``, and ``read``, which returns the statements they support."""
 
     name: str
     title: str
@@ -135,18 +113,18 @@ class FurtherFigure:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """All series, in the order of the charts."""
+        """All series, in chart order."""
         return tuple(measure for plan in self.plans for measure in plan.measures)
 
 
 def along(x: Sequence[float], value: Sequence[float], error: Sequence[float] | None = None) -> Arrays:
-    """Return a series as arrays; without errors it is exact up to rounding."""
+    """Return a series as arrays, without errors if exact."""
     errors = np.zeros(len(x)) if error is None else np.array(error, dtype=float)
     return {"x": np.array(x, dtype=float), "value": np.array(value, dtype=float), "error": errors}
 
 
 def charted(plan: ChartPlan, found: Mapping[Measure, Arrays]) -> Chart:
-    """Return the chart of a plan whose series are all computed."""
+    """Return the chart of a plan from its computed series."""
     series = [
         Series(each.label, each.law, *(found[each][name].tolist() for name in ("x", "value", "error")))
         for each in plan.measures
@@ -155,7 +133,7 @@ def charted(plan: ChartPlan, found: Mapping[Measure, Arrays]) -> Chart:
 
 
 def order(series: Series, last: int = 3) -> float:
-    """Return the slope of the last values on logarithmic axes: the order in what runs along the axis.
+    """Return the slope of the last values on logarithmic axes.
 
     Examples
     --------
@@ -178,7 +156,7 @@ def at_end(series: Series) -> str:
 
 
 def told(series: Series, place: int) -> str:
-    """Return one value with its error, where it has one, and where it lies on the axis."""
+    """Return one value with its error and place."""
     value, error = series.value[place], series.error[place]
     off = f" ± {error:.1g}" if error else ""
     return f"{value:.3g}{off} at {_place(series.x[place])}"

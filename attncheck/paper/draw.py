@@ -1,11 +1,11 @@
-"""Draws of one output coordinate or one score, exactly in law at finite width, without matrices.
+"""Draws of one output coordinate or score, exactly in law at finite width, without matrices.
 
-With G = X Xᵀ/n = F Fᵀ of the inputs and ν neurons a head, the first row of scores of a head has the law of
-σ_Q σ_K √(G_11 χ²_ν/ν) F N, N of independent standard normals. Given it, y^1 is Gaussian with variance
-σ_V² σ_O² H^{-1} Σ_a (α_aᵀ G α_a) χ²_{ν,a}/ν. In the limit G is the kernel K, and the χ²_ν/ν are 1.
+With G = X Xᵀ/n = F Fᵀ of the inputs and ν neurons per head, the first row of scores of a head has the law of σ_Q σ_K
+√(G_11 χ²_ν/ν) F N, N independent standard normals. Given it, y^1 is Gaussian with variance σ_V² σ_O² H^{-1} Σ_a (α_aᵀ
+G α_a) χ²_{ν,a}/ν. In the limit G is the kernel K, and the χ²_ν/ν are 1.
 
-Inputs that are linear are ‖h‖/√n times normals, so that G is a Wishart matrix times χ²_n/n, and F a Bartlett factor. A
-clip at 100 changes this with a chance below 1e-100. Other inputs are drawn in full, all s × n of them.
+Linear inputs are ‖h‖/√n times normals, so G is a Wishart matrix times χ²_n/n, and F a Bartlett factor. A clip at 100
+changes this with a chance below 1e-100. Other inputs are drawn in full, s × n numbers.
 """
 
 from __future__ import annotations
@@ -26,32 +26,17 @@ from attncheck.theory.limits.rows import score_std
 
 FloatArray = NDArray[np.float64]
 
-# Normals of a block, 1 MiB: they stay in the cache, and more of them would not make a draw cheaper.
+# Normals per block: 1 MiB.
 _BLOCK = 2**17
 
 
 def generator(sequence: np.random.SeedSequence) -> np.random.Generator:
-    """Return the generator of a unit: normals are most of the cost, and SFC64 makes them a sixth cheaper."""
+    """Return a task's generator; SFC64 makes normals a sixth cheaper."""
     return np.random.Generator(np.random.SFC64(sequence))
 
 
 def draw_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw one coordinate of y^1 at finite width.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    size : int
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    ndarray, shape (size,)
-
-    Raises
-    ------
-    InputError
-        If heads share their keys and values, so that they are not independent given G, or `size` is below 1.
+    """Draw one coordinate of y^1 at finite width, shape (size,); heads must be independent given G.
 
     Examples
     --------
@@ -72,7 +57,7 @@ def draw_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> 
 
 
 def draw_limit(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw one coordinate of y^1 at infinite width; as `draw_outputs` otherwise.
+    """Draw one coordinate of y^1 at infinite width; see `draw_outputs`.
 
     Examples
     --------
@@ -90,7 +75,7 @@ def draw_limit(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Fl
 
 
 def draw_scores(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw the score p_11 of one head at finite width: σ_Q σ_K G_11 √(χ²_ν/ν) N; as `draw_outputs` otherwise.
+    """Draw the score p_11 of one head at finite width: σ_Q σ_K G_11 √(χ²_ν/ν) N; see `draw_outputs`.
 
     Examples
     --------
@@ -109,12 +94,12 @@ def draw_scores(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
     return _in_blocks(size, 1 if _normal_inputs(alone) else layer.width, block)
 
 
-#: What draws each law at finite width.
+#: Samplers at finite width.
 DRAWN = {"outputs": draw_outputs, "scores": draw_scores}
 
 
 def _normal_inputs(layer: AttentionLayer) -> bool:
-    """Return whether inputs are normal given the length of h."""
+    """Return whether inputs are normal given ‖h‖."""
     return linear(layer) and not layer.position_std
 
 
@@ -130,7 +115,7 @@ def _root(layer: AttentionLayer, count: int, rng: np.random.Generator) -> FloatA
 
 
 def _stretch(layer: AttentionLayer, shape: tuple[int, ...], rng: np.random.Generator) -> FloatArray:
-    """Draw χ²_ν/ν: by how much a direction's image is longer than expected."""
+    """Draw χ²_ν/ν, the squared stretching of a direction."""
     return np.asarray(rng.chisquare(layer.head_width, size=shape) / layer.head_width)
 
 
@@ -139,16 +124,8 @@ def _outputs(
 ) -> FloatArray:
     """Draw y^1 of a block.
 
-    Parameters
-    ----------
-    layer : AttentionLayer
-    root : ndarray, shape (draws or 1, seq_len, r)
-        F.
-    lengths : ndarray, shape (draws, heads)
-        What a row of scores F N is multiplied by.
-    values : ndarray, shape (draws, heads)
-        The χ²_ν/ν of the values.
-    rng : numpy.random.Generator
+    `root` is F, (draws or 1, seq_len, r); `lengths`, (draws, heads), multiply the scores F N; `values`, (draws,
+    heads), are the χ²_ν/ν of the values.
     """
     normals = rng.standard_normal((*lengths.shape, root.shape[-1]))
     weights = map_scores(layer, lengths[..., None] * (normals @ root.swapaxes(-1, -2)), visible(layer)[0])
@@ -159,7 +136,7 @@ def _outputs(
 
 
 def _in_blocks(size: int, entries: int, block: Callable[[int], FloatArray]) -> FloatArray:
-    """Return `size` draws, made as many at a time as their entries fit into a block."""
+    """Return `size` draws, made in blocks of bounded size."""
     size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
     step = max(1, _BLOCK // entries)
     return np.concatenate([block(min(step, size - start)) for start in range(0, size, step)])

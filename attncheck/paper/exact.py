@@ -1,4 +1,4 @@
-"""What is computed in place of being estimated: the one place that asks the rest of attncheck for exact values."""
+"""Exact values: the package's only interface to the rest of attncheck's computations."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from attncheck.theory.rates.rate import fit
 
 FloatArray = NDArray[np.float64]
 
-# The numbers of a `Distance`, in its order.
+# The numbers of a `Distance`, in order.
 _FIELDS = ("value", "error", "leading", "leading_error", "width", "draws")
-# Fewer draws do not tell a divergence apart from 0.
+# Fewer draws cannot distinguish a divergence from 0.
 _FEWEST_DRAWS = 256
 _ROUNDING = 1e-12
-# Nodes for each of the three chi-squares of a score, and those that say how accurate these are.
+# Nodes per chi-square of a score, and fewer for the error.
 _NODES, _FEWER_NODES = 32, 24
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """KL falls as n^-order (with the ends of its 99% interval), and is about constant/n² at large n.
+    """KL falls as n^-order (with a 99% interval) and is about constant/n² at large n.
 
-    ``leading`` is the constant by the expansion in 1/n alone.
+    ``leading`` is the constant from the 1/n expansion alone.
     """
 
     label: str
@@ -46,19 +46,7 @@ class Fit(msgspec.Struct, frozen=True):
 
 
 def fit_order(label: str, units: Sequence[Mapping[str, NDArray[Any]]]) -> Fit:
-    """Return the order of computed divergences at several widths.
-
-    Parameters
-    ----------
-    label : str
-    items : sequence of mapping
-        What `compute` returned.
-
-    Raises
-    ------
-    InputError
-        If a divergence is not told apart from 0.
-    """
+    """Return the order of divergences from `compute` at several widths."""
     distances = [Distance("kl", *(unit[name].item() for name in _FIELDS)) for unit in units]
     found = fit("kl", distances)
     order = found.order
@@ -66,23 +54,10 @@ def fit_order(label: str, units: Sequence[Mapping[str, NDArray[Any]]]) -> Fit:
 
 
 def compute(wanted: ExactDistance, grid: FloatArray, seed: int, scale: float = 1.0) -> dict[str, NDArray[Any]]:
-    """Return what is computed, with the half-widths of its errors.
+    """Compute a distance, with half-widths of errors.
 
-    Parameters
-    ----------
-    wanted : ExactDistance
-    grid : ndarray, shape (m,)
-        Where a curve is taken.
-    seed : int
-        Of the draws that are integrated over.
-    scale : float
-        Share of the usual number of them, for a quick look.
-
-    Returns
-    -------
-    dict of str to ndarray
-        Of outputs the divergence and what else `fit_order` asks for. Of a curve ``difference`` and
-        ``difference_error``, shape (m,), and ``moments``: variance and excess kurtosis, each with its error.
+    Curves at `grid`, (m,), have ``difference`` and ``difference_error``, (m,), and ``moments``: variance and excess
+    kurtosis, each with its error. `scale` is the share of the usual draws.
     """
     if wanted.of == "scores":
         return _of_scores(wanted.layer, grid)
@@ -106,7 +81,7 @@ def compute(wanted: ExactDistance, grid: FloatArray, seed: int, scale: float = 1
 
 
 def _of_scores(layer: AttentionLayer, grid: FloatArray) -> dict[str, NDArray[Any]]:
-    """Return the curve of a score; its errors are what other nodes say, and rounding."""
+    """Return a score's curve, with errors from fewer nodes and rounding."""
     value, fewer = (score_difference(layer, grid, nodes) for nodes in (_NODES, _FEWER_NODES))
     many, few = (score_moments(layer, nodes) for nodes in (_NODES, _FEWER_NODES))
     return {
@@ -117,46 +92,22 @@ def _of_scores(layer: AttentionLayer, grid: FloatArray) -> dict[str, NDArray[Any
 
 
 def score_difference(layer: AttentionLayer, grid: FloatArray, nodes: int) -> FloatArray:
-    """Return the density of p_11 at finite width less that of the limit, by Gauss–Laguerre quadrature.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    grid : ndarray, shape (m,)
-    nodes : int
-        Of each chi-square.
-
-    Raises
-    ------
-    InputError
-        As for `score_mixture`.
-    """
+    """Return the density of p_11 less that of the limit."""
     limit_std = layer.query_std * layer.key_std * float(input_kernel(layer.inputs).matrix[0, 0])
     return np.asarray(score_mixture(layer, nodes).density(grid) - gaussian(grid, limit_std**2))
 
 
 def score_moments(layer: AttentionLayer, nodes: int) -> FloatArray:
-    """Return variance and excess kurtosis of p_11 at finite width; as `score_difference` otherwise."""
+    """Return variance and excess kurtosis of p_11 at finite width; see `score_mixture`."""
     mixture = score_mixture(layer, nodes)
     return np.array([mixture.mean(), 3.0 * mixture.variance() / mixture.mean() ** 2])
 
 
 def score_mixture(layer: AttentionLayer, nodes: int) -> ScaleMixture:
-    """Return the mixture of normals that p_11 is at finite width.
+    """Return the normal mixture that is the law of p_11 at finite width, with `nodes` per chi-square.
 
-    With linear inputs p_11 = σ_Qσ_K ‖h‖²/n · χ²_n/n · √(χ²_ν/ν) N is normal given three chi-squares, the first of which
-    is ‖h‖². A clip at 100 changes this with a chance below 1e-100.
-
-    Parameters
-    ----------
-    layer : AttentionLayer
-    nodes : int
-        Of each chi-square.
-
-    Raises
-    ------
-    InputError
-        If the inputs are not linear up to rounding.
+    With linear inputs p_11 = σ_Qσ_K ‖h‖²/n · χ²_n/n · √(χ²_ν/ν) N, normal given three chi-squares, the first of which
+    is ‖h‖². A clip at 100 changes this with a chance below 1e-100; other inputs raise `InputError`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What was published: the layers, the sizes and the panels of the paper's experiments, and nothing that is computed."""
+"""The published experiments: layers, sizes and panels."""
 
 from __future__ import annotations
 
@@ -11,29 +11,18 @@ Of = Literal["outputs", "scores"]
 Kind = Literal["width", "histogram", "low rank"]
 
 WIDTHS = (16, 64, 256, 1024)
-#: Where the exact divergence is computed: far beyond what a sample can tell.
+#: Widths of exact divergences, beyond the resolution of samples.
 EXACT_WIDTHS = (16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_000_000)
 HEAD_DIM = 64
 TRIALS = 10
-#: Points at which densities are shown, and the ends of the histogram's bins.
+#: Points of densities, and edges of histograms.
 GRID_END, GRID_POINTS = 3.0, 181
 BIN_END, BINS = 4.0, 160
 
 
 @dataclasses.dataclass(frozen=True)
 class ExperimentCase:
-    """One law that an experiment samples.
-
-    Attributes
-    ----------
-    label : str
-        Its name within the experiment.
-    layer : AttentionLayer
-    of : {"outputs", "scores"}
-        One coordinate of the output at the first position, or the score p_11.
-    limit : bool
-        Whether the infinite-width law is sampled in place of the layer: the floor of the estimator.
-    """
+    """One sampled law: outputs at the first position or scores p_11; ``limit`` samples the infinite width."""
 
     label: str
     layer: AttentionLayer
@@ -43,19 +32,7 @@ class ExperimentCase:
 
 @dataclasses.dataclass(frozen=True)
 class ExactDistance:
-    """What is computed: how far a law at finite width is from the limit.
-
-    Attributes
-    ----------
-    label : str
-        The series of divergences that it belongs to.
-    layer : AttentionLayer
-    of : {"outputs", "scores"}
-    curve : str
-        The name of the difference of densities; empty where none is shown.
-    infinite : bool
-        Whether the width is taken to infinity with the layer's `head_dim` kept.
-    """
+    """A computed distance from the limit; ``infinite`` takes the width to infinity at fixed `head_dim`."""
 
     label: str
     layer: AttentionLayer
@@ -66,22 +43,7 @@ class ExactDistance:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """A figure of the paper.
-
-    Attributes
-    ----------
-    name : str
-        As on the command line.
-    kind : {"width", "histogram", "low rank"}
-        Which panels it has.
-    title : str
-    draws, trials : int
-        Published sizes.
-    configurations : tuple of ExperimentCase
-        What is sampled.
-    exact : tuple of ExactDistance
-        What is computed beside it.
-    """
+    """A figure of the paper: published sizes, and what is sampled and computed."""
 
     name: str
     kind: Kind
@@ -92,12 +54,12 @@ class Experiment:
     trials: int = TRIALS
 
     def draws_at(self, scale: float) -> int:
-        """Return the draws of one trial where only a part of the published size is wanted; at least 200."""
+        """Return the draws of one trial at a scale; at least 200."""
         return max(200, round(self.draws * scale))
 
 
 def _by_width(name: str, title: str, draws: int, layer: AttentionLayer) -> Experiment:
-    """Return an experiment that follows one layer over the width."""
+    """Return an experiment on one layer at several widths."""
     at = {n: layer.replace(width=n) for n in EXACT_WIDTHS}
     return Experiment(
         name=name,
@@ -113,7 +75,7 @@ def _by_width(name: str, title: str, draws: int, layer: AttentionLayer) -> Exper
 
 
 def _scalings_and_heads() -> Experiment:
-    """Return Fig. 2: scores under both scalings, outputs of one and of many heads."""
+    """Return Fig. 2: scores under both scalings, outputs by heads."""
     root, over = (AttentionLayer(width=256, score_scaling=scaling) for scaling in ("1/sqrt(n)", "1/n"))
     heads = {heads: AttentionLayer(width=256, num_heads=heads) for heads in (1, 256)}
     return Experiment(

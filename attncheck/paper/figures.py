@@ -1,4 +1,4 @@
-"""The panels of the figures: what the paper shows, drawn anew, and beside it what a sample cannot show."""
+"""Panels of the published figures, redrawn, each followed by the computed difference."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from attncheck.report.svg import BAND, INK, MUTED, SERIES
 
 FloatArray = NDArray[np.float64]
 
-# What panels in the paper's setting are called: nothing in them was copied from it.
+# Prefix of panels in the paper's setting, on new draws.
 _REPEATED = "Published setting, own draws"
 
 
 def panels_of(figure: Shown) -> list[Panel]:
-    """Return the panels in reading order: each published one is followed by what it could not show."""
+    """Return the panels, each published one before its computed counterpart."""
     if isinstance(figure, ChartedFigure):
         return [panel_of(chart) for chart in figure.charts]
     if figure.kind == "histogram":
@@ -318,17 +318,17 @@ def _lowest(floors: Sequence[FloatArray]) -> float:
 
 
 def _floor_band(axes: Axes, floor: FloatArray, ends: tuple[float, float], *, at_end: bool = False) -> None:
-    """Draw the range of the published estimator on the limit against itself."""
+    """Draw the range of the published estimator for the limit against itself."""
     low, high = max(1e-12, float(floor.min())), float(floor.max())
     axes.fill_between(ends, low, high, color=BAND, linewidth=0)
     said = f"floor {number(float(f'{floor.mean():.1e}'))}: limit against itself"
     if at_end:
         middle = float(np.sqrt(low * high))
         axes.text(0.9 * ends[1], middle, said, fontsize=SMALL, ha="right", va="center", color=MUTED)
-    else:  # below the band, which error bars reach into
+    else:  # below the band, which error bars overlap
         axes.text(1.1 * ends[0], 0.9 * low, said, fontsize=SMALL, ha="left", va="top", color=MUTED)
 
 
 def _joined(texts: Sequence[str]) -> str:
-    """Return texts as a list in words."""
+    """Join texts with commas and "and"."""
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"

@@ -1,7 +1,6 @@
-"""The published estimator: Gaussian kernel densities of both samples, Scott's bandwidth, a grid of 500 points.
+"""The published estimator: Gaussian kernel densities, Scott's bandwidth, 500 points; shown for comparison only.
 
-It is here to be shown beside what is computed, floor included, and decides nothing. The densities are those of
-`scipy.stats.gaussian_kde`, made from sums over fine bins in place of sums over all draws.
+Densities are those of `scipy.stats.gaussian_kde`, computed from fine bins.
 """
 
 from __future__ import annotations
@@ -14,25 +13,16 @@ from attncheck._lib.errors import refuse
 
 FloatArray = NDArray[np.float64]
 
-#: Points of the grid, and what is added to both densities.
+#: Grid points, and the constant added to densities.
 POINTS, OFFSET = 500, 1e-12
-# Bins of a bandwidth: linear binning errs by less than 1/(8 · 1000²) of the kernel's height.
+# Bins per bandwidth: linear binning errs by less than 1/(8 · 1000²) of the kernel's height.
 _BINS = 1000
-# Bandwidths after which the kernel is 0 in float64, next to 1.
+# Bandwidths beyond which the kernel is negligible in float64.
 _REACH = 9.0
 
 
 def scott(samples: FloatArray) -> float:
     """Return Scott's bandwidth, N^{-1/5} times the standard deviation.
-
-    Parameters
-    ----------
-    samples : ndarray, shape (N,)
-
-    Raises
-    ------
-    InputError
-        If there are no two different finite samples.
 
     Examples
     --------
@@ -45,22 +35,7 @@ def scott(samples: FloatArray) -> float:
 
 
 def density(samples: FloatArray, grid: FloatArray) -> FloatArray:
-    """Return the kernel density estimate of samples at evenly spaced points.
-
-    Parameters
-    ----------
-    samples : ndarray, shape (N,)
-    grid : ndarray, shape (m,)
-        Evenly spaced and ascending, at least two points.
-
-    Returns
-    -------
-    ndarray, shape (m,)
-
-    Raises
-    ------
-    InputError
-        As for `scott`, or if the grid is not such.
+    """Return the kernel density estimate, (m,), on an evenly spaced, ascending grid, (m,).
 
     Examples
     --------
@@ -82,22 +57,9 @@ def density(samples: FloatArray, grid: FloatArray) -> FloatArray:
 
 
 def divergence(first: FloatArray, second: FloatArray) -> tuple[float, float]:
-    """Return the published estimate of KL(first ‖ second) from two samples.
+    """Return the published estimate of KL(first ‖ second), and its part from beyond the extremes of `second`.
 
-    Both kernel densities are taken at 500 points from the smallest to the largest of all samples, 1e-12 is added, and
-    p log(p/q) is summed over the grid.
-
-    Parameters
-    ----------
-    first, second : ndarray, shape (N,) and (M,)
-
-    Returns
-    -------
-    float
-        The estimate.
-    float
-        The part of it from points beyond the farthest samples of `second`: its kernel density is next to 0 there,
-        and what is added to it decides.
+    p log(p/q) is summed over 500 points, with 1e-12 added to both densities; beyond `second` the 1e-12 decides.
 
     Examples
     --------
@@ -114,7 +76,7 @@ def divergence(first: FloatArray, second: FloatArray) -> tuple[float, float]:
 
 
 def _linear_bins(places: FloatArray, low: int, high: int) -> FloatArray:
-    """Return how much of the samples falls to each whole number from `low` to `high`, shared between neighbours."""
+    """Return sample weights at the integers from `low` to `high`, by linear binning."""
     inside = places[(places >= low) & (places < high)] - low
     left = inside.astype(np.int64)
     share = inside - left

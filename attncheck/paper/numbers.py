@@ -1,4 +1,4 @@
-"""The paper's statements in numbers: what its estimator says here, and what is computed."""
+"""The paper's statements: published estimator against computed values."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from attncheck.paper.charts import ChartedFigure
 from attncheck.paper.results import Curve, Figure, Point, SampledLaw, Shown
 from attncheck.paper.statement import PaperStatement
 
-#: What the columns of a figure's statements are, of published figures and of those beyond them.
+#: Columns of a figure's statements, published or further.
 _PUBLISHED = ("what the paper states", "its estimator on own draws", "computed")
 _BEYOND = ("statement", "predicted", "computed")
 
 
 def columns_of(figure: Shown) -> tuple[str, str, str]:
-    """Return what the columns of a figure's statements are."""
+    """Return the columns of a figure's statements."""
     return _BEYOND if isinstance(figure, ChartedFigure) else _PUBLISHED
 
 
 def statements_of(figure: Shown) -> list[PaperStatement]:
-    """Return the statements that a figure stands for."""
+    """Return the statements that a figure supports."""
     if isinstance(figure, ChartedFigure):
         return figure.statements
     if figure.kind == "histogram":
@@ -34,7 +34,7 @@ def statements_of(figure: Shown) -> list[PaperStatement]:
 
 
 def markdown(figures: Iterable[Shown]) -> str:
-    """Return all statements as a page of tables; the same figures give the same page."""
+    """Return all statements as reproducible Markdown tables."""
     found = list(figures)
     parts = ["# The paper's experiments in numbers", made_with(found[0])]
     for figure in found:
@@ -44,14 +44,14 @@ def markdown(figures: Iterable[Shown]) -> str:
 
 
 def named(figure: Shown) -> str:
-    """Return a figure's name with what it is about."""
+    """Return a figure's name and subject."""
     if isinstance(figure, ChartedFigure):
         return f"Beyond the paper: {figure.title}"
     return f"Fig. {figure.name.removeprefix('fig')}: {figure.title}"
 
 
 def size_of(figure: Shown) -> str:
-    """Return what it is of, how much was sampled, whether that is what was published, and how to repeat it."""
+    """Return the sampled and published sizes, and the command to repeat."""
     again = f"To repeat it: attncheck paper {figure.name} --seed {figure.seed} --scale {figure.scale:g}"
     if isinstance(figure, ChartedFigure):
         errors = "Computed, with four standard errors where draws are integrated over; what has no error is exact."
@@ -63,7 +63,7 @@ def size_of(figure: Shown) -> str:
 
 
 def made_with(figure: Shown) -> str:
-    """Return what numbers depend on."""
+    """Return the provenance of the numbers."""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(figure.versions.items()))
     return (
         f"Seed {figure.seed}, scale {figure.scale:g}, {versions}. Samples are exact in law at finite width. The "
@@ -211,7 +211,7 @@ def _value(point: Point) -> str:
 
 
 def times(factor: float) -> str:
-    """Return a factor in plain digits: to two of them, and said to be about that, where it is large.
+    """Return a factor in plain digits, rounded and marked "about" if large.
 
     Examples
     --------
@@ -228,5 +228,5 @@ def _largest(curve: Curve) -> str:
 
 
 def _within(law: SampledLaw, floor: SampledLaw) -> bool:
-    """Say whether the mean of the estimates lies within the range of the floor's."""
+    """Return a phrase: whether the mean estimate lies within the floor's range."""
     return float(np.mean(law.kl)) <= max(floor.kl)

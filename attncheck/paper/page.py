@@ -1,4 +1,4 @@
-"""The paper's experiments on a page: their panels as pictures, and their numbers as tables."""
+"""The paper's experiments as a page of plots and tables."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ class ExperimentView:
 
     @property
     def title(self) -> str:
-        """Its name in the paper, and what it is about."""
+        """Its name in the paper, and its subject."""
         return named(self.figure)
 
     @property
     def size(self) -> str:
-        """How much was sampled."""
+        """The sampled size."""
         return size_of(self.figure)
 
     @property
     def columns(self) -> tuple[str, str, str]:
-        """What the columns of the statements are."""
+        """The columns of the statements."""
         return columns_of(self.figure)
 
     @property
     def statements(self) -> Sequence[PaperStatement]:
-        """What is stated, with numbers."""
+        """The statements with numbers."""
         return self.figure.statements
 
     @cached_property
     def drawings(self) -> list[Drawing]:
-        """The panels; each published one is followed by what it could not show."""
+        """The panels, each published one followed by its computed counterpart."""
         return [
             draw(
                 panel.paint,
@@ -76,7 +76,7 @@ class PaperView:
 
     @property
     def made(self) -> str:
-        """What the numbers depend on."""
+        """The provenance of the numbers."""
         return made_with(self.experiments[0].figure)
 
     @property
@@ -91,28 +91,16 @@ def view_of(figures: Sequence[Shown]) -> PaperView:
 
 
 def read_paper(folder: Path) -> PaperView:
-    """Read what `attncheck paper` wrote.
-
-    Raises
-    ------
-    InputError
-        If the folder holds no figure, one that cannot be read, or figures of several runs.
-    """
+    """Read the output of one run of `attncheck paper`; raise `InputError` otherwise."""
     figures = published(folder)
     if not figures:
-        refuse("paper", str(folder), "holds no figure", "pass the folder that attncheck paper --out wrote")
+        refuse("paper", str(folder), "contains no figure", "pass the folder that attncheck paper --out wrote")
     if len({(f.seed, f.scale, *sorted(f.versions.items())) for f in figures}) > 1:
-        refuse("paper", str(folder), "holds figures of several runs", "run attncheck paper all into a fresh folder")
+        refuse("paper", str(folder), "contains figures of several runs", "run attncheck paper all into a fresh folder")
     return view_of(figures)
 
 
 def render_paper(out: Path, figures: Sequence[Shown]) -> Path:
-    """Write a page of figures alone, without the record of a run.
-
-    Raises
-    ------
-    InputError
-        If it cannot be written.
-    """
+    """Write a page of figures, without a run record."""
     recipe = dataclasses.replace(load("paper"), template="paper.html.j2")
     return write_whole(out, encoded(fill(recipe, paper=view_of(figures))))

@@ -1,4 +1,4 @@
-"""A panel of a figure, how its axes are labelled, and the panel of a chart."""
+"""Panels of figures, and their axis labels."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ STYLES = ("-", "--", "-.", (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5, 1, 1.5)))
 MARKERS = ("o", "s", "^", "D")
 SMALL = 10.5
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-# Lines that are not beside points: one more colour, since no more of them are told apart.
+# One more colour for lines than for points.
 _COLOURS = (*SERIES, INK)
 
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """One pair of axes: how to paint it, and what it is and says."""
+    """One pair of axes: its paint function and texts."""
 
     text: PanelText
     paint: Callable[[Axes], None]
 
 
 def panel_of(chart: Chart) -> Panel:
-    """Return the panel of a chart: points with error bars at finite width, lines of limits and formulas."""
+    """Return a chart's panel: points at finite width, lines for laws."""
     points = [each for each in chart.series if not each.law]
     lines = [each for each in chart.series if each.law]
 
@@ -60,7 +60,7 @@ def panel_of(chart: Chart) -> Panel:
 
 
 def powers(axes: Axes, *, both: bool = False, across: bool = True) -> None:
-    """Label logarithmic axes: the vertical one, and with `both` the horizontal one, with powers of ten."""
+    """Label logarithmic axes with powers of ten: the vertical one, or `both`."""
     for axis in (axes.yaxis, axes.xaxis) if both else (axes.yaxis,):
         axis.set_major_formatter(FuncFormatter(_power))
         axis.set_minor_formatter(NullFormatter())
@@ -75,11 +75,11 @@ def plain_numbers(axes: Axes) -> None:
 
 
 def _power(value: float, _: object = None) -> str:
-    """Return a power of ten with superscripts; empty between them."""
+    """Return a power of ten with superscripts, empty between them."""
     exponent = np.log10(value)
     return f"10{str(round(exponent)).translate(_SUPERSCRIPTS)}" if abs(exponent - round(exponent)) < 1e-9 else ""
 
 
 def _plain(value: float, _: object = None) -> str:
-    """Return a number of a logarithmic axis: plain digits near 1, and powers of ten elsewhere."""
+    """Return a label in plain digits near 1, else a power of ten."""
     return f"{value:g}" if 1e-3 < value < 1e4 else _power(value)

@@ -1,4 +1,4 @@
-"""Whole figures, all panels together, as SVG, PDF and PNG; the same numbers give the same bytes."""
+"""Whole figures as SVG, PDF and PNG with reproducible bytes."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from attncheck.report.svg import METADATA, style
 
 _SIZE = (13.0, 9.0)
 _COLUMNS = 2
-# Dots per inch where there are dots.
+# Resolution of bitmaps.
 _DPI = 150
 
 
-#: Makes the bytes of a picture of panels with a title.
+#: Renders panels with a title to bytes.
 Plate = Callable[[Sequence[Panel], str], bytes]
 
 
 def _svg(panels: Sequence[Panel], title: str) -> bytes:
-    """Return a figure as SVG, its texts as texts."""
+    """Return a figure as SVG with text elements."""
     return _saved(panels, title, FigureCanvasSVG, "svg", METADATA)
 
 
 def _pdf(panels: Sequence[Panel], title: str) -> bytes:
-    """Return a figure as PDF, its fonts embedded."""
+    """Return a figure as PDF with embedded fonts."""
     metadata = {"Title": title, "Creator": "attncheck", "Producer": None, "CreationDate": None}
     return _saved(panels, title, FigureCanvasPdf, "pdf", metadata)
 
@@ -43,7 +43,7 @@ def _png(panels: Sequence[Panel], title: str) -> bytes:
     return _saved(panels, title, FigureCanvasAgg, "png", {"Title": title, "Software": "attncheck"})
 
 
-#: How a figure is drawn, by the ending of its file.
+#: Renderers by file suffix.
 PLATES: Mapping[str, Plate] = {"svg": _svg, "pdf": _pdf, "png": _png}
 
 
@@ -74,6 +74,6 @@ def _drawn(panels: Sequence[Panel], title: str) -> Figure:
 
 
 def _said(panel: Panel) -> str:
-    """Return what a panel shows; where its numbers come from is said beside the figure."""
+    """Return a panel's title, without the source of its numbers."""
     what = panel.text.title.partition(": ")[2]
     return what[0].upper() + what[1:]

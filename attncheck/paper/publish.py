@@ -1,4 +1,4 @@
-"""The files of a run: each figure as numbers and pictures, a page of numbers, and one HTML page of all."""
+"""The output files: figures as data and plots, numbers, and an HTML page."""
 
 from __future__ import annotations
 
@@ -15,32 +15,14 @@ from attncheck.paper.results import Shown
 from attncheck.paper.run import PaperRun
 from attncheck.paper.units import save
 
-#: The page of all figures, and that of their numbers.
+#: The HTML page, and the page of numbers.
 PAGE, NUMBERS = "paper.html", "numbers.md"
 
 
 def publish(names: Sequence[str], out: Path, data: Path, manifest: PaperRun) -> list[Path]:
-    """Write the figures of a run, and the pages of all figures of the same run that are in the folder.
+    """Write the figures of a run, and the pages of all its figures in the folder; return the files.
 
-    The same numbers give the same bytes.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Experiments whose units are all done.
-    out, data : Path
-        The folder, and that of the units.
-    manifest : PaperRun
-
-    Returns
-    -------
-    list of Path
-        The files, in the order in which they were written.
-
-    Raises
-    ------
-    InputError
-        If a unit is missing or a file cannot be written.
+    The bytes are reproducible. All tasks of `names` must be done, with files in `data`.
     """
     from attncheck.paper.page import render_paper
 
@@ -51,14 +33,14 @@ def publish(names: Sequence[str], out: Path, data: Path, manifest: PaperRun) -> 
 
 
 def finished(name: str, data: Path, manifest: PaperRun) -> Shown:
-    """Return a figure with its statements and the words of its panels."""
+    """Return a figure with its statements and panel texts."""
     figure = results.gather(name, data, manifest)
     panels = [panel.text for panel in panels_of(figure)]
     return msgspec.structs.replace(figure, statements=numbers.statements_of(figure), panels=panels)
 
 
 def belongs(figure: Shown, manifest: PaperRun) -> bool:
-    """Say whether a figure is of a run."""
+    """Return whether a figure belongs to a run."""
     theirs = (figure.seed, figure.scale, figure.versions)
     return theirs == (manifest.seed, manifest.scale, manifest.versions)
 

@@ -1,4 +1,4 @@
-"""What a figure shows, as numbers: gathered from the units of an experiment, written and read as JSON."""
+"""Figures as numbers: gathered from task files, written and read as JSON."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ from attncheck.theory.limit import limit
 
 FloatArray = NDArray[np.float64]
 
-# Between the quartiles of a normal law of variance 1.
+# Interquartile range of a standard normal.
 _QUARTILES = 1.349
 
 
 class SampledLaw(msgspec.Struct, frozen=True):
-    """A law that was sampled: statistics of every trial.
+    """Statistics of every trial of a sampled law.
 
-    ``density`` is the kernel estimate of the first trial, as published, ``spread`` its standard deviation over the
-    trials, and ``counts`` the histogram of the first trial. ``kl`` is the published estimate against the limit,
-    ``kl_beyond`` the part of it from beyond the farthest draw of the limit.
+    ``density`` and ``counts`` are of the first trial, ``spread`` is the density's standard deviation over the trials,
+    ``kl`` the published estimate, ``kl_beyond`` its part from beyond the limit's extreme draws.
     """
 
     label: str
@@ -54,10 +53,9 @@ class SampledLaw(msgspec.Struct, frozen=True):
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """A density at finite width less that of the limit, computed, with the half-widths of its errors.
+    """A computed density less that of the limit, with half-widths of errors, None in far tails.
 
-    An error is None far out, where too few draws make the density to tell how far it is off. ``moments`` are the
-    variance, its error, the excess kurtosis and its error.
+    ``moments`` are the variance and excess kurtosis, each followed by its error.
     """
 
     label: str
@@ -69,7 +67,7 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class Point(msgspec.Struct, frozen=True):
-    """KL(finite ‖ limit), computed; ``width`` is None where it is infinite."""
+    """Computed KL(finite ‖ limit); ``width`` is None at infinity."""
 
     label: str
     layer: dict[str, Any]
@@ -89,7 +87,7 @@ class LimitDensity(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True, tag="samples", tag_field="shows"):
-    """All that a figure shows, and what it was made with."""
+    """A published figure as numbers, and its provenance."""
 
     schema: int
     name: str
@@ -112,51 +110,37 @@ class Figure(msgspec.Struct, frozen=True, tag="samples", tag_field="shows"):
     panels: list[PanelText] = []
 
     def sampled_as(self, label: str) -> SampledLaw:
-        """Return a sampled law by its name."""
+        """Return a sampled law by label."""
         return next(each for each in self.sampled if each.label == label)
 
     def curve_of(self, label: str) -> Curve:
-        """Return a computed curve by its name."""
+        """Return a computed curve by label."""
         return next(each for each in self.curves if each.label == label)
 
     def points_of(self, label: str) -> list[Point]:
-        """Return the computed divergences of a series at finite widths, the smallest width first."""
+        """Return a series' divergences at finite widths, ascending."""
         found = [each for each in self.points if each.label == label and each.width is not None]
         return sorted(found, key=lambda each: each.width or 0)
 
     def gap_of(self, label: str) -> Point | None:
-        """Return the divergence of a series that stays at infinite width, where there is one."""
+        """Return a series' divergence at infinite width, if any."""
         return next((each for each in self.points if each.label == label and each.width is None), None)
 
     def limit_of(self, label: str) -> LimitDensity:
-        """Return a limit's density by its name."""
+        """Return a limit density by label."""
         return next(each for each in self.limits if each.label == label)
 
     def floor(self, label: str) -> FloatArray:
-        """Return the published estimates of the divergence of the limit from itself."""
+        """Return the published estimates for the limit against itself."""
         return np.array(self.sampled_as(label).kl)
 
 
-#: A published figure, or one of what is computed beyond them.
+#: A published figure, or a further one.
 Shown = Figure | ChartedFigure
 
 
 def gather(name: str, data: Path, manifest: PaperRun) -> Shown:
-    """Return what a figure shows, without its panels, and of published ones without statements.
-
-    Parameters
-    ----------
-    name : str
-        Of the experiment.
-    data : Path
-        The folder of its units.
-    manifest : PaperRun
-
-    Raises
-    ------
-    InputError
-        If a unit is missing or damaged.
-    """
+    """Return a figure from its task files, without panels or published statements."""
     found = {unit: units.recall(unit, data, manifest.seed, manifest.scale) for unit in units.units_of(name)}
     return _charted(name, found, manifest) if name in FURTHER else _repeated(name, found, manifest)
 
@@ -202,17 +186,14 @@ def _repeated(name: str, found: Mapping[Task, Arrays], manifest: PaperRun) -> Fi
 
 
 def _merged_bins(draws: int) -> int:
-    """Return how many of the narrow bins of a unit make a bar, for the number of draws.
-
-    Freedman and Diaconis' width, for a normal law of variance 1, is rounded down: a bar shows no more than its noise.
-    """
+    """Return the bins per bar: the Freedman–Diaconis width of a standard normal, rounded down."""
     bins = len(units.edges()) - 1
     width = 2.0 * _QUARTILES * draws ** (-1 / 3) / float(np.diff(units.edges())[0])
     return max(each for each in range(1, bins + 1) if bins % each == 0 and each <= max(1.0, width))
 
 
 def _limits(experiment: Experiment) -> list[ExperimentCase]:
-    """Return one configuration for each limit law that the experiment shows."""
+    """Return one case per limit law of the experiment."""
     chosen = [each for each in experiment.configurations if each.limit]
     return chosen or [each for each in experiment.configurations if each.of == "outputs"]
 
@@ -260,7 +241,7 @@ def _point(wanted: ExactDistance, arrays: Arrays) -> Point:
 
 
 def _fits(experiment: Experiment, found: Mapping[Task, Arrays]) -> list[Fit]:
-    """Return the order in 1/n of each series that goes to 0."""
+    """Return the fitted order in 1/n of each series that goes to 0."""
     if experiment.kind != "width":
         return []
     series: dict[str, list[Arrays]] = {}
@@ -274,7 +255,7 @@ def _fits(experiment: Experiment, found: Mapping[Task, Arrays]) -> list[Fit]:
 
 
 def arrays_of(figure: Shown) -> dict[str, NDArray[Any]]:
-    """Return the curves of a figure as named arrays, for NumPy's users; errors that no draws tell are infinite."""
+    """Return the curves as named NumPy arrays; unknown errors are infinite."""
     if isinstance(figure, ChartedFigure):
         return {
             f"{chart.title}: {each.label}": np.array([each.x, each.value, each.error])
@@ -299,18 +280,12 @@ def arrays_of(figure: Shown) -> dict[str, NDArray[Any]]:
 
 
 def encode(figure: Shown) -> bytes:
-    """Return a figure as JSON; the same figure gives the same bytes."""
+    """Return a figure as reproducible JSON bytes."""
     return msgspec.json.encode(figure, order="deterministic") + b"\n"
 
 
 def read_figure(path: Path) -> Shown:
-    """Read what `encode` made.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or is of another schema.
-    """
+    """Read a figure that `encode` made."""
     remedy = "pass a folder that attncheck paper wrote"
     try:
         figure: Shown = msgspec.json.decode(path.read_bytes(), type=Shown)
@@ -324,12 +299,6 @@ def read_figure(path: Path) -> Shown:
 
 
 def published(folder: Path) -> list[Shown]:
-    """Return the figures in a folder, in the paper's order.
-
-    Raises
-    ------
-    InputError
-        If one of them cannot be read.
-    """
+    """Return the figures in a folder, in the paper's order."""
     paths = [folder / f"{name}.json" for name in NAMES]
     return [read_figure(path) for path in paths if path.exists()]

@@ -1,4 +1,4 @@
-"""A run: the units that are still to be done, in as many processes as wanted, into one folder."""
+"""Runs of the paper's tasks: perform what a folder lacks, in parallel."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from attncheck.paper.further import FURTHER
 from attncheck.paper.units import Task
 from attncheck.records.manifest import installed_versions
 
-#: Versions that digits and bytes rest on.
+#: Packages whose versions affect digits and bytes.
 _VERSIONED = ("attncheck", "numpy", "scipy")
 _MANIFEST = "run.json"
-#: All figures: those that were published, and those of what is computed beyond them.
+#: All figures, published and further.
 NAMES = (*EXPERIMENTS, *FURTHER)
-#: Here every experiment has the fewest draws that a trial may have: a smaller share takes as long.
+#: Scale at which every experiment has its minimum of draws.
 LEAST_SCALE = 1e-3
 
 
 class PaperRun(msgspec.Struct, frozen=True):
-    """What all numbers in a folder have in common."""
+    """Provenance shared by all numbers in a folder."""
 
     format: int
     seed: int
@@ -36,7 +36,7 @@ class PaperRun(msgspec.Struct, frozen=True):
 
 
 def names_of(wanted: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the figures that are wanted: the paper's in its order, then those beyond it.
+    """Return the wanted figures: the paper's in its order, then further ones.
 
     Examples
     --------
@@ -50,13 +50,7 @@ def names_of(wanted: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def manifest_of(seed: int, scale: float) -> PaperRun:
-    """Return the manifest of a run with the installed versions.
-
-    Raises
-    ------
-    InputError
-        If the seed is negative, or the scale not between `LEAST_SCALE` and 1.
-    """
+    """Return the manifest of a run with the installed versions."""
     seed = check_whole("seed", seed, 0, "pass a whole number, e.g. 0")
     remedy = "pass the share of the published draws, e.g. 0.01"
     scale = check_number("scale", scale, remedy, minimum=LEAST_SCALE, maximum=1.0)
@@ -71,28 +65,9 @@ def settle_all(
     spec: ExecutorSpec | None = None,
     told: Callable[[int, int, str], None] = lambda done, total, name: None,
 ) -> Path:
-    """Perform what is not in the folder yet.
+    """Perform the tasks that the folder lacks; return the folder of task files.
 
-    Parameters
-    ----------
-    names : sequence of str
-        From `names_of`.
-    out : Path
-    manifest : PaperRun
-    spec : ExecutorSpec, optional
-        Who does the work; this process by default.
-    told : callable
-        Called with how many units are done, how many there are, and what was done last.
-
-    Returns
-    -------
-    Path
-        The folder with one file for each unit.
-
-    Raises
-    ------
-    InputError
-        If the folder cannot be written or holds another run.
+    `told` is called with the numbers of finished and of all tasks, and the last one finished.
     """
     data = _claimed(Path(out), manifest)
     wanted = [unit for name in names for unit in units.units_of(name)]
@@ -106,31 +81,19 @@ def settle_all(
 
 
 def _performed(left: Sequence[Task], data: Path, manifest: PaperRun, spec: ExecutorSpec) -> Iterator[Task]:
-    """Perform units, and write their files here; iterate over them as they are done.
-
-    Raises
-    ------
-    InputError
-        If a unit ended its process twice.
-    """
+    """Perform tasks and write their files."""
     perform = functools.partial(units.perform, seed=manifest.seed, scale=manifest.scale)
     with TaskExecutor(spec) as executor:
         for place, arrays in executor.gather(perform, left):
             if isinstance(arrays, LostTask):
-                remedy = "run the same command again, with fewer workers if memory was short: what is done is kept"
+                remedy = "repeat the command, with fewer workers if memory was short: finished tasks are kept"
                 raise InputError(f"executor={spec.name}: {left[place].subject.label}: {arrays.reason}; {remedy}")
             units.keep(left[place], arrays, data, manifest.seed, manifest.scale)
             yield left[place]
 
 
 def _claimed(out: Path, manifest: PaperRun) -> Path:
-    """Return the folder of a run's units, made where there is none.
-
-    Raises
-    ------
-    InputError
-        If it cannot be made, or holds the units of another run.
-    """
+    """Return the folder of a run's task files, created if missing; reject that of another run."""
     data, path = out / "data", out / "data" / _MANIFEST
     try:
         there: bytes | None = path.read_bytes()

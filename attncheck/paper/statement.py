@@ -1,4 +1,4 @@
-"""What a figure says in words: rows of its table, and what a panel is."""
+"""Texts of a figure: rows of its table, and descriptions of panels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class PaperStatement(msgspec.Struct, frozen=True):
-    """A statement, and what is computed; between them what the paper's estimator says here, or what theory predicts."""
+    """A published statement, its estimate or prediction, and the computed value."""
 
     published: str
     estimated: str
@@ -14,7 +14,7 @@ class PaperStatement(msgspec.Struct, frozen=True):
 
 
 class PanelText(msgspec.Struct, frozen=True):
-    """What a panel is and says, for those who do not see it."""
+    """Title and alternative text of a panel."""
 
     title: str
     caption: str

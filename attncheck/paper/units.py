@@ -1,4 +1,4 @@
-"""Units of work, each with a stream and a file of its own, so that a run can be interrupted and split at will."""
+"""Tasks with separate streams and files, so that runs can be interrupted."""
 
 from __future__ import annotations
 
@@ -37,42 +37,34 @@ from attncheck.paper.further import FURTHER
 Arrays = dict[str, NDArray[Any]]
 FloatArray = NDArray[np.float64]
 
-#: Changes when the same unit would hold other numbers.
+#: Increased when a task's numbers change.
 FORMAT = 4
 
 
 def grid() -> FloatArray:
-    """Return the points at which densities are shown."""
+    """Return the points of densities."""
     return np.linspace(-GRID_END, GRID_END, GRID_POINTS)
 
 
 def edges() -> FloatArray:
-    """Return the ends of the histogram's bins."""
+    """Return the edges of histogram bins."""
     return np.linspace(-BIN_END, BIN_END, BINS + 1)
 
 
-#: What a unit samples, or computes.
+#: The subject of a task, sampled or computed.
 Subject = ExperimentCase | ExactDistance | Measure
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One trial of a configuration, or one thing that is computed.
-
-    Attributes
-    ----------
-    experiment : str
-    subject : ExperimentCase, ExactDistance or Measure
-    trial : int
-        From 1; 0 where something is computed.
-    """
+    """One trial of a case, from 1, or a computation, 0."""
 
     experiment: str
     subject: Subject
     trial: int = 0
 
     def key(self, scale: float) -> dict[str, Any]:
-        """Return what its numbers depend on beside the seed, as built-in types."""
+        """Return all that determines its numbers besides the seed, as built-in types."""
         return {
             "format": FORMAT,
             "experiment": self.experiment,
@@ -82,13 +74,13 @@ class Task:
         }
 
     def path(self, folder: Path) -> Path:
-        """Return where its numbers are kept."""
+        """Return the path of its file."""
         name = digest([self.experiment, _key_of(self.subject)])
         return folder / f"{self.experiment}-{name}-{self.trial:02d}.npz"
 
     @property
     def cost(self) -> float:
-        """About how long it takes, in normals of a trial: the longest come first."""
+        """Approximate cost, in normals of a trial, for longest-first order."""
         if isinstance(self.subject, Measure):
             return math.inf
         layer = self.subject.layer
@@ -105,7 +97,7 @@ def _key_of(subject: Subject) -> dict[str, Any]:
 
 
 def units_of(name: str) -> list[Task]:
-    """Return the units of a figure."""
+    """Return the tasks of a figure."""
     if name in FURTHER:
         return [Task(name, each) for each in FURTHER[name].measures]
     experiment = EXPERIMENTS[name]
@@ -119,16 +111,7 @@ def units_of(name: str) -> list[Task]:
 
 @own_arithmetic()
 def perform(unit: Task, seed: int, scale: float) -> Arrays:
-    """Return the numbers of a unit, and the processor seconds that they took: with one BLAS thread, in any process.
-
-    Parameters
-    ----------
-    item : Task
-    seed : int
-        Of the whole run.
-    scale : float
-        Share of the published draws.
-    """
+    """Return a task's numbers and processor seconds at a share `scale` of the draws, with one BLAS thread."""
     started = time.process_time()
     if isinstance(unit.subject, Measure):
         arrays = unit.subject(seed, scale)
@@ -166,20 +149,7 @@ def _sampled(unit: Task, configuration: ExperimentCase, seed: int, draws: int) -
 
 
 def save(path: Path, arrays: Mapping[str, NDArray[Any]], key: Mapping[str, Any] | None = None) -> Path:
-    """Write arrays in one step: a reader sees all of them or none; return the path.
-
-    Parameters
-    ----------
-    path : Path
-    arrays : mapping of str to ndarray
-    key : mapping, optional
-        What they depend on; `load` asks for it.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
+    """Write arrays atomically, with the `key` that `load` compares; return the path."""
     named: Arrays = {**arrays, **({} if key is None else {"key": np.array(_text(key))})}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **named)
@@ -187,7 +157,7 @@ def save(path: Path, arrays: Mapping[str, NDArray[Any]], key: Mapping[str, Any] 
 
 
 def load(path: Path, key: Mapping[str, Any]) -> Arrays | None:
-    """Return the arrays of a file, or None where it is not there, damaged, or of another key."""
+    """Return the arrays of a file, or None if missing, damaged or of another key."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays: Arrays = {name: file[name] for name in file.files}
@@ -199,23 +169,17 @@ def load(path: Path, key: Mapping[str, Any]) -> Arrays | None:
 
 
 def pending(units: Iterable[Task], folder: Path, seed: int, scale: float) -> Iterator[Task]:
-    """Iterate over the units that have no readable file yet."""
+    """Iterate over the tasks without a readable file."""
     return (unit for unit in units if load(unit.path(folder), _keyed(unit, seed, scale)) is None)
 
 
 def keep(unit: Task, arrays: Mapping[str, NDArray[Any]], folder: Path, seed: int, scale: float) -> Path:
-    """Write the file of a unit that was performed; return its path."""
+    """Write the file of a finished task; return its path."""
     return save(unit.path(folder), arrays, _keyed(unit, seed, scale))
 
 
 def recall(unit: Task, folder: Path, seed: int, scale: float) -> Arrays:
-    """Return the arrays of a unit that was performed.
-
-    Raises
-    ------
-    InputError
-        If its file is gone or damaged.
-    """
+    """Return the arrays of a finished task; raise `InputError` if missing or damaged."""
     path = unit.path(folder)
     arrays = load(path, _keyed(unit, seed, scale))
     if arrays is None:

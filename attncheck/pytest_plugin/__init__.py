@@ -1,9 +1,7 @@
-"""pytest plugin: options, configurations as test items, results from any number of workers, the summary.
+"""pytest plugin: options, cases as test items, results from any number of workers, the summary.
 
-A test marked with `examines` becomes one item per layer, one marked with `theory` one per case. Each item ships its
-results with its report, in built-in types, so that a crashed worker loses its own item only; the process that
-reports assembles them.
-This module is imported whenever pytest starts, so it imports the rest of attncheck when needed.
+Tests marked with `examines` or `theory` become one item per case. Items send results with their reports, so that a
+crashed worker loses one item only. The rest of attncheck is imported lazily, since pytest always imports this module.
 """
 
 from __future__ import annotations
@@ -40,17 +38,14 @@ _REPORT: pytest.StashKey[RunReport] = pytest.StashKey()
 _SHIPPED: pytest.StashKey[ReportPayload] = pytest.StashKey()
 _NOTE: pytest.StashKey[Statement] = pytest.StashKey()
 _CASES: pytest.StashKey[cases.CaseResults] = pytest.StashKey()
-# What the id of an item says of its statement of the theory: ``test_outputs[rates.outputs@0123456789ab n=16 …]``.
+# The statement in an item's id: ``test_outputs[rates.outputs@0123456789ab n=16 …]``.
 _THEORY_IN_ID = re.compile(r"\[(\w+\.\w+@[0-9a-f]{12})[ \]]")
 
 Hold = Callable[["Case"], None]
 
 
 def engage(config: pytest.Config) -> None:
-    """Make the run before anything is collected: the header echoes it, and options are refused at once.
-
-    Done where an option of attncheck's is given; the conftest of a folder of properties does it for all runs.
-    """
+    """Create the run before collection, so that the header shows it and bad options fail early."""
     from attncheck._lib.errors import InputError
 
     try:
@@ -71,23 +66,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("seed", "N|random|keyed", "run seed: same seed, same digits; keyed by the commit (default: 0)")
     add("profile", "NAME", "smoke, default or thorough")
     add("false_alarm", "B", "chance that a right simulator is called violated anywhere in the run (default: 1e-6)")
-    add("draws", "N", "with the profile thorough: about what the first looks of the whole run may take")
+    add("draws", "N", "with the profile thorough: approximate budget of all first looks")
     add("min_examined", "N", "examined results below which the run is inconclusive (default: a few on a law)")
-    add("only", "NAMES", "properties to examine, with commas between them (default: all)")
+    add("only", "NAMES", "comma-separated properties to examine (default: all)")
     add("resume", "PATH", "record of an interrupted run to resume")
-    add("shard", "K/N", "examine the Kth of N parts of the run; attncheck merge makes one record of all")
-    add("record", "PATH", f"where the record goes, from the current folder (default: {RECORD})")
+    add("shard", "K/N", "examine part K of N of the run; attncheck merge combines the records")
+    add("record", "PATH", f"path of the record (default: {RECORD})")
     own = "examine the statements of attncheck's own theory too, which say nothing of the simulator"
     group.addoption("--attncheck-theory", action="store_true", default=_DEFAULTS["theory"], help=own)
     group.addoption("--attncheck-report", metavar="PATH", help="render the record as an HTML page at the end")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marks; settle once what is random, and where the record of an interrupted run is."""
-    config.addinivalue_line("markers", f"{EXAMINES}(name, strategy): examines a property on many layers")
+    """Register the marks; fix random choices and the resumed record's path."""
+    config.addinivalue_line("markers", f"{EXAMINES}(name, strategy): examine a property on many layers")
     config.addinivalue_line("markers", f"{THEORY}(key, strategy, **parameters): a statement of the theory")
     if _is_worker(config):
-        # pytest-xdist adds `workerinput` to the config of its workers; pytest's own class has no such attribute.
+        # Set by pytest-xdist on workers only.
         for name in _SETTLED:
             setattr(config.option, name, config.workerinput[name])  # type: ignore[attr-defined]
         return
@@ -112,24 +107,24 @@ def _typed_seed(text: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell an xdist worker what was settled here."""
+    """Send an xdist worker these settings."""
     node.workerinput.update({name: getattr(node.config.option, name) for name in _SETTLED})
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Make the run where an option or the environment asks for attncheck."""
+    """Create the run where an option or the environment requests attncheck."""
     given = any(_option(session.config, name) != default for name, default in _DEFAULTS.items())
     if given or "ATTNCHECK_SUBJECT" in os.environ:
         engage(session.config)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Echo what is examined and how, where the run is one of attncheck's."""
+    """Show subject and settings of the run."""
     return config.stash[_RUN].header() if _RUN in config.stash else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make one item per layer of a marked test, or per case of a statement of the theory."""
+    """Make one item per case of a marked test."""
     config, definition = metafunc.config, metafunc.definition
     if mark := definition.get_closest_marker(EXAMINES):
         from attncheck.runs.statements import argument_of
@@ -150,7 +145,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def run_seed(request: pytest.FixtureRequest) -> int:
-    """Return the run seed, to key random streams with."""
+    """Return the run seed, the key of random streams."""
     return _run_of(request.config).seed
 
 
@@ -164,10 +159,7 @@ def attncheck_layer() -> Callable[..., Inspection]:
 
 @pytest.fixture
 def note(request: pytest.FixtureRequest) -> Generator[Statement, None, None]:
-    """Yield the statement that a test of the theory is about, which takes the numbers and the p-values that it finds.
-
-    The test computes as looks do, with one BLAS thread: its digits do not depend on how many there are.
-    """
+    """Yield the statement that a theory test is about, to be called with numbers and p-values; uses one BLAS thread."""
     from attncheck._lib.arithmetic import own_arithmetic
 
     with own_arithmetic():
@@ -176,10 +168,7 @@ def note(request: pytest.FixtureRequest) -> Generator[Statement, None, None]:
 
 @pytest.fixture
 def hold(request: pytest.FixtureRequest) -> Hold:
-    """Return the function that examines the property on a layer, together with others that visit it.
-
-    It fails the test if the property is violated, and skips it if nothing could be examined.
-    """
+    """Return the function that examines the property on a layer, failing if violated, skipping if not examined."""
     import msgspec
 
     from attncheck.diagnosis.messages import explain
@@ -205,7 +194,7 @@ def hold(request: pytest.FixtureRequest) -> Hold:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Examine a statement of the theory, or take it over where an interrupted run has examined it."""
+    """Examine a theory statement, or reuse a resumed run's result."""
     note = pyfuncitem.stash.get(_NOTE, None)
     if note is None:
         return None
@@ -222,7 +211,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Send along what the item has to tell."""
+    """Attach the item's results to its report."""
     report = yield
     if call.when == "call" and _SHIPPED in item.stash:
         ship(report, item.stash[_SHIPPED])
@@ -232,13 +221,13 @@ def pytest_runtest_makereport(
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Settle the plan on what is left after deselection."""
+    """Fix the plan after deselection."""
     _settle(session.config, [item.nodeid for item in session.items])
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """Open the record, where what was collected is run here; take the pools when all items are in."""
+    """Open the record if items run here; examine the pools at the end."""
     if not (_is_worker(session.config) or session.config.option.collectonly):
         _open(session.config)
     done = yield
@@ -248,7 +237,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 
 
 def _take_pools(config: pytest.Config) -> None:
-    """Examine the pools, with as many processes as there were workers; a violated one is a failed report."""
+    """Examine the pools, in parallel as the items were; report violated ones as failures."""
     import msgspec
 
     from attncheck._lib.executors import TaskExecutor, processes
@@ -263,25 +252,25 @@ def _take_pools(config: pytest.Config) -> None:
 
 
 def _report_failure(config: pytest.Config, name: str, sent: ReportPayload, message: str) -> None:
-    """Report what failed after the last item as pytest reports an item."""
+    """Report a failure after the last item as an item."""
     node, where = f"attncheck::{name}", ("attncheck", None, name)
     failed = pytest.TestReport(node, where, {}, "failed", message, "call")
     ship(failed, sent)
-    # JUnit files take an item once it is torn down.
+    # JUnit files need the teardown.
     for report in (failed, pytest.TestReport(node, where, {}, "passed", None, "teardown")):
         config.hook.pytest_runtest_logreport(report=report)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Leave the items of a case with one worker, where nobody asked for another way to share them out."""
+    """Keep items of a case on one worker, unless configured otherwise."""
     shared_out = config.getoption("dist", None) == "load" and _RUN in config.stash
     return cases.scheduler(config, log) if shared_out else None
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
-    """Learn the plan from what a worker collected, and open the record."""
+    """Fix the plan from a worker's collection, and open the record."""
     _settle(node.config, ids)
     _open(node.config)
 
@@ -295,7 +284,7 @@ def _option(config: pytest.Config, name: str) -> Any:
 
 
 def _run_of(config: pytest.Config) -> Run:
-    """Return the run of this process, made at its first use."""
+    """Return the run of this process, created at first use."""
     if _RUN not in config.stash:
         from attncheck.runs.run import Run
 
@@ -309,7 +298,7 @@ def _run_of(config: pytest.Config) -> Run:
 
 
 def _collectable(make: Callable[[], list[Any]]) -> list[Any]:
-    """Return what `make` returns; input that it refuses is an error of collection in one line."""
+    """Return what `make` returns; input errors become one-line collection errors."""
     from attncheck._lib.errors import InputError
 
     try:
@@ -319,7 +308,7 @@ def _collectable(make: Callable[[], list[Any]]) -> list[Any]:
 
 
 def _settle(config: pytest.Config, node_ids: Iterable[str]) -> None:
-    """Fix the plan by what was collected."""
+    """Fix the plan from the collected ids."""
     names = list(node_ids)
     items, stated = _named(cases.UNIT_IN_ID, names), _named(_THEORY_IN_ID, names)
     if items or stated:
@@ -334,7 +323,7 @@ def _named(pattern: re.Pattern[str], names: Iterable[str]) -> list[str]:
 
 
 def _open(config: pytest.Config) -> None:
-    """Open the record of a run that has a plan, once, in the process that reports."""
+    """Open the record once, in the reporting process."""
     if _RUN not in config.stash or _REPORT in config.stash:
         return
     if not (config.stash[_RUN].item_ids or config.stash[_RUN].theory_ids):
@@ -347,9 +336,7 @@ def _open(config: pytest.Config) -> None:
 
     run = config.stash[_RUN]
     if getattr(config.option, "numprocesses", None):
-        with TaskExecutor(
-            pool(1)
-        ) as executor:  # as items are examined elsewhere, so is the probe: a subject may end its process
+        with TaskExecutor(pool(1)) as executor:  # a subject may kill its process
             refused = refusal(run, run.subject.name, executor.results)
     else:
         refused = refusal(run, run.subject, map)

@@ -1,4 +1,4 @@
-"""Items of one case share its draws: the first of them has all examined, wherever they stand, on one worker."""
+"""Items of one case share draws: the first examines all, on one worker."""
 
 from __future__ import annotations
 
@@ -10,25 +10,19 @@ if TYPE_CHECKING:
     from attncheck.runs.run import Run
     from attncheck.runs.tasks import Examination
 
-# What the id of an item says of its unit: ``test_scores[scores@0123456789ab n=16 s=4 H=2 …]``.
+# The test item in a pytest id: ``test_scores[scores@0123456789ab n=16 s=4 H=2 …]``.
 UNIT_IN_ID = re.compile(r"\[(\w+@([0-9a-f]{12})) n=\d")
 
 
 class CaseResults:
-    """What units come to in this process, case by case.
-
-    Parameters
-    ----------
-    run : Run
-        With its plan.
-    """
+    """Results of items in this process, case by case."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._found: dict[str, Examination] = {}
 
     def examined(self, item: Item) -> Examination:
-        """Return what a unit comes to; those that are planned on the same case are examined with the first."""
+        """Return an item's results, examining all items of its case at once."""
         if item.id not in self._found:
             self._found |= self._of_case(item)
         return self._found[item.id]
@@ -44,8 +38,8 @@ class CaseResults:
 
 
 def scheduler(config: Any, log: Any) -> Any:
-    """Return a scheduler of pytest-xdist that leaves the items of a case with one worker."""
-    # pytest-xdist ships no types, so that its classes are Any.
+    """Return an xdist scheduler that keeps cases on one worker."""
+    # pytest-xdist ships no types.
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
     class CaseScheduling(LoadScopeScheduling):  # type: ignore[misc]
@@ -55,17 +49,17 @@ def scheduler(config: Any, log: Any) -> Any:
 
         def schedule(self) -> None:
             super().schedule()
-            # A worker begins an item once it knows of another: one that takes the place of a crashed one needs two.
+            # A worker starts an item once it knows the next.
             for node in self.nodes:
                 self._reschedule(node)
 
         def _reschedule(self, node: Any) -> None:
-            # One that has not collected yet cannot be told what to run.
+            # Uncollected workers cannot be assigned items.
             if node in self.registered_collections:
                 super()._reschedule(node)
 
         def remove_node(self, node: Any) -> str | None:
-            """Give out again what a worker leaves, but for the item that ended it."""
+            """Reassign a worker's items, except the one that crashed it."""
             items = self.assigned_work.pop(node)
             left = [(scope, nodeid) for scope, work in items.items() for nodeid, done in work.items() if not done]
             for scope, nodeid in left[1:]:

@@ -1,4 +1,4 @@
-"""Marks of tests: one that examines a property of the subject, and one that states something of the theory."""
+"""Marks for tests of the subject's properties and of theory statements."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _Test = TypeVar("_Test", bound=Callable[..., None])
 
 
 def examines(name: str, strategy: Any) -> pytest.MarkDecorator:
-    """Mark a test as examining a property on anchors and on layers or programs drawn from a hypothesis strategy.
+    """Mark a test as examining a property on fixed cases and on cases drawn from a hypothesis strategy.
 
-    The test takes the arguments ``layer``, or ``case`` for programs, and ``hold``, and calls ``hold(layer)``.
+    The test takes ``layer`` (``case`` for programs) and ``hold``, and calls ``hold(layer)``.
 
     Parameters
     ----------
@@ -24,26 +24,25 @@ def examines(name: str, strategy: Any) -> pytest.MarkDecorator:
         A property of `attncheck.checks.registry.PROPERTIES`.
     strategy : hypothesis strategy of AttentionLayer or ProgramCase
     """
-    # A mark that is looked up by name is Any to mypy.
+    # mypy sees marks looked up by name as Any.
     return getattr(pytest.mark, EXAMINES)(name, strategy)  # type: ignore[no-any-return]
 
 
 def theory(key: str, strategy: Any = None, **parameters: Sequence[Any]) -> Callable[[_Test], _Test]:
-    """Mark a test of a statement of the theory, which examines nothing of the subject.
+    """Mark a test of a theory statement, which does not involve the subject.
 
-    It becomes one item per case. Each is planned, and its verdict is in the record and in the digest of the run, with
-    the numbers that the test finds: it hands them to the fixture ``note``, as in ``note(order=-1.0)``. It asserts what
-    is computed. Where it draws random numbers it keys them by the fixture ``run_seed``, and hands estimates with their
-    errors, or p-values, to ``note``, a ``Statement``, so that looks on fresh draws decide.
+    The test becomes one item per case, recorded with the numbers passed to the fixture ``note``, as in
+    ``note(order=-1.0)``. Random numbers are keyed by the fixture ``run_seed``; estimates with errors, or p-values, go
+    to ``note``, so that looks on fresh draws decide.
 
     Parameters
     ----------
     key : str
-        ``group.statement``: what the statement is known by. It never changes, and keys what is drawn.
+        ``group.statement``: permanent identifier and key of the random stream.
     strategy : hypothesis strategy, optional
-        Of the layers or stacks that the test takes as ``layer`` or ``stack``, the same for the same run seed.
+        Of the arguments ``layer`` or ``stack``.
     **parameters : sequence
-        Values of further arguments, for a test without a strategy: all combinations are cases.
+        Values of further arguments: all combinations are cases.
     """
     if not re.fullmatch(r"\w+\.\w+", key):
         raise ValueError(f"key={key!r}: is not of the form group.statement; use letters, digits and _, e.g. 'rates.kl'")

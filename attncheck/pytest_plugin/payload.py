@@ -1,4 +1,4 @@
-"""What an item sends along with its report, so that a crashed worker loses its own item only."""
+"""Data sent with the report of an item."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ import pytest
 
 
 class ReportPayload(TypedDict):
-    """What an item sends along with its report, in built-in types.
-
-    Results, or why there are none and where a subject failed, and the statement of the theory that it is about.
-    """
+    """Results of an item, or why there are none, and its theory statement, in built-in types."""
 
     results: list[dict[str, Any]]
     unusable: str
@@ -25,16 +22,16 @@ def parcel(
     traceback: str = "",
     theory: dict[str, Any] | None = None,
 ) -> ReportPayload:
-    """Return what is sent along; the defaults are nothing."""
+    """Return a payload; empty by default."""
     return {"results": results or [], "unusable": unusable, "traceback": traceback, "theory": theory}
 
 
 def shipped(report: pytest.TestReport | pytest.CollectReport) -> ReportPayload:
-    """Return what came along with a report; nothing if it is not of an item that examines a property."""
+    """Return the payload of a report, empty if there is none."""
     found: ReportPayload = getattr(report, "attncheck", parcel())
     return found
 
 
 def ship(report: pytest.TestReport, sent: ReportPayload) -> None:
-    """Send along with a report, as an attribute of its own: properties of a report go into JUnit files."""
+    """Attach a payload as an attribute: properties go into JUnit files."""
     vars(report)["attncheck"] = sent

@@ -1,4 +1,4 @@
-"""Takes the results of items as they come in, and has the last word on the terminal."""
+"""Collection of results from reports, and the terminal summary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Reporter:
-    """Takes results out of reports as they come in, and has the last word."""
+    """Collects results from reports and prints the summary."""
 
     def __init__(self, report: RunReport, page: str | None) -> None:
         self.report = report
@@ -23,7 +23,7 @@ class Reporter:
         self.rendered = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the results of a finished item."""
+        """Collect the results of a finished item."""
         import msgspec
 
         from attncheck.records.schema import Result, StatementResult
@@ -36,7 +36,7 @@ class Reporter:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Conclude the run; what is not consistent is not a pass, and a failed statement has a code of its own."""
+        """Conclude the run and set the exit code."""
         from attncheck._lib.exit_codes import ExitCode
 
         consistent = self.report.finish()
@@ -50,7 +50,7 @@ class Reporter:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
-        """Print the verdict first, then the table; violated layers one by one where more is asked for."""
+        """Print the verdict, then the table, and each violated layer if verbose."""
         failed = terminalreporter.stats.get("failed", [])
         if not _asked_for_more(terminalreporter.config):
             terminalreporter.stats["failed"] = _once([each for each in failed if not shipped(each)["results"]])
@@ -67,7 +67,7 @@ class Reporter:
 
 
 def _once(failed: Iterable[Any]) -> list[Any]:
-    """Return what failed, with one of those on which the subject failed in the same place."""
+    """Return failures, only one per place in the subject."""
     told: dict[object, Any] = {}
     for each in failed:
         told.setdefault(shipped(each)["traceback"] or object(), each)
@@ -75,13 +75,13 @@ def _once(failed: Iterable[Any]) -> list[Any]:
 
 
 def _asked_for_more(config: pytest.Config) -> bool:
-    """Return whether failed items are to be shown one by one: pytest's -v, or -r with what to list."""
+    """Return whether -v or -r asks for single failures."""
     listing = any(str(each).startswith("-r") for each in config.invocation_params.args)
     return config.get_verbosity() > 0 or listing
 
 
 def _rendered(record: Path, page: Path) -> str:
-    """Render a record; say where the page is, or why there is none: the verdict stands either way."""
+    """Render a record; return the page's path or why there is none."""
     from attncheck.report import render_report
 
     try:

@@ -1,4 +1,4 @@
-"""Items of a shard: the ids of all items say which shard has them, and those of other shards are skipped."""
+"""Assignment of items to shards; items of other shards are skipped."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 if TYPE_CHECKING:
     from attncheck.runs.shards import Dealer, Shard
 
-# Who deals out the units, and the statements of the theory, whose costs have nothing to do with each other.
+# Dealers of test items and theory statements, whose costs are unrelated.
 _DEALERS: pytest.StashKey[dict[str, Dealer]] = pytest.StashKey()
-# pytest-xdist tells the process that reports nothing but ids.
+# pytest-xdist sends only ids to the reporting process.
 _SHARD_IN_ID = re.compile(r" shard=(\d+)/\d+\]$")
 
 
@@ -24,19 +24,10 @@ def rows(
     costs: Mapping[str, float],
     given: Sequence[tuple[str, str, str, Sequence[Any]]],
 ) -> list[Any]:
-    """Return the arguments and the id of each item of a test, as pytest takes them.
+    """Return arguments and ids of a test's items for pytest.
 
-    Parameters
-    ----------
-    config : pytest.Config
-    shard : Shard or None
-        The shard that is examined here; None for the whole run.
-    what : str
-        Names what is dealt out together.
-    costs : mapping of str to float
-        What the items cost, by what they stay together by.
-    given : sequence of (str, str, str, sequence)
-        Of each item what it stays together by, its id, words that follow it, and the arguments of the test.
+    `costs` are by group; `given` holds each item's group, id, suffix and test arguments; `what` names the set dealt
+    out.
     """
     if shard is None:
         return [pytest.param(*values, id=f"{id} {words}".strip()) for _, id, words, values in given]
@@ -50,7 +41,7 @@ def rows(
 
 
 def own(names: Iterable[str], shard: Shard | None) -> list[str]:
-    """Return the ids of items that are of a shard; all of them where it is the whole run."""
+    """Return the ids of a shard's items."""
     homes = ((name, _SHARD_IN_ID.search(name)) for name in names)
     return [name for name, home in homes if shard is None or (home and int(home[1]) == shard.number)]
 

@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 
 def parametrize(metafunc: pytest.Metafunc, key: str, cases: Sequence[Mapping[str, Any]], shard: Shard | None) -> None:
-    """Make one item per case, whose id names the statement and the case."""
+    """Make one item per case, with statement and case in its id."""
     from attncheck.runs.statements import named
 
     found = named(key, cases)
     given = [(each.id, each.id, each.case, [*case.values(), each]) for each, case in zip(found, cases, strict=True)]
-    # What a statement costs is not known beforehand.
+    # Costs of statements are unknown.
     items = sharing.rows(metafunc.config, shard, "theory", dict.fromkeys([each.id for each in found], 1.0), given)
     metafunc.parametrize([*cases[0], "note"] if cases else ["note"], items, indirect=["note"])
 
 
 def take(item: pytest.Function, statement: Statement, run_seed: int) -> None:
-    """Examine a statement by its test, which is skipped where it told nothing apart."""
+    """Examine a statement by its test; skip if inconclusive."""
     wanted = {name: item.funcargs[name] for name in inspect.signature(item.obj).parameters}
     statement.examine(item.obj, wanted, run_seed)
     if statement.inconclusive:
-        # Neither passed nor failed: the run is inconclusive, and does not exit as a pass.
+        # Skipped, so the run is inconclusive and not a pass.
         pytest.skip(f"inconclusive: {statement.inconclusive}")
 
 
 def told(statement: Statement, call: pytest.CallInfo[None]) -> dict[str, Any] | None:
-    """Return the statement for the record; None where the test could not say whether it holds."""
+    """Return the statement for the record; None if inconclusive."""
     import msgspec
 
     failure = None if call.excinfo is None or statement.inconclusive else call.excinfo.value

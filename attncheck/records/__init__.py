@@ -1,1 +1,1 @@
-"""What a run wrote: the schema, and one pass over a record."""
+"""Run records: schema, readers and writer."""

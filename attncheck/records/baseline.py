@@ -1,7 +1,6 @@
-"""Baselines: records that keep what later runs are held against, and no more.
+"""Baselines: reduced records, usually compressed, that later runs are compared with.
 
-A baseline is a record with fewer lines and fields, and mostly compressed: what was examined, with numbers on the cases
-that every seed visits and on pools. Any whole record is a baseline too.
+They keep all examined ids and verdicts, but numbers of fixed cases and pools only.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from attncheck._lib.files import write_whole
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records.schema import Closing, Manifest, StatementResult, content_hash, read_as
 
-#: The end of a name of a file that is compressed.
+#: Suffix of compressed files.
 COMPRESSED = ".xz"
-# Numbers are kept to this share of half of their interval.
+# Numbers are rounded to this share of half their interval.
 _SHARE = 0.01
 _ROUNDED = ("effect", "low", "high", "mde")
 
 
 class BaselineManifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
-    """A manifest without its plan: what was planned and examined has a line."""
+    """A manifest without its plan, which the lines imply."""
 
     versions: dict[str, str]
     seed: int
@@ -41,7 +40,7 @@ class BaselineManifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="t
 
 
 class BaselineResult(msgspec.Struct, frozen=True, tag="result", tag_field="type", omit_defaults=True):
-    """What a baseline keeps of a result; of one on a case that other seeds do not visit, the id and the verdict."""
+    """A result in a baseline; on cases that depend on the seed, id and verdict only."""
 
     id: str
     verdict: Verdict = Verdict.CONSISTENT
@@ -56,7 +55,7 @@ class BaselineResult(msgspec.Struct, frozen=True, tag="result", tag_field="type"
 
     @property
     def check(self) -> str:
-        """The check."""
+        """The name of the check."""
         return self.id.partition("@")[0]
 
     @property
@@ -72,16 +71,9 @@ class BaselineResult(msgspec.Struct, frozen=True, tag="result", tag_field="type"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Baseline:
-    """What later runs are compared with.
+    """A baseline in memory.
 
-    Attributes
-    ----------
-    path : Path
-    manifest : BaselineManifest
-    results : dict of str to BaselineResult
-        Examined results, by id.
-    closing : Closing or None
-        None if its run did not finish.
+    ``results`` holds examined results by id; ``closing`` is None if the run did not finish.
     """
 
     path: Path
@@ -106,13 +98,7 @@ class Baseline:
 
 
 def read_baseline(path: Path) -> Baseline:
-    """Read a baseline, or a whole record as one.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, was edited, or has no examined result.
-    """
+    """Read a baseline, or a whole record as one; raise `InputError` if it is damaged, edited or empty."""
     lines = read_as(path, BaselineManifest | BaselineResult | StatementResult | Closing, baseline=True)
     manifest: BaselineManifest = next(lines)
     results: dict[str, BaselineResult] = {}
@@ -128,20 +114,7 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def write_baseline(run: Path, target: Path) -> int:
-    """Write what a baseline keeps of a run that ended; return how many bytes that takes.
-
-    Parameters
-    ----------
-    run : Path
-        A whole record.
-    target : Path
-        Compressed if its name ends in ``.xz``. A file that is there is replaced in one step.
-
-    Raises
-    ------
-    InputError
-        If the record cannot be read, or the baseline cannot be written.
-    """
+    """Write the baseline of a finished run atomically, compressed if named ``.xz``; return its size in bytes."""
     lines = read_as(run, Manifest | BaselineResult | StatementResult | Closing)
     manifest: Manifest = next(lines)
     fixed, kept, closing = set(manifest.fixed), [], None
@@ -150,7 +123,7 @@ def write_baseline(run: Path, target: Path) -> int:
             closing = line
         elif isinstance(line, BaselineResult) and line.verdict != Verdict.NOT_EXAMINED:
             kept.append(_slim(line, fixed))
-    # In this order neighbours are alike, and the number of workers does not show.
+    # This order compresses well and hides the number of workers.
     kept.sort(key=lambda pair: pair[0])
     head = msgspec.structs.replace(manifest, planned=[], statements=[], baseline=True)
     content = b"".join([_encoded(head), *(line for _, line in kept)])
@@ -163,7 +136,7 @@ def write_baseline(run: Path, target: Path) -> int:
 
 
 def _slim(line: BaselineResult, fixed: set[str]) -> tuple[tuple[list[str], str], bytes]:
-    """Return what is kept of a line, after what it is sorted by."""
+    """Return a sort key, and the result as the baseline keeps it."""
     if line.of:
         return (list(line.of), line.id), _encoded(_rounded(line))
     if fixed and line.item.partition("@")[2] not in fixed:
@@ -172,7 +145,7 @@ def _slim(line: BaselineResult, fixed: set[str]) -> tuple[tuple[list[str], str],
 
 
 def _rounded(line: BaselineResult) -> BaselineResult:
-    """Return a result with its effect, interval and gap to a small share of the interval."""
+    """Return a result with effect, interval and MDE rounded relative to the interval."""
     half = 0.5 * (line.high - line.low) if line.high is not None and line.low is not None else 0.0
     if not half > 0.0:
         return line
@@ -188,6 +161,6 @@ def _encoded(line: msgspec.Struct) -> bytes:
 
 
 def _compressed(content: bytes) -> bytes:
-    import lzma  # some builds of Python lack it
+    import lzma  # missing in some builds of Python
 
     return lzma.compress(content, preset=6 | lzma.PRESET_EXTREME)

@@ -43,8 +43,8 @@ def common(run: RunRecord, baseline: Baseline) -> Iterator[tuple[BaselineResult,
 def moved(run: RunRecord, baseline: Baseline, false_alarm: float) -> list[Change]:
     """Return the effects that differ significantly, the most significant first.
 
-    Effects that are consistent in both are compared by a two-sided normal test, whose standard errors come from the
-    facing sides of both intervals. Holm's procedure bounds the chance of any false rejection by `false_alarm`.
+    Effects consistent in both runs are compared by a two-sided normal test, with errors from the facing sides of both
+    intervals. Holm's procedure bounds the chance of any false rejection by `false_alarm`.
     """
     passed = [pair for pair in common(run, baseline) if all(each.verdict == Verdict.CONSISTENT for each in pair)]
     p_values = {pair[1].id: p_value for pair in passed if (p_value := shift(*pair)) is not None}

@@ -1,4 +1,4 @@
-"""The first line of a record: where, when and with which versions a run was made."""
+"""Manifests: where, when and with which versions a run was made."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def manifest_of(
     shard: tuple[int, int] | None = None,
     draws: int | None = None,
 ) -> Manifest:
-    """Return the manifest of a run that starts now, on this machine."""
+    """Return the manifest of a run that starts now on this machine."""
     return Manifest(
         schema=SCHEMA,
         versions=installed_versions(),
@@ -52,7 +52,7 @@ def manifest_of(
 
 
 def this_machine() -> dict[str, str]:
-    """Return what digits and times depend on beside versions, without naming the machine."""
+    """Return the hardware facts that affect digits and times, without the machine's name."""
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -62,7 +62,7 @@ def this_machine() -> dict[str, str]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions of attncheck and of what its digits rest on."""
+    """Return the versions of attncheck and of the packages that affect its digits."""
     return {name: _version(name) for name in _VERSIONED}
 
 

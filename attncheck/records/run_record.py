@@ -1,4 +1,4 @@
-"""A record in memory: read once, and shown by the report, the gate and `attncheck merge`."""
+"""Records in memory."""
 
 from __future__ import annotations
 
@@ -27,22 +27,9 @@ from attncheck.records.tallies import Space, Tally, tallied, worse
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunRecord:
-    """A record in memory.
+    """A record in memory, results and pools sorted by id.
 
-    Attributes
-    ----------
-    path : Path
-    manifest : Manifest
-    results : tuple of Result
-        On single cases, sorted by id.
-    pools : tuple of Result
-        Sorted by id.
-    theory : tuple of StatementResult
-        Sorted by id.
-    closing : Closing or None
-        None if the run did not finish.
-    entries : tuple of Entry
-        All lines as the ledger takes them, with whether each counts as planned.
+    ``closing`` is None if the run did not finish; ``entries`` are the ledger entries of all lines.
     """
 
     path: Path
@@ -70,7 +57,7 @@ class RunRecord:
 
     @cached_property
     def conclusion(self) -> Conclusion:
-        """What the results come to; never better than what the run said at its end."""
+        """The conclusion, never better than the run's own."""
         shard = self.manifest.shard
         ledger = Ledger([*self.planned, *self.manifest.statements] if shard is None else (), self.manifest.seed)
         for entry, planned in self.entries:
@@ -117,25 +104,13 @@ class RunRecord:
         return Counter(result.verdict for result in self.every)[verdict]
 
     def check_digest(self) -> None:
-        """Refuse a record whose digest is not that of its results.
-
-        Raises
-        ------
-        InputError
-            If it is not.
-        """
+        """Raise `InputError` unless the digest is that of the results."""
         if self.closing is not None and self.closing.digest != run_digest([*self.every, *self.theory]):
             raise InputError(f"record={self.path}: its digest is not that of its results; make the record again")
 
 
 def read_record(path: Path) -> RunRecord:
-    """Read a record.
-
-    Raises
-    ------
-    InputError
-        If the record cannot be read, was edited, or a line is not one that a run writes.
-    """
+    """Read a record; raise `InputError` if it cannot be read, was edited, or has an invalid line."""
     lines = read(path)
     manifest = next(lines)
     assert isinstance(manifest, Manifest)
@@ -150,7 +125,7 @@ def read_record(path: Path) -> RunRecord:
         assert isinstance(line, Result | StatementResult)
         with sensible(path, number):
             pooled = isinstance(line, Result) and of_pool(line)
-            # Which pools there are follows from the results; a shard knows itself what it owes.
+            # The pools follow from the results; a shard states what it planned.
             entries.append((entry_of(line), pooled or manifest.shard is not None))
         if isinstance(line, StatementResult):
             theory.append(line)

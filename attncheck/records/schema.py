@@ -1,8 +1,7 @@
-"""Run records: JSON Lines with a versioned schema, readable however the run ended.
+"""Run records: JSON Lines with a versioned schema, readable even after an interrupted run.
 
-The first line is the manifest, then one line per result or statement of the theory, and a closing line with the
-digest. A record without a closing line is of a run that did not finish. The closing line also holds a hash of all
-bytes before it, so that a record that was edited is told from one that was written.
+A manifest, a line per result or theory statement, and a closing line with the digest and a hash of all preceding
+bytes, which reveals edits. Without a closing line the run did not finish.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ import numpy as np
 
 from attncheck._lib.errors import InputError
 
-#: The schema that is written and read.
+#: The schema version that is written and read.
 SCHEMA = 5
 _AGAIN = "make the record again"
 _NO_MANIFEST = "has no manifest in its first line", "pass a record that attncheck wrote"
-# How a compressed record begins.
+# First bytes of a compressed record.
 _XZ = b"\xfd7zXZ\0"
-# How `Writer` begins a record.
+# First bytes of a record.
 _OPENING = b'{"type":"manifest"'
 
 
@@ -39,14 +38,12 @@ class PlannedResult(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
-    """What a run is: versions, seed, budget, subject and everything it planned to do.
+    """Versions, seed, budget, subject and plan of a run.
 
-    ``planned`` has the results on the subject, and ``statements`` the ids of statements of attncheck's own theory.
-    ``fixed`` has the keys of the cases that are visited whatever the seed. ``baseline`` marks a record that keeps
-    only what runs are compared with. ``shard`` is the number of a part of a run and how many parts there are; what
-    is planned is the whole run in each. ``draws`` is what the first looks of the whole run take, with the profile
-    thorough. ``commit`` names what was checked out, and ``source`` is a digest of the file that the subject is in:
-    both are empty where nothing says so.
+    ``planned`` lists results on the subject, ``statements`` ids of theory statements, ``fixed`` keys of cases visited
+    with any seed. ``baseline`` marks a reduced record. ``shard`` is (number, count); the plan is that of the whole
+    run. ``draws`` is the budget of first looks with the profile thorough. ``commit`` and ``source``, a digest of the
+    subject's file, may be empty.
     """
 
     schema: int
@@ -69,17 +66,15 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
 
 
 class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
-    """One check on one layer: what was planned, what was seen in each look, and the verdict.
+    """One check on one case: its plan, the outcome of each look, and the verdict.
 
-    ``size`` is the draws of one look, of the ``affordable`` ones; ``power`` is the chance of a violated verdict
-    that they were planned for. ``p_values`` and ``effects`` have one entry per look; ``effect``, ``low`` and
-    ``high`` are of the look that decided; the null expects ``null_effect``, or allows everything up to it where
-    ``at_most``; ``mde`` is the smallest effect that a look of this size
-    detects with the planned power; ``alternative`` is what the check states, or the gap where that is larger.
-    ``plot`` shows the look that decided, see
-    `attncheck.evidence.plot_data`. ``summary`` is what the first look left to be added up with other cases, see
-    `attncheck.evidence.summaries`. The result of a pool has ``{"pool": what, "of": keys of cases}`` for a case.
-    ``arithmetic`` is what rounded, where it is not what the manifest has.
+    ``size`` is the draws of one look, out of ``affordable``; ``power`` is the planned chance of a violated verdict.
+    ``p_values`` and ``effects`` have one entry per look; ``effect``, ``low``, ``high`` and ``plot``
+    (`attncheck.evidence.plot_data`) are of the deciding look. The null is ``null_effect``, or everything up to it
+    where ``at_most``; ``mde`` is the smallest effect detected with the planned power, ``alternative`` the check's
+    alternative, or the MDE if larger. ``summary`` is the first look's contribution to pools
+    (`attncheck.evidence.summaries`). Pools have the case ``{"pool": name, "of": case keys}``. ``arithmetic`` is given
+    where it differs from the manifest's.
     """
 
     id: str
@@ -118,10 +113,9 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
 
 
 class StatementResult(msgspec.Struct, frozen=True, tag="theory", tag_field="type"):
-    """One statement of the theory on one case, computed or drawn without the subject: no looks decided on it.
+    """One statement of the theory on one case, without looks and without the subject.
 
-    ``verdict`` is "consistent" or "violated"; ``numbers`` are what the statement is about, by name. ``arithmetic`` is
-    what rounded, where it is not what the manifest has.
+    ``verdict`` is "consistent" or "violated"; ``numbers`` are values by name; ``arithmetic`` is as for `Result`.
     """
 
     id: str
@@ -135,17 +129,12 @@ class StatementResult(msgspec.Struct, frozen=True, tag="theory", tag_field="type
 
     @property
     def name(self) -> str:
-        """The statement, without its case."""
+        """The statement without its case."""
         return self.id.partition("@")[0]
 
 
 class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
-    """How a run ended.
-
-    ``causes`` says what is most likely wrong, the first first. ``failed`` says why results are missing, each error of
-    the subject once. ``digest`` is of all digits, see `run_digest`.
-    ``content`` is of all bytes before the closing line, filled in by `Writer`.
-    """
+    """The end of a run: likely causes, best first, reasons for missing results, `run_digest`, content hash."""
 
     digest: str
     verdict: str
@@ -161,7 +150,7 @@ Line = Manifest | Result | StatementResult | Closing
 
 
 class ReportedResult(Protocol):
-    """A result, or a reader's own struct of one."""
+    """A result, or a reader's own struct for one."""
 
     @property
     def id(self) -> str:
@@ -169,7 +158,7 @@ class ReportedResult(Protocol):
 
     @property
     def key(self) -> str:
-        """What it is known by."""
+        """Its key."""
 
     @property
     def item(self) -> str:
@@ -185,11 +174,11 @@ class ReportedResult(Protocol):
 
     @property
     def p_values(self) -> list[float]:
-        """One for each look."""
+        """One per look."""
 
     @property
     def combined(self) -> float:
-        """The trail's q."""
+        """The combined p-value q of its looks."""
 
     @property
     def continuous(self) -> bool:
@@ -197,29 +186,23 @@ class ReportedResult(Protocol):
 
 
 def case_key(result: ReportedResult) -> str:
-    """Return the key of the case of a result, or the name of its pool."""
+    """Return the key of a result's case, or its pool's name."""
     return result.item.rpartition("@")[2]
 
 
 def of_layer(result: ReportedResult) -> bool:
-    """Return whether a result is of one attention layer: of no program, nor of several cases."""
+    """Return whether a result is on a single attention layer."""
     return not {"program", "pool"} & set(result.case)
 
 
 def of_pool(result: ReportedResult) -> bool:
-    """Return whether a result is of several cases together.
-
-    Raises
-    ------
-    InputError
-        If it is written as no run writes a pool.
-    """
+    """Return whether a result is that of a pool; raise `InputError` if malformed."""
     if "pool" not in result.case:
         return False
     name, of = result.case["pool"], result.case.get("of")
     several = isinstance(of, list) and len(set(map(str, of))) > 1 and all(isinstance(key, str) for key in of)
     if not several or name != case_key(result):
-        raise InputError(f"pool={name!r}: is not one that a run writes, of several cases; {_AGAIN}")
+        raise InputError(f"pool={name!r}: is not a valid pool of several cases; {_AGAIN}")
     return True
 
 
@@ -230,17 +213,14 @@ class _SchemaHead(msgspec.Struct):
 
 
 def result_digest(r: Any) -> bytes:
-    """Return the digest of the key, verdict and numbers of one `Result`, or of a struct that has them.
-
-    No prose is in it, and no name: a message that is written better, or a check that is renamed, leaves it as it was.
-    """
+    """Return the digest of a result's key, verdict and numbers, without texts."""
     looks = [r.size, r.level, r.power, r.p_values, r.effects, r.combined]
     numbers = [r.effect, r.low, r.high, r.null_effect, r.mde]
     return _sha256([r.key, r.verdict, *looks, *numbers])
 
 
 def theory_digest(theory: StatementResult) -> bytes:
-    """Return the digest of the key, verdict and numbers of one statement of the theory."""
+    """Return the digest of a theory statement's key, verdict and numbers."""
     return _sha256([theory.key, theory.verdict, theory.numbers])
 
 
@@ -249,50 +229,37 @@ def _sha256(digits: Any) -> bytes:
 
 
 def combined_digest(digests: bytes | bytearray) -> str:
-    """Return the digest of a run from those of its results, end to end in any order."""
-    # Sorted as they lie: a million objects would take three times the memory.
+    """Return the digest of a run from concatenated digests of results."""
+    # In place: bytes objects would take three times the memory.
     ordered = np.sort(np.frombuffer(digests, dtype=np.dtype((np.void, hashlib.sha256().digest_size))))
     return hashlib.sha256(ordered.tobytes()).hexdigest()[:16]
 
 
 def run_digest(results: Iterable[Result | StatementResult]) -> str:
-    """Return the digest of what a run reported, whatever its order or the time it took.
+    """Return the digest of a run's results, independent of order, times and number of workers.
 
-    Two runs with the same seed, subject and plan have the same digest with any number of workers, after any module,
-    property or message was renamed. Other digits, and so another digest, may come of another processor (OpenBLAS
-    chooses its kernels by it: the manifest's ``arithmetic`` names them), of another BLAS than the one that NumPy and
-    SciPy bring along, and of another release of NumPy (its sums, its random distributions), SciPy (its special
-    functions, quadrature and optimisers) or hypothesis (the configurations that it draws). The manifest's
-    ``versions`` names the releases.
+    It depends on seed, subject and plan, not on names or texts. It may change with processor and BLAS
+    (``arithmetic``) and with releases of NumPy, SciPy and hypothesis (``versions``).
     """
     digests = (theory_digest(each) if isinstance(each, StatementResult) else result_digest(each) for each in results)
     return combined_digest(b"".join(digests))
 
 
 def read(path: Path) -> Iterator[Line]:
-    """Iterate over the lines of a record, one in memory at a time.
-
-    A last line that was cut short (a run that was killed) is left out; anything else that cannot be read is
-    refused.
+    """Iterate over the lines of a record, one in memory at a time, skipping a truncated last line.
 
     Raises
     ------
     InputError
-        If the file is missing, has no manifest or half of one, is of another schema, has a broken line or was edited.
+        If the file is missing, has no complete manifest, another schema or a broken line, or was edited.
     """
     return read_as(path, Line)
 
 
 def read_as(path: Path, lines: Any, baseline: bool = False) -> Iterator[Any]:
-    """Iterate over the lines of a record as structs of the reader's own.
+    """Iterate over the lines of a record as `lines`, the reader's own union of tagged structs.
 
-    Parameters
-    ----------
-    path : Path
-    lines : type
-        A union of tagged structs for manifest, result and closing line, with the fields that are wanted.
-    baseline : bool
-        Whether a record that keeps only what a baseline does will do; it may be compressed.
+    With `baseline`, a (compressed) baseline is accepted too.
 
     Raises
     ------
@@ -304,7 +271,7 @@ def read_as(path: Path, lines: Any, baseline: bool = False) -> Iterator[Any]:
     content = hashlib.sha256()
     ended = False
     with _opened(source) as file:
-        # A large file of another kind may be one long line.
+        # Large files of other kinds may be one line.
         if file.peek(1)[:1] != b"{":
             raise source.error(*_NO_MANIFEST)
         for number, raw in enumerate(file, 1):
@@ -315,7 +282,7 @@ def read_as(path: Path, lines: Any, baseline: bool = False) -> Iterator[Any]:
             line = _decoded(source, number, raw, decoder)
             kind = line.__struct_config__.tag
             if ended or (kind == "manifest") != (number == 1):
-                raise source.error(f"line {number} does not belong there")
+                raise source.error(f"line {number} is out of place")
             if kind == "closing":
                 ended = True
                 if line.content != content_hash(content):
@@ -326,7 +293,7 @@ def read_as(path: Path, lines: Any, baseline: bool = False) -> Iterator[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """A file that is read as a record or as a baseline, for what is wrong with it."""
+    """A file to read as a record or baseline, named in errors."""
 
     path: Path
     what: str
@@ -343,7 +310,7 @@ def _opened(source: _Source) -> Iterator[io.BufferedReader]:
             if not file.peek(len(_XZ)).startswith(_XZ):
                 yield file
                 return
-            import lzma  # some builds of Python lack it
+            import lzma  # missing in some builds of Python
 
             try:
                 with lzma.open(file) as inside:
@@ -356,22 +323,16 @@ def _opened(source: _Source) -> Iterator[io.BufferedReader]:
 
 @contextlib.contextmanager
 def sensible(path: Path, number: int) -> Iterator[None]:
-    """Say of which line of a record it is that what is made of it is refused: no run writes such a line.
-
-    Raises
-    ------
-    InputError
-        Naming record and line, in the place of one that names neither.
-    """
+    """Add record and line number to input errors about a line's values."""
     try:
         yield
     except InputError as error:
-        problem = str(error).rpartition("; ")[0]  # its remedy is for who calls the ledger
+        problem = str(error).rpartition("; ")[0]  # the remedy is for callers of the ledger
         raise InputError(f"record={path}: line {number} was edited or damaged ({problem}); {_AGAIN}") from None
 
 
 def _check_head(source: _Source, first: bytes) -> None:
-    """Refuse a first line that is not a manifest of this schema, or a baseline's where a whole record is wanted."""
+    """Reject a first line that is not a manifest of this schema, or an unwanted baseline."""
     head = _SchemaHead()
     if first.endswith(b"\n"):
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -381,11 +342,11 @@ def _check_head(source: _Source, first: bytes) -> None:
     if head.type != "manifest":
         raise source.error(*_NO_MANIFEST)
     if type(head.schema) is not int or head.schema != SCHEMA:
-        # Only a number that is larger can be of a version to come.
+        # Only larger integers can be later versions.
         remedy = "upgrade attncheck" if type(head.schema) is int and head.schema > SCHEMA else ""
         raise source.error(f"has schema {head.schema!r}, this version reads {SCHEMA}", remedy)
     if head.baseline and source.what != "baseline":
-        raise source.error("is a baseline, which keeps only what runs are held against", "pass the record of a run")
+        raise source.error("is a baseline, not a complete record", "pass the record of a run")
 
 
 def _decoded(source: _Source, number: int, raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
@@ -396,5 +357,5 @@ def _decoded(source: _Source, number: int, raw: bytes, decoder: msgspec.json.Dec
 
 
 def content_hash(content: hashlib._Hash) -> str:
-    """Return the hash that a closing line holds of the bytes before it."""
+    """Return the hash for a closing line of the preceding bytes."""
     return content.hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""What examined results speak of: the one place that says that a green is about the limit, or outputs, only."""
+"""Scope of results: limits a pass to the limit or to outputs."""
 
 from __future__ import annotations
 
@@ -11,27 +11,19 @@ from attncheck.checks.check import AnyCheck
 from attncheck.checks.registry import EVERY_CHECK
 from attncheck.records.schema import Result, of_pool
 
-#: Results on a law below which a run settles nothing; fewer where it planned fewer.
+#: Results on laws that a conclusive run needs, or all planned.
 FEWEST_LAWS = 3
-# The share of what was planned below which the first line says that little was examined.
+# Share of the plan below which "little examined" is shown.
 _SMALL = 0.25
-# What a subject exposes, or attncheck hands to it, without showing what it computes on the way.
+# Fields without intermediate results.
 _OUTSIDE = frozenset({"outputs", "inputs", "input_gram"})
 
 
 @dataclass(frozen=True)
 class Scope:
-    """How far a run reaches.
+    """The coverage of a run: planned and examined results, and those on laws.
 
-    Attributes
-    ----------
-    planned, examined : int
-        Results on single cases.
-    laws : int
-        Those of the examined ones that hold a law: not digits, repeats and the like, nor a symmetry alone.
-    planned_laws : int
-    words : str
-        What the first line says beside a verdict: "limit only", "outputs only", "little examined", or nothing.
+    ``words`` qualifies the verdict: "limit only", "outputs only", "little examined", or nothing.
 
     Examples
     --------
@@ -48,7 +40,7 @@ class Scope:
 
     @classmethod
     def of(cls, examined: Mapping[str, int], planned: Mapping[str, int]) -> Scope:
-        """Return the scope of so many examined and planned results of each check, by name."""
+        """Return the scope from numbers of examined and planned results by check."""
         laws = {name: count for name, count in examined.items() if count and _holds_a_law(name)}
         wanted = sum(count for name, count in planned.items() if _holds_a_law(name))
         counts = sum(planned.values()), sum(examined.values())
@@ -56,28 +48,22 @@ class Scope:
 
     @classmethod
     def of_results(cls, results: Iterable[Result]) -> Scope:
-        """Return the scope of results that are at hand; pools are made of them and add nothing."""
+        """Return the scope of results; pools add nothing."""
         single = [result for result in results if not of_pool(result)]
         return cls.of(Counter(each.check for each in single if each.p_values), Counter(each.check for each in single))
 
     def doubt(self, fewest: int | None = None) -> str:
-        """Return why so little settles nothing; empty where it is enough.
-
-        Parameters
-        ----------
-        fewest : int, optional
-            Examined results that are asked for; by default a few on a law, or all that there are to examine.
-        """
+        """Return why fewer than `fewest` results (by default a few on a law) were examined; empty if enough."""
         if fewest is not None and self.examined < fewest:
             return f"{self.examined:,} results were examined, {fewest:,} are asked for"
         least = min(FEWEST_LAWS, self.planned_laws)
         if self.laws >= least:
             return ""
-        held = "none holds a law" if not self.laws else f"{self.laws} of them on a law"
+        held = "none on a law" if not self.laws else f"{self.laws} of them on a law"
         return f"too little was examined: {self.examined:,} of {self.planned:,} results, {held}, and it takes {least}"
 
     def beside(self, verdict: str) -> str:
-        """Return a verdict as a first line has it.
+        """Return a verdict for the first line.
 
         Examples
         --------
@@ -90,7 +76,7 @@ class Scope:
 
 def _words(laws: Mapping[str, int], planned: int, examined: int) -> str:
     known = [check for name in laws if (check := _checks().get(name))]
-    if not laws or len(known) < len(laws):  # a check of another version, or of a file, may see anything
+    if not laws or len(known) < len(laws):  # unknown checks may show anything
         return ""
     if all(check.kind == "limit" for check in known):
         return "limit only"

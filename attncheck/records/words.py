@@ -1,4 +1,4 @@
-"""Results of a record in words and numbers."""
+"""Texts about the results of a record."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from attncheck._lib.words import counted, number
 from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.records.schema import Result
 
-#: Where attncheck's own subjects are: a record that names one of them is replayed without further ado.
+#: Modules of attncheck's own, trusted subjects.
 OWN_SUBJECTS = ("attncheck.subject", "attncheck.faults")
 
 
 def replay_command(record: Path | str, id: str, subject: str) -> str:
-    """Return the command that repeats a result; who runs it says that the module of the subject is trusted.
+    """Return the command that repeats a result, with ``--trust`` for the subject's module.
 
     Examples
     --------
@@ -31,12 +31,7 @@ def replay_command(record: Path | str, id: str, subject: str) -> str:
 
 
 def telling(reasons: Mapping[str, int]) -> str:
-    """Return the reason that a reader can act on, else the most common; empty if there is none.
-
-    Parameters
-    ----------
-    reasons : mapping of str to int
-        Reasons why something was not examined, and how often.
+    """Return the most actionable reason, else the most common; empty if there is none.
 
     Examples
     --------
@@ -47,17 +42,13 @@ def telling(reasons: Mapping[str, int]) -> str:
 
 
 def unexamined(reasons: Mapping[str, int]) -> list[str]:
-    """Return what would be gained by exposing more, and what else was not examined, in a line each.
-
-    Parameters
-    ----------
-    reasons : mapping of str to int
-        Reasons why results were not examined, and how many.
+    """Return lines on what exposing more would gain, and on what else was not examined.
 
     Examples
     --------
     >>> unexamined({"the subject does not expose scores, keys": 3, "softmax only": 2})
-    ['Return keys and scores too: up to 3 more results.', 'Not examined: 2 other results; all of them: softmax only']
+    ['Return keys and scores too: up to 3 more results.', 'Not examined: 2 other results; all of them: softmax
+    only']
     """
     exposing = {reason: count for reason, count in reasons.items() if reason.startswith(NOT_EXPOSED)}
     others = {reason: count for reason, count in reasons.items() if reason not in exposing}
@@ -73,7 +64,7 @@ def unexamined(reasons: Mapping[str, int]) -> list[str]:
 
 
 def _and(names: Sequence[str]) -> str:
-    """Return names as a person lists them.
+    """Join names with commas and "and".
 
     Examples
     --------
@@ -92,15 +83,12 @@ def interval(result: Result) -> str:
 
 
 def reads(result: Result) -> str:
-    """Return what the effect is: a result's text up to its first number."""
+    """Return the quantity of an effect: the result's text before its first number."""
     return result.text.partition(f" {number(result.effect)} [")[0].rstrip(":") if result.effect is not None else ""
 
 
 def detectable(result: Result) -> float | None:
-    """Return by how much what is declared must be missed for a look to see it; None where nothing would have been seen.
-
-    A ratio of 0.8 is as far from 1 as one of 1.25.
-    """
+    """Return the distance of the MDE from the null, symmetric in logarithms for ratios, or None."""
     mde, null = result.mde, result.null_effect
     if mde is None or null is None or mde <= 0.0 or mde == null or not math.isfinite(mde):
         return None
@@ -108,15 +96,12 @@ def detectable(result: Result) -> float | None:
 
 
 def in_mdes(result: Result, value: float | None) -> float | None:
-    """Return an effect in units of what would have been seen: 0 declared, 1 the detectable gap."""
+    """Return an effect in minimum detectable effects, 0 at the null."""
     return _between(value, result.null_effect, result.mde)
 
 
 def in_alternatives(result: Result, value: float | None) -> float | None:
-    """Return an effect in units of the departure that the check must catch: 0 declared, 1 must be caught.
-
-    Ratios are measured by their logarithms, so that 1/r lies as far below as r above.
-    """
+    """Return an effect in units of the alternative, by logarithms for ratios."""
     return _between(value, result.null_effect, result.alternative)
 
 

@@ -1,4 +1,4 @@
-"""Run records while they are written: locked, line by line, readable whatever happens."""
+"""Writer of run records: locked, line by line, readable at any time."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 
-# What the first line of every record begins with.
+# First bytes of every record.
 _BEGIN = b'{"type":"manifest"'
 
 
 class Writer:
-    """Appends lines to a record; every line is handed to the system before the next is made.
+    """Appends lines to a locked record, unbuffered.
 
-    The record takes its name with the manifest in it: until then an older record of that name stays. While it
-    is being written, no other run can write to that name. Where a line cannot be written, a full disk for
-    example, the lines before it stay readable and the writer takes no more.
+    An older record is replaced once the manifest is written. After a failed write, earlier lines stay readable and no
+    more are accepted.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,13 +40,7 @@ class Writer:
         self._failure = ""
 
     def write(self, line: Line) -> None:
-        """Append one line.
-
-        Raises
-        ------
-        InputError
-            If the path cannot be written, another run is writing to it, or an earlier line failed.
-        """
+        """Append one line; raise `InputError` if the file cannot be written or is locked."""
         if self._failure:
             raise InputError(self._failure)
         if isinstance(line, Closing):
@@ -66,7 +59,7 @@ class Writer:
         self._content.update(data)
 
     def close(self) -> None:
-        """Close the file; the record stays as it is."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 
@@ -75,18 +68,18 @@ class Writer:
             _write_all(file, data)
         except OSError:
             with contextlib.suppress(OSError):
-                file.truncate(self._size)  # no half line at the end
+                file.truncate(self._size)  # remove a partial line
             raise
 
 
 def _create(path: Path, data: bytes) -> io.FileIO:
-    """Put a file that starts with `data` in the place of `path`, and return it open and locked."""
+    """Replace `path` by a file starting with `data`; return it open and locked."""
     path.parent.mkdir(parents=True, exist_ok=True)
     target = path.resolve()
     if target.is_file() and not _is_record(target):
-        raise InputError(f"record={path}: holds something else than a record; choose another path")
+        raise InputError(f"record={path}: is not a record; choose another path")
     if target.exists() and not target.is_file():
-        return _started(target, data)  # a device or a pipe is written to, not replaced; a folder fails here
+        return _started(target, data)  # devices and pipes are not replaced; folders fail here
     existed = target.exists()
     with _locked(target):
         fresh = target.with_name(f".{target.name}.{os.getpid()}")
@@ -103,7 +96,7 @@ def _create(path: Path, data: bytes) -> io.FileIO:
 
 
 def _is_record(path: Path) -> bool:
-    """Return whether a file may be replaced: it is empty, or begins as a record does."""
+    """Return whether a file is empty or a record."""
     with open(path, "rb") as file:
         begin = file.read(len(_BEGIN))
     return not begin or begin == _BEGIN
@@ -123,7 +116,7 @@ def _started(path: Path, data: bytes) -> io.FileIO:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of the file that has this name now; refuse if a run holds it."""
+    """Lock the file of this name; raise if another run does."""
     while True:
         with open(path, "ab") as held:
             try:
@@ -131,14 +124,14 @@ def _locked(path: Path) -> Iterator[None]:
             except BlockingIOError:
                 remedy = "wait for it, or choose another path"
                 raise InputError(f"record={path}: another run is writing to it; {remedy}") from None
-            # Between opening and locking another run may have put its own file there.
+            # Another run may have just replaced the file.
             if path.exists() and os.path.samestat(os.fstat(held.fileno()), path.stat()):
                 yield
                 return
 
 
 def _lock(file: IO[bytes]) -> None:
-    """Lock a file for as long as it is open; where files cannot be locked, nothing happens."""
+    """Lock a file while it is open, where the system supports it."""
     if fcntl is None:
         return
     try:
@@ -150,7 +143,7 @@ def _lock(file: IO[bytes]) -> None:
 
 
 def _write_all(file: io.FileIO, data: bytes) -> None:
-    """Write all bytes: a disk that fills up takes a part and says so only when asked again."""
+    """Write all bytes, in parts if necessary."""
     view = memoryview(data)
     while view:
         view = view[file.write(view) or 0 :]

@@ -1,7 +1,4 @@
-"""The report: one self-contained HTML page, made from records only.
-
-``render_report`` is all that other modules need; what it uses is imported when it is called.
-"""
+"""Self-contained HTML reports, rendered from records only."""
 
 from __future__ import annotations
 
@@ -20,9 +17,7 @@ def render_report(
     power: Path | None = None,
     paper: Any = None,
 ) -> Path:
-    """Render a run record as a page.
-
-    The same records, recipe and templates give the same bytes.
+    """Render a run record as a page; the same records, recipe and templates give the same bytes.
 
     Parameters
     ----------
@@ -31,13 +26,13 @@ def render_report(
     baseline : Path, optional
         A record to compare with.
     recipe : str or Path
-        The name of a shipped recipe, or the path of one's own.
+        The name of a bundled recipe, or a path.
     out : Path
-        Where the page goes; its folder is made.
+        The page; missing folders are created.
     power : Path, optional
-        A power table that `attncheck power` wrote.
+        A power table written by `attncheck power`.
     paper : attncheck.paper.page.PaperView, optional
-        The paper's experiments, as `attncheck.paper.page.read_paper` reads them from a folder.
+        Figures read by `attncheck.paper.page.read_paper`.
 
     Returns
     -------
@@ -47,7 +42,7 @@ def render_report(
     Raises
     ------
     InputError
-        If a record, recipe, template, power table or folder cannot be used, or the page cannot be written.
+        If an input cannot be used or the page cannot be written.
     """
     from attncheck.report.page import render
 

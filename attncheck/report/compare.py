@@ -1,4 +1,4 @@
-"""A run next to its baseline: changed verdicts and the effects that moved, by the gate's rule."""
+"""Comparison of a run with its baseline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result
 from attncheck.records.words import in_alternatives
 
-#: Changes that are listed, and points that are drawn.
+#: Results listed, and points drawn.
 LISTED, DRAWN = 12, 400
 
 
@@ -31,7 +31,7 @@ class PairedResult:
 
     @property
     def p_value(self) -> float | None:
-        """The p-value of the difference of both effects; None if the baseline keeps none."""
+        """The p-value of the difference, or None."""
         return shift(self.before, self.after)
 
     @property
@@ -52,15 +52,8 @@ class PairedResult:
 class RunComparison:
     """A run and its baseline.
 
-    Attributes
-    ----------
-    baseline : Baseline
-    pairs : tuple of PairedResult
-        Results that both examined.
-    moved : frozenset of str
-        Ids of the effects that moved, see `attncheck.records.drift.moved`.
-    only_before, only_after : int
-        Number of results that only one of both examined.
+    ``pairs`` are results in both runs, ``moved`` ids of moved effects; ``only_before`` and ``only_after`` count the
+    others.
     """
 
     baseline: Baseline
@@ -76,19 +69,19 @@ class RunComparison:
 
     @cached_property
     def changes(self) -> list[PairedResult]:
-        """Changed verdicts, then effects that moved, the most significant first, up to `LISTED`."""
+        """Up to `LISTED` changed verdicts, then moved effects, the most significant first."""
         changed = [pair for pair in self.pairs if pair.flipped or pair.after.id in self.moved]
         return sorted(changed, key=lambda pair: (not pair.flipped, pair.p_value or 0.0, pair.after.id))[:LISTED]
 
     @property
     def points(self) -> list[tuple[float, float]]:
-        """Both effects of up to `DRAWN` results, chosen by a hash of the id, not by value."""
+        """Both effects of up to `DRAWN` results, selected by hash."""
         points = ((_lot(pair.after.id), point) for pair in self.pairs if (point := pair.point) is not None)
         return [point for _, point in heapq.nlargest(DRAWN, points)]
 
 
 def compare(run: RunRecord, baseline: Baseline) -> RunComparison:
-    """Return the comparison of a run with its baseline at the run's false-alarm budget."""
+    """Compare a run with its baseline at the run's false-alarm budget."""
     pairs = tuple(PairedResult(*pair) for pair in common(run, baseline))
     changed = frozenset(change.result.id for change in moved(run, baseline, run.manifest.false_alarm))
     examined = sum(bool(result.p_values) for result in run.every)

@@ -1,4 +1,4 @@
-"""What a person would want to see of a whole run, drawn from records, each with its message in words."""
+"""Plots of a whole run, each with alternative text."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from attncheck.report.results import band_kept
 from attncheck.report.svg import ACCENT, BAD, BAND, GRID, INK, MUTED, SERIES, Drawing, draw, plain, width_axis
 from attncheck.runs.details import MAIN_CHECKS
 
-# The largest effect that is shown, in units of what must be caught.
+# Largest effect shown, in units of the alternative.
 _FARTHEST = 1e4
-# Widths at which costs are shown, and the draws of a look beyond which there are none.
+# Widths of the cost plot, and its largest look.
 _WIDTHS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 _MOST_DRAWS = 10**9
 
 
 def limit_distances(results: Sequence[Result]) -> Drawing | None:
-    """Return observed distances from the limit, and what the width allows, against the width."""
+    """Plot observed distances from the limit, and those allowed at each width."""
     shown = [r for r in results if isinstance(r.case.get("width"), int) and r.effect and r.null_effect]
     if not shown:
         return None
@@ -59,7 +59,7 @@ def limit_distances(results: Sequence[Result]) -> Drawing | None:
     farthest = int(np.argmax(observed / allowed))
     alt = (
         f"Distance from the limit against the width for {counted(len(shown), 'result')}: observed, and computed for "
-        f"the width with its error. {int(bad.sum())} of them are violated. The largest share of what is allowed is "
+        f"the width with its error. {int(bad.sum())} of them are violated. The largest relative to its bound is "
         f"{observed[farthest]:.3g} of {allowed[farthest]:.3g}, at width {widths[farthest]:g}; the rest of the "
         f"distance is sampling error."
     )
@@ -67,7 +67,7 @@ def limit_distances(results: Sequence[Result]) -> Drawing | None:
 
 
 def uniformity(p_values: Sequence[float], test: Outcome) -> Drawing:
-    """Return the distribution function of first-look p-values against that of a right simulator."""
+    """Plot the distribution function of first-look p-values against the uniform one."""
     values = np.sort(np.array(p_values))
     plot = Counts(cdf_of_uniform(values, 0.0)["below"], len(values))
     low, high = (edge / plot.count for edge in plot.band)
@@ -77,18 +77,18 @@ def uniformity(p_values: Sequence[float], test: Outcome) -> Drawing:
         axes.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8)
         steps = np.arange(1, len(values) + 1) / len(values)
         axes.step([0, *values, 1], [0, *steps, 1], where="post", color=ACCENT, linewidth=1.6)
-        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="first-look p-value", ylabel="share of units below")
+        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="first-look p-value", ylabel="share of items below")
 
     alt = (
-        f"Distribution function of the first-look p-values of {counted(len(values), 'unit')} against the diagonal that "
+        f"Distribution function of the first-look p-values of {counted(len(values), 'item')} against the diagonal that "
         f"a right simulator follows. It {band_kept(plot)}. The largest distance is {test.effect:.3g}, "
         f"p = {chance(test.p_value)}."
     )
-    return draw(paint, alt, "First-look p-values, one of each unit, against uniform", height=320)
+    return draw(paint, alt, "First-look p-values, one per item, against uniform", height=320)
 
 
 def visited(shapes: Counter[tuple[int, ...]]) -> Drawing | None:
-    """Return the visited widths and numbers of positions, with larger marks for more heads."""
+    """Plot visited widths and sequence lengths, with larger marks for more heads."""
     if not shapes:
         return None
     widths, positions, heads = (np.array(column, dtype=float) for column in zip(*sorted(shapes), strict=True))
@@ -103,16 +103,13 @@ def visited(shapes: Counter[tuple[int, ...]]) -> Drawing | None:
     alt = (
         f"Widths and numbers of positions of {counted(len(shapes), 'shape')}: widths {widths.min():g} to "
         f"{widths.max():g}, positions {positions.min():g} to {positions.max():g}, heads {heads.min():g} to "
-        f"{heads.max():g}. On {int((positions > widths).sum())} of them there are more positions than the width."
+        f"{heads.max():g}. On {int((positions > widths).sum())} of them the positions exceed the width."
     )
     return draw(paint, alt, "Visited shapes: width, positions, and heads (larger marks); left of the line s > n")
 
 
 def costs(tallies: Mapping[str, Tally], level: float) -> Drawing | None:
-    """Return how many numbers a literal simulator draws in a look of the main checks that were examined, by width.
-
-    What is exact at finite width takes hardly fewer draws of wide layers, and these cost more: small ones are sharper.
-    """
+    """Plot draws of a literal simulator in one look of each main check, by width."""
     examined = [tallies[name] for name in MAIN_CHECKS if name in tallies and tallies[name].worst]
     checks = [(check_named(tally.name), tally.worst[0].power) for tally in examined]
     exact = [each for each in checks if each[0].property_name not in PROGRAM_PROPERTIES and each[0].kind == "exact"]
@@ -133,17 +130,17 @@ def costs(tallies: Mapping[str, Tally], level: float) -> Drawing | None:
     told = "; ".join(f"{check.name}: {drawn[0]:.1g} and {drawn[-1]:.1g}" for check, drawn in looks.items())
     alt = (
         f"Numbers that a literal simulator of a plain layer draws in one look, at widths {_WIDTHS[0]} and "
-        f"{_WIDTHS[-1]}: {told}. So the same error is seen for the least on narrow layers."
+        f"{_WIDTHS[-1]}: {told}. Narrow layers reveal the same error at the lowest cost."
     )
     caption = (
-        "Why small widths are the sharpest: numbers that a literal simulator draws in a look, until what the check "
-        "states is seen (layers of 4 positions and 2 heads)"
+        "Why small widths are most sensitive: numbers that a literal simulator draws in a look that detects the "
+        "alternative of the check (layers of 4 positions and 2 heads)"
     )
     return draw(paint, alt, caption)
 
 
 def _cost(check: AnyCheck, width: int, level: float, power: float) -> float:
-    """Return the draws of a look times the weights of each; NaN where the check says nothing."""
+    """Return a look's draws times weights per draw; NaN where inapplicable."""
     layer = AttentionLayer(width=width)
     setting = Setting(layer, frozenset(EVERY_FIELD), 1)
     size = (
@@ -153,7 +150,7 @@ def _cost(check: AnyCheck, width: int, level: float, power: float) -> float:
 
 
 def moves(points: Sequence[tuple[float, float]]) -> Drawing | None:
-    """Return effects of a run against those of its baseline, in units of what must be caught."""
+    """Plot effects against the baseline's, in units of the alternative."""
     if not points:
         return None
     before, after = (np.clip(np.array(column), -_FARTHEST, _FARTHEST) for column in zip(*points, strict=True))
@@ -168,15 +165,15 @@ def moves(points: Sequence[tuple[float, float]]) -> Drawing | None:
 
     farthest = int(np.argmax(np.abs(after - before)))
     alt = (
-        f"Effects of {counted(len(points), 'result')} in this run against those in the baseline, in units of what must "
-        f"be caught; equal effects lie on the diagonal. The farthest from it went from {before[farthest]:.3g} to "
+        f"Effects of {counted(len(points), 'result')} in this run against those in the baseline, in units of "
+        f"the alternative; equal effects lie on the diagonal. The farthest from it went from {before[farthest]:.3g} to "
         f"{after[farthest]:.3g}."
     )
-    return draw(paint, alt, "Effects in both runs, in units of what must be caught", height=320)
+    return draw(paint, alt, "Effects in both runs, in units of the alternative", height=320)
 
 
 def _in_units(axes: Axes, name: str, values: Sequence[float]) -> tuple[float, float]:
-    """Make an axis linear up to what must be caught and logarithmic beyond; return its limits."""
+    """Scale an axis linearly up to the alternative, logarithmically beyond; return its limits."""
     low, high = min(-1.4, 1.25 * min(values)), max(1.4, 1.25 * max(values))
     ticks = [0.0, *(sign * 10.0**power for power in range(5) for sign in (-1, 1))]
     axis = axes.xaxis if name == "x" else axes.yaxis

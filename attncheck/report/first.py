@@ -1,4 +1,4 @@
-"""What stands on the first screen: what is wrong, how sure that is and what to do; or what would have been seen."""
+"""Content of the first screen: findings, or detectable effects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attncheck.records.words import detectable, reads
 from attncheck.report import scales
 from attncheck.runs.details import MAIN_CHECKS
 
-# Configurations that a map shows.
+# Cases shown in a map.
 _COLUMNS = 40
 
 
@@ -24,18 +24,9 @@ _COLUMNS = 40
 class SubjectFinding:
     """What is wrong with a subject.
 
-    Attributes
-    ----------
-    failures : tuple of Tally
-        The violated checks, the sharpest first; those of pools where no single configuration is violated.
-    sharpest : Result
-        The violated result that lies farthest from what is declared, in units of its own error.
-    smallest : Result
-        The violated result of the same check on the smallest layer.
-    causes : tuple of str
-        What fits draws of the violated layers, the best first; empty where nothing was fitted, or nothing fits.
-    tried : bool
-        Whether causes were fitted.
+    ``failures`` are the violated checks (pools only where no case is violated), the most significant first;
+    ``sharpest`` is the most deviant violated result, ``smallest`` that on the smallest layer; ``causes`` fit the
+    draws, best first, if ``tried``.
     """
 
     failures: tuple[Tally, ...]
@@ -46,13 +37,13 @@ class SubjectFinding:
 
     @property
     def cause(self) -> str:
-        """What is most likely wrong, in words."""
+        """The most likely cause."""
         if self.causes:
             return self.causes[0]
-        return "no cause that is known fits" if self.tried or not self.sharpest.hint else self.sharpest.hint
+        return "no known cause fits" if self.tried or not self.sharpest.hint else self.sharpest.hint
 
     def groups(self, most: int) -> list[Cause]:
-        """Return the sharpest violated checks, `most` at most, by what they point at."""
+        """Return up to `most` violated checks by hint."""
         found: dict[str, list[Tally]] = {}
         for tally in self.failures[:most]:
             found.setdefault(tally.hint, []).append(tally)
@@ -60,7 +51,7 @@ class SubjectFinding:
 
 
 def finding(found: RunRecord) -> SubjectFinding | None:
-    """Return what is wrong with the subject of a run; None where no check is violated."""
+    """Return the finding, or None without violations."""
     failures = sharpest_first(found.tallies) or sharpest_first(tallied(each for each in found.pools if each.p_values))
     if not failures:
         return None
@@ -72,17 +63,7 @@ def finding(found: RunRecord) -> SubjectFinding | None:
 
 @dataclasses.dataclass(frozen=True)
 class ClaimMap:
-    """Claims against configurations.
-
-    Attributes
-    ----------
-    configurations : tuple of str
-        Names of the columns: those on which most claims were examined come first, then the smaller ones.
-    rows : tuple of (str, tuple of str)
-        A claim, and its worst verdict on each of them.
-    left : int
-        Configurations that are not shown; none of them is violated where others are not.
-    """
+    """Worst verdicts of claims (``rows``) by case; ``left`` counts cases not shown."""
 
     configurations: tuple[str, ...]
     rows: tuple[tuple[str, tuple[str, ...]], ...]
@@ -90,11 +71,11 @@ class ClaimMap:
 
 
 def claim_map(found: RunRecord) -> ClaimMap | None:
-    """Return which claims hold on which configurations; None where nothing was examined."""
+    """Return the verdicts on claims by case; None where nothing was examined."""
     layers = found.space.layers
     if not layers:
         return None
-    # Where there are too many, violated ones are kept.
+    # Violated cases take precedence.
     chosen = sorted(layers, key=lambda key: (key not in found.space.violated, *layers[key], key))[:_COLUMNS]
     claims = Counter(key for verdicts in found.claim_layers.values() for key in verdicts)
     columns = sorted(chosen, key=lambda key: (-claims[key], *layers[key], key))
@@ -106,13 +87,13 @@ def claim_map(found: RunRecord) -> ClaimMap | None:
 
 
 def _short(tally: Tally) -> str:
-    """Return what a check looks at, without how a departure is measured."""
+    """Return the quantity that a check tests, without its metric."""
     words = reads(tally.worst[0]).removeprefix("Kolmogorov distance of ")
     return words.removesuffix(", observed over declared").removesuffix(" from the exact law")
 
 
 def would_have_seen(tallies: Mapping[str, Tally], pools: Sequence[Result]) -> scales.PlotScale | None:
-    """Return what would have been seen of each claim, by its first main check that was examined."""
+    """Return each claim's detectable effects, from its first examined main check."""
     common = {each.check: each for each in pools if each.p_values and case_key(each) == ALL}
     rows = {}
     for tally in (tallies[name] for name in MAIN_CHECKS if name in tallies):

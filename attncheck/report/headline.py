@@ -1,4 +1,4 @@
-"""The verdict of a run in a sentence: recomputed from its results, and never better than the run's own."""
+"""The verdict of a run in one sentence, never better than the run's own."""
 
 from __future__ import annotations
 
@@ -13,21 +13,7 @@ from attncheck.report.first import SubjectFinding, finding
 
 @dataclasses.dataclass(frozen=True)
 class Headline:
-    """What a reader should know first.
-
-    Attributes
-    ----------
-    verdict : str
-        "violated", "refuted", "incomplete", "inconclusive" or "consistent".
-    sentence : str
-        The verdict; of a violated run with cause and number.
-    extent : str
-        How much was examined.
-    budget : str
-        What the verdict may be wrong by.
-    reasons : tuple of str
-        Why it is not a pass.
-    """
+    """Verdict, sentence, extent and error budget of a run, and reasons why it is not a pass."""
 
     verdict: str
     sentence: str
@@ -37,16 +23,16 @@ class Headline:
 
 
 def headline(found: RunRecord) -> Headline:
-    """Return the verdict on a run."""
+    """Return the headline of a run."""
     conclusion, wrong = found.conclusion, finding(found)
-    # What is violated is told with its cause; that its p-values are not uniform says nothing more.
+    # Non-uniform p-values add nothing to a known cause.
     told = (each for each in conclusion.findings if wrong is None or each.verdict != Verdict.VIOLATED)
     sentence = _sentence(found, conclusion.verdict, wrong)
     return Headline(conclusion.verdict, sentence, _extent(found), _budget(found), tuple(each.text for each in told))
 
 
 def unseen_claims(found: RunRecord) -> list[str]:
-    """Return the names of claims that no result of the run examined."""
+    """Return the names of claims that no result examined."""
     seen = {tally.claim for tally in found.tallies.values() if tally.examined}
     return [name for name in CLAIMS if name not in seen]
 
@@ -68,14 +54,14 @@ def _sentence(found: RunRecord, verdict: str, wrong: SubjectFinding | None) -> s
     if verdict == "incomplete":
         why = found.closing.failed[0] if found.closing and found.closing.failed else ""
         return f"The run on {subject} is incomplete, which is not a pass{f': {why}' if why else ''}."
-    return f"The run on {subject} settles nothing, which is not a pass."
+    return f"The run on {subject} is inconclusive, which is not a pass."
 
 
 def _extent(found: RunRecord) -> str:
     claims = len({tally.claim for tally in found.tallies.values() if tally.examined})
     return (
         f"{counted(found.examined, 'result')} on {counted(claims, 'claim')} and "
-        f"{counted(len(found.space.layers), 'configuration')}"
+        f"{counted(len(found.space.layers), 'case')}"
     )
 
 

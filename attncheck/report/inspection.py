@@ -1,4 +1,4 @@
-"""The page of an inspection: what is printed of a layer, as one file."""
+"""The page of an inspection: the printed output as one file."""
 
 from __future__ import annotations
 
@@ -13,19 +13,6 @@ from attncheck.report.recipe import load
 
 
 def render_inspection(found: Inspection, name: str, out: Path) -> Path:
-    """Write a page that needs nothing else.
-
-    Parameters
-    ----------
-    found : Inspection
-    name : str
-        What makes the layer.
-    out : Path
-
-    Raises
-    ------
-    InputError
-        If it cannot be written.
-    """
+    """Write a self-contained page on an inspected layer made by `name`."""
     recipe = dataclasses.replace(load(DEFAULT_RECIPE), title="Inspection", template="inspection.html.j2")
     return write_whole(out, encoded(fill(recipe, found=found, name=name)))

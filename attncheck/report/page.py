@@ -1,4 +1,4 @@
-"""From records to a page: gather, compare, fill the recipe's templates, and write one file."""
+"""Rendering: read records, compare, fill the recipe's templates, write one file."""
 
 from __future__ import annotations
 
@@ -38,32 +38,26 @@ def render(run: Path, baseline: Path | None, recipe: str | Path, out: Path, powe
 
 
 def page(view: RunView) -> str:
-    """Return the page of a view.
-
-    Raises
-    ------
-    InputError
-        If a template of the recipe cannot be used.
-    """
+    """Return the page of a view."""
     return fill(view.recipe, view=view, run=view.run)
 
 
 def fill(recipe: Recipe, **seen: Any) -> str:
-    """Return the page that a recipe's template makes of what it is shown; as `page` otherwise."""
+    """Return a recipe's template filled with the given values."""
     try:
         template = _environment(recipe).get_template(recipe.template)
         return template.render(recipe=recipe, **seen)
     except jinja2.TemplateSyntaxError as error:
         where = f"{error.filename or error.name}, line {error.lineno}"
-        raise InputError(f"template={where}: {error.message}; mend the template") from None
+        raise InputError(f"template={where}: {error.message}; fix the template") from None
     except jinja2.TemplateNotFound as error:
-        raise InputError(f"template={error.name}: is not there; add it to templates/ beside the recipe") from None
+        raise InputError(f"template={error.name}: does not exist; add it to templates/ beside the recipe") from None
     except jinja2.TemplateError as error:
-        raise InputError(f"recipe={recipe.name}: a template fails ({error.message}); mend the template") from None
+        raise InputError(f"recipe={recipe.name}: a template fails ({error.message}); fix the template") from None
 
 
 def encoded(text: str) -> bytes:
-    """Return a page as bytes; half a surrogate pair, which a name in a record may hold, becomes a question mark."""
+    """Encode a page; lone surrogates, possible in names, become question marks."""
     return text.encode("utf-8", errors="replace")
 
 

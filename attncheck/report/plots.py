@@ -1,4 +1,4 @@
-"""The pictures that records may carry, as types; what is malformed or of a newer kind is no picture."""
+"""Plot data of records as types; malformed or newer kinds are ignored."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from numpy.typing import ArrayLike
 
 from attncheck.evidence.bands import QUANTILES, FloatArray, IntArray, two_sample_band, uniform_band
 
-# What an axis can hold.
+# Largest number on an axis.
 _LARGEST = 1e12
-# Values whose band takes seconds.
+# More values take seconds.
 _MOST_VALUES = 10**8
 
 
 class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
-    """How many of `count` values lie up to each of `QUANTILES`; the null may lie `allowance` from uniform."""
+    """Number of `count` values below each of `QUANTILES`; the null may lie `allowance` from uniform."""
 
     below: list[int]
     count: int
@@ -31,33 +31,30 @@ class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
             raise ValueError("is not what attncheck writes")
         _check_counts(self.below, self.count)
 
-    axis = "quantile of the declared law"
+    axis = "quantile of the expected law"
 
     @property
     def quantiles(self) -> FloatArray:
-        """Where values are counted."""
+        """The quantiles at which values are counted."""
         return QUANTILES
 
     @property
     def shares(self) -> tuple[FloatArray, FloatArray]:
-        """The observed and the declared shares between these points, and beyond the outermost."""
+        """The observed and expected shares between the quantiles, and beyond the outermost."""
         return _between(self.below, self.count), np.diff(QUANTILES, prepend=0.0, append=1.0)
 
     @property
     def band(self) -> tuple[IntArray, IntArray]:
-        """The least and the largest numbers that are no surprise."""
+        """The ends of the 99% band."""
         return uniform_band(self.count, self.allowance)
 
     def in_errors(self, below: ArrayLike) -> FloatArray:
-        """Return how far such numbers are from the declared ones, in standard errors.
-
-        Those are of the angle whose squared sine is a share: in the tails too it has about the same error.
-        """
+        """Return deviations in standard errors, variance-stabilised by arcsin √share."""
         return 2.0 * math.sqrt(self.count) * (_angle(below, self.count) - _angle(QUANTILES, 1.0))
 
 
 class PairedCounts(msgspec.Struct, frozen=True, tag="paired counts", tag_field="kind"):
-    """How many of `count` values are among the `pooled` lowest of them and of the `against` values of a reference."""
+    """Number of `count` values among the `pooled` lowest of them and `against` reference values."""
 
     below: list[int]
     pooled: list[int]
@@ -73,29 +70,29 @@ class PairedCounts(msgspec.Struct, frozen=True, tag="paired counts", tag_field="
 
     @property
     def total(self) -> int:
-        """The values of both."""
+        """The size of both samples."""
         return self.count + self.against
 
     axis = "quantile of draws and exact law together"
 
     @property
     def quantiles(self) -> FloatArray:
-        """Where values are counted, as shares of both samples."""
+        """The quantiles of the joint sample at which values are counted."""
         return np.array(self.pooled) / self.total
 
     @property
     def shares(self) -> tuple[FloatArray, FloatArray]:
-        """The observed shares between these points, and those of the reference; see `Counts`."""
+        """The observed shares between the quantiles, and those of the reference."""
         theirs = np.array(self.pooled) - np.array(self.below)
         return _between(self.below, self.count), _between(theirs, self.against)
 
     @property
     def band(self) -> tuple[IntArray, IntArray]:
-        """The least and the largest numbers that are no surprise."""
+        """The ends of the 99% band."""
         return two_sample_band(self.count, self.against, tuple(self.pooled))
 
     def in_errors(self, below: ArrayLike) -> FloatArray:
-        """Return how far such numbers are from those of the reference, in standard errors; see `Counts`."""
+        """Return deviations from the reference in standard errors; see `Counts`."""
         ours = np.asarray(below)
         scale = 2.0 * math.sqrt(self.count * self.against / self.total)
         return scale * (_angle(ours, self.count) - _angle(np.array(self.pooled) - ours, self.against))
@@ -110,7 +107,7 @@ class Residuals(msgspec.Struct, frozen=True, tag="residuals", tag_field="kind"):
 
 
 class Covariances(msgspec.Struct, frozen=True, tag="covariances", tag_field="kind"):
-    """Predicted and observed covariances, and the standard errors of their differences."""
+    """Predicted and observed covariances, with standard errors of their differences."""
 
     predicted: list[float]
     observed: list[float]
@@ -119,7 +116,7 @@ class Covariances(msgspec.Struct, frozen=True, tag="covariances", tag_field="kin
 
 
 class Density(msgspec.Struct, frozen=True, tag="density", tag_field="kind"):
-    """Shares of values in equal bins from -widest to widest standard deviations `std`, and those of a law."""
+    """Binned shares of values from -widest to widest standard deviations `std`, and of a law."""
 
     shares: list[float]
     law: list[float]
@@ -129,7 +126,7 @@ class Density(msgspec.Struct, frozen=True, tag="density", tag_field="kind"):
 
 
 class MatrixPlot(msgspec.Struct, frozen=True, tag="matrix", tag_field="kind"):
-    """A symmetric matrix up to its diagonal, row by row, what it should be, and standard errors; `of` are its rows."""
+    """Observed and expected lower triangle of a symmetric matrix, with errors and row labels `of`."""
 
     observed: list[float]
     declared: list[float]
@@ -145,7 +142,7 @@ class MatrixPlot(msgspec.Struct, frozen=True, tag="matrix", tag_field="kind"):
 
 
 class RatePlot(msgspec.Struct, frozen=True, tag="rate", tag_field="kind"):
-    """A distance at several widths, and the slope of its logarithm with an interval."""
+    """A distance at several widths, and the log-log slope with its interval."""
 
     widths: list[float]
     distances: list[float]
@@ -159,7 +156,7 @@ Plot = Counts | PairedCounts | Residuals | Density | MatrixPlot | Covariances | 
 
 
 def read_plot(raw: dict[str, Any] | None) -> Plot | None:
-    """Return a record's picture, or None where there is none that can be drawn.
+    """Return a record's plot data, or None where nothing can be drawn.
 
     Examples
     --------
@@ -178,7 +175,7 @@ def read_plot(raw: dict[str, Any] | None) -> Plot | None:
 
 
 def leaves(plot: Counts | PairedCounts) -> int | None:
-    """Return the place of the point that lies farthest outside its band, in standard errors, or None."""
+    """Return the index of the point farthest outside its band, or None."""
     low, high = map(plot.in_errors, plot.band)
     outside = np.maximum((found := plot.in_errors(plot.below)) - high, low - found)
     worst = int(np.argmax(outside))
@@ -190,18 +187,18 @@ def _angle(part: ArrayLike, whole: float) -> FloatArray:
 
 
 def _between(below: ArrayLike, count: int) -> FloatArray:
-    """Return the shares of `count` values between points, from the numbers below each."""
+    """Return the shares of `count` values between points, from the cumulative numbers."""
     return np.diff(np.asarray(below, dtype=float), prepend=0.0, append=float(count)) / count
 
 
 def _check_counts(below: Sequence[int], count: int) -> None:
-    """Refuse numbers that do not rise from 0 to `count`."""
+    """Reject numbers that do not increase from 0 to `count`."""
     if not 0 < count <= _MOST_VALUES or any(low > high for low, high in itertools.pairwise([0, *below, count])):
         raise ValueError("is not what attncheck writes")
 
 
 def _drawable(plot: Plot) -> bool:
-    """Return whether there is something to draw: lists of one length, and numbers that axes can hold."""
+    """Return whether lists have matching lengths and finite numbers within axis range."""
     values = [value for value in msgspec.structs.astuple(plot) if not isinstance(value, str)]
     columns = [value for value in values if isinstance(value, list)]
     numbers = [*(value for value in values if not isinstance(value, list)), *(x for column in columns for x in column)]

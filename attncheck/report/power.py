@@ -1,4 +1,4 @@
-"""The power table in a report: chances of detection by fault and exposure, as a heat map of numbers."""
+"""The power table of a report."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from attncheck._lib.errors import InputError
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """One entry of a power table.
-
-    ``power`` is the chance that a run calls the fault violated with what is exposed; ``check`` sees it first.
-    """
+    """Chance of detection, and the check that detects first."""
 
     fault: str
     exposure: str
@@ -29,16 +26,7 @@ class _PowerFile(msgspec.Struct, frozen=True):
 
 @dataclasses.dataclass(frozen=True)
 class PowerTable:
-    """Chances of detection.
-
-    Attributes
-    ----------
-    profile : str
-    exposures, faults : tuple of str
-        In the order of the file.
-    cells : dict of (str, str) to Cell
-        By fault and exposure.
-    """
+    """Chances of detection by (fault, exposure), in the order of the file."""
 
     profile: str
     exposures: tuple[str, ...]
@@ -46,7 +34,7 @@ class PowerTable:
     cells: dict[tuple[str, str], Cell]
 
     def cell(self, fault: str, exposure: str) -> Cell | None:
-        """Return an entry, or None where the table has none."""
+        """Return an entry, or None if there is none."""
         return self.cells.get((fault, exposure))
 
     @property
@@ -56,13 +44,7 @@ class PowerTable:
 
 
 def read_power(path: Path) -> PowerTable:
-    """Read a power table.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read.
-    """
+    """Read a power table."""
     try:
         table = msgspec.json.decode(path.read_bytes(), type=_PowerFile)
     except (OSError, msgspec.DecodeError) as error:

@@ -1,4 +1,4 @@
-"""Recipes: TOML files that say what goes into a report, and where its templates are."""
+"""Recipes: TOML files that choose the contents and templates of a report."""
 
 from __future__ import annotations
 
@@ -29,25 +29,11 @@ _KEYS = ("title", "template", "sections", "titles", "pictures", "failures")
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What a report consists of.
+    """The contents of a report.
 
-    Attributes
-    ----------
-    name : str
-    title : str
-        The page's heading.
-    template : str
-        File name of the page's template.
-    sections : tuple of str
-        Names of section templates, in reading order: ``sections/NAME.html.j2``.
-    titles : dict of str to str
-        Headings of sections.
-    plots : int
-        Pictures of single results in each claim, at most.
-    failures : int
-        Failed checks that are told in full, at most.
-    folders : tuple of Path
-        Where templates are looked for: the recipe's own first.
+    ``template`` is the page's file name, ``sections`` name templates ``sections/NAME.html.j2`` in reading order with
+    headings ``titles``, ``plots`` bounds the plots per claim, ``failures`` the checks shown in full, and ``folders``
+    is the template search path.
     """
 
     name: str
@@ -65,20 +51,14 @@ class Recipe:
 
 
 def shipped() -> Path:
-    """Return the folder of the recipes that come with attncheck: in the package, or beside it in a clone."""
+    """Return the folder of bundled recipes, in the package or a clone."""
     package = PACKAGE
     inside = package / "_reports"
     return inside if inside.is_dir() else package.parent / "reports"
 
 
 def load(recipe: str | Path) -> Recipe:
-    """Return a recipe by name, or from a path.
-
-    Raises
-    ------
-    InputError
-        If there is none, or it cannot be used.
-    """
+    """Return a recipe by name or path; raise `InputError` if unusable."""
     path = _find(recipe)
     try:
         fields = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -88,7 +68,7 @@ def load(recipe: str | Path) -> Recipe:
         ) from None
     unknown = sorted(set(fields) - set(_KEYS))
     if unknown:
-        refuse(f"{path}: {unknown[0]}", fields[unknown[0]], "is not known in a recipe", "use " + ", ".join(_KEYS))
+        refuse(f"{path}: {unknown[0]}", fields[unknown[0]], "is not a field of a recipe", "use " + ", ".join(_KEYS))
     folders = [path.parent / "templates", path.parent, shipped() / "templates"]
     return Recipe(
         name=path.stem,
@@ -103,7 +83,7 @@ def load(recipe: str | Path) -> Recipe:
 
 
 def _find(recipe: str | Path) -> Path:
-    """Return the path of a recipe: a file, or the name of a shipped one."""
+    """Return the path of a recipe file or of a bundled recipe."""
     path = Path(recipe)
     if path.suffix == ".toml" or path.parent != Path():
         if not path.is_file():
@@ -111,14 +91,16 @@ def _find(recipe: str | Path) -> Path:
         return path
     names = sorted(each.stem for each in shipped().glob("*.toml"))
     if path.name not in names:
-        refuse("recipe", str(recipe), "is not known", "use one of " + ", ".join(names) + ", or the path of a TOML file")
+        refuse(
+            "recipe", str(recipe), "does not exist", "use one of " + ", ".join(names) + ", or the path of a TOML file"
+        )
     return shipped() / f"{path.name}.toml"
 
 
 def _text(path: Path, fields: dict[str, Any], key: str, default: str) -> str:
     value = fields.get(key, default)
     if not isinstance(value, str) or not value:
-        refuse(f"{path}: {key}", value, "must be a text", f'write {key} = "…"')
+        refuse(f"{path}: {key}", value, "must be a string", f'write {key} = "…"')
     return value
 
 
@@ -130,7 +112,7 @@ def _table(path: Path, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sections(path: Path, fields: dict[str, Any], folders: list[Path]) -> tuple[str, ...]:
-    """Return the names of sections, each of which has a template."""
+    """Return the section names, each of which must have a template."""
     names = fields.get("sections")
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         refuse(f"{path}: sections", names, "must be a list of names", 'write e.g. sections = ["verdict", "claims"]')

@@ -1,4 +1,4 @@
-"""The picture that a result carries: observed against declared, with its message in words."""
+"""Plots of single results: observed against expected, with alternative text."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw, p
 
 # Standard errors of a 99% interval.
 _QUANTILE = NormalDist().inv_cdf(0.995)
-# Standard deviations that a density shows at least, and the room beyond its outermost quantile.
+# Smallest half-width in standard deviations, and margin beyond the outermost quantile.
 _WIDEST, _STEP = 4.0, 0.3
-# Labels of quantiles.
+# Labelled quantiles.
 _QUANTILES = (0.0001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999)
 
 
 def of_result(result: Result) -> Drawing | None:
-    """Return the picture that a result carries, or None."""
+    """Return the plot of a result, or None."""
     match read_plot(result.plot):
         case Counts() | PairedCounts() as plot:
             return _counts(plot, result)
@@ -59,7 +59,7 @@ def _counts(plot: Counts | PairedCounts, result: Result) -> Drawing:
     found = plot.in_errors(plot.below)
     outside = leaves(plot) is not None
     observed, declared = plot.shares
-    # Quantiles lie as a normal law has them: a right law shows as a bell, whatever it is.
+    # Places of normal quantiles: any correct law appears as a bell curve.
     edges = np.array([min(-_WIDEST, places[0] - _STEP), *places, max(_WIDEST, places[-1] + _STEP)])
 
     def paint(axes: Axes) -> None:
@@ -78,15 +78,15 @@ def _counts(plot: Counts | PairedCounts, result: Result) -> Drawing:
 
     where, kept = _where(result), band_kept(plot)
     alt = (
-        f"Observed and declared density of {where}, from {counted(plot.count, 'value')}, by the {plot.axis}, "
+        f"Observed and expected density of {where}, from {counted(plot.count, 'value')}, by the {plot.axis}, "
         f"and below them the difference of the distribution functions in standard errors. It {kept}."
     )
-    caption = f"{where}: observed (bars) and declared (line); below, their difference in standard errors, which {kept}"
+    caption = f"{where}: observed (bars) and expected (line); below, their difference in standard errors, which {kept}"
     return draw(paint, alt, caption, below=difference, height=320)
 
 
 def band_kept(plot: Counts | PairedCounts) -> str:
-    """Return that a picture stays inside its band, or where it lies farthest outside and by how many values."""
+    """Return a phrase on whether and where a plot leaves its band."""
     worst = leaves(plot)
     if worst is None:
         return "stays inside its 99% band"
@@ -121,7 +121,7 @@ def _residuals(plot: Residuals, result: Result) -> Drawing:
         f"standard normal. Their standard deviation is about {spread:.2f} where 1 is expected; histogram and normal "
         f"law differ by {excess:.1%} of the residuals."
     )
-    caption = f"{_where(result)}: whitened residuals, observed (bars) and declared, which is N(0, 1) (line)"
+    caption = f"{_where(result)}: whitened residuals, observed (bars) and N(0, 1) (line)"
     return draw(paint, alt, caption)
 
 
@@ -148,12 +148,12 @@ def _density(plot: Density, result: Result) -> Drawing:
     off = [0.5 * float(np.abs(shares - law).sum()) for shares in (observed, normal)]
     alt = (
         f"Histogram of {counted(plot.count, 'value')} of {_where(result)}, with the law of the limit and the normal "
-        f"law of the same variance, {plot.std:.3g} squared; below, what they differ from the limit by, bin by bin. "
+        f"law of the same variance, {plot.std:.3g} squared; below, their differences from the limit by bin. "
         f"Histogram and limit differ by {off[0]:.1%} of the values, the normal law and the limit by {off[1]:.1%}."
     )
     caption = (
         f"{_where(result)}: values (bars), the limit (line) and the Gaussian of its variance (dashed); below, their "
-        f"difference from the limit, with the band that draws of the limit itself keep with 99% chance"
+        f"difference from the limit, with the 99% band for draws of the limit itself"
     )
     return draw(paint, alt, caption, below=difference, height=320)
 
@@ -179,12 +179,12 @@ def _matrix(plot: MatrixPlot, result: Result) -> Drawing:
     worst = int(np.argmax(np.abs(observed - declared) / np.maximum(error, 1e-300)))
     where = f"{plot.of} {columns[worst] + 1} and {rows[worst] + 1}"
     alt = (
-        f"{_where(result)}: {plot.what}, observed and declared, as areas of discs. "
-        f"{int(off.sum())} of {len(off)} lie outside a joint 99% interval; farthest in units of its error is that of "
+        f"{_where(result)}: {plot.what}, observed and expected, as areas of discs. "
+        f"{int(off.sum())} of {len(off)} lie outside a joint 99% interval; farthest in standard errors is that of "
         f"{where}: {observed[worst]:.3g}, declared {declared[worst]:.3g}."
     )
     caption = (
-        f"{_where(result)}: {plot.what}, observed (rings) and declared (discs) as areas; "
+        f"{_where(result)}: {plot.what}, observed (rings) and expected (discs) as areas; "
         f"crossed ones lie outside a joint 99% interval"
     )
     return draw(paint, alt, caption, width=300, height=290, margins=(36, 10, 44, 8))
@@ -198,7 +198,7 @@ def _densities(
     wrong: bool,
     name: str = "declared",
 ) -> None:
-    """Draw the observed shares between edges as bars, and the declared ones as a line."""
+    """Draw observed shares as bars and expected ones as a line."""
     steps, color = np.diff(edges), BAD if wrong else ACCENT
     axes.stairs(observed / steps, edges, fill=True, color=BAND, edgecolor=color, linewidth=0.8, label="observed")
     axes.stairs(declared / steps, edges, color=INK, linewidth=1.4, baseline=None, label=name)
@@ -208,7 +208,7 @@ def _densities(
 
 def _covariances(plot: Covariances, result: Result) -> Drawing:
     predicted, observed, error = (np.array(x) for x in (plot.predicted, plot.observed, plot.error))
-    # One interval for all pairs together.
+    # One joint interval for all pairs.
     half = NormalDist().inv_cdf(1 - 0.005 / len(predicted)) * error
     off = np.abs(observed - predicted) > half
 

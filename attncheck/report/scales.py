@@ -1,4 +1,4 @@
-"""Rows of effects on one shared scale: pictures of text and boxes, which any width of a page holds."""
+"""Rows of effects on a shared scale, as responsive HTML."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from attncheck.records.schema import Result
 from attncheck.records.tallies import Tally
 from attncheck.records.words import in_mdes, interval, reads
 
-# Configurations that a scale shows, and marks of one row.
+# Cases per scale, and marks per row.
 _SHOWN, _MARKS = 8, 12
-# Room beside the outermost mark, as a share of the scale.
+# Margin as a share of the scale.
 _ROOM = 0.04
-# Ratios further apart need a label for each power of ten.
+# Wider ranges are labelled at powers of ten.
 _WIDE = 10.0
-# The largest deviation that is shown, in units of what would have been seen.
+# Largest deviation shown, in minimum detectable effects.
 _FARTHEST = 1e4
 
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """An effect with its ends, as numbers or in percent of a scale; `wrong` where it is violated."""
+    """An effect with its interval, in numbers or percent of a scale."""
 
     low: float
     at: float
@@ -38,7 +38,7 @@ class Mark:
 
 @dataclasses.dataclass(frozen=True)
 class PlotRow:
-    """Marks of one kind: what they are of, what they say in numbers, and the band that says nothing, if any."""
+    """A labelled row of marks, text, and band of undetectable effects."""
 
     label: str
     said: str
@@ -48,18 +48,7 @@ class PlotRow:
 
 @dataclasses.dataclass(frozen=True)
 class PlotScale:
-    """Rows with one scale.
-
-    Attributes
-    ----------
-    caption, label : str
-        What the picture is, and the name of its scale.
-    rows : tuple of PlotRow
-    ticks : tuple of (float, str)
-        Places in percent, and what stands there.
-    declared : float or None
-        Where what is declared lies.
-    """
+    """Rows with one scale, (percent, label) ticks, and the place of the expected value."""
 
     caption: str
     label: str
@@ -77,25 +66,22 @@ class _Axis:
     bend: Callable[[float], float] = float
 
     def place(self, value: float) -> float:
-        """Return where a value lies; what is outside lies at the end."""
+        """Return the place of a value, clipped to the scale."""
         low, high = self.bend(self.low), self.bend(self.high)
         share = (self.bend(min(max(value, self.low), self.high)) - low) / (high - low)
         return round(100.0 * share, 2)
 
     def mark(self, mark: Mark) -> Mark:
-        """Return a mark of numbers in percent."""
+        """Return a mark in percent."""
         return Mark(self.place(mark.low), self.place(mark.at), self.place(mark.high), mark.wrong)
 
     def ticks(self, values: Iterable[float], words: Callable[[float], str]) -> tuple[tuple[float, str], ...]:
-        """Return labels at those values that the scale holds."""
+        """Return labels at those values that lie on the scale."""
         return tuple((self.place(value), words(value)) for value in values if self.low <= value <= self.high)
 
 
 def by_configuration(tally: Tally) -> PlotScale | None:
-    """Return the effects of one check on the configurations where it is most suspicious, violated ones first.
-
-    The band of each ends at what would have been seen there.
-    """
+    """Return a check's effects on its most suspicious cases, violated first, with bands up to the MDE."""
     shown = [each for each in tally.worst if _finite(each)][:_SHOWN]
     if not shown:
         return None
@@ -112,16 +98,13 @@ def by_configuration(tally: Tally) -> PlotScale | None:
     )
     left = tally.examined - len(shown)
     more = f"; {counted(left, 'other')} not shown" if left else ""
-    null, what = shown[0].null_effect, f"{reads(shown[0])}, {expected(shown[0])}, by configuration"
-    caption = f"{what} with 99% intervals{more}. Shaded: too small to be seen"
+    null, what = shown[0].null_effect, f"{reads(shown[0])}, {expected(shown[0])}, by case"
+    caption = f"{what} with 99% intervals{more}. Shaded: too small to be detected"
     return PlotScale(caption, "", rows, _round_ticks(axis), None if null is None else axis.place(null))
 
 
 def by_check(groups: Sequence[tuple[str, Sequence[Result]]]) -> PlotScale:
-    """Return the effects of checks in units of what would have been seen, a row each.
-
-    Units are linear up to one and logarithmic beyond; the scale is as long below as above.
-    """
+    """Return effects of checks in MDEs, on a symmetric scale that is logarithmic beyond 1."""
     found = [[mark for each in results[:_MARKS] if (mark := _in_units(each))] for _, results in groups]
     reach = max((abs(value) for marks in found for mark in marks for value in (mark.low, mark.high)), default=0.0)
     reach = min(max(1.4, 1.1 * reach), _FARTHEST)
@@ -132,17 +115,11 @@ def by_check(groups: Sequence[tuple[str, Sequence[Result]]]) -> PlotScale:
         for (name, _), marks in zip(groups, found, strict=True)
     )
     ticks = axis.ticks([*(-(10.0**p) for p in range(4, -1, -1)), 0.0, *(10.0**p for p in range(5))], _plain)
-    return PlotScale("", "in units of what would have been seen", rows, _apart(ticks, 6.0), axis.place(0.0))
+    return PlotScale("", "in minimum detectable effects", rows, _apart(ticks, 6.0), axis.place(0.0))
 
 
 def would_have_seen(rows: Sequence[tuple[str, Sequence[float], float | None]]) -> PlotScale | None:
-    """Return the smallest departures that would have been seen, on a logarithmic scale.
-
-    Parameters
-    ----------
-    rows : sequence of (str, sequence of float, float or None)
-        A quantity in words, its smallest and largest departure on single configurations, and that on all together.
-    """
+    """Return MDEs on a logarithmic scale; rows are (label, range on single cases, pooled)."""
     known = [value for _, single, common in rows for value in (*single, common) if value]
     if not known:
         return None
@@ -158,9 +135,8 @@ def would_have_seen(rows: Sequence[tuple[str, Sequence[float], float | None]]) -
         )
     ticks = axis.ticks((m * 10.0**p for p in range(-5, 3) for m in (1, 2, 5)), percent)
     return PlotScale(
-        "What would have been seen: the smallest departure from what is declared, on single configurations (bars) and "
-        "on all together (●)",
-        "departure that would have been seen",
+        "Minimum detectable effects, on single cases (bars) and pooled (●)",
+        "minimum detectable effect",
         tuple(shown),
         _apart(ticks),
     )
@@ -187,7 +163,7 @@ def _axis(values: Sequence[float], bend: Callable[[float], float]) -> _Axis:
 
 
 def _round_ticks(axis: _Axis) -> tuple[tuple[float, str], ...]:
-    """Return labels at round numbers, apart from each other."""
+    """Return labels at well-separated round numbers."""
     if axis.bend is math.log and axis.high / axis.low > _WIDE:
         values = [m * 10.0**p for p in range(-12, 13) for m in (1, 2, 5)]
     else:
@@ -196,7 +172,7 @@ def _round_ticks(axis: _Axis) -> tuple[tuple[float, str], ...]:
 
 
 def _apart(ticks: Sequence[tuple[float, str]], least: float = 18.0) -> tuple[tuple[float, str], ...]:
-    """Return those of some labels that do not touch the one before."""
+    """Return labels without those that would touch the previous one."""
     kept: list[tuple[float, str]] = []
     for place, words in ticks:
         if not kept or place - kept[-1][0] >= least:
@@ -210,13 +186,13 @@ def _finite(result: Result) -> bool:
 
 
 def _promise(result: Result, ratio: bool) -> tuple[float, float] | None:
-    """Return between which effects nothing was promised to be seen."""
+    """Return the band of effects that need not be detected."""
     mde, null = result.mde, result.null_effect
     if mde is None or null is None or not math.isfinite(mde) or (ratio and mde <= 0.0):
         return None
     other = 1.0 / mde if ratio else 2.0 * null - mde
     if result.low is not None and result.low >= 0.0 and null >= 0.0 and not ratio:
-        other = max(other, 0.0)  # distances and frequencies lie on one side
+        other = max(other, 0.0)  # distances and frequencies are one-sided
     return min(mde, other), max(mde, other)
 
 
@@ -229,7 +205,7 @@ def _placed(axis: _Axis, band: tuple[float, float] | None) -> tuple[float, float
 
 
 def _in_units(result: Result) -> Mark | None:
-    """Return an effect in units of what would have been seen."""
+    """Return an effect in minimum detectable effects."""
     found = [in_mdes(result, value) for value in (result.effect, result.low, result.high)]
     known = [value for value in found if value is not None]
     if len(known) < 3:
@@ -239,7 +215,7 @@ def _in_units(result: Result) -> Mark | None:
 
 
 def _bent(value: float) -> float:
-    """Return a number that is linear up to one and logarithmic beyond."""
+    """Map a number linearly up to one and logarithmically beyond."""
     return math.copysign(min(abs(value), 1.0) + math.log(max(abs(value), 1.0)), value)
 
 

@@ -1,7 +1,6 @@
-"""Drawings as data URIs: small, the same bytes every time, and in the page's colours, light or dark.
+"""Plots as small, reproducible SVG data URIs in the page's light or dark colours.
 
-An SVG in an ``<img>`` sees neither the page's style sheet nor its fonts, but it does see whether the reader
-prefers dark pages. Colours are drawn as the light ones and made variables afterwards.
+An SVG in an ``<img>`` cannot use the page's style sheet, only ``prefers-color-scheme``.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 
 PAPER, INK, MUTED, GRID = "#ffffff", "#1b1f24", "#59636e", "#d5dae0"
 ACCENT, BAND, BAD = "#0b62c4", "#d8e6f6", "#b3261e"
-#: Curves of one picture; they differ in lightness too, for those who do not see all colours.
+#: Line colours, distinct in lightness for colour-blind readers.
 SERIES = ("#0072b2", "#d55e00", "#007e5c", "#8a3f78")
 _DARK = {
     PAPER: "#161a20",
@@ -57,39 +56,27 @@ _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "attncheck",
     "text.color": INK,
-    "text.parse_math": False,  # names may hold dollar signs
+    "text.parse_math": False,  # names may contain dollar signs
     "xtick.color": MUTED,
     "xtick.labelcolor": INK,
     "ytick.color": MUTED,
     "ytick.labelcolor": INK,
 }
 _NEEDLESS = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->|<metadata>.*?</metadata>", re.DOTALL)
-# Hundredths of a pixel are enough for what is drawn; labels stay what they are.
+# Coordinates are rounded to hundredths of a pixel.
 _TAG, _LONG = re.compile(r"<[^>]*>"), re.compile(r"-?\b\d+\.\d{3,}")
-#: No word on when and with what a drawing was made.
+#: Nothing that changes between runs.
 METADATA: dict[str, Any] = {"Creator": None, "Date": None, "Format": None, "Type": None}
-# The share of a drawing that a second pair of axes takes, and how much of that lies between them.
+# Shares of the height: lower axes, and the gap above.
 _LOWER, _LOWER_GAP = 0.45, 0.15
-# Labels of widths that fit.
+# Maximum number of width labels.
 _MOST_WIDTHS = 8
-_DPI = 72  # an SVG's unit: sizes below are in CSS pixels
+_DPI = 72  # SVG units: sizes below are in CSS pixels
 
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
-    """A picture of the page.
-
-    Attributes
-    ----------
-    source : str
-        A data URI.
-    alt : str
-        What the picture says, in words and numbers.
-    caption : str
-        What the picture is.
-    width, height : int
-        In CSS pixels.
-    """
+    """A plot as data URI, with alternative text, caption and size in CSS pixels."""
 
     source: str
     alt: str
@@ -108,19 +95,10 @@ def draw(
     margins: tuple[int, int, int, int] = (66, 12, 48, 10),
     below: Callable[[Axes], None] | None = None,
 ) -> Drawing:
-    """Return what `paint` puts on a pair of axes.
+    """Return the drawing that `paint` makes on a pair of axes.
 
-    Parameters
-    ----------
-    paint : callable Axes -> None
-    below : callable Axes -> None, optional
-        What stands on a second pair below, with the same horizontal scale.
-    alt, caption : str
-        Of the `Drawing`.
-    width, height : int
-        In CSS pixels.
-    margins : tuple of int
-        Left, right, bottom and top, in pixels.
+    `below` paints a second pair that shares the horizontal scale. `margins` are left, right, bottom and top; sizes
+    are in CSS pixels.
     """
     left, right, bottom, top = margins
     with style():
@@ -141,12 +119,12 @@ def draw(
 
 
 def plain() -> FuncFormatter:
-    """Return labels of numbers with a minus sign."""
+    """Return a tick formatter with proper minus signs."""
     return FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−"))
 
 
 def width_axis(axes: Axes, widths: NDArray[np.float64]) -> None:
-    """Make the horizontal axis logarithmic, with labels at some of the widths."""
+    """Make the horizontal axis logarithmic and label some of the widths."""
     known = np.unique(widths)
     step = -(-len(known) // _MOST_WIDTHS)
     axes.set(xscale="log", xlabel="width n", xlim=(0.75 * known[0], known[-1] / 0.75))
@@ -157,7 +135,7 @@ def width_axis(axes: Axes, widths: NDArray[np.float64]) -> None:
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw as pictures of a page are drawn, whatever the settings of the user."""
+    """Draw with the page's settings, whatever the user's are."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS)
@@ -165,7 +143,7 @@ def style() -> Iterator[None]:
 
 
 def _with_variables(svg: str) -> str:
-    """Return the drawing with its colours as variables, and the values of a dark page."""
+    """Replace colours by variables with values for light and dark pages."""
     for index, light in enumerate(_DARK):
         svg = re.sub(f"(fill|stroke): ?{light}", rf"\1:var(--c{index})", svg)
     bright = "".join(f"--c{index}:{light};" for index, light in enumerate(_DARK))

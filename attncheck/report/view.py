@@ -1,7 +1,4 @@
-"""What templates see: a run section by section, each made when a template asks for it.
-
-A template that leaves a section out costs nothing for it: its pictures are not drawn.
-"""
+"""Template data, computed lazily."""
 
 from __future__ import annotations
 
@@ -37,9 +34,9 @@ from attncheck.report.scales import PlotScale, by_check, by_configuration
 from attncheck.report.svg import Drawing
 from attncheck.runs.details import MAIN_CHECKS
 
-# Pools that are shown.
+# Maximum number of pools.
 _POOLS = 20
-# Values of a field that are listed, and those that there are.
+# Maximum number of values listed per field.
 _VALUES = 14
 _CHOICES = {
     "activation": ACTIVATIONS,
@@ -52,18 +49,7 @@ _CHOICES = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClaimView:
-    """One claim: what is stated, what was examined, and what was seen.
-
-    Attributes
-    ----------
-    name : str
-    tallies : tuple of Tally
-        Its checks, by name.
-    configurations : int
-        Layers on which one of them was examined.
-    most : int
-        Pictures of single results, at most.
-    """
+    """One claim: its checks, the number of examined cases, and the maximum number of plots."""
 
     name: str
     tallies: tuple[Tally, ...]
@@ -72,17 +58,17 @@ class ClaimView:
 
     @property
     def statement(self) -> str:
-        """What is claimed, in words."""
+        """The text of the claim."""
         return CLAIMS[self.name].statement if self.name in CLAIMS else "This version of attncheck does not know it."
 
     @property
     def source(self) -> str:
-        """Where the paper states it."""
+        """Its place in the paper."""
         return CLAIMS[self.name].source if self.name in CLAIMS else ""
 
     @property
     def unseen(self) -> str:
-        """What a consistent verdict does not show."""
+        """The limitations of a consistent verdict."""
         return CLAIMS[self.name].unseen if self.name in CLAIMS else ""
 
     @property
@@ -92,17 +78,17 @@ class ClaimView:
 
     @property
     def examined(self) -> tuple[Tally, ...]:
-        """The checks that were examined on some layer."""
+        """Checks examined on at least one case."""
         return tuple(tally for tally in self.tallies if tally.examined)
 
     @property
     def idle(self) -> tuple[Tally, ...]:
-        """The checks that were examined on no layer."""
+        """Checks examined on no case."""
         return tuple(tally for tally in self.tallies if not tally.examined)
 
     @property
     def draws(self) -> int:
-        """Draws of first looks; checks on one case share theirs."""
+        """Draws of first looks; checks on one case share them."""
         cases: dict[str, int] = {}
         for tally in self.tallies:
             for case, size in tally.draws.items():
@@ -111,18 +97,18 @@ class ClaimView:
 
     @cached_property
     def worst(self) -> Result | None:
-        """The most telling result: the first violated check's, or the most suspicious one."""
+        """The first violated check's worst result, else the most suspicious result."""
         leading = [tally.worst[0] for tally in self.examined]
         return max(leading, key=suspicion, default=None)
 
     @cached_property
     def scale(self) -> PlotScale:
-        """The effects of its examined checks on one scale, a row each."""
+        """The effects of its checks on one scale."""
         return by_check([(tally.name, tally.worst) for tally in self.examined])
 
     @cached_property
     def plots(self) -> list[Drawing | PlotScale]:
-        """The pictures of its results: those of its main check, and of each kind the most suspicious result's."""
+        """Plots of its main check and the most suspicious of each kind."""
         plotted = [_plotted(tally) for tally in self.examined]
         results = sorted((result for result in plotted if result is not None), key=suspicion, reverse=True)
         first = {type(read_plot(result.plot)): result for result in reversed(results)}
@@ -136,17 +122,7 @@ class ClaimView:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunView:
-    """A run as templates see it.
-
-    Attributes
-    ----------
-    run : RunRecord
-    recipe : Recipe
-    comparison : RunComparison or None
-    power : PowerTable or None
-    paper : attncheck.paper.page.PaperView or None
-        The paper's experiments.
-    """
+    """A run as templates see it."""
 
     run: RunRecord
     recipe: Recipe
@@ -156,7 +132,7 @@ class RunView:
 
     @property
     def sections(self) -> list[str]:
-        """The sections of the recipe that have something to show."""
+        """Sections of the recipe that are not empty."""
         return [name for name in self.recipe.sections if self._holds(name)]
 
     def _holds(self, section: str) -> bool:
@@ -189,24 +165,24 @@ class RunView:
 
     @cached_property
     def evidence(self) -> Drawing | PlotScale | None:
-        """The picture of the sharpest violated result: observed against declared."""
+        """The plot of the most significant violated result."""
         if self.finding is None:
             return None
         return of_result(self.finding.sharpest) or by_configuration(self.finding.failures[0])
 
     @cached_property
     def seen(self) -> PlotScale | None:
-        """What would have been seen."""
+        """The minimum detectable effects."""
         return would_have_seen(self.run.tallies, self.run.pools)
 
     @cached_property
     def map(self) -> ClaimMap | None:
-        """Claims against configurations."""
+        """Claims against cases."""
         return claim_map(self.run)
 
     @cached_property
     def remedy(self) -> str:
-        """What would let more be examined; empty where nothing would."""
+        """How to have more examined; empty if impossible."""
         larger = sum(
             count for tally in self.run.tallies.values() for reason, count in tally.reasons.items() if LARGER in reason
         )
@@ -215,7 +191,7 @@ class RunView:
 
     @cached_property
     def remedies(self) -> list[str]:
-        """What was not examined, and what would change that."""
+        """Results not examined, and how to change that."""
         reasons = sum((tally.reasons for tally in self.run.tallies.values()), Counter[str]())
         return unexamined(dict(sorted(reasons.items())))
 
@@ -226,12 +202,12 @@ class RunView:
 
     @cached_property
     def unseen_claims(self) -> list[str]:
-        """Claims that no result examined."""
+        """Claims without an examined result."""
         return unseen_claims(self.run)
 
     @cached_property
     def idle(self) -> list[tuple[str, list[str]]]:
-        """Reasons why checks were examined on no layer, and the names of these checks."""
+        """Reasons and names of checks examined on no case."""
         found: dict[str, list[str]] = {}
         for tally in self.run.tallies.values():
             if not tally.examined:
@@ -240,54 +216,51 @@ class RunView:
 
     @cached_property
     def diagnosed(self) -> Result | None:
-        """The violated result whose estimates tell most."""
+        """The violated result with the most informative diagnosis."""
         return causes.diagnosed(self.run.tallies)
 
     @cached_property
     def common(self) -> list[str]:
-        """What the layers with a violation have in common and the others have not."""
+        """Features that exactly the violated cases share."""
         return causes.common(self.run.space)
 
     @cached_property
     def upstream(self) -> list[str]:
-        """Claims before the first violated one along the computation that are consistent."""
+        """Consistent claims upstream of the first violated one."""
         names = [view.verdict for view in self.claims]
         before = names.index(Verdict.VIOLATED) if Verdict.VIOLATED in names else 0
         return [view.name for view in self.claims[:before] if view.verdict == Verdict.CONSISTENT]
 
     @cached_property
     def groups(self) -> list[causes.Cause]:
-        """The violated checks that are told in full, by what they point at, the sharpest first."""
+        """The violated checks shown in full, by hint, the most significant first."""
         return [] if self.finding is None else self.finding.groups(self.recipe.failures)
 
     def plots_of(self, tally: Tally) -> list[Drawing | PlotScale]:
-        """Return the pictures of a violated check: its effects by configuration, and what its sharpest result carries.
-
-        What stands on the first screen is not shown again.
-        """
+        """Return a violated check's plots not yet shown."""
         drawn = [by_configuration(tally), of_result(sharpest(tally))]
         first = self.evidence if isinstance(self.evidence, Drawing) else None
         return [each for each in drawn if each is not None and each != first]
 
     @cached_property
     def together(self) -> list[Result]:
-        """The examined pools of configurations, the most suspicious first."""
+        """The examined pools, the most suspicious first."""
         return sorted((pool for pool in self.run.pools if pool.p_values), key=suspicion, reverse=True)
 
     @cached_property
     def together_scale(self) -> PlotScale:
-        """The effects of the most suspicious pools, a row each."""
+        """The effects of the most suspicious pools."""
         return by_check([(pool.id, [pool]) for pool in self.together[:_POOLS]])
 
     @cached_property
     def doubts(self) -> list[Result]:
-        """Results that are inconclusive."""
+        """Inconclusive results."""
         kept = (result for tally in self.run.tallies.values() for result in tally.worst)
         return [result for result in kept if result.verdict == Verdict.INCONCLUSIVE]
 
     @cached_property
     def uniformity(self) -> Drawing | None:
-        """The picture of first-look p-values."""
+        """The plot of first-look p-values."""
         conclusion = self.run.conclusion
         if conclusion.uniformity is None:
             return None
@@ -295,29 +268,29 @@ class RunView:
 
     @cached_property
     def visited(self) -> Drawing | None:
-        """The picture of visited shapes."""
+        """The plot of visited shapes."""
         return figures.visited(self.run.space.shapes)
 
     @cached_property
     def costs(self) -> Drawing | None:
-        """The picture of what a look costs, by width."""
+        """The plot of costs by width."""
         return figures.costs(self.run.tallies, self.run.manifest.level)
 
     @cached_property
     def rates(self) -> list[Drawing]:
-        """The pictures of rates in the width."""
+        """The plots of rates in the width."""
         kept = (result for tally in self.run.tallies.values() for result in tally.worst)
         found = (of_result(result) for result in kept if isinstance(read_plot(result.plot), RatePlot))
         return [drawing for drawing in found if drawing is not None]
 
     @property
     def statements(self) -> tuple[StatementRow, ...]:
-        """The paper's statements, with what is examined of each."""
+        """The paper's statements and their coverage."""
         return STATEMENTS
 
     @cached_property
     def moves(self) -> Drawing | None:
-        """The picture of effects in both runs."""
+        """The plot of effects in both runs."""
         return None if self.comparison is None else figures.moves(self.comparison.points)
 
     def replay(self, result: Result) -> str:
@@ -326,12 +299,12 @@ class RunView:
 
 
 def _plotted(tally: Tally) -> Result | None:
-    """Return the most suspicious result that has a picture."""
+    """Return the most suspicious result with a plot."""
     return next((result for result in tally.worst if read_plot(result.plot) is not None), None)
 
 
 def claims_of(found: RunRecord, most: int) -> list[ClaimView]:
-    """Return the claims of a run, in the order of the computation."""
+    """Return the claims of a run in the order of the computation."""
     names = sorted({tally.claim for tally in found.tallies.values()}, key=causes.stage)
     return [
         ClaimView(
@@ -345,28 +318,25 @@ def claims_of(found: RunRecord, most: int) -> list[ClaimView]:
 
 
 def worst_verdict(tallies: tuple[Tally, ...]) -> str:
-    """Return the worst verdict that any of the checks gave."""
+    """Return the worst verdict of the checks."""
     given = {verdict for tally in tallies for verdict, count in tally.verdicts.items() if count}
     order = (Verdict.VIOLATED, Verdict.INCONCLUSIVE, Verdict.CONSISTENT, Verdict.NOT_EXAMINED)
     return next((str(verdict) for verdict in order if verdict in given), str(Verdict.NOT_EXAMINED))
 
 
 def reason_of(tally: Tally) -> str:
-    """Return why a check was not examined, in the words that help most."""
+    """Return the most helpful reason why a check was not examined."""
     return telling(tally.reasons)
 
 
 def looks(result: Result) -> Markup:
-    """Return the p-values of all looks, none of them broken at its minus sign."""
+    """Return the p-values of all looks, with non-breaking minus signs."""
     unbroken = Markup('<span class="nowrap">{}</span>')
     return Markup(", ").join(unbroken.format(chance(p_value)) for p_value in result.p_values)
 
 
 def visits(space: Space) -> list[tuple[str, list[tuple[str, int]], int]]:
-    """Return each field with how often its values were visited, and how many values are left out.
-
-    Choices that were not visited are listed with 0; the most frequent values come in their own order.
-    """
+    """Return each field with counts of its most frequent values, and the number left out; unvisited choices count 0."""
     rows = []
     for field, counter in sorted(space.values.items()):
         counts = {choice: 0 for choice in _CHOICES.get(field, ())} | counter

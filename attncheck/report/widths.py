@@ -1,4 +1,4 @@
-"""The page of exponents: tables and a picture for each moment, as one file."""
+"""The page of exponents: tables and a plot per moment."""
 
 from __future__ import annotations
 
@@ -22,41 +22,19 @@ from attncheck.scaling.result import Widths, WidthsRow
 
 FloatArray = NDArray[np.float64]
 
-# Violated taps that are told in words; the first has its name beside its line.
+# Violated taps named in the text; the plot labels the first.
 _NAMED = 4
 
 
 def render_widths(found: Widths, name: str, out: Path) -> Path:
-    """Write a page that needs nothing else.
-
-    Parameters
-    ----------
-    found : Widths
-    name : str
-        What makes the models.
-    out : Path
-
-    Raises
-    ------
-    InputError
-        If it cannot be written.
-    """
+    """Write a self-contained page on models made by `name`."""
     recipe = dataclasses.replace(load(DEFAULT_RECIPE), title="Widths", template="widths.html.j2")
     drawn = [(moment, rows, plot(found, moment)) for moment, rows in found.tables]
     return write_whole(out, encoded(fill(recipe, found=found, name=name, drawn=drawn)))
 
 
 def plot(found: Widths, moment: str) -> Drawing | None:
-    """Return sizes over what is predicted of them against the width, each 1 at the narrowest.
-
-    What is right stays in the band; lines that leave it are violated and red.
-
-    Parameters
-    ----------
-    found : Widths
-    moment : str
-        As of `attncheck.scaling.result.WidthsRow.moment`.
-    """
+    """Plot sizes over predictions against the width, 1 at the narrowest, violated taps in red."""
     rows = [row for row in found.rows if row.moment == moment and row.exponent is not None and row.p_values]
     if not rows:
         return None
@@ -84,13 +62,13 @@ def plot(found: Widths, moment: str) -> Drawing | None:
 
 
 _CAPTION = (
-    "Sizes {moment} over what is predicted of them, 1 at the narrowest width: violated (red), consistent (blue), "
+    "Sizes {moment} over their predictions, 1 at the narrowest width: violated (red), consistent (blue), "
     "undecided (grey). The band is what is predicted with its tolerance, the line its largest"
 )
 
 
 def _bands(axes: Axes, ratios: FloatArray, widths: FloatArray, rows: Sequence[WidthsRow], tolerance: float) -> None:
-    """Draw what is predicted; where orders may be mixed, as far down as any may be."""
+    """Draw the predicted band, down to the lowest of mixed orders."""
     known = [(row.low_predicted, row.high_predicted) for row in rows]
     lowest = min((low - high for low, high in known if low is not None and high is not None), default=0.0)
     axes.fill_between(widths, ratios ** (lowest - tolerance), ratios**tolerance, color=BAND, linewidth=0, zorder=0)
@@ -110,6 +88,6 @@ def _alternative(rows: Sequence[WidthsRow], moment: str) -> str:
     bad = _violated(rows)
     told = "; ".join(f"{row.name} grows as n^{row.exponent:+.2f}, predicted {row.predicted}" for row in bad[:_NAMED])
     return (
-        f"Sizes of {counted(len(rows), 'tap')} {moment} against the width, on logarithmic axes, over what is predicted "
-        f"of each. {len(bad)} of them are violated{': ' + told if told else ''}."
+        f"Sizes of {counted(len(rows), 'tap')} {moment} against the width, on logarithmic axes, over their "
+        f"predictions. {len(bad)} of them are violated{': ' + told if told else ''}."
     )

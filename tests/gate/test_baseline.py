@@ -167,7 +167,7 @@ def test_a_plain_baseline_that_was_cut_is_of_a_run_that_did_not_end(
     _cut(path)
     code, said = gated(run.write(tmp_path / "run.jsonl"), path)
     assert code == 4
-    assert f"baseline={path}: is of a run that did not end or is incomplete; make a new one with --write" in said
+    assert f"baseline={path}: is of an unfinished or incomplete run; make a new one with --write" in said
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,7 @@ def test_a_baseline_is_no_run(
 ) -> None:
     path = small(tmp_path, sheets[1])
     assert main([command, str(path), *more]) == 2
-    assert "is a baseline, which keeps only what runs are held against; pass the record of a run" in (
-        capsys.readouterr().err
-    )
+    assert "is a baseline, not a complete record; pass the record of a run" in (capsys.readouterr().err)
 
 
 def test_write_baseline_replaces_one(tmp_path: Path, sheets: tuple[Sheet, Sheet], gated: Gated) -> None:
@@ -191,7 +189,7 @@ def test_write_baseline_replaces_one(tmp_path: Path, sheets: tuple[Sheet, Sheet]
     assert gated(ours, path)[0] == 4
     code, said = gated(ours, path, "--write-baseline")
     assert code == 0
-    assert f"note: {path} is the baseline now ({path.stat().st_size / 1000:.1f} kB)" in said
+    assert f"note: {path} is now the baseline ({path.stat().st_size / 1000:.1f} kB)" in said
     assert gated(ours, path)[0] == 0
     assert gated(base.write(tmp_path / "base.jsonl"), path)[0] == 0
 
@@ -254,7 +252,7 @@ def test_another_profile_says_how_to_run(tmp_path: Path, sheets: tuple[Sheet, Sh
     run.change("scores.law", mde=1.08)
     code, said = gated(run.write(tmp_path / "run.jsonl"), small(tmp_path, base))
     assert code == 4
-    says = "profile=smoke: the baseline is of the profile default; run with --profile default, or make a new one with"
+    says = "profile=smoke: the baseline has the profile default; run with --profile default, or make a new one with"
     assert said.splitlines()[1:2] == [f"  completeness: {says} --write-baseline"]
     assert "power" not in said
 

@@ -139,7 +139,7 @@ class TestHistory:
         assert shown.course.alarm is not None
         assert (first.stream, first.since, first.mean, first.last) == ("a@all", "commit100", -1.5, -1.5)
         assert first.runs == shown.course.alarm - 99
-        assert shown.sentence().endswith("a@all moves most, by -1.50 standard deviations a run from commit100 on")
+        assert shown.sentence().endswith("a@all moves most, by -1.50 standard deviations per run since commit100")
 
     def test_an_alarm_stays_until_it_is_accepted(self, tmp_path: Path) -> None:
         path = tmp_path / "state.jsonl"
@@ -182,16 +182,19 @@ class TestHistory:
     @pytest.mark.parametrize(
         ("changes", "said"),
         [
-            ({"subject": "other:one"}, "is of the subject other:one, and .* of mine:simulate; keep a history of each"),
+            (
+                {"subject": "other:one"},
+                "is of the subject other:one, and .* of mine:simulate; keep a separate history for each",
+            ),
             ({"profile": "default"}, "is of the profile default, and .* of smoke"),
-            ({"entries": (entry(3, {"a@all": 9.0}),)}, "has other numbers of commit003 than the others"),
+            ({"entries": (entry(3, {"a@all": 9.0}),)}, "disagrees with the others on commit003"),
             (
                 {"entries": (entry(3, {}, key="else"),)},
                 "seed=3: is the seed of commit003 and of else in .*: the same draws",
             ),
             (
                 {"entries": tuple(entry(100 + k, {"a@all": 3.0}) for k in range(20))},
-                "has an alarm, which runs of another branch might hide; look at it first, by attncheck history",
+                "has an alarm, which runs of another branch could hide; inspect it first with attncheck history",
             ),
         ],
     )
@@ -204,10 +207,10 @@ class TestHistory:
     @pytest.mark.parametrize(
         ("content", "said"),
         [
-            (b"", "is no history of this version"),
+            (b"", "is not a history of this version"),
             (b"{}\n", "line 1 cannot be read"),
-            (b'{"type":"history","format":9,"subject":"s","profile":"p"}\n', "is no history of this version"),
-            (msgspec.json.encode(Acceptance("x")) + b"\n", "is no history of this version"),
+            (b'{"type":"history","format":9,"subject":"s","profile":"p"}\n', "is not a history of this version"),
+            (msgspec.json.encode(Acceptance("x")) + b"\n", "is not a history of this version"),
             (msgspec.json.encode(HistoryHead(1, "s", "p")) + b"\nnonsense\n", "line 2 cannot be read"),
             (
                 msgspec.json.encode(HistoryHead(1, "s", "p")) + b"\n" + msgspec.json.encode(entry(1, {})) + b"\n",
@@ -261,7 +264,7 @@ class TestHistory:
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full disk to try")
     def test_what_is_no_file_is_refused(self) -> None:
-        with pytest.raises(InputError, match="history='/dev/full': is no file"):
+        with pytest.raises(InputError, match="history='/dev/full': is not a file"):
             History.read([Path("/dev/full")])
 
     def test_a_full_disk_leaves_what_there_was(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +285,7 @@ class TestHistory:
     def test_a_line_that_was_cut_is_named(self, tmp_path: Path) -> None:
         path = write(history(3), tmp_path / "state.jsonl")
         path.write_bytes(path.read_bytes()[:-20])
-        with pytest.raises(InputError, match=r"line 5 cannot be read .*delete this line, which was not written to its"):
+        with pytest.raises(InputError, match=r"line 5 cannot be read .*delete this incomplete line"):
             History.read([path])
 
 
@@ -331,9 +334,11 @@ class TestRuns:
         assert (len(added.entries), note) == (1, "run 1 of the history")
         before = path.read_bytes()
         _, note = add(path, _record(folder, 2), "first")
-        assert note == "first is in the history already: its first run counts"
+        assert note == "first is already in the history: its first run counts"
         assert path.read_bytes() == before
-        with pytest.raises(InputError, match=r"seed=1: is the seed of first too: the same draws are no news; run with"):
+        with pytest.raises(
+            InputError, match=r"seed=1: is the seed of first too: the same draws add no evidence; run with"
+        ):
             add(path, _record(folder, 1), "second")
         with pytest.raises(InputError, match="seed=0: is the seed of every run by default too"):
             add(path, _record(folder, 0), "second")
@@ -361,7 +366,7 @@ class TestRuns:
         self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("attncheck.gate.history.__version__", "99.0")
-        with pytest.raises(InputError, match=r"was made by attncheck .*, and this is 99.0: its checks may be others"):
+        with pytest.raises(InputError, match=r"was made by attncheck .*, and this is 99.0, whose checks may differ"):
             add(tmp_path / "state.jsonl", _record(folder, 1), "first")
 
     def test_pools_by_feature_have_room_for_new_ones(self) -> None:
@@ -399,7 +404,7 @@ class TestRuns:
         state, baseline, junit = (tmp_path / name for name in ("state.jsonl", "baseline.jsonl.xz", "junit.xml"))
         record, options = str(_record(folder, 1)), ["--history", str(state), "--key", "abc"]
         assert main(["gate", record, "--baseline", str(baseline), *options]) == ExitCode.INCOMPLETE
-        assert "the run is not added to the history: it may not pass by itself" in capsys.readouterr().out
+        assert "the run is not added to the history because it does not pass by itself" in capsys.readouterr().out
         assert not state.exists()
         assert main(["gate", record, "--baseline", str(baseline), "--write-baseline"]) == ExitCode.CONSISTENT
         capsys.readouterr()
@@ -413,8 +418,8 @@ class TestRuns:
         assert main(["gate", str(_record(folder, 3)), "--baseline", str(baseline), *later]) == ExitCode.VIOLATED
         told = capsys.readouterr().out
         assert "history: ALARM: 42 runs of" in told
-        assert f"look at it by attncheck history {state}; --accept begins anew" in told
-        assert "history: nothing moves over runs" in junit.read_text(encoding="utf-8")
+        assert f"inspect it with attncheck history {state}; --accept restarts it" in told
+        assert "history: no drift over runs" in junit.read_text(encoding="utf-8")
 
     def test_each_claim_has_its_course(self) -> None:
         """Also one whose check has a later revision, and one of a version to come."""

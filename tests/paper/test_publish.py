@@ -206,7 +206,7 @@ def test_figures_of_another_run_stay_off_the_page(tiny: Tiny, tmp_path: Path, mo
 
 
 def test_figures_that_cannot_be_read_are_refused(tmp_path: Path, figures: list[Figure]) -> None:
-    with pytest.raises(InputError, match="holds no figure"):
+    with pytest.raises(InputError, match="contains no figure"):
         read_paper(tmp_path)
     (tmp_path / "fig1.json").write_text("{}", encoding="utf-8")
     with pytest.raises(InputError, match="is not a figure"):

@@ -103,7 +103,7 @@ def test_fault_can_be_named_from_the_verdict_alone(faulty_record: Path) -> None:
     assert "mine:simulate departs from the theorem: the standard deviation of W_Q differs" in page.section("verdict")
     assert "score variance 0.25 [0.24, 0.26], declared 1" in page.section("verdict")
     failures = page.section("failures")
-    assert "All 2 configurations with a violation, and none of the others, have" in failures
+    assert "All 2 violated cases, and no others, have" in failures
     assert "mask: causal" in failures
     assert "the claims before the first violated one are consistent: draws" in failures
 
@@ -133,7 +133,7 @@ def test_first_screen_of_a_consistent_run_has_what_would_have_been_seen_and_the_
     assert in_order(page.first, "div.box consistent", "h2", "div.first", "figure.scale bars", "figure.map", "details")
     text = page.section("verdict")
     assert "scores: variance 3%" in text  # a gap of 1.03
-    seen, verdicts = text.partition("What would have been seen")[2].partition("5 claims on")[::2]
+    seen, verdicts = text.partition("Minimum detectable effects")[2].partition("5 claims on")[::2]
     assert "limit:" in seen
     assert verdicts.count("✓") - 1 == 3 + 4  # but for the key: scores on three layers, four claims on one
 
@@ -157,7 +157,7 @@ def test_fitted_causes_stand_before_what_checks_point_at(tmp_path: Path) -> None
         (["the mask leaks", "W_Q is half"], ["departs from the theorem: the mask leaks; ", "Or W_Q is half"]),
         (
             ["no known cause fits", "W_Q is half"],
-            ["no cause that is known fits; ", "Points at the standard deviation"],
+            ["no known cause fits; ", "Points at the standard deviation"],
         ),
     ):
         record = write_record(tmp_path / f"{len(words[0])}.jsonl", [violated_result()], closing={"causes": causes})
@@ -187,8 +187,8 @@ def test_map_keeps_violated_layers_and_says_how_many_are_left_out(tmp_path: Path
     layers = [LAYERS[0].replace(width=width) for width in range(2, 62)]
     results = [make_result(layer=layer) for layer in layers[:-1]] + [violated_result(layer=layers[-1])]
     text = render(write_record(tmp_path / "many.jsonl", results)).section("claims")
-    assert "1 claim on 40 configurations" in text
-    assert "20 other configurations not shown" in text
+    assert "1 claim on 40 cases" in text
+    assert "20 other cases not shown" in text
     assert text.partition("not shown")[2].count("✗") == 3  # the cell, the claim and the check
 
 
@@ -220,7 +220,7 @@ def test_failures_have_smallest_layer_and_replay(faulty_record: Path) -> None:
 
 def test_claims_table_has_all_columns(clean_record: Path) -> None:
     page = render(clean_record)
-    for title in ("Check", "Effects by configuration", "Effect", "Detectable gap", "Examined", "Verdict"):
+    for title in ("Check", "Effects by case", "Effect", "Minimum detectable effect", "Examined", "Verdict"):
         assert title in page.section("claims")
     assert "1.001 [0.981, 1.021], expected 1" in page.text
 
@@ -280,14 +280,14 @@ def test_layers_on_which_nothing_was_examined_were_not_visited(tmp_path: Path) -
     tried = [make_result(layer=LAYERS[0])]
     left = [make_result(layer=layer, p_values=[], verdict="not examined", reason="no") for layer in LAYERS[1:]]
     path = write_record(tmp_path / "run.jsonl", [*tried, *left])
-    assert "1 configuration" in render(path).text
-    assert f"{len(LAYERS)} configurations" not in render(path).text
+    assert "1 case" in render(path).text
+    assert f"{len(LAYERS)} cases" not in render(path).text
 
 
 def test_inconclusive_and_not_uniform_runs_are_not_passes(tmp_path: Path) -> None:
     doubtful = make_result(verdict="inconclusive", p_values=[1e-5, 1e-5, 0.3])
     text = render(write_record(tmp_path / "doubt.jsonl", [doubtful])).text
-    assert "settles nothing, which is not a pass" in text
+    assert "is inconclusive, which is not a pass" in text
     assert "inconclusive: " in text
     skewed = [
         make_result(p_values=[0.02], layer=LAYERS[0].replace(width=width), item=f"scores@{width:012x}")
@@ -301,7 +301,7 @@ def test_inconclusive_and_not_uniform_runs_are_not_passes(tmp_path: Path) -> Non
 def test_verdict_is_never_better_than_the_closing_line(tmp_path: Path) -> None:
     closing = {"verdict": "inconclusive", "reasons": ["blocks are too small"]}
     text = render(write_record(tmp_path / "few.jsonl", [make_result()], closing=closing)).text
-    assert "settles nothing" in text
+    assert "is inconclusive" in text
     assert "blocks are too small" in text
     better = write_record(tmp_path / "better.jsonl", [violated_result()], closing={"verdict": "consistent"})
     assert "departs from the theorem" in render(better).text
@@ -544,11 +544,11 @@ def test_own_recipe_with_own_section(tmp_path: Path, faulty_record: Path) -> Non
         ("sections = [", "cannot be read"),
         ("sections = []", "must be a list of names"),
         ('sections = ["verdcit"]', "has no template"),
-        ('sections = ["verdict"]\ncolour = 1', "is not known in a recipe"),
+        ('sections = ["verdict"]\ncolour = 1', "is not a field of a recipe"),
         ('sections = ["verdict"]\npictures = "many"', "must be a whole number"),
         ('sections = ["verdict"]\ntemplate = "none.html.j2"', "none.html.j2"),
-        ('sections = ["broken"]', "mend the template"),
-        ('sections = ["undefined"]', "mend the template"),
+        ('sections = ["broken"]', "fix the template"),
+        ('sections = ["undefined"]', "fix the template"),
     ],
 )
 def test_unusable_recipes_are_refused(tmp_path: Path, clean_record: Path, content: str, message: str) -> None:

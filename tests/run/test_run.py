@@ -182,7 +182,7 @@ class TestReport:
         assert not report.finish()
         text = report.summary(verbose=True)
         assert text.startswith("INCONCLUSIVE: ")
-        assert "none holds a law" in text
+        assert "none on a law" in text
         assert "Not examined on any layer:" in text
         without = "  the subject does not expose input_gram, key_gram: draws.keys, draws.scores, scores"
         assert without in text

@@ -1,4 +1,4 @@
-"""The power of the checks, measured on known-wrong simulators: rows, the table they make, and its text."""
+"""Measured power of the checks on known-wrong simulators."""
 
 from __future__ import annotations
 

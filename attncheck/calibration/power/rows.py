@@ -1,4 +1,4 @@
-"""What one check makes of one fault: effects that were measured, and what follows from them for any profile."""
+"""Measured effects of faults on checks, and the resulting power."""
 
 from __future__ import annotations
 
@@ -19,39 +19,27 @@ from attncheck.looks.plan import Cost, plan
 from attncheck.looks.pools import most_pools
 from attncheck.looks.profiles import Profile
 
-#: Draws that a look is imagined to take at most, to say how many would do.
+#: Largest look considered.
 MOST_DRAWS = 100_000_000
-# A pilot's p-value below which an effect is taken for real: among 500 checks that see nothing, one in 200 pilots.
+# Significance level of pilots: with 500 checks, one false effect in 200 pilots.
 _CHANCE = 1e-5
 _CHECKS = {check.name: check for check in CHECKS}
 
 
 def level_of(profile: Profile) -> float:
-    """Return the level of one look in a run of the profile with the usual budget."""
+    """Return the level of one look with the default budget."""
     results = (len(profile.layers) + profile.examples) * len(CHECKS)
     return Budget().level(results + most_pools(PROPERTIES))
 
 
 def cost_of(profile: Profile, case: Case) -> Cost:
-    """Return what a look of the profile may cost on a layer, and must give."""
+    """Return budget and minimum size of a look of the profile."""
     return Cost(profile.affordable(case), level_of(profile), profile.power)
 
 
 @dataclasses.dataclass(frozen=True)
 class PilotResult:
-    """What one check makes of a fault in one layer, on a pilot sample.
-
-    Attributes
-    ----------
-    fault, check_name : str
-        Names, so that a sight can travel between processes.
-    setting : Setting
-        Layer and neurons, with everything exposed that the fault's simulator can expose.
-    size : int
-        Draws of the pilot.
-    outcome : Outcome
-        With the effect and its interval.
-    """
+    """One check's outcome on a pilot sample of a fault; names are for pickling."""
 
     fault: str
     check_name: str
@@ -65,14 +53,14 @@ class PilotResult:
         return _CHECKS[self.check_name]
 
     def draws(self, profile: Profile, effect: float) -> int | None:
-        """Return the draws of a look that an effect takes with the profile's power; None if beyond all bounds."""
+        """Return the draws that detect an effect with the profile's power, or None."""
         family = self.check.family(self.setting)
         level, power = level_of(profile), per_look_power(profile.power)
         size = family.size(family.plannable(effect), level, power, MOST_DRAWS)
         return None if size is None else size * self.check.draws_per_unit
 
     def chance(self, profile: Profile, size: int, effect: float) -> float:
-        """Return the chance of a violated verdict in looks of `size` draws, if `effect` is the true one."""
+        """Return the chance of a violated verdict at a true effect."""
         per_look = self._power(profile, size, effect)
         return detection(per_look, self._power(profile, 8 * size, effect))
 
@@ -83,35 +71,24 @@ class PilotResult:
 
     @property
     def told_apart(self) -> bool:
-        """Whether the effect is more than chance, though hundreds of checks were measured."""
+        """Whether the effect is significant among hundreds of checks."""
         inside = self.outcome.low <= self.outcome.null_effect <= self.outcome.high
         return self.outcome.p_value < _CHANCE and not inside
 
     @property
     def least_effect(self) -> float:
-        """The end of the effect's interval that is nearer to what the null expects."""
+        """The end of the effect's interval nearer to the null."""
         null = self.outcome.null_effect
         return self.outcome.low if abs(self.outcome.low - null) < abs(self.outcome.high - null) else self.outcome.high
 
 
 @dataclasses.dataclass(frozen=True)
 class PowerRow:
-    """How well a fault is seen in one layer with one exposure, by one check.
+    """Power of one check against a fault in one layer with one exposure.
 
-    Attributes
-    ----------
-    exposure : str
-    sight : PilotResult
-    size : int
-        Draws of a look that the profile plans for the check; 0 where it plans none.
-    chance, least_chance : float
-        Chance of a violated verdict at the measured effect, and at the end of its interval that is nearest
-        to what the null expects; 0 where the effect was not told apart from chance.
-    needed : int or None
-        Draws of a look that the measured effect takes with the profile's power; None where it was not told
-        apart from chance.
-    looks, seen : int
-        Looks that were taken to verify, and how many of them were suspicious.
+    ``size`` is the planned look, or 0; ``chance`` and ``least_chance`` are the power at the measured effect and at
+    its interval's end nearest to the null, ``needed`` the sufficient draws, or None; ``looks`` and ``seen`` count
+    verifying and suspicious looks.
     """
 
     exposure: str
@@ -130,60 +107,44 @@ class PowerRow:
 
     @property
     def look_draws(self) -> int:
-        """Draws of a verifying look: those that the effect takes, or all that are planned if it takes more."""
+        """Draws of a verifying look: those needed, at most those planned."""
         return self.size if self.needed is None else min(self.size, self.needed)
 
     @property
     def merit(self) -> tuple[float, float, float]:
-        """What rows are compared by: the chance, then the fewest draws, then the size of the pilot."""
+        """Sort key: chance, then fewest draws, then pilot size."""
         return round(self.chance, 4), -math.inf if self.needed is None else -self.needed, self.sight.size
 
 
 @dataclasses.dataclass(frozen=True)
 class PowerEntry:
-    """One fault with one exposure: a row per layer and check for each profile, the best of the last one verified.
-
-    Attributes
-    ----------
-    fault, exposure : str
-    rows : mapping of str to tuple of PowerRow
-        By profile; a layer without a check that could say anything has no row.
-    """
+    """One fault with one exposure, with rows per profile; the best of the last is verified."""
 
     fault: str
     exposure: str
     rows: Mapping[str, tuple[PowerRow, ...]]
 
     def best(self, profile: str) -> PowerRow | None:
-        """Return the row in which the profile sees the fault best."""
+        """Return the row with the highest power."""
         return max(self.rows[profile], key=lambda row: row.merit, default=None)
 
     def sure(self, profile: str, power: float) -> bool:
-        """Return whether the pilot settles that the profile sees the fault with a chance of `power`."""
+        """Return whether the pilot guarantees detection with a chance of `power`."""
         row = self.best(profile)
         return row is not None and row.least_chance >= power
 
     def told_apart(self, profile: str) -> bool:
-        """Return whether any check sees an effect beyond chance."""
+        """Return whether any check has a significant effect."""
         return any(row.sight.told_apart for row in self.rows[profile])
 
     def chance(self, profile: str) -> float:
-        """Return the chance of a violated verdict by the best check alone: a run has at least this one."""
+        """Return the best check's power, a lower bound for a run."""
         row = self.best(profile)
         return 0.0 if row is None else row.chance
 
 
 def rows_of(sights: Iterable[PilotResult], exposure: str, profile: Profile) -> tuple[PowerRow, ...]:
-    """Return one row per layer and check, with what is exposed.
-
-    Parameters
-    ----------
-    sights : iterable of PilotResult
-        Of one fault.
-    exposure : str
-        Name in `attncheck.faults.EXPOSURES`.
-    profile : Profile
-    """
+    """Return one row per layer and check for pilots of one fault."""
     items: dict[Item, list[PilotResult]] = {}
     for sight in sights:
         if sight.setting.layer in profile.layers:
@@ -192,7 +153,7 @@ def rows_of(sights: Iterable[PilotResult], exposure: str, profile: Profile) -> t
 
 
 def exposed_as(setting: Setting, exposure: str) -> Setting:
-    """Return a setting with no more than an exposure's fields."""
+    """Return a setting restricted to the fields of an exposure."""
     fields = {*EXPOSURES[exposure], *(["masked scores"] if "scores" in EXPOSURES[exposure] else [])}
     return dataclasses.replace(setting, exposed=setting.exposed & fields)
 

@@ -1,8 +1,7 @@
-"""The power of the checks, measured on known-wrong simulators.
+"""Power of the checks against known-wrong simulators.
 
-A pilot sample on a stream of its own measures the effect that a fault has on every check. The check's own
-family turns that effect into the chance that a run says "violated", for any exposure and profile, and into
-the draws that a look would take. A sample of real looks then says whether that chance is true.
+A pilot measures a fault's effect on each check; the check's family converts it to power and look sizes for any
+exposure and profile; real looks verify the power.
 """
 
 from __future__ import annotations
@@ -29,14 +28,13 @@ from attncheck.looks.plan import Plan, chunk_of, plan
 from attncheck.looks.profiles import ANCHORS, Profile, profile_named
 from attncheck.subject import Subject
 
-# Draws of a first pilot, which settles what large effects are.
+# Draws of a first pilot.
 _FIRST = 6_000
-# Weight entries that all verifying looks of a row may stand for, and the looks that are taken in any case.
+# Weight entries over a row's verifying looks, and their minimum number.
 _MOST_VERIFIED, _FEWEST_LOOKS = 2_500_000_000, 30
-# A row is verified from this chance on: nobody counts on less.
+# Rows with a smaller chance are not verified.
 _COUNTED_ON = 0.5
-# The first of `ANCHORS`, like those of regimes, have draws that cost little: larger pilots are taken on as many layers.
-# What they are multiplied by, and on what, where no effect is told apart from chance.
+# Larger pilots, where no effect is significant: number of fixed cases, properties, and factor.
 _CHEAP, _DEEP, _FACTOR = 4, ("exactness",), 8
 
 
@@ -48,21 +46,7 @@ def measure(
     properties: Iterable[str] = PROPERTIES,
     factor: int = 1,
 ) -> list[PilotResult]:
-    """Take one pilot sample per layer and property, with everything exposed, and measure every check on it.
-
-    Parameters
-    ----------
-    fault : Fault
-    layers : iterable of AttentionLayer
-        Those in which it cannot be seen are left out.
-    profile : Profile
-        What a look may cost.
-    seed : int
-        Keys streams that no run uses.
-    properties : iterable of str
-    factor : int
-        Size of the pilot, in looks.
-    """
+    """Take a pilot of `factor` looks per layer and property with everything exposed, and measure every check."""
     subject = Subject.of(fault.subject)
     sights = []
     for layer in layers:
@@ -82,7 +66,7 @@ def measure(
 
 
 def verify(row: PowerRow, profile: Profile, seeds: int, seed: int = 0) -> PowerRow:
-    """Take `seeds` single looks of the row's check, fewer where they cost much, and count the suspicious ones."""
+    """Take up to `seeds` looks of the row's check and count the suspicious ones."""
     if not row.look_draws or not seeds or row.chance < _COUNTED_ON:
         return row
     seeds = min(seeds, max(_FEWEST_LOOKS, _MOST_VERIFIED // (row.look_draws * row.layer.weight_entries)))
@@ -104,27 +88,10 @@ def power_table(
     seed: int = 0,
     spec: ExecutorSpec | None = None,
 ) -> Iterator[PowerEntry]:
-    """Iterate over the table: measure every fault, plan for every exposure and profile, verify what is planned.
+    """Iterate over the power table: measure, plan and verify, by fault.
 
-    Parameters
-    ----------
-    faults : iterable of str
-        Names in `attncheck.faults.FAULTS`.
-    exposures : sequence of str
-        Names in `attncheck.faults.EXPOSURES`.
-    profiles : sequence of str
-        Profiles to plan for. The last one also says what a pilot may cost, and is verified.
-    seeds : int
-        Looks that verify each of the best rows, fewer where a look takes many draws; 0 for none.
-    seed : int
-        The table is the same for the same seed, whoever does the work.
-    spec : ExecutorSpec, optional
-        Who does the work; this process by default.
-
-    Yields
-    ------
-    PowerEntry
-        One per fault and exposure, faults in the order given, as soon as a fault is done.
+    `faults` and `exposures` are names in `attncheck.faults`; the last profile bounds the pilots and is verified by up
+    to `seeds` looks per best row. Results depend on `seed` only, with any executor.
     """
     names = [check_choice("faults", name, tuple(FAULTS)) for name in faults]
     for exposure in exposures:
@@ -141,7 +108,7 @@ def power_table(
 def entries_of(
     fault: str, exposures: Sequence[str], profiles: Sequence[str], seeds: int, seed: int
 ) -> list[PowerEntry]:
-    """Return the entries of one fault, as for `power_table`."""
+    """Return the entries of one fault; see `power_table`."""
     settled = {name: profile_named(name) for name in profiles}
     last = settled[profiles[-1]]
     cheap = _cheap(FAULTS[fault], last.layers)
@@ -165,13 +132,13 @@ def entries_of(
 
 
 def _cheap(fault: Fault, layers: Iterable[AttentionLayer]) -> tuple[AttentionLayer, ...]:
-    """Return the first of the cheap layers in which a fault can be seen."""
+    """Return the first cheap layers that the fault changes."""
     cheap = (layer for layer in layers if layer not in ANCHORS[_CHEAP:])
     return tuple(layer for layer in cheap if not fault.reason_hidden(layer))[:_CHEAP]
 
 
 def _telling(sights: Iterable[PilotResult], exposures: Sequence[str]) -> list[str]:
-    """Return the properties with a check that says something where no more is exposed."""
+    """Return the properties with an applicable check under any of the exposures."""
     names = {
         sight.check.property_name
         for sight in sights
@@ -186,10 +153,10 @@ def _verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> Pow
         if not best.looks:
             after = verify(best, profile, seeds, seed)
         elif _too_few(best, profile) and best.look_draws < best.size:
-            # Draws may differ in what they show, a few of them telling and most not: the mean effect asks for too few.
+            # If few draws are informative, the mean effect suggests too few.
             after = dataclasses.replace(best, needed=2 * best.look_draws, looks=0, seen=0)
         elif _too_few(best, profile):
-            # Looks of all that is planned: what they showed is the chance, and another check's may be better.
+            # Planned looks estimate the chance directly.
             share = best.seen / best.looks
             chance = min(best.chance, detection(share, share))
             after = dataclasses.replace(best, chance=chance, least_chance=min(best.least_chance, chance))
@@ -203,7 +170,7 @@ def _verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> Pow
 
 
 def _too_few(row: PowerRow, profile: Profile) -> bool:
-    """Return whether the looks that verify a row were suspicious less often than planned, with 99.5% confidence."""
+    """Return whether suspicious looks are fewer than planned, with 99.5% confidence."""
     return bool(scipy.stats.binom.cdf(row.seen, row.looks, per_look_power(profile.power)) < 0.005)
 
 

@@ -1,4 +1,4 @@
-"""The power table for people (Markdown) and for reports (JSON)."""
+"""The power table as Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -13,31 +13,18 @@ from attncheck.faults import FAULTS
 from attncheck.layers.case import Case
 from attncheck.looks.profiles import profile_named
 
-# Two-sided error of the interval for the share of suspicious looks.
+# Two-sided error of the interval of suspicious looks.
 _ERROR = 0.01
 
 
 def render(entries: Sequence[PowerEntry]) -> str:
-    """Return the tables as Markdown.
-
-    Parameters
-    ----------
-    entries : sequence of PowerEntry
-        From `attncheck.calibration.power.power_table`; all with the same profiles.
-    """
+    """Return the tables of entries with equal profiles as Markdown."""
     profiles = list(entries[0].rows)
     return "\n".join([*_main(entries, profiles), "", *_layers(entries, profiles[-1]), "", *_unseen(entries, profiles)])
 
 
 def to_json(entries: Sequence[PowerEntry], profile: str) -> bytes:
-    """Return what `attncheck report` shows: chances of detection by fault and exposure.
-
-    Parameters
-    ----------
-    entries : sequence of PowerEntry
-    profile : str
-        One of those that the entries were planned for.
-    """
+    """Return the chances of detection for `attncheck report`."""
     cells = []
     for entry in entries:
         row = entry.best(profile)
@@ -49,7 +36,7 @@ def to_json(entries: Sequence[PowerEntry], profile: str) -> bytes:
 
 def _main(entries: Iterable[PowerEntry], profiles: Sequence[str]) -> list[str]:
     """Return one line per fault and exposure."""
-    titles = ["fault", "exposed", "seen first by", "layer", "effect (expected)", "draws", *profiles, "verified"]
+    titles = ["fault", "exposed", "detected first by", "layer", "effect (expected)", "draws", *profiles, "verified"]
     lines = _head(titles)
     for entry in entries:
         row = entry.best(profiles[-1])
@@ -64,9 +51,9 @@ def _main(entries: Iterable[PowerEntry], profiles: Sequence[str]) -> list[str]:
 
 
 def _layers(entries: Iterable[PowerEntry], profile: str) -> list[str]:
-    """Return the chances in every anchor with everything exposed."""
+    """Return the chances in each fixed case with everything exposed."""
     fixed_cases = profile_named(profile).layers
-    lines = [f"Chance of a violated verdict in each anchor layer, Grams exposed, profile {profile}:", ""]
+    lines = [f"Chance of a violated verdict in each fixed case, Grams exposed, profile {profile}:", ""]
     lines += _head(["fault", *[layer.describe() for layer in fixed_cases]])
     for entry in entries:
         if entry.exposure == "grams":
@@ -84,9 +71,9 @@ def _chance(chances: Mapping[Case, float], case: Case) -> str:
 
 
 def _unseen(entries: Iterable[PowerEntry], profiles: Sequence[str]) -> list[str]:
-    """Return what the last profile does not see, and the draws that would."""
+    """Return the faults that the last profile misses, and the draws needed."""
     profile = profile_named(profiles[-1])
-    lines = [f"Not seen with a chance of {percent(profile.power)} at profile {profile.name}:", ""]
+    lines = [f"Not detected with a chance of {percent(profile.power)} at profile {profile.name}:", ""]
     for entry in entries:
         if entry.chance(profile.name) < profile.power:
             lines.append(f"- {entry.fault}, {entry.exposure} exposed: {_what_it_takes(entry.rows[profile.name])}.")
@@ -95,13 +82,13 @@ def _unseen(entries: Iterable[PowerEntry], profiles: Sequence[str]) -> list[str]
 
 def _what_it_takes(rows: Sequence[PowerRow]) -> str:
     if not rows:
-        return "it changes none of the fixed layers that are visited"
+        return "it changes none of the fixed cases"
     told = [row for row in rows if row.needed is not None]
     if told:
         row = min(told, key=lambda row: row.needed or 0)
-        return f"{row.needed:,} draws a look would show it in {row.layer.describe()} by `{row.sight.check.name}`"
+        return f"{row.needed:,} draws per look would detect it in {row.layer.describe()} by `{row.sight.check.name}`"
     most = max((row.sight.size for row in rows), default=0)
-    return f"no check told it from chance in {most:,} draws" if most else "no check says anything"
+    return f"not significant for any check in {most:,} draws" if most else "no check applies"
 
 
 def _effect(row: PowerRow) -> str:
@@ -110,7 +97,7 @@ def _effect(row: PowerRow) -> str:
 
 
 def _verified(row: PowerRow) -> str:
-    """Return the suspicious looks of those taken, with the 99% interval of their chance."""
+    """Return the counts of verifying looks with a 99% interval."""
     if not row.looks:
         return ""
     low = float(betaincinv(row.seen, row.looks - row.seen + 1, _ERROR / 2)) if row.seen else 0.0
@@ -119,7 +106,7 @@ def _verified(row: PowerRow) -> str:
 
 
 def percent(chance: float) -> str:
-    """Return a chance in percent, never rounded up to certainty.
+    """Return a chance in percent, never rounded up to 100.
 
     Examples
     --------

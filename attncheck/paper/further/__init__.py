@@ -1,4 +1,4 @@
-"""Figures of what is computed beyond the published experiments: one module each."""
+"""Computed figures beyond the published ones, one per module."""
 
 from __future__ import annotations
 

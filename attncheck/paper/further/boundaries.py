@@ -1,4 +1,4 @@
-"""Boundaries of the theorem: a program on either side of each assumption, and what becomes of its limit."""
+"""Boundaries of the theorem: programs on either side of each assumption."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from attncheck.theory.rates.law import default_size
 
 _WIDTHS = (16, 64, 256, 1024)
 _DRAWS, _FEWEST = 8000, 400
-# Among the vectors of `with_output`, in the order in which they are written.
+# Indices among the vectors of `with_output`.
 _QUERY, _OUTPUT = 3, -1
-# Nodes of the expectation of tanh² under the standard normal law.
+# Quadrature nodes for E tanh² of a standard normal.
 _NODES = 60
 
 
 def with_score(*, tied: bool) -> Program:
-    """Return the program of one score of a position with itself, with one matrix on both sides or with two.
+    """Return the program of a position's score with itself, with one or two matrices.
 
     Examples
     --------
@@ -41,7 +41,7 @@ def with_score(*, tied: bool) -> Program:
 
 
 def with_output(*, shared: bool) -> Program:
-    """Return the program of a value times a score, the value by the matrix of the keys or by one of its own.
+    """Return the program of a value times a score, with the key matrix or another for the values.
 
     Examples
     --------
@@ -59,19 +59,19 @@ def with_output(*, shared: bool) -> Program:
 
 
 def mean_score(seed: int, scale: float, *, tied: bool) -> Arrays:
-    """Return the mean of a score at several widths, by draws."""
+    """Return the sampled mean of a score at several widths."""
     drawn = [programs(with_score(tied=tied), n, _size(scale), np.random.default_rng([seed, n])) for n in _WIDTHS]
     return _means([each["scores"][:, 0] for each in drawn])
 
 
 def mean_average(seed: int, scale: float, *, shared: bool) -> Arrays:
-    """Return the mean of the average over neurons of queries times outputs at several widths, by draws."""
+    """Return the sampled mean over neurons of queries times outputs at several widths."""
     drawn = [programs(with_output(shared=shared), n, _size(scale), np.random.default_rng([seed, n])) for n in _WIDTHS]
     return _means([each["gram"][:, _QUERY, _OUTPUT] for each in drawn])
 
 
 def predicted(seed: int, scale: float, *, power: float, kernel_power: int) -> Arrays:
-    """Return n^power K^kernel_power, K = E tanh² of a standard normal variable, to leading order in n."""
+    """Return n^power K^kernel_power, K = E tanh² of a standard normal, to leading order in n."""
     del seed, scale
     kernel = _kernel() ** kernel_power
     return along(_WIDTHS, [n**power * kernel for n in _WIDTHS])

@@ -1,4 +1,4 @@
-"""Long sequences: how far attention is from uniform, and where it condenses on few positions."""
+"""Long sequences: distance of attention from uniform, and condensation on few positions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STRENGTHS = tuple(np.linspace(0.5, 3.0, 11).tolist())
 
 
 def from_uniform(seed: int, scale: float, *, std: float) -> Arrays:
-    """Return E‖A − 11ᵀ/s‖²_F for scores of one standard deviation, at several lengths: computed to ten digits."""
+    """Return E‖A − 11ᵀ/s‖²_F for scores of one standard deviation at several lengths, to ten digits."""
     del seed, scale
     return along(_LENGTHS, [s * inverse_participation(s, std) - 1.0 for s in _LENGTHS])
 
@@ -29,14 +29,14 @@ def uniform_limit(seed: int, scale: float, *, std: float) -> Arrays:
 
 
 def share(seed: int, scale: float, *, exponent: int) -> Arrays:
-    """Return E Σ_j A_ij² for scores of variance b² ln s, s = 10^exponent, by b: computed to ten digits."""
+    """Return E Σ_j A_ij² for scores of variance b² ln s, s = 10^exponent, by b, to ten digits."""
     del seed, scale
     s = 10**exponent
     return along(_STRENGTHS, [inverse_participation(s, b * math.log(s) ** 0.5) for b in _STRENGTHS])
 
 
 def share_limit(seed: int, scale: float) -> Arrays:
-    """Return its limit, 0 up to √2 and 1 − √2/b from there."""
+    """Return its limit: 0 up to √2, then 1 − √2/b."""
     del seed, scale
     return along(_STRENGTHS, [condensed(b) for b in _STRENGTHS])
 

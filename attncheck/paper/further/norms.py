@@ -1,4 +1,4 @@
-"""Norms before and after: how far a layer is from its limit, and what becomes of positions in deep stacks."""
+"""Norms: distance from the limit, and positions in deep stacks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WIDTHS = (16, 64, 256, 1024)
 _DEPTH, _DRAWS, _FEWEST = 12, 2000, 256
 
 _PLAIN = AttentionLayer(width=16, activation="identity")
-#: Blocks of an encoder, by what the figure calls them.
+#: Encoder blocks by label.
 BLOCKS = {
     "no norm": AttentionStack(layer=_PLAIN, depth=_DEPTH, residual=True, mlp="gelu"),
     "norm before": AttentionStack(layer=_PLAIN.replace(norm="layer"), depth=_DEPTH, residual=True, mlp="gelu"),
@@ -28,7 +28,7 @@ BLOCKS = {
 
 
 def distances(seed: int, scale: float, *, norm: Literal["rms", "layer"] | None) -> Arrays:
-    """Return the Kolmogorov distance of a ReLU layer's outputs from their limit, at several widths."""
+    """Return Kolmogorov distances of a ReLU layer's outputs from their limit."""
     layers = [AttentionLayer(width=n, activation="relu", norm=norm) for n in _WIDTHS]
     sizes = [max(_FEWEST, round(0.5 * scale * default_size(layer))) for layer in layers]
     found = [distance(layer, "ks", size=size, seed=seed) for layer, size in zip(layers, sizes, strict=True)]

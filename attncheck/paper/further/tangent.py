@@ -1,4 +1,4 @@
-"""The tangent kernel at initialisation: random in the limit with finitely many heads, constant for scores over n."""
+"""The tangent kernel at initialisation, at finite width and in the limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attncheck.paper.statement import PaperStatement
 
 _WIDTHS = (8, 64, 512, 2048)
 _HEADS = (1, 2, 4, 8, 16)
-#: Draws at a width, and in the limit, where they cost less.
+#: Draws at a width, and in the limit, where they are cheaper.
 _DRAWS, _LIMIT_DRAWS, _FEWEST, _BATCHES = 8_000, 32_000, 800, 8
 
 
@@ -27,13 +27,13 @@ def by_width(seed: int, scale: float, *, scaling: Literal["1/sqrt(n)", "1/n"], n
 
 
 def limit_by_width(seed: int, scale: float, *, neuron: int) -> Arrays:
-    """Return the same at infinite width, at both ends of the axis."""
+    """Return the infinite-width value at both ends of the axis."""
     value, error = _spread(AttentionLayer(width=16), seed, scale, neuron, "limit")
     return along((_WIDTHS[0], _WIDTHS[-1]), (value, value), (error, error))
 
 
 def by_heads(seed: int, scale: float, *, neuron: int) -> Arrays:
-    """Return the same at infinite width, for several numbers of heads."""
+    """Return the infinite-width value for several numbers of heads."""
     layer = AttentionLayer(width=16)
     spreads = [_spread(layer.replace(num_heads=heads), seed, scale, neuron, "limit") for heads in _HEADS]
     return along(_HEADS, *zip(*spreads, strict=True))
@@ -42,7 +42,7 @@ def by_heads(seed: int, scale: float, *, neuron: int) -> Arrays:
 def _spread(
     layer: AttentionLayer, seed: int, scale: float, neuron: int, method: Literal["collapsed", "limit"]
 ) -> tuple[float, float]:
-    """Return the relative standard deviation, and four standard errors of it by batches of the draws."""
+    """Return the relative standard deviation with four standard errors, from batches."""
     size = max(_FEWEST, round(scale * (_LIMIT_DRAWS if method == "limit" else _DRAWS)))
     kernel = tangent_kernel(layer, size, seed, method, coordinates=2).kernel[:, 0, :, 0, 0]
     parts = [_ratio(part, neuron) for part in np.array_split(kernel, _BATCHES)]

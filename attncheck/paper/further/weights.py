@@ -1,4 +1,4 @@
-"""Laws of weights: where they enter the law of an output, at a width and in the limit."""
+"""Weight laws and the law of an output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SLOTS = {"h": "initial", "W": "inputs", "W_V": "value", "W_O": "output"}
 
 
 def kurtosis(seed: int, scale: float, *, slot: str, head_dim: int | None) -> Arrays:
-    """Return by how much signs in one slot lower the excess kurtosis of an output of one position: exactly."""
+    """Return the exact decrease of an output's excess kurtosis by signs in one slot."""
     del seed, scale
     layers = [
         AttentionLayer(width=n, seq_len=1, num_heads=1, head_dim=head_dim, activation="identity") for n in _WIDTHS
@@ -32,7 +32,7 @@ def _with_signs(layer: AttentionLayer, slot: str) -> float:
 
 
 def distances(seed: int, scale: float, *, law: str) -> Arrays:
-    """Return the Kolmogorov distance of outputs from their limit with weights of a law, at several widths."""
+    """Return Kolmogorov distances of outputs from their limit under a weight law."""
     layers = [AttentionLayer(width=n) for n in _SAMPLED_WIDTHS]
     size = max(_FEWEST, round(scale * _DRAWS))
     found = [distance(layer, "ks", size=size, seed=seed, weights=law) for layer in layers]
