@@ -19,7 +19,7 @@ import msgspec
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
-from attncheck._lib.words import counted
+from attncheck._lib.text import counted
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.calls import OTHER_CALL, read_off
 from attncheck.diagnosis.causes import TOLD, UNKNOWN

@@ -268,7 +268,7 @@ def test_messages_on_wrong_positions_speak_of_positions(kind: str, observed: str
     (cause,) = (line for line in text.splitlines() if line.startswith("  likely:   the activation"))
     assert "position_std, position_reach or the law of the e^i" in cause
     assert observed in text
-    plain = CLAIMS["inputs"].said_of(_HELD.replace(position_std=0.0, position_reach=1.0).to_dict())
+    plain = CLAIMS["inputs"].text_of(_HELD.replace(position_std=0.0, position_reach=1.0).to_dict())
     assert "e^i" not in plain
 
 
@@ -286,8 +286,8 @@ def test_messages_on_tied_layers_claim_what_holds_of_them() -> None:
     text = next(ac.check(rooted, layer, properties=["exactness"], profile="smoke").messages())
     assert text.startswith("VIOLATED: Scores are K Kᵀ/ν, as W_Q is W_K")
     for claim in CLAIMS.values():
-        assert "Gaussian given the keys" not in claim.said_of(layer.to_dict())
-    assert "Gaussian given the keys" in CLAIMS["scores"].said_of(layer.replace(tied_query_key=False).to_dict())
+        assert "Gaussian given the keys" not in claim.text_of(layer.to_dict())
+    assert "Gaussian given the keys" in CLAIMS["scores"].text_of(layer.replace(tied_query_key=False).to_dict())
 
 
 def deaf(layer: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:

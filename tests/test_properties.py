@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attncheck._lib.words import chance
+from attncheck._lib.text import chance
 from attncheck.checks.registry import PROPERTIES
 from attncheck.looks.profiles import ANCHORS, PROFILES
 from attncheck.records.schema import Closing, Manifest, Result, read

@@ -13,7 +13,7 @@ from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.evidence.families import Scale, TwoSample
 from attncheck.evidence.family import Family, Outcome
-from attncheck.evidence.words import expected
+from attncheck.evidence.text import expected
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.requirement import ANY, Requirement

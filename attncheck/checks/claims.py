@@ -31,12 +31,12 @@ class Claim:
     unseen: str
     variants: tuple[tuple[str, object, str], ...] = ()
 
-    def said_of(self, layer: Mapping[str, Any]) -> str:
+    def text_of(self, layer: Mapping[str, Any]) -> str:
         """Return the statement for a layer or program, given its fields; defaults may be omitted.
 
         Examples
         --------
-        >>> CLAIMS["assumption"].said_of({"width": 8, "tied_query_key": True})
+        >>> CLAIMS["assumption"].text_of({"width": 8, "tied_query_key": True})
         'W_V differs from W_K; W_Q is W_K in this layer.'
         """
         for field, value, statement in self.variants:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
-from attncheck._lib.words import chance, counted
+from attncheck._lib.text import chance, counted
 from attncheck.calibration.power import level_of
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.claims import CLAIMS, Claim

@@ -9,7 +9,7 @@ from pathlib import Path
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.exit_codes import ExitCode
-from attncheck._lib.words import chance
+from attncheck._lib.text import chance
 from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.faults import FAULTS
 from attncheck.layers.case import read_case
@@ -20,7 +20,7 @@ from attncheck.looks.plan import Cost
 from attncheck.looks.pools import repeat_pool
 from attncheck.records.manifest import installed_versions, this_machine
 from attncheck.records.schema import Manifest, Result, StatementResult, of_pool, read, result_digest, theory_digest
-from attncheck.records.words import OWN_SUBJECTS
+from attncheck.records.text import OWN_SUBJECTS
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.subject import Subject

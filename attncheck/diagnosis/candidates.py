@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError
-from attncheck._lib.words import listed
+from attncheck._lib.text import listed
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.diagnosis.turned import TURNED
 from attncheck.faults import FAULTS

@@ -11,7 +11,7 @@ from attncheck.checks.claims import CLAIMS
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records.schema import Result, of_pool
 from attncheck.records.tallies import Space, Tally, tallied
-from attncheck.records.words import in_alternatives
+from attncheck.records.text import in_alternatives
 
 #: Claims in the order of the computation; a fault affects all later ones.
 STAGES = tuple(CLAIMS)

@@ -6,13 +6,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from attncheck._lib.words import chance, counted
+from attncheck._lib.text import chance, counted
 from attncheck.checks.claims import CLAIMS
 from attncheck.diagnosis.estimates import OUTPUTS, OUTPUTS_GIVEN, SCORES
 from attncheck.layers.names import layer_name
 from attncheck.looks.result import violated
 from attncheck.records.schema import Result, of_pool
-from attncheck.records.words import replay_command
+from attncheck.records.text import replay_command
 
 # Maximum numbers of violated checks and likely causes shown per item.
 _SHOWN = 6
@@ -40,9 +40,9 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
     shown = bad[:_SHOWN]
     width = max(len(result.check) for result in shown)
     examined = sum(bool(result.p_values) for result in results)
-    first = [f"may follow from an earlier violation: {CLAIMS[after].said_of(worst.case)}"] if after else []
+    first = [f"may follow from an earlier violation: {CLAIMS[after].text_of(worst.case)}"] if after else []
     lines = [
-        f"VIOLATED: {claim.said_of(worst.case)} ({claim.source})",
+        f"VIOLATED: {claim.text_of(worst.case)} ({claim.source})",
         f"  {'cases' if of_pool(worst) else 'layer'}:    {layer_name(worst.case)}",
         *(f"  observed: {sentence}" for sentence in worst.diagnosis),
         *(f"  note:     {sentence}" for sentence in first),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from attncheck._lib.errors import InputError
-from attncheck._lib.words import chance
+from attncheck._lib.text import chance
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case
 from attncheck.looks.examine import run_item

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attncheck._lib.words import listed
+from attncheck._lib.text import listed
 from attncheck.frameworks import laws
 from attncheck.frameworks.binding import FloatArray
 from attncheck.frameworks.effective import Effective, alike

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from attncheck._lib.words import listed
+from attncheck._lib.text import listed
 from attncheck.frameworks import laws
 from attncheck.frameworks.binding import SINGLE, FloatArray
 from attncheck.frameworks.effective import ROLES, Effective, alike

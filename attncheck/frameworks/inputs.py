@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attncheck._lib.words import listed
+from attncheck._lib.text import listed
 from attncheck.frameworks.binding import FloatArray
 from attncheck.frameworks.effective import NONE, ROLES
 from attncheck.frameworks.notes import Note

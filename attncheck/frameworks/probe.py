@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attncheck._lib.words import listed
+from attncheck._lib.text import listed
 from attncheck.frameworks.binding import FloatArray, untouched
 from attncheck.frameworks.effective import NONE, ROLES, Effective, ModuleReader, normed
 from attncheck.frameworks.forward import (

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attncheck._lib.errors import InputError, refuse
-from attncheck._lib.words import counted
+from attncheck._lib.text import counted
 from attncheck.frameworks.expectations import unmet
 from attncheck.frameworks.forward import OTHER
 from attncheck.frameworks.initialiser import MatrixStatistics

@@ -6,14 +6,14 @@ import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
-from attncheck._lib.words import chance
+from attncheck._lib.text import chance
 from attncheck.evidence.ledger import weightiest
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import Judgement
 from attncheck.layers.names import layer_name
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result, StatementResult
-from attncheck.records.words import replay_command
+from attncheck.records.text import replay_command
 
 #: Results listed per verdict; all are counted.
 MOST_LISTED = 1000

@@ -18,8 +18,8 @@ from scipy import special
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.files import write_whole
 from attncheck._lib.streams import digest
+from attncheck._lib.text import counted
 from attncheck._lib.version import __version__
-from attncheck._lib.words import counted
 from attncheck.checks.registry import check_named
 from attncheck.evidence.detector import ALARM, CLIP, DriftState, begin, course
 from attncheck.evidence.summaries import NormalScore, Summary, from_record

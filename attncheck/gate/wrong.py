@@ -5,7 +5,7 @@ from __future__ import annotations
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records.run_record import RunRecord
 from attncheck.records.tallies import tallied
-from attncheck.records.words import replay_command
+from attncheck.records.text import replay_command
 
 
 def wrong_with(run: RunRecord) -> tuple[tuple[str, str], ...]:

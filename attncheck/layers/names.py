@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from attncheck._lib.errors import InputError
-from attncheck._lib.words import counted
+from attncheck._lib.text import counted
 from attncheck.layers.attention import AttentionLayer
 
 

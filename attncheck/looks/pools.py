@@ -16,15 +16,15 @@ import msgspec
 
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, refuse
-from attncheck._lib.words import counted
+from attncheck._lib.text import counted
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.registry import check_named, checks_of
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import examine, per_look_power
 from attncheck.evidence.pools import Pool
 from attncheck.evidence.summaries import Summary, from_record, to_record
+from attncheck.evidence.text import expected
 from attncheck.evidence.verdicts import Trail, Verdict
-from attncheck.evidence.words import expected
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.case import Case, modules_of, read_case
 from attncheck.layers.features import features_of

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
-from attncheck._lib.words import number
+from attncheck._lib.text import number
 from attncheck.paper.charts import ChartedFigure
 from attncheck.paper.exact import gaussian
 from attncheck.paper.panel import MARKERS, SMALL, STYLES, Panel, panel_of, plain_numbers, powers

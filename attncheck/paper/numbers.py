@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from attncheck._lib.measured import table
-from attncheck._lib.words import counted
+from attncheck._lib.text import counted
 from attncheck.paper.charts import ChartedFigure
 from attncheck.paper.results import Curve, Figure, Point, SampledLaw, Shown
 from attncheck.paper.statement import PaperStatement

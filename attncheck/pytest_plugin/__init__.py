@@ -173,7 +173,7 @@ def hold(request: pytest.FixtureRequest) -> Hold:
 
     from attncheck.diagnosis.messages import explain
     from attncheck.looks.item import Item
-    from attncheck.records.words import telling
+    from attncheck.records.text import telling
 
     run, stash = _run_of(request.config), request.config.stash
     name = request.node.get_closest_marker(EXAMINES).args[0]

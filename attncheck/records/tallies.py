@@ -13,7 +13,7 @@ from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.names import layer_name
 from attncheck.layers.program.features import FEATURES, features_of
 from attncheck.records.schema import Result, case_key
-from attncheck.records.words import detectable
+from attncheck.records.text import detectable
 
 #: Most suspicious results of a check that are shown.
 KEPT = 24

@@ -11,7 +11,7 @@ from attncheck.records.baseline import Baseline, BaselineResult
 from attncheck.records.drift import common, moved, shift
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result
-from attncheck.records.words import in_alternatives
+from attncheck.records.text import in_alternatives
 
 #: Results listed, and points drawn.
 LISTED, DRAWN = 12, 400

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from attncheck._lib.words import chance, counted
+from attncheck._lib.text import chance, counted
 from attncheck.checks.check import AnyCheck, Setting
 from attncheck.checks.registry import PROGRAM_PROPERTIES, check_named
 from attncheck.checks.sample import EVERY_FIELD

@@ -12,7 +12,7 @@ from attncheck.looks.pools import ALL
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result, case_key
 from attncheck.records.tallies import Tally, tallied
-from attncheck.records.words import detectable, reads
+from attncheck.records.text import detectable, reads
 from attncheck.report import scales
 from attncheck.runs.details import MAIN_CHECKS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from attncheck._lib.words import chance, counted
+from attncheck._lib.text import chance, counted
 from attncheck.checks.claims import CLAIMS
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records.run_record import RunRecord

@@ -7,15 +7,15 @@ from typing import Any
 
 import jinja2
 
-import attncheck._lib.words as words
+from attncheck._lib import text
 from attncheck._lib.errors import InputError
 from attncheck._lib.files import write_whole
 from attncheck.diagnosis.causes import sharpest
-from attncheck.evidence.words import allowed, expected
+from attncheck.evidence.text import allowed, expected
 from attncheck.layers.names import layer_name
 from attncheck.records.baseline import read_baseline
 from attncheck.records.run_record import read_record
-from attncheck.records.words import interval, reads
+from attncheck.records.text import interval, reads
 from attncheck.report.compare import compare
 from attncheck.report.power import read_power
 from attncheck.report.recipe import Recipe, load
@@ -75,16 +75,16 @@ def _environment(recipe: Recipe) -> jinja2.Environment:
 
 
 _FILTERS: dict[str, Any] = {
-    "number": words.number,
-    "chance": words.chance,
-    "counted": words.counted,
-    "span": words.span,
+    "number": text.number,
+    "chance": text.chance,
+    "counted": text.counted,
+    "span": text.span,
     "layer": layer_name,
     "allowed": allowed,
     "expected": expected,
     "interval": interval,
     "reads": reads,
-    "printable": words.printable,
+    "printable": text.printable,
     "looks": looks,
     "sharpest": sharpest,
     "capitalized": lambda text: text[:1].upper() + text[1:],

@@ -10,7 +10,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck._lib.words import counted, number
+from attncheck._lib.text import counted, number
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.names import layer_name
 from attncheck.records.schema import Result

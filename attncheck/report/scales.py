@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from matplotlib.ticker import MaxNLocator
 
-from attncheck._lib.words import counted
+from attncheck._lib.text import counted
+from attncheck.evidence.text import expected
 from attncheck.evidence.verdicts import Verdict
-from attncheck.evidence.words import expected
 from attncheck.layers.names import layer_name
 from attncheck.records.schema import Result
 from attncheck.records.tallies import Tally
-from attncheck.records.words import in_mdes, interval, reads
+from attncheck.records.text import in_mdes, interval, reads
 
 # Cases per scale, and marks per row.
 _SHOWN, _MARKS = 8, 12

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from attncheck._lib.words import chance, counted
+from attncheck._lib.text import chance, counted
 from attncheck.checks.claims import CLAIMS, LARGER
 from attncheck.checks.statements import STATEMENTS, StatementRow
 from attncheck.diagnosis import causes
@@ -21,7 +21,7 @@ from attncheck.layers.inputs import ACTIVATIONS
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result
 from attncheck.records.tallies import Space, Tally, suspicion
-from attncheck.records.words import replay_command, telling, unexamined
+from attncheck.records.text import replay_command, telling, unexamined
 from attncheck.report import figures
 from attncheck.report.compare import RunComparison
 from attncheck.report.first import ClaimMap, SubjectFinding, claim_map, finding, would_have_seen

@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from attncheck._lib.files import write_whole
-from attncheck._lib.words import counted
+from attncheck._lib.text import counted
 from attncheck.evidence.verdicts import Verdict
 from attncheck.report import DEFAULT_RECIPE
 from attncheck.report.page import encoded, fill

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from attncheck._lib.words import chance, counted, mde_text
+from attncheck._lib.text import chance, counted, mde_text
 from attncheck.checks.registry import checks_of
 from attncheck.evidence.ledger import Conclusion
-from attncheck.evidence.words import expected
+from attncheck.evidence.text import expected
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.program import features as program_features
 from attncheck.looks.domains import domain_of
 from attncheck.looks.pools import ALL
 from attncheck.records.schema import Result, case_key, of_layer
-from attncheck.records.words import reads, telling
+from attncheck.records.text import reads, telling
 
 #: Checks whose minimum detectable effects a summary shows: the first examined one of each claim.
 MAIN_CHECKS = (

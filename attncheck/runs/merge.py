@@ -15,7 +15,7 @@ from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.executors import TaskExecutor
 from attncheck._lib.imports import source_of
 from attncheck._lib.streams import digest
-from attncheck._lib.words import counted, listed
+from attncheck._lib.text import counted, listed
 from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES, PROPERTIES
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Finding

@@ -12,7 +12,7 @@ import msgspec
 
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.executors import LostTask, TaskExecutor
-from attncheck._lib.words import printable
+from attncheck._lib.text import printable
 from attncheck.diagnosis.messages import explain
 from attncheck.evidence.ledger import Conclusion, Finding
 from attncheck.evidence.verdicts import Verdict

@@ -11,7 +11,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from attncheck._lib.words import chance, counted, listed, span
+from attncheck._lib.text import chance, counted, listed, span
 from attncheck.diagnosis.causes import diagnosed, hints, sharpest_first, telling
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
@@ -21,7 +21,7 @@ from attncheck.layers.names import layer_call, layer_name
 from attncheck.records.schema import Result, StatementResult, of_layer, of_pool, run_digest
 from attncheck.records.scope import Scope
 from attncheck.records.tallies import Tally
-from attncheck.records.words import replay_command, unexamined
+from attncheck.records.text import replay_command, unexamined
 from attncheck.runs import details
 from attncheck.runs.details import by_property, of_cases
 from attncheck.runs.run import Run

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from attncheck._lib.errors import refuse
-from attncheck._lib.words import counted, listed
+from attncheck._lib.text import counted, listed
 from attncheck.evidence.verdicts import Verdict
 
 _BARS = "▁▂▃▄▅▆▇█"

@@ -18,7 +18,7 @@ import attncheck.diagnosis.shrink
 import attncheck.runs.run
 from attncheck import faults
 from attncheck._lib.errors import InputError
-from attncheck._lib.words import chance
+from attncheck._lib.text import chance
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.differences import diagnose, differences

@@ -15,7 +15,7 @@ from attncheck.checks.registry import CHECKS, EVERY_CHECK
 from attncheck.diagnosis.causes import causes
 from attncheck.records.run_record import read_record
 from attncheck.records.schema import Result
-from attncheck.records.words import reads
+from attncheck.records.text import reads
 from attncheck.report.first import finding
 from attncheck.runs.details import MAIN_CHECKS, detectable, mdes, skipped, unseen, visited_layers
 from attncheck.runs.reporting import RunReport

@@ -8,7 +8,7 @@ import msgspec
 from scipy.special import betainccinv, betaincinv
 
 from attncheck.calibration.power import PowerEntry, PowerRow
-from attncheck.evidence.words import allowed
+from attncheck.evidence.text import allowed
 from attncheck.faults import FAULTS
 from attncheck.layers.case import Case
 from attncheck.looks.profiles import profile_named

@@ -11,12 +11,12 @@ from rich.table import Table
 from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.streams import seed_sequence
-from attncheck._lib.words import chance, counted, mde_text
+from attncheck._lib.text import chance, counted, mde_text
 from attncheck.diagnosis.differences import differences
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
+from attncheck.evidence.text import allowed
 from attncheck.evidence.verdicts import Verdict
-from attncheck.evidence.words import allowed
 from attncheck.layers.attention import AttentionLayer
 from attncheck.records.conclusion import ledger_of
 from attncheck.records.manifest import manifest_of

@@ -17,7 +17,7 @@ import numpy as np
 
 from attncheck._lib.errors import refuse
 from attncheck._lib.streams import seed_sequence
-from attncheck._lib.words import mde_text
+from attncheck._lib.text import mde_text
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.outputs import score_checks
 from attncheck.checks.registry import CHECKS, PROPERTIES

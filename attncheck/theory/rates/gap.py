@@ -166,7 +166,7 @@ def widening(draws: int) -> float:
     return math.sqrt(max(1.0, _MANY / draws))
 
 
-def told_errors(t: FloatArray, limit: FloatArray, replicates: FloatArray, draws: int) -> FloatArray:
+def stated_errors(t: FloatArray, limit: FloatArray, replicates: FloatArray, draws: int) -> FloatArray:
     """Return widened errors of `replicates`, (repetitions, *t.shape); infinite where too few draws contribute.
 
     `limit` is the limit's tail or density.

@@ -24,7 +24,7 @@ from attncheck.theory.limits.mixture import check_chances, check_points, symmetr
 from attncheck.theory.limits.symmetric import SymmetricLaw
 from attncheck.theory.rates.deviation import deviation, kept_entries
 from attncheck.theory.rates.fixed_heads import FixedHeads
-from attncheck.theory.rates.gap import Gap, standard_error, told_errors, widening
+from attncheck.theory.rates.gap import Gap, standard_error, stated_errors, widening
 from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
 from attncheck.theory.rates.vanishing import restored, vanishes
 from attncheck.theory.rates.weights import SumEntry, kept_mde
@@ -185,13 +185,13 @@ class FiniteWidthLaw(SymmetricLaw):
         gap = self.gap(position)
         limit, replicates = gap.limit.upper_tail(np.abs(t)), self._replicates(t, position, "upper_tail")
         of_limit = self._limit_at_scale.cdf_error(t / self._scale, position)
-        return np.hypot(told_errors(t, limit, replicates, gap.deviation.draws), of_limit) + 0.5 * gap.deviation.cut
+        return np.hypot(stated_errors(t, limit, replicates, gap.deviation.draws), of_limit) + 0.5 * gap.deviation.cut
 
     def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
         """Return the error of `pdf`; infinite as `cdf_error`."""
         t = check_points(t)
         replicates, draws = self._replicates(t, position, "density"), self.gap(position).deviation.draws
-        errors = told_errors(t, self._base(t, position), replicates, draws)
+        errors = stated_errors(t, self._base(t, position), replicates, draws)
         return np.hypot(errors, self._limit_at_scale.pdf_error(t / self._scale, position) / self._scale)
 
     def atom(self, position: int = 0) -> float:

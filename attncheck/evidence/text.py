@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from attncheck._lib.words import number
+from attncheck._lib.text import number
 
 
 class OutcomeLike(Protocol):

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from attncheck._lib.words import counted, number
+from attncheck._lib.text import counted, number
 from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.records.schema import Result
 
