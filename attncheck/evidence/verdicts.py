@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -33,6 +34,19 @@ class Verdict(StrEnum):
     NOT_EXAMINED = "not examined"
     INCONCLUSIVE = "inconclusive"
     EXPLAINED = "explained"
+
+    @classmethod
+    def worst(cls, verdicts: Iterable[str]) -> Verdict:
+        """Return the worst of some verdicts; `NOT_EXAMINED` if there are none.
+
+        Examples
+        --------
+        >>> str(Verdict.worst(["consistent", "inconclusive", "not examined"]))
+        'inconclusive'
+        """
+        given = set(verdicts)
+        order = (cls.VIOLATED, cls.INCONCLUSIVE, cls.EXPLAINED, cls.CONSISTENT)
+        return next((each for each in order if each in given), cls.NOT_EXAMINED)
 
     @property
     def passed(self) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from attncheck._lib.errors import InputError
 from attncheck.evidence.ledger import Conclusion, Entry, Ledger
+from attncheck.evidence.verdicts import Verdict
 from attncheck.records.conclusion import concluded, entry_of
 from attncheck.records.schema import (
     Closing,
@@ -22,7 +23,7 @@ from attncheck.records.schema import (
     sensible,
 )
 from attncheck.records.scope import Scope
-from attncheck.records.tallies import Space, Tally, tallied, worse
+from attncheck.records.tallies import Space, Tally, tallied
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,7 +87,9 @@ class RunRecord:
         for each in self.results:
             if each.p_values:
                 verdicts = found.setdefault(each.claim, {})
-                verdicts[case_key(each)] = worse(each.verdict, verdicts.get(case_key(each), each.verdict))
+                verdicts[case_key(each)] = str(
+                    Verdict.worst((each.verdict, verdicts.get(case_key(each), each.verdict)))
+                )
         return found
 
     @property

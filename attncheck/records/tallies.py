@@ -17,8 +17,6 @@ from attncheck.records.text import detectable
 
 #: Most suspicious results of a check that are shown.
 KEPT = 24
-# Verdicts of examined results, the worst first.
-_WORST = (Verdict.VIOLATED, Verdict.INCONCLUSIVE, Verdict.CONSISTENT)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -148,17 +146,6 @@ def suspicion(result: Result) -> tuple[float, float, float, str]:
 def extent(result: Result) -> tuple[float, str]:
     """Return a key that increases with the size of the case; ties are ordered by id."""
     return _size(result.case), result.id
-
-
-def worse(verdict: str, other: str) -> str:
-    """Return the worse of two verdicts of examined results.
-
-    Examples
-    --------
-    >>> worse("consistent", "inconclusive")
-    'inconclusive'
-    """
-    return min(verdict, other, key=lambda each: (_WORST.index(each) if each in _WORST else len(_WORST), each))
 
 
 def _size(case: dict[str, Any]) -> float:

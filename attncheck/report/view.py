@@ -74,7 +74,7 @@ class ClaimView:
     @property
     def verdict(self) -> str:
         """The worst verdict of its results."""
-        return worst_verdict(self.tallies)
+        return str(Verdict.worst(result.verdict for tally in self.tallies for result in tally.results))
 
     @property
     def examined(self) -> tuple[Tally, ...]:
@@ -315,13 +315,6 @@ def claims_of(found: RunRecord, most: int) -> list[ClaimView]:
         )
         for name in names
     ]
-
-
-def worst_verdict(tallies: tuple[Tally, ...]) -> str:
-    """Return the worst verdict of the checks."""
-    given = {verdict for tally in tallies for verdict, count in tally.verdicts.items() if count}
-    order = (Verdict.VIOLATED, Verdict.INCONCLUSIVE, Verdict.CONSISTENT, Verdict.NOT_EXAMINED)
-    return next((str(verdict) for verdict in order if verdict in given), str(Verdict.NOT_EXAMINED))
 
 
 def reason_of(tally: Tally) -> str:

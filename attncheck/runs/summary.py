@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -262,7 +262,7 @@ def _table(results: Sequence[Result]) -> Table:
         smallest = chance(min(result.p_values[0] for result in examined))
         table.add_row(
             name,
-            _verdict(group),
+            str(Verdict.worst(result.verdict for result in group)),
             _of(len({str(result.case) for result in examined}), len(layers)),
             _of(len(examined), len(group)),
             f"{draws:,}",
@@ -273,13 +273,6 @@ def _table(results: Sequence[Result]) -> Table:
 
 def _of(part: int, whole: int) -> str:
     return f"{part}/{whole}" if part < whole else str(whole)
-
-
-def _verdict(group: Iterable[Result]) -> str:
-    """Return the worst verdict of a group."""
-    found = {result.verdict for result in group}
-    order = (Verdict.VIOLATED, Verdict.INCONCLUSIVE, Verdict.CONSISTENT, Verdict.NOT_EXAMINED)
-    return next(str(verdict) for verdict in order if verdict in found)
 
 
 def render_table(table: Table, color: bool = False) -> str:

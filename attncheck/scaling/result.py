@@ -117,11 +117,8 @@ class Widths:
     @property
     def verdict(self) -> Verdict:
         """Violated if any row is, else inconclusive if any is, else consistent if any row was examined."""
-        found = {row.verdict for row in self.rows}
-        for verdict in (Verdict.VIOLATED, Verdict.INCONCLUSIVE, Verdict.CONSISTENT):
-            if verdict in found:
-                return verdict
-        return Verdict.INCONCLUSIVE
+        worst = Verdict.worst(row.verdict for row in self.rows)
+        return Verdict.INCONCLUSIVE if worst is Verdict.NOT_EXAMINED else worst
 
     @property
     def violated(self) -> tuple[WidthsRow, ...]:
