@@ -57,13 +57,13 @@ def test_both_are_one() -> None:
     arrays = ac.simulate(LAYER, 10, seed=0).as_dict()
     weights = attention_weights(LAYER, arrays["scores"])
     assert Sample.from_mapping(LAYER, {**arrays, "attention": weights}, 10).attention is None
-    with pytest.raises(ac.InputError, match="the map makes of the scores"):
+    with pytest.raises(ac.InputError, match="computed from the given scores"):
         Sample.from_mapping(LAYER, {**arrays, "attention": attention_weights(LAYER, 2.0 * arrays["scores"])}, 10)
 
 
 WRONG = {
-    "hides": lambda weights: weights + 0.01,
-    "add up to 1": lambda weights: 0.9 * weights,
+    "behind the mask": lambda weights: weights + 0.01,
+    "row sums": lambda weights: 0.9 * weights,
     "below 0": lambda weights: -weights,
 }
 
