@@ -1,8 +1,8 @@
-"""What a history of runs finds, and how often it alarms for nothing: simulated lives, and real runs.
+"""Measure detection delays and false alarms of run histories: simulated streams and real runs.
 
-``python benchmarks/history.py --entries 10`` prints the page; ``--write`` also puts it into benchmarks/history.md.
-Nights are kept in the file that ``--resume`` names, and gone on with; those of a drifting subject in the file that
-``--drifting`` names, which begins with the runs before its drift.
+``python benchmarks/history.py --entries 10`` prints the page; ``--write`` updates benchmarks/history.md. ``--resume
+FILE`` keeps the nightly runs and continues them; ``--drifting FILE`` those of a drifting subject, which begin with
+the runs before its drift.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ def simulate(layer, size, rng):
     drawn = collapsed(layer.replace(value_std=float(os.environ["NIGHTLY_FACTOR"]) * layer.value_std), size, rng)
     return {"outputs": drawn["outputs"], "scores": drawn["scores"]}
 """
-# Lives that are in memory at a time.
+# Histories in memory at a time.
 _AT_ONCE = 50
-# Drifts of one of the streams, in parts of one look's gap, which is 6 standard deviations.
+# Drift of one stream, as a fraction of one look's minimum detectable effect (6 standard deviations).
 GAP = 6.0
 DRIFTS = {0.25: 25, 0.15: 60, 0.1: 150}
 
 
 def independent(rng: np.random.Generator, lives: int, runs: int) -> FloatArray:
-    """Draw scores of streams that have nothing in common, (lives, runs, streams)."""
+    """Draw scores of independent streams, shape (histories, runs, streams)."""
     return rng.standard_normal((lives, runs, STREAMS))
 
 
 def correlated(rho: float) -> Drawn:
-    """Return scores of streams that have a part in common, as pools that share layers have."""
+    """Draw scores with a common part, as of pools that share layers."""
 
     def drawn(rng: np.random.Generator, lives: int, runs: int) -> FloatArray:
         common = rng.standard_normal((lives, runs, 1))
@@ -61,7 +61,7 @@ def correlated(rho: float) -> Drawn:
 
 
 def biased(bias: float) -> Drawn:
-    """Return scores of streams that are all off by a little."""
+    """Draw scores with a small common bias."""
 
     def drawn(rng: np.random.Generator, lives: int, runs: int) -> FloatArray:
         return independent(rng, lives, runs) + bias
@@ -79,12 +79,12 @@ KINDS: dict[str, Drawn] = {
 
 
 def alone(rng: np.random.Generator, lives: int, runs: int) -> FloatArray:
-    """Draw scores of one stream, (lives, runs, 1)."""
+    """Draw scores of one stream, shape (histories, runs, 1)."""
     return rng.standard_normal((lives, runs, 1))
 
 
 def as_measured(history: History) -> tuple[Drawn, str]:
-    """Return scores with the correlations and the mean of the signed streams of real runs, and what they are."""
+    """Draw scores with the correlations and the mean of the signed streams of real runs, and return these too."""
     signed = _signed(history)
     there = ~np.isnan(signed)
     bias = float(np.nanmean(signed, axis=1).mean())
@@ -101,7 +101,7 @@ def as_measured(history: History) -> tuple[Drawn, str]:
 def delays(
     drawn: Drawn, lives: int, runs: int, drift: float, seed: int, shares: FloatArray | None = None
 ) -> FloatArray:
-    """Return after how many runs each life has its first alarm; infinity where it has none, (lives,)."""
+    """Return the runs until the first alarm of each history, infinity if none, shape (histories,)."""
     found = []
     for start in range(0, lives, _AT_ONCE):
         z = drawn(np.random.default_rng([seed, start]), min(_AT_ONCE, lives - start), runs)
@@ -112,7 +112,7 @@ def delays(
 
 
 def false_alarms(lives: int, runs: int, real: History | None) -> str:
-    """Return the table of alarms where nothing is wrong."""
+    """Return the table of false alarms."""
     rows, kinds = [], dict(KINDS)
     if real is not None and len(real.since) > 1:
         drawn, name = as_measured(real)
@@ -124,7 +124,7 @@ def false_alarms(lives: int, runs: int, real: History | None) -> str:
 
 
 def found_after(lives: int) -> str:
-    """Return the table of delays where one stream drifts."""
+    """Return the table of delays with one drifting stream."""
     rows = []
     for part, most in DRIFTS.items():
         after = delays(independent, lives, 4 * most, part * GAP, seed=2)
@@ -135,7 +135,7 @@ def found_after(lives: int) -> str:
 
 
 def entries(count: int, state: Path, factor: float, since: int) -> Iterator[History]:
-    """Make nightly runs of a subject whose W_V is too large from some night on; go on with those that are there."""
+    """Make or continue nightly runs of a subject whose W_V becomes too large on some night."""
     there = len(History.read([state]).entries) if state.exists() else 0
     for number in range(there, count):
         with tempfile.TemporaryDirectory() as folder:
@@ -158,7 +158,7 @@ def _key(number: int) -> str:
 
 
 def drift_told(history: History, factor: float, since: int, lives: int) -> str:
-    """Return when a drift of real runs was found, beside what is predicted from the first run alone."""
+    """Return when a drift of real runs was found, and the prediction from the first run."""
     assert history.course.alarm is not None, "no alarm yet: make more runs"
     first = history.moved()[0]
     with tempfile.TemporaryDirectory() as folder:
@@ -229,7 +229,7 @@ def page(lives: int, runs: int, real: History | None, drifting: str, arguments: 
 
 
 def _all_entries(count: int, state: Path, factor: float, since: int) -> History | None:
-    """Make the nights that are missing; None where none is wanted."""
+    """Make the missing nightly runs; return None if none are requested."""
     for longer in entries(count, state, factor, since):
         print(longer.sentence(), file=sys.stderr, flush=True)
     return History.read([state]) if count else None

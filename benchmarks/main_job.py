@@ -1,7 +1,7 @@
-"""How long the main job takes: ``pytest -n 2 properties/`` with the smoke and the default profile.
+"""Time the main job: ``pytest -n 2 properties/`` with the smoke and the default profile.
 
-``python benchmarks/main_job.py`` runs both and prints wall seconds, and those of each layer and program, read
-from the run's record; ``--write`` also puts them into benchmarks/main_job.md.
+``python benchmarks/main_job.py`` runs both and prints wall seconds, and those of each layer and program from the
+run's record; ``--write`` updates benchmarks/main_job.md.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from attncheck.records.schema import Closing, Line, Manifest, Result, case_key, 
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 2
-# One BLAS thread per worker, as tox sets it.
+# One BLAS thread per worker, as in tox.
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-# Wall seconds that were promised on two cores.
+# Promised wall seconds on two cores.
 TARGETS = {"default": 60.0}
 
 
@@ -32,17 +32,8 @@ TARGETS = {"default": 60.0}
 class Job:
     """One run of the main job.
 
-    Attributes
-    ----------
-    profile : str
-    seconds : float
-        Wall seconds from the command to its end.
-    processor : float
-        Processor seconds of all its processes; 0 where the system does not tell.
-    code : int
-        Exit code of pytest.
-    lines : list of Line
-        The record of the run.
+    `seconds` are wall seconds; `processor` are seconds of all processes, 0 if unknown; `code` is pytest's exit code
+    and `lines` the run's record.
     """
 
     profile: str
@@ -58,7 +49,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class CaseTime:
-    """What one layer or program took, with all properties that visit it."""
+    """Time of one layer or program, over all its properties."""
 
     layer: str
     properties: int
@@ -67,7 +58,7 @@ class CaseTime:
 
 
 def run_job(profile: str, keep: Path | None = None) -> Job:
-    """Run the main job once and read its record, which stays in the folder `keep` if there is one."""
+    """Run the main job once and read its record, which stays in the folder `keep` if given."""
     with tempfile.TemporaryDirectory() as folder:
         record = (keep or Path(folder)).resolve() / f"{profile}.jsonl"
         options = ["--attncheck-profile", profile, "--attncheck-record", str(record)]
@@ -89,15 +80,15 @@ def run_job(profile: str, keep: Path | None = None) -> Job:
 
 
 def children_seconds() -> float:
-    """Return the processor seconds of all processes started from here that have ended."""
+    """Return the processor seconds of all finished child processes."""
     times = os.times()
     return times.children_user + times.children_system
 
 
 def case_times(results: Iterable[Result]) -> list[CaseTime]:
-    """Return what each layer or program took, the longest first.
+    """Return the time of each layer or program, the longest first.
 
-    Its properties share its draws: each bears its share of the seconds.
+    Properties that share draws share their seconds.
     """
     cases: dict[str, dict[str, list[Result]]] = {}
     for result in results:
@@ -115,7 +106,7 @@ def case_times(results: Iterable[Result]) -> list[CaseTime]:
 
 
 def summed_table(times: Sequence[CaseTime]) -> str:
-    """Return the table of what several properties visit, and what one does."""
+    """Return the table of cases with several properties and with one."""
     several = [case for case in times if case.properties > 1]
     one = [case for case in times if case.properties == 1]
     rows = [
@@ -153,8 +144,8 @@ def describe(job: Job) -> str:
 def judged(job: Job) -> str:
     """Return the target of a profile and whether it was met.
 
-    A run that waited for others to leave the cores settles nothing where its own work would have
-    fitted into the time, with a fifth to spare for workers that end at different times.
+    A run that waited for busy cores is not settled if its own work would have fitted into the time with a fifth to
+    spare.
     """
     if job.profile not in TARGETS:
         return ""
@@ -169,7 +160,7 @@ def judged(job: Job) -> str:
 
 
 def setting(manifest: Manifest) -> str:
-    """Return with what the runs were made, without naming the machine."""
+    """Return the software versions and system."""
     versions = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
     machine = manifest.machine
     return (
@@ -180,7 +171,6 @@ def setting(manifest: Manifest) -> str:
 
 
 def report(jobs: Sequence[Job]) -> str:
-    """Return the page that is printed and written."""
     manifest = next(line for line in jobs[0].lines if isinstance(line, Manifest))
     head = ["# Main job", "`python benchmarks/main_job.py --write` makes this page.", setting(manifest)]
     return "\n\n".join([*head, *(describe(job) for job in jobs)]) + "\n"

@@ -1,9 +1,9 @@
-"""What the paper's experiments cost at full size, and what they would cost with literal matrices.
+"""Measure the cost of the paper's experiments at full size, and extrapolate it for literal matrices.
 
-``python benchmarks/paper.py`` runs ``attncheck paper`` into a folder, times draws of the literal reading and of
-``attncheck paper`` for each configuration at its published width, and extrapolates them to the published number;
-``--write`` also puts the tables into benchmarks/paper.md, ``--out`` keeps the folder, and where this holds a finished
-run already, no wall time is given. Times are processor times of one thread, the two that are compared from one process.
+``python benchmarks/paper.py`` runs ``attncheck paper`` into a folder, times literal draws and those of ``attncheck
+paper`` for each case at its published width, and extrapolates to the published number. ``--write`` updates
+benchmarks/paper.md; ``--out`` keeps the folder (no wall time is given for one already finished). Times are processor
+times of one thread; compared times come from one process.
 """
 
 from __future__ import annotations
@@ -29,19 +29,10 @@ from attncheck.paper.run import NAMES, PaperRun, manifest_of, settle_all
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """How much is measured.
+    """Benchmark size.
 
-    Attributes
-    ----------
-    names : tuple of str
-        Experiments.
-    share : float
-        Of the published draws.
-    seconds : float
-        Least processor time of one repeat.
-    repeats : int
-        Of which the median is taken.
-    workers : int
+    `share` is the fraction of the published draws, `seconds` the least processor time of a repeat, and `repeats` the
+    number of repeats in a median.
     """
 
     names: tuple[str, ...]
@@ -57,7 +48,7 @@ QUICK = Scale(names=("fig2",), share=1e-3, seconds=1e-3, repeats=3, workers=1)
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """Draws that were timed in all repeats, and the median of their processor seconds for one draw."""
+    """Number of timed draws, and the median processor seconds per draw."""
 
     draws: int
     each: float
@@ -65,15 +56,9 @@ class Timed:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What a configuration costs at published size.
+    """Cost of a case at published size.
 
-    Attributes
-    ----------
-    experiment, label : str
-    draws : int
-        In all trials.
-    literal, here : Timed
-        With n × n matrices, and as `attncheck.paper.draw` draws.
+    `draws` counts all trials; `literal` uses n × n matrices, `here` is `attncheck.paper.draw`.
     """
 
     experiment: str
@@ -167,7 +152,7 @@ def clocked(run: Callable[[int], object], size: int) -> float:
 
 
 def by_experiment(costs: Sequence[Cost]) -> list[tuple[str, ...]]:
-    """Return a row for each experiment and one for all of them."""
+    """Return one row per experiment and one for all."""
     names = list(dict.fromkeys(cost.experiment for cost in costs))
     groups = {name: [cost for cost in costs if cost.experiment == name] for name in names}
     return [summed(name, group) for name, group in [*groups.items(), ("all", list(costs))]]
@@ -180,7 +165,6 @@ def summed(name: str, costs: Sequence[Cost]) -> tuple[str, ...]:
 
 
 def literal_seconds(costs: Sequence[Cost]) -> float:
-    """Return the processor seconds of all published draws with literal matrices."""
     return sum(cost.draws * cost.literal.each for cost in costs)
 
 
@@ -191,7 +175,7 @@ def row(cost: Cost) -> tuple[str, ...]:
 
 
 def told(whole: Whole, literal: float, workers: int) -> str:
-    """Return what the whole command takes, in a paragraph."""
+    """Summarise the cost of the whole command."""
     processor = whole.sampling + whole.computing
     parts = [
         f"The whole command, {whole.units} units, takes {processor:,.0f} s of processor time: {whole.sampling:,.0f} s "
@@ -215,7 +199,6 @@ def told(whole: Whole, literal: float, workers: int) -> str:
 
 
 def report(costs: Sequence[Cost], whole: Whole, scale: Scale) -> str:
-    """Return the page that is printed and written."""
     sums = table(("experiment", "literal draws", "draws here", "factor"), by_experiment(costs))
     each = table(("experiment", "configuration", "draws", "literal (timed)", "here (timed)", "factor"), map(row, costs))
     parts = ["# The paper's experiments", "`python benchmarks/paper.py --write` makes this page."]
