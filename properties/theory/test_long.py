@@ -44,9 +44,7 @@ def _mean(
 def _off_by_one_over_n(
     layer: AttentionLayer, run_seed: int, name: str, widths: tuple[int, int] = _WIDTHS
 ) -> tuple[float, float]:
-    """Return the mean, extrapolated from two widths (and from their doubles) to remove the order 1/n, and its
-    standard error.
-    """
+    """Return the mean and its standard error, extrapolated from a width and its double to remove the order 1/n."""
     (narrow, narrow_error), (wide, wide_error) = (_mean(layer.replace(width=n), run_seed, name) for n in widths)
     return 2.0 * wide - narrow, math.hypot(2.0 * wide_error, narrow_error)
 

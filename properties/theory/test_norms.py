@@ -136,9 +136,7 @@ def test_six_blocks_approach_the_conjectured_limit_as_one_over_n(
 
 @theory("norms.before_and_after")
 def test_a_norm_before_and_one_after_are_told_apart(run_seed: int, note: Statement) -> None:
-    """After the sum, the residual stream keeps its variance and positions become equal; before, it grows a little
-    per block.
-    """
+    """After the sum, the stream keeps its variance and positions become equal; before, it grows a little per block."""
     before = _BLOCK.replace(layer=_BLOCK.layer.replace(norm="rms"))
     after, without = _BLOCK.replace(post_norm="rms"), _BLOCK
     one, other, none = (
