@@ -1,4 +1,4 @@
-"""Pictures of whole samples: true of a right one, and pointing at what is wrong in a wrong one."""
+"""Plots of whole samples: correct for right simulators, and revealing for wrong ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sample_of(subject: str) -> Sample:
 
 
 def deviations(plot: dict[str, Any]) -> NDArray[np.float64]:
-    """Return a matrix of differences in standard errors, its upper triangle 0."""
+    """Return differences in standard errors, with a zero upper triangle."""
     observed, declared, error = (np.array(plot[name]) for name in ("observed", "declared", "error"))
     found = np.zeros((plot["size"],) * 2)
     found[np.tril_indices(plot["size"])] = (observed - declared) / error

@@ -1,4 +1,4 @@
-"""Repeats and calls: exact p-values under the null, and the power that is planned with."""
+"""Repeats and calls: exact null p-values, and planned power."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FALSE_ALARM = 1e-7
 
 
 class Alone(Calls):
-    """Calls without the interval, whose computation takes nearly all the time: p-values are the same."""
+    """Calls without the interval, which takes nearly all the time and does not affect p-values."""
 
     @staticmethod
     def _noncentrality(statistic: float, freedom: int, tail: float) -> float:
@@ -27,7 +27,7 @@ class Alone(Calls):
 
 
 def looks(count: int, share: float, replications: int) -> np.ndarray:
-    """Return p-values for 16 calls of `count` draws, a share of whose variance lies between calls."""
+    """Return p-values for 16 calls of `count` draws, with a share of the variance between calls."""
     rng = stream(0, "tests", "calls", share)
     pattern = np.linspace(-1, 1, 16)[:, None]
     common = pattern / pattern.std() * share**0.5

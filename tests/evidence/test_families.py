@@ -1,4 +1,4 @@
-"""Families against independent references, gap and size as inverses, and bad input."""
+"""Families against references, effect and size as inverses, and bad input."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DISCRETE: list[tuple[Family, float]] = [
     (Count(0.0), 0.02),
 ]
 
-#: Columns of a table of five: the one that is tied, and all of them.
+#: One tied column of five, and all columns.
 ONE_AND_ALL = ((1, slice(2, 3)), (5, slice(None)))
 
 
@@ -220,7 +220,7 @@ def test_the_interval_of_an_association_has_the_larger_spread(noise: list[float]
 
 @pytest.mark.parametrize(("values", "spread"), [((np.arange(600) + 0.5) / 600, 1.0), (np.arange(600) % 2, 3**0.5)])
 def test_the_interval_of_a_component_has_the_larger_spread(values: np.ndarray, spread: float) -> None:
-    # Of √3 (2u - 1): a grid spreads less than the uniform law, the two ends √3.
+    # √3 (2u - 1): a grid spreads less than the uniform law, the two ends √3.
     outcome, half = Smooth(order=1).test(values), stats.norm.isf(0.005) * spread / math.sqrt(600)
     assert (outcome.low, outcome.high) == pytest.approx((-half, half))
     assert outcome.null_effect == 0.0
@@ -254,7 +254,7 @@ def test_smooth_components_are_orthonormal(order: int) -> None:
     grid = (np.arange(20_000) + 0.5) / 20_000
     assert Smooth(order).test(grid).effect == pytest.approx(0.0, abs=1e-6)
     tilted = [Smooth(order).test(stats.beta(*shape).ppf(grid)).effect for shape in ((1.2, 1), (1.2, 1.2))]
-    # A Beta(a, b) with a = b is symmetric: odd components vanish, and the mass in the middle is seen.
+    # Beta(a, a) is symmetric: odd components vanish, and mass in the middle is found.
     assert (abs(tilted[1]) < 1e-6) == (order % 2 == 1)
     assert abs(tilted[0]) > 1e-3
 
@@ -288,12 +288,12 @@ def test_numbers_that_rounding_made_of_one_are_one(value: float) -> None:
     rng = stream(5, "rounded")
     exact, rounded = np.full(300, value), np.full(900, float(np.float32(value)))
     assert TwoSample().test(exact, rounded).effect == 0.0
-    # An atom beside a law without one, and numbers around 0 that were logarithms of rounded ones.
+    # An atom beside a continuous law, and numbers around 0.
     normal = stats.norm.ppf((np.arange(200) + 0.5) / 200) * value
     ours, theirs = (np.concatenate([atom, normal]) for atom in (exact, rounded))
     assert TwoSample().test(ours, theirs).effect < 0.2
     assert TwoSample(unit=1.0).test(np.zeros(300), rng.uniform(-1e-6, 1e-6, 900)).effect == 0.0
-    # What differs by more is told apart.
+    # Larger differences are found.
     assert TwoSample().test(exact, rounded * (1.0 + 1e-5)).effect == 1.0
     assert TwoSample().test(exact, rounded * (1.0 - 1e-5)).effect == 1.0
 
@@ -310,7 +310,7 @@ def test_two_samples_are_worth_their_effective_size(ratio: float, count: int, al
 
 @pytest.mark.parametrize(("margin", "count"), [(0.3, 20), (0.12, 100), (0.0368, 1000)])
 def test_least_power_is_that_of_the_worst_probability(margin: float, count: int) -> None:
-    # Where count·(q − margin) is a whole number the bound is the binomial chance itself.
+    # If count·(q − margin) is whole, the bound is the binomial chance.
     below = np.arange(int(count * (1.0 - margin)) + 1)
     exact = 1.0 - float(np.max(stats.binom.cdf(below, count, below / count + margin)))
     assert exact - 0.01 < least_power(margin, count) < exact + 1e-4

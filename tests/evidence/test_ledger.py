@@ -1,4 +1,4 @@
-"""The ledger: uniformity, order, completeness and the conclusion of a run."""
+"""The ledger: uniformity, order, completeness and conclusion."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def keyed_p_values(entries: Iterable[Entry], run_seed: int) -> dict[str, float]:
 
 
 def null_run(rng: np.random.Generator, units: int) -> list[Entry]:
-    """Three dependent statistics a unit, and one whose p-value is conservative."""
+    """Three dependent statistics per item, and one conservative one."""
     records = []
     for unit in range(units):
         p = float(rng.random())

@@ -1,4 +1,4 @@
-"""Streams: the same digits everywhere, and another stream for every change of the key."""
+"""Streams: the same digits everywhere, and a new stream per key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VALUE = st.recursive(
 
 
 def test_digits_are_fixed() -> None:
-    """The same on every platform: these change only if old records can no longer be replayed."""
+    """On every platform: a change makes old records unreplayable."""
     assert digest(LAYER) == "c787c1f4fda3"
     assert stream(7, "scores", LAYER, look=2).integers(1000, size=4).tolist() == [677, 642, 390, 893]
 
@@ -126,7 +126,7 @@ def test_a_digest_is_hexadecimal_of_the_length_asked_for() -> None:
         (lambda: stream(-1, "a"), "run_seed"),
         (lambda: stream(0, "a", look=0), "look"),
         (
-            # The wrong type is what is refused.
+            # Wrong type on purpose.
             lambda: stream(0, "a", role=1),  # type: ignore[arg-type]
             "role",
         ),

@@ -1,4 +1,4 @@
-"""Layers of equinox: what is read off is their own."""
+"""equinox layers are read correctly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The action for GitHub: its steps as scripts, in order, with what GitHub would set, and nothing of GitHub's own."""
+"""The GitHub action: its steps run as scripts, in order, with GitHub's variables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from attncheck.gate.outputs import annotated
 ROOT = Path(__file__).resolve().parents[2]
 ACTION = (ROOT / "action.yml").read_text(encoding="utf-8")
 
-# A run of one property on one small layer takes a second.
 SUBJECTS = """
 from attncheck import AttentionLayer
 from attncheck.subject import collapsed
@@ -37,7 +36,7 @@ right.layers = wrong.layers = [AttentionLayer(width=4, seq_len=2, num_heads=1)]
 
 
 class Step(NamedTuple):
-    """A step of the action that is a script."""
+    """A script step of the action."""
 
     name: str
     text: str
@@ -45,7 +44,7 @@ class Step(NamedTuple):
 
 
 def steps() -> list[Step]:
-    """Return the steps that are scripts; the file has one form, which other tests hold it to."""
+    """Return the script steps."""
     found = []
     for text in re.split(r"^    - name: ", ACTION, flags=re.MULTILINE)[1:]:
         script = text.partition("run: |\n")[2]
@@ -73,7 +72,7 @@ class Done(NamedTuple):
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Return a folder with subjects, and a command attncheck on the path that examines one property."""
+    """Return a folder with subjects, and an attncheck command on the path that examines one property."""
     (tmp_path / "action_subjects.py").write_text(SUBJECTS, encoding="utf-8")
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "attncheck"
@@ -84,7 +83,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def act(place: Path, **inputs: str) -> Done:
-    """Run the steps as GitHub does: each in a bash of its own, with its environment and nothing interpolated."""
+    """Run the steps as GitHub does: each in a separate bash with its environment."""
     given = defaults() | {name.replace("_", "-"): value for name, value in inputs.items()}
     summary, outputs = place / "summary.md", place / "outputs.txt"
     for path in (summary, outputs):

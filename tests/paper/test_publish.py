@@ -1,4 +1,4 @@
-"""Figures, numbers and pages: complete, the same bytes each time, and readable without seeing."""
+"""Figures, numbers and pages: complete, reproducible and accessible."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def figures(written: Path) -> list[Figure]:
 
 
 class Pictures(HTMLParser):
-    """The pictures of a page, and whether it asks for anything."""
+    """The images of a page, and its external requests."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ def test_pictures_of_dots_show_what_the_drawings_do(written: Path) -> None:
 
 @pytest.mark.parametrize(("draws", "width"), [(500, 0.25), (5_000, 0.1), (50_000, 0.05), (100_000, 0.05)])
 def test_fewer_draws_make_wider_bars(tiny: Tiny, monkeypatch: pytest.MonkeyPatch, draws: int, width: float) -> None:
-    """Bars are as wide as Freedman and Diaconis ask for, 2.7 over the cube root of the draws, or less."""
+    """At most as wide as Freedman and Diaconis' 2.7 over the cube root of the draws."""
     monkeypatch.setattr(Experiment, "draws_at", lambda experiment, scale: draws)
     _, data, manifest = tiny
     figure = gather("fig2", data, manifest)
