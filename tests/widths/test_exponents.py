@@ -44,7 +44,7 @@ def test_no_more_false_alarms_than_the_level_says(noise: str, seeds: int) -> Non
 
 @pytest.mark.parametrize(("order", "most"), [(-0.5, 1.0), (0.25, 1.25), (0.5, 2.0)])
 def test_false_alarms_where_spreads_differ_over_widths(order: float, most: float) -> None:
-    """Spreads of averages over neurons fall as the root of the width; growing ones are harder, but none grow so fast."""
+    """Spreads of averages over neurons fall as the root of the width. Growing ones are harder; none grow so fast."""
     rng = np.random.default_rng(1)
     found = exponents(rng.standard_normal((5, 8, TAPS)) * N**order, WIDTHS)
     zero = np.zeros(TAPS)
