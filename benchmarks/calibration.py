@@ -142,8 +142,8 @@ def smallest(calibrated: Iterable[Calibration]) -> str:
     comparisons = sum(calibration.comparisons for calibration in each)
     corrected = min(1.0, worst.least() * comparisons)
     return (
-        f"{comparisons:,} comparisons; the least likely, in {worst.check}, has a chance of {worst.least():.2g} "
-        f"by itself and of at most {corrected:.2g} as the least of all."
+        f"{comparisons:,} comparisons; the least likely, in {worst.check}, has chance {worst.least():.2g} "
+        f"alone, and at most {corrected:.2g} as the smallest of all."
     )
 
 
@@ -185,19 +185,19 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def setting(scale: Scale) -> str:
     """Return what was measured and with what."""
     return (
-        f"{scale.main:,} small samples on each of {len(MAIN)} layers, {scale.hard:,} on each of {len(HARD)} that are "
-        f"hard in one way each, and {scale.large:,} on one with many scores; where a check says nothing on most of "
-        f"these, more on the others until it has {scale.fewest:,}. attncheck {ac.__version__}, "
-        f"Python {platform.python_version()}, NumPy {np.__version__}, SciPy {scipy.__version__}."
+        f"{scale.main:,} small samples on each of {len(MAIN)} layers, {scale.hard:,} on each of {len(HARD)} "
+        f"that are each hard in one way, and {scale.large:,} on one with many scores; checks that rarely apply "
+        f"get more, up to {scale.fewest:,}. attncheck {ac.__version__}, Python {platform.python_version()}, "
+        f"NumPy {np.__version__}, SciPy {scipy.__version__}."
     )
 
 
 def program_setting(scale: Scale) -> str:
     """Return what was measured of programs."""
     return (
-        f"{len(EXAMPLES)} example programs and {RANDOM} random ones, each with {scale.exact:,} small samples of "
-        f"{DRAWS} draws at width {EXACT_WIDTHS[0]} and {scale.rates:,} of {RATE_DRAWS:,} at widths "
-        f"{', '.join(map(str, RATE_WIDTHS))}, where orders in n are examined. p-values of orders should be uniform too."
+        f"{len(EXAMPLES)} example programs and {RANDOM} random ones, each with {scale.exact:,} small samples "
+        f"of {DRAWS} draws at width {EXACT_WIDTHS[0]} and {scale.rates:,} of {RATE_DRAWS:,} at widths "
+        f"{', '.join(map(str, RATE_WIDTHS))}, for orders in n, whose p-values should also be uniform."
     )
 
 
@@ -223,8 +223,7 @@ def check_table(found: Mapping[str, dict[str, Calibration]]) -> list[str]:
 def tables(kind: str, found: Mapping[str, dict[str, Calibration]]) -> list[str]:
     return [
         *check_table(found),
-        f"The same by {kind}: the check whose counts are the least likely there, its chance, and that chance as the "
-        f"least of all on the {kind}.",
+        f"By {kind}: the least likely check, its chance, and that chance as the smallest of the {kind}.",
         table((kind, "checks", "worst check", "chance", "as the least"), case_rows(found)),
     ]
 
@@ -259,7 +258,7 @@ def normalised(replications: int) -> list[str]:
 def normalised_rows(found: Mapping[str, dict[str, Calibration]], replications: int) -> list[str]:
     """Return the worst check, and its chance among all comparisons, as text."""
     return [
-        f"{replications:,} small samples by every check on the layer that runs visit with a norm.",
+        f"{replications:,} small samples by every check on the runs' layer with a norm.",
         table(("layer", "checks", "worst check", "chance", "as the least"), case_rows(found)),
         smallest(each for on_layer in found.values() for each in on_layer.values()),
     ]
@@ -296,17 +295,22 @@ def report(scale: Scale, spec: ExecutorSpec | None = None) -> str:
         "# False alarms of every check",
         f"`python benchmarks/calibration.py --share {scale.main / FULL.main:g} --write` makes this page.",
         setting(scale),
-        "Rates are over the level, ± one standard error; 1 is right where p-values must be uniform, and at most 1 "
-        "where counts, ties or an allowance make them larger. Then the Kolmogorov–Smirnov p-value against "
-        "uniform, and the least of the chances of what the line shows.",
+        (
+            "Rates relative to the level, ± one standard error: 1 for uniform p-values, at most 1 with counts, "
+            "ties or an allowance. Then the Kolmogorov–Smirnov p-value against uniform, and the row's smallest "
+            "chance."
+        ),
         *tables("layer", found),
-        f"One sample of {scale.draws:,} draws of right simulators, by every check on every layer but the last: a null "
-        "that holds only nearly would show here.",
+        (
+            f"One sample of {scale.draws:,} draws of right simulators, by every check on every layer but the last, "
+            "to reveal nulls that hold only approximately."
+        ),
         table(columns, large),
         "## Pools",
-        f"{scale.main:,} pools of each check, of one small sample on each of the first {len(MAIN)} layers. The bias is "
-        "the mean of the scores, signed by whether the effect is larger than the null expects; counts, and effects "
-        "that are large or not, have none.",
+        (
+            f"{scale.main:,} pools per check, of one small sample on each of the first {len(MAIN)} layers. The "
+            "bias is the mean score, signed by the direction of the effect; counts and unsigned effects have none."
+        ),
         *pooled_rows,
         "## Programs",
         program_setting(scale),

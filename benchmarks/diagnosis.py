@@ -77,9 +77,11 @@ _TITLES = {
     "two": _TWO,
 }
 _BLIND = {
-    "bug": "They were written, with what names them, by somebody who had not seen the causes. Three have had a cause "
-    "of their own since, which others did not tell: shared_by_slices, split_by_view and mask_inverted.",
-    "later bug": "They were written in the same way, and later. No cause and no sentence has been changed since.",
+    "bug": (
+        "Bugs and expected messages were written independently of the causes. Three have since got separate "
+        "causes, as no other matched: shared_by_slices, split_by_view and mask_inverted."
+    ),
+    "later bug": "Written later in the same way; no cause or message has been changed since.",
 }
 # Faults that are a factor on one matrix, and are reported as one.
 _AS_SCALES = {"missing_head_scaling": "output_std √H", "scores_over_n": "query_std 1/√head_dim"}
@@ -213,11 +215,12 @@ def page(found: Sequence[Cell]) -> str:
     seeds = len({cell.seed for cell in found})
     lines = ["# The first cause", "", "`python benchmarks/diagnosis.py --write` makes this page.", ""]
     lines += [
-        f"Samples of up to three layers, as a violated run takes them, with {counted(seeds, 'seed')}: how often the "
-        "first cause that is told is what is wrong. *Alone* is how often nothing else fits: without that candidate the "
-        "answer would be *none that is known*. A cell in which the right simulator fits too shows nothing, and is left "
-        "out: there the violated checks say what they point at. Draws that come again, and calls that "
-        "differ, are read off before anything is fitted.",
+        (
+            f"Samples of up to three layers, as in a violated run, with {counted(seeds, 'seed')}: how often the "
+            "first cause is right. *Alone* counts cases in which no other cause fits. Cells in which the right "
+            "simulator also fits are left out: there users get the violated checks' hints. Repeated draws and "
+            "differing calls are detected before fitting."
+        ),
         "",
     ]
     for kind, title in _TITLES.items():

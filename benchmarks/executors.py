@@ -150,7 +150,7 @@ def prediction(seconds: Sequence[float], handing: float) -> str:
     for cores in CORES:
         took = makespan(seconds, cores, handing)
         rows.append((f"{cores:,}", f"{took:,.1f}", f"{alone / took:,.1f}", f"{alone / took / cores:.0%}"))
-    return table(("cores", "seconds", "times as fast as one", "of what they could do"), rows)
+    return table(("cores", "seconds", "times as fast as one", "efficiency"), rows)
 
 
 def page(profile: str, repeats: int, tasks: int, arguments: Sequence[str]) -> str:
@@ -169,22 +169,25 @@ def page(profile: str, repeats: int, tasks: int, arguments: Sequence[str]) -> st
         ("main job, processes", ", ".join(f"{each:.1f} s" for each in ours)),
         ("main job, dask", ", ".join(f"{each:.1f} s" for each in theirs)),
         ("dask over processes, median", f"{statistics.median(ratios):.3f} (1.15 promised)"),
-        ("a piece that does nothing, processes", f"{1e3 * by_pool:.2f} ms"),
-        ("a piece that does nothing, dask", f"{1e3 * by_dask:.2f} ms"),
-        ("digest of all of them", digests[0]),
+        ("empty task, processes", f"{1e3 * by_pool:.2f} ms"),
+        ("empty task, dask", f"{1e3 * by_dask:.2f} ms"),
+        ("common digest", digests[0]),
     ]
     parts = [
-        "# Who does the work",
+        "# Executors",
         f"`python {' '.join(['benchmarks/executors.py', *arguments])}` makes this page, here with {installed()}.",
-        f"The main job with the profile {profile} on {WORKERS} cores, in turn on a pool of processes and on a dask "
-        f"cluster of processes with one thread each, which is there before the job begins, with the "
-        f"settings of memory that docs/campaigns.md has. {tasks:,} pieces that do "
-        "nothing carry what a unit of the main job carries, there and back.",
+        (
+            f"The main job with profile {profile} on {WORKERS} cores, alternating between a process pool and a "
+            "running dask cluster of single-threaded processes with the memory settings of docs/campaigns.md. "
+            f"{tasks:,} empty tasks transfer the data of a test item in both directions."
+        ),
         table(("what", "measured"), rows),
-        "## What many cores would do",
-        f"The job has {len(seconds):,} pieces that take {sum(seconds):,.1f} s together; the longest takes "
-        f"{max(seconds):.1f} s. One process hands them over, the longest first, each after {1e3 * by_dask:.2f} ms, "
-        "which is what a piece that does nothing takes by dask. This is computed from these numbers, and was not run.",
+        "## Predicted times on many cores",
+        (
+            f"The job has {len(seconds):,} tasks that take {sum(seconds):,.1f} s together; the longest takes "
+            f"{max(seconds):.1f} s. One process starts them, the longest first, one per {1e3 * by_dask:.2f} ms, "
+            "dask's time for an empty task. Computed from these numbers, not measured."
+        ),
         prediction(seconds, by_dask),
     ]
     return "\n\n".join(parts) + "\n"

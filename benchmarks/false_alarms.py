@@ -60,11 +60,10 @@ def totals(runs: Sequence[WholeRun], budget: float) -> str:
     ordered = stats.kstest([run.uniformity for run in runs], "uniform").pvalue
     upper = stats.beta.ppf(0.95, violated + 1, len(runs) - violated)
     return (
-        f"{len(runs)} runs: {verdicts}. A run is violated with a chance of at most {upper:.3f} (95%, from the count "
-        f"alone; the budget says {budget:g}).\n\n"
-        f"{suspicious} suspicious first looks where at most {expected:.1f} are expected (Poisson chance of so many "
-        f"{chance:.2g}), and {pools} suspicious pools where at most {pools_expected:.1f} are. "
-        f"The uniformity p-values of the runs against uniform: {ordered:.2g}."
+        f"{len(runs)} runs: {verdicts}. The chance of a violated run is at most {upper:.3f} (95%, from the "
+        f"count alone; budget {budget:g}).\n\n{suspicious} suspicious first looks, at most {expected:.1f} "
+        f"expected (Poisson chance {chance:.2g}), and {pools} suspicious pools, at most {pools_expected:.1f} "
+        f"expected. Runs' uniformity p-values against uniform: {ordered:.2g}."
     )
 
 
@@ -97,9 +96,9 @@ def statements_report(runs: Sequence[StatementsRun]) -> str:
     counts = [sum(len(getattr(run, what)) for run in runs) for what in ("violated", "inconclusive", "suspicious")]
     looked = sum(run.statistical for run in runs)
     return (
-        f"## statements of the theory\n\n{len(runs)} run seeds, {sum(run.statements for run in runs)} statements: "
-        f"{counts[0]} violated, {counts[1]} inconclusive. Of the {looked} on which looks decide {counts[2]} had a "
-        f"suspicious first look, where at most {LEVEL * looked:.1f} are expected.\n\n{table}\n"
+        f"## statements of the theory\n\n{len(runs)} run seeds, {sum(run.statements for run in runs)} "
+        f"statements: {counts[0]} violated, {counts[1]} inconclusive. Of the {looked} decided by looks, "
+        f"{counts[2]} had a suspicious first look; at most {LEVEL * looked:.1f} are expected.\n\n{table}\n"
     )
 
 

@@ -73,8 +73,8 @@ KINDS: dict[str, Drawn] = {
     "independent": independent,
     "correlation 0.5": correlated(0.5),
     "correlation 0.95": correlated(0.95),
-    "every score off by 0.03": biased(0.03),
-    "every score off by 0.05": biased(0.05),
+    "scores biased by 0.03": biased(0.03),
+    "scores biased by 0.05": biased(0.05),
 }
 
 
@@ -174,11 +174,11 @@ def drift_told(history: History, factor: float, since: int, lives: int) -> str:
             f"W_V {factor:g} times as large from run {since + 1} on: found after",
             f"{history.course.alarm + 1 - since} runs",
         ),
-        ("predicted, by this stream alone: median, tenths", f"{middle:.0f} runs, {low:.0f} to {high:.0f}"),
-        ("the stream that moves most", first.stream),
-        ("it moves since the run", first.since),
-        ("its mean score from there on", f"{first.mean:+.2f} ± {first.runs**-0.5:.2f}"),
-        ("predicted: the change of the variance, in standard deviations of a run", f"{drift:+.2f}"),
+        ("predicted from this stream: median, deciles", f"{middle:.0f} runs, {low:.0f} to {high:.0f}"),
+        ("stream with the largest drift", first.stream),
+        ("start of its drift", first.since),
+        ("its mean score since", f"{first.mean:+.2f} ± {first.runs**-0.5:.2f}"),
+        ("predicted from the change of variance, in standard deviations of a run", f"{drift:+.2f}"),
     ]
     return table(("what", "measured"), rows)
 
@@ -197,11 +197,11 @@ def told(history: History) -> str:
     errors = np.abs(np.nansum(signed, axis=0)) / counts**0.5
     rows = [
         ("nights", f"{len(history.since):,}"),
-        ("streams, of which only large scores count", f"{len(upwards):,}, {upwards.sum():,}"),
-        ("evidence, an alarm at 1,000,000", f"{history.evidence:.3g}"),
-        ("mean of signed scores, and its error if nights alone differ", _mean_of(signed)),
-        ("of signed streams the mean that is furthest from 0, in its own errors", f"{errors.max():.2f}"),
-        ("mean of the others, which is at most 0 if nothing is wrong", _mean_of(others)),
+        ("streams, one-sided ones", f"{len(upwards):,}, {upwards.sum():,}"),
+        ("evidence (alarm at 1,000,000)", f"{history.evidence:.3g}"),
+        ("mean of signed scores ± error over nights", _mean_of(signed)),
+        ("largest mean of a signed stream, in its errors", f"{errors.max():.2f}"),
+        ("mean of the others (at most 0 without drift)", _mean_of(others)),
     ]
     return table(("what", "measured"), rows)
 
@@ -214,17 +214,17 @@ def _mean_of(scores: FloatArray) -> str:
 def page(lives: int, runs: int, real: History | None, drifting: str, arguments: Sequence[str]) -> str:
     """Measure, and return the page."""
     parts = [
-        "# What a history of runs finds",
+        "# Run histories",
         f"`python {' '.join(['benchmarks/history.py', *arguments])}` makes this page, here with {installed()}.",
-        f"Lives of {STREAMS} streams, where nothing is wrong. The bound for {runs:,} runs is {runs / ALARM:.2%}.",
+        f"Histories of {STREAMS} streams without drift. The bound for {runs:,} runs is {runs / ALARM:.2%}.",
         false_alarms(lives, runs, real),
-        "One of the streams drifts from the first run on. The gap of a look is about 6 standard deviations.",
+        ("One stream drifts from the first run on. A look's minimum detectable effect is about 6 standard deviations."),
         found_after(max(200, lives // 10)),
     ]
     if real is not None:
-        parts += ["## Real nights", "Profile smoke, scores exposed, a seed of its own each night.", told(real)]
+        parts += ["## Nightly runs", "Profile smoke, scores exposed, a new seed each night.", told(real)]
     if drifting:
-        parts += ["## Real nights of a subject that drifts", drifting]
+        parts += ["## Nightly runs of a drifting subject", drifting]
     return "\n\n".join(parts) + "\n"
 
 

@@ -76,9 +76,11 @@ def report(s: int, quick: bool = False) -> str:
         [
             "# The kernels of infinitely many heads",
             "`python benchmarks/infinite_heads.py --write` makes this page.",
-            "The covariance of outputs, and their tangent kernel, for several kernels of the inputs. Relative "
-            "difference of two integrations on different points, and the error bound of the first over its smallest "
-            f"entry. One thread. {installed()}.",
+            (
+                "Output covariance and tangent kernel for several input kernels: relative difference of two "
+                "integrations on different points, and the first one's error bound over its smallest entry. One "
+                f"thread. {installed()}."
+            ),
             table(HEADER, rows(s, quick)) + "\n",
         ]
     )

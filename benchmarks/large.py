@@ -91,13 +91,17 @@ def page(largest: ac.AttentionLayer) -> str:
     parts = [
         "# One draw of a large layer",
         "`python benchmarks/large.py --write` makes this page.",
-        f"Heads of {largest.head_width} neurons, {os.cpu_count()} cores. ‖A - U‖² is the squared distance of the "
-        f"attention weights from uniform ones, mean over heads and its standard error. {installed()}.",
+        (
+            f"Heads of {largest.head_width} neurons, {os.cpu_count()} cores. ‖A - U‖² is the squared distance of "
+            f"attention weights from uniform, averaged over heads ± standard error. {installed()}."
+        ),
         verdict,
         table(HEADER, rows),
-        "The standard error is that of the heads. All of them see one set of inputs, whose length is that of h: with "
-        "another h the whole draw is another, by the standard deviation beside the limit. The limit is that of heads "
-        f"of {largest.head_width} neurons, whose scores are Gaussian given the query.",
+        (
+            "The standard error is over heads. They share inputs, so a draw also varies with the length of h, by "
+            f"the standard deviation beside the limit. The limit is for heads of {largest.head_width} neurons, "
+            "whose scores are Gaussian given the query."
+        ),
     ]
     return "\n\n".join(parts) + "\n"
 

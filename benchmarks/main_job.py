@@ -132,9 +132,11 @@ def describe(job: Job) -> str:
     return "\n\n".join(
         [
             f"## {job.profile}: {job.seconds:.0f} s{judged(job)}",
-            f"Exit code {job.code}; {outcome}; {len(results)} of {len(manifest.planned)} planned results, "
-            f"{examined} examined. {job.processor:.0f} processor seconds: {job.processor / WORKERS:.0f} s of "
-            f"{WORKERS} cores that do nothing else.",
+            (
+                f"Exit code {job.code}; {outcome}; {len(results)} of {len(manifest.planned)} planned results, "
+                f"{examined} examined. {job.processor:.0f} processor seconds: {job.processor / WORKERS:.0f} s of "
+                f"{WORKERS} idle cores."
+            ),
             summed_table(case_times(results)),
             longest_table(case_times(results)),
         ]
@@ -164,9 +166,9 @@ def setting(manifest: Manifest) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
     machine = manifest.machine
     return (
-        f"`pytest -n {WORKERS} properties/`, {machine.get('cores', '?')} cores, wall seconds with start and "
-        f"collection; wall seconds of the configurations, added up over both workers. "
-        f"Python {machine.get('python', '?')}, {versions}, {machine.get('system', '?')}."
+        f"`pytest -n {WORKERS} properties/`, {machine.get('cores', '?')} cores; wall seconds with start and "
+        f"collection; per case, the sum over both workers. Python {machine.get('python', '?')}, {versions}, "
+        f"{machine.get('system', '?')}."
     )
 
 

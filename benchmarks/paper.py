@@ -178,8 +178,11 @@ def told(whole: Whole, literal: float, workers: int) -> str:
     """Summarise the cost of the whole command."""
     processor = whole.sampling + whole.computing
     parts = [
-        f"The whole command, {whole.units} units, takes {processor:,.0f} s of processor time: {whole.sampling:,.0f} s "
-        f"for draws and the published estimator, {whole.computing:,.0f} s for what is computed."
+        (
+            f"The whole command, {whole.units} units, takes {processor:,.0f} s of processor time: "
+            f"{whole.sampling:,.0f} s for draws and the published estimator, {whole.computing:,.0f} s for computed "
+            "values."
+        )
     ]
     if whole.wall:
         parts.append(
@@ -192,7 +195,7 @@ def told(whole: Whole, literal: float, workers: int) -> str:
                 f"take about {processor / workers:,.0f} s."
             )
     parts.append(
-        f"Literal matrices would take {literal / 3600:,.0f} h of processor time for the draws at finite width alone, "
+        f"Literal matrices would take {literal / 3600:,.0f} h for the draws at finite width alone, "
         f"{literal / processor:,.0f} times as much as the whole command."
     )
     return " ".join(parts)
@@ -206,8 +209,8 @@ def report(costs: Sequence[Cost], whole: Whole, scale: Scale) -> str:
         parts.append("A quick run: it shows that everything runs; its times mean nothing.")
     parts += [told(whole, literal_seconds(costs), scale.workers), sums, each]
     parts.append(
-        f"Processor times of one thread: for one draw the median of {scale.repeats} repeats, both ways in one process, "
-        f"extrapolated to the published number; in brackets the draws that were timed. A literal draw is that of "
+        f"Processor times of one thread per draw: median of {scale.repeats} repeats, both in one process, "
+        "extrapolated to the published number; timed draws in brackets. Literal draws are those of "
         f'`attncheck.simulate(..., method="direct")`, the whole layer. {installed()}.'
     )
     return "\n\n".join(parts) + "\n"

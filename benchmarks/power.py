@@ -226,13 +226,14 @@ def page(every: Sequence[Seen], profile: str) -> str:
         "",
         f"`python benchmarks/power.py --profile {profile} --write` makes this page.",
         "",
-        "First looks of whole runs on known-wrong simulators: what sees a fault first, and on which configuration, or "
-        "on which of them together. The score is how many standard deviations out a normal number of that p-value "
-        f"lies. A look is suspicious beyond {score(every[0].level):.2f}, and three of them make a violated verdict. "
-        f"The chance of that is computed from the score less {_SELECTED:g}, as the best of some thousand was chosen; "
-        "where this does not settle it, from the mean score of the same result under "
-        f"{len(AGAIN)} other seeds, which are shown. A whole run has at least that chance. Outputs are a part of the "
-        "draws of scores; with Gram matrices only the layers that every run visits are looked at.",
+        (
+            "First looks of whole runs on known-wrong simulators: the check that finds a fault first, and its "
+            "case or pool. The score is the normal quantile of its p-value. A look is suspicious beyond "
+            f"{score(every[0].level):.2f}; three make a violated verdict, whose chance is computed from the score "
+            f"less {_SELECTED:g}, to correct for selection; if inconclusive, from the same result's mean score "
+            f"under {len(AGAIN)} other seeds (shown). It is a lower bound for a whole run. Outputs reuse the draws "
+            "of scores; Gram matrices use only the fixed cases."
+        ),
         "",
         f"{len(rows) - len(weak)} of {len(rows)} rows above {percent(_SURE)}.",
         "",

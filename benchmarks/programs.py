@@ -302,8 +302,8 @@ def peak_mebibytes() -> float:
 def setting(scale: Scale) -> str:
     """Return the settings and software versions."""
     return (
-        f"One thread of {os.cpu_count()} cores, {scale.rounds} turns; median (quarter marks); processor time, which is "
-        f"wall time where nothing else runs. {installed()}."
+        f"One thread of {os.cpu_count()} cores, {scale.rounds} rounds; median (quartiles) of processor time. "
+        f"{installed()}."
     )
 
 

@@ -200,16 +200,22 @@ def page(quick: bool) -> str:
             "`python benchmarks/rates.py --write` makes this page.",
             *(["A quick run: it shows that everything runs; its numbers mean little."] if quick else []),
             accuracy(size),
-            f"Rates over widths {', '.join(map(str, widths))}, with 99% intervals: the order p of "
-            "log D = a + p log n + e/n, and c of D = (c + d/n) n^predicted. The expansion gives c without a fit.",
+            (
+                f"Rates at widths {', '.join(map(str, widths))}, with 99% intervals: the order p of log D = a + p "
+                "log n + e/n, and c of D = (c + d/n) n^predicted. The expansion gives c without a fit."
+            ),
             rates(widths, size, _QUICK_LAYERS) if quick else rates(widths, _RATE_DRAWS),
-            f"Sums of scores over widths {', '.join(map(str, HALF_ORDER_WIDTHS))}: the order is that of the third "
-            "cumulant, -1/2 where three scores share their matrices cyclically. With a head_dim what falls is the "
-            "distance from the law at infinite width with this head_dim. Other weights: by literal matrices, at small "
-            "widths, where the curvature is large.",
+            (
+                f"Sums of scores at widths {', '.join(map(str, HALF_ORDER_WIDTHS))}: the order of the third "
+                "cumulant, -1/2 if three scores share matrices cyclically. With a head_dim, distances are from "
+                "its own infinite-width law. Other weights use literal matrices at small widths, with large "
+                "curvature."
+            ),
             other_rates(quick),
-            "Regimes: how far their predictions are from those that they must not be taken for, and how many draws of "
-            "the prediction reject the neighbour by a Kolmogorov–Smirnov test at level 1e-6 with power 0.99 at least.",
+            (
+                "Regimes: distances between neighbouring predictions, and the draws that reject the neighbour by a "
+                "Kolmogorov–Smirnov test at level 1e-6 with power at least 0.99."
+            ),
             regimes(),
         ]
     return "\n\n".join(parts) + "\n"

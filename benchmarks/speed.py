@@ -410,9 +410,8 @@ def time_table(scale: Scale, small: Times, large: Times) -> str:
 def setting(scale: Scale) -> str:
     """Return the settings and software versions."""
     return (
-        f"s = 4, H = 2, one thread of {os.cpu_count()} cores, {scale.rounds} turns; median (quarter marks); "
-        f"processor time, which is wall time where nothing else runs. "
-        f"{installed()}."
+        f"s = 4, H = 2, one thread of {os.cpu_count()} cores, {scale.rounds} rounds; median (quartiles) of "
+        f"processor time. {installed()}."
     )
 
 

@@ -99,13 +99,12 @@ def section(stack: ac.AttentionStack, scale: Scale) -> str:
 
 def report(sections: Sequence[str], scale: Scale) -> str:
     text = (
-        "Conjecture: the paper's theorem ends before the scores of a second layer. What is measured is n times "
-        "Kolmogorov's distance between the law of an output of a stack of width n and the law that the recursion of "
-        "docs/stacks.md gives it, after every layer, ± one standard error; one layer is the theorem's case. c and d "
-        "are of c/n + d/n², p is the chance of a worse fit, and the order is that of log D = a + order · log n + e/n. "
-        "W1 is Wasserstein's distance in standard deviations of the limit. The last column is the distance between the "
-        "conjectured limit and that of a forgetful recursion, whose kernels are replaced by their means: what the "
-        "conjecture says beyond it."
+        "A conjecture, as the paper's theorem ends before a second layer's scores. Tables show n times the "
+        "Kolmogorov distance between an output's law at width n and that of the recursion in docs/stacks.md, "
+        "after every layer, ± one standard error; one layer is the theorem. The fit is c/n + d/n², p the "
+        "chance of a worse one, and the order that of log D = a + order · log n + e/n. W1 is the Wasserstein "
+        "distance in standard deviations of the limit. The last column is the distance to the limit with mean "
+        "kernels, which the conjecture excludes."
     )
     parts = ["# Stacks (conjecture)", "`python benchmarks/stacks.py --write` makes this page.", text, *sections]
     if scale is QUICK:

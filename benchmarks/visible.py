@@ -93,13 +93,17 @@ def page(old: Path, new: Path) -> str:
         for claim in claims
     ]
     lines = [
-        "# What a run could have seen\n",
+        "# Minimum detectable effects\n",
         "`python benchmarks/visible.py OLD NEW --write` makes this page from two records.\n",
-        "Deviations from the null that a run has the planned chance to call violated, in the unit of each check; of "
-        "variance ratios the logarithm. *Single* is the gap of one configuration: on the median one, and on the worst. "
-        "*Together* is that of all configurations, where the deviation is the same everywhere.\n",
-        f"Together at most half of the median single gap before: {half} of {len(found)} checks, and "
-        f"{sum(ratio <= 0.5 for ratio in best)} of {len(claims)} claims by their sharpest check.\n",
+        (
+            "Effects that a run detects with the planned power, in each check's unit (variance ratios: the "
+            "logarithm). *Single* and *worst*: one case, the median and the worst. *Together*: the pool of all "
+            "cases, for a common effect.\n"
+        ),
+        (
+            f"The pool's is at most half of the median single one before: {half} of {len(found)} checks, and "
+            f"{sum(ratio <= 0.5 for ratio in best)} of {len(claims)} claims (by their most sensitive check).\n"
+        ),
         "| check | single before | worst before | single now | worst now | together now |",
         "| --- | --- | --- | --- | --- | --- |",
         *(f"| `{row[0]}` | {' | '.join(f'{value:.3g}' for value in row[2:])} |" for row in found),

@@ -192,7 +192,7 @@ def right_lines(rows: Sequence[Examined]) -> list[str]:
         again = sum(row.looks > 1 for row in mine)
         what = "random right models" if kind == "right" else "runs of the right transformer of two blocks in μP"
         lines.append(
-            f"{len(mine)} {what}: violated in {bad}, so in at most {bound:.3g} of them (95%); {again} took more than "
+            f"{len(mine)} {what}: violated in {bad}, at most {bound:.3g} of them (95%); {again} took more than "
             f"one look. Exponents: {told}. Time: {seconds}.\n"
         )
     return lines
@@ -216,19 +216,25 @@ def page(options: argparse.Namespace) -> str:
         "`python benchmarks/widths.py --write` makes this page.\n",
         f"{installed()}; one thread.\n",
         "## The statistics\n",
-        f"The chance that a look is suspicious of an exponent that is right, over the level of {_LEVEL:.2g} (that of "
-        f"{_TAPS} exponents); widths {WIDTHS[0]} to {WIDTHS[-1]}, no tolerance. Three looks must be.\n",
+        (
+            f"Chance of a suspicious look at a right exponent, over the level of {_LEVEL:.2g} (for {_TAPS} "
+            f"exponents); widths {WIDTHS[0]} to {WIDTHS[-1]}, no tolerance. A violation takes three.\n"
+        ),
         false_alarms(options.taps),
-        "\nSeeds a width and look, for a tolerance of 0.1: with which three looks violate an exponent that is 1/2 off "
-        "with 99%, and an interval lies within with 90%.\n",
+        (
+            "\nSeeds per width and look, at tolerance 0.1, for three looks to reject an exponent off by 1/2 with "
+            "99%, and for the interval to lie within the tolerance with 90%.\n"
+        ),
         powers(options.taps),
         "\n## Right models\n",
         *right_lines(rows),
-        "Widths 64 to 512 for random ones, at initialisation, and in μP after one and two steps of Adam too. Depth 1 "
-        "to 4, heads 1 to 8 or a head_dim of 8 or 16, layer norm, RMS norm or none, before or after the sum, attention "
-        "by hand or not, the readout at zero or not.\n",
+        (
+            "Random models have widths 64 to 512, at initialisation, in μP also after one and two steps of Adam; "
+            "depth 1 to 4, heads 1 to 8 or head_dim 8 or 16, any norm and place, hand-written attention or not, "
+            "zero readout or not.\n"
+        ),
         "## Wrong models\n",
-        "Two blocks, widths 64 to 1,024, eight seeds; those of μP after two steps too.\n",
+        "Two blocks, widths 64 to 1,024, eight seeds; μP after two steps too.\n",
         found_table(rows),
         *(["\n## coord_check of mup 1.0.0 on the same models\n", _COORDINATES, other] if other else []),
     ]
@@ -236,10 +242,9 @@ def page(options: argparse.Namespace) -> str:
 
 
 _COORDINATES = (
-    "Means of |x| of each module's outputs over five seeds, in the first three forwards, at the same widths. It draws "
-    "them, and a person judges. Slopes here are those of a straight line through the logarithms: of the module that is "
-    "wrong, and the farthest from 0 among modules of the right model, in the first and in the third forward. Scores "
-    "are no module's output: it has no line for them.\n"
+    "It plots means of |x| of each module's outputs over five seeds, in the first three forwards, for a person "
+    "to judge. Here are log-log slopes in the first and third forward: of the wrong module, and the steepest "
+    "of the right model. Scores are no module's output, so it has no line for them.\n"
 )
 
 

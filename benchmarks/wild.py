@@ -123,8 +123,8 @@ def bug_section(rows: Sequence[BugRow]) -> str:
         for row in rows
     ]
     words = (
-        f"Found: {found} of {len(rows)}. *Text* is the inspection itself; *require* what it says when it is held to "
-        "what the author declares; *compare* a comparison with the other path that the fixture names."
+        f"Found: {found} of {len(rows)}. *Text* is the inspection itself, *require* its check of the author's "
+        "declaration, *compare* its comparison with the fixture's other path."
     )
     return f"## Bugs\n\n{words}\n\n{table(('bug', 'source', 'versions', 'found', 'what the user reads', 's'), lines)}"
 
@@ -142,8 +142,8 @@ def right_section(rows: Sequence[RightRow]) -> str:
     alarms = sum(not is_green(row) for row in rows)
     upper = stats.beta.ppf(0.95, alarms + 1, len(rows) - alarms) if alarms < len(rows) else 1.0
     words = (
-        f"False alarms: {alarms} of {len(rows)} inspections, so at most {upper:.3g} of them (95%). An inspection is "
-        "green where no note says that something is wrong and nothing that is true of the layer is refused."
+        f"False alarms: {alarms} of {len(rows)} inspections, at most {upper:.3g} of them (95%). An inspection "
+        "is right if no note reports an error and no true property is refused."
     )
     header = ("layer", "green", "notes that blame", "refused", "said first", "seconds")
     return f"## Right layers\n\n{words}\n\n{table(header, lines)}"
@@ -156,7 +156,7 @@ def is_green(row: RightRow) -> bool:
 def zoo_section(rows: Sequence[ZooRow]) -> str:
     """Return the table of measured layers."""
     lines = [(cell(row.name), *map(cell, row.cells), f"{row.seconds:.1f}") for row in rows]
-    words = "Standard deviations times √fan-in, with the interval that the inspection gives."
+    words = "Standard deviations times √fan-in, with intervals."
     return f"## Well-known layers\n\n{words}\n\n{table(ZOO_HEADER, lines)}"
 
 
@@ -172,10 +172,11 @@ def page(rows: Sequence[Row], options: argparse.Namespace) -> str:
     zoo = [row for row in rows if isinstance(row, ZooRow)]
     given = [f"--right {options.right}", *(["--old PYTHON"] if options.old else [])]
     parts = [
-        "# Bugs that people shipped",
-        f"`python benchmarks/wild.py {' '.join(given)} --write` makes this page. The fixtures were fixed before "
-        "anything existed that finds them: each is one public bug, and a bug counts as found where a line that the "
-        "user reads tells what is wrong.",
+        "# Public bugs",
+        (
+            f"`python benchmarks/wild.py {' '.join(given)} --write` makes this page. Fixtures, one public bug "
+            "each, predate the inspection. A bug counts as found if a line of output states it."
+        ),
         bug_section(bugs),
         right_section(right),
         zoo_section(zoo),

@@ -263,7 +263,7 @@ def test_false_alarms_are_counted() -> None:
     ]
     text = false_alarms.report("smoke", runs, 1e-6)
     assert "2 runs: 1 consistent, 1 violated." in text
-    assert "7 suspicious first looks where at most 0.9 are expected" in text
+    assert "7 suspicious first looks, at most 0.9 expected" in text
     assert "| 1 | violated | 900 of 1,000 | 5 (0.45 expected) | 1/3/1 | 0 (0.00 expected) | 0/0/0 | 0.2 | d |" in text
 
 
