@@ -80,9 +80,9 @@ def interrupt(interruptible: None) -> Interrupt:
                 while not (folder / "begun").exists():
                     assert time.monotonic() < deadline
                     time.sleep(0.02)
-                os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole process group
+                os.killpg(process.pid, signal.SIGINT)
                 return process.communicate(timeout=120)
             finally:
-                process.kill()  # one that hangs on would be waited for
+                process.kill()  # a hung one would be waited for
 
     return said

@@ -27,7 +27,6 @@ def small(subject: Any = RIGHT, layer: Any = LAYER, properties: Any = ("draws", 
 
 
 def tied(layer: AttentionLayer, inputs: NDArray[np.float64], rng: np.random.Generator) -> dict[str, Any]:
-    """Use queries as keys, like a typo."""
     N, _, n = inputs.shape
 
     def weight() -> NDArray[np.float64]:
@@ -65,7 +64,6 @@ class TestSettingsOfNumpy:
         assert np.geterr() == before
 
     def test_of_the_caller(self) -> None:
-        """On another layer than above, as laws are cached."""
         with np.errstate(all="raise"):
             report = small(layer=AttentionLayer(width=8, seq_len=3, num_heads=2), properties=PROPERTIES)
             assert str(report)

@@ -93,7 +93,6 @@ def some(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with one property."""
     place = tmp_path_factory.mktemp("few")
     for name in ("conftest", "test_draws"):
         shutil.copy(ROOT / "properties" / f"{name}.py", place)
@@ -101,8 +100,6 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Done(NamedTuple):
-    """Outcome of a command in this process."""
-
     code: int
     out: str
     err: str
@@ -121,7 +118,6 @@ def examined(folder: Path, properties: Path, subject: str, *more: str, record: s
         try:
             code = main(arguments)
         finally:
-            # Later folders have modules of the same names.
             for file in properties.glob("*.py"):
                 sys.modules.pop(file.stem, None)
     return Done(code, out.getvalue(), err.getvalue(), path)
@@ -188,7 +184,7 @@ def without_time(line: Line) -> Line:
 def test_run_and_pytest_write_the_same_record(
     folder: Path, some: Path, shifted_run: Done, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With two workers against none."""
+    """With two workers and none."""
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     monkeypatch.syspath_prepend(str(folder))
     options = ["--attncheck-profile", "smoke", "--attncheck-subject", "cli_subjects:shifted"]
@@ -233,7 +229,7 @@ def test_interrupted_run_is_gone_on_with(
     assert closing_of(target).digest == closing_of(shifted_run.record).digest
     after = seconds_of(target)
     redone = {id.partition(".")[0] + id.partition("@")[2] for id in before if after[id] != before[id]}
-    assert len(redone) <= 1  # the item at the cut
+    assert len(redone) <= 1
     assert any(after[id] == before[id] for id in before)
     assert part.with_name("part.jsonl.interrupted").exists() is in_place
 
@@ -389,7 +385,7 @@ def test_interrupted_run_leaves_a_readable_record(
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole process group
             _, errors = process.communicate(timeout=120)
         finally:
-            process.kill()  # one that hangs on would be waited for
+            process.kill()  # a hung one would be waited for
     assert process.returncode == ExitCode.INTERRUPTED
     assert errors.splitlines()[-1] == "attncheck: interrupted"
     lines = list(read(record))

@@ -21,7 +21,6 @@ PLAIN = ac.AttentionLayer(width=8, seq_len=4, num_heads=2)
 GROUPS = PLAIN.replace(num_heads=4, num_kv_heads=2, head_dim=4, mask="causal")
 RELATED = PLAIN.replace(activation="relu", input_correlation=0.9)
 LAYERS = (PLAIN.replace(head_dim=4), PLAIN.replace(mask="causal"), GROUPS, RELATED)
-# One comparison in a million rejects a right simulator.
 LEVEL, SIZE = 1e-6, 20_000
 
 FloatArray = NDArray[np.float64]

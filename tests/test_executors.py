@@ -54,8 +54,6 @@ def leaving() -> Executor:
 
 
 class Refusing(Executor):
-    """Takes no work."""
-
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         raise RuntimeError("on strike")
 
@@ -138,14 +136,14 @@ def test_no_more_is_handed_over_than_is_said() -> None:
 
 
 class Idle(Executor):
-    """Takes work and never does it."""
+    """Accepts tasks without running them."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         return Future()
 
 
 class GivesUp(Executor):
-    """Takes work and gives it up."""
+    """Accepts tasks and gives them up."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()

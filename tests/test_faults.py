@@ -38,7 +38,6 @@ SLIGHT = frozenset({"query_std_2", "key_std_2", "value_std_2", "output_std_2", "
 SURELY = 1 - 1e-6
 # Below the alternative of `conditional.shift`: on four times the draws of the largest plan.
 SHIFT_DRAWS = 14_000
-# Shapes that fit nobody's first thought.
 ODD = (
     AttentionLayer(width=4, seq_len=3, num_heads=12),
     AttentionLayer(width=5, seq_len=2, num_heads=2, head_dim=3, mask="causal"),

@@ -110,7 +110,6 @@ def test_literals_and_comments_of_a_module_redraw_nothing(tmp_path: Path, monkey
         return [case.key for case in (*cases, *draw_examples(stacks(max_entries=500), 5, 3, "literals"))]
 
     def of_any_numbers() -> list[object]:
-        """Draw from a strategy with literals of local modules."""
         anything = st.lists(st.integers() | st.floats(), min_size=20).map(tuple)
         return [repr(each) for each in draw_examples(anything, 20, 3, "literals")]
 

@@ -141,7 +141,7 @@ def test_readings_are_of_one_law(layer: ac.AttentionLayer) -> None:
         _numbers(ac.simulate(layer, size, seed=seed, method=method)) for seed, method in enumerate(methods)
     )
     forgotten = _numbers(ac.simulate(layer.replace(norm=None), size, seed=3))
-    most = np.sqrt(np.log(2.0 * 27 / 1e-9) / size)  # all hold up to a chance of 1e-9
+    most = np.sqrt(np.log(2.0 * 27 / 1e-9) / size)
 
     def apart(one: FloatArray, other: FloatArray) -> FloatArray:
         return np.array([stats.ks_2samp(a, b, method="asymp").statistic for a, b in zip(one, other, strict=True)])

@@ -101,7 +101,6 @@ def smoke(place: pytest.Pytester, *options: str) -> pytest.RunResult:
 
 
 def lines(place: pytest.Pytester, record: str = "record.jsonl") -> tuple[Manifest, list[Result], Closing]:
-    """Return a record's results of single cases."""
     manifest, *results, closing = read(place.path / record)
     assert isinstance(manifest, Manifest)
     assert isinstance(closing, Closing)
@@ -109,7 +108,6 @@ def lines(place: pytest.Pytester, record: str = "record.jsonl") -> tuple[Manifes
 
 
 def digits(place: pytest.Pytester) -> tuple[Any, ...]:
-    """Return a run's results, in a fixed order."""
     manifest, results, closing = lines(place)
     planned = {(planned.id, planned.item, planned.check) for planned in manifest.planned}
     found = {result.id: (result.case, result.p_values, result.effects) for result in results}
@@ -285,7 +283,7 @@ class TestCases:
         calls = (place.path / "calls").read_text("utf-8").split("\n")[:-1]
         found = digits(place)
         assert {key for key, _ in map(str.split, calls)} == {WIDE, NARROW, TINY}
-        assert len({tuple(call.split()) for call in calls}) - 1 <= 3  # after a probe of the subject, elsewhere
+        assert len({tuple(call.split()) for call in calls}) - 1 <= 3
         (place.path / "calls").unlink()
         # One by one, and the second property alone: as many calls as for the first.
         assert smoke(place, subject, *THREE).ret == 0
@@ -357,7 +355,7 @@ class TestIncomplete:
                 process.send_signal(signal.SIGINT)
                 said, _ = process.communicate(timeout=60)
             finally:
-                process.kill()  # one that hangs on would be waited for
+                process.kill()  # a hung one would be waited for
         assert process.returncode == pytest.ExitCode.INTERRUPTED
         _assert_interrupted(place, "subjects:hangs", said)
 

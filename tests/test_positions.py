@@ -81,7 +81,6 @@ def test_positions_have_the_declared_covariance() -> None:
     grams = inputs @ inputs.swapaxes(-1, -2) / PLACED.width
     standard = grams.std(axis=0) / size**0.5
     assert np.all(np.abs(grams.mean(axis=0) - expected) < 5 * standard)
-    # Using the reach as a variance is rejected.
     wrong = np.eye(5) + 1.5**2 * np.exp(-(distance**2) / (2 * 1.2))
     assert np.any(np.abs(grams.mean(axis=0) - wrong) > 8 * standard)
 
@@ -235,7 +234,6 @@ def _covariance(reach: float, power: float) -> Any:
 
 
 def _added(kind: str, size: int, lengths: Any, rng: np.random.Generator) -> Any:
-    """Return wrong e^i, (size, positions, neurons)."""
     noise = rng.standard_normal((size, _HELD.seq_len, _HELD.width))
     if kind == "exponential":
         return np.linalg.cholesky(_covariance(_HELD.position_reach / 2, 1.0)) @ noise
@@ -291,7 +289,6 @@ def test_messages_on_tied_layers_claim_what_holds_of_them() -> None:
 
 
 def deaf(layer: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Ignore positions and tying."""
     draws = ac.simulate(
         layer.replace(position_std=0.0, position_reach=1.0, tied_query_key=False), size, int(rng.integers(2**31))
     )

@@ -251,14 +251,12 @@ class TestCheck:
         found = ac.check(copying, EXAMPLES["grouped_query_attention"](), properties="corollary2", profile="smoke")
         assert "corollary2.closest_scores" in [result.check for result in found.violated]
 
-    # Of double and of single precision.
     @pytest.mark.parametrize("rounding", [1e-15, 1e-7])
     def test_scores_that_are_one_number_but_for_rounding_are_no_fault(self, rounding: float) -> None:
         """⟨Q x, K x⟩ and ⟨K x, Q x⟩: methods with another rounding order differ by rounding only."""
 
         def right(program: Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
             draws = ac.simulate(program.at(width), size, seeded(rng))
-            # Another order of summation.
             scores = draws.scores * (1.0 + rounding * rng.standard_normal(draws.scores.shape))
             return {"outputs": draws.outputs, "scores": scores}
 

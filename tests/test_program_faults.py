@@ -125,7 +125,6 @@ def test_faults_are_hidden_where_they_change_nothing() -> None:
         assert PROGRAM_FAULTS[name].reason_hidden(program("perceptron"))
 
 
-# The base of the faults is right.
 @pytest.mark.parametrize("name", ["recurrent", "grouped_query_attention"])
 def test_line_by_line_is_right(name: str) -> None:
     smoke, subject = PROFILES["smoke"], Subject.of(LineByLineSimulator())

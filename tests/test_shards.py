@@ -57,8 +57,6 @@ slight.layers = [AttentionLayer(width=width, seq_len=2, num_heads=1) for width i
 
 
 class Said(NamedTuple):
-    """What a command came to."""
-
     code: int
     out: str
 
@@ -124,7 +122,6 @@ def test_shards_of_pytest_make_the_record_of_one_run(
     passed = [result.parseoutcomes() for result in done]
     assert [result.ret for result in done] == [0, 0, 0]
     assert all(outcomes["passed"] >= 3 and outcomes["skipped"] >= 3 for outcomes in passed)
-    # The unrelated test passes in each of them.
     items = passed[0]["passed"] + passed[0]["skipped"]
     assert sum(outcomes["passed"] for outcomes in passed) - 2 == items
     parts = [ids_of(f"part{number}.jsonl") for number in (1, 2, 3)]
@@ -171,7 +168,6 @@ def test_owed_looks_are_said_and_taken(place: pytest.Pytester, capsys: pytest.Ca
     assert closing_of("run.jsonl").causes == closing_of("whole.jsonl").causes
     assert told.out.endswith("\nReport: page.html\n")
     assert "scores.scale@all" in told.out
-    # Repeated, the result is the same.
     assert said(capsys, *owed.split()[1:], "--workers", "1").code == ExitCode.VIOLATED
     assert closing_of("run.jsonl").digest == closing_of("whole.jsonl").digest
 

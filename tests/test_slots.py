@@ -105,7 +105,6 @@ def test_limits_of_moments() -> None:
     wide = ONE.replace(width=10**9)
     assert output_kurtosis(wide, "rademacher") == pytest.approx(output_kurtosis(wide, infinite=True), abs=1e-7)
     assert output_kurtosis(ONE, "student5", infinite=True) == 0.0
-    # Scales change no kurtosis.
     assert output_kurtosis(ONE.replace(num_heads=2, head_scaling=False, output_std=3.0)) == output_kurtosis(
         ONE.replace(num_heads=2)
     )

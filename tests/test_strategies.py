@@ -242,9 +242,6 @@ def test_impossible_depths_are_refused(bounds: dict[str, Any], said: str) -> Non
         find(stacks(**bounds), lambda stack: True, random=random.Random(0))
 
 
-# The layers of a run
-
-
 def test_examples_are_the_same_for_the_same_seed_and_key() -> None:
     first = draw_examples(layers(), 8, run_seed=3, key="scores")
     assert first == draw_examples(layers(), 8, run_seed=3, key="scores")

@@ -376,7 +376,6 @@ class TestDeclared:
             subject.reason_unsupported(LAYER)
 
     def test_failing_declaration_is_refused(self) -> None:
-        # Layers lack the attribute: the declaration must fail.
         subject = Subject("mine", right, "size", supports=lambda layer: layer.wide)  # type: ignore[attr-defined]
         with pytest.raises(InputError, match="mine: raised AttributeError"):
             subject.reason_unsupported(LAYER)

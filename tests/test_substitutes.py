@@ -25,7 +25,6 @@ def made(subject: Any = None) -> Run:
 
 
 def supporting(supports: Callable[[AttentionLayer], bool | str]) -> Any:
-    """Return a right simulator with declared support."""
     simulator: Any = functools.partial(collapsed)
     simulator.supports = supports
     return simulator
@@ -89,7 +88,6 @@ def test_a_declaration_that_fails_does_not_stop_the_plan() -> None:
 
 
 def being(*own: AttentionLayer) -> Any:
-    """Return a right simulator that declares its layers."""
     simulator: Any = functools.partial(collapsed)
     simulator.layers = list(own)
     return simulator

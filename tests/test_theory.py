@@ -328,7 +328,6 @@ def test_orders_hold_however_large_errors_are() -> None:
     p_values = [order_p_value(values, errors, widths, -1.0) for values in found]
     assert stats.kstest(p_values, "uniform").pvalue > 1e-6
     assert np.mean([order_p_value(values, errors, widths, -0.5) for values in found]) < 0.3
-    # A bend by the next order is no violation.
     assert order_p_value((1.0, 0.26), (1e-3, 1e-3), widths, -1.0, allowance=0.05) == 1.0
     assert order_p_value((1.0, 0.30), (1e-3, 1e-3), widths, -1.0, allowance=0.05) < 1e-6
     assert order_p_value((1.0, 0.25), (0.0, 0.0), widths, -1.0) == 1.0

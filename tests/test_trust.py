@@ -44,7 +44,7 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     found = tmp_path / "mark"
     (tmp_path / f"{MODULE}.py").write_text(CODE.format(mark=found), "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, MODULE, raising=False)  # of the test before
+    monkeypatch.delitem(sys.modules, MODULE, raising=False)
     return found
 
 
@@ -117,7 +117,6 @@ def a_record(path: Path, subject: str) -> Result:
 
 
 def renamed(path: Path, subject: str) -> Path:
-    """Rewrite a record for another subject."""
     other = path.with_name("other.jsonl")
     writer = Writer(other)
     for line in read(path):

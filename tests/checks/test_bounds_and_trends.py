@@ -43,7 +43,6 @@ def alone(check: str, subject: object, layer: AttentionLayer, profile: str = "de
 
 
 def ties(outputs: FloatArray, layer: AttentionLayer) -> float:
-    """Return the p-value of one call."""
     subject = Subject.of(exposing(collapsed, EXPOSURES["outputs"]))
     setting = subject.probe(layer, stream(0, "tests", "ties"))
     data = TIES.measure(Sample(layer, outputs), None)  # type: ignore[arg-type]  # compares with nothing

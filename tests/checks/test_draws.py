@@ -240,7 +240,7 @@ given.weights = "rademacher"  # type: ignore[attr-defined]  # functions take att
     "layer",
     [
         AttentionLayer(width=1, seq_len=1, num_heads=1),  # y = ±x: the limit's allowance is for inputs of any law
-        AttentionLayer(width=1, seq_len=2, num_heads=1),  # K Kᵀ = x xᵀ, whatever the generator
+        AttentionLayer(width=1, seq_len=2, num_heads=1),  # K Kᵀ = x xᵀ
         AttentionLayer(width=1, seq_len=1, num_heads=1, clip=1.0, input_std=2.0),  # most numbers are ±1
         AttentionLayer(width=4, seq_len=1, num_heads=1, clip=0.5, input_std=1e6),
         AttentionLayer(width=3, seq_len=2, num_heads=2, activation="relu"),

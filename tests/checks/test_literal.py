@@ -34,7 +34,6 @@ NARROW = ac.AttentionLayer(width=4, seq_len=6, num_heads=2)
 CAUSAL = ac.AttentionLayer(width=8, seq_len=3, num_heads=4, num_kv_heads=2, mask="causal")
 TURNED = ac.AttentionLayer(width=8, seq_len=3, num_heads=2, head_dim=4, rotary_base=100.0)
 UNIFORM = WeightLaws.of("uniform")
-#: torch.nn.Linear: each matrix and its bias.
 LINEAR: dict[str, Any] = {
     name + end: law
     for name in ("query", "key", "value", "output")

@@ -53,7 +53,6 @@ def masked(name: str) -> AttentionLayer:
 
 
 def p_value(subject: object, name: str, layer: AttentionLayer) -> float:
-    """Return the p-value of one look."""
     check, settled, key = BY_NAME[name], Subject.of(subject), ("tests", "pairs", name)
     setting = settled.probe(layer, stream(0, *key, role="probe"))
     assert check.reason_not_examined(setting) == ""

@@ -23,7 +23,6 @@ LAYERS = (
     AttentionLayer(width=2, seq_len=2, num_heads=1, activation="erf", input_std=4.0),
     # Sigmoid weights that underflow in single precision.
     AttentionLayer(width=2, seq_len=2, num_heads=1, attention_map="sigmoid", query_std=3.0, input_std=4.0),
-    # Nearly singular scores.
     AttentionLayer(width=3, seq_len=3, num_heads=4),
     AttentionLayer(width=8, seq_len=6, num_heads=2, input_correlation=1.0, position_std=1.5, position_reach=2.0),
 )

@@ -21,7 +21,6 @@ from attncheck.layers.attention_map import visible
 from attncheck.methods import simulate
 
 DRAWS = 4_000
-# Some 200 comparisons in this file.
 LEVEL = 1e-9
 LAYERS = [
     AttentionLayer(width=8, seq_len=4, num_heads=3),
@@ -94,7 +93,6 @@ def test_the_pair_that_shares_a_matrix_is_the_one_that_stands_out() -> None:
 
 
 def uneven(layer: AttentionLayer, values: np.ndarray) -> np.ndarray:
-    """Scale heads from 1.5 (first) to 0.5 (last)."""
     return values * np.linspace(1.5, 0.5, layer.num_heads)[:, None, None]
 
 

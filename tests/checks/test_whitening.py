@@ -35,7 +35,6 @@ from attncheck.simulators.linalg import bartlett
 FloatArray = NDArray[np.float64]
 
 DRAWS = 3_000
-# About 10,000 comparisons in this file.
 LEVEL = 1e-10
 DOUBLE, SINGLE = float(np.finfo(np.float64).eps), float(np.finfo(np.float32).eps)
 

@@ -22,7 +22,6 @@ REPLICATIONS = 4_000
 
 
 def too_many(p_values: list[float]) -> list[float]:
-    """Return the levels with more p-values than noise explains."""
     counts = {level: int(np.sum(np.array(p_values) < level)) for level in LEVELS}
     return [level for level, count in counts.items() if stats.binom.sf(count - 1, len(p_values), level) < FALSE_ALARM]
 
@@ -50,7 +49,7 @@ def test_calls_tie_within_and_with_each_other() -> None:
         return Extremes().test(column, np.array(counts)).effect * len(column)
 
     assert ties(6) == pytest.approx(1)
-    assert ties(2, 2, 2) == pytest.approx(2)  # one within the second call, one of the others'
+    assert ties(2, 2, 2) == pytest.approx(2)
     assert ties(1, 4, 1) == pytest.approx(1)
 
 

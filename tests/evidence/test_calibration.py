@@ -16,7 +16,7 @@ from attncheck.evidence.largest import LargestAssociation
 
 Bounds = Callable[[int, float], tuple[int, int]]
 Draw = Callable[[np.random.Generator, float, int], Outcome]
-REPLICATIONS, DEPARTED = 2000, 1000  # under the null, and with an effect
+REPLICATIONS, DEPARTED = 2000, 1000
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def atom(rng: np.random.Generator, distance: float, shape: int) -> np.ndarray:
 
 def scale(rng: np.random.Generator, ratio: float, size: int) -> Outcome:
     dof = rng.integers(1, 16, size=size)
-    dof[: size // 2] = 16 - dof[size - size // 2 :]  # 8 on average, as planned
+    dof[: size // 2] = 16 - dof[size - size // 2 :]
     return Scale(dof=8).test(ratio * rng.chisquare(dof), dof)
 
 

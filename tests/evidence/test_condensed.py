@@ -96,13 +96,11 @@ def marks(rng: np.random.Generator, size: int, wrong: float) -> Data:
 
 
 def calls(rng: np.random.Generator, size: int, wrong: float) -> Data:
-    """Skewed sizes, larger in some calls."""
     shifts = np.repeat(rng.standard_normal(size // CALL), CALL)
     return np.exp(rng.standard_normal(size) + wrong * shifts), np.full(size // CALL, CALL)
 
 
 def trend(rng: np.random.Generator, size: int, wrong: float) -> Data:
-    """Sizes with a trend within calls, and ties."""
     place = np.tile(np.linspace(-1.0, 1.0, CALL), size // CALL)
     return np.round(np.exp(rng.standard_normal(size) + wrong * place), 1), np.full(size // CALL, CALL)
 
@@ -145,7 +143,6 @@ def concrete(family: type[Any]) -> Iterator[type[Any]]:
 
 
 def of_blocks(family: Family, blocks: Sequence[Data]) -> Outcome:
-    """Return the outcome of blocks merged into the first."""
     held = family.condensed(*blocks[0])
     for block in blocks[1:]:
         held.add(*block)
@@ -228,7 +225,6 @@ def test_ranks_among_the_first_draws_are_nearly_those_among_all(
 
 
 def skewed(rng: np.random.Generator, size: int, wrong: float) -> Data:
-    """Skewed numbers, a quarter of them 0."""
     ours, theirs = (np.round(np.maximum(rng.exponential(size=k * size) - 0.3, 0.0), 2) for k in (1, 4))
     return ours + wrong, theirs
 

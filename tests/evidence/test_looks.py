@@ -26,8 +26,6 @@ def outcome(p_value: float) -> Outcome:
 
 
 class Scripted:
-    """Return each statistic's scripted p-values, and note the calls."""
-
     def __init__(self, patterns: Mapping[str, tuple[bool, ...]]) -> None:
         self.patterns = patterns
         self.calls: list[tuple[int, int, tuple[str, ...]]] = []
@@ -38,7 +36,6 @@ class Scripted:
 
 
 def expected(pattern: tuple[bool, ...]) -> tuple[Verdict, int]:
-    """The protocol as documented: verdict and number of looks."""
     one, two, three, four = pattern
     if not one:
         return Verdict.CONSISTENT, 1

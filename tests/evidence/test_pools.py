@@ -204,7 +204,6 @@ def test_what_the_null_allows_moves_no_pool() -> None:
     rng = np.random.default_rng(7)
     found = [_pool(FAMILIES["allowance"], rng, 10).outcome().p_value for _ in range(400)]
     assert np.mean(np.array(found) < 0.05) < 0.05
-    # Twice as far it shows.
     far = {str(k): Uniform(0.01).test(rng.random(4000) * 0.96).summary for k in range(10)}
     assert Pool({key: each for key, each in far.items() if each is not None}).outcome().p_value < 1e-6
 

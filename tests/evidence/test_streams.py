@@ -56,7 +56,7 @@ CHANGES: list[tuple[int, tuple[Any, ...], int, str]] = [
 def test_changing_any_part_gives_an_unrelated_stream(seed: int, key: tuple[Any, ...], look: int, role: str) -> None:
     ours = stream(7, "scores", LAYER).standard_normal(2000)
     other = stream(seed, *key, look=look, role=role).standard_normal(2000)
-    assert Association().test(ours, other).p_value > 1e-7  # the chance of a false alarm
+    assert Association().test(ours, other).p_value > 1e-7  # chance of a false alarm
 
 
 def test_parts_do_not_run_together() -> None:

@@ -102,7 +102,6 @@ def assert_softmax(binding: Any, state: Any, found: Read) -> None:
 
 
 def assert_at_once(subject: ModuleSubject, at_once: bool = True) -> None:
-    """Compare batched modules with one-by-one results."""
     assert isinstance(subject.view, CallView)
     assert subject.view.at_once == at_once
     alone = dataclasses.replace(subject, view=dataclasses.replace(subject.view, at_once=False))

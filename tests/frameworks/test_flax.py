@@ -21,16 +21,12 @@ BIASED = {"bias_init": nn.initializers.normal(1.0)}
 
 
 class Block(nn.Module):
-    """Attention inside a module, recomputed in the backward pass."""
-
     @nn.compact
     def __call__(self, x: Any) -> Any:
         return nn.remat(nn.SelfAttention)(num_heads=3, name="inner", **BIASED)(x)
 
 
 class Written(nn.Module):
-    """Attention that calls flax's function itself."""
-
     @nn.compact
     def __call__(self, x: Any) -> Any:
         q, k, v = (nn.DenseGeneral((3, 4), name=name, **BIASED)(x) for name in ("query", "key", "value"))
@@ -58,8 +54,6 @@ class Mean(nn.Module):
 
 
 class Soft(Written):
-    """Attention that calls the softmax itself."""
-
     @nn.compact
     def __call__(self, x: Any) -> Any:
         q, k, v = (nn.DenseGeneral((3, 4), name=name, **BIASED)(x) for name in ("query", "key", "value"))
@@ -116,7 +110,7 @@ def test_linen(make: Any, call: Any, inner: str | None) -> None:
 def test_nnx(make: Any, call: Any, is_causal: bool) -> None:
     binding = NNX(make, WIDTH, call)
     state = binding.init(3)
-    state(np.zeros((1, 1, WIDTH)), **({} if make is Grouped else {"decode": False}))  # compiled before it is watched
+    state(np.zeros((1, 1, WIDTH)), **({} if make is Grouped else {"decode": False}))  # compiled before inspection
     found = reading.read(binding, state, WIDTH)
     reading.assert_reads(found, **nnx_own(state))
     reading.assert_forward(binding, state, found, causal=is_causal)
@@ -193,7 +187,6 @@ def test_parameters() -> None:
 
 
 def drawn_by_numpy(key: Any, shape: Any, dtype: Any = None) -> Any:
-    """Draw through NumPy, which cannot be compiled."""
     return jax.numpy.asarray(np.random.default_rng(int(key[0])).standard_normal(shape), dtype)
 
 

@@ -424,7 +424,6 @@ def test_a_mask_without_a_name_is_no_unknown_formula() -> None:
     assert found.forward.error < 1e-6
     with pytest.raises(AssertionError, match="mask is 'other', not 'none'"):
         found.require(mask="none")
-    # Masking after the softmax gives no softmax.
     assert not inspected(mapped=lambda p: np.tril(softmax(p))).forward.known
 
 

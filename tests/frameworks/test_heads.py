@@ -150,8 +150,6 @@ def test_scores_and_keys_that_no_description_has() -> None:
 
 
 class Cut(torch.nn.Module):  # type: ignore[name-defined]
-    """Attention whose outputs are changed."""
-
     def __init__(self, after: Any) -> None:
         super().__init__()
         self.inner, self.after = Own(), after
@@ -195,7 +193,6 @@ def test_a_line_that_is_not_drawn_like_the_others_is_blamed(role: str, index: An
     blamed = ac.inspect(Plain(changed=change), width=64).blamed
     (line,) = (each for each in blamed if "column" in each or "row" in each)
     assert line.startswith(said)
-    # One odd column makes its head odd.
     assert all(f"{said[:3]} has in head " in each for each in blamed if each != line)
 
 

@@ -172,7 +172,6 @@ def test_what_repeats() -> None:
         state["output"] = state["value"].T.copy()
 
     def fixed(state: dict[str, Array]) -> None:
-        # The seed of no draw.
         state["output"] = np.random.default_rng(10**6).standard_normal((64, 64)).astype(np.float32) / 8
 
     def shifted(state: dict[str, Array]) -> None:

@@ -57,8 +57,6 @@ class Written(keras.layers.Layer):
 
 
 class Flat(keras.layers.MultiHeadAttention):
-    """A keras layer that calls keras' attention function itself."""
-
     def _compute_attention(self, query: Any, key: Any, value: Any, *_: Any) -> Any:
         return keras.ops.dot_product_attention(query, key, value), None
 

@@ -56,7 +56,6 @@ def test_an_epsilon_that_is_too_large_shows() -> None:
 
 
 def encoder(stack: ac.AttentionStack, first: bool) -> list[Any]:
-    """Return torch's blocks of a stack's sizes, without biases."""
     blocks = [
         torch.nn.TransformerEncoderLayer(
             stack.width,
@@ -75,7 +74,6 @@ def encoder(stack: ac.AttentionStack, first: bool) -> list[Any]:
 
 
 def redraw(block: Any, stack: ac.AttentionStack, rng: np.random.Generator) -> None:
-    """Redraw a block's weights by a stack's law."""
     layer = stack.layer
     packed = np.repeat([layer.query_std, layer.key_std, layer.value_std], stack.width)[:, None]
     weights: list[tuple[Any, Any]] = [

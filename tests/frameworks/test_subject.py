@@ -36,8 +36,6 @@ def turned(a: FloatArray, base: float | None) -> FloatArray:
 
 
 class Plain:
-    """NumPy attention with packed queries, keys and values."""
-
     base: float | None = None
     before = 1.0
 
@@ -81,8 +79,6 @@ class Unfilled:
 
 
 class Turned(Plain):
-    """The same with rotary positions."""
-
     base = 10.0
 
 
@@ -112,8 +108,6 @@ class Hidden(ByHand):
 
 
 class Scaled(Plain):
-    """Multiplies queries by a number before attention."""
-
     before = 0.5
 
 
@@ -219,8 +213,6 @@ def test_biases_other_than_the_declared_ones_are_violated(role: str, times: floa
 
 def test_biases_of_no_law_are_refused() -> None:
     class Constant(Plain):
-        """Its biases are all the same."""
-
         def init(self, seed: int) -> dict[str, FloatArray]:
             return super().init(seed) | {"last bias": np.full(WIDTH, 0.5)}
 

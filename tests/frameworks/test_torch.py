@@ -42,8 +42,6 @@ def multi_head(**given: Any) -> Make:
 
 
 class Own(nn.Module):
-    """User-written attention around a function of (q, k, v)."""
-
     def __init__(self, attend: Callable[..., Any] | None = None, kv: int = 4, width: int = 64) -> None:
         super().__init__()
         self.attend, self.kv = attend or F.scaled_dot_product_attention, kv
@@ -245,8 +243,6 @@ class Wrapped(nn.Module):
 
 
 class Functions(TorchFunctionMode):
-    """A user's mode, active during inspection."""
-
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return function(*args, **(kwargs or {}))
 
@@ -599,7 +595,7 @@ def test_two_implementations_of_one_module() -> None:
     found = ac.inspect(make, width=64)
     told = "two paths of this module differ in mask: eval, sdpa: causal; eval, eager: no mask"
     assert told in map(str, found.notes)
-    assert found.blamed == ()  # its configuration takes the other one
+    assert found.blamed == ()  # configured for the other
     assert found.weights["query"].known == ("0.02² (whatever the width)",)
     assert {m.law for m in found.weights.values()} == {"normal"}
 

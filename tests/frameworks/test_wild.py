@@ -40,8 +40,6 @@ class Note(str):
 
 
 class Report:
-    """The part of an inspection that the benchmark reads."""
-
     def __init__(self, text: str = "", refusal: str = "", notes: tuple[str, ...] = ()) -> None:
         self.text, self.refusal, self.notes = text, refusal, notes
         query = SimpleNamespace(std=0.7071, low=0.70, high=0.71, law="uniform", laws=("uniform",))

@@ -63,7 +63,6 @@ def dtype_of(layer: Any) -> Any:
 
 
 def outputs_of(fixture: Bug | Right, layer: Any, x: Any) -> Any:
-    """Return self-attention outputs, whatever the call signature."""
     layer = evaluated(layer)
     if fixture.call is not None:
         outputs = fixture.call(layer, x)

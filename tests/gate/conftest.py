@@ -29,8 +29,6 @@ NOT_EXAMINED: dict[str, Any] = {
 
 @dataclasses.dataclass
 class Sheet:
-    """A run to be written down."""
-
     results: list[Result]
     planned: list[PlannedResult]
     head: dict[str, Any]
@@ -38,7 +36,6 @@ class Sheet:
     causes: list[str] = dataclasses.field(default_factory=list)
 
     def change(self, check: str, **fields: Any) -> None:
-        """Change all results of a check."""
         self.results = [
             msgspec.structs.replace(result, **fields) if result.check == check else result for result in self.results
         ]
@@ -50,14 +47,12 @@ class Sheet:
         self.change(check, **NOT_EXAMINED | {"reason": reason})
 
     def rename(self, old: str, new: str) -> None:
-        """Call a property by another name."""
         text = msgspec.json.encode([self.results, self.planned]).decode()
         for before, after in ((f'"{old}@', f'"{new}@'), (f'"{old}.', f'"{new}.'), (f'"{old}"', f'"{new}"')):
             text = text.replace(before, after)
         self.results, self.planned = msgspec.json.decode(text, type=tuple[list[Result], list[PlannedResult]])
 
     def drop(self, wanted: Callable[[Any], bool], *, plan: bool = False) -> None:
-        """Drop results, and with `plan` their planning too."""
         self.results = [result for result in self.results if not wanted(result)]
         if plan:
             self.planned = [planned for planned in self.planned if not wanted(planned)]

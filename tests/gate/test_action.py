@@ -36,15 +36,12 @@ right.layers = wrong.layers = [AttentionLayer(width=4, seq_len=2, num_heads=1)]
 
 
 class Step(NamedTuple):
-    """A script step of the action."""
-
     name: str
     text: str
     script: str
 
 
 def steps() -> list[Step]:
-    """Return the script steps."""
     found = []
     for text in re.split(r"^    - name: ", ACTION, flags=re.MULTILINE)[1:]:
         script = text.partition("run: |\n")[2]
@@ -54,7 +51,6 @@ def steps() -> list[Step]:
 
 
 def defaults() -> dict[str, str]:
-    """Return the inputs with their defaults."""
     inputs = ACTION.partition("\ninputs:\n")[2].partition("\noutputs:\n")[0]
     each = re.findall(r"^  ([\w-]+):\n((?:    .*\n)+)", inputs, re.MULTILINE)
     named = {name: re.search(r"default: (.*)", text) for name, text in each}
@@ -62,8 +58,6 @@ def defaults() -> dict[str, str]:
 
 
 class Done(NamedTuple):
-    """What the steps came to."""
-
     codes: list[int]
     said: str
     summary: str

@@ -239,7 +239,7 @@ def test_a_page_compares_with_a_baseline(
 def test_a_fixed_layer_is_owed_whatever_the_seed(tmp_path: Path, sheets: tuple[Sheet, Sheet], gated: Gated) -> None:
     run, base = sheets
     _without(ANCHORS[0], run)
-    base.results = base.results[:-8]  # as many layers are left as there were
+    base.results = base.results[:-8]  # the number of layers is unchanged
     base.planned = base.planned[:-8]
     paths = run.write(tmp_path / "run.jsonl"), small(tmp_path, base)
     code, said = gated(*paths)

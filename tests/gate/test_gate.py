@@ -52,7 +52,6 @@ def new_property(run: Sheet, base: Sheet) -> None:
 
 
 def crashed(run: Sheet, base: Sheet) -> None:
-    """A task killed its worker."""
     lost = run.planned[0].item
     run.drop(lambda each: each.item == lost)
 
@@ -192,8 +191,6 @@ def forge(run: Path, base: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Situation:
-    """A situation, its exit code, and required words."""
-
     code: int
     says: str
     change: Callable[[Sheet, Sheet], None] = nothing

@@ -230,7 +230,7 @@ def test_a_badge_and_an_annotation_say_that_nothing_could_be_judged(
 def test_long_records_take_little_more_than_their_text(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
     """Twice the lines of the largest plan take at most 1.5 times the text of both records."""
     short = [make_sheet(seed).write(tmp_path / f"short {seed}.jsonl") for seed in (RUN_SEED, BASELINE_SEED)]
-    assert gated(*short)[0] == 0  # whatever the gate imports is imported
+    assert gated(*short)[0] == 0  # with all imports of the gate
     layers = [AttentionLayer(width=1 + index % 100, seq_len=1 + index // 100) for index in range(1_500)]
     paths = []
     for seed in (RUN_SEED, BASELINE_SEED):

@@ -74,7 +74,6 @@ def real_runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
             command += ["--attncheck-subject", "subjects:right", "--attncheck-seed", str(seed)]
             command += ["--attncheck-record", str(record)]
             with pytest.MonkeyPatch.context() as patch:
-                # Runs import different modules under the same names.
                 for module in ("subjects", "test_it"):
                     patch.delitem(sys.modules, module, raising=False)
                 patch.chdir(place)

@@ -149,7 +149,7 @@ class TestHistory:
         assert History.read([path]).sentence().startswith("ALARM")
         before = path.read_bytes()
         assert accept(path).sentence().startswith("QUIET: 0 runs")
-        assert path.read_bytes().startswith(before)  # it is only appended to
+        assert path.read_bytes().startswith(before)
 
     def test_no_data_decide_on_a_share(self) -> None:
         """Half of the first plan's checks, with or without pools."""
@@ -343,7 +343,6 @@ class TestRuns:
         assert len(longer.since) == 2
 
     def test_a_run_that_is_added_late_hides_nothing(self, folder: Path, tmp_path: Path) -> None:
-        """Whatever its start, the evidence of earlier runs stays."""
         path = write(history(40, drift=2.0), tmp_path / "state.jsonl")
         before = History.read([path])
         manifest, *_ = read(_record(folder, 2))
@@ -365,7 +364,6 @@ class TestRuns:
             add(tmp_path / "state.jsonl", _record(folder, 1), "first")
 
     def test_pools_by_feature_have_room_for_new_ones(self) -> None:
-        """More pools leave their shares unchanged."""
         assert len(POOLS) < FEATURES
 
     def test_a_run_is_known_by_the_commit_of_its_record(

@@ -71,7 +71,6 @@ def test_two_positions_against_quadrature(std: float, mask: str) -> None:
     expected = 2.25 * by_quadrature(SMALL, std, mask == "causal")
     assert np.abs(found.matrix - expected).max() <= found.error + 1e-10
     assert found.error < 5e-5
-    # Another mask convention and other score sizes are rejected.
     other = by_quadrature(SMALL, std, mask == "none")
     assert np.abs(found.matrix - 2.25 * other).max() > 10 * found.error
     assert np.abs(found.matrix - 2.25 * by_quadrature(SMALL, 1.1 * std, mask == "causal")).max() > found.error
@@ -183,7 +182,6 @@ def test_errors_cover_the_exact_integral_of_rank_one(case: int | str) -> None:
     found = ac.infinite_heads_kernel(kernel=np.outer(values, values), score_std=std)
     exact = of_rank_one(values, std)
     assert np.abs(found.matrix - exact).max() <= 1.5 * found.error < 0.02 * np.abs(exact).max()
-    # Scores half as large again are rejected.
     assert np.abs(found.matrix - of_rank_one(values, 1.5 * std)).max() > 1.5 * found.error
 
 

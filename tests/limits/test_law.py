@@ -40,7 +40,6 @@ def ks_test(values: FloatArray, cdf: Any) -> float:
 
 
 def linear_pdf(t: FloatArray, s: int, heads: int) -> FloatArray:
-    """Density of √(χ²_{sH}/H)·N: a variance-gamma law."""
     order, x = (s * heads - 1) / 2, np.abs(t) * np.sqrt(heads)
     logs = order * np.log(x / 2) + np.log(special.kve(order, x)) - x - special.gammaln(s * heads / 2)
     return np.asarray(np.exp(logs) * np.sqrt(heads / np.pi))

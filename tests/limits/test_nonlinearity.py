@@ -46,7 +46,6 @@ FUNCTIONS = [
 ]
 
 
-# On [-1, 1], once for all panels.
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(24)
 EDGES = np.linspace(-9, 9, 13).tolist()
 
@@ -155,7 +154,6 @@ def test_from_layer(activation: str) -> None:
 @pytest.mark.parametrize("bound", [0.0, -1.0, np.nan, np.inf, "wide", True])
 def test_bad_bound(bound: object) -> None:
     with pytest.raises(InputError, match="bound="):
-        # Bounds that are no numbers are also refused.
         nl.clip(bound)  # type: ignore[arg-type]
 
 

@@ -73,7 +73,6 @@ def test_a_law_says_what_it_is_of(name: str) -> None:
 
 
 def variance_of_tails(law: SymmetricLaw, position: int) -> float:
-    """Return E[y²] = ∫ 4t P(y > t) dt."""
     t = np.linspace(0.0, 30.0, 6_001) * np.sqrt(law.variance(position))
     return float(integrate.trapezoid(4.0 * t * law.sf(t, position), t))
 
@@ -127,7 +126,6 @@ def assert_agrees(law: LimitLaw | FiniteWidthLaw, position: int, seed: int) -> N
 def variance_off(law: LimitLaw, position: int) -> tuple[float, float]:
     """Return the difference to the covariance matrix's variance, and the sum of stated errors."""
     other, error = (each[position, position] for each in (law.covariance(), law.covariance_error()))
-    # Rounding, beside what is stated.
     stated = np.hypot(law.variance_error(position), error) + 1e-12 * other
     return float(abs(law.variance(position) - other)), float(stated)
 
@@ -189,7 +187,6 @@ def test_variances_are_off_by_more_than_stated_as_seldom_as_promised() -> None:
     rng, size = np.random.default_rng(3), 30
     found = [variance_off(limit(random_layer(rng, seq_len=2, num_heads=2)), 1) for _ in range(size)]
     assert sum(off > stated for off, stated in found) <= most(size)
-    # Far too large errors would also hold.
     assert np.median([off / stated for off, stated in found if off > 0]) > 0.01
 
 
@@ -198,7 +195,6 @@ def linear_cdf(layer: AttentionLayer, position: int, t: float) -> float:
     kernel = input_kernel(layer.inputs).matrix
     root, seen = row_root(layer, kernel, position), visible(layer)[position]
     m = output_factor(layer) * np.linalg.eigvalsh(root.T @ kernel[np.ix_(seen, seen)] @ root)
-    # In standard deviations; t is positive.
     unit = np.sqrt(layer.num_heads * m.sum())
     nodes, weights = np.polynomial.legendre.leggauss(20)
     edges = np.linspace(0.0, 200.0, 1_001)

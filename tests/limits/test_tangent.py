@@ -48,7 +48,7 @@ def test_mean_is_that_of_draws(kind: str) -> None:
         allowed = quantile * sample.std(axis=0) / size**0.5 + error
         # Rounding error of a mean of many equal numbers.
         assert (np.abs(sample.mean(axis=0) - mean) <= allowed + 1e-10).all()
-        # Five percent off would be seen.
+        # Five percent off would show.
         assert (allowed < 0.05 * np.abs(law.mean()).max()).all() or kind in ("relu", "linear")
 
 

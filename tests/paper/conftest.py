@@ -35,7 +35,6 @@ def cheap(wanted: ExactDistance, grid: FloatArray, seed: int, scale: float = 1.0
 
 @pytest.fixture
 def computed_cheaply(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace computations in other tests."""
     monkeypatch.setattr(exact, "compute", cheap)
 
 

@@ -46,8 +46,6 @@ def figures(written: Path) -> list[Figure]:
 
 
 class Pictures(HTMLParser):
-    """The images of a page, and its external requests."""
-
     def __init__(self, html: str) -> None:
         super().__init__()
         self.pictures: list[dict[str, str | None]] = []
@@ -195,7 +193,7 @@ def test_one_figure_at_a_time_makes_one_page_and_the_same_bytes(tiny: Tiny, writ
 
 
 def test_figures_of_another_run_stay_off_the_page(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plates, "PLATES", {})  # the page has drawings of its own
+    monkeypatch.setattr(plates, "PLATES", {})
     _, data, manifest = tiny
     other = msgspec.structs.replace(finished("fig1", data, manifest), seed=99)
     (tmp_path / "fig1.json").write_bytes(encode(other))

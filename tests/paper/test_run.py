@@ -25,7 +25,6 @@ MANIFEST = manifest_of(3, TINY)
 
 
 def contents(data: Path) -> dict[str, dict[str, bytes]]:
-    """Return the numbers of all items, without times."""
     found = {}
     for path in sorted(data.glob("*.npz")):
         with np.load(path) as file:

@@ -160,7 +160,6 @@ def test_errors_cover_what_more_draws_say() -> None:
     z = [4 * (each.value - precise.value) / math.hypot(each.error, precise.error) for each in off]
     # Student's law with 7 degrees of freedom: beyond 7 with a chance of 2e-4.
     assert max(map(abs, z)) < 7
-    # Only errors three times too large would hide this.
     assert sum(value**2 for value in z) / len(z) > 0.1
 
 

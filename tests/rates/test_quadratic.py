@@ -56,7 +56,7 @@ def test_it_is_the_law_of_literal_draws(sides: tuple[str, ...], hidden: bool) ->
     ("sides", "projection", "skewed"),
     [
         (_CYCLE, (1.0, 1.0, 1.0), True),
-        (_CYCLE, (1.0, 1.0, 0.0), False),  # two of three: nothing goes round
+        (_CYCLE, (1.0, 1.0, 0.0), False),  # two of three: no cycle
         (("AB", "BC", "CD", "DA"), (1.0, 1.0, 1.0, 1.0), False),  # a third cumulant needs a cycle of three
         (("AB", "BC", "CD", "DA", "AC"), (1.0,) * 5, True),
         (("AB", "AC", "AD"), (1.0, 1.0, 1.0), False),

@@ -56,7 +56,6 @@ def test_another_order_is_told_apart() -> None:
         assert abs(fitted.order.value + 0.5) < 0.2
 
 
-# One test: the metrics share draws.
 def test_outputs_fall_as_predicted() -> None:
     for metric, order in {"ks": -1.0, "w1": -1.0, "tv": -1.0, "kl": -2.0}.items():
         _falls(metric, order)

@@ -38,7 +38,6 @@ def test_as_many_draws_reject_as_often_as_they_say() -> None:
     )
     # 90% of 200 or more: fewer than 158 has a chance below 1e-5.
     assert rejected >= 158
-    # A fifth of the draws is too few.
     few = sum(
         stats.ks_1samp(rng.standard_normal(size // 5), stats.norm(scale=2**0.5).cdf).pvalue < level for _ in range(200)
     )

@@ -39,7 +39,6 @@ def test_errors_of_tails_hold_or_are_infinite() -> None:
             error = np.asarray(law.cdf_error(t))
             # Four standard errors of eight repetitions: beyond 1.75 times as much with a chance of 2e-4.
             assert np.all(np.abs(law.sf(t) - exact) < 1.75 * error)
-            # No excuse where draws do reach.
             assert np.all(error[:2] < 0.05 * exact[:2])
             np.testing.assert_array_equal(law.cdf_error(-t), error)
             far += int(np.abs(law.sf(t) - exact)[1] > 1.9 / 4 * error[1])
@@ -58,7 +57,6 @@ def test_errors_are_infinite_where_too_few_draws_reach() -> None:
     # With one neuron the density is infinite at 0.
     narrow = ac.finite_width_law(SINGLE.replace(width=1), size=1024)
     assert narrow.pdf_error(0.0) == math.inf > narrow.pdf_error(1.0)
-    # Likewise for a limit of linear attention.
     singular = ac.finite_width_law(ac.AttentionLayer(width=64, seq_len=1, num_heads=1, attention_map="linear"), size=16)
     assert singular.pdf(0.0) == singular.pdf_error(0.0) == math.inf
 

@@ -70,7 +70,6 @@ def make_result(check: str = "scores.scale", claim: str = "scores", layer: Any =
 
 
 def violated_result(check: str = "scores.scale", layer: AttentionLayer = LAYERS[1], **changes: Any) -> Result:
-    """Return a violated result with all details."""
     usual: dict[str, Any] = {
         "verdict": "violated",
         "p_values": [1e-9, 1e-8, 1e-9],
@@ -104,7 +103,6 @@ def idle_result(check: str = "conditional.law", claim: str = "conditional", **ch
 
 
 def plotted_results() -> list[Result]:
-    """Return results with every kind of plot."""
     rng = np.random.default_rng(0)
     values = rng.standard_normal((500, 3))
     rate = {
@@ -160,7 +158,6 @@ def write_record(path: Path, results: Iterable[Result], *, close: bool = True, *
 
 @pytest.fixture(scope="session")
 def hostile_record(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a record with hostile text everywhere."""
     path = tmp_path_factory.mktemp("records") / "hostile.jsonl"
     layer = LAYERS[0].to_dict() | {"mask": HOSTILE, HOSTILE: HOSTILE, "width": HOSTILE}
     texts: dict[str, Any] = {"text": HOSTILE, "hint": HOSTILE, "item": HOSTILE, "property": HOSTILE}
@@ -191,7 +188,6 @@ def faulty_record(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def long_record(path: Path, lines: int) -> Path:
-    """Write a record of very many results quickly."""
     template = msgspec.to_builtins(make_result())
     template["type"] = "result"
     names = [f"scores.scale@{number:012x}" for number in range(lines)]

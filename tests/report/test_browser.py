@@ -82,8 +82,6 @@ def pages(
 
 
 class Opened:
-    """An open page, with its requests and errors."""
-
     def __init__(self, browser: Any, path: Path, **options: Any) -> None:
         width, height = SCREENS["desktop"]
         self.context = browser.new_context(viewport={"width": width, "height": height}, **options)

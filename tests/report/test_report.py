@@ -42,8 +42,6 @@ RNG = np.random.default_rng(12)
 
 
 class Parsed(HTMLParser):
-    """A page as elements and text."""
-
     def __init__(self, html: str) -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []

@@ -72,7 +72,6 @@ def run_pytest(pytester: pytest.Pytester, page: Path, *options: str) -> pytest.R
 
 @pytest.fixture
 def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """Return a folder without the user's settings."""
     for name in ("ATTNCHECK_SUBJECT", "PYTEST_ADDOPTS"):
         monkeypatch.delenv(name, raising=False)
     return pytester

@@ -21,7 +21,6 @@ COST = Cost(3_000, 1e-3, 0.9)
 
 
 def made(record: Path | None = None, **options: Any) -> Run:
-    """Return a run from command-line options."""
     return Run.of(
         RunOptions(
             **{"subject": None, "seed": "0", "profile": "smoke", "false_alarm": "1e-6", "record": record, **options}
@@ -36,7 +35,6 @@ def planned(*names: str, layer: AttentionLayer = LAYER, **options: Any) -> Run:
 
 @functools.cache
 def examined(run: Run, name: str, layer: AttentionLayer = LAYER) -> tuple[tuple[Result, ...], str]:
-    """Return results and message, cached for equal runs."""
     results = run.examine(run.items_on(name, [layer]))
     return tuple(results), explain(results, run.record, subject=run.subject.name)
 

@@ -52,11 +52,9 @@ uniform.weights = "uniform"  # type: ignore[attr-defined]  # functions take attr
     ("subject", "case", "names", "cost"),
     [
         (collapsed, LAYER, PROPERTIES, COST),
-        # The largest look, not a whole number of calls.
         (collapsed, WIDE, PROPERTIES, Cost(381, 5e-4, 0.9)),
         # Some checks are violated, after looks of other sizes.
         (FAULTS["tied_query_key"].subject, LAYER, PROPERTIES, COST),
-        # Held to literal draws, in blocks.
         (uniform, LAYER, ("exactness", "scores", "conditional", "independence"), Cost(1500, 5e-4, 0.9)),
         ("attncheck.subject:direct", recurrent(2).at(16), PROGRAM, COST),
     ],
@@ -126,7 +124,6 @@ def test_items_of_a_case_have_it_examined_once(monkeypatch: pytest.MonkeyPatch) 
     found = [result for item in items for result in cases.examined(item).results]
     assert asked == [(f"draws@{case.key}", f"inputs@{case.key}") for case in (LAYER, WIDE)]
     assert {result.id for result in found} == {planned.id for planned in run.planned}
-    # Unplanned checks are also examined.
     (other,) = run.items_on("non_gaussianity", [LAYER])
     assert [result.item for result in cases.examined(other).results] == [other.id]
 
@@ -144,8 +141,6 @@ def test_ids_name_the_case_that_items_stay_together_by() -> None:
 
 
 class Worker:
-    """A pytest-xdist worker that notes its items."""
-
     def __init__(self, name: str) -> None:
         self.gateway = SimpleNamespace(id=name)
         self.sent: list[int] = []

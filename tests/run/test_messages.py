@@ -304,7 +304,7 @@ class TestDiagnosis:
         assert Observation("output variance", 0.0, 0.0, 0.0, 0.44, positive=True).differs
         near = Observation("score variance", 1.15, 1.12, 1.1764, 1.1821)
         assert near.differs
-        assert str(near) == "score variance 1.150 [1.120, 1.176], declared 1.182"  # not [1.12, 1.18] and 1.18
+        assert str(near) == "score variance 1.150 [1.120, 1.176], declared 1.182"
 
     @pytest.mark.parametrize(("width", "seq_len", "heads"), [(3, 11, 8), (16, 3, 2)])
     @pytest.mark.parametrize("mixed", [False, True])

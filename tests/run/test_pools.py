@@ -41,27 +41,22 @@ SLIGHT = 1.012
 
 
 def slight(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Draw scores with variance 2% too large."""
     return collapsed(layer.replace(query_std=SLIGHT * layer.query_std), size, rng)
 
 
 def slighter(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Draw scores with variance 1.4% too large."""
     return collapsed(layer.replace(query_std=1.007 * layer.query_std), size, rng)
 
 
 def gross(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Draw scores with twice the variance."""
     return collapsed(layer.replace(query_std=2**0.5 * layer.query_std), size, rng)
 
 
 def own_tanh(x: Any) -> Any:
-    """Return tanh, named by this module in programs."""
     return np.tanh(x)
 
 
 def broken(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Return nothing that can be used."""
     raise AssertionError("no look should be taken")
 
 
@@ -113,7 +108,6 @@ def test_violated_cases_explain_a_suspicious_pool() -> None:
     (pool,) = (each for each in report.pools if each.id == "scores.scale@all")
     assert pool.verdict == "explained"
     assert len(pool.p_values) == 1
-    # Nothing is drawn for it.
     bad = [case_key(result) for result in report.results if result.verdict == "violated"]
     (again,), failed = examine_pools([pool_of(report, "scores.scale")], bad, fresh(broken, 0), pool.level)
     assert again.verdict == "explained"
@@ -209,7 +203,6 @@ class TestFormed:
         causal, plain = {"mask": "causal"}, dict[str, Any]()
         results = [self.result(k, **fields) for k, fields in enumerate([causal, causal, plain])]
         assert self.names(results) == {"all": 3, "causal": 2}
-        # Results may arrive in any order.
         assert [pool.results for pool in pools_of(results)] == [pool.results for pool in pools_of(results[::-1])]
 
     def test_no_pool_of_one_case(self) -> None:

@@ -58,7 +58,6 @@ SAID = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the current folder, with failing subjects."""
     (tmp_path / "failing.py").write_text(SUBJECTS, "utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

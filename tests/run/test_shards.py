@@ -42,7 +42,6 @@ def slight(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mappin
 
 
 def gross(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, Any]:
-    """Draw scores with twice the variance."""
     return collapsed(layer.replace(query_std=2**0.5 * layer.query_std), size, rng)
 
 
@@ -50,8 +49,6 @@ SUBJECTS = {each.__name__: each for each in (right, slight, gross)}
 
 
 class Whole(NamedTuple):
-    """An unsharded run: record, items and results."""
-
     run: Run
     items: list[Item]
     closing: Closing
@@ -59,7 +56,6 @@ class Whole(NamedTuple):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Whole]:
-    """Return a factory of unsharded runs, cached."""
     made_before: dict[str, Whole] = {}
 
     def of(name: str) -> Whole:
@@ -115,7 +111,6 @@ def read_all(paths: list[Path]) -> list[RecordPart]:
 
 
 def lines_of(record: Path) -> list[bytes]:
-    """Return a record's sorted results, without seconds."""
     results = [line for line in read(record) if isinstance(line, Result)]
     return sorted(msgspec.json.encode(msgspec.structs.replace(each, seconds=0.0)) for each in results)
 

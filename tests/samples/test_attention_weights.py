@@ -18,7 +18,6 @@ LAYER = ac.AttentionLayer(width=16, seq_len=4, num_heads=2, mask="causal")
 
 
 def subject_of(literal: LiteralSimulator, *fields: str, law: str | None = None) -> Any:
-    """Return a simulator that returns weights instead of scores."""
 
     class Shown:
         def __call__(self, layer: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:

@@ -40,7 +40,6 @@ def phi(layer: AttentionLayer, value: float) -> float:
 
 
 def weights_of_row(layer: AttentionLayer, row: Sequence[float], position: int) -> list[float]:
-    """Return A_i· from P_i·, number by number."""
     s = len(row)
     seen = [j <= position or layer.mask == "none" for j in range(s)]
     if layer.attention_map == "softmax":

@@ -280,7 +280,6 @@ def test_statements_of_the_theory_are_counted_and_kept(
     options = ("--smoke=0", "--default=0", "--statements=2", "--workers=1", f"--resume={kept}")
     page = said(false_alarms, *options)
     assert "2 run seeds, 12 statements: 0 violated, 0 inconclusive. Of the 12 on which looks decide" in page
-    # Nothing is done again.
     monkeypatch.setattr(false_alarms, "settle", None)
     assert said(false_alarms, *options) == page
     runs = [false_alarms.StatementsRun(0, 139, 120, ("a.b@0",), (), ("a.b@0", "a.c@0"), 40.0)]

@@ -51,7 +51,6 @@ def sample_of(layer: AttentionLayer, size: int) -> Sample:
     return Sample.from_mapping(layer, draws.as_dict(), size)
 
 
-# All checks share a layer's samples.
 @functools.cache
 def few(layer: AttentionLayer) -> dict[str, Calibration]:
     elsewhere = {name for other in LAYERS for name in few(other)} if layer is WIDE else set()

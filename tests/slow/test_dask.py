@@ -91,11 +91,11 @@ def test_a_worker_that_is_killed_changes_no_digit(cluster: Any, tmp_path: Path) 
     code = smoke(killed, "--executor", address)
     thread.join()
     assert code == ExitCode.CONSISTENT
-    assert set(cluster.scheduler.workers) != before  # replaced by another
+    assert set(cluster.scheduler.workers) != before
     whole, *others = (closing_of(path) for path in (alone, spread, killed))
     assert {each.digest for each in others} == {whole.digest}
     assert {each.reported for each in others} == {whole.reported}
-    assert not any(line.arithmetic for line in read(killed) if isinstance(line, Result))  # that of this machine
+    assert not any(line.arithmetic for line in read(killed) if isinstance(line, Result))
 
 
 def test_nobody_left_ends_the_run_and_it_is_gone_on_with(

@@ -141,7 +141,7 @@ def test_what_no_candidate_does_is_none_that_is_known() -> None:
     assert others
     report = check(odd, LAYERS[1], properties=["conditional", "exactness"], profile="smoke")
     assert report.causes[0] == UNKNOWN
-    assert len(report.causes) > 1  # what the violated checks point at
+    assert len(report.causes) > 1
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_each_candidate_is_there_once_and_only_with_what_it_can_change() -> None
     found = list(candidates(LAYERS, frozenset({"outputs"})))
     words = [candidate.words for candidate in found]
     assert len(set(words)) == len(words)
-    assert not any(each.startswith("W_K:") for each in words)  # nothing tells it from W_Q
+    assert not any(each.startswith("W_K:") for each in words)
     assert "the mask is inverted: a position sees itself and the later ones" in words
 
 

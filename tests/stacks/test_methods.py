@@ -58,7 +58,7 @@ def test_readings_of_finite_width_agree_in_law(stack: AttentionStack) -> None:
     size = 20_000
     collapsed = simulate(stack, size, 1, coordinates=2)
     for seed, method in ((2, "direct"), (3, "matrix-free")):
-        # The overloads take the readings' names.
+        # Overloads take literal names.
         theirs = simulate(stack, size, seed, method, coordinates=2)  # type: ignore[arg-type]
         found = p_values(collapsed, theirs)
         assert min(found.values()) > LEVEL / COMPARISONS, f"{method}: {found}"
@@ -70,7 +70,6 @@ def forgetful(stack: AttentionStack, size: int, rng: np.random.Generator) -> Sta
     drawn = simulate(stack, size, int(rng.integers(2**32)), coordinates=stack.width)
     scores, grams = [], []
     for k, layer in enumerate(stack.layers):
-        # Other draws: each layer alone has the right law.
         inputs = of_inputs(layer.inputs)(np.roll(drawn.streams[:, k], k, axis=0))
         made = attend(layer, inputs, stack.width, rng)
         assert made.input_gram is not None
@@ -131,7 +130,7 @@ def test_eight_layers_of_every_reading(method: str, residual: bool) -> None:
     stack = AttentionStack(
         layer=AttentionLayer(width=5, seq_len=6, num_heads=2), depth=8, activations=names, residual=residual
     )
-    # The overloads take the readings' names.
+    # Overloads take literal names.
     draws = simulate(stack, 3, 0, method, coordinates=4)  # type: ignore[arg-type]
     assert draws.outputs.shape == (3, 6, 4)
     assert draws.scores.shape == (3, 8, 2, 6, 6)
@@ -143,7 +142,7 @@ def test_eight_layers_of_every_reading(method: str, residual: bool) -> None:
 @pytest.mark.parametrize("method", ["direct", "collapsed", "limit"])
 def test_chunks_have_the_digits_of_the_whole(method: str) -> None:
     stack = STACKS[1]
-    # The overloads take the readings' names.
+    # Overloads take literal names.
     whole = simulate(stack, 50, 4, method)  # type: ignore[arg-type]
     chunks = list(simulate_chunks(stack, 50, 17, 4, method))  # type: ignore[arg-type]
     np.testing.assert_array_equal(np.concatenate([chunk.outputs for chunk in chunks]), whole.outputs)

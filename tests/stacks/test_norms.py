@@ -150,7 +150,7 @@ def test_stacks_with_a_norm_before_attention_approach_their_limit_as_one_over_n(
     found = rates(stack, (16, 32, 64, 128), 8_000)
     for rate in found:
         assert abs(rate.order + 1.0) < 5.0 * rate.order_error
-    assert found[-1].order_error < 0.07  # so that -1/2 would show
+    assert found[-1].order_error < 0.07
     exact = distances(stack.replace(depth=1).at_width(64), 4_000)[0]
     # A layer that reads only the clipped h: the same number, computed differently.
     assert abs(exact.ks - distance(layer.replace(width=64)).value) < 5.0 * exact.ks_error + 2e-4

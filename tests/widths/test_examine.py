@@ -157,8 +157,6 @@ class TestMixedOrders:
 
 @dataclasses.dataclass
 class Plain:
-    """Taps with little information."""
-
     width: int
     rng: np.random.Generator
 

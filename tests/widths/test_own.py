@@ -93,7 +93,7 @@ def test_it_takes_no_functions() -> None:
 
 @pytest.mark.parametrize("pattern", ["score", "output", "*.scores", "heads*"])
 def test_a_line_of_a_table_that_is_of_no_tap_is_refused(pattern: str) -> None:
-    """What is mistyped would predict nothing."""
+    """A misspelt tap would predict nothing."""
     if pattern == "output":  # a kind: a table may serve several models
         assert ac.widths(LAYER, WIDTHS, {"output": 0, "embedding": 0}, seeds=4).rows
         return
