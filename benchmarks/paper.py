@@ -70,15 +70,10 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class Whole:
-    """The whole command.
+    """Cost of the whole command.
 
-    Attributes
-    ----------
-    wall : float
-        Seconds; 0 where all was there before.
-    sampling, computing : float
-        Processor seconds of all trials, estimates included, and of what is computed in place of sampled.
-    items : int
+    `wall` are seconds, 0 if all was there before; `sampling` and `computing` are processor seconds of trials (with
+    estimates) and of computed values.
     """
 
     wall: float
@@ -88,7 +83,6 @@ class Whole:
 
 
 def measure(scale: Scale, out: Path) -> tuple[list[Cost], Whole]:
-    """Run the experiments, then time draws."""
     whole = whole_run(scale, out)
     with threadpool_limits(1):
         costs = [
@@ -102,7 +96,6 @@ def measure(scale: Scale, out: Path) -> tuple[list[Cost], Whole]:
 
 
 def whole_run(scale: Scale, out: Path) -> Whole:
-    """Run the experiments into a folder."""
     manifest = manifest_of(0, scale.share)
     before = len(list((out / "data").glob("*.npz")))
     started = time.perf_counter()
@@ -118,12 +111,11 @@ def whole_run(scale: Scale, out: Path) -> Whole:
 
 
 def seconds_of(unit: units.Task, data: Path, manifest: PaperRun) -> float:
-    """Return the processor seconds that a unit took."""
     return float(units.recall(unit, data, manifest.seed, manifest.scale)["seconds"])
 
 
 def cost_of(name: str, configuration: ExperimentCase, scale: Scale) -> Cost:
-    """Time a configuration in both ways."""
+    """Time a case in both ways."""
     layer, rng = configuration.layer, draw.generator(np.random.SeedSequence(0))
     literal = timed(lambda size: ac.simulate(layer, size, method="direct"), scale)
     here = timed(lambda size: draw.DRAWN[configuration.of](layer, size, rng), scale)
@@ -132,11 +124,11 @@ def cost_of(name: str, configuration: ExperimentCase, scale: Scale) -> Cost:
 
 
 def timed(run: Callable[[int], object], scale: Scale) -> Timed:
-    """Time as many draws at once as take long enough, several times."""
+    """Time a large enough batch of draws, several times."""
     run(1)  # warms up
     size, taken = 1, clocked(run, 1)
     while taken < scale.seconds:
-        # The first draws of a block cost more: no more than four times as many at once.
+        # The first draws of a block cost more: at most four times as many at once.
         size = min(4 * size, 1 + int(1.2 * size * scale.seconds / taken))
         taken = clocked(run, size)
     repeats = [taken, *(clocked(run, size) for _ in range(scale.repeats - 1))]
@@ -144,15 +136,13 @@ def timed(run: Callable[[int], object], scale: Scale) -> Timed:
 
 
 def clocked(run: Callable[[int], object], size: int) -> float:
-    """Return the processor seconds of some draws."""
     started = time.process_time()
     run(size)
-    # Some clocks tick so rarely that a short call takes no time at all.
+    # Coarse clocks may show no time for a short call.
     return max(time.process_time() - started, 1e-9)
 
 
 def by_experiment(costs: Sequence[Cost]) -> list[tuple[str, ...]]:
-    """Return one row per experiment and one for all."""
     names = list(dict.fromkeys(cost.experiment for cost in costs))
     groups = {name: [cost for cost in costs if cost.experiment == name] for name in names}
     return [summed(name, group) for name, group in [*groups.items(), ("all", list(costs))]]
@@ -169,7 +159,6 @@ def literal_seconds(costs: Sequence[Cost]) -> float:
 
 
 def row(cost: Cost) -> tuple[str, ...]:
-    """Return a row for a configuration."""
     each = (f"{1e6 * t.each:,.1f} µs ({t.draws:,})" for t in (cost.literal, cost.here))
     return cost.experiment, cost.label, f"{cost.draws:,}", *each, f"{cost.literal.each / cost.here.each:,.0f}×"
 
@@ -217,7 +206,6 @@ def report(costs: Sequence[Cost], whole: Whole, scale: Scale) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Time the paper's experiments against literal matrices.")
     parser.add_argument("--write", action="store_true", help="write benchmarks/paper.md too")
     parser.add_argument("--quick", action="store_true", help="run one experiment at a tiny scale")
