@@ -59,7 +59,6 @@ HARD = (
     Layer(width=3, seq_len=3, num_heads=2, position_std=1.5, position_reach=2.0, input_correlation=1.0),
     Layer(width=3, seq_len=3, num_heads=2, score_scaling="1/n", tied_query_key=True, position_std=0.5),
 )
-#: Many scores a draw: fewer replications.
 LARGE = ANCHORS[4]
 
 
@@ -79,7 +78,6 @@ class Scale:
     fewest: int
 
     def part(self, share: float) -> Scale:
-        """Return a share of all counts."""
         counts = {name: max(1, round(share * count)) for name, count in dataclasses.asdict(self).items()}
         return Scale(**{**counts, "fewest": self.fewest})
 
@@ -183,7 +181,6 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def setting(scale: Scale) -> str:
-    """Return what was measured and with what."""
     return (
         f"{scale.main:,} small samples on each of {len(MAIN)} layers, {scale.hard:,} on each of {len(HARD)} "
         f"that are each hard in one way, and {scale.large:,} on one with many scores; checks that rarely apply "
@@ -193,7 +190,6 @@ def setting(scale: Scale) -> str:
 
 
 def program_setting(scale: Scale) -> str:
-    """Return what was measured of programs."""
     return (
         f"{len(EXAMPLES)} example programs and {RANDOM} random ones, each with {scale.exact:,} small samples "
         f"of {DRAWS} draws at width {EXACT_WIDTHS[0]} and {scale.rates:,} of {RATE_DRAWS:,} at widths "
@@ -281,7 +277,6 @@ def _with_norm(replications: int, rows: Sequence[str]) -> list[str]:
 
 
 def measured(name: str, scale: Scale) -> Any:
-    """Measure a part."""
     return PARTS[name](scale)
 
 
@@ -325,7 +320,6 @@ def report(scale: Scale, spec: ExecutorSpec | None = None) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Measure the false alarms of every check.")
     parser.add_argument("--write", action="store_true", help="write benchmarks/calibration.md too")
     parser.add_argument("--quick", action="store_true", help="run everything at a tiny scale")

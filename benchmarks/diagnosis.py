@@ -85,7 +85,6 @@ _BLIND = {
 }
 # Faults that are a factor on one matrix, and are reported as one.
 _AS_SCALES = {"missing_head_scaling": "output_std √H", "scores_over_n": "query_std 1/√head_dim"}
-# Those that read another field.
 _AS_READINGS = {"forgotten_norm": "norm=None", "other_norm": "norm='layer'"}
 
 
@@ -211,7 +210,6 @@ def _says(words: Iterable[Iterable[str]], said: str) -> bool:
 
 
 def page(found: Sequence[Cell]) -> str:
-    """Return the tables in Markdown."""
     seeds = len({cell.seed for cell in found})
     lines = ["# The first cause", "", "`python benchmarks/diagnosis.py --write` makes this page.", ""]
     lines += [
@@ -251,7 +249,6 @@ def page(found: Sequence[Cell]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Measure how often the first cause is the right one.")
     names = [*FAULTS, *(bug.name for bugs in SETS.values() for bug in bugs), *map(_AND.join, _PAIRS)]
     parser.add_argument("--only", action="append", choices=names, help="only these")

@@ -70,7 +70,7 @@ def one_task(profile: str) -> tuple[CaseTask, dict[str, Examination]]:
 def handed_over(spec: ExecutorSpec, travels: tuple[CaseTask, dict[str, Examination]], tasks: int) -> float:
     """Return the seconds per empty task."""
     with TaskExecutor(spec) as executor:
-        executor.results(_ECHO, [travels] * WORKERS)  # whoever works is there now
+        executor.results(_ECHO, [travels] * WORKERS)
         started = time.perf_counter()
         executor.results(_ECHO, [travels] * tasks)
         return (time.perf_counter() - started) / tasks
@@ -106,7 +106,6 @@ def jobs(folder: Path, profile: str, repeats: int) -> tuple[list[float], list[fl
 
 
 def closing_of(record: Path) -> Closing:
-    """Return the last line of a record."""
     *_, closing = read(record)
     assert isinstance(closing, Closing)
     return closing
@@ -144,7 +143,6 @@ def makespan(seconds: Sequence[float], cores: int, handing: float) -> float:
 
 
 def prediction(seconds: Sequence[float], handing: float) -> str:
-    """Return the predicted times on many cores."""
     alone = sum(seconds)
     rows = []
     for cores in CORES:
@@ -154,7 +152,6 @@ def prediction(seconds: Sequence[float], handing: float) -> str:
 
 
 def page(profile: str, repeats: int, tasks: int, arguments: Sequence[str]) -> str:
-    """Measure, and return the page."""
     travels = one_task(profile)
     by_pool = handed_over(pool(WORKERS), travels, tasks)
     with cluster(WORKERS) as address:
@@ -194,7 +191,6 @@ def page(profile: str, repeats: int, tasks: int, arguments: Sequence[str]) -> st
 
 
 def main() -> None:
-    """Print the page."""
     parser = argparse.ArgumentParser(description="Time who does the work.")
     parser.add_argument("--profile", default="default", choices=("smoke", "default"), help="of the job")
     parser.add_argument("--repeats", type=int, default=2, help="jobs on each (default: 2)")

@@ -32,7 +32,6 @@ _Kept = TypeVar("_Kept", WholeRun, StatementsRun)
 
 
 def row(run: WholeRun) -> tuple[str, ...]:
-    """Return a line of the table."""
     return (
         str(run.seed),
         run.verdict,
@@ -68,7 +67,6 @@ def totals(runs: Sequence[WholeRun], budget: float) -> str:
 
 
 def report(profile: str, runs: Sequence[WholeRun], budget: float) -> str:
-    """Return the section of one profile."""
     header = (
         "seed",
         "verdict",
@@ -86,7 +84,6 @@ def report(profile: str, runs: Sequence[WholeRun], budget: float) -> str:
 
 
 def statements_report(runs: Sequence[StatementsRun]) -> str:
-    """Return the section on theory statements."""
     header = ("seed", "statements", "violated", "inconclusive", "suspicious first looks", "seconds")
     lines = [header, ("---",) * len(header)]
     for run in runs:
@@ -123,7 +120,6 @@ def statements_runs(seeds: Sequence[int], options: argparse.Namespace) -> Iterat
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Run all properties under many seeds, and count verdicts.")
     parser.add_argument("--smoke", type=int, default=50, metavar="RUNS", help="runs of the smoke profile")
     parser.add_argument("--default", type=int, default=5, metavar="RUNS", help="runs of the default profile")

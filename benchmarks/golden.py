@@ -38,7 +38,6 @@ _LAYERS = {
 
 
 def values() -> dict[str, float]:
-    """Return every value by its name."""
     found: dict[str, float] = {}
     for name, layer in _LAYERS.items():
         found |= _of_law(f"limit, {name}", ac.limit(layer))
@@ -122,7 +121,6 @@ def differing(old: Mapping[str, float], new: Mapping[str, float]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare with the file, or write it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="make the file anew")
     options = parser.parse_args(arguments)

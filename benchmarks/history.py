@@ -112,7 +112,6 @@ def delays(
 
 
 def false_alarms(lives: int, runs: int, real: History | None) -> str:
-    """Return the table of false alarms."""
     rows, kinds = [], dict(KINDS)
     if real is not None and len(real.since) > 1:
         drawn, name = as_measured(real)
@@ -124,7 +123,6 @@ def false_alarms(lives: int, runs: int, real: History | None) -> str:
 
 
 def found_after(lives: int) -> str:
-    """Return the table of delays with one drifting stream."""
     rows = []
     for part, most in DRIFTS.items():
         after = delays(independent, lives, 4 * most, part * GAP, seed=2)
@@ -144,7 +142,6 @@ def entries(count: int, state: Path, factor: float, since: int) -> Iterator[Hist
 
 
 def entry(number: int, factor: float, folder: Path) -> Path:
-    """Make one run, and return its record."""
     (folder / "nightly.py").write_text(_SUBJECT, encoding="utf-8")
     os.environ["NIGHTLY_FACTOR"] = str(factor)
     line = [sys.executable, "-m", "attncheck", "run", "--profile", "smoke", "--seed", str(keyed_seed(_key(number)))]
@@ -189,7 +186,6 @@ def _signed(history: History) -> FloatArray:
 
 
 def told(history: History) -> str:
-    """Return what real runs came to."""
     one_sided = {name for each in history.since for name in each.one_sided}
     upwards = np.array([name in one_sided for name in history.streams])
     signed, others = history.scores[:, ~upwards], history.scores[:, upwards]
@@ -212,7 +208,6 @@ def _mean_of(scores: FloatArray) -> str:
 
 
 def page(lives: int, runs: int, real: History | None, drifting: str, arguments: Sequence[str]) -> str:
-    """Measure, and return the page."""
     parts = [
         "# Run histories",
         f"`python {' '.join(['benchmarks/history.py', *arguments])}` makes this page, here with {installed()}.",
@@ -229,14 +224,12 @@ def page(lives: int, runs: int, real: History | None, drifting: str, arguments: 
 
 
 def _all_entries(count: int, state: Path, factor: float, since: int) -> History | None:
-    """Make the missing nightly runs; return None if none are requested."""
     for longer in entries(count, state, factor, since):
         print(longer.sentence(), file=sys.stderr, flush=True)
     return History.read([state]) if count else None
 
 
 def main() -> None:
-    """Print the page."""
     parser = argparse.ArgumentParser(description="Simulate lives of a history, and make real runs.")
     parser.add_argument("--lives", type=int, default=LIVES, help=f"simulated lives (default: {LIVES:,})")
     parser.add_argument("--runs", type=int, default=RUNS, help=f"runs of a life (default: {RUNS:,})")

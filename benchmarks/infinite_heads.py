@@ -57,7 +57,6 @@ def measure(of: str, kernel: FloatArray, std: float, mask: Mask) -> tuple[float,
 
 
 def rows(s: int, quick: bool) -> Iterator[tuple[str, ...]]:
-    """Iterate over the lines of the table."""
     settings: Sequence[tuple[float, Mask]] = [(0.1, "none"), (1.0, "none"), (3.0, "none"), (1.0, "causal")]
     settings = settings[:1] if quick else settings
     for of, (name, kernel) in itertools.product(KERNELS, kernels(s).items()):
@@ -71,7 +70,6 @@ def rows(s: int, quick: bool) -> Iterator[tuple[str, ...]]:
 
 
 def report(s: int, quick: bool = False) -> str:
-    """Return the page."""
     return "\n\n".join(
         [
             "# The kernels of infinitely many heads",

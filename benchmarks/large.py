@@ -68,7 +68,6 @@ def of_a_draw(layer: ac.AttentionLayer) -> float:
 
 
 def page(largest: ac.AttentionLayer) -> str:
-    """Measure, and return the page."""
     rows, verdict = [], ""
     for layer in sizes(largest):
         wall, processor, peak, mean, error = drawn(layer)
@@ -107,7 +106,6 @@ def page(largest: ac.AttentionLayer) -> str:
 
 
 def main() -> None:
-    """Print the page."""
     parser = argparse.ArgumentParser(description="Draw a layer of GPT-3's size, head by head.")
     parser.add_argument("--quick", action="store_true", help="a tiny layer, to see that it runs")
     parser.add_argument("--write", action="store_true", help="write benchmarks/large.md")

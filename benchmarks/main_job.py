@@ -43,7 +43,6 @@ class Job:
     lines: list[Line]
 
     def results(self) -> list[Result]:
-        """Return the results of single configurations."""
         return [line for line in self.lines if isinstance(line, Result) and not of_pool(line)]
 
 
@@ -106,24 +105,21 @@ def case_times(results: Iterable[Result]) -> list[CaseTime]:
 
 
 def summed_table(times: Sequence[CaseTime]) -> str:
-    """Return the table of cases with several properties and with one."""
     several = [case for case in times if case.properties > 1]
     one = [case for case in times if case.properties == 1]
     rows = [
         (name, str(len(group)), f"{sum(case.draws for case in group):,}", f"{sum(case.seconds for case in group):.1f}")
         for name, group in (("several", several), ("one", one), ("together", times))
     ]
-    return table(("visited by properties", "configurations", "draws", "seconds"), rows)
+    return table(("visited by properties", "cases", "draws", "seconds"), rows)
 
 
 def longest_table(times: Sequence[CaseTime], count: int = 8) -> str:
-    """Return the table of the slowest configurations."""
     rows = [(case.layer, str(case.properties), f"{case.draws:,}", f"{case.seconds:.1f}") for case in times[:count]]
     return table(("slowest", "properties", "draws", "seconds"), rows)
 
 
 def describe(job: Job) -> str:
-    """Return what is printed of one run."""
     closing = next((line for line in job.lines if isinstance(line, Closing)), None)
     manifest = next(line for line in job.lines if isinstance(line, Manifest))
     results = job.results()
@@ -162,7 +158,6 @@ def judged(job: Job) -> str:
 
 
 def setting(manifest: Manifest) -> str:
-    """Return the software versions and system."""
     versions = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
     machine = manifest.machine
     return (
@@ -179,13 +174,11 @@ def report(jobs: Sequence[Job]) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Time the main job on two workers.")
     parser.add_argument("--write", action="store_true", help="write benchmarks/main_job.md too")
     parser.add_argument("--profile", action="append", choices=sorted(PROFILES), help="default: smoke and default")

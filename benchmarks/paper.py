@@ -115,7 +115,6 @@ def seconds_of(unit: units.Task, data: Path, manifest: PaperRun) -> float:
 
 
 def cost_of(name: str, configuration: ExperimentCase, scale: Scale) -> Cost:
-    """Time a case in both ways."""
     layer, rng = configuration.layer, draw.generator(np.random.SeedSequence(0))
     literal = timed(lambda size: ac.simulate(layer, size, method="direct"), scale)
     here = timed(lambda size: draw.DRAWN[configuration.of](layer, size, rng), scale)
@@ -149,7 +148,6 @@ def by_experiment(costs: Sequence[Cost]) -> list[tuple[str, ...]]:
 
 
 def summed(name: str, costs: Sequence[Cost]) -> tuple[str, ...]:
-    """Return a row of sums."""
     literal, here = literal_seconds(costs), sum(cost.draws * cost.here.each for cost in costs)
     return name, f"{literal / 3600:,.1f} h", f"{here:,.1f} s", f"{literal / here:,.0f}×"
 
@@ -164,11 +162,10 @@ def row(cost: Cost) -> tuple[str, ...]:
 
 
 def told(whole: Whole, literal: float, workers: int) -> str:
-    """Summarise the cost of the whole command."""
     processor = whole.sampling + whole.computing
     parts = [
         (
-            f"The whole command, {whole.units} units, takes {processor:,.0f} s of processor time: "
+            f"The whole command, {whole.units} items, takes {processor:,.0f} s of processor time: "
             f"{whole.sampling:,.0f} s for draws and the published estimator, {whole.computing:,.0f} s for computed "
             "values."
         )
@@ -192,7 +189,7 @@ def told(whole: Whole, literal: float, workers: int) -> str:
 
 def report(costs: Sequence[Cost], whole: Whole, scale: Scale) -> str:
     sums = table(("experiment", "literal draws", "draws here", "factor"), by_experiment(costs))
-    each = table(("experiment", "configuration", "draws", "literal (timed)", "here (timed)", "factor"), map(row, costs))
+    each = table(("experiment", "case", "draws", "literal (timed)", "here (timed)", "factor"), map(row, costs))
     parts = ["# The paper's experiments", "`python benchmarks/paper.py --write` makes this page."]
     if scale is QUICK:
         parts.append("A quick run: it shows that everything runs; its times mean nothing.")

@@ -44,7 +44,6 @@ DRAWN = {"grams": ("grams",), "scores": ("scores", "outputs")}
 _SELECTED = 4.0
 #: Further seeds where the first is not conclusive.
 AGAIN = (1, 2, 3)
-# Chance that settles a row.
 _SURE = 0.999
 # p-values above are not kept.
 _KEPT = 0.05
@@ -98,7 +97,6 @@ def _trail(outcome: Outcome, level: float) -> Trail:
 
 @functools.lru_cache(maxsize=4)
 def run_of(fault: str, exposure: str, profile: str, seed: int) -> tuple[Run, tuple[CaseTask, ...]]:
-    """Return a run on a fault, and the cases to examine."""
     subject = exposing(FAULTS[fault], EXPOSURES[exposure])
     run = Run.of(RunOptions(subject=subject, seed=seed, profile=profile))
     items = [item for name in PROPERTIES for item in run.items(name, domain_of(name).strategy(name))]
@@ -191,14 +189,12 @@ def measured(faults: Sequence[str], options: argparse.Namespace) -> Iterator[See
 
 
 def kept(path: Path | None) -> list[Seen]:
-    """Return what an interrupted call has left."""
     if path is None or not path.exists():
         return []
     return [msgspec.json.decode(line, type=Seen) for line in path.read_bytes().splitlines()]
 
 
 def keep(path: Path | None, each: Seen) -> None:
-    """Save a measurement, if a file is given."""
     if path is not None:
         with path.open("ab") as file:
             file.write(msgspec.json.encode(each) + b"\n")
@@ -211,7 +207,6 @@ def shown(profile: str) -> list[str]:
 
 
 def page(every: Sequence[Seen], profile: str) -> str:
-    """Return the page."""
     words = {layer.key: layer.describe() for layer in Run.of(RunOptions(profile=profile)).profile.layers}
     words |= {"all": "all together"}
     groups: dict[tuple[str, str], list[Seen]] = {}
@@ -257,7 +252,6 @@ def page(every: Sequence[Seen], profile: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Measure the power of whole runs.")
     parser.add_argument("--profile", choices=("smoke", "default"), default="default", help="what the runs may cost")
     parser.add_argument("--fault", action="append", choices=list(FAULTS), help="only these")

@@ -77,7 +77,6 @@ class Row:
     met: bool | None = None
 
     def cells(self) -> tuple[str, ...]:
-        """Return the cells of the line."""
         verdict = {True: "met", False: "missed", None: ""}[self.met]
         return self.what, self.measured, self.target, verdict
 
@@ -122,12 +121,10 @@ PROGRAMS: Mapping[str, Callable[[], Program]] = {
     "recurrent network of 12 states": lambda: network(12, erf()),
     "recurrent_attention(12)": lambda: recurrent_attention(12),
 }
-#: The one with the most vectors.
 LARGEST = "recurrent_attention(12)"
 
 
 def described(name: str, program: Program) -> str:
-    """Return a name with the program's size."""
     scores = sum(isinstance(node, Score) for node in program.nodes)
     return f"{name}, {len(vectors_of(program))} vectors, {scores} scores"
 
@@ -275,7 +272,7 @@ def peak_row(name: str, scale: Scale) -> Row:
     what = f"peak memory of a process that makes a draw, n = {scale.peak:,}: {described(name, PROGRAMS[name]())}"
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
     if done.returncode:
-        # The module `resource` is not everywhere.
+        # `resource` is not portable.
         return Row(what, "not measured: " + done.stderr.strip().splitlines()[-1], "at most 500 MiB")
     before, peak, seconds = map(float, done.stdout.split())
     measured = f"{peak:.0f} MiB, {before:.0f} MiB of it before the draw; {seconds:.2f} s"
@@ -291,7 +288,6 @@ def measure_peak(name: str, width: int) -> None:
 
 
 def peak_mebibytes() -> float:
-    """Return this process's peak MiB."""
     import resource
 
     # Linux counts KiB, macOS bytes.
@@ -300,7 +296,6 @@ def peak_mebibytes() -> float:
 
 
 def setting(scale: Scale) -> str:
-    """Return the settings and software versions."""
     return (
         f"One thread of {os.cpu_count()} cores, {scale.rounds} rounds; median (quartiles) of processor time. "
         f"{installed()}."
@@ -327,7 +322,6 @@ def report(rows: Sequence[Row], tables: Sequence[str], scale: Scale) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Time attncheck's readings of programs on one thread.")
     parser.add_argument("--write", action="store_true", help="write benchmarks/programs.md too")
     parser.add_argument("--quick", action="store_true", help="run everything at a tiny scale")

@@ -55,7 +55,6 @@ _WIDTHS, _QUICK_WIDTHS = (64, 128, 256, 512, 1024, 2048), (64, 128, 256, 512)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -69,7 +68,6 @@ def timed(what: str, compute: Callable[[], ac.Distance]) -> tuple[str, ...]:
 
 
 def accuracy(size: int | None) -> str:
-    """Return the table of single distances."""
     layer = ac.AttentionLayer(width=1024)
     low_rank = [ac.AttentionLayer(width=64 * heads, num_heads=heads, head_dim=64) for heads in (1, 4, 16)]
     rows = [
@@ -87,7 +85,6 @@ def accuracy(size: int | None) -> str:
 
 
 def rates(widths: Sequence[int], size: int | None, names: Iterable[str] = _LAYERS) -> str:
-    """Return the table of rates."""
     rows = []
     for name in names:
         layer, of, key = _LAYERS[name]
@@ -222,7 +219,6 @@ def page(quick: bool) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Compute, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Compute distances from the limit and their rates.")
     parser.add_argument("--write", action="store_true", help="write benchmarks/rates.md too")
     parser.add_argument("--quick", action="store_true", help="run everything at a tiny scale")

@@ -34,7 +34,7 @@ NUMBERS = (
     "combined",
 )
 SERIES = ("p_values", "effects")
-# Lines of a kind that are listed.
+# Listed lines per kind.
 _LISTED = 20
 
 
@@ -107,7 +107,6 @@ def differences(
 
 
 def told(found: Mapping[str, Sequence[str]], common: int, digests: Sequence[str]) -> Iterator[str]:
-    """Iterate over the lines to print."""
     same = "the same" if len(set(digests)) == 1 and digests[0] else "differ"
     yield f"{common} keys in both; digests {same}: {' and '.join(each or 'none' for each in digests)}"
     for what, lines in found.items():
@@ -123,7 +122,6 @@ def _cut(lines: Sequence[str]) -> Iterable[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare two records and print what differs."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("old", type=Path, help="record of a run")
     parser.add_argument("new", type=Path, help="record of the same run, after the change")

@@ -113,15 +113,12 @@ class Row:
     met: bool | None = None
 
     def cells(self) -> tuple[str, ...]:
-        """Return the cells of the line."""
         verdict = {True: "met", False: "missed", None: ""}[self.met]
         return self.what, self.measured, self.target, verdict
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task that draws: ``run(size)``, in blocks of `block` draws."""
-
     run: Callable[[int], object]
     block: int = 1
 
@@ -144,11 +141,9 @@ class Times:
     seconds: Mapping[str, FloatArray]
 
     def typical(self, name: str) -> float:
-        """Return the median over the turns."""
         return float(np.median(self.seconds[name]))
 
     def ratios(self, slow: str, fast: str) -> FloatArray:
-        """Return the ratio of two tasks in every round."""
         return self.seconds[slow] / self.seconds[fast]
 
     def at_least(self, slow: str, fast: str, target: float) -> tuple[str, str, bool]:
@@ -163,7 +158,6 @@ class Times:
 
 
 def take_turns(tasks: Mapping[str, Task], scale: Scale) -> Times:
-    """Time the tasks in alternation."""
     sizes = {name: task.size_for(scale.seconds) for name, task in tasks.items()}
     rounds = [{name: task.time(sizes[name]) for name, task in tasks.items()} for _ in range(scale.rounds)]
     return Times({name: np.array([times[name] for times in rounds]) for name in tasks})
@@ -175,7 +169,6 @@ def layer_of(width: int) -> ac.AttentionLayer:
 
 
 def draws_per_block(layer: ac.AttentionLayer, method: Method) -> int:
-    """Return the draws per block of a method."""
     return max(1, blocks.BLOCK_ENTRIES // READINGS[ac.AttentionLayer][method](layer, 1).entries)
 
 
@@ -247,7 +240,6 @@ def time_methods(width: int, scale: Scale) -> Times:
 
 
 def method_rows(scale: Scale, small: Times, large: Times) -> list[Row]:
-    """Return the rows that compare the readings."""
     n, m = f"n = {scale.small:,}", f"n = {scale.large:,}"
     return [
         Row(f"collapsed against direct, {n}", *small.at_least("direct", "collapsed", 300)),
@@ -341,7 +333,6 @@ def limit_rows(scale: Scale) -> list[Row]:
 
 
 def growth_row(scale: Scale) -> Row:
-    """Return the row on the collapsed method's cost against the width."""
     tasks = {str(n): method_task(layer_of(n), "collapsed") for n in scale.growth}
     times = take_turns(tasks, dataclasses.replace(scale, seconds=scale.seconds / 2))
     cost = np.array([times.typical(name) for name in tasks])
@@ -402,13 +393,11 @@ def look_rows(scale: Scale) -> list[Row]:
 
 
 def time_table(scale: Scale, small: Times, large: Times) -> str:
-    """Return the table of times per draw."""
     rows = [(name, f"{1e6 * small.typical(name):,.1f}", f"{1e6 * large.typical(name):,.1f}") for name in small.seconds]
     return table(("processor µs per draw, median", f"n = {scale.small:,}", f"n = {scale.large:,}"), rows)
 
 
 def setting(scale: Scale) -> str:
-    """Return the settings and software versions."""
     return (
         f"s = 4, H = 2, one thread of {os.cpu_count()} cores, {scale.rounds} rounds; median (quartiles) of "
         f"processor time. {installed()}."
@@ -434,7 +423,6 @@ def report(rows: Sequence[Row], times: str, scale: Scale) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Time attncheck's readings on one thread.")
     parser.add_argument("--write", action="store_true", help="write benchmarks/speed.md too")
     parser.add_argument("--quick", action="store_true", help="run everything at a tiny scale")

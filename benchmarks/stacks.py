@@ -52,7 +52,6 @@ def stacks_of(scale: Scale) -> tuple[ac.AttentionStack, ...]:
 
 
 def rows_of(found: Sequence[StackRate], gaps: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return a line for each depth."""
     return [
         (
             str(rate.depth),
@@ -69,7 +68,6 @@ def rows_of(found: Sequence[StackRate], gaps: Sequence[str]) -> list[tuple[str, 
 
 
 def interval(value: float, error: float) -> str:
-    """Return a value with its 95% interval."""
     return f"{value:.3f} [{value - QUANTILE * error:.3f}, {value + QUANTILE * error:.3f}]"
 
 
@@ -113,7 +111,6 @@ def report(sections: Sequence[str], scale: Scale) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Measure how fast stacks approach their conjectured limit.")
     parser.add_argument("--write", action="store_true", help="write benchmarks/stacks.md too")
     parser.add_argument("--quick", action="store_true", help="run everything at a tiny scale")

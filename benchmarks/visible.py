@@ -21,7 +21,6 @@ from attncheck.records.schema import Result, case_key, of_pool, read
 
 
 def results_of(path: Path) -> dict[str, list[Result]]:
-    """Return the examined results of single cases by check."""
     found: dict[str, list[Result]] = {}
     for line in read(path):
         if isinstance(line, Result) and line.p_values and line.mde is not None and not of_pool(line):
@@ -30,7 +29,6 @@ def results_of(path: Path) -> dict[str, list[Result]]:
 
 
 def pools_of(path: Path) -> dict[str, Result]:
-    """Return the pools of all cases by check."""
     lines = (line for line in read(path) if isinstance(line, Result) and of_pool(line))
     return {line.check: line for line in lines if case_key(line) == ALL and line.mde is not None}
 
@@ -58,7 +56,6 @@ def together(pool: Result, singles: Sequence[Result]) -> float:
 
 
 def information(result: Result) -> float:
-    """Return the information of the first look."""
     return float((result.summary or {}).get("information", math.nan))
 
 
@@ -84,7 +81,6 @@ def rows(old: Path, new: Path) -> Iterator[tuple[str, str, float, float, float, 
 
 
 def page(old: Path, new: Path) -> str:
-    """Return the page."""
     found = list(rows(old, new))
     half = sum(row[6] <= 0.5 * row[2] for row in found)
     claims = sorted({row[1] for row in found})

@@ -62,7 +62,6 @@ class Recipe:
     embedding_power: float = 0.0
 
     def build(self, width: int) -> Transformer:
-        """Return a freshly initialised model."""
         return Transformer(self, width)
 
     def optimizer(self, model: Transformer) -> torch.optim.Optimizer:
@@ -77,13 +76,11 @@ class Recipe:
         )
 
     def scale(self, head_dim: int) -> float:
-        """Return what scores are multiplied by."""
         power = self.score_power or (1.0 if self.mup else 0.5)
         base = self.head_dim or BASE / self.heads
         return float(base**-0.5 * (head_dim / base) ** -power)
 
     def std(self, name: str, fan_in: int, width: int) -> float:
-        """Return the standard deviation of a matrix."""
         if "embedding" in name:
             return 1.0
         if "readout" in name:
@@ -103,7 +100,6 @@ class Attention(nn.Module):
         self.query, self.key, self.value, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
 
     def forward(self, x: Any) -> Any:
-        """Return what attention adds."""
         projections = (self.query, self.key, self.value)
         q, k, v = (each(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in projections)
         scale = self.recipe.scale(q.shape[-1])
@@ -127,7 +123,6 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Any) -> Any:
-        """Return the stream."""
         if self.after:
             x = self.norm1(x + self.attention(x))
             return self.norm2(x + self.down(functional.gelu(self.up(x))))
@@ -136,7 +131,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A decoder of a few blocks."""
+    """A decoder."""
 
     def __init__(self, recipe: Recipe, width: int) -> None:
         super().__init__()
@@ -150,7 +145,6 @@ class Transformer(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, tokens: Any) -> Any:
-        """Return the logits."""
         x = self.embedding(tokens) + self.position_embedding(torch.arange(tokens.shape[1]))
         for block in self.blocks:
             x = block(x)

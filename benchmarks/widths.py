@@ -49,8 +49,6 @@ _NOISE: dict[str, Callable[[np.random.Generator, tuple[int, ...]], FloatArray]] 
 
 
 class Examined(msgspec.Struct, frozen=True):
-    """What was found of one model."""
-
     kind: str
     name: str
     seed: int
@@ -97,7 +95,6 @@ def random_recipe(seed: int) -> object:
 
 
 def models(options: argparse.Namespace) -> Iterator[tuple[str, str, object, int, Sequence[int]]]:
-    """Yield the models to examine."""
     from benchmarks.width_models import WRONG, Recipe
 
     widths = QUICK_WIDTHS if options.quick else WIDTHS
@@ -161,7 +158,6 @@ def powers(taps: int) -> str:
 
 
 def found_table(rows: Sequence[Examined]) -> str:
-    """Return the table of wrong models."""
     from benchmarks.width_models import WRONG
 
     lines = []
@@ -178,7 +174,6 @@ def _moment(steps: int) -> str:
 
 
 def right_lines(rows: Sequence[Examined]) -> list[str]:
-    """Summarise the right models."""
     lines = []
     for kind in ("right", "right at all widths"):
         mine = [row for row in rows if row.kind == kind]
@@ -208,7 +203,6 @@ def coordinate_check(quick: bool) -> str:
 
 
 def page(options: argparse.Namespace) -> str:
-    """Return the page."""
     rows = all_examined(options)
     other = coordinate_check(options.quick)
     lines = [

@@ -109,7 +109,6 @@ def cell(text: str) -> str:
 
 
 def bug_section(rows: Sequence[BugRow]) -> str:
-    """Return the table of bugs."""
     found = sum(bool(row.where) for row in rows)
     lines = [
         (
@@ -130,7 +129,6 @@ def bug_section(rows: Sequence[BugRow]) -> str:
 
 
 def right_section(rows: Sequence[RightRow]) -> str:
-    """Return the table of right layers."""
     lines = []
     for name in dict.fromkeys(row.name for row in rows):
         those = [row for row in rows if row.name == name]
@@ -154,14 +152,12 @@ def is_green(row: RightRow) -> bool:
 
 
 def zoo_section(rows: Sequence[ZooRow]) -> str:
-    """Return the table of measured layers."""
     lines = [(cell(row.name), *map(cell, row.cells), f"{row.seconds:.1f}") for row in rows]
     words = "Standard deviations times √fan-in, with intervals."
     return f"## Well-known layers\n\n{words}\n\n{table(ZOO_HEADER, lines)}"
 
 
 def versions(names: Iterable[str]) -> str:
-    """Return the versions of the installed frameworks."""
     here = [name for name in names if importlib.util.find_spec(name) is not None]
     return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in here)
 
@@ -189,7 +185,6 @@ def page(rows: Sequence[Row], options: argparse.Namespace) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Inspect, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Inspect public bugs and right layers.")
     parser.add_argument("--draws", type=int, default=8, help="modules that are made for an inspection (default: 8)")
     parser.add_argument(
@@ -219,7 +214,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def told(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield rows and report each."""
     for row in rows:
         print(f"{type(row).__name__} {row.name}, seed {row.seed}: {row.seconds:.1f} s", file=sys.stderr, flush=True)
         yield row

@@ -241,7 +241,6 @@ def _other(width: int) -> float:
 
 
 def _mean(products: FloatArray) -> FloatArray:
-    """Return averages over neurons."""
     return np.asarray(products.mean(axis=-1))
 
 

@@ -225,7 +225,6 @@ def _approach(layer: AttentionLayer, grams: Mapping[int, FloatArray], moment: Mo
 
 
 def _grams(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw G = X Xᵀ/n."""
     inputs = draw_inputs(layer, size, rng)
     return np.asarray(inputs @ inputs.swapaxes(-1, -2) / layer.width)
 

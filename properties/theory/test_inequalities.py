@@ -197,7 +197,6 @@ def test_the_product_of_two_numbers(point: tuple[float, float], other: tuple[flo
 
 
 def softmax(scores: FloatArray) -> FloatArray:
-    """Return softmax of a row of scores, as attention computes it."""
     size = len(scores)
     layer = AttentionLayer(width=1, seq_len=size, num_heads=1)
     first: FloatArray = attention_weights(layer, np.broadcast_to(scores, (size, size)))[0]

@@ -125,7 +125,6 @@ def test_attention_condenses_beyond_the_root_of_two(run_seed: int, note: Stateme
     assert abs(order + 1.0 / 8.0) < 0.01
     assert (math.sqrt(2.0) - 1.0) ** 2 - 1.0 / 8.0 > 0.04
     assert share(1.2, 48) < 0.01 < 1.0 - 1.0 / 1.2
-    # Beyond: the distance falls as 1/ln s.
     near, far = (share(2.0, exponent) for exponent in (12, 24))
     gap = far - condensed(2.0)
     note(order=order, gap=gap)
