@@ -322,7 +322,7 @@ def report(rows: Sequence[Row], tables: Sequence[str], scale: Scale) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Time attncheck's readings of programs on one thread.")
+    parser = argparse.ArgumentParser(description="Time attncheck's methods for programs on one thread.")
     parser.add_argument("--write", action="store_true", help="write benchmarks/programs.md too")
     parser.add_argument("--quick", action="store_true", help="run everything at a tiny scale")
     parser.add_argument("--peak", nargs=2, metavar=("PROGRAM", "WIDTH"), help=argparse.SUPPRESS)

@@ -423,7 +423,7 @@ def report(rows: Sequence[Row], times: str, scale: Scale) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Time attncheck's readings on one thread.")
+    parser = argparse.ArgumentParser(description="Time attncheck's methods on one thread.")
     parser.add_argument("--write", action="store_true", help="write benchmarks/speed.md too")
     parser.add_argument("--quick", action="store_true", help="run everything at a tiny scale")
     options = parser.parse_args(arguments)

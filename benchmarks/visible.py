@@ -108,7 +108,7 @@ def page(old: Path, new: Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Tell what two runs could have seen.")
+    parser = argparse.ArgumentParser(description="Compare the minimum detectable effects of two runs.")
     parser.add_argument("old", type=Path, help="record of the state before")
     parser.add_argument("new", type=Path, help="record of the state now")
     parser.add_argument("--write", action="store_true", help="write benchmarks/visible.md too")

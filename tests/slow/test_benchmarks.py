@@ -283,7 +283,7 @@ def test_statements_of_the_theory_are_counted_and_kept(
     monkeypatch.setattr(false_alarms, "settle", None)
     assert said(false_alarms, *options) == page
     runs = [false_alarms.StatementsRun(0, 139, 120, ("a.b@0",), (), ("a.b@0", "a.c@0"), 40.0)]
-    assert "1 violated, 0 inconclusive. Of the 120 on which looks decide 2 had" in false_alarms.statements_report(runs)
+    assert "1 violated, 0 inconclusive. Of the 120 decided by looks, 2 had" in false_alarms.statements_report(runs)
 
 
 # Required rows of the page on programs, one pattern per promise.
