@@ -184,7 +184,7 @@ def setting(scale: Scale) -> str:
     return (
         f"{scale.main:,} small samples on each of {len(MAIN)} layers, {scale.hard:,} on each of {len(HARD)} "
         f"that are each hard in one way, and {scale.large:,} on one with many scores; checks that rarely apply "
-        f"get more, up to {scale.fewest:,}. attncheck {ac.__version__}, Python {platform.python_version()}, "
+        f"are topped up to {scale.fewest:,}. attncheck {ac.__version__}, Python {platform.python_version()}, "
         f"NumPy {np.__version__}, SciPy {scipy.__version__}."
     )
 

@@ -196,7 +196,7 @@ def told(history: History) -> str:
         ("streams, one-sided ones", f"{len(upwards):,}, {upwards.sum():,}"),
         ("evidence (alarm at 1,000,000)", f"{history.evidence:.3g}"),
         ("mean of signed scores ± error over nights", _mean_of(signed)),
-        ("largest mean of a signed stream, in its errors", f"{errors.max():.2f}"),
+        ("extreme mean of a signed stream, in its errors", f"{errors.max():.2f}"),
         ("mean of the others (at most 0 without drift)", _mean_of(others)),
     ]
     return table(("what", "measured"), rows)
