@@ -1,13 +1,11 @@
-"""How often each check raises a false alarm on a right simulator, against how often it may.
+"""Measure the false-alarm rate of every check on right simulators.
 
-``python benchmarks/calibration.py`` gives every check small samples of the collapsed reading on layers that
-are hard in different ways, counts p-values below four levels, and then gives every check one large sample
-per layer of right simulators of several kinds, where a null that is only nearly true would show. Checks of
-programs get the same on example programs and random ones. ``--write``
-puts the tables into benchmarks/calibration.md; ``--quick`` runs everything at a tiny scale. All streams are
-keyed: the same numbers come out every time. ``--check NAME``, once or more, prints the small samples of these
-checks of layers alone, in minutes. ``--pools N`` prints what N pools of the first layers come to, for each check, and
-``--normalised N`` what N small samples of the layer with a norm do.
+``python benchmarks/calibration.py`` runs every check on small samples of the collapsed method, counts p-values below
+four levels, and adds one large sample per layer and right simulator, which would reveal nulls that hold only
+approximately. ``--write`` updates benchmarks/calibration.md; ``--quick`` runs at a tiny scale; ``--check NAME``
+(repeatable) prints the small samples of single layer checks; ``--pools N`` prints N pools of the first layers for
+each check, ``--normalised N`` N small samples of the layer with a norm. All streams are keyed, so results are
+reproducible.
 """
 
 from __future__ import annotations
@@ -43,9 +41,9 @@ from attncheck.subject import programs
 
 Layer = ac.AttentionLayer
 
-#: Layers on which nearly every check says something: they carry most of the replications.
+#: Nearly every check applies to these layers: they get most of the replications.
 MAIN = (ANCHORS[0], ANCHORS[1], ANCHORS[3])
-#: Layers that are hard in one way each.
+#: Layers that are each hard in one way.
 HARD = (
     ANCHORS[2],
     Layer(width=3, seq_len=8, num_heads=2),
@@ -61,15 +59,14 @@ HARD = (
     Layer(width=3, seq_len=3, num_heads=2, position_std=1.5, position_reach=2.0, input_correlation=1.0),
     Layer(width=3, seq_len=3, num_heads=2, score_scaling="1/n", tied_query_key=True, position_std=0.5),
 )
-#: Many scores a draw: fewer replications.
 LARGE = ANCHORS[4]
 
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """How much is measured: replications on three kinds of layer and two of program cases, and a large sample.
+    """Replications on three kinds of layer and two of program cases, and the size of a large sample.
 
-    No check of layers gets fewer replications than `fewest`, whatever the share.
+    No layer check gets fewer than `fewest` replications, whatever the share.
     """
 
     main: int
@@ -81,7 +78,6 @@ class Scale:
     fewest: int
 
     def part(self, share: float) -> Scale:
-        """Return a share of all counts."""
         counts = {name: max(1, round(share * count)) for name, count in dataclasses.asdict(self).items()}
         return Scale(**{**counts, "fewest": self.fewest})
 
@@ -91,7 +87,6 @@ QUICK = Scale(main=3, hard=2, large=1, exact=2, rates=1, draws=600, fewest=20)
 
 
 def program_calibrations(scale: Scale) -> dict[str, dict[str, Calibration]]:
-    """Return the p-values of every check on every program."""
     return {
         name: {
             **calibrate_program(ProgramCase.of(program, EXACT_WIDTHS), scale.exact),
@@ -102,13 +97,12 @@ def program_calibrations(scale: Scale) -> dict[str, dict[str, Calibration]]:
 
 
 def plan(scale: Scale) -> list[tuple[Layer, int]]:
-    """Return the layers and the replications on each."""
     plans = [(layer, scale.main) for layer in MAIN] + [(layer, scale.hard) for layer in HARD]
     return [*plans, (LARGE, scale.large)]
 
 
 def calibrations(scale: Scale, checks: Sequence[Check] = CHECKS) -> dict[str, dict[str, Calibration]]:
-    """Return the p-values of every check on every layer, and more of checks that say nothing on most of them."""
+    """Return the p-values of every check on every layer, with extra samples for checks that rarely apply."""
     found = {layer.describe(): calibrate(layer, checks, replications) for layer, replications in plan(scale)}
     for check in checks:
         layers = [layer for layer in (*MAIN, *HARD) if has(found[layer.describe()], check)]
@@ -121,19 +115,18 @@ def calibrations(scale: Scale, checks: Sequence[Check] = CHECKS) -> dict[str, di
 
 
 def has(found: Mapping[str, Calibration], check: Check) -> bool:
-    """Return whether a check found something to test."""
+    """Return whether a check had data to test."""
     return check.name in found and len(found[check.name].p_values) > 0
 
 
 def rate(calibration: Calibration, level: float) -> str:
-    """Return the false-alarm rate over the level, with its standard error under the null."""
+    """Return the false-alarm rate divided by the level, with its standard error under the null."""
     count = len(calibration.p_values)
     expected = count * level
     return f"{calibration.alarms(level) / expected:.2f} ± {((1 - level) / expected) ** 0.5:.2f}"
 
 
 def row(calibration: Calibration) -> tuple[str, ...]:
-    """Return a line of the table of checks."""
     count = len(calibration.p_values)
     rates = (rate(calibration, level) if count else "" for level in LEVELS)
     distance = f"{calibration.distance_p():.2g}" if calibration.uniform else "at most uniform"
@@ -141,19 +134,18 @@ def row(calibration: Calibration) -> tuple[str, ...]:
 
 
 def smallest(calibrated: Iterable[Calibration]) -> str:
-    """Return a sentence on the least likely of all comparisons."""
+    """Return a sentence on the least likely comparison."""
     each = [calibration for calibration in calibrated if len(calibration.p_values)]
     worst = min(each, key=Calibration.least)
     comparisons = sum(calibration.comparisons for calibration in each)
     corrected = min(1.0, worst.least() * comparisons)
     return (
-        f"{comparisons:,} comparisons; the least likely, in {worst.check}, has a chance of {worst.least():.2g} "
-        f"by itself and of at most {corrected:.2g} as the least of all."
+        f"{comparisons:,} comparisons; the least likely, in {worst.check}, has chance {worst.least():.2g} "
+        f"alone, and at most {corrected:.2g} as the smallest of all."
     )
 
 
 def large_row(name: str, subject: Any, draws: int, cases: Iterable[tuple[str, Case]]) -> tuple[str, ...]:
-    """Return a subject's line of the table of large samples."""
     found: list[tuple[float, str]] = []
     for where, case in cases:
         for check, outcome in large_samples(case, subject, draws).items():
@@ -165,13 +157,12 @@ def large_row(name: str, subject: Any, draws: int, cases: Iterable[tuple[str, Ca
 
 
 def large_rows(draws: int) -> list[tuple[str, ...]]:
-    """Return the lines of all subjects that simulate layers."""
     layers = [(layer.describe(), layer) for layer in (*MAIN, *HARD)]
     return [large_row(name, subject, draws, layers) for name, subject in SUBJECTS.items()]
 
 
 def large_program_rows(draws: int) -> list[tuple[str, ...]]:
-    """Return the lines of all subjects that simulate programs; orders in n are those of the first."""
+    """Return the rows of all program simulators; orders in n are those of the first."""
     written = written_programs().items()
     exact = [(name, ProgramCase.of(program, EXACT_WIDTHS)) for name, program in written]
     rates = [(name, ProgramCase.of(program, RATE_WIDTHS)) for name, program in written]
@@ -182,7 +173,7 @@ def large_program_rows(draws: int) -> list[tuple[str, ...]]:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table, its columns of even width."""
+    """Return a Markdown table with padded columns."""
     lines = [tuple(header), *(tuple(row) for row in rows)]
     widths = [max(len(line[k]) for line in lines) for k in range(len(header))]
     padded = [f"| {' | '.join(cell.ljust(w) for cell, w in zip(line, widths, strict=True))} |" for line in lines]
@@ -190,26 +181,23 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def setting(scale: Scale) -> str:
-    """Return what was measured and with what."""
     return (
-        f"{scale.main:,} small samples on each of {len(MAIN)} layers, {scale.hard:,} on each of {len(HARD)} that are "
-        f"hard in one way each, and {scale.large:,} on one with many scores; where a check says nothing on most of "
-        f"these, more on the others until it has {scale.fewest:,}. attncheck {ac.__version__}, "
-        f"Python {platform.python_version()}, NumPy {np.__version__}, SciPy {scipy.__version__}."
+        f"{scale.main:,} small samples on each of {len(MAIN)} layers, {scale.hard:,} on each of {len(HARD)} "
+        f"that are each hard in one way, and {scale.large:,} on one with many scores; checks that rarely apply "
+        f"are topped up to {scale.fewest:,}. attncheck {ac.__version__}, Python {platform.python_version()}, "
+        f"NumPy {np.__version__}, SciPy {scipy.__version__}."
     )
 
 
 def program_setting(scale: Scale) -> str:
-    """Return what was measured of programs."""
     return (
-        f"{len(EXAMPLES)} example programs and {RANDOM} random ones, each with {scale.exact:,} small samples of "
-        f"{DRAWS} draws at width {EXACT_WIDTHS[0]} and {scale.rates:,} of {RATE_DRAWS:,} at widths "
-        f"{', '.join(map(str, RATE_WIDTHS))}, where orders in n are examined. p-values of orders should be uniform too."
+        f"{len(EXAMPLES)} example programs and {RANDOM} random ones, each with {scale.exact:,} small samples "
+        f"of {DRAWS} draws at width {EXACT_WIDTHS[0]} and {scale.rates:,} of {RATE_DRAWS:,} at widths "
+        f"{', '.join(map(str, RATE_WIDTHS))}, for orders in n, whose p-values should also be uniform."
     )
 
 
 def case_rows(found: Mapping[str, dict[str, Calibration]]) -> list[tuple[str, ...]]:
-    """Return the lines of the table of layers, or of programs."""
     rows: list[tuple[str, ...]] = []
     for name, on_layer in found.items():
         tested = [each for each in on_layer.values() if len(each.p_values)]
@@ -221,7 +209,7 @@ def case_rows(found: Mapping[str, dict[str, Calibration]]) -> list[tuple[str, ..
 
 
 def check_table(found: Mapping[str, dict[str, Calibration]]) -> list[str]:
-    """Return the table of checks over all layers or programs, and a sentence on it."""
+    """Return the table of checks over all layers or programs, and its summary sentence."""
     checks = pooled(found.values())
     levels = [f"below {level:g}" for level in LEVELS]
     lines = table(("check", "samples", *levels, "uniform", "least"), [row(each) for each in checks.values()])
@@ -229,24 +217,22 @@ def check_table(found: Mapping[str, dict[str, Calibration]]) -> list[str]:
 
 
 def tables(kind: str, found: Mapping[str, dict[str, Calibration]]) -> list[str]:
-    """Return the tables of checks, over all layers or programs and by each."""
     return [
         *check_table(found),
-        f"The same by {kind}: the check whose counts are the least likely there, its chance, and that chance as the "
-        f"least of all on the {kind}.",
+        f"By {kind}: the least likely check, its chance, and that chance as the smallest of the {kind}.",
         table((kind, "checks", "worst check", "chance", "as the least"), case_rows(found)),
     ]
 
 
 def some(scale: Scale, names: Sequence[str]) -> str:
-    """Measure some checks of layers on small samples, and return what they come to."""
+    """Measure the given layer checks on small samples."""
     with threadpool_limits(1):
         found = calibrations(scale, [check for check in CHECKS if check.name in names])
     return "\n\n".join([setting(scale), *check_table(found)]) + "\n"
 
 
 def pool_rows(replications: int, checks: Sequence[Check] = CHECKS) -> list[str]:
-    """Return the table of pools, and a sentence on it."""
+    """Return the table of pools and its summary sentence."""
     found = calibrate_pools(MAIN, checks, replications)
     header = ("check", "pools", *(f"below {level:g}" for level in LEVELS), "bias", "least")
     rows = []
@@ -258,7 +244,7 @@ def pool_rows(replications: int, checks: Sequence[Check] = CHECKS) -> list[str]:
 
 
 def normalised(replications: int) -> list[str]:
-    """Return what every check makes of small samples of the layer with a norm."""
+    """Return the p-values of every check on small samples of the layer with a norm."""
     layer = REGIMES["normalised inputs"].layer
     with threadpool_limits(1):
         found = calibrate(layer, CHECKS, replications)
@@ -266,15 +252,15 @@ def normalised(replications: int) -> list[str]:
 
 
 def normalised_rows(found: Mapping[str, dict[str, Calibration]], replications: int) -> list[str]:
-    """Return the worst check, and what is likely of all, in words."""
+    """Return the worst check, and its chance among all comparisons, as text."""
     return [
-        f"{replications:,} small samples by every check on the layer that runs visit with a norm.",
+        f"{replications:,} small samples by every check on the runs' layer with a norm.",
         table(("layer", "checks", "worst check", "chance", "as the least"), case_rows(found)),
         smallest(each for on_layer in found.values() for each in on_layer.values()),
     ]
 
 
-#: What a page is made of; the parts do not depend on each other.
+#: Independent parts of the page.
 PARTS: dict[str, Callable[[Scale], Any]] = {
     "layers": calibrations,
     "pools": lambda scale: pool_rows(scale.main),
@@ -291,12 +277,11 @@ def _with_norm(replications: int, rows: Sequence[str]) -> list[str]:
 
 
 def measured(name: str, scale: Scale) -> Any:
-    """Measure a part."""
     return PARTS[name](scale)
 
 
 def report(scale: Scale, spec: ExecutorSpec | None = None) -> str:
-    """Measure everything, part by part, and return the page; with nobody else in this process."""
+    """Measure all parts and return the page."""
     with TaskExecutor(spec or here()) as executor:
         each = in_order(executor, functools.partial(measured, scale=scale), list(PARTS))
         found, pooled_rows, on_programs, large, large_programs, with_norm = each
@@ -305,17 +290,22 @@ def report(scale: Scale, spec: ExecutorSpec | None = None) -> str:
         "# False alarms of every check",
         f"`python benchmarks/calibration.py --share {scale.main / FULL.main:g} --write` makes this page.",
         setting(scale),
-        "Rates are over the level, ± one standard error; 1 is right where p-values must be uniform, and at most 1 "
-        "where counts, ties or an allowance make them larger. Then the Kolmogorov–Smirnov p-value against "
-        "uniform, and the least of the chances of what the line shows.",
+        (
+            "Rates relative to the level, ± one standard error: 1 for uniform p-values, at most 1 with counts, "
+            "ties or an allowance. Then the Kolmogorov–Smirnov p-value against uniform, and the row's smallest "
+            "chance."
+        ),
         *tables("layer", found),
-        f"One sample of {scale.draws:,} draws of right simulators, by every check on every layer but the last: a null "
-        "that holds only nearly would show here.",
+        (
+            f"One sample of {scale.draws:,} draws of right simulators, by every check on every layer but the last, "
+            "to reveal nulls that hold only approximately."
+        ),
         table(columns, large),
         "## Pools",
-        f"{scale.main:,} pools of each check, of one small sample on each of the first {len(MAIN)} layers. The bias is "
-        "the mean of the scores, signed by whether the effect is larger than the null expects; counts, and effects "
-        "that are large or not, have none.",
+        (
+            f"{scale.main:,} pools per check, of one small sample on each of the first {len(MAIN)} layers. The "
+            "bias is the mean score, signed by the direction of the effect; counts and unsigned effects have none."
+        ),
         *pooled_rows,
         "## Programs",
         program_setting(scale),
@@ -330,7 +320,6 @@ def report(scale: Scale, spec: ExecutorSpec | None = None) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Measure the false alarms of every check.")
     parser.add_argument("--write", action="store_true", help="write benchmarks/calibration.md too")
     parser.add_argument("--quick", action="store_true", help="run everything at a tiny scale")

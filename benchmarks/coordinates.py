@@ -1,4 +1,4 @@
-"""What coord_check of mup shows of the models of benchmarks/width_models.py."""
+"""Run mup's coord_check on the models of benchmarks/width_models.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BATCH, _STEPS = 4, 3
 
 
 def rows(quick: bool) -> list[tuple[str, ...]]:
-    """Return a row for the right model and for each wrong one."""
+    """Return one row per model, the right one first."""
     right, seconds = _slopes(Recipe(), quick)
     steepest = [max(right[step].items(), key=lambda each: abs(each[1])) for step in (1, _STEPS)]
     told = ", ".join(f"`{name}` {slope:+.2f}" for name, slope in steepest)
@@ -29,7 +29,7 @@ def rows(quick: bool) -> list[tuple[str, ...]]:
 
 
 def _slopes(recipe: Recipe, quick: bool) -> tuple[dict[int, dict[str, float]], float]:
-    """Return slopes by forward and module, and the time that measuring them took."""
+    """Return slopes by forward and module, and the seconds taken."""
     widths = (16, 32, 64) if quick else (64, 128, 256, 512, 1024)
     rng = torch.Generator().manual_seed(0)
     tokens = torch.randint(VOCABULARY, (_BATCH, POSITIONS), generator=rng)
@@ -53,7 +53,7 @@ def _slopes(recipe: Recipe, quick: bool) -> tuple[dict[int, dict[str, float]], f
     found: dict[int, dict[str, float]] = {}
     for (step, module), sizes in means.groupby(level=[0, 1]):
         if not module:
-            continue  # the model, whose output is that of its readout
+            continue  # the model, with the readout's output
         logs = np.log(sizes.to_numpy(dtype=float)), np.log(sizes.index.get_level_values("width").to_numpy(dtype=float))
         if np.isfinite(logs[0]).all():
             found.setdefault(int(step), {})[str(module)] = float(np.polyfit(logs[1], logs[0], 1)[0])

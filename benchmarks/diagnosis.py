@@ -1,7 +1,7 @@
-"""Is the first cause that is named the right one? Known-wrong simulators, and bugs that others reported.
+"""Measure how often diagnosis names the right first cause, for known-wrong simulators and reported bugs.
 
-``python benchmarks/diagnosis.py --write`` fits samples of every fault at every exposure, half an hour of one
-core, and puts the tables into benchmarks/diagnosis.md. With ``--resume FILE`` nothing that was done is lost.
+``python benchmarks/diagnosis.py --write`` fits samples of every fault at every exposure (half an hour on one core)
+and updates benchmarks/diagnosis.md; ``--resume FILE`` continues an interrupted run.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from attncheck.subject import Subject
 from benchmarks import diagnosis_bugs, diagnosis_bugs_2
 from benchmarks.diagnosis_bugs.parts import Reported
 
-#: Two sets of bugs, by the word for one: of the second nothing was changed after it was written.
+#: Two sets of bugs by name; the second was frozen once written.
 SETS = {"bug": diagnosis_bugs.BUGS, "later bug": diagnosis_bugs_2.BUGS}
-#: Layers that a bug is tried on: the first three that it supports.
+#: Each bug is tried on the first three of these layers that it supports.
 LAYERS = (
     AttentionLayer(width=16),
     AttentionLayer(width=8, seq_len=3, num_heads=4),
@@ -48,16 +48,16 @@ LAYERS = (
     AttentionLayer(width=4, num_heads=4, num_kv_heads=2),
     AttentionLayer(width=4, num_heads=1),
 )
-#: Further ones, for bugs that the former do not show.
+#: Further layers, for bugs that the ones above do not reveal.
 MORE = tuple(REGIMES[name].layer for name in ("relu inputs", "positions"))
 _MOST = 3
-# What sees a scale, by the beginning of the names of faults of scale.
+# Evidence that reveals a scale, by the prefix of the names of scale faults.
 _MATRICES = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
 
-# What is read off before anything is fitted, and the faults that it names.
+# Evidence read off before fitting, and the faults that it names.
 _READ = {"come again": ("copied_draws", "repeated_stream"), "share their weights": ("weights_per_call",)}
 
-# Two faults at once: the steps of the first, but for that of the second.
+# Two simultaneous faults: the steps of the first, except those replaced by the second.
 _PAIRS = (
     ("shared_keys", "softmax_over_columns"),
     ("tied_query_key", "dropped_head"),
@@ -77,21 +77,22 @@ _TITLES = {
     "two": _TWO,
 }
 _BLIND = {
-    "bug": "They were written, with what names them, by somebody who had not seen the causes. Three have had a cause "
-    "of their own since, which others did not tell: shared_by_slices, split_by_view and mask_inverted.",
-    "later bug": "They were written in the same way, and later. No cause and no sentence has been changed since.",
+    "bug": (
+        "Bugs and expected messages were written independently of the causes. Three have since got separate "
+        "causes, as no other matched: shared_by_slices, split_by_view and mask_inverted."
+    ),
+    "later bug": "Written later in the same way; no cause or message has been changed since.",
 }
-# Faults that are a factor of one matrix, and are told as one.
+# Faults that are a factor on one matrix, and are reported as one.
 _AS_SCALES = {"missing_head_scaling": "output_std √H", "scores_over_n": "query_std 1/√head_dim"}
-# Those that read another field.
 _AS_READINGS = {"forgotten_norm": "norm=None", "other_norm": "norm='layer'"}
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """What was told of one fault or bug at one exposure.
+    """Diagnosis of one fault or bug at one exposure.
 
-    ``named`` is the place at which it was named, from 1 on, and 0 where it was not; ``alone`` says whether nothing else
-    fits, so that without it the answer would be that none is known.
+    ``named`` is the rank at which it was named, from 1, or 0 if it was not; ``alone`` says whether no other cause
+    fits.
     """
 
     seed: int
@@ -105,7 +106,7 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 def cells(names: Iterable[str], seeds: int, resume: Path | None) -> Iterator[Cell]:
-    """Yield what was told of every fault and bug."""
+    """Yield the diagnosis of every fault and bug."""
     kept = [] if resume is None or not resume.exists() else resume.read_bytes().splitlines()
     cells = [msgspec.json.decode(line, type=Cell) for line in kept]
     done = {(cell.seed, cell.kind, cell.name, cell.exposure): cell for cell in cells}
@@ -158,7 +159,7 @@ def _bug(kind: str, name: str) -> Reported:
 
 
 def _samples(kind: str, name: str, exposure: str, seed: int) -> Iterator[tuple[Sample, Sample]]:
-    """Yield samples of two calls for each layer on which something shows."""
+    """Yield two-call samples for each layer that reveals the fault."""
     if kind == "fault":
         subject = Subject.of(FAULTS[name].subject)
         layers = [NAMED_BY[name][0], *(layer for layer in LAYERS if not FAULTS[name].reason_hidden(layer))]
@@ -189,7 +190,7 @@ def _showing(drawn: Sample, exposure: str) -> Sample:
 
 
 def _both(first: Any, second: Any) -> LiteralSimulator:
-    """Return the simulator whose steps are those of two, none of which both replace."""
+    """Return a simulator with the steps of both, which must replace different ones."""
     steps = {field.name: getattr(second, field.name) for field in dataclasses.fields(LiteralSimulator)}
     own = {name: step for name, step in steps.items() if step is not getattr(LiteralSimulator(), name)}
     made: LiteralSimulator = dataclasses.replace(first, **own)
@@ -197,7 +198,7 @@ def _both(first: Any, second: Any) -> LiteralSimulator:
 
 
 def _names(fault: str, cause: FittedCause) -> bool:
-    """Return whether a cause is a fault, or the scale or the field that it changes."""
+    """Return whether a cause is a fault, or the scale or field that it changes."""
     if cause.candidate.name in (fault, _AS_SCALES.get(fault), _AS_READINGS.get(fault)):
         return True
     matrix = _MATRICES.get(fault.partition("_std_")[0], "none") if "_std_" in fault else "none"
@@ -209,15 +210,15 @@ def _says(words: Iterable[Iterable[str]], said: str) -> bool:
 
 
 def page(found: Sequence[Cell]) -> str:
-    """Return the tables in Markdown."""
     seeds = len({cell.seed for cell in found})
     lines = ["# The first cause", "", "`python benchmarks/diagnosis.py --write` makes this page.", ""]
     lines += [
-        f"Samples of up to three layers, as a violated run takes them, with {counted(seeds, 'seed')}: how often the "
-        "first cause that is told is what is wrong. *Alone* is how often nothing else fits: without that candidate the "
-        "answer would be *none that is known*. A cell in which the right simulator fits too shows nothing, and is left "
-        "out: there the violated checks say what they point at. Draws that come again, and calls that "
-        "differ, are read off before anything is fitted.",
+        (
+            f"Samples of up to three layers, as in a violated run, with {counted(seeds, 'seed')}: how often the "
+            "first cause is right. *Alone* counts cases in which no other cause fits. Cells in which the right "
+            "simulator also fits are left out: there users get the violated checks' hints. Repeated draws and "
+            "differing calls are detected before fitting."
+        ),
         "",
     ]
     for kind, title in _TITLES.items():
@@ -248,7 +249,6 @@ def page(found: Sequence[Cell]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Measure how often the first cause is the right one.")
     names = [*FAULTS, *(bug.name for bugs in SETS.values() for bug in bugs), *map(_AND.join, _PAIRS)]
     parser.add_argument("--only", action="append", choices=names, help="only these")

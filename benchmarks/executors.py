@@ -1,6 +1,6 @@
-"""What it costs to hand work to somebody else: a pool of processes beside a dask cluster, and what many cores would do.
+"""Compare the overhead of a process pool and a dask cluster, and predict the speed on many cores.
 
-``python benchmarks/executors.py`` prints the page; ``--write`` also puts it into benchmarks/executors.md.
+``python benchmarks/executors.py`` prints the page; ``--write`` updates benchmarks/executors.md.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 2
 CORES = (1, 2, 8, 32, 128, 1_000)
 PIECES = 2_000
-# dask's own settings give memory back after every array, which takes a third more time.
+# dask's default settings release memory after every array, which takes a third more time.
 MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": 10**9,
     "MALLOC_MMAP_THRESHOLD_": 2**25,
     "MALLOC_ARENA_MAX": 1,
     "OMP_NUM_THREADS": 1,
 }
-# What a piece came to, without doing it.
+# A task's result, without its computation.
 _ECHO = operator.itemgetter(1)
 
 
 @contextlib.contextmanager
 def cluster(workers: int) -> Iterator[str]:
-    """Hand out the name of a dask cluster of processes on this machine, one thread each."""
+    """Yield the address of a local dask cluster of single-threaded processes."""
     dask, distributed = map(importlib.import_module, ("dask.config", "distributed"))  # an extra
     with (
         dask.set({"distributed.nanny.pre-spawn-environ": MEMORY}),
@@ -59,7 +59,7 @@ def cluster(workers: int) -> Iterator[str]:
 
 
 def one_task(profile: str) -> tuple[CaseTask, dict[str, Examination]]:
-    """Return a piece of the main job with what it comes to: what travels, and what comes back."""
+    """Return a task of the main job and its result, to measure data transfer."""
     run = Run.of(RunOptions(profile=profile))
     collected = collect(run, properties_folder())
     item = min(collected.items, key=lambda item: item.case.weight_entries)
@@ -68,9 +68,9 @@ def one_task(profile: str) -> tuple[CaseTask, dict[str, Examination]]:
 
 
 def handed_over(spec: ExecutorSpec, travels: tuple[CaseTask, dict[str, Examination]], tasks: int) -> float:
-    """Return the seconds that one piece takes which is handed over, and does nothing."""
+    """Return the seconds per empty task."""
     with TaskExecutor(spec) as executor:
-        executor.results(_ECHO, [travels] * WORKERS)  # whoever works is there now
+        executor.results(_ECHO, [travels] * WORKERS)
         started = time.perf_counter()
         executor.results(_ECHO, [travels] * tasks)
         return (time.perf_counter() - started) / tasks
@@ -82,7 +82,7 @@ def job(record: Path, profile: str, *options: str) -> float:
     Raises
     ------
     RuntimeError
-        If it is not consistent.
+        If the run is not consistent.
     """
     line = [sys.executable, "-m", "attncheck", "run", "--profile", profile, "--record", str(record), *options]
     one_thread = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
@@ -94,7 +94,7 @@ def job(record: Path, profile: str, *options: str) -> float:
 
 
 def jobs(folder: Path, profile: str, repeats: int) -> tuple[list[float], list[float], list[str]]:
-    """Return the seconds of the main job on processes and on dask, in turn, and all digests."""
+    """Return the seconds of the main job on processes and on dask, alternating, and all digests."""
     ours, theirs, digests = [], [], []
     for number in range(repeats):
         pooled, spread = folder / f"pool{number}.jsonl", folder / f"dask{number}.jsonl"
@@ -106,29 +106,28 @@ def jobs(folder: Path, profile: str, repeats: int) -> tuple[list[float], list[fl
 
 
 def closing_of(record: Path) -> Closing:
-    """Return the last line of a record."""
     *_, closing = read(record)
     assert isinstance(closing, Closing)
     return closing
 
 
 def seconds_of(lines: Sequence[Line]) -> list[float]:
-    """Return the seconds of each piece of a run: units, and statements of the theory."""
+    """Return the seconds of each task of a run: test items and theory statements."""
     items = {line.item: line.seconds for line in lines if isinstance(line, Result) and not of_pool(line)}
     return [*items.values(), *(line.seconds for line in lines if isinstance(line, StatementResult))]
 
 
 def makespan(seconds: Sequence[float], cores: int, handing: float) -> float:
-    """Return how long pieces take, the longest first, where one process hands them over one by one.
+    """Return the total time of tasks started one by one, the longest first.
 
     Parameters
     ----------
     seconds : sequence of float
-        Of each piece.
+        One per task.
     cores : int
-        Each works on one piece at a time.
+        Each runs one task at a time.
     handing : float
-        Seconds until the next piece can be handed over.
+        Seconds between two starts.
 
     Examples
     --------
@@ -144,17 +143,15 @@ def makespan(seconds: Sequence[float], cores: int, handing: float) -> float:
 
 
 def prediction(seconds: Sequence[float], handing: float) -> str:
-    """Return the table of what many cores would do."""
     alone = sum(seconds)
     rows = []
     for cores in CORES:
         took = makespan(seconds, cores, handing)
         rows.append((f"{cores:,}", f"{took:,.1f}", f"{alone / took:,.1f}", f"{alone / took / cores:.0%}"))
-    return table(("cores", "seconds", "times as fast as one", "of what they could do"), rows)
+    return table(("cores", "seconds", "times as fast as one", "efficiency"), rows)
 
 
 def page(profile: str, repeats: int, tasks: int, arguments: Sequence[str]) -> str:
-    """Measure, and return the page."""
     travels = one_task(profile)
     by_pool = handed_over(pool(WORKERS), travels, tasks)
     with cluster(WORKERS) as address:
@@ -169,29 +166,31 @@ def page(profile: str, repeats: int, tasks: int, arguments: Sequence[str]) -> st
         ("main job, processes", ", ".join(f"{each:.1f} s" for each in ours)),
         ("main job, dask", ", ".join(f"{each:.1f} s" for each in theirs)),
         ("dask over processes, median", f"{statistics.median(ratios):.3f} (1.15 promised)"),
-        ("a piece that does nothing, processes", f"{1e3 * by_pool:.2f} ms"),
-        ("a piece that does nothing, dask", f"{1e3 * by_dask:.2f} ms"),
-        ("digest of all of them", digests[0]),
+        ("empty task, processes", f"{1e3 * by_pool:.2f} ms"),
+        ("empty task, dask", f"{1e3 * by_dask:.2f} ms"),
+        ("common digest", digests[0]),
     ]
     parts = [
-        "# Who does the work",
+        "# Executors",
         f"`python {' '.join(['benchmarks/executors.py', *arguments])}` makes this page, here with {installed()}.",
-        f"The main job with the profile {profile} on {WORKERS} cores, in turn on a pool of processes and on a dask "
-        f"cluster of processes with one thread each, which is there before the job begins, with the "
-        f"settings of memory that docs/campaigns.md has. {tasks:,} pieces that do "
-        "nothing carry what a unit of the main job carries, there and back.",
+        (
+            f"The main job with profile {profile} on {WORKERS} cores, alternating between a process pool and a "
+            "running dask cluster of single-threaded processes with the memory settings of docs/campaigns.md. "
+            f"{tasks:,} empty tasks transfer the data of a test item in both directions."
+        ),
         table(("what", "measured"), rows),
-        "## What many cores would do",
-        f"The job has {len(seconds):,} pieces that take {sum(seconds):,.1f} s together; the longest takes "
-        f"{max(seconds):.1f} s. One process hands them over, the longest first, each after {1e3 * by_dask:.2f} ms, "
-        "which is what a piece that does nothing takes by dask. This is computed from these numbers, and was not run.",
+        "## Predicted times on many cores",
+        (
+            f"The job has {len(seconds):,} tasks that take {sum(seconds):,.1f} s together; the longest takes "
+            f"{max(seconds):.1f} s. One process starts them, the longest first, one per {1e3 * by_dask:.2f} ms, "
+            "dask's time for an empty task. Computed from these numbers, not measured."
+        ),
         prediction(seconds, by_dask),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def main() -> None:
-    """Print the page."""
     parser = argparse.ArgumentParser(description="Time who does the work.")
     parser.add_argument("--profile", default="default", choices=("smoke", "default"), help="of the job")
     parser.add_argument("--repeats", type=int, default=2, help="jobs on each (default: 2)")

@@ -1,10 +1,9 @@
-"""How often whole runs of right simulators are called violated, and how often a look is suspicious.
+"""Measure how often whole runs of right simulators are violated, and how often a look is suspicious.
 
-``python benchmarks/false_alarms.py`` holds the literal simulator to all properties under many run seeds, each
-with random layers of its own, and counts verdicts, suspicious first looks, and what later looks made of them.
-``--write`` puts the table into benchmarks/false_alarms.md, or into a file that is named; with ``--resume FILE`` no run
-that ended is lost. A run here takes the steps of ``pytest properties/`` without pytest, and comes to the same digest.
-``--statements N`` examines attncheck's statements of the theory under N run seeds, and counts the same of them.
+``python benchmarks/false_alarms.py`` tests the literal simulator against all properties under many run seeds, each
+with its own random layers, and counts verdicts, suspicious first looks and their follow-ups. ``--write`` updates
+benchmarks/false_alarms.md or the given file; ``--resume FILE`` continues an interrupted call; ``--statements N`` does
+the same for attncheck's theory statements under N seeds. Runs reproduce the digest of ``pytest properties/``.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ _Kept = TypeVar("_Kept", WholeRun, StatementsRun)
 
 
 def row(run: WholeRun) -> tuple[str, ...]:
-    """Return a line of the table."""
     return (
         str(run.seed),
         run.verdict,
@@ -48,7 +46,7 @@ def row(run: WholeRun) -> tuple[str, ...]:
 
 
 def totals(runs: Sequence[WholeRun], budget: float) -> str:
-    """Return in words what all runs come to."""
+    """Summarise all runs as text."""
     violated = sum(run.verdict == "violated" for run in runs)
     suspicious, expected = sum(run.suspicious for run in runs), sum(run.level * run.examined for run in runs)
     pools, pools_expected = (
@@ -56,21 +54,19 @@ def totals(runs: Sequence[WholeRun], budget: float) -> str:
         sum(run.level * sum(run.pool_looks) for run in runs),
     )
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in Counter(run.verdict for run in runs).items())
-    # Checks of a unit share their draws, so that alarms come in clusters: the Poisson chance is a guide only.
+    # Checks of an item share draws, so alarms cluster: the Poisson chance is only a guide.
     chance = float(stats.poisson.sf(suspicious - 1, expected))
     ordered = stats.kstest([run.uniformity for run in runs], "uniform").pvalue
     upper = stats.beta.ppf(0.95, violated + 1, len(runs) - violated)
     return (
-        f"{len(runs)} runs: {verdicts}. A run is violated with a chance of at most {upper:.3f} (95%, from the count "
-        f"alone; the budget says {budget:g}).\n\n"
-        f"{suspicious} suspicious first looks where at most {expected:.1f} are expected (Poisson chance of so many "
-        f"{chance:.2g}), and {pools} suspicious pools where at most {pools_expected:.1f} are. "
-        f"The uniformity p-values of the runs against uniform: {ordered:.2g}."
+        f"{len(runs)} runs: {verdicts}. The chance of a violated run is at most {upper:.3f} (95%, from the "
+        f"count alone; budget {budget:g}).\n\n{suspicious} suspicious first looks, at most {expected:.1f} "
+        f"expected (Poisson chance {chance:.2g}), and {pools} suspicious pools, at most {pools_expected:.1f} "
+        f"expected. Runs' uniformity p-values against uniform: {ordered:.2g}."
     )
 
 
 def report(profile: str, runs: Sequence[WholeRun], budget: float) -> str:
-    """Return the section of one profile."""
     header = (
         "seed",
         "verdict",
@@ -88,7 +84,6 @@ def report(profile: str, runs: Sequence[WholeRun], budget: float) -> str:
 
 
 def statements_report(runs: Sequence[StatementsRun]) -> str:
-    """Return the section on statements of the theory."""
     header = ("seed", "statements", "violated", "inconclusive", "suspicious first looks", "seconds")
     lines = [header, ("---",) * len(header)]
     for run in runs:
@@ -98,14 +93,14 @@ def statements_report(runs: Sequence[StatementsRun]) -> str:
     counts = [sum(len(getattr(run, what)) for run in runs) for what in ("violated", "inconclusive", "suspicious")]
     looked = sum(run.statistical for run in runs)
     return (
-        f"## statements of the theory\n\n{len(runs)} run seeds, {sum(run.statements for run in runs)} statements: "
-        f"{counts[0]} violated, {counts[1]} inconclusive. Of the {looked} on which looks decide {counts[2]} had a "
-        f"suspicious first look, where at most {LEVEL * looked:.1f} are expected.\n\n{table}\n"
+        f"## statements of the theory\n\n{len(runs)} run seeds, {sum(run.statements for run in runs)} "
+        f"statements: {counts[0]} violated, {counts[1]} inconclusive. Of the {looked} decided by looks, "
+        f"{counts[2]} had a suspicious first look; at most {LEVEL * looked:.1f} are expected.\n\n{table}\n"
     )
 
 
 def statements_runs(seeds: Sequence[int], options: argparse.Namespace) -> Iterator[StatementsRun]:
-    """Iterate over what the statements come to under each seed, and keep what is done."""
+    """Yield the results of the statements under each seed, and save them."""
     kept = {run.seed: run for run in kept_runs(options.resume, "statements", StatementsRun)}
     yield from (kept[seed] for seed in seeds if seed in kept)
     with TaskExecutor(spec_of(options.executor, options.workers)) as executor:
@@ -125,7 +120,6 @@ def statements_runs(seeds: Sequence[int], options: argparse.Namespace) -> Iterat
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Run all properties under many seeds, and count verdicts.")
     parser.add_argument("--smoke", type=int, default=50, metavar="RUNS", help="runs of the smoke profile")
     parser.add_argument("--default", type=int, default=5, metavar="RUNS", help="runs of the default profile")
@@ -157,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def told(seeds: Iterable[int], profile: str, options: argparse.Namespace) -> Iterator[WholeRun]:
-    """Iterate over whole runs, and say how each one ends."""
+    """Yield whole runs and report each verdict."""
     kept = {run.seed: run for run in kept_runs(options.resume, profile, WholeRun)}
     yield from (kept[seed] for seed in seeds if seed in kept)
     wanted = [seed for seed in seeds if seed not in kept]
@@ -170,14 +164,14 @@ def told(seeds: Iterable[int], profile: str, options: argparse.Namespace) -> Ite
 
 
 def keep(path: Path | None, profile: str, run: WholeRun | StatementsRun) -> None:
-    """Write a run to a file, if one is named."""
+    """Append a run to a file, if given."""
     if path is not None:
         with path.open("ab") as file:
             file.write(msgspec.json.encode({"profile": profile, "run": run}) + b"\n")
 
 
 def kept_runs(path: Path | None, profile: str, kind: type[_Kept]) -> list[_Kept]:
-    """Return the runs of a profile that an interrupted call with the same code and options has left."""
+    """Return a profile's runs saved by an interrupted call with the same code and options."""
     if path is None or not path.exists():
         return []
     lines = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]

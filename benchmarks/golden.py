@@ -1,10 +1,9 @@
-"""Values that no move and no rename may change: ``python benchmarks/golden.py`` compares, ``--write`` makes them anew.
+"""Golden values: ``python benchmarks/golden.py`` compares, ``--write`` recomputes them.
 
-``tests/golden.json`` holds them, with the versions and the arithmetic that they were made with: `tests/test_golden.py`
-computes them again. Everything is computed, or drawn from streams with fixed keys, at the smallest sizes at which
-each part of the theory is used. Other kernels of BLAS leave all of them but those of the paper, whose layers of width
-256 and more take roots of matrices that are nearly singular: these are compared where the arithmetic is that of the
-file.
+``tests/golden.json`` holds the values with the versions and arithmetic that made them; `tests/test_golden.py`
+recomputes them. All are computed, or drawn from keyed streams, at the smallest sizes that use each part of the
+theory. BLAS kernels matter only to the paper's values, whose layers of width 256 and more take roots of nearly
+singular matrices: these are compared only under the file's arithmetic.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from attncheck.records.manifest import installed_versions, this_machine
 from attncheck.theory.stacks.distance import distances
 
 FILE = Path(__file__).resolve().parents[1] / "tests" / "golden.json"
-#: Values that differ by less than this fraction are the same: what another order of summation may do.
+#: Relative tolerance, for a different order of summation.
 TOLERANCE = 1e-9
 _POINTS = np.array([-2.0, 0.3, 1.0, 4.0])
 _LAYER = ac.AttentionLayer(width=16, seq_len=3, num_heads=2)
@@ -39,7 +38,6 @@ _LAYERS = {
 
 
 def values() -> dict[str, float]:
-    """Return every value by its name."""
     found: dict[str, float] = {}
     for name, layer in _LAYERS.items():
         found |= _of_law(f"limit, {name}", ac.limit(layer))
@@ -52,7 +50,7 @@ def values() -> dict[str, float]:
 
 
 def _of_law(name: str, law: Any) -> dict[str, float]:
-    """Return what one law says: distribution function, density, a quantile and moments."""
+    """Return a law's distribution function, density, one quantile and moments."""
     curves = {"cdf": law.cdf(_POINTS), "pdf": law.pdf(_POINTS)}
     found = {
         f"{name}: {what}({t:g})": float(y) for what, ys in curves.items() for t, y in zip(_POINTS, ys, strict=True)
@@ -89,7 +87,7 @@ def _stacks() -> dict[str, float]:
 
 
 def _paper() -> dict[str, float]:
-    """Return what the first sampled and the first computed unit of each experiment come to at a small size."""
+    """Return the first sampled and the first computed test item of each experiment, at a small size."""
     found: dict[str, float] = {}
     for name in EXPERIMENTS:
         for kind, unit in _first_units(units_of(name)).items():
@@ -104,13 +102,13 @@ def _first_units(units: Sequence[Task]) -> dict[str, Task]:
 
 
 def comparable(golden: Mapping[str, float], made: Mapping[str, str]) -> dict[str, float]:
-    """Return the values that this machine has to reproduce, by what the file was made with."""
+    """Return the values that this machine must reproduce, given the file's versions and arithmetic."""
     same = made["arithmetic"] == this_machine()["arithmetic"]
     return {name: value for name, value in golden.items() if same or not name.startswith("paper")}
 
 
 def differing(old: Mapping[str, float], new: Mapping[str, float]) -> list[str]:
-    """Return the names of values that are missing in the new ones, or differ by more than `TOLERANCE`.
+    """Return the names of values that are missing from the new ones, or differ by more than `TOLERANCE`.
 
     Examples
     --------
@@ -123,7 +121,6 @@ def differing(old: Mapping[str, float], new: Mapping[str, float]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare with the file, or write it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="make the file anew")
     options = parser.parse_args(arguments)

@@ -1,8 +1,8 @@
-"""What a history of runs finds, and how often it alarms for nothing: simulated lives, and real runs.
+"""Measure detection delays and false alarms of run histories: simulated streams and real runs.
 
-``python benchmarks/history.py --entries 10`` prints the page; ``--write`` also puts it into benchmarks/history.md.
-Nights are kept in the file that ``--resume`` names, and gone on with; those of a drifting subject in the file that
-``--drifting`` names, which begins with the runs before its drift.
+``python benchmarks/history.py --entries 10`` prints the page; ``--write`` updates benchmarks/history.md. ``--resume
+FILE`` keeps the nightly runs and continues them; ``--drifting FILE`` those of a drifting subject, which begin with
+the runs before its drift.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ def simulate(layer, size, rng):
     drawn = collapsed(layer.replace(value_std=float(os.environ["NIGHTLY_FACTOR"]) * layer.value_std), size, rng)
     return {"outputs": drawn["outputs"], "scores": drawn["scores"]}
 """
-# Lives that are in memory at a time.
+# Histories in memory at a time.
 _AT_ONCE = 50
-# Drifts of one of the streams, in parts of one look's gap, which is 6 standard deviations.
+# Drift of one stream, as a fraction of one look's minimum detectable effect (6 standard deviations).
 GAP = 6.0
 DRIFTS = {0.25: 25, 0.15: 60, 0.1: 150}
 
 
 def independent(rng: np.random.Generator, lives: int, runs: int) -> FloatArray:
-    """Draw scores of streams that have nothing in common, (lives, runs, streams)."""
+    """Draw scores of independent streams, shape (histories, runs, streams)."""
     return rng.standard_normal((lives, runs, STREAMS))
 
 
 def correlated(rho: float) -> Drawn:
-    """Return scores of streams that have a part in common, as pools that share layers have."""
+    """Draw scores with a common part, as of pools that share layers."""
 
     def drawn(rng: np.random.Generator, lives: int, runs: int) -> FloatArray:
         common = rng.standard_normal((lives, runs, 1))
@@ -61,7 +61,7 @@ def correlated(rho: float) -> Drawn:
 
 
 def biased(bias: float) -> Drawn:
-    """Return scores of streams that are all off by a little."""
+    """Draw scores with a small common bias."""
 
     def drawn(rng: np.random.Generator, lives: int, runs: int) -> FloatArray:
         return independent(rng, lives, runs) + bias
@@ -73,18 +73,18 @@ KINDS: dict[str, Drawn] = {
     "independent": independent,
     "correlation 0.5": correlated(0.5),
     "correlation 0.95": correlated(0.95),
-    "every score off by 0.03": biased(0.03),
-    "every score off by 0.05": biased(0.05),
+    "scores biased by 0.03": biased(0.03),
+    "scores biased by 0.05": biased(0.05),
 }
 
 
 def alone(rng: np.random.Generator, lives: int, runs: int) -> FloatArray:
-    """Draw scores of one stream, (lives, runs, 1)."""
+    """Draw scores of one stream, shape (histories, runs, 1)."""
     return rng.standard_normal((lives, runs, 1))
 
 
 def as_measured(history: History) -> tuple[Drawn, str]:
-    """Return scores with the correlations and the mean of the signed streams of real runs, and what they are."""
+    """Draw scores with the correlations and the mean of the signed streams of real runs, and return these too."""
     signed = _signed(history)
     there = ~np.isnan(signed)
     bias = float(np.nanmean(signed, axis=1).mean())
@@ -101,7 +101,7 @@ def as_measured(history: History) -> tuple[Drawn, str]:
 def delays(
     drawn: Drawn, lives: int, runs: int, drift: float, seed: int, shares: FloatArray | None = None
 ) -> FloatArray:
-    """Return after how many runs each life has its first alarm; infinity where it has none, (lives,)."""
+    """Return the runs until the first alarm of each history, infinity if none, shape (histories,)."""
     found = []
     for start in range(0, lives, _AT_ONCE):
         z = drawn(np.random.default_rng([seed, start]), min(_AT_ONCE, lives - start), runs)
@@ -112,7 +112,6 @@ def delays(
 
 
 def false_alarms(lives: int, runs: int, real: History | None) -> str:
-    """Return the table of alarms where nothing is wrong."""
     rows, kinds = [], dict(KINDS)
     if real is not None and len(real.since) > 1:
         drawn, name = as_measured(real)
@@ -124,7 +123,6 @@ def false_alarms(lives: int, runs: int, real: History | None) -> str:
 
 
 def found_after(lives: int) -> str:
-    """Return the table of delays where one stream drifts."""
     rows = []
     for part, most in DRIFTS.items():
         after = delays(independent, lives, 4 * most, part * GAP, seed=2)
@@ -135,7 +133,7 @@ def found_after(lives: int) -> str:
 
 
 def entries(count: int, state: Path, factor: float, since: int) -> Iterator[History]:
-    """Make nightly runs of a subject whose W_V is too large from some night on; go on with those that are there."""
+    """Make or continue nightly runs of a subject whose W_V becomes too large on some night."""
     there = len(History.read([state]).entries) if state.exists() else 0
     for number in range(there, count):
         with tempfile.TemporaryDirectory() as folder:
@@ -144,7 +142,6 @@ def entries(count: int, state: Path, factor: float, since: int) -> Iterator[Hist
 
 
 def entry(number: int, factor: float, folder: Path) -> Path:
-    """Make one run, and return its record."""
     (folder / "nightly.py").write_text(_SUBJECT, encoding="utf-8")
     os.environ["NIGHTLY_FACTOR"] = str(factor)
     line = [sys.executable, "-m", "attncheck", "run", "--profile", "smoke", "--seed", str(keyed_seed(_key(number)))]
@@ -158,7 +155,7 @@ def _key(number: int) -> str:
 
 
 def drift_told(history: History, factor: float, since: int, lives: int) -> str:
-    """Return when a drift of real runs was found, beside what is predicted from the first run alone."""
+    """Return when a drift of real runs was found, and the prediction from the first run."""
     assert history.course.alarm is not None, "no alarm yet: make more runs"
     first = history.moved()[0]
     with tempfile.TemporaryDirectory() as folder:
@@ -174,11 +171,11 @@ def drift_told(history: History, factor: float, since: int, lives: int) -> str:
             f"W_V {factor:g} times as large from run {since + 1} on: found after",
             f"{history.course.alarm + 1 - since} runs",
         ),
-        ("predicted, by this stream alone: median, tenths", f"{middle:.0f} runs, {low:.0f} to {high:.0f}"),
-        ("the stream that moves most", first.stream),
-        ("it moves since the run", first.since),
-        ("its mean score from there on", f"{first.mean:+.2f} ± {first.runs**-0.5:.2f}"),
-        ("predicted: the change of the variance, in standard deviations of a run", f"{drift:+.2f}"),
+        ("predicted from this stream: median, deciles", f"{middle:.0f} runs, {low:.0f} to {high:.0f}"),
+        ("stream with the largest drift", first.stream),
+        ("start of its drift", first.since),
+        ("its mean score since", f"{first.mean:+.2f} ± {first.runs**-0.5:.2f}"),
+        ("predicted from the change of variance, in standard deviations of a run", f"{drift:+.2f}"),
     ]
     return table(("what", "measured"), rows)
 
@@ -189,7 +186,6 @@ def _signed(history: History) -> FloatArray:
 
 
 def told(history: History) -> str:
-    """Return what real runs came to."""
     one_sided = {name for each in history.since for name in each.one_sided}
     upwards = np.array([name in one_sided for name in history.streams])
     signed, others = history.scores[:, ~upwards], history.scores[:, upwards]
@@ -197,11 +193,11 @@ def told(history: History) -> str:
     errors = np.abs(np.nansum(signed, axis=0)) / counts**0.5
     rows = [
         ("nights", f"{len(history.since):,}"),
-        ("streams, of which only large scores count", f"{len(upwards):,}, {upwards.sum():,}"),
-        ("evidence, an alarm at 1,000,000", f"{history.evidence:.3g}"),
-        ("mean of signed scores, and its error if nights alone differ", _mean_of(signed)),
-        ("of signed streams the mean that is furthest from 0, in its own errors", f"{errors.max():.2f}"),
-        ("mean of the others, which is at most 0 if nothing is wrong", _mean_of(others)),
+        ("streams, one-sided ones", f"{len(upwards):,}, {upwards.sum():,}"),
+        ("evidence (alarm at 1,000,000)", f"{history.evidence:.3g}"),
+        ("mean of signed scores ± error over nights", _mean_of(signed)),
+        ("extreme mean of a signed stream, in its errors", f"{errors.max():.2f}"),
+        ("mean of the others (at most 0 without drift)", _mean_of(others)),
     ]
     return table(("what", "measured"), rows)
 
@@ -212,31 +208,28 @@ def _mean_of(scores: FloatArray) -> str:
 
 
 def page(lives: int, runs: int, real: History | None, drifting: str, arguments: Sequence[str]) -> str:
-    """Measure, and return the page."""
     parts = [
-        "# What a history of runs finds",
+        "# Run histories",
         f"`python {' '.join(['benchmarks/history.py', *arguments])}` makes this page, here with {installed()}.",
-        f"Lives of {STREAMS} streams, where nothing is wrong. The bound for {runs:,} runs is {runs / ALARM:.2%}.",
+        f"Histories of {STREAMS} streams without drift. The bound for {runs:,} runs is {runs / ALARM:.2%}.",
         false_alarms(lives, runs, real),
-        "One of the streams drifts from the first run on. The gap of a look is about 6 standard deviations.",
+        ("One stream drifts from the first run on. A look's minimum detectable effect is about 6 standard deviations."),
         found_after(max(200, lives // 10)),
     ]
     if real is not None:
-        parts += ["## Real nights", "Profile smoke, scores exposed, a seed of its own each night.", told(real)]
+        parts += ["## Nightly runs", "Profile smoke, scores exposed, a new seed each night.", told(real)]
     if drifting:
-        parts += ["## Real nights of a subject that drifts", drifting]
+        parts += ["## Nightly runs of a drifting subject", drifting]
     return "\n\n".join(parts) + "\n"
 
 
 def _all_entries(count: int, state: Path, factor: float, since: int) -> History | None:
-    """Make the nights that are missing; None where none is wanted."""
     for longer in entries(count, state, factor, since):
         print(longer.sentence(), file=sys.stderr, flush=True)
     return History.read([state]) if count else None
 
 
 def main() -> None:
-    """Print the page."""
     parser = argparse.ArgumentParser(description="Simulate lives of a history, and make real runs.")
     parser.add_argument("--lives", type=int, default=LIVES, help=f"simulated lives (default: {LIVES:,})")
     parser.add_argument("--runs", type=int, default=RUNS, help=f"runs of a life (default: {RUNS:,})")

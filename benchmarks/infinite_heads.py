@@ -1,9 +1,8 @@
-"""How accurately and how fast the kernels of infinitely many heads are integrated: of outputs, and of tangents.
+"""Measure accuracy and speed of the output and tangent kernels of infinitely many heads.
 
-``python benchmarks/infinite_heads.py`` measures on one thread and prints a table; ``--write`` also puts it into
-benchmarks/infinite_heads.md. The difference is that of two integrations on different points, which is what errors
-are; the bound is what the first of them says of itself. Both are relative, for the worst entry. Times are processor
-time.
+``python benchmarks/infinite_heads.py`` measures on one thread and prints a table; ``--write`` updates
+benchmarks/infinite_heads.md. The difference between two integrations on different points estimates the error; the
+bound is the first integration's own. Both are relative, for the worst entry. Times are processor time.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ KERNELS = {"outputs": ac.infinite_heads_kernel, "tangents": ac.infinite_heads_ta
 
 
 def kernels(s: int) -> dict[str, FloatArray]:
-    """Return kernels of s positions: independent, equally correlated, falling with distance, unequal, and any."""
+    """Return kernels of s positions: independent, equally correlated, decaying with distance, unequal, and random."""
     distance = np.subtract.outer(np.arange(s), np.arange(s))
     smooth = 0.6 * np.exp(-(distance**2) / 8) + 0.4 * np.eye(s)
     stds = np.sqrt(np.random.default_rng(1).uniform(0.6, 1.0, s))
@@ -58,7 +57,6 @@ def measure(of: str, kernel: FloatArray, std: float, mask: Mask) -> tuple[float,
 
 
 def rows(s: int, quick: bool) -> Iterator[tuple[str, ...]]:
-    """Iterate over the lines of the table."""
     settings: Sequence[tuple[float, Mask]] = [(0.1, "none"), (1.0, "none"), (3.0, "none"), (1.0, "causal")]
     settings = settings[:1] if quick else settings
     for of, (name, kernel) in itertools.product(KERNELS, kernels(s).items()):
@@ -72,14 +70,15 @@ def rows(s: int, quick: bool) -> Iterator[tuple[str, ...]]:
 
 
 def report(s: int, quick: bool = False) -> str:
-    """Return the page."""
     return "\n\n".join(
         [
             "# The kernels of infinitely many heads",
             "`python benchmarks/infinite_heads.py --write` makes this page.",
-            "The covariance of outputs, and their tangent kernel, for several kernels of the inputs. Relative "
-            "difference of two integrations on different points, and the error bound of the first over its smallest "
-            f"entry. One thread. {installed()}.",
+            (
+                "Output covariance and tangent kernel for several input kernels: relative difference of two "
+                "integrations on different points, and the first one's error bound over its smallest entry. One "
+                f"thread. {installed()}."
+            ),
             table(HEADER, rows(s, quick)) + "\n",
         ]
     )

@@ -1,7 +1,7 @@
-"""One exact draw of a layer of GPT-3's size, head by head: time, memory, and how far attention is from uniform.
+"""Measure one exact draw of a GPT-3-sized layer, head by head: time, memory, and attention's distance from uniform.
 
-``python benchmarks/large.py`` measures on all cores and prints the page; ``--write`` also puts it into
-benchmarks/large.md. Each draw is made in a process of its own, whose largest memory is that of the draw.
+``python benchmarks/large.py`` uses all cores and prints the page; ``--write`` updates benchmarks/large.md. Each draw
+runs in a separate process, to measure its peak memory.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ spent = time.perf_counter() - wall, time.process_time() - processor
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 print(json.dumps([*spent, peak, float(np.mean(found)), float(np.std(found) / len(found) ** 0.5)]))
 """
-# One thread for each core: the settings of whoever calls are not those of the draw.
+# One thread per core, whatever the caller's settings.
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def drawn(layer: ac.AttentionLayer) -> tuple[float, float, float, float, float]:
-    """Return seconds of wall and processor, GiB, and the mean over heads of ‖A - U‖² with its standard error."""
+    """Return wall and processor seconds, GiB, and the mean over heads of ‖A - U‖² with its standard error."""
     environment: Mapping[str, str] = {name: value for name, value in os.environ.items() if name not in _THREADS}
     line = [sys.executable, "-c", _DRAW, json.dumps(layer.to_dict())]
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
@@ -50,7 +50,7 @@ def drawn(layer: ac.AttentionLayer) -> tuple[float, float, float, float, float]:
 
 
 def sizes(largest: ac.AttentionLayer) -> Iterator[ac.AttentionLayer]:
-    """Iterate over the layer, and those of which one of n, s and H is a half and a quarter of it."""
+    """Yield the layer, then layers with one of n, s and H halved and quartered."""
     yield largest
     for field in ("width", "seq_len", "num_heads"):
         for part in (2, 4):
@@ -58,9 +58,9 @@ def sizes(largest: ac.AttentionLayer) -> Iterator[ac.AttentionLayer]:
 
 
 def of_a_draw(layer: ac.AttentionLayer) -> float:
-    """Return the standard deviation by which ‖A - U‖² moves with the length of h, of which a draw has one.
+    """Return the standard deviation of ‖A - U‖² due to the length of h, which all heads share.
 
-    Scores go with |h|²/n, of standard deviation √(2/n).
+    Scores scale with |h|²/n, of standard deviation √(2/n).
     """
     step = 0.5 * math.sqrt(2.0 / layer.width)
     above, below = (ac.distance_from_uniform(layer.replace(input_std=math.exp(by))) for by in (step, -step))
@@ -68,7 +68,6 @@ def of_a_draw(layer: ac.AttentionLayer) -> float:
 
 
 def page(largest: ac.AttentionLayer) -> str:
-    """Measure, and return the page."""
     rows, verdict = [], ""
     for layer in sizes(largest):
         wall, processor, peak, mean, error = drawn(layer)
@@ -91,19 +90,22 @@ def page(largest: ac.AttentionLayer) -> str:
     parts = [
         "# One draw of a large layer",
         "`python benchmarks/large.py --write` makes this page.",
-        f"Heads of {largest.head_width} neurons, {os.cpu_count()} cores. ‖A - U‖² is the squared distance of the "
-        f"attention weights from uniform ones, mean over heads and its standard error. {installed()}.",
+        (
+            f"Heads of {largest.head_width} neurons, {os.cpu_count()} cores. ‖A - U‖² is the squared distance of "
+            f"attention weights from uniform, averaged over heads ± standard error. {installed()}."
+        ),
         verdict,
         table(HEADER, rows),
-        "The standard error is that of the heads. All of them see one set of inputs, whose length is that of h: with "
-        "another h the whole draw is another, by the standard deviation beside the limit. The limit is that of heads "
-        f"of {largest.head_width} neurons, whose scores are Gaussian given the query.",
+        (
+            "The standard error is over heads. They share inputs, so a draw also varies with the length of h, by "
+            f"the standard deviation beside the limit. The limit is for heads of {largest.head_width} neurons, "
+            "whose scores are Gaussian given the query."
+        ),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def main() -> None:
-    """Print the page."""
     parser = argparse.ArgumentParser(description="Draw a layer of GPT-3's size, head by head.")
     parser.add_argument("--quick", action="store_true", help="a tiny layer, to see that it runs")
     parser.add_argument("--write", action="store_true", help="write benchmarks/large.md")

@@ -1,7 +1,7 @@
-"""How long the main job takes: ``pytest -n 2 properties/`` with the smoke and the default profile.
+"""Time the main job: ``pytest -n 2 properties/`` with the smoke and the default profile.
 
-``python benchmarks/main_job.py`` runs both and prints wall seconds, and those of each layer and program, read
-from the run's record; ``--write`` also puts them into benchmarks/main_job.md.
+``python benchmarks/main_job.py`` runs both and prints wall seconds, and those of each layer and program from the
+run's record; ``--write`` updates benchmarks/main_job.md.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from attncheck.records.schema import Closing, Line, Manifest, Result, case_key, 
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 2
-# One BLAS thread per worker, as tox sets it.
+# One BLAS thread per worker, as in tox.
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-# Wall seconds that were promised on two cores.
+# Promised wall seconds on two cores.
 TARGETS = {"default": 60.0}
 
 
@@ -32,17 +32,8 @@ TARGETS = {"default": 60.0}
 class Job:
     """One run of the main job.
 
-    Attributes
-    ----------
-    profile : str
-    seconds : float
-        Wall seconds from the command to its end.
-    processor : float
-        Processor seconds of all its processes; 0 where the system does not tell.
-    code : int
-        Exit code of pytest.
-    lines : list of Line
-        The record of the run.
+    `seconds` are wall seconds; `processor` are seconds of all processes, 0 if unknown; `code` is pytest's exit code
+    and `lines` the run's record.
     """
 
     profile: str
@@ -52,13 +43,12 @@ class Job:
     lines: list[Line]
 
     def results(self) -> list[Result]:
-        """Return the results of single configurations."""
         return [line for line in self.lines if isinstance(line, Result) and not of_pool(line)]
 
 
 @dataclasses.dataclass(frozen=True)
 class CaseTime:
-    """What one layer or program took, with all properties that visit it."""
+    """Time of one layer or program, over all its properties."""
 
     layer: str
     properties: int
@@ -67,7 +57,7 @@ class CaseTime:
 
 
 def run_job(profile: str, keep: Path | None = None) -> Job:
-    """Run the main job once and read its record, which stays in the folder `keep` if there is one."""
+    """Run the main job once and read its record, which stays in the folder `keep` if given."""
     with tempfile.TemporaryDirectory() as folder:
         record = (keep or Path(folder)).resolve() / f"{profile}.jsonl"
         options = ["--attncheck-profile", profile, "--attncheck-record", str(record)]
@@ -89,15 +79,15 @@ def run_job(profile: str, keep: Path | None = None) -> Job:
 
 
 def children_seconds() -> float:
-    """Return the processor seconds of all processes started from here that have ended."""
+    """Return the processor seconds of all finished child processes."""
     times = os.times()
     return times.children_user + times.children_system
 
 
 def case_times(results: Iterable[Result]) -> list[CaseTime]:
-    """Return what each layer or program took, the longest first.
+    """Return the time of each layer or program, the longest first.
 
-    Its properties share its draws: each bears its share of the seconds.
+    Properties that share draws share their seconds.
     """
     cases: dict[str, dict[str, list[Result]]] = {}
     for result in results:
@@ -115,24 +105,21 @@ def case_times(results: Iterable[Result]) -> list[CaseTime]:
 
 
 def summed_table(times: Sequence[CaseTime]) -> str:
-    """Return the table of what several properties visit, and what one does."""
     several = [case for case in times if case.properties > 1]
     one = [case for case in times if case.properties == 1]
     rows = [
         (name, str(len(group)), f"{sum(case.draws for case in group):,}", f"{sum(case.seconds for case in group):.1f}")
         for name, group in (("several", several), ("one", one), ("together", times))
     ]
-    return table(("visited by properties", "configurations", "draws", "seconds"), rows)
+    return table(("visited by properties", "cases", "draws", "seconds"), rows)
 
 
 def longest_table(times: Sequence[CaseTime], count: int = 8) -> str:
-    """Return the table of the slowest configurations."""
     rows = [(case.layer, str(case.properties), f"{case.draws:,}", f"{case.seconds:.1f}") for case in times[:count]]
     return table(("slowest", "properties", "draws", "seconds"), rows)
 
 
 def describe(job: Job) -> str:
-    """Return what is printed of one run."""
     closing = next((line for line in job.lines if isinstance(line, Closing)), None)
     manifest = next(line for line in job.lines if isinstance(line, Manifest))
     results = job.results()
@@ -141,9 +128,11 @@ def describe(job: Job) -> str:
     return "\n\n".join(
         [
             f"## {job.profile}: {job.seconds:.0f} s{judged(job)}",
-            f"Exit code {job.code}; {outcome}; {len(results)} of {len(manifest.planned)} planned results, "
-            f"{examined} examined. {job.processor:.0f} processor seconds: {job.processor / WORKERS:.0f} s of "
-            f"{WORKERS} cores that do nothing else.",
+            (
+                f"Exit code {job.code}; {outcome}; {len(results)} of {len(manifest.planned)} planned results, "
+                f"{examined} examined. {job.processor:.0f} processor seconds: {job.processor / WORKERS:.0f} s of "
+                f"{WORKERS} idle cores."
+            ),
             summed_table(case_times(results)),
             longest_table(case_times(results)),
         ]
@@ -153,8 +142,8 @@ def describe(job: Job) -> str:
 def judged(job: Job) -> str:
     """Return the target of a profile and whether it was met.
 
-    A run that waited for others to leave the cores settles nothing where its own work would have
-    fitted into the time, with a fifth to spare for workers that end at different times.
+    A run that waited for busy cores is not settled if its own work would have fitted into the time with a fifth to
+    spare.
     """
     if job.profile not in TARGETS:
         return ""
@@ -169,31 +158,27 @@ def judged(job: Job) -> str:
 
 
 def setting(manifest: Manifest) -> str:
-    """Return with what the runs were made, without naming the machine."""
     versions = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
     machine = manifest.machine
     return (
-        f"`pytest -n {WORKERS} properties/`, {machine.get('cores', '?')} cores, wall seconds with start and "
-        f"collection; wall seconds of the configurations, added up over both workers. "
-        f"Python {machine.get('python', '?')}, {versions}, {machine.get('system', '?')}."
+        f"`pytest -n {WORKERS} properties/`, {machine.get('cores', '?')} cores; wall seconds with start and "
+        f"collection; per case, the sum over both workers. Python {machine.get('python', '?')}, {versions}, "
+        f"{machine.get('system', '?')}."
     )
 
 
 def report(jobs: Sequence[Job]) -> str:
-    """Return the page that is printed and written."""
     manifest = next(line for line in jobs[0].lines if isinstance(line, Manifest))
     head = ["# Main job", "`python benchmarks/main_job.py --write` makes this page.", setting(manifest)]
     return "\n\n".join([*head, *(describe(job) for job in jobs)]) + "\n"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Time the main job on two workers.")
     parser.add_argument("--write", action="store_true", help="write benchmarks/main_job.md too")
     parser.add_argument("--profile", action="append", choices=sorted(PROFILES), help="default: smoke and default")

@@ -1,9 +1,9 @@
-"""What the paper's experiments cost at full size, and what they would cost with literal matrices.
+"""Measure the cost of the paper's experiments at full size, and extrapolate it for literal matrices.
 
-``python benchmarks/paper.py`` runs ``attncheck paper`` into a folder, times draws of the literal reading and of
-``attncheck paper`` for each configuration at its published width, and extrapolates them to the published number;
-``--write`` also puts the tables into benchmarks/paper.md, ``--out`` keeps the folder, and where this holds a finished
-run already, no wall time is given. Times are processor times of one thread, the two that are compared from one process.
+``python benchmarks/paper.py`` runs ``attncheck paper`` into a folder, times literal draws and those of ``attncheck
+paper`` for each case at its published width, and extrapolates to the published number. ``--write`` updates
+benchmarks/paper.md; ``--out`` keeps the folder (no wall time is given for one already finished). Times are processor
+times of one thread; compared times come from one process.
 """
 
 from __future__ import annotations
@@ -29,19 +29,10 @@ from attncheck.paper.run import NAMES, PaperRun, manifest_of, settle_all
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """How much is measured.
+    """Benchmark size.
 
-    Attributes
-    ----------
-    names : tuple of str
-        Experiments.
-    share : float
-        Of the published draws.
-    seconds : float
-        Least processor time of one repeat.
-    repeats : int
-        Of which the median is taken.
-    workers : int
+    `share` is the fraction of the published draws, `seconds` the least processor time of a repeat, and `repeats` the
+    number of repeats in a median.
     """
 
     names: tuple[str, ...]
@@ -57,7 +48,7 @@ QUICK = Scale(names=("fig2",), share=1e-3, seconds=1e-3, repeats=3, workers=1)
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """Draws that were timed in all repeats, and the median of their processor seconds for one draw."""
+    """Number of timed draws, and the median processor seconds per draw."""
 
     draws: int
     each: float
@@ -65,15 +56,9 @@ class Timed:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What a configuration costs at published size.
+    """Cost of a case at published size.
 
-    Attributes
-    ----------
-    experiment, label : str
-    draws : int
-        In all trials.
-    literal, here : Timed
-        With n × n matrices, and as `attncheck.paper.draw` draws.
+    `draws` counts all trials; `literal` uses n × n matrices, `here` is `attncheck.paper.draw`.
     """
 
     experiment: str
@@ -85,15 +70,10 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class Whole:
-    """The whole command.
+    """Cost of the whole command.
 
-    Attributes
-    ----------
-    wall : float
-        Seconds; 0 where all was there before.
-    sampling, computing : float
-        Processor seconds of all trials, estimates included, and of what is computed in place of sampled.
-    items : int
+    `wall` are seconds, 0 if all was there before; `sampling` and `computing` are processor seconds of trials (with
+    estimates) and of computed values.
     """
 
     wall: float
@@ -103,7 +83,6 @@ class Whole:
 
 
 def measure(scale: Scale, out: Path) -> tuple[list[Cost], Whole]:
-    """Run the experiments, then time draws."""
     whole = whole_run(scale, out)
     with threadpool_limits(1):
         costs = [
@@ -117,7 +96,6 @@ def measure(scale: Scale, out: Path) -> tuple[list[Cost], Whole]:
 
 
 def whole_run(scale: Scale, out: Path) -> Whole:
-    """Run the experiments into a folder."""
     manifest = manifest_of(0, scale.share)
     before = len(list((out / "data").glob("*.npz")))
     started = time.perf_counter()
@@ -133,12 +111,10 @@ def whole_run(scale: Scale, out: Path) -> Whole:
 
 
 def seconds_of(unit: units.Task, data: Path, manifest: PaperRun) -> float:
-    """Return the processor seconds that a unit took."""
     return float(units.recall(unit, data, manifest.seed, manifest.scale)["seconds"])
 
 
 def cost_of(name: str, configuration: ExperimentCase, scale: Scale) -> Cost:
-    """Time a configuration in both ways."""
     layer, rng = configuration.layer, draw.generator(np.random.SeedSequence(0))
     literal = timed(lambda size: ac.simulate(layer, size, method="direct"), scale)
     here = timed(lambda size: draw.DRAWN[configuration.of](layer, size, rng), scale)
@@ -147,11 +123,11 @@ def cost_of(name: str, configuration: ExperimentCase, scale: Scale) -> Cost:
 
 
 def timed(run: Callable[[int], object], scale: Scale) -> Timed:
-    """Time as many draws at once as take long enough, several times."""
+    """Time a large enough batch of draws, several times."""
     run(1)  # warms up
     size, taken = 1, clocked(run, 1)
     while taken < scale.seconds:
-        # The first draws of a block cost more: no more than four times as many at once.
+        # The first draws of a block cost more: at most four times as many at once.
         size = min(4 * size, 1 + int(1.2 * size * scale.seconds / taken))
         taken = clocked(run, size)
     repeats = [taken, *(clocked(run, size) for _ in range(scale.repeats - 1))]
@@ -159,43 +135,40 @@ def timed(run: Callable[[int], object], scale: Scale) -> Timed:
 
 
 def clocked(run: Callable[[int], object], size: int) -> float:
-    """Return the processor seconds of some draws."""
     started = time.process_time()
     run(size)
-    # Some clocks tick so rarely that a short call takes no time at all.
+    # Coarse clocks may show no time for a short call.
     return max(time.process_time() - started, 1e-9)
 
 
 def by_experiment(costs: Sequence[Cost]) -> list[tuple[str, ...]]:
-    """Return a row for each experiment and one for all of them."""
     names = list(dict.fromkeys(cost.experiment for cost in costs))
     groups = {name: [cost for cost in costs if cost.experiment == name] for name in names}
     return [summed(name, group) for name, group in [*groups.items(), ("all", list(costs))]]
 
 
 def summed(name: str, costs: Sequence[Cost]) -> tuple[str, ...]:
-    """Return a row of sums."""
     literal, here = literal_seconds(costs), sum(cost.draws * cost.here.each for cost in costs)
     return name, f"{literal / 3600:,.1f} h", f"{here:,.1f} s", f"{literal / here:,.0f}×"
 
 
 def literal_seconds(costs: Sequence[Cost]) -> float:
-    """Return the processor seconds of all published draws with literal matrices."""
     return sum(cost.draws * cost.literal.each for cost in costs)
 
 
 def row(cost: Cost) -> tuple[str, ...]:
-    """Return a row for a configuration."""
     each = (f"{1e6 * t.each:,.1f} µs ({t.draws:,})" for t in (cost.literal, cost.here))
     return cost.experiment, cost.label, f"{cost.draws:,}", *each, f"{cost.literal.each / cost.here.each:,.0f}×"
 
 
 def told(whole: Whole, literal: float, workers: int) -> str:
-    """Return what the whole command takes, in a paragraph."""
     processor = whole.sampling + whole.computing
     parts = [
-        f"The whole command, {whole.units} units, takes {processor:,.0f} s of processor time: {whole.sampling:,.0f} s "
-        f"for draws and the published estimator, {whole.computing:,.0f} s for what is computed."
+        (
+            f"The whole command, {whole.units} items, takes {processor:,.0f} s of processor time: "
+            f"{whole.sampling:,.0f} s for draws and the published estimator, {whole.computing:,.0f} s for computed "
+            "values."
+        )
     ]
     if whole.wall:
         parts.append(
@@ -208,30 +181,28 @@ def told(whole: Whole, literal: float, workers: int) -> str:
                 f"take about {processor / workers:,.0f} s."
             )
     parts.append(
-        f"Literal matrices would take {literal / 3600:,.0f} h of processor time for the draws at finite width alone, "
+        f"Literal matrices would take {literal / 3600:,.0f} h for the draws at finite width alone, "
         f"{literal / processor:,.0f} times as much as the whole command."
     )
     return " ".join(parts)
 
 
 def report(costs: Sequence[Cost], whole: Whole, scale: Scale) -> str:
-    """Return the page that is printed and written."""
     sums = table(("experiment", "literal draws", "draws here", "factor"), by_experiment(costs))
-    each = table(("experiment", "configuration", "draws", "literal (timed)", "here (timed)", "factor"), map(row, costs))
+    each = table(("experiment", "case", "draws", "literal (timed)", "here (timed)", "factor"), map(row, costs))
     parts = ["# The paper's experiments", "`python benchmarks/paper.py --write` makes this page."]
     if scale is QUICK:
         parts.append("A quick run: it shows that everything runs; its times mean nothing.")
     parts += [told(whole, literal_seconds(costs), scale.workers), sums, each]
     parts.append(
-        f"Processor times of one thread: for one draw the median of {scale.repeats} repeats, both ways in one process, "
-        f"extrapolated to the published number; in brackets the draws that were timed. A literal draw is that of "
+        f"Processor times of one thread per draw: median of {scale.repeats} repeats, both in one process, "
+        "extrapolated to the published number; timed draws in brackets. Literal draws are those of "
         f'`attncheck.simulate(..., method="direct")`, the whole layer. {installed()}.'
     )
     return "\n\n".join(parts) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Time the paper's experiments against literal matrices.")
     parser.add_argument("--write", action="store_true", help="write benchmarks/paper.md too")
     parser.add_argument("--quick", action="store_true", help="run one experiment at a tiny scale")

@@ -1,8 +1,8 @@
-"""The power of whole runs on known-wrong simulators: fault × exposure.
+"""Measure the power of whole runs on known-wrong simulators: fault × exposure.
 
-``python benchmarks/power.py --write`` takes the first looks of whole runs, an hour of one core, and puts the table
-into benchmarks/power.md. With ``--resume FILE`` no fault that was done is lost. ``attncheck power`` measures single
-checks on single layers.
+``python benchmarks/power.py --write`` takes first looks of whole runs (an hour on one core) and updates
+benchmarks/power.md; ``--resume FILE`` continues an interrupted call. ``attncheck power`` measures single checks on
+single layers.
 """
 
 from __future__ import annotations
@@ -37,32 +37,23 @@ from attncheck.runs.run import Run
 from attncheck.runs.tasks import CaseTask
 from attncheck.subject import Subject
 
-#: What is drawn once, and what its draws are read at. With Gram matrices only the fixed layers are visited: a whole
-#: run sees more.
+#: Exposures to draw, and those evaluated on the same draws. With Gram matrices only the fixed layers are visited,
+#: so whole runs have more power.
 DRAWN = {"grams": ("grams",), "scores": ("scores", "outputs")}
-# A score that the best of some thousand right ones exceeds with a chance of about a tenth is taken off.
+# Subtracted to correct for selection: the best of some thousand right scores exceeds it with a chance of about 0.1.
 _SELECTED = 4.0
-#: Seeds on which a fault is measured again where the first does not settle it.
+#: Further seeds where the first is not conclusive.
 AGAIN = (1, 2, 3)
-# Chance that settles a row.
 _SURE = 0.999
 # p-values above are not kept.
 _KEPT = 0.05
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The first looks at a fault: normal scores of results by id, those that are small left out.
+    """First looks at a fault: normal scores by result id, without small ones.
 
-    Attributes
-    ----------
-    fault, exposure : str
-    seed : int
-    level : float
-        Of one look.
-    examined : int
-        Results, of single configurations and pools.
-    scores : dict of str to float
-        How many standard deviations a normal number lies out whose chance is the p-value.
+    `level` is that of one look, `examined` counts results of cases and pools, and `scores` are normal quantiles of
+    the p-values.
     """
 
     fault: str
@@ -75,7 +66,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A line of the table: what sees a fault first, and the least chance of a violated verdict."""
+    """Table row: the first result to reveal a fault, and a lower bound on the chance of a violated verdict."""
 
     fault: str
     exposure: str
@@ -86,7 +77,7 @@ class Row:
 
 
 def first_looks(piece: CaseTask, subject: Subject) -> list[Result]:
-    """Return the results of the units of a case as if none of their first looks were suspicious."""
+    """Return the results of a case's items as if no first look were suspicious."""
     items, cost = piece.items, piece.cost
     with own_arithmetic():
         plan = probed(items, subject, piece.seed, cost)
@@ -106,7 +97,6 @@ def _trail(outcome: Outcome, level: float) -> Trail:
 
 @functools.lru_cache(maxsize=4)
 def run_of(fault: str, exposure: str, profile: str, seed: int) -> tuple[Run, tuple[CaseTask, ...]]:
-    """Return a run on a fault, and what of it is looked at."""
     subject = exposing(FAULTS[fault], EXPOSURES[exposure])
     run = Run.of(RunOptions(subject=subject, seed=seed, profile=profile))
     items = [item for name in PROPERTIES for item in run.items(name, domain_of(name).strategy(name))]
@@ -117,17 +107,17 @@ def run_of(fault: str, exposure: str, profile: str, seed: int) -> tuple[Run, tup
 
 
 def look(task: tuple[str, str, str, int, int]) -> list[Result]:
-    """Return the results on one case of a run on a fault; nothing where the fault cannot be drawn."""
+    """Return the results of a run on one case; none if the fault cannot be drawn."""
     run, pieces = run_of(*task[:4])
     piece = pieces[task[4]]
     try:
         return [] if run.subject.reason_unsupported(piece.case) else first_looks(piece, run.subject)
-    except InputError:  # such a simulator cannot be made of every layer
+    except InputError:  # not every layer supports the fault
         return []
 
 
 def seen(fault: str, exposure: str, profile: str, seed: int, workers: int) -> Iterator[Seen]:
-    """Iterate over what first looks see, at an exposure and at those that its draws are read at."""
+    """Yield first looks at an exposure and at those evaluated on its draws."""
     run, pieces = run_of(fault, exposure, profile, seed)
     with TaskExecutor(processes(workers)) as executor:
         tasks = [(fault, exposure, profile, seed, number) for number in range(len(pieces))]
@@ -142,7 +132,7 @@ def seen(fault: str, exposure: str, profile: str, seed: int, workers: int) -> It
 
 
 def score(p_value: float) -> float:
-    """Return how far out a normal number lies, on either side, whose chance is the p-value.
+    """Return the two-sided normal score of a p-value.
 
     Examples
     --------
@@ -153,12 +143,12 @@ def score(p_value: float) -> float:
 
 
 def chance(distance: float, level: float) -> float:
-    """Return the chance that three looks are suspicious whose scores have this mean."""
+    """Return the chance that three looks with this mean score are suspicious."""
     return float(special.ndtr(distance - score(level))) ** 3
 
 
 def row(group: Sequence[Seen], words: Mapping[str, str]) -> Row:
-    """Return the line of a fault at an exposure from one look, or from further ones that did not choose the result."""
+    """Return the row of a fault at an exposure from one look, or from further looks at the chosen result."""
     first, further = group[0], group[1:]
     if not first.scores:
         return Row(first.fault, first.exposure, "not seen", "", "", 0.0)
@@ -175,13 +165,13 @@ def row(group: Sequence[Seen], words: Mapping[str, str]) -> Row:
 
 
 def settled(group: Sequence[Seen]) -> bool:
-    """Return whether the first seed leaves no doubt, either way."""
+    """Return whether the first seed is conclusive."""
     best = max(group[0].scores.values(), default=0.0)
     return chance(best - _SELECTED, group[0].level) > _SURE
 
 
 def measured(faults: Sequence[str], options: argparse.Namespace) -> Iterator[Seen]:
-    """Iterate over all first looks; further seeds only where the first does not settle a row."""
+    """Yield all first looks, with further seeds for inconclusive rows."""
     done = {(each.fault, each.exposure, each.seed): each for each in kept(options.resume)}
     for fault, exposure in itertools.product(faults, DRAWN):
         unsettled = True
@@ -199,27 +189,24 @@ def measured(faults: Sequence[str], options: argparse.Namespace) -> Iterator[See
 
 
 def kept(path: Path | None) -> list[Seen]:
-    """Return what an interrupted call has left."""
     if path is None or not path.exists():
         return []
     return [msgspec.json.decode(line, type=Seen) for line in path.read_bytes().splitlines()]
 
 
 def keep(path: Path | None, each: Seen) -> None:
-    """Keep what was measured, if there is a file for it."""
     if path is not None:
         with path.open("ab") as file:
             file.write(msgspec.json.encode(each) + b"\n")
 
 
 def shown(profile: str) -> list[str]:
-    """Return the faults that show in a layer that every run visits: `attncheck power` has the others."""
+    """Return the faults that show in a fixed layer; `attncheck power` covers the others."""
     layers = profile_named(profile).layers
     return [name for name, fault in FAULTS.items() if not all(map(fault.reason_hidden, layers))]
 
 
 def page(every: Sequence[Seen], profile: str) -> str:
-    """Return the page."""
     words = {layer.key: layer.describe() for layer in Run.of(RunOptions(profile=profile)).profile.layers}
     words |= {"all": "all together"}
     groups: dict[tuple[str, str], list[Seen]] = {}
@@ -234,13 +221,14 @@ def page(every: Sequence[Seen], profile: str) -> str:
         "",
         f"`python benchmarks/power.py --profile {profile} --write` makes this page.",
         "",
-        "First looks of whole runs on known-wrong simulators: what sees a fault first, and on which configuration, or "
-        "on which of them together. The score is how many standard deviations out a normal number of that p-value "
-        f"lies. A look is suspicious beyond {score(every[0].level):.2f}, and three of them make a violated verdict. "
-        f"The chance of that is computed from the score less {_SELECTED:g}, as the best of some thousand was chosen; "
-        "where this does not settle it, from the mean score of the same result under "
-        f"{len(AGAIN)} other seeds, which are shown. A whole run has at least that chance. Outputs are a part of the "
-        "draws of scores; with Gram matrices only the layers that every run visits are looked at.",
+        (
+            "First looks of whole runs on known-wrong simulators: the check that finds a fault first, and its "
+            "case or pool. The score is the normal quantile of its p-value. A look is suspicious beyond "
+            f"{score(every[0].level):.2f}; three make a violated verdict, whose chance is computed from the score "
+            f"less {_SELECTED:g}, to correct for selection; if inconclusive, from the same result's mean score "
+            f"under {len(AGAIN)} other seeds (shown). It is a lower bound for a whole run. Outputs reuse the draws "
+            "of scores; Gram matrices use only the fixed cases."
+        ),
         "",
         f"{len(rows) - len(weak)} of {len(rows)} rows above {percent(_SURE)}.",
         "",
@@ -264,7 +252,6 @@ def page(every: Sequence[Seen], profile: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Measure the power of whole runs.")
     parser.add_argument("--profile", choices=("smoke", "default"), default="default", help="what the runs may cost")
     parser.add_argument("--fault", action="append", choices=list(FAULTS), help="only these")

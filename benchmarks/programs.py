@@ -1,10 +1,9 @@
-"""What drawing programs and computing their limits costs, and that drawing without matrices keeps the law.
+"""Measure the cost of drawing programs and computing their limits, and compare the laws of both methods.
 
-``python benchmarks/programs.py`` measures on one thread and prints two tables; ``--write`` also puts them into
-benchmarks/programs.md. Readings that are compared are timed in turns within one process, and a ratio is the
-median of the ratios of the turns. Times are processor time of the one thread, system calls included. The laws are
-compared on keyed streams: the same p-values come out every time. Peak memory is that of a process of its own,
-interpreter and libraries included.
+``python benchmarks/programs.py`` measures on one thread and prints two tables; ``--write`` updates
+benchmarks/programs.md. Compared methods alternate within one process, and a ratio is the median over rounds. Times
+are processor time of the thread, system calls included. The laws use keyed streams, so p-values are reproducible.
+Peak memory is that of a separate process, interpreter and libraries included.
 """
 
 from __future__ import annotations
@@ -43,28 +42,18 @@ FloatArray = NDArray[np.float64]
 Functional = Callable[[ProgramDraws], FloatArray]
 
 MEBIBYTE = 2**20
-# Working memory that a draw may take: the limit on peak memory is for the measurement to show.
+# Working memory per draw; peak memory is what the measurement tests.
 MEMORY = 2**33
-# Chance that any of the p-values of the comparison of laws calls equal laws different.
+# Chance that any p-value rejects equal laws.
 LEVEL = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """How much is measured.
+    """Benchmark size.
 
-    Attributes
-    ----------
-    rounds : int
-        Turns that the readings take, and limits that are computed.
-    seconds : float
-        Least time of a reading in a turn.
-    width : int
-        Of the comparison of times.
-    laws : tuple of (int, int)
-        Widths and draws of the comparison of laws.
-    peak : int
-        Width at which peak memory is measured.
+    `rounds` of at least `seconds` per method at one `width`; `laws` are widths and draws of the comparison of laws,
+    `peak` is the width at which peak memory is measured.
     """
 
     rounds: int
@@ -80,7 +69,7 @@ QUICK = Scale(rounds=2, seconds=0.001, width=32, laws=((3, 200), (8, 200)), peak
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A line of the table of figures; `met` is None where nothing was promised."""
+    """Table row; `met` is None without a target."""
 
     what: str
     measured: str
@@ -88,13 +77,12 @@ class Row:
     met: bool | None = None
 
     def cells(self) -> tuple[str, ...]:
-        """Return the cells of the line."""
         verdict = {True: "met", False: "missed", None: ""}[self.met]
         return self.what, self.measured, self.target, verdict
 
 
 def network(steps: int, phi: Nonlinearity) -> Program:
-    """Return a recurrent network, s_t = φ(W s_{t-1}), whose last state mixes all states by its scores with them."""
+    """Return a recurrent network s_t = φ(W s_{t-1}) whose last state attends to all states."""
     program = Program()
     states = _states(program, steps, phi)
     query, key = (program.weight(name) for name in "QK")
@@ -105,7 +93,7 @@ def network(steps: int, phi: Nonlinearity) -> Program:
 
 
 def large_network(phi: Nonlinearity) -> Program:
-    """Return one of 64 vectors and 16 scores: the last four of 25 states attend to each other; one input is skipped."""
+    """Return 64 vectors and 16 scores: the last four of 25 states attend to each other; one input is skipped."""
     program = Program()
     skipped = program.initial("x")
     states = _states(program, 25, phi)[-4:]
@@ -126,33 +114,30 @@ def _states(program: Program, steps: int, phi: Nonlinearity) -> list[Node]:
     return states
 
 
-#: What is timed; the first is what was promised, and the one whose laws are compared.
+#: Timed programs; the promise and the comparison of laws are about the first.
 PROGRAMS: Mapping[str, Callable[[], Program]] = {
     "recurrent network of 3 states": lambda: network(3, erf()),
     "recurrent_attention(3)": lambda: recurrent_attention(3),
     "recurrent network of 12 states": lambda: network(12, erf()),
     "recurrent_attention(12)": lambda: recurrent_attention(12),
 }
-#: The one with the most vectors.
 LARGEST = "recurrent_attention(12)"
 
 
 def described(name: str, program: Program) -> str:
-    """Return a name with the program's size."""
     scores = sum(isinstance(node, Score) for node in program.nodes)
     return f"{name}, {len(vectors_of(program))} vectors, {scores} scores"
 
 
 def seconds_per_draw(program: Program, width: int, method: Method, size: int) -> float:
-    """Return the processor seconds per draw of one call."""
     started = time.process_time()
     ac.simulate(program.at(width), size, method=method, memory=MEMORY)
-    # Some clocks tick so rarely that a short call takes no time at all.
+    # Coarse clocks may show no time for a short call.
     return max(time.process_time() - started, 1e-9) / size
 
 
 def take_turns(program: Program, scale: Scale) -> tuple[FloatArray, FloatArray]:
-    """Return seconds per draw of the matrix-free and of the direct reading, one for every turn."""
+    """Return seconds per draw of the matrix-free and the direct method, one per round."""
     methods: tuple[Method, Method] = ("matrix-free", "direct")
     sizes = {}
     for method in methods:
@@ -183,7 +168,7 @@ def time_rows(scale: Scale) -> tuple[list[Row], str]:
 
 
 def functionals(program: Program) -> dict[str, Functional]:
-    """Return numbers of a draw that show one line each, two lines together, and lengths over all neurons."""
+    """Return functionals of a draw: single lines, pairs of lines, and lengths over all neurons."""
     place = {node.name: k for k, node in enumerate(vectors_of(program))}
 
     def gram(one: str, other: str) -> Functional:
@@ -230,7 +215,7 @@ def values_of(
     multiplier: Callable[[int, np.random.Generator], Multiplier],
     rng: np.random.Generator,
 ) -> dict[str, FloatArray]:
-    """Return every functional of draws of a program, made a thousand at a time."""
+    """Return every functional of a program's draws, in batches of a thousand."""
     wanted = functionals(program)
     parts: dict[str, list[FloatArray]] = {name: [] for name in wanted}
     for start in range(0, size, 1_000):
@@ -241,7 +226,7 @@ def values_of(
 
 
 def law_p_values(width: int, size: int) -> dict[str, float]:
-    """Return the p-value of Kolmogorov and Smirnov for every functional, matrix-free against direct."""
+    """Return Kolmogorov–Smirnov p-values, matrix-free against direct, for every functional."""
     program = next(iter(PROGRAMS.values()))()
     ours = values_of(program, width, size, MatrixFreeMultiplier, stream(0, "benchmark laws", width, "matrix-free"))
     theirs = values_of(program, width, size, DirectMultiplier, stream(0, "benchmark laws", width, "direct"))
@@ -249,7 +234,7 @@ def law_p_values(width: int, size: int) -> dict[str, float]:
 
 
 def law_rows(scale: Scale) -> tuple[list[Row], str]:
-    """Return the rows on the law of the matrix-free reading, and the table of p-values."""
+    """Return the rows on the matrix-free law, and the table of p-values."""
     found = {width: law_p_values(width, size) for width, size in scale.laws}
     count = sum(map(len, found.values()))
     rows = []
@@ -264,9 +249,9 @@ def law_rows(scale: Scale) -> tuple[list[Row], str]:
 
 
 def limit_rows(scale: Scale) -> list[Row]:
-    """Return the rows on the seconds of a limit that nothing was kept from."""
+    """Return the rows on the time of an uncached limit."""
     rows = []
-    # Closed forms of E φ(u) φ(v), and quadrature.
+    # E φ(u) φ(v) in closed form and by quadrature.
     for phi in (erf(), tanh()):
         program = large_network(phi)
         seconds = np.array([limit_seconds(program) for _ in range(scale.rounds)])
@@ -276,19 +261,18 @@ def limit_rows(scale: Scale) -> list[Row]:
 
 
 def limit_seconds(program: Program) -> float:
-    """Return the processor seconds of a program's limit."""
     started = time.process_time()
     limit_of_program(program)
     return time.process_time() - started
 
 
 def peak_row(name: str, scale: Scale) -> Row:
-    """Return the row on peak memory of a matrix-free draw in a process of its own."""
+    """Return the row on peak memory of a matrix-free draw in a separate process."""
     command = [sys.executable, "-X", "utf8", __file__, "--peak", name, str(scale.peak)]
     what = f"peak memory of a process that makes a draw, n = {scale.peak:,}: {described(name, PROGRAMS[name]())}"
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
     if done.returncode:
-        # The module `resource` is not everywhere.
+        # `resource` is not portable.
         return Row(what, "not measured: " + done.stderr.strip().splitlines()[-1], "at most 500 MiB")
     before, peak, seconds = map(float, done.stdout.split())
     measured = f"{peak:.0f} MiB, {before:.0f} MiB of it before the draw; {seconds:.2f} s"
@@ -296,7 +280,7 @@ def peak_row(name: str, scale: Scale) -> Row:
 
 
 def measure_peak(name: str, width: int) -> None:
-    """Print the most MiB that this process held before a draw and after it, and the seconds of the draw."""
+    """Print this process's peak MiB before and after a draw, and the draw's seconds."""
     program = PROGRAMS[name]()
     before = peak_mebibytes()
     seconds = seconds_per_draw(program, width, "matrix-free", 1)
@@ -304,7 +288,6 @@ def measure_peak(name: str, width: int) -> None:
 
 
 def peak_mebibytes() -> float:
-    """Return the most MiB that this process has held."""
     import resource
 
     # Linux counts KiB, macOS bytes.
@@ -313,17 +296,16 @@ def peak_mebibytes() -> float:
 
 
 def setting(scale: Scale) -> str:
-    """Return what was measured and with what, without naming the machine."""
     return (
-        f"One thread of {os.cpu_count()} cores, {scale.rounds} turns; median (quarter marks); processor time, which is "
-        f"wall time where nothing else runs. {installed()}."
+        f"One thread of {os.cpu_count()} cores, {scale.rounds} rounds; median (quartiles) of processor time. "
+        f"{installed()}."
     )
 
 
 def measure(scale: Scale) -> tuple[list[Row], list[str]]:
     """Measure everything on one thread; return the rows and the other tables."""
     with threadpool_limits(1):
-        # First, as a process starts with the peak of the one that starts it: so far, what both import.
+        # First, because a child process starts at its parent's peak: so far only imports.
         memory = [peak_row(name, scale) for name in (next(iter(PROGRAMS)), LARGEST)]
         limits = limit_rows(scale)
         speed, times = time_rows(scale)
@@ -332,7 +314,6 @@ def measure(scale: Scale) -> tuple[list[Row], list[str]]:
 
 
 def report(rows: Sequence[Row], tables: Sequence[str], scale: Scale) -> str:
-    """Return the page that is printed and written."""
     figures = table(("what", "measured", "target", "verdict"), [row.cells() for row in rows])
     parts = ["# Programs", "`python benchmarks/programs.py --write` makes this page.", setting(scale), figures, *tables]
     if scale is QUICK:
@@ -341,8 +322,7 @@ def report(rows: Sequence[Row], tables: Sequence[str], scale: Scale) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write if asked to."""
-    parser = argparse.ArgumentParser(description="Time attncheck's readings of programs on one thread.")
+    parser = argparse.ArgumentParser(description="Time attncheck's methods for programs on one thread.")
     parser.add_argument("--write", action="store_true", help="write benchmarks/programs.md too")
     parser.add_argument("--quick", action="store_true", help="run everything at a tiny scale")
     parser.add_argument("--peak", nargs=2, metavar=("PROGRAM", "WIDTH"), help=argparse.SUPPRESS)

@@ -1,9 +1,9 @@
-"""Distances at finite width and their rates: how accurate, how fast, and what they say.
+"""Measure distances at finite width and their rates: accuracy, time and values.
 
-``python benchmarks/rates.py`` computes the divergence at width 1,024 and the Kolmogorov distance at a million, the
-rates of outputs and scores in four metrics, of sums of scores that share matrices, of heads of fixed size and of other
-weights, and how many draws tell regimes apart. ``--write`` puts the tables into benchmarks/rates.md and the picture
-into docs/rates.svg; ``--quick`` runs everything at a tiny scale.
+``python benchmarks/rates.py`` computes the divergence at width 1,024, the Kolmogorov distance at a million, the rates
+of outputs and scores in four metrics, those of sums of scores with shared matrices, of heads of fixed size and of
+other weights, and the draws that distinguish regimes. ``--write`` updates benchmarks/rates.md and docs/rates.svg;
+``--quick`` runs at a tiny scale.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LAYERS = {
     "score, i = j": (ac.AttentionLayer(width=64), "scores", 0),
 }
 _QUICK_LAYERS = ("y, s = 4, H = 2", "score, i ≠ j")
-# Matrices of the scores that are added up.
+# Matrices of the summed scores.
 _SUMS = {
     "A·B, B·C, C·A": ("AB", "BC", "CA"),
     "A·B, C·D, E·F": ("AB", "CD", "EF"),
@@ -45,9 +45,9 @@ _SUMS = {
 }
 _LOW_RANK = ac.AttentionLayer(width=64, num_heads=1, head_dim=8)
 _WEIGHTS = ("uniform", "rademacher", "truncated normal", "student5")
-# Rates take more draws than distances: at 512 the order of a divergence of scores is too small by 0.02 on average.
+# Rates need more draws than distances: 512 bias the order of a divergence of scores by -0.02 on average.
 _LITERAL_DRAWS, _RATE_DRAWS, _DRAWS = 32_768, 2048, 512
-# Widths of the picture, with the draws of each.
+# Widths of the plot, and draws at each.
 _PICTURE = {16: 2048, 64: 1024, 256: 512, 1024: 256, 4096: 128, 16_384: 64, 131_072: 32, 1_000_000: 32}
 _QUICK_PICTURE = {16: 64, 64: 64, 256: 64, 1024: 64}
 _SVG = Path(__file__).resolve().parents[1] / "docs" / "rates.svg"
@@ -55,13 +55,12 @@ _WIDTHS, _QUICK_WIDTHS = (64, 128, 256, 512, 1024, 2048), (64, 128, 256, 512)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def timed(what: str, compute: Callable[[], ac.Distance]) -> tuple[str, ...]:
-    """Return a distance with its relative error and the seconds it took."""
+    """Return a distance with its relative error and seconds."""
     started = time.perf_counter()
     found = compute()
     seconds = time.perf_counter() - started
@@ -69,7 +68,6 @@ def timed(what: str, compute: Callable[[], ac.Distance]) -> tuple[str, ...]:
 
 
 def accuracy(size: int | None) -> str:
-    """Return the table of single distances."""
     layer = ac.AttentionLayer(width=1024)
     low_rank = [ac.AttentionLayer(width=64 * heads, num_heads=heads, head_dim=64) for heads in (1, 4, 16)]
     rows = [
@@ -87,7 +85,6 @@ def accuracy(size: int | None) -> str:
 
 
 def rates(widths: Sequence[int], size: int | None, names: Iterable[str] = _LAYERS) -> str:
-    """Return the table of rates."""
     rows = []
     for name in names:
         layer, of, key = _LAYERS[name]
@@ -109,7 +106,6 @@ def sum_of_scores(sides: Sequence[str]) -> Program:
 
 
 def row_of(name: str, found: ac.Rate) -> tuple[str, ...]:
-    """Return a rate as a row of a table."""
     leading = f"{found.leading:.4g} ± {found.leading_error:.2g}"
     numbers = (str(found.order), f"{found.predicted:g}", str(found.constant), leading, f"{found.curvature.value:.3g}")
     return name, found.metric, *numbers
@@ -119,7 +115,7 @@ def other_rates(quick: bool) -> str:
     """Return the table of rates of sums of scores, heads of fixed size and other weights."""
     rows = []
     size, literal = (64, 2048) if quick else (_DRAWS, _LITERAL_DRAWS)
-    # A quick run takes the first of each kind, and the first that is of another order.
+    # Quick runs take the first of each kind, and the first of another order.
     sums, laws = (list(_SUMS)[:2], _WEIGHTS[1:2]) if quick else (list(_SUMS), _WEIGHTS)
     for name in sums:
         sides = _SUMS[name]
@@ -138,7 +134,7 @@ def other_rates(quick: bool) -> str:
 
 
 def regimes() -> str:
-    """Return the table of what regimes predict and how many draws reject their neighbours."""
+    """Return the table of regimes: predictions, and draws that reject their neighbours."""
     rows = []
     for name in REGIMES:
         found = prediction(name)
@@ -147,12 +143,12 @@ def regimes() -> str:
 
 
 def power(value: float) -> str:
-    """Return a power of ten in words of an axis, e.g. 10⁻³."""
+    """Format a power of ten as an axis label, e.g. 10⁻³."""
     return "10" + f"{round(math.log10(value))}".translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def picture(quick: bool) -> str:
-    """Return a drawing of four distances against the width, as SVG."""
+    """Return an SVG plot of four distances against the width."""
     from matplotlib.axes import Axes
 
     from attncheck.report import svg
@@ -194,7 +190,6 @@ def picture(quick: bool) -> str:
 
 
 def page(quick: bool) -> str:
-    """Compute everything, on one thread, and return the page."""
     widths, size = (_QUICK_WIDTHS, 64) if quick else (_WIDTHS, _DRAWS)
     with threadpool_limits(1):
         parts = [
@@ -202,23 +197,28 @@ def page(quick: bool) -> str:
             "`python benchmarks/rates.py --write` makes this page.",
             *(["A quick run: it shows that everything runs; its numbers mean little."] if quick else []),
             accuracy(size),
-            f"Rates over widths {', '.join(map(str, widths))}, with 99% intervals: the order p of "
-            "log D = a + p log n + e/n, and c of D = (c + d/n) n^predicted. The expansion gives c without a fit.",
+            (
+                f"Rates at widths {', '.join(map(str, widths))}, with 99% intervals: the order p of log D = a + p "
+                "log n + e/n, and c of D = (c + d/n) n^predicted. The expansion gives c without a fit."
+            ),
             rates(widths, size, _QUICK_LAYERS) if quick else rates(widths, _RATE_DRAWS),
-            f"Sums of scores over widths {', '.join(map(str, HALF_ORDER_WIDTHS))}: the order is that of the third "
-            "cumulant, -1/2 where three scores share their matrices cyclically. With a head_dim what falls is the "
-            "distance from the law at infinite width with this head_dim. Other weights: by literal matrices, at small "
-            "widths, where the curvature is large.",
+            (
+                f"Sums of scores at widths {', '.join(map(str, HALF_ORDER_WIDTHS))}: the order of the third "
+                "cumulant, -1/2 if three scores share matrices cyclically. With a head_dim, distances are from "
+                "its own infinite-width law. Other weights use literal matrices at small widths, with large "
+                "curvature."
+            ),
             other_rates(quick),
-            "Regimes: how far their predictions are from those that they must not be taken for, and how many draws of "
-            "the prediction reject the neighbour by a Kolmogorov–Smirnov test at level 1e-6 with power 0.99 at least.",
+            (
+                "Regimes: distances between neighbouring predictions, and the draws that reject the neighbour by a "
+                "Kolmogorov–Smirnov test at level 1e-6 with power at least 0.99."
+            ),
             regimes(),
         ]
     return "\n\n".join(parts) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Compute, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Compute distances from the limit and their rates.")
     parser.add_argument("--write", action="store_true", help="write benchmarks/rates.md too")
     parser.add_argument("--quick", action="store_true", help="run everything at a tiny scale")

@@ -1,8 +1,7 @@
-"""Did anything change? Two records of the same run, compared by key: ``python benchmarks/same.py OLD NEW``.
+"""Compare two records of the same run by key: ``python benchmarks/same.py OLD NEW``.
 
-It lists what one record has and the other has not, verdicts that differ, and numbers that differ by more than 1e-9 of
-their size. Names, messages and the order of the lines do not matter. It ends with 0 where nothing differs, with 1 where
-something does, and with 2 where a record cannot be read.
+Lists keys in only one record, differing verdicts, and numbers that differ by more than 1e-9 in relative terms;
+ignores names, messages and the order of lines. Exit code: 0 same, 1 different, 2 unreadable record.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ import msgspec
 from attncheck._lib.errors import InputError
 from attncheck.records.schema import Closing, Result, StatementResult, read
 
-#: Numbers that differ by less than this fraction of the larger one are the same.
+#: Relative tolerance.
 TOLERANCE = 1e-9
-#: The numbers of a result, all but the seconds; those of its looks come in series.
+#: Numeric fields of a result except the seconds; those of its looks are series.
 NUMBERS = (
     "size",
     "affordable",
@@ -35,12 +34,12 @@ NUMBERS = (
     "combined",
 )
 SERIES = ("p_values", "effects")
-# Lines of a kind that are listed.
+# Listed lines per kind.
 _LISTED = 20
 
 
 def read_lines(path: Path) -> tuple[dict[str, Result | StatementResult], str]:
-    """Return what a record reports by key, and its digest; an empty one where the run did not end."""
+    """Return a record's contents by key, and its digest, empty if the run did not end."""
     lines: dict[str, Result | StatementResult] = {}
     digest = ""
     for line in read(path):
@@ -54,7 +53,7 @@ def read_lines(path: Path) -> tuple[dict[str, Result | StatementResult], str]:
 
 
 def numbers_of(line: Result | StatementResult) -> dict[str, float | None]:
-    """Return the numbers of a line by name; those of a series by place too.
+    """Return the numbers of a line by name; series are indexed too.
 
     Examples
     --------
@@ -82,7 +81,7 @@ def far(old: float | None, new: float | None) -> bool:
 
 
 def changed_numbers(old: Result | StatementResult, new: Result | StatementResult) -> Iterator[str]:
-    """Iterate over the numbers that differ, each with both values."""
+    """Yield the numbers that differ, each with both values."""
     cases = [line.case.get("of") if isinstance(line, Result) else None for line in (old, new)]
     if cases[0] != cases[1]:
         yield "a pool of other cases"
@@ -95,7 +94,7 @@ def changed_numbers(old: Result | StatementResult, new: Result | StatementResult
 def differences(
     old: Mapping[str, Result | StatementResult], new: Mapping[str, Result | StatementResult]
 ) -> dict[str, list[str]]:
-    """Return what differs, by its kind: the keys concerned, with what is different."""
+    """Return differing keys with their details, by kind."""
     both = sorted(old.keys() & new.keys())
     moved = [key for key in both if old[key].verdict != new[key].verdict]
     numbers = [(key, list(changed_numbers(old[key], new[key]))) for key in both]
@@ -108,7 +107,6 @@ def differences(
 
 
 def told(found: Mapping[str, Sequence[str]], common: int, digests: Sequence[str]) -> Iterator[str]:
-    """Iterate over the lines to print."""
     same = "the same" if len(set(digests)) == 1 and digests[0] else "differ"
     yield f"{common} keys in both; digests {same}: {' and '.join(each or 'none' for each in digests)}"
     for what, lines in found.items():
@@ -124,7 +122,6 @@ def _cut(lines: Sequence[str]) -> Iterable[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare two records and print what differs."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("old", type=Path, help="record of a run")
     parser.add_argument("new", type=Path, help="record of the same run, after the change")

@@ -1,9 +1,8 @@
-"""How fast the readings are against literal matrices and against drawing their own normals.
+"""Compare the methods' speed with literal matrices and with drawing their normals.
 
-``python benchmarks/speed.py`` measures on one thread and prints two tables; ``--write`` also puts them into
-benchmarks/speed.md. What is compared is timed in turns within one process, and a ratio is the median of
-the ratios of the turns. Times are processor time of the one thread, system calls included: on an idle
-machine the same as wall time, on a busy one without the waiting.
+``python benchmarks/speed.py`` measures on one thread and prints two tables; ``--write`` updates benchmarks/speed.md.
+Compared tasks alternate within one process, and a ratio is the median over rounds. Times are processor time of the
+thread, system calls included.
 """
 
 from __future__ import annotations
@@ -47,30 +46,29 @@ COLLAPSED_FILL = "s·n normals into a buffer of a block of draws"
 SMALL_FILL = "s·n normals into a buffer of one draw"
 
 CHEAPEST = ac.AttentionLayer(width=2, seq_len=1, num_heads=1)
-# Draws that every check of it can be planned with.
+# Draws with which every check can be planned.
 LEAST = 10**5
 
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """How much is measured.
+    """Benchmark size.
 
     Attributes
     ----------
     rounds : int
-        Turns that the tasks take.
     seconds : float
-        Least time of a task in a turn.
+        Least time of a task per round.
     small, large : int
-        The two widths of the comparisons.
+        Widths of the comparisons.
     growth : tuple of int
-        Widths at which the cost of the collapsed reading is followed.
+        Widths for the cost of the collapsed method.
     memory : tuple of (int, int)
         Widths and sizes of the direct draws whose memory is measured.
     look : (int, int)
         Draws of the two looks whose memory is compared.
     points : int
-        Points of each of the 8 scramblings of the reference for the limit's cdf.
+        Points per scrambling (of 8) of the reference cdf.
     """
 
     rounds: int
@@ -107,7 +105,7 @@ QUICK = Scale(
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A line of the table of figures; `met` is None where nothing was promised."""
+    """Table row; `met` is None without a target."""
 
     what: str
     measured: str
@@ -115,43 +113,37 @@ class Row:
     met: bool | None = None
 
     def cells(self) -> tuple[str, ...]:
-        """Return the cells of the line."""
         verdict = {True: "met", False: "missed", None: ""}[self.met]
         return self.what, self.measured, self.target, verdict
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """Something that makes draws: ``run(size)``, in blocks of `block` draws."""
-
     run: Callable[[int], object]
     block: int = 1
 
     def size_for(self, seconds: float) -> int:
-        """Return how many draws, in whole blocks, take about `seconds`; the first call warms up."""
+        """Return the draws, in whole blocks, that take about `seconds`; the first call warms up."""
         self.run(self.block)
         return self.block * max(1, round(seconds / (self.time(self.block) * self.block)))
 
     def time(self, size: int) -> float:
-        """Return the processor seconds per draw of one call."""
         started = time.process_time()
         self.run(size)
-        # Some clocks tick so rarely that a short call takes no time at all.
+        # Coarse clocks may show no time for a short call.
         return max(time.process_time() - started, 1e-9) / size
 
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """Seconds per draw of each task, one for every turn."""
+    """Seconds per draw of each task, one per round."""
 
     seconds: Mapping[str, FloatArray]
 
     def typical(self, name: str) -> float:
-        """Return the median over the turns."""
         return float(np.median(self.seconds[name]))
 
     def ratios(self, slow: str, fast: str) -> FloatArray:
-        """Return the ratio of two tasks in every turn."""
         return self.seconds[slow] / self.seconds[fast]
 
     def at_least(self, slow: str, fast: str, target: float) -> tuple[str, str, bool]:
@@ -166,7 +158,6 @@ class Times:
 
 
 def take_turns(tasks: Mapping[str, Task], scale: Scale) -> Times:
-    """Time tasks one after the other, again and again."""
     sizes = {name: task.size_for(scale.seconds) for name, task in tasks.items()}
     rounds = [{name: task.time(sizes[name]) for name, task in tasks.items()} for _ in range(scale.rounds)]
     return Times({name: np.array([times[name] for times in rounds]) for name in tasks})
@@ -178,26 +169,18 @@ def layer_of(width: int) -> ac.AttentionLayer:
 
 
 def draws_per_block(layer: ac.AttentionLayer, method: Method) -> int:
-    """Return how many draws a reading works on at a time."""
     return max(1, blocks.BLOCK_ENTRIES // READINGS[ac.AttentionLayer][method](layer, 1).entries)
 
 
 def method_task(layer: ac.AttentionLayer, method: Method) -> Task:
-    """Return the task of drawing a layer under a reading, through the public interface."""
+    """Return the task of drawing a layer with a method, through the public interface."""
     return Task(lambda size: ac.simulate(layer, size, method=method), draws_per_block(layer, method))
 
 
 def filling_task(entries: int, buffers: int, draws: int) -> Task:
-    """Return the task of drawing normals into a buffer that is used again and again.
+    """Return the task of drawing normals into a reused buffer.
 
-    Parameters
-    ----------
-    entries : int
-        Normals that the buffer holds of each draw.
-    buffers : int
-        How often the buffer is filled for each draw.
-    draws : int
-        Draws in the buffer.
+    Each of the `draws` in the buffer has `entries` normals, redrawn `buffers` times.
     """
     rng = np.random.default_rng(0)
     buffer = np.zeros((draws, entries))
@@ -210,7 +193,7 @@ def filling_task(entries: int, buffers: int, draws: int) -> Task:
 
 
 def literal_task(layer: ac.AttentionLayer, legacy: bool) -> Task:
-    """Return the task of a plain loop over draws, with NumPy's old or new generator."""
+    """Return a plain loop over draws, with NumPy's old or new generator."""
     source = np.random.RandomState(0) if legacy else np.random.default_rng(0)
 
     def run(size: int) -> None:
@@ -221,7 +204,7 @@ def literal_task(layer: ac.AttentionLayer, legacy: bool) -> Task:
 
 
 def literal_draw(layer: ac.AttentionLayer, source: np.random.RandomState | np.random.Generator) -> FloatArray:
-    """Draw the outputs of the paper's layer as one would write it down: a fresh array for every matrix."""
+    """Draw the outputs of the paper's layer naively: a new array for every matrix."""
     n, s = layer.width, layer.seq_len
 
     def weights(*shape: int) -> FloatArray:
@@ -238,7 +221,7 @@ def literal_draw(layer: ac.AttentionLayer, source: np.random.RandomState | np.ra
 
 
 def time_methods(width: int, scale: Scale) -> Times:
-    """Time the readings, the literal loop and drawing normals alone, at one width."""
+    """Time the methods, the literal loop and plain normals at one width."""
     layer = layer_of(width)
     matrices = layer.seq_len + 4 * layer.num_heads
     vectors = layer.seq_len * width
@@ -257,7 +240,6 @@ def time_methods(width: int, scale: Scale) -> Times:
 
 
 def method_rows(scale: Scale, small: Times, large: Times) -> list[Row]:
-    """Return the rows that compare the readings."""
     n, m = f"n = {scale.small:,}", f"n = {scale.large:,}"
     return [
         Row(f"collapsed against direct, {n}", *small.at_least("direct", "collapsed", 300)),
@@ -285,9 +267,8 @@ def literal_rows(times: Times, width: str) -> list[Row]:
 def reference_cdf(t: FloatArray, points: int, scrambles: int = 8) -> tuple[FloatArray, float]:
     """Return the limit's cdf of the paper's layer, and four standard errors at the worst point.
 
-    Written from the theorem, with none of attncheck's code: K = I, so that a row of scores is
-    standard normal, and y given the scores has variance (|A^1_i|² + |A^2_i|²)/2. All eight scores
-    are integrated over.
+    Independent of attncheck's code, from the theorem: K = I, so that a row of scores is standard normal, and y given
+    the scores has variance (|A^1_i|² + |A^2_i|²)/2. Integrates over all eight scores.
     """
     replicates = np.stack([replicate_cdf(t, points, [20250600846, k]) for k in range(scrambles)])
     standard = replicates.std(axis=0, ddof=1) / np.sqrt(scrambles)
@@ -306,8 +287,8 @@ def replicate_cdf(t: FloatArray, points: int, seed: Sequence[int]) -> FloatArray
 
 
 def limit_error(t: FloatArray, points: int) -> tuple[float, float]:
-    """Return the largest error of the limit's cdf, and the error of the reference that says so."""
-    # The law is symmetric: half of the reference is enough.
+    """Return the largest error of the limit's cdf, and the reference's own error."""
+    # By symmetry half of the reference is enough.
     negative = t[t <= 0]
     half, error = reference_cdf(negative, points)
     law = ac.limit(layer_of(64))
@@ -317,14 +298,13 @@ def limit_error(t: FloatArray, points: int) -> tuple[float, float]:
 
 
 def fresh_cdf_seconds(t: FloatArray) -> tuple[float, float]:
-    """Return processor and wall seconds of a new law's cdf at `t`; nothing is kept between laws."""
+    """Return processor and wall seconds of a new law's cdf at `t`, without caches."""
     wall, processor = time.perf_counter(), time.process_time()
     ac.limit(layer_of(64)).cdf(t)
     return time.process_time() - processor, time.perf_counter() - wall
 
 
 def limit_rows(scale: Scale) -> list[Row]:
-    """Return the rows on accuracy and seconds of the limit's cdf."""
     t = np.linspace(-4, 4, 401)
     first, *others = [fresh_cdf_seconds(t) for _ in range(1 + scale.rounds)]
     seconds, wall = np.array(others).T
@@ -353,7 +333,6 @@ def limit_rows(scale: Scale) -> list[Row]:
 
 
 def growth_row(scale: Scale) -> Row:
-    """Return the row on the cost of the collapsed reading as the width grows."""
     tasks = {str(n): method_task(layer_of(n), "collapsed") for n in scale.growth}
     times = take_turns(tasks, dataclasses.replace(scale, seconds=scale.seconds / 2))
     cost = np.array([times.typical(name) for name in tasks])
@@ -369,7 +348,7 @@ def growth_row(scale: Scale) -> Row:
 
 
 def memory_row(width: int, size: int) -> Row:
-    """Return the row on working memory of the direct reading, beyond what it returns."""
+    """Return the row on the direct method's working memory, without its results."""
     layer = layer_of(width)
     ac.simulate(layer, 1, method="direct")
     tracemalloc.start()
@@ -387,9 +366,9 @@ def memory_row(width: int, size: int) -> Row:
 
 
 def look_peak(draws: int, held: float) -> float:
-    """Return the peak memory in MiB of a look at the cheapest layer by all checks of exactness, in chunks of 2^14.
+    """Return the peak MiB of a look at the cheapest layer by all exactness checks, in chunks of 2^14.
 
-    `held` numbers of a check are held as they are, before what stands for them takes their place.
+    A check keeps `held` raw numbers before it condenses them.
     """
     subject = Subject.of("attncheck.subject:collapsed")
     plan = probed([Item("exactness", CHEAPEST)], subject, 0, Cost(max(draws, LEAST), 5e-4, 0.99))
@@ -403,7 +382,7 @@ def look_peak(draws: int, held: float) -> float:
 
 
 def look_rows(scale: Scale) -> list[Row]:
-    """Return the rows on memory of a look: of the small and the large one, and where all data are held."""
+    """Return the rows on memory of the small and the large look, and of one that keeps all data."""
     few, many = scale.look
     condensed, whole = ([look_peak(draws, held) for draws in scale.look] for held in (MOST_HELD, math.inf))
     what = f"memory of a look, n = 2, s = 1, H = 1, {few:,} and {many:,} draws"
@@ -414,17 +393,14 @@ def look_rows(scale: Scale) -> list[Row]:
 
 
 def time_table(scale: Scale, small: Times, large: Times) -> str:
-    """Return the table of times per draw."""
     rows = [(name, f"{1e6 * small.typical(name):,.1f}", f"{1e6 * large.typical(name):,.1f}") for name in small.seconds]
     return table(("processor µs per draw, median", f"n = {scale.small:,}", f"n = {scale.large:,}"), rows)
 
 
 def setting(scale: Scale) -> str:
-    """Return what was measured and with what, without naming the machine."""
     return (
-        f"s = 4, H = 2, one thread of {os.cpu_count()} cores, {scale.rounds} turns; median (quarter marks); "
-        f"processor time, which is wall time where nothing else runs. "
-        f"{installed()}."
+        f"s = 4, H = 2, one thread of {os.cpu_count()} cores, {scale.rounds} rounds; median (quartiles) of "
+        f"processor time. {installed()}."
     )
 
 
@@ -439,7 +415,6 @@ def measure(scale: Scale) -> tuple[list[Row], str]:
 
 
 def report(rows: Sequence[Row], times: str, scale: Scale) -> str:
-    """Return the page that is printed and written."""
     figures = table(("what", "measured", "target", "verdict"), [row.cells() for row in rows])
     parts = ["# Speed", "`python benchmarks/speed.py --write` makes this page.", setting(scale), figures, times]
     if scale is QUICK:
@@ -448,8 +423,7 @@ def report(rows: Sequence[Row], times: str, scale: Scale) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write if asked to."""
-    parser = argparse.ArgumentParser(description="Time attncheck's readings on one thread.")
+    parser = argparse.ArgumentParser(description="Time attncheck's methods on one thread.")
     parser.add_argument("--write", action="store_true", help="write benchmarks/speed.md too")
     parser.add_argument("--quick", action="store_true", help="run everything at a tiny scale")
     options = parser.parse_args(arguments)

@@ -1,7 +1,7 @@
-"""How fast stacks of attention layers approach the limit that is conjectured for them.
+"""Measure how fast stacks of attention layers approach their conjectured limit.
 
-``python benchmarks/stacks.py`` computes the distance at several widths after every layer and prints a table for each
-stack; ``--write`` also puts them into benchmarks/stacks.md. The draws are keyed: the same figures come out every time.
+``python benchmarks/stacks.py`` computes the distance at several widths after every layer and prints a table per
+stack; ``--write`` updates benchmarks/stacks.md. Draws are keyed, so figures are reproducible.
 """
 
 from __future__ import annotations
@@ -20,22 +20,16 @@ from attncheck._lib.measured import installed, table
 from attncheck.theory.stacks.distance import PARTS, averaged_parts, measured
 from attncheck.theory.stacks.rate import StackRate, rates
 
-# Two-sided 95%, from the spread of as many parts.
+# Two-sided 95%, from the spread of this many parts.
 QUANTILE = float(stats.t.isf(0.025, PARTS - 1))
 
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """How much is measured.
+    """Benchmark size.
 
-    Attributes
-    ----------
-    widths : tuple of int
-    draws : int
-        At each width, without residual; half of them with one, where a draw costs more.
-    forgotten : int
-        Draws of the comparison with averaged kernels.
-    depth : int
+    `draws` is per width without residual, half of it with one (which costs more); `forgotten` is for the comparison
+    with averaged kernels.
     """
 
     widths: tuple[int, ...]
@@ -49,7 +43,7 @@ QUICK = Scale(widths=(8, 16, 32, 64), draws=512, forgotten=256, depth=2)
 
 
 def stacks_of(scale: Scale) -> tuple[ac.AttentionStack, ...]:
-    """Return what is measured: s = 4, H = 2, unit variances, the paper's clip and ReLU, without and with residual."""
+    """Return the stacks: s = 4, H = 2, unit variances, the paper's clip and ReLU, without and with residual."""
     return tuple(
         ac.AttentionStack(layer=ac.AttentionLayer(width=16), depth=scale.depth, activations=name, residual=residual)
         for name in ("clip", "relu")
@@ -58,7 +52,6 @@ def stacks_of(scale: Scale) -> tuple[ac.AttentionStack, ...]:
 
 
 def rows_of(found: Sequence[StackRate], gaps: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return a line for each depth."""
     return [
         (
             str(rate.depth),
@@ -75,7 +68,6 @@ def rows_of(found: Sequence[StackRate], gaps: Sequence[str]) -> list[tuple[str, 
 
 
 def interval(value: float, error: float) -> str:
-    """Return a value with its 95% interval."""
     return f"{value:.3f} [{value - QUANTILE * error:.3f}, {value + QUANTILE * error:.3f}]"
 
 
@@ -104,15 +96,13 @@ def section(stack: ac.AttentionStack, scale: Scale) -> str:
 
 
 def report(sections: Sequence[str], scale: Scale) -> str:
-    """Return the page that is printed and written."""
     text = (
-        "Conjecture: the paper's theorem ends before the scores of a second layer. What is measured is n times "
-        "Kolmogorov's distance between the law of an output of a stack of width n and the law that the recursion of "
-        "docs/stacks.md gives it, after every layer, ± one standard error; one layer is the theorem's case. c and d "
-        "are of c/n + d/n², p is the chance of a worse fit, and the order is that of log D = a + order · log n + e/n. "
-        "W1 is Wasserstein's distance in standard deviations of the limit. The last column is the distance between the "
-        "conjectured limit and that of a forgetful recursion, whose kernels are replaced by their means: what the "
-        "conjecture says beyond it."
+        "A conjecture, as the paper's theorem ends before a second layer's scores. Tables show n times the "
+        "Kolmogorov distance between an output's law at width n and that of the recursion in docs/stacks.md, "
+        "after every layer, ± one standard error; one layer is the theorem. The fit is c/n + d/n², p the "
+        "chance of a worse one, and the order that of log D = a + order · log n + e/n. W1 is the Wasserstein "
+        "distance in standard deviations of the limit. The last column is the distance to the limit with mean "
+        "kernels, which the conjecture excludes."
     )
     parts = ["# Stacks (conjecture)", "`python benchmarks/stacks.py --write` makes this page.", text, *sections]
     if scale is QUICK:
@@ -121,7 +111,6 @@ def report(sections: Sequence[str], scale: Scale) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Measure how fast stacks approach their conjectured limit.")
     parser.add_argument("--write", action="store_true", help="write benchmarks/stacks.md too")
     parser.add_argument("--quick", action="store_true", help="run everything at a tiny scale")

@@ -1,8 +1,8 @@
-"""The smallest effects that a run could have seen, beside those of an earlier state.
+"""Compare the minimum detectable effects of two runs.
 
-``python benchmarks/visible.py OLD NEW`` reads two records of one profile. For each check it tells the gap on the median
-and on the worst configuration, in both records, and that of all configurations together in the new one, all in the
-unit of the check. ``--write`` puts the table into benchmarks/visible.md.
+``python benchmarks/visible.py OLD NEW`` reads two records of one profile. For each check it gives the minimum
+detectable effect of the median and the worst case in both records, and that of the pool in the new one, in the
+check's unit. ``--write`` updates benchmarks/visible.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from attncheck.records.schema import Result, case_key, of_pool, read
 
 
 def results_of(path: Path) -> dict[str, list[Result]]:
-    """Return the examined results of single configurations by check."""
     found: dict[str, list[Result]] = {}
     for line in read(path):
         if isinstance(line, Result) and line.p_values and line.mde is not None and not of_pool(line):
@@ -30,22 +29,21 @@ def results_of(path: Path) -> dict[str, list[Result]]:
 
 
 def pools_of(path: Path) -> dict[str, Result]:
-    """Return the pools of all configurations by check."""
     lines = (line for line in read(path) if isinstance(line, Result) and of_pool(line))
     return {line.check: line for line in lines if case_key(line) == ALL and line.mde is not None}
 
 
 def deviation(result: Result, mde: float | None) -> float:
-    """Return how far a gap lies from the null: of ratios their logarithm."""
+    """Return an effect's distance from the null; for ratios, their logarithm."""
     null = result.null_effect or 0.0
     return abs(math.log(mde or 1.0)) if null == 1.0 else abs((mde or 0.0) - null)
 
 
 def together(pool: Result, singles: Sequence[Result]) -> float:
-    """Return the gap of a pool as a deviation in the unit of its check, on the median configuration.
+    """Return a pool's minimum detectable effect in the unit of its check, on the median case.
 
     A common shift of δ standard deviations is a Kolmogorov distance of 2 Φ(δ/2) - 1 between normal laws. A common
-    factor on sizes is a shift by its logarithm over the spread of theirs, which their information tells.
+    factor on sizes is a shift by its logarithm over their spread, given by their information.
     """
     unit = (singles[0].summary or {}).get("unit", "")
     if unit == "shift":
@@ -58,12 +56,11 @@ def together(pool: Result, singles: Sequence[Result]) -> float:
 
 
 def information(result: Result) -> float:
-    """Return the information of the first look."""
     return float((result.summary or {}).get("information", math.nan))
 
 
 def distance(shift: float) -> float:
-    """Return the Kolmogorov distance of two normal laws.
+    """Return the Kolmogorov distance of two normal laws a shift apart.
 
     Examples
     --------
@@ -74,7 +71,7 @@ def distance(shift: float) -> float:
 
 
 def rows(old: Path, new: Path) -> Iterator[tuple[str, str, float, float, float, float, float]]:
-    """Iterate over check, claim, and the deviations: median and worst before, median and worst now, together now."""
+    """Yield check, claim, and effects: median and worst before, median and worst now, together now."""
     before, now, pools = results_of(old), results_of(new), pools_of(new)
     for check, singles in now.items():
         if check in before and check in pools and (singles[0].summary or {}).get("unit") != "excess":
@@ -84,7 +81,6 @@ def rows(old: Path, new: Path) -> Iterator[tuple[str, str, float, float, float, 
 
 
 def page(old: Path, new: Path) -> str:
-    """Return the page."""
     found = list(rows(old, new))
     half = sum(row[6] <= 0.5 * row[2] for row in found)
     claims = sorted({row[1] for row in found})
@@ -93,13 +89,17 @@ def page(old: Path, new: Path) -> str:
         for claim in claims
     ]
     lines = [
-        "# What a run could have seen\n",
+        "# Minimum detectable effects\n",
         "`python benchmarks/visible.py OLD NEW --write` makes this page from two records.\n",
-        "Deviations from the null that a run has the planned chance to call violated, in the unit of each check; of "
-        "variance ratios the logarithm. *Single* is the gap of one configuration: on the median one, and on the worst. "
-        "*Together* is that of all configurations, where the deviation is the same everywhere.\n",
-        f"Together at most half of the median single gap before: {half} of {len(found)} checks, and "
-        f"{sum(ratio <= 0.5 for ratio in best)} of {len(claims)} claims by their sharpest check.\n",
+        (
+            "Effects that a run detects with the planned power, in each check's unit (variance ratios: the "
+            "logarithm). *Single* and *worst*: one case, the median and the worst. *Together*: the pool of all "
+            "cases, for a common effect.\n"
+        ),
+        (
+            f"The pool's is at most half of the median single one before: {half} of {len(found)} checks, and "
+            f"{sum(ratio <= 0.5 for ratio in best)} of {len(claims)} claims (by their most sensitive check).\n"
+        ),
         "| check | single before | worst before | single now | worst now | together now |",
         "| --- | --- | --- | --- | --- | --- |",
         *(f"| `{row[0]}` | {' | '.join(f'{value:.3g}' for value in row[2:])} |" for row in found),
@@ -108,8 +108,7 @@ def page(old: Path, new: Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the page, and write it if asked to."""
-    parser = argparse.ArgumentParser(description="Tell what two runs could have seen.")
+    parser = argparse.ArgumentParser(description="Compare the minimum detectable effects of two runs.")
     parser.add_argument("old", type=Path, help="record of the state before")
     parser.add_argument("new", type=Path, help="record of the state now")
     parser.add_argument("--write", action="store_true", help="write benchmarks/visible.md too")

@@ -1,4 +1,4 @@
-"""A small transformer of torch in any width, right in two parametrisations, and wrong in ways that people shipped."""
+"""A small PyTorch transformer of any width, in two right parametrisations and with bugs from public code."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import nn
 from torch.nn import functional
 
 POSITIONS, VOCABULARY = 16, 64
-#: The width at which both parametrisations are one.
+#: Base width, at which both parametrisations agree.
 BASE = 64
 _LEARNING_RATE = 5e-3
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How a transformer is built, initialised and trained.
+    """Recipe to build, initialise and train a transformer.
 
     Attributes
     ----------
@@ -26,25 +26,25 @@ class Recipe:
         Maximal update, else the standard parametrisation.
     depth, heads : int
     head_dim : int or None
-        Of heads whose number grows with the width, in place of `heads`.
+        Fixed head size, in place of `heads`.
     norm : str
         "layer", "rms" or "none".
     after : bool
-        Norms stand after the residual sum.
+        Norms follow the residual sum.
     by_hand : bool
         Attention is written out.
     zero_readout : bool
-        The readout begins at zero.
+        The readout starts at zero.
     score_power : float or None
-        Scores are divided by the dimension of a head to this power.
+        Scores are divided by head_dim to this power.
     hidden_power : float
         Standard deviations of hidden matrices fall as the width to this power.
     fixed_std : float or None
-        The standard deviation of all hidden matrices, whatever the width.
+        Width-independent standard deviation of hidden matrices.
     readout_power : float or None
-        As `hidden_power`, of the readout.
+        `hidden_power` of the readout.
     embedding_power : float
-        The learning rate of embeddings falls as the width to this power.
+        The embeddings' learning rate falls as the width to this power.
     """
 
     mup: bool = True
@@ -62,7 +62,6 @@ class Recipe:
     embedding_power: float = 0.0
 
     def build(self, width: int) -> Transformer:
-        """Return a freshly initialised model."""
         return Transformer(self, width)
 
     def optimizer(self, model: Transformer) -> torch.optim.Optimizer:
@@ -77,13 +76,11 @@ class Recipe:
         )
 
     def scale(self, head_dim: int) -> float:
-        """Return what scores are multiplied by."""
         power = self.score_power or (1.0 if self.mup else 0.5)
         base = self.head_dim or BASE / self.heads
         return float(base**-0.5 * (head_dim / base) ** -power)
 
     def std(self, name: str, fan_in: int, width: int) -> float:
-        """Return the standard deviation of a matrix."""
         if "embedding" in name:
             return 1.0
         if "readout" in name:
@@ -103,7 +100,6 @@ class Attention(nn.Module):
         self.query, self.key, self.value, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
 
     def forward(self, x: Any) -> Any:
-        """Return what attention adds."""
         projections = (self.query, self.key, self.value)
         q, k, v = (each(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in projections)
         scale = self.recipe.scale(q.shape[-1])
@@ -117,7 +113,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each added to the stream."""
+    """Attention and a perceptron, each with a residual."""
 
     def __init__(self, recipe: Recipe, width: int) -> None:
         super().__init__()
@@ -127,7 +123,6 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Any) -> Any:
-        """Return the stream."""
         if self.after:
             x = self.norm1(x + self.attention(x))
             return self.norm2(x + self.down(functional.gelu(self.up(x))))
@@ -136,7 +131,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A decoder of a few blocks."""
+    """A decoder."""
 
     def __init__(self, recipe: Recipe, width: int) -> None:
         super().__init__()
@@ -150,7 +145,6 @@ class Transformer(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, tokens: Any) -> Any:
-        """Return the logits."""
         x = self.embedding(tokens) + self.position_embedding(torch.arange(tokens.shape[1]))
         for block in self.blocks:
             x = block(x)
@@ -162,7 +156,7 @@ def _norm(recipe: Recipe, width: int) -> Any:
     return makes[recipe.norm](width)
 
 
-#: What people shipped: a wrong recipe, the tap that is wrong first, and the steps after which it is.
+#: Bugs from public code: recipe, first wrong tap, and the training steps after which it is wrong.
 WRONG: dict[str, tuple[Recipe, str, int]] = {
     "scores over √d in a model of μP": (Recipe(score_power=0.5), "blocks.0.attention.scores", 0),
     "matrices over the multiplier, not its root": (Recipe(hidden_power=1.0), "blocks.0.attention.query", 0),

@@ -1,10 +1,9 @@
-"""How often exponents are called wrong where they are right, and how surely wrong ones are found.
+"""Measure how often right exponents are rejected, and how reliably wrong ones are found.
 
-``python benchmarks/widths.py`` simulates the statistics, examines random right transformers of torch and each wrong one
-of benchmarks/width_models.py, and asks coord_check of mup on the same models where that is installed
-(``pip install --no-deps mup==1.0.0``, pandas, seaborn and pyyaml). ``--right N`` and ``--wrong N`` say how many models
-are examined. ``--write`` puts the tables into benchmarks/widths.md; with ``--resume FILE`` no model that was examined
-is lost.
+``python benchmarks/widths.py`` simulates the statistics, examines random right PyTorch transformers and each wrong
+one of benchmarks/width_models.py, and runs mup's coord_check on the same models if installed (``pip install --no-deps
+mup==1.0.0``, pandas, seaborn and pyyaml). ``--right N`` and ``--wrong N`` set the number of models, ``--write``
+updates benchmarks/widths.md, and ``--resume FILE`` continues an interrupted call.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from scipy import stats
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
-    sys.path.append(str(ROOT))  # behind all else: the models lie here, the package may be installed elsewhere
+    sys.path.append(str(ROOT))  # last: the models are here, the package may be installed elsewhere
 
 import attncheck as ac  # noqa: E402
 from attncheck._lib.measured import installed, spread, table  # noqa: E402
@@ -34,7 +33,7 @@ from attncheck.scaling.exponents import exponents  # noqa: E402
 FloatArray = NDArray[np.float64]
 
 WIDTHS = (64, 128, 256, 512, 1024)
-#: Of right models: many are examined, and the widest takes longest.
+#: For right models: there are many, and the widest takes longest.
 RIGHT_WIDTHS = (64, 128, 256, 512)
 QUICK_WIDTHS = (16, 32, 64)
 _TAPS = 180
@@ -50,8 +49,6 @@ _NOISE: dict[str, Callable[[np.random.Generator, tuple[int, ...]], FloatArray]] 
 
 
 class Examined(msgspec.Struct, frozen=True):
-    """What was found of one model."""
-
     kind: str
     name: str
     seed: int
@@ -62,7 +59,7 @@ class Examined(msgspec.Struct, frozen=True):
 
 
 def examined(kind: str, name: str, recipe: object, seed: int, widths: Sequence[int]) -> Examined:
-    """Examine one model, after two steps too where it is one of μP."""
+    """Examine one model, in μP after two training steps too."""
     from benchmarks.width_models import Recipe
 
     assert isinstance(recipe, Recipe)
@@ -81,7 +78,7 @@ def examined(kind: str, name: str, recipe: object, seed: int, widths: Sequence[i
 
 
 def random_recipe(seed: int) -> object:
-    """Return a right model: depth, heads, norm, and where that stands, by chance; every other one of μP."""
+    """Return a random right model with random depth, heads and norms; every other one is in μP."""
     from benchmarks.width_models import Recipe
 
     rng = np.random.default_rng([26, seed])
@@ -98,7 +95,6 @@ def random_recipe(seed: int) -> object:
 
 
 def models(options: argparse.Namespace) -> Iterator[tuple[str, str, object, int, Sequence[int]]]:
-    """Yield the models to examine."""
     from benchmarks.width_models import WRONG, Recipe
 
     widths = QUICK_WIDTHS if options.quick else WIDTHS
@@ -111,7 +107,7 @@ def models(options: argparse.Namespace) -> Iterator[tuple[str, str, object, int,
 
 
 def all_examined(options: argparse.Namespace) -> list[Examined]:
-    """Examine all models, but for those that are in the file already."""
+    """Examine all models that are not yet in the file."""
     kept = options.resume.read_bytes().splitlines() if options.resume and options.resume.exists() else []
     rows = {(row.kind, row.name, row.seed): row for row in (msgspec.json.decode(each, type=Examined) for each in kept)}
     for kind, name, recipe, seed, widths in models(options):
@@ -127,7 +123,7 @@ def all_examined(options: argparse.Namespace) -> list[Examined]:
 
 
 def false_alarms(taps: int) -> str:
-    """Return the table of how often a look is suspicious of an exponent that is right to the digit."""
+    """Return the table of suspicious looks at exactly right exponents."""
     rows = []
     for name, noise in _NOISE.items():
         cells = []
@@ -142,13 +138,13 @@ def false_alarms(taps: int) -> str:
 
 
 def powers(taps: int) -> str:
-    """Return the table of seeds with which an exponent that is 1/2 off is violated with 99%, and those that decide."""
+    """Return the table of seeds needed to reject an exponent off by 1/2 with 99%, and to decide."""
     rows = []
     for deviation in (0.02, 0.05, 0.1, 0.15, 0.3, 0.5):
         n = np.array(WIDTHS, dtype=float)[:, None, None]
 
         def simulated(seeds: int, order: float, deviation: float = deviation, n: FloatArray = n) -> tuple[float, float]:
-            """Return the shares of intervals beyond the tolerance, and within."""
+            """Return the simulated shares of intervals beyond and within the tolerance."""
             rng = np.random.default_rng([26, seeds])
             logs = order * np.log(n) + deviation * rng.standard_normal((len(WIDTHS), seeds, taps // max(seeds, 20)))
             found = exponents(logs, WIDTHS)
@@ -162,7 +158,6 @@ def powers(taps: int) -> str:
 
 
 def found_table(rows: Sequence[Examined]) -> str:
-    """Return the table of wrong models."""
     from benchmarks.width_models import WRONG
 
     lines = []
@@ -179,7 +174,6 @@ def _moment(steps: int) -> str:
 
 
 def right_lines(rows: Sequence[Examined]) -> list[str]:
-    """Return what is said of right models, in sentences."""
     lines = []
     for kind in ("right", "right at all widths"):
         mine = [row for row in rows if row.kind == kind]
@@ -193,14 +187,14 @@ def right_lines(rows: Sequence[Examined]) -> list[str]:
         again = sum(row.looks > 1 for row in mine)
         what = "random right models" if kind == "right" else "runs of the right transformer of two blocks in μP"
         lines.append(
-            f"{len(mine)} {what}: violated in {bad}, so in at most {bound:.3g} of them (95%); {again} took more than "
+            f"{len(mine)} {what}: violated in {bad}, at most {bound:.3g} of them (95%); {again} took more than "
             f"one look. Exponents: {told}. Time: {seconds}.\n"
         )
     return lines
 
 
 def coordinate_check(quick: bool) -> str:
-    """Return the table of what coord_check of mup shows of the same models; empty where it is not installed."""
+    """Return the table of coord_check on the same models; empty if mup is not installed."""
     try:
         from benchmarks.coordinates import rows
     except ImportError:
@@ -209,7 +203,6 @@ def coordinate_check(quick: bool) -> str:
 
 
 def page(options: argparse.Namespace) -> str:
-    """Return the page."""
     rows = all_examined(options)
     other = coordinate_check(options.quick)
     lines = [
@@ -217,19 +210,25 @@ def page(options: argparse.Namespace) -> str:
         "`python benchmarks/widths.py --write` makes this page.\n",
         f"{installed()}; one thread.\n",
         "## The statistics\n",
-        f"The chance that a look is suspicious of an exponent that is right, over the level of {_LEVEL:.2g} (that of "
-        f"{_TAPS} exponents); widths {WIDTHS[0]} to {WIDTHS[-1]}, no tolerance. Three looks must be.\n",
+        (
+            f"Chance of a suspicious look at a right exponent, over the level of {_LEVEL:.2g} (for {_TAPS} "
+            f"exponents); widths {WIDTHS[0]} to {WIDTHS[-1]}, no tolerance. A violation takes three.\n"
+        ),
         false_alarms(options.taps),
-        "\nSeeds a width and look, for a tolerance of 0.1: with which three looks violate an exponent that is 1/2 off "
-        "with 99%, and an interval lies within with 90%.\n",
+        (
+            "\nSeeds per width and look, at tolerance 0.1, for three looks to reject an exponent off by 1/2 with "
+            "99%, and for the interval to lie within the tolerance with 90%.\n"
+        ),
         powers(options.taps),
         "\n## Right models\n",
         *right_lines(rows),
-        "Widths 64 to 512 for random ones, at initialisation, and in μP after one and two steps of Adam too. Depth 1 "
-        "to 4, heads 1 to 8 or a head_dim of 8 or 16, layer norm, RMS norm or none, before or after the sum, attention "
-        "by hand or not, the readout at zero or not.\n",
+        (
+            "Random models have widths 64 to 512, at initialisation, in μP also after one and two steps of Adam; "
+            "depth 1 to 4, heads 1 to 8 or head_dim 8 or 16, any norm and place, hand-written attention or not, "
+            "zero readout or not.\n"
+        ),
         "## Wrong models\n",
-        "Two blocks, widths 64 to 1,024, eight seeds; those of μP after two steps too.\n",
+        "Two blocks, widths 64 to 1,024, eight seeds; μP after two steps too.\n",
         found_table(rows),
         *(["\n## coord_check of mup 1.0.0 on the same models\n", _COORDINATES, other] if other else []),
     ]
@@ -237,15 +236,13 @@ def page(options: argparse.Namespace) -> str:
 
 
 _COORDINATES = (
-    "Means of |x| of each module's outputs over five seeds, in the first three forwards, at the same widths. It draws "
-    "them, and a person judges. Slopes here are those of a straight line through the logarithms: of the module that is "
-    "wrong, and the farthest from 0 among modules of the right model, in the first and in the third forward. Scores "
-    "are no module's output: it has no line for them.\n"
+    "It plots means of |x| of each module's outputs over five seeds, in the first three forwards, for a person "
+    "to judge. Here are log-log slopes in the first and third forward: of the wrong module, and the steepest "
+    "of the right model. Scores are no module's output, so it has no line for them.\n"
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the page, and write it if asked to."""
     parser = argparse.ArgumentParser(description="Measure the error rates of exponents over widths.")
     parser.add_argument("--right", type=int, default=200, help="random right models")
     parser.add_argument("--wrong", type=int, default=10, help="runs of each wrong model")

@@ -1,9 +1,9 @@
-"""Does an inspection find, on its own, bugs that people shipped, and leave right layers alone?
+"""Test whether inspection finds bugs from public code unaided, and accepts right layers.
 
-``python benchmarks/wild.py`` inspects every module of benchmarks/wild_bugs whose framework is installed and prints what
-a user reads of each. ``--old PYTHON`` has another interpreter, with keras 3.14.0 and transformers 5.14.1, inspect what
-only these versions have. ``--right N`` inspects each right layer N times. ``--write`` puts the tables into
-benchmarks/wild.md; with ``--resume FILE`` no inspection that ended is lost.
+``python benchmarks/wild.py`` inspects every module of benchmarks/wild_bugs whose framework is installed and prints
+the user's messages. ``--old PYTHON`` uses a second interpreter, with keras 3.14.0 and transformers 5.14.1, for bugs
+of these versions only. ``--right N`` inspects each right layer N times. ``--write`` updates benchmarks/wild.md;
+``--resume FILE`` continues an interrupted call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from scipy import stats
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
-    sys.path.append(str(ROOT))  # behind all else: the fixtures lie here, the package may be installed elsewhere
+    sys.path.append(str(ROOT))  # last: the fixtures are here, the package may be installed elsewhere
 
 import attncheck  # noqa: E402
 from attncheck._lib.measured import installed, spread, table  # noqa: E402
@@ -33,7 +33,7 @@ from benchmarks.wild_bugs import inspection  # noqa: E402
 from benchmarks.wild_bugs.inspection import ZOO_HEADER, BugRow, RightRow, Row, ZooRow, failure  # noqa: E402
 
 FRAMEWORKS = ("torch", "jax", "flax", "keras", "transformers", "equinox")
-#: What an interpreter of old versions must have.
+#: Requirements of the interpreter with old versions.
 OLD = {"keras": "3.14.0", "transformers": "5.14.1"}
 # Bugs, right layers and layers of the zoo in a quick run, which also draws less.
 _QUICK, _QUICK_DRAWS = 2, 2
@@ -43,7 +43,7 @@ Asked = tuple[type[Row], str, int, Callable[[], Row]]
 
 
 def asked(options: argparse.Namespace) -> list[Asked]:
-    """Return what this interpreter inspects: kind, name, seed, and a call that does it."""
+    """Return this interpreter's inspections: kind, name, seed and a callable."""
     most, draws = _QUICK if options.quick else None, options.draws
     bugs = [bug for bug in wild_bugs.bugs() if bug.environment == options.environment][:most]
     asked: list[Asked] = [(BugRow, bug.name, 0, partial(inspection.on_bug, bug, draws)) for bug in bugs]
@@ -57,7 +57,7 @@ def asked(options: argparse.Namespace) -> list[Asked]:
 
 
 def inspected(options: argparse.Namespace) -> Iterator[Row]:
-    """Iterate over all rows; those that an interrupted call has left are not made again."""
+    """Yield all rows, reusing those of an interrupted call."""
     kept = {(type(row), row.name, row.seed): row for row in kept_rows(options.resume)}
     for kind, name, seed, inspect in asked(options):
         row = kept.get((kind, name, seed))
@@ -81,14 +81,14 @@ def keep(path: Path | None, row: Row) -> None:
 
 
 def kept_rows(path: Path | None) -> list[Row]:
-    """Return the rows that a call with the same code and options has left."""
+    """Return the rows saved by a call with the same code and options."""
     if path is None or not path.exists():
         return []
     return [msgspec.json.decode(line, type=Row) for line in path.read_bytes().splitlines()]
 
 
 def elsewhere(options: argparse.Namespace) -> list[Row]:
-    """Have another interpreter inspect the bugs of old versions; where it fails, rows that say so."""
+    """Inspect the bugs of old versions in another interpreter; return rows of failure if it fails."""
     package = Path(attncheck.__file__).resolve().parents[1]
     environment = {**os.environ, "PYTHONPATH": str(package), "KERAS_BACKEND": "torch"}
     command = [options.old, __file__, "--environment", "old", "--draws", str(options.draws), "--lines"]
@@ -104,12 +104,11 @@ def elsewhere(options: argparse.Namespace) -> list[Row]:
 
 
 def cell(text: str) -> str:
-    """Return a text that cannot break a table."""
+    """Escape a text for a table cell."""
     return text.replace("|", "\\|").replace("\n", " ")
 
 
 def bug_section(rows: Sequence[BugRow]) -> str:
-    """Return the table of bugs."""
     found = sum(bool(row.where) for row in rows)
     lines = [
         (
@@ -123,14 +122,13 @@ def bug_section(rows: Sequence[BugRow]) -> str:
         for row in rows
     ]
     words = (
-        f"Found: {found} of {len(rows)}. *Text* is the inspection itself; *require* what it says when it is held to "
-        "what the author declares; *compare* a comparison with the other path that the fixture names."
+        f"Found: {found} of {len(rows)}. *Text* is the inspection itself, *require* its check of the author's "
+        "declaration, *compare* its comparison with the fixture's other path."
     )
     return f"## Bugs\n\n{words}\n\n{table(('bug', 'source', 'versions', 'found', 'what the user reads', 's'), lines)}"
 
 
 def right_section(rows: Sequence[RightRow]) -> str:
-    """Return the table of right layers."""
     lines = []
     for name in dict.fromkeys(row.name for row in rows):
         those = [row for row in rows if row.name == name]
@@ -142,8 +140,8 @@ def right_section(rows: Sequence[RightRow]) -> str:
     alarms = sum(not is_green(row) for row in rows)
     upper = stats.beta.ppf(0.95, alarms + 1, len(rows) - alarms) if alarms < len(rows) else 1.0
     words = (
-        f"False alarms: {alarms} of {len(rows)} inspections, so at most {upper:.3g} of them (95%). An inspection is "
-        "green where no note says that something is wrong and nothing that is true of the layer is refused."
+        f"False alarms: {alarms} of {len(rows)} inspections, at most {upper:.3g} of them (95%). An inspection "
+        "is right if no note reports an error and no true property is refused."
     )
     header = ("layer", "green", "notes that blame", "refused", "said first", "seconds")
     return f"## Right layers\n\n{words}\n\n{table(header, lines)}"
@@ -154,29 +152,27 @@ def is_green(row: RightRow) -> bool:
 
 
 def zoo_section(rows: Sequence[ZooRow]) -> str:
-    """Return the table of measured layers."""
     lines = [(cell(row.name), *map(cell, row.cells), f"{row.seconds:.1f}") for row in rows]
-    words = "Standard deviations times √fan-in, with the interval that the inspection gives."
+    words = "Standard deviations times √fan-in, with intervals."
     return f"## Well-known layers\n\n{words}\n\n{table(ZOO_HEADER, lines)}"
 
 
 def versions(names: Iterable[str]) -> str:
-    """Return the versions of frameworks that are installed."""
     here = [name for name in names if importlib.util.find_spec(name) is not None]
     return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in here)
 
 
 def page(rows: Sequence[Row], options: argparse.Namespace) -> str:
-    """Return the page that is printed and written."""
     bugs = [row for row in rows if isinstance(row, BugRow)]
     right = [row for row in rows if isinstance(row, RightRow)]
     zoo = [row for row in rows if isinstance(row, ZooRow)]
     given = [f"--right {options.right}", *(["--old PYTHON"] if options.old else [])]
     parts = [
-        "# Bugs that people shipped",
-        f"`python benchmarks/wild.py {' '.join(given)} --write` makes this page. The fixtures were fixed before "
-        "anything existed that finds them: each is one public bug, and a bug counts as found where a line that the "
-        "user reads tells what is wrong.",
+        "# Public bugs",
+        (
+            f"`python benchmarks/wild.py {' '.join(given)} --write` makes this page. Fixtures, one public bug "
+            "each, predate the inspection. A bug counts as found if a line of output states it."
+        ),
         bug_section(bugs),
         right_section(right),
         zoo_section(zoo),
@@ -189,7 +185,6 @@ def page(rows: Sequence[Row], options: argparse.Namespace) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Inspect, print, and write if asked to."""
     parser = argparse.ArgumentParser(description="Inspect public bugs and right layers.")
     parser.add_argument("--draws", type=int, default=8, help="modules that are made for an inspection (default: 8)")
     parser.add_argument(
@@ -219,7 +214,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def told(rows: Iterable[Row]) -> Iterator[Row]:
-    """Iterate over rows, and say which have come."""
     for row in rows:
         print(f"{type(row).__name__} {row.name}, seed {row.seed}: {row.seconds:.1f} s", file=sys.stderr, flush=True)
         yield row

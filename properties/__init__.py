@@ -1,4 +1,4 @@
-"""What the theorem and finite width demand, a file for each claim: ``pytest properties/`` asks it of a simulator.
+"""Claims of the theorem and of finite width, one file each: run ``pytest properties/`` against a simulator.
 
 In a wheel this folder is the package ``attncheck.properties``.
 """

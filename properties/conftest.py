@@ -1,4 +1,4 @@
-"""Whatever runs here is attncheck's: say in the header what is examined, and leave its own theory out unless asked."""
+"""Report the examined simulator in the header, and leave out attncheck's own theory unless requested."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave the statements out of a run of the folder above; pytest never asks about a path that it was given."""
+    """Leave the statements out of runs of the parent folder; pytest never asks about paths given to it."""
     return True if collection_path == _THEORY and not config.option.attncheck_theory else None

@@ -1,4 +1,4 @@
-"""Exactness: the joint law of inputs, scores and outputs is that of the exact readings at the same width."""
+"""Exactness: inputs, scores and outputs have the joint law of the exact methods at the same width."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Independence: Gaussian residuals depend on nothing that they are conditioned on (Definition 1 (iv))."""
+"""Independence: Gaussian residuals are independent of what they are conditioned on (Definition 1 (iv))."""
 
 from __future__ import annotations
 

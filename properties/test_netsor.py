@@ -1,4 +1,4 @@
-"""Definition 1 (i)-(iii): lines of programs are what they say, at every width."""
+"""Definition 1 (i)-(iii): program lines compute what they state, at every width."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outputs: their law given the scores, at the width, and against the limit (Corollary 2, Example 1)."""
+"""Outputs: their law given the scores, at finite width, and against the limit (Corollary 2, Example 1)."""
 
 from __future__ import annotations
 

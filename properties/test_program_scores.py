@@ -1,4 +1,4 @@
-"""Definition 1 (iv), Proposition 8: scores of programs are Gaussian with covariance (*), one side given."""
+"""Definition 1 (iv), Proposition 8: program scores are Gaussian with covariance (*), given one side."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ from hypothesis import settings
 
 from attncheck.runs.run import Run
 
-# Runs of pytest inside a test forget what they import first: imported here, it is imported once, and whole.
+# pytest runs inside tests forget their first imports: import once here.
 for module in ("attncheck.strategies", "attncheck.runs.summary", "attncheck.report.svg", "statsmodels.stats.multitest"):
     importlib.import_module(module)
 
-# A busy machine fails no deadline, and what failed in an earlier run decides nothing.
+# No deadlines on busy machines, and no influence of earlier failures.
 settings.register_profile("tests", deadline=None, database=None)
 settings.load_profile("tests")
 
@@ -30,21 +30,21 @@ Interrupt = Callable[[Sequence[str], Path], tuple[str, str]]
 
 
 def pytest_collection_finish() -> None:
-    """Exempt collected objects from garbage collection, which `multipletests` of statsmodels triggers at each call."""
+    """Exempt collected objects from garbage collection, which statsmodels' `multipletests` triggers at each call."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
 def verdicts_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let runs in this process end with their verdicts: what is wrong is sought where a test looks at it."""
+    """Skip diagnosis in runs of this process, except where a test needs it."""
     of = Run.of
     monkeypatch.setattr(Run, "of", lambda options: dataclasses.replace(of(options), explains=False))
 
 
 @pytest.fixture
 def no_causes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let runs in this process end without a fit of causes; violated results are diagnosed as ever."""
+    """Skip the fit of causes in runs of this process; violations are still diagnosed."""
     for module in ("check", "reporting"):
         monkeypatch.setattr(f"attncheck.runs.{module}.causes_of", lambda subject, results, seed: [])
     monkeypatch.setattr("attncheck.runs.samples.command.causes_of_samples", lambda samples, results, seed, laws: [])
@@ -52,9 +52,9 @@ def no_causes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Let processes that a test starts be interrupted, also where a shell runs the tests in the background.
+    """Let child processes be interrupted, even if a shell runs the tests in the background.
 
-    A process that ignores SIGINT hands that on to those it starts; one that handles it does not.
+    Ignored SIGINT is inherited; handlers are not.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -63,7 +63,7 @@ def interruptible() -> Iterator[None]:
 
 @pytest.fixture
 def interrupt(interruptible: None) -> Interrupt:
-    """Run Python in a folder until there is a file ``begun``, press Ctrl-C, and return what was said."""
+    """Run Python in a folder until the file ``begun`` exists, press Ctrl-C, and return the output."""
 
     def said(arguments: Sequence[str], folder: Path) -> tuple[str, str]:
         with subprocess.Popen(
@@ -80,9 +80,9 @@ def interrupt(interruptible: None) -> Interrupt:
                 while not (folder / "begun").exists():
                     assert time.monotonic() < deadline
                     time.sleep(0.02)
-                os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes of the command
+                os.killpg(process.pid, signal.SIGINT)
                 return process.communicate(timeout=120)
             finally:
-                process.kill()  # one that hangs on would be waited for
+                process.kill()  # a hung one would be waited for
 
     return said

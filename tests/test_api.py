@@ -27,7 +27,6 @@ def small(subject: Any = RIGHT, layer: Any = LAYER, properties: Any = ("draws", 
 
 
 def tied(layer: AttentionLayer, inputs: NDArray[np.float64], rng: np.random.Generator) -> dict[str, Any]:
-    """Attend with queries for keys, as after a typing error."""
     N, _, n = inputs.shape
 
     def weight() -> NDArray[np.float64]:
@@ -54,7 +53,7 @@ def simulate(layer, size, rng):
 
 
 class TestSettingsOfNumpy:
-    """Where somebody had numpy raise at every underflow, attncheck computes as ever, and leaves it to him."""
+    """attncheck computes as usual if NumPy raises at underflow, and keeps the setting."""
 
     def test_of_the_subject(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "api_strict.py").write_text(STRICT)
@@ -65,7 +64,6 @@ class TestSettingsOfNumpy:
         assert np.geterr() == before
 
     def test_of_the_caller(self) -> None:
-        """On another layer than above: laws that were computed there are kept."""
         with np.errstate(all="raise"):
             report = small(layer=AttentionLayer(width=8, seq_len=3, num_heads=2), properties=PROPERTIES)
             assert str(report)
@@ -96,7 +94,7 @@ class TestResults:
         assert report.violated
         assert all(result.verdict == "violated" for result in report.violated)
         messages = list(report.messages())
-        # What is computed later shows the fault too, and says so.
+        # Later quantities also show the fault, with a note.
         first = messages[0].partition("\n")[0].removeprefix("VIOLATED: ").rpartition(" (")[0]
         assert "note:" not in messages[0]
         for text in messages[1:]:
@@ -148,7 +146,7 @@ class TestResults:
         def none(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
             raise AssertionError("is not called")
 
-        # Functions declare what they support by an attribute, and to mypy they have none.
+        # mypy knows no attributes of functions.
         none.supports = lambda layer: False  # type: ignore[attr-defined]
         report = small(none)
         assert report.verdict == "inconclusive"

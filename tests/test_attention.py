@@ -1,4 +1,4 @@
-"""AttentionLayer: what it refuses and how, and that nothing is lost in a dict or a TOML file."""
+"""AttentionLayer: errors, and lossless dicts and TOML files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ IMPOSSIBLE: list[tuple[str, Any]] = [
 
 
 def assert_names(message: str, field: str, value: object) -> None:
-    """Hold a message to ``field=value: problem; remedy`` on one line."""
+    """Assert that a message is ``field=value: problem; remedy`` on one line."""
     shown = repr(value)
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
     assert message.startswith(f"{field}={shown}: "), message
@@ -73,7 +73,7 @@ def test_booleans_of_numpy_are_no_numbers() -> None:
     for field, value in given:
         with pytest.raises(InputError, match=f"^{field}="):
             AttentionLayer(**{"width": 8, field: value})
-    # NumPy's numbers are no float to mypy, and accepted.
+    # NumPy numbers are accepted, but no float to mypy.
     assert AttentionLayer(width=8, position_std=np.float32(2.0)).position_std == 2.0  # type: ignore[arg-type]
 
 
@@ -83,10 +83,10 @@ def test_values_that_python_does_not_print_are_named() -> None:
     with pytest.raises(InputError, match=r"^width=<int>: is too large; pass"):
         AttentionLayer(width=10**5_000)
     with pytest.raises(InputError, match=r"^mask=\[0, 0, .*\.\.\.: is not known"):
-        # The wrong type is what is refused.
+        # Wrong type on purpose.
         AttentionLayer(width=8, mask=[0] * 500)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^mask=<list>: is not known"):
-        # The wrong type is what is refused.
+        # Wrong type on purpose.
         AttentionLayer(width=8, mask=[10**5_000])  # type: ignore[arg-type]
 
 
@@ -209,7 +209,7 @@ def test_replace_changes_a_copy() -> None:
 
 @st.composite
 def layers_of_any_size(draw: st.DrawFn) -> AttentionLayer:
-    """Layers with numbers that no simulation asks for: digits must survive all the same."""
+    """Layers with extreme numbers, whose digits must survive."""
     layer = draw(layers())
     changes: dict[str, Any] = {name: draw(st.floats(1e-6, 1e6)) for name in STDS}
     if layer.activation == "clip":
@@ -297,7 +297,7 @@ def test_what_is_no_table_is_refused(value: Any) -> None:
 
 def test_unknown_names_of_any_type_are_refused() -> None:
     with pytest.raises(InputError, match=r"layer\.1=2: is not a field"):
-        # A name that is no text is what is to be refused.
+        # A non-text name must be refused.
         AttentionLayer.from_dict({"width": 8, 1: 2})  # type: ignore[dict-item]
 
 

@@ -1,4 +1,4 @@
-"""Subjects that do what nobody expects: they are judged, excused or refused in one line, and nothing breaks."""
+"""Misbehaving subjects are judged, excused or refused in one line."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def results(simulator: Any, name: str, layer: AttentionLayer = LAYER, cost: Cost
 
 
 def refused(simulator: Any, name: str = "draws", layer: AttentionLayer = LAYER) -> str:
-    """Return the one line with which a simulator is refused, on a property."""
+    """Return the one-line error for a simulator, on a property."""
     with pytest.raises(InputError) as caught:
         results(simulator, name, layer)
     message = str(caught.value)
@@ -59,12 +59,10 @@ def refused(simulator: Any, name: str = "draws", layer: AttentionLayer = LAYER) 
 
 
 class TestFillings:
-    """Scores behind the mask that are no scores."""
-
     @pytest.mark.parametrize("layer", [CAUSAL, CAUSAL.replace(attention_map="linear")], ids=["softmax", "linear"])
     @pytest.mark.parametrize("filling", [-1e9, -1e30, LOWEST, float(np.finfo(np.float32).min), -7.5, 0.0])
     def test_a_filling_is_no_score(self, filling: float, layer: AttentionLayer) -> None:
-        """Whatever it is, the sample is the same as with minus infinity there, and so is what is judged."""
+        """The sample and its results are the same as with minus infinity."""
         for size in (4, 600, COST.affordable):
             drawn = right(layer, size, np.random.default_rng(size))
             scores = [np.where(visible(layer), drawn["scores"], behind) for behind in (filling, -np.inf)]
@@ -218,7 +216,7 @@ class TestRefused:
 
 
 class TestStatistics:
-    """What passes the boundary and is still nothing that a statistic can be made of."""
+    """Valid at the boundary, but unusable in statistics."""
 
     @pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning")
     @pytest.mark.parametrize("name", PROPERTIES)

@@ -1,4 +1,4 @@
-"""The command line as a person uses it: help, errors in one line, explanations, power."""
+"""The command line: help, one-line errors, explanations, power."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ COMMANDS = (
 
 
 def refused(said: str) -> str:
-    """Return an error after checking that it is one line that starts with who speaks."""
+    """Return an error after asserting that it is one line with its origin first."""
     assert said.startswith("attncheck: ")
     assert said.count("\n") == 1
     assert said.endswith("\n")
@@ -61,7 +61,7 @@ def refused(said: str) -> str:
 # Help and errors ----------------------------------------------------------------------------------
 
 
-# Says what each call imported and how long its answer is, in one process: what one imported would show in the next.
+# Prints each call's imports and answer length, in one process: imports of one would show in the next.
 LIGHT = """
 import contextlib, io, json, sys
 from attncheck.commands.cli import main
@@ -181,7 +181,7 @@ def test_a_fault_of_ours_is_one_line_too(capsys: pytest.CaptureFixture[str], mon
 
 
 def run_into_closed_pipes(arguments: Sequence[str], folder: Path) -> int:
-    """Return the exit code of a command whose output and errors nobody reads."""
+    """Return the exit code of a command with closed output and error pipes."""
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "attncheck", *arguments]
@@ -333,7 +333,7 @@ def test_explain_a_fault_of_programs(capsys: pytest.CaptureFixture[str], name: s
 
 @pytest.mark.parametrize("group", ["tangent", "norms", "stacks", "weights", "rates", "long", "theorem1"])
 def test_explain_statements_of_the_theory(capsys: pytest.CaptureFixture[str], group: str) -> None:
-    """By their group, and each by itself: what is said, what is not examined, and the test that runs it alone."""
+    """By group, and each alone: statement, exclusions, and its test."""
     folder, said = properties_folder() / "theory", explained(capsys, group)
     texts = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("test_*.py")}
     keys = {key: name for name, text in texts.items() for key in re.findall(rf'@theory\(\s*"({group}\.\w+)"', text)}

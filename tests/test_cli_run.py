@@ -1,4 +1,4 @@
-"""`attncheck run` and `attncheck replay`, as a person uses them: in any folder, and with what goes wrong."""
+"""`attncheck run` and `attncheck replay` in any folder, with errors."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Simulators that support few layers, so that a whole run takes seconds. No other test has a module of that
-# name: what is imported into this process stays.
+# Simulators of few layers, so that whole runs take seconds. The module name is unique, as imports persist in this
+# process.
 SUBJECTS = """
 import os, time
 from attncheck.subject import collapsed
@@ -73,7 +73,7 @@ for function in (small, shifted, crashing, killing, broken, slow):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder that is no clone, with simulators, and a configuration and a conftest that do not matter."""
+    """Return a folder outside a clone, with simulators, and unrelated configuration and conftest."""
     place = tmp_path_factory.mktemp("elsewhere")
     (place / "cli_subjects.py").write_text(SUBJECTS, encoding="utf-8")
     (place / "conftest.py").write_text("raise RuntimeError('none of its business')\n", encoding="utf-8")
@@ -83,10 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def some(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with some of the properties, where not all of them matter.
-
-    Properties of layers and of programs, and one of the theory.
-    """
+    """Return a folder with a few properties of layers and programs, and one of the theory."""
     place = tmp_path_factory.mktemp("some")
     (place / "theory").mkdir()
     for name in ("conftest", "test_draws", "test_independence", "test_netsor", "theory/test_stacks"):
@@ -96,7 +93,6 @@ def some(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with one property."""
     place = tmp_path_factory.mktemp("few")
     for name in ("conftest", "test_draws"):
         shutil.copy(ROOT / "properties" / f"{name}.py", place)
@@ -104,8 +100,6 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Done(NamedTuple):
-    """What a command in this process came to."""
-
     code: int
     out: str
     err: str
@@ -113,7 +107,6 @@ class Done(NamedTuple):
 
 
 def examined(folder: Path, properties: Path, subject: str, *more: str, record: str = "") -> Done:
-    """Run properties on one of the simulators, in its folder."""
     path = Path(record or folder / f"{subject}.jsonl")
     arguments = ["run", "--profile", "smoke", "--subject", f"cli_subjects:{subject}", "--record", str(path), *more]
     out, err = io.StringIO(), io.StringIO()
@@ -125,7 +118,6 @@ def examined(folder: Path, properties: Path, subject: str, *more: str, record: s
         try:
             code = main(arguments)
         finally:
-            # The same names come from other folders after this one.
             for file in properties.glob("*.py"):
                 sys.modules.pop(file.stem, None)
     return Done(code, out.getvalue(), err.getvalue(), path)
@@ -142,7 +134,7 @@ def shifted_run(folder: Path, some: Path) -> Done:
 
 
 def refused(said: str) -> str:
-    """Return an error after checking that it is one line that starts with who speaks."""
+    """Return an error after asserting that it is one line with its origin first."""
     assert said.startswith("attncheck: ")
     assert said.count("\n") == 1
     assert said.endswith("\n")
@@ -163,13 +155,13 @@ def test_run_works_in_any_folder_and_leaves_only_its_record(folder: Path, small_
     assert isinstance(list(read(small_run.record))[-1], Closing)
     known = {"cli_subjects.py", "conftest.py", "pytest.ini", "small.jsonl", "shifted.jsonl", "shifted.html"}
     left = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
-    # Python's notes on the module that the folder has.
+    # Python's cache of the folder's module.
     notes = {name for name in left if name == "__pycache__" or name.startswith("__pycache__/cli_subjects.")}
     assert left - notes == known
 
 
 def test_run_takes_the_properties_of_the_package() -> None:
-    """Those of a clone, or of a wheel: the same files."""
+    """From a clone or a wheel: the same files."""
     in_clone, found = ({path.name for path in each.glob("*.py")} for each in (ROOT / "properties", properties_folder()))
     assert "test_scores.py" in in_clone
     assert found == in_clone
@@ -192,7 +184,7 @@ def without_time(line: Line) -> Line:
 def test_run_and_pytest_write_the_same_record(
     folder: Path, some: Path, shifted_run: Done, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With two workers against none."""
+    """With two workers and none."""
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     monkeypatch.syspath_prepend(str(folder))
     options = ["--attncheck-profile", "smoke", "--attncheck-subject", "cli_subjects:shifted"]
@@ -223,7 +215,7 @@ def test_run_with_a_fault_says_what_is_wrong(shifted_run: Done) -> None:
 def test_interrupted_run_is_gone_on_with(
     folder: Path, some: Path, shifted_run: Done, tmp_path: Path, in_place: bool
 ) -> None:
-    """The same digits, and nothing of what was there is examined again."""
+    """With the same digits, and nothing is examined twice."""
     whole = shifted_run.record.read_bytes().splitlines(keepends=True)
     part, record = tmp_path / "part.jsonl", tmp_path / "whole.jsonl"
     measured = [
@@ -237,13 +229,13 @@ def test_interrupted_run_is_gone_on_with(
     assert closing_of(target).digest == closing_of(shifted_run.record).digest
     after = seconds_of(target)
     redone = {id.partition(".")[0] + id.partition("@")[2] for id in before if after[id] != before[id]}
-    assert len(redone) <= 1  # the unit at which it was cut
+    assert len(redone) <= 1
     assert any(after[id] == before[id] for id in before)
     assert part.with_name("part.jsonl.interrupted").exists() is in_place
 
 
 def seconds_of(record: Path) -> dict[str, float]:
-    """Return how long each unit and statement of a record took, by id of the result."""
+    """Return the seconds of each item and statement of a record, by result id."""
     return {
         line.id: line.seconds for line in read(record) if isinstance(line, Result | StatementResult) and line.seconds
     }
@@ -269,7 +261,7 @@ def test_a_simulator_that_changed_is_not_gone_on_with(folder: Path, few: Path, s
 
 @pytest.mark.parametrize("option", [[], ["--executor", "os:getcwd"]])
 def test_what_is_there_stays(folder: Path, few: Path, small_run: Done, tmp_path: Path, option: list[str]) -> None:
-    """A file that is no record is not written over, nor is a record before there is anybody to do the work."""
+    """Files that are no records are not overwritten, nor are records before an executor exists."""
     kept = tmp_path / "kept"
     kept.write_bytes(small_run.record.read_bytes() if option else b"somebody's source\n")
     before = kept.read_bytes()
@@ -303,7 +295,7 @@ def test_only_what_is_named_is_examined(folder: Path, some: Path, tmp_path: Path
 
 
 def quarters(errors: str) -> list[int]:
-    """Return the shares that a run away from a terminal says it has examined, all that it says there."""
+    """Return the shares reported without a terminal."""
     return [int(line.partition("% examined after ")[0]) for line in errors.splitlines()]
 
 
@@ -333,7 +325,7 @@ def test_a_process_that_dies_once_changes_no_digit(folder: Path, few: Path, smal
 
 
 def test_run_of_a_simulator_that_ends_its_process(folder: Path, few: Path, tmp_path: Path) -> None:
-    """What kills twice is incomplete, by name, and what was in progress beside it is there."""
+    """Items that kill twice are incomplete, by name; those in progress beside them are kept."""
     done = examined(folder, few, "killing", "--workers", "2", record=str(tmp_path / "killing.jsonl"))
     assert done.code == ExitCode.INCOMPLETE, done.out + done.err
     said = r"^  failed:   subject=cli_subjects:killing: on n=1 .*: its process died, also when the task was run alone"
@@ -361,7 +353,7 @@ def waits_for(condition: Callable[[], bool]) -> None:
 
 
 def test_what_was_set_aside_and_holds_more_stays(tmp_path: Path) -> None:
-    """A run may be interrupted again before it has written what it took over."""
+    """A run may be interrupted again before it has rewritten the results it took over."""
     record, aside = tmp_path / "r.jsonl", tmp_path / "r.jsonl.interrupted"
     for content, expected in (("first, long", aside), ("2nd", tmp_path / "r.jsonl.interrupted2"), ("third!", None)):
         record.write_text(content, encoding="utf-8")
@@ -376,7 +368,7 @@ def test_what_was_set_aside_and_holds_more_stays(tmp_path: Path) -> None:
 def test_interrupted_run_leaves_a_readable_record(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In a process of its own, with all properties that the package has."""
+    """In a separate process, with all properties of the package."""
     record = tmp_path / "slow.jsonl"
     arguments = ["run", "--profile", "smoke", "--subject", "cli_subjects:slow", "--workers", "1"]
     with subprocess.Popen(
@@ -390,10 +382,10 @@ def test_interrupted_run_leaves_a_readable_record(
     ) as process:
         try:
             waits_for(lambda: record.exists() and record.read_bytes().count(b"\n") > 1)
-            os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes of the command
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole process group
             _, errors = process.communicate(timeout=120)
         finally:
-            process.kill()  # one that hangs on would be waited for
+            process.kill()  # a hung one would be waited for
     assert process.returncode == ExitCode.INTERRUPTED
     assert errors.splitlines()[-1] == "attncheck: interrupted"
     lines = list(read(record))
@@ -404,7 +396,7 @@ def test_interrupted_run_leaves_a_readable_record(
     assert "planned results are missing" in capsys.readouterr().out
 
 
-# A worker that takes its time to begin: execnet starts it with Python's option -c.
+# A slow worker start: execnet starts workers with Python's option -c.
 BEGINNING = """
 import pathlib, sys, time
 if "-c" in sys.orig_argv:
@@ -429,7 +421,7 @@ def test_properties_are_shipped_with_the_wheel() -> None:
     assert project["project"]["scripts"] == {"attncheck": "attncheck.commands.cli:main"}
 
 
-# What a message says of a record whose simulator is somebody's own.
+# The message on a record of a user's simulator.
 TRUSTED = ("--trust", "cli_subjects")
 
 
@@ -522,7 +514,7 @@ def test_replay_says_which_versions_and_arithmetic_differ(
     assert main(["replay", str(tmp_path / "old.jsonl"), result.id, *TRUSTED]) == ExitCode.CONSISTENT
     said = capsys.readouterr().out
     assert "The digits differ: numpy was 1.0, now " in said
-    # Kernels are chosen for the processor, and round as they do; how many cores there are changes nothing.
+    # BLAS kernels depend on the processor, and affect rounding; the number of cores does not.
     assert "; arithmetic was openblas 0.3 Haswell, now openblas" in said
     assert not re.search(r"\bcores\b", said)
 

@@ -1,4 +1,4 @@
-"""README, .ci/run, tox.ini, pyproject.toml and the workflow say the same thing."""
+"""README, .ci/run, tox.ini, pyproject.toml and the workflow agree."""
 
 from __future__ import annotations
 
@@ -37,14 +37,12 @@ def tox_ini() -> configparser.ConfigParser:
 
 
 def tox_environments() -> set[str]:
-    """Return the environments that tox.ini defines or lists."""
     ini = tox_ini()
     named = {name.removeprefix("testenv:") for name in ini.sections() if name.startswith("testenv:")}
     return named | set(re.split(r"[,\s]+", ini["tox"]["env_list"].strip()))
 
 
 def shell_lines(markdown: str) -> list[str]:
-    """Return the lines of a Markdown text's shell blocks."""
     blocks = re.findall(r"^```(?:sh|bash|shell)\s*\n(.*?)^```", markdown, re.MULTILINE | re.DOTALL)
     return [line for block in blocks for line in block.splitlines() if line.strip()]
 
@@ -186,7 +184,7 @@ def run_ci(tmp_path: Path, fail: str) -> tuple[int, list[str]]:
     (clone / ".ci").mkdir(parents=True)
     shutil.copy(ROOT / ".ci" / "run", clone / ".ci" / "run")
     stubs.mkdir()
-    # A browser is there: without one the script would install it on the machine that runs this.
+    # A browser is present; otherwise the script would install one here.
     for name in ("python", "python3", "tox", "chromium"):
         (stubs / name).write_text(STUB, encoding="utf-8")
         (stubs / name).chmod(0o755)

@@ -1,4 +1,4 @@
-"""Coverage: every boundary of Assumption 1 is recognised from the text of a program."""
+"""Coverage: every boundary of Assumption 1 is recognised in a program's text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FloatArray = NDArray[np.float64]
 
 
 class Written:
-    """A program with two inputs x1 = tanh(W h), x2 = tanh(U h), to go on from."""
+    """A program with two inputs x1 = tanh(W h), x2 = tanh(U h), to extend."""
 
     def __init__(self) -> None:
         self.program = Program()
@@ -242,7 +242,7 @@ def test_outputs_take_over_what_speaks_against_their_scores() -> None:
     bad = w.program.output(sigmoid_mix, [w.apply("V", w.x1)], [tied(w)])
     assert w.of(bad)[0] == CoverageKind.TIED
     found = w.program.coverage()
-    # Q makes vectors of the tied score, but those are in a score: what was said before still stands.
+    # Q makes vectors of the tied score, but these are in a score: the earlier statement holds.
     assert found.of(good.name).statement == CoverageKind.OUTPUT
     assert not found.proved
     assert not found.has_limit
@@ -255,7 +255,7 @@ def test_statements_are_ordered_from_proved_to_refuted() -> None:
     none = [statement for statement in CoverageKind if not statement.has_limit]
     assert {*proved, *stated, *none} == set(CoverageKind)
     assert len(none) == 4
-    # The worst of what holds is what is said: nothing that is proved may outrank what is not.
+    # The worst status is reported: proofs do not outrank gaps.
     assert list(CoverageKind) == [*proved, *stated, *none]
 
 

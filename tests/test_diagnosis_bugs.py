@@ -1,4 +1,4 @@
-"""The wrong attentions of the diagnosis benchmark are what a subject returns, are wrong, and share what is right."""
+"""The diagnosis benchmark's bugs are valid subjects, are wrong, and share the right parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ PLAIN = ac.AttentionLayer(width=8, seq_len=4, num_heads=2)
 GROUPS = PLAIN.replace(num_heads=4, num_kv_heads=2, head_dim=4, mask="causal")
 RELATED = PLAIN.replace(activation="relu", input_correlation=0.9)
 LAYERS = (PLAIN.replace(head_dim=4), PLAIN.replace(mask="causal"), GROUPS, RELATED)
-# One comparison in a million says of a right simulator that it differs.
 LEVEL, SIZE = 1e-6, 20_000
 
 FloatArray = NDArray[np.float64]
@@ -34,7 +33,7 @@ def supported(bug: Reported) -> list[ac.AttentionLayer]:
 
 
 def drawn(bug: Reported, layer: ac.AttentionLayer, size: int, seed: int) -> list[FloatArray]:
-    """Return what a bug shows of some draws, arrays of shape (size, ...)."""
+    """Return a bug's draws, arrays of shape (size, ...)."""
     sample = Subject.of(bug.subject).draw(layer, size, np.random.default_rng(seed))
     shown = [sample.outputs, sample.scores, sample.key_gram, sample.value_gram]
     assert all(values is not None for values in shown)
@@ -42,7 +41,7 @@ def drawn(bug: Reported, layer: ac.AttentionLayer, size: int, seed: int) -> list
 
 
 def numbers(values: FloatArray) -> list[FloatArray]:
-    """Return numbers of each draw: entries, products, what positions or heads differ by, and the sum of squares.
+    """Return entries, products, differences over positions or heads, and sums of squares per draw.
 
     Parameters
     ----------
@@ -56,7 +55,7 @@ def numbers(values: FloatArray) -> list[FloatArray]:
 
 
 def differs(bug: Reported, layer: ac.AttentionLayer) -> bool:
-    """Return whether a bug's draws have another law than the right ones: Kolmogorov-Smirnov tests, Bonferroni."""
+    """Return whether a bug's law differs from the right one: Kolmogorov–Smirnov tests, Bonferroni."""
     laws = [
         [x for values in drawn(one, layer, SIZE, seed) for x in numbers(values)]
         for seed, one in enumerate((bug, RIGHT))

@@ -1,4 +1,4 @@
-"""Who does the work: every piece comes to something, whatever dies, and what is typed wrong is refused."""
+"""Executors: every task gets a result, whatever dies, and bad specs are refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def refusing(number: int) -> int:
 
 
 def deadly(number: int, folder: Path, always: frozenset[int], once: frozenset[int]) -> int:
-    """Square a number; some end their process each time, and others the first time."""
+    """Square a number; some kill their process always, others the first time."""
     begun = folder / str(number)
     if number in always or (number in once and not begun.exists()):
         begun.touch()
@@ -54,8 +54,6 @@ def leaving() -> Executor:
 
 
 class Refusing(Executor):
-    """Takes no work."""
-
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         raise RuntimeError("on strike")
 
@@ -78,7 +76,7 @@ def test_what_ends_its_process_twice_is_lost_and_nothing_else(tmp_path: Path) ->
 
 
 def test_where_the_first_pieces_all_end_their_process_the_others_are_done(tmp_path: Path) -> None:
-    # Twice as many as it takes to give up where no piece is done.
+    # Twice the number for giving up without a finished task.
     function = functools.partial(deadly, folder=tmp_path, always=frozenset(range(6)), once=frozenset())
     with TaskExecutor(pool(2)) as executor:
         found = executor.results(function, range(9))
@@ -138,14 +136,14 @@ def test_no_more_is_handed_over_than_is_said() -> None:
 
 
 class Idle(Executor):
-    """Takes work and never does it."""
+    """Accepts tasks without running them."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         return Future()
 
 
 class GivesUp(Executor):
-    """Takes work and gives it up."""
+    """Accepts tasks and gives them up."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()

@@ -1,4 +1,4 @@
-"""Every known-wrong simulator is caught, by a check that names what is wrong; right ones are not."""
+"""Every known-wrong simulator is found by a check that names the fault; right ones pass."""
 
 from __future__ import annotations
 
@@ -33,12 +33,11 @@ from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject, collapsed
 
 PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
-# About as small as the departure that its check is planned for, or smaller: planned to be seen more surely.
+# About as small as the check's planned alternative, or smaller, with more power.
 SLIGHT = frozenset({"query_std_2", "key_std_2", "value_std_2", "output_std_2", "weights_per_call", "growing_outputs"})
 SURELY = 1 - 1e-6
-# Less than the departure that `conditional.shift` is planned for: on four times the draws of the surest plan.
+# Below the alternative of `conditional.shift`: on four times the draws of the largest plan.
 SHIFT_DRAWS = 14_000
-# Shapes that fit nobody's first thought.
 ODD = (
     AttentionLayer(width=4, seq_len=3, num_heads=12),
     AttentionLayer(width=5, seq_len=2, num_heads=2, head_dim=3, mask="causal"),
@@ -56,7 +55,7 @@ def examine(subject: object, layer: AttentionLayer, name: str, profile: str) -> 
 
 
 def examine_alone(name: str, seed: int = 0) -> Result:
-    """Return what the check that names a fault says of it, on the draws that this check asks for and no more."""
+    """Return the result of the fault's check alone, on its own number of draws."""
     layer, check = NAMED_BY[name]
     smoke, roomy = PROFILES["smoke"], PROFILES["default"]
     slight = name in SLIGHT
@@ -67,7 +66,6 @@ def examine_alone(name: str, seed: int = 0) -> Result:
 
 
 def p_value_of_shift(seed: int = 0) -> float:
-    """Return what one look of the check that names `shifted_outputs` makes of it."""
     layer, name = NAMED_BY["shifted_outputs"]
     (check,) = (each for each in CHECKS if each.name == name)
     subject, key = Subject.of(FAULTS["shifted_outputs"].subject), ("tests", "shift")
@@ -99,12 +97,11 @@ def test_a_fault_that_a_layer_hides_is_not_seen_there() -> None:
     assert violated(examine(FAULTS["shared_keys"].subject, ONE, "scores", "smoke")) == []
 
 
-# `LiteralSimulator` with nothing replaced has no fault, so that the faults made of it have one each. The methods are
-# held to all properties in tests/test_properties.py, and on more draws in benchmarks/calibration.md.
+# `LiteralSimulator` is right, so that each fault made from it is the only one. tests/test_properties.py tests the
+# methods on all properties, benchmarks/calibration.md on more draws.
 @pytest.mark.parametrize("layer", [PAPER, ONE, GROUPED], ids=AttentionLayer.describe)
 def test_what_faults_are_made_of_is_not_violated(layer: AttentionLayer) -> None:
-    # `outputs` compares with a limit, which takes seconds to compute for each layer; `conditional` holds outputs to
-    # their exact law in every one.
+    # `outputs` needs a slow limit per layer; `conditional` uses the exact law in each.
     properties = [name for name in PROPERTIES if name != "outputs" or layer in (PAPER, ONE)]
     results = [result for name in properties for result in examine(LiteralSimulator(), layer, name, "smoke")]
     assert violated(results) == []
@@ -123,7 +120,7 @@ def test_fault_exposes_what_a_right_simulator_does(name: str) -> None:
 
 @pytest.fixture
 def averaged_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the covariance of `gaussian_outputs` be the mean of few draws: a probe reads shapes and digits only."""
+    """Use few draws for `gaussian_outputs`' covariance: a probe only reads shapes and digits."""
     afresh = functools.lru_cache(wrong_laws._mean_root.__wrapped__)
     monkeypatch.setattr(wrong_laws, "_mean_root", afresh)
     monkeypatch.setattr(wrong_laws, "_AVERAGED", 100)
@@ -131,7 +128,7 @@ def averaged_little(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault_is_examined_in_every_layer_where_it_is_said_to_show(name: str, averaged_little: None) -> None:
-    """Not refused before the first look, as Gram matrices that never change are."""
+    """Unlike constant Gram matrices, which are refused before the first look."""
     subject = Subject.of(FAULTS[name].subject)
     for layer in PROFILES["default"].layers:
         if not FAULTS[name].reason_hidden(layer):
@@ -151,7 +148,7 @@ def test_every_regime_has_a_fault_that_only_such_layers_show(name: str) -> None:
 
 
 def test_a_fault_of_one_regime_is_right_in_the_layers_of_others() -> None:
-    """Where it is hidden, a fault of a regime draws what a right simulator draws."""
+    """Where hidden, a fault of a regime draws like a right simulator."""
     for fault in wrong_regimes.FAULTS:
         if isinstance(fault.subject, MisreadLayer):
             others = [layer for layer in PROFILES["default"].layers if fault.reason_hidden(layer)]
@@ -218,7 +215,7 @@ def test_faults_are_subjects_by_name() -> None:
 @pytest.mark.parametrize("mistake", [*MISTAKES, *TURNED], ids=lambda mistake: mistake.name)
 @pytest.mark.parametrize("layer", ODD, ids=AttentionLayer.describe)
 def test_mistakes_are_drawn_on_layers_that_hide_them(mistake: Fault, layer: AttentionLayer) -> None:
-    """A diagnosis holds each beside all violated layers, of whatever shape."""
+    """Diagnosis compares each with all violated layers, of any shape."""
     drawn = Subject.of(mistake.subject).draw(layer, 20, np.random.default_rng(1))
     assert drawn.outputs.shape == (20, layer.seq_len, min(2, layer.width))
     assert np.isfinite(drawn.outputs).all()

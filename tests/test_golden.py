@@ -1,4 +1,4 @@
-"""Golden values: what laws, distances, rates, stacks and the paper's experiments come to stays as it was."""
+"""Golden values of laws, distances, rates, stacks and the paper's experiments do not change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_values_are_those_of_the_file() -> None:
     found = golden.values()
     assert found.keys() == read["values"].keys()
     assert golden.differing(wanted, found) == []
-    # A value that is off by ten times the tolerance is seen, whichever it is.
+    # An error of ten times the tolerance is found in any value.
     for name, value in wanted.items():
         if value:
             assert golden.differing(wanted, {**found, name: value * (1.0 + 10.0 * golden.TOLERANCE)}) == [name]

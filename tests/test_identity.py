@@ -1,4 +1,4 @@
-"""What things are known by: keys that no move, new name or literal changes; streams and digests rest on them."""
+"""Keys survive moves and renames, as streams and digests depend on them."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from attncheck.runs.run import Run
 from attncheck.strategies import layers, stacks
 from attncheck.subject import Subject, collapsed
 
-# Keys that were given away. A check that is renamed keeps its own, `key="the first name"`; one that goes leaves its
-# line here. `python tests/test_identity.py` adds new keys, and takes none away.
+# Issued keys. A renamed check keeps its own, `key="the first name"`; a removed one leaves its line here. `python
+# tests/test_identity.py` adds new keys, and removes none.
 KEYS = Path(__file__).with_name("keys.json")
 
 
 def given_keys() -> dict[str, dict[str, str]]:
-    """Return the keys of checks by themselves, and those of cases by what they are in words."""
+    """Return the keys of checks, and those of cases by description."""
     programs = {case.describe(): case for name in ("fact1", "netsor") for case in fixed_programs(name)}
     examined = {layer.describe(): layer for layer in (*ANCHORS, *REGIME_ANCHORS)}
     deep = AttentionStack(layer=ANCHORS[0], depth=2, activations=("relu", "tanh"), residual=True)
@@ -110,7 +110,6 @@ def test_literals_and_comments_of_a_module_redraw_nothing(tmp_path: Path, monkey
         return [case.key for case in (*cases, *draw_examples(stacks(max_entries=500), 5, 3, "literals"))]
 
     def of_any_numbers() -> list[object]:
-        """Draw from a strategy that takes literals of local modules."""
         anything = st.lists(st.integers() | st.floats(), min_size=20).map(tuple)
         return [repr(each) for each in draw_examples(anything, 20, 3, "literals")]
 

@@ -1,4 +1,4 @@
-"""`attncheck init`: what it writes runs as it is, and nothing is lost."""
+"""`attncheck init` writes files that run unchanged, and loses nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalised inputs: the description, readings of one law, what is computed, simulators that normalise wrongly."""
+"""Normalised inputs: description, methods of one law, computed values, and wrong simulators."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_the_diagonal_is_one_at_every_width(layer: ac.AttentionLayer, method: An
     draws = ac.simulate(layer, 500, seed=0, method=method, coordinates=layer.width)
     assert draws.input_gram is not None
     assert draws.inputs is not None
-    # Of twelve relu neurons all are 0 in one draw of 4,000.
+    # Twelve relu neurons are all 0 in one draw of 4,000.
     diagonal = np.diagonal(draws.input_gram, axis1=1, axis2=2)
     assert (np.abs(diagonal - 1.0) < 1e-12).sum() >= diagonal.size - 10
     if layer.norm == "layer":
@@ -112,7 +112,7 @@ def test_the_diagonal_is_one_at_every_width(layer: ac.AttentionLayer, method: An
 
 
 def _numbers(draws: ac.Draws) -> FloatArray:
-    """Return numbers that see inputs, scores, keys, values, outputs and how they go together, (9, size)."""
+    """Return functionals of inputs, scores, keys, values, outputs and their dependence, (9, size)."""
     assert draws.inputs is not None
     assert draws.input_gram is not None
     assert draws.key_gram is not None
@@ -141,7 +141,7 @@ def test_readings_are_of_one_law(layer: ac.AttentionLayer) -> None:
         _numbers(ac.simulate(layer, size, seed=seed, method=method)) for seed, method in enumerate(methods)
     )
     forgotten = _numbers(ac.simulate(layer.replace(norm=None), size, seed=3))
-    most = np.sqrt(np.log(2.0 * 27 / 1e-9) / size)  # all hold but for a chance of 1e-9
+    most = np.sqrt(np.log(2.0 * 27 / 1e-9) / size)
 
     def apart(one: FloatArray, other: FloatArray) -> FloatArray:
         return np.array([stats.ks_2samp(a, b, method="asymp").statistic for a, b in zip(one, other, strict=True)])
@@ -186,7 +186,7 @@ def test_layer_norm_and_rms_norm_have_other_limits_under_relu_and_one_for_odd_ph
         grams = (ac.simulate(odd.replace(width=n, norm=norm), 100_000, seed=1).input_gram for norm in ("rms", "layer"))
         one, other = ((gram[:, 0, 1] ** 2).mean() for gram in grams if gram is not None)
         gaps.append(n * (other - one))
-    # E Ĝ² of two independent directions of n, or of n - 1 neurons.
+    # E Ĝ² of two independent directions of n or n - 1 neurons.
     assert np.allclose(gaps, [n * (1 / (n - 1) - 1 / n) for n in (4, 8, 16)], atol=0.03)
 
 
@@ -241,7 +241,7 @@ def _misread(fields: tuple[str, ...] = (), **changes: Any) -> Any:
 
 
 def _handed(norm: Any, axis: int = -1) -> Any:
-    """Return a simulator that is handed inputs and normalises them itself, along an axis."""
+    """Return a simulator that normalises given inputs itself, along an axis."""
 
     def subject(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
         x = np.moveaxis(normalised(norm, np.moveaxis(inputs, axis, -1)), -1, axis)
@@ -282,7 +282,6 @@ def test_at_one_limit_layer_norm_shows_by_order_one_over_n_alone() -> None:
 
 
 def test_right_ones_are_consistent() -> None:
-    """Each layer by itself, and all in pools."""
 
     def literal(case: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
         return ac.simulate(case, size, int(rng.integers(2**31)), method="direct", coordinates=2).as_dict()

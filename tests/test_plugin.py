@@ -1,4 +1,4 @@
-"""The pytest front end: options, seeds and workers, what is refused or incomplete, and other people's tests."""
+"""The pytest front end: options, seeds, workers, refused and incomplete runs, and users' own tests."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def narrow(layer, size, rng):
 narrow.supports = lambda layer: layer.width < 16 or "only narrow layers"
 """
 
-# Anchors of the smoke profile: n=16 s=4 H=2, n=8 s=4 H=2 and a single number.
+# Fixed smoke cases: n=16 s=4 H=2, n=8 s=4 H=2 and a single number.
 WIDE, NARROW, TINY = (layer.key for layer in ANCHORS[:3])
-# Where it does not matter how many layers there are, two of them do, or all three.
+# Two layers, or all three, where the number does not matter.
 WIDER = ("-k", f"{WIDE} or {NARROW}")
 TWO = ("-k", f"{NARROW} or {TINY}")
 THREE = ("-k", f"{WIDE} or {NARROW} or {TINY}")
@@ -84,8 +84,8 @@ THREE = ("-k", f"{WIDE} or {NARROW} or {TINY}")
 
 @pytest.fixture
 def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """Return a folder with a property and subjects, and no setting of the person who runs this."""
-    # Without its cache, pytest would rewrite the assertions of hypothesis again in every process.
+    """Return a folder with a property and subjects, without the user's settings."""
+    # Without its cache, pytest rewrites hypothesis' assertions in every process.
     for name in ("ATTNCHECK_SUBJECT", "PYTEST_ADDOPTS", "CI", "PYTHONDONTWRITEBYTECODE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "200")
@@ -101,7 +101,6 @@ def smoke(place: pytest.Pytester, *options: str) -> pytest.RunResult:
 
 
 def lines(place: pytest.Pytester, record: str = "record.jsonl") -> tuple[Manifest, list[Result], Closing]:
-    """Return what a record holds of single cases."""
     manifest, *results, closing = read(place.path / record)
     assert isinstance(manifest, Manifest)
     assert isinstance(closing, Closing)
@@ -109,7 +108,6 @@ def lines(place: pytest.Pytester, record: str = "record.jsonl") -> tuple[Manifes
 
 
 def digits(place: pytest.Pytester) -> tuple[Any, ...]:
-    """Return what a run came to, in whatever order its items ran."""
     manifest, results, closing = lines(place)
     planned = {(planned.id, planned.item, planned.check) for planned in manifest.planned}
     found = {result.id: (result.case, result.p_values, result.effects) for result in results}
@@ -124,13 +122,13 @@ class TestSeeds:
     def test_nothing_but_the_seed_changes_a_digit(
         self, place: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A seed that is drawn is drawn once, printed and used by two workers.
+        """A random seed is drawn once, printed and used by two workers.
 
-        With that seed the layers and digits are the same with no workers, out of CI, with the seed that hypothesis
-        has by itself, and with the items in another order.
+        With it, layers and digits are the same without workers, outside CI, with hypothesis' own seed, and in another
+        item order.
         """
         subject = "--attncheck-subject=subjects:right"
-        # Hypothesis looks for CI when it is imported, which each worker does.
+        # Hypothesis looks for CI on import, in each worker.
         monkeypatch.setenv("CI", "true")
         first = smoke(place, subject, "--attncheck-seed=random", "--hypothesis-seed=5", "-n2")
         assert first.ret == 0, printed(first)
@@ -197,7 +195,7 @@ class TestOptions:
     def test_draws_of_the_thorough_profile_are_shared_out(
         self, place: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        # Two anchors are chosen below: no other layer need be drawn.
+        # Two fixed cases are chosen below; no others need be drawn.
         monkeypatch.setitem(PROFILES, "thorough", dataclasses.replace(PROFILES["thorough"], examples=0))
         smoke(place, "--attncheck-profile=thorough", "--attncheck-draws=1e5", *TWO)
         _, results, closing = lines(place)
@@ -285,9 +283,9 @@ class TestCases:
         calls = (place.path / "calls").read_text("utf-8").split("\n")[:-1]
         found = digits(place)
         assert {key for key, _ in map(str.split, calls)} == {WIDE, NARROW, TINY}
-        assert len({tuple(call.split()) for call in calls}) - 1 <= 3  # a probe of the subject comes first, elsewhere
+        assert len({tuple(call.split()) for call in calls}) - 1 <= 3
         (place.path / "calls").unlink()
-        # One after the other, and the second property by itself: as many calls as for the first.
+        # One by one, and the second property alone: as many calls as for the first.
         assert smoke(place, subject, *THREE).ret == 0
         assert digits(place) == found
         both = len((place.path / "calls").read_text("utf-8").split("\n"))
@@ -339,7 +337,7 @@ class TestIncomplete:
 
     @pytest.mark.usefixtures("interruptible")
     def test_interrupt(self, place: pytest.Pytester) -> None:
-        # Without this argument the run's interrupt would be raised again here.
+        # Otherwise the run's interrupt would be raised again here.
         here: dict[str, Any] = {"no_reraise_ctrlc": True}
         options = ["--attncheck-profile=smoke", "--attncheck-record=record.jsonl", "-p", "no:cacheprovider", *WIDER]
         result = place.runpytest_inprocess("--attncheck-subject=subjects:pressed", *options, **here)
@@ -357,7 +355,7 @@ class TestIncomplete:
                 process.send_signal(signal.SIGINT)
                 said, _ = process.communicate(timeout=60)
             finally:
-                process.kill()  # one that hangs on would be waited for
+                process.kill()  # a hung one would be waited for
         assert process.returncode == pytest.ExitCode.INTERRUPTED
         _assert_interrupted(place, "subjects:hangs", said)
 

@@ -1,4 +1,4 @@
-"""Positions that are added to the inputs, and queries tied to keys: descriptions, names, limits and what checks say."""
+"""Added positions, and queries tied to keys: descriptions, names, limits and checks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TIED = ac.AttentionLayer(width=64, seq_len=3, tied_query_key=True, score_scaling
 
 
 def rejected(subject: Any, layer: ac.AttentionLayer, name: str) -> bool:
-    """Return whether a property is violated, as a run of the smoke profile finds it; no smaller layer is sought."""
+    """Return whether a smoke run violates a property; layers are not shrunk."""
     return bool(violated(run_item(Item(name, layer), Subject.of(subject), 0, cost_of(PROFILES["smoke"], layer))))
 
 
@@ -81,13 +81,12 @@ def test_positions_have_the_declared_covariance() -> None:
     grams = inputs @ inputs.swapaxes(-1, -2) / PLACED.width
     standard = grams.std(axis=0) / size**0.5
     assert np.all(np.abs(grams.mean(axis=0) - expected) < 5 * standard)
-    # The reach taken for a variance is told apart.
     wrong = np.eye(5) + 1.5**2 * np.exp(-(distance**2) / (2 * 1.2))
     assert np.any(np.abs(grams.mean(axis=0) - wrong) > 8 * standard)
 
 
 def test_positions_do_not_share_the_length_of_h() -> None:
-    """Given no h, what is added is Gaussian: the kurtosis of x is 3 times (1 + 2/n) for the part of h alone."""
+    """Without h the sum is Gaussian: the kurtosis of x is 3 times (1 + 2/n) for the part of h alone."""
     layer = PLACED.replace(width=2, seq_len=1)
     x = draw_inputs(layer, 200_000, np.random.default_rng(5))[:, 0, 0]
     fourth = 3 * (1.0 * (1 + 2 / 2) + 2 * 1.5**2 + 1.5**4)
@@ -129,7 +128,7 @@ def test_a_tied_layer_is_outside_the_assumption() -> None:
         "independence.values_any_scores",
     }
     assert {name for name, reason in reasons.items() if "W_Q is W_K" in reason} == names
-    # What does not rest on scores that are Gaussian given keys is examined as ever.
+    # Checks that do not need Gaussian scores given keys still run.
     assert not any(reasons[name] for name in ("scores.key_law", "exactness.score_off", "conditional.scale"))
 
 
@@ -146,12 +145,12 @@ _QUANTILE = 4.9
 
 
 def test_the_gap_of_a_score_with_positions_falls_as_one_over_n() -> None:
-    """That of outputs does in `regimes.order` of the properties."""
+    """`regimes.order` of the properties tests outputs."""
     layer = ac.AttentionLayer(width=64, position_std=1.5)
     found = ac.rate(layer, (64, 128, 256, 512), of="scores", size=256)
     assert found.order.low < -1.0 < found.order.high
     assert found.order.high < -0.8
-    # Positions have no length to share: as if they had, the gap of a score were that of a layer without them.
+    # Positions share no length: if they did, the score's distance would be that of a layer without them.
     without = ac.rate(layer.replace(position_std=0.0), (64, 128, 256, 512), of="scores", size=256)
     assert found.leading < 0.7 * without.leading
 
@@ -170,7 +169,7 @@ def test_gram_matrices_with_positions_have_the_computed_moments() -> None:
     # 4,096 Sobol points leave a percent.
     off = np.abs(products.mean(axis=0) - second)
     assert np.all(off < _QUANTILE * error + 0.01 * np.abs(second))
-    # With a length of their own as h has it, moments were larger.
+    # With a length of their own, like h, moments would be larger.
     shared = Fluctuations(
         layer.replace(position_std=0.0, input_std=layer.inputs.hidden_std), (0, 1, 2), shared=True, groups=2
     )
@@ -235,7 +234,6 @@ def _covariance(reach: float, power: float) -> Any:
 
 
 def _added(kind: str, size: int, lengths: Any, rng: np.random.Generator) -> Any:
-    """Return e^i of a wrong kind, (size, positions, neurons)."""
     noise = rng.standard_normal((size, _HELD.seq_len, _HELD.width))
     if kind == "exponential":
         return np.linalg.cholesky(_covariance(_HELD.position_reach / 2, 1.0)) @ noise
@@ -291,7 +289,6 @@ def test_messages_on_tied_layers_claim_what_holds_of_them() -> None:
 
 
 def deaf(layer: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Ignore positions and tying."""
     draws = ac.simulate(
         layer.replace(position_std=0.0, position_reach=1.0, tied_query_key=False), size, int(rng.integers(2**31))
     )

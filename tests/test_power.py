@@ -1,4 +1,4 @@
-"""The power table: what is planned is verified, and what is not borne out is not claimed."""
+"""The power table: planned power is verified, and unverified claims are dropped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Seen = Callable[[PowerRow], int]
 
 
 def verified(entry: PowerEntry, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> tuple[PowerEntry, list[PowerRow]]:
-    """Verify with looks of which `seen` says how many out of 100 are suspicious; return the rows that took them too."""
+    """Verify with `seen` of 100 looks suspicious; return the rows looked at."""
     looked: list[PowerRow] = []
 
     def verify(row: PowerRow, profile: Profile, seeds: int, seed: int = 0) -> PowerRow:
@@ -66,7 +66,7 @@ def test_the_chance_is_what_looks_of_all_that_is_planned_showed(
     only, first = alone(entry)
     after, looked = verified(only, lambda row: 50, monkeypatch)
     (left,) = after.rows["smoke"]
-    # Three looks of which half are suspicious: π³ + π²(1 - π)π.
+    # Three looks, half of them suspicious: π³ + π²(1 - π)π.
     assert left.chance == left.least_chance == pytest.approx(0.5**3 + 0.5**4)
     assert looked[-1].look_draws == first.size
 

@@ -1,4 +1,4 @@
-"""Pools of processes: one thread each, and silent on Ctrl-C whenever it comes."""
+"""Process pools: one thread each, and silent on Ctrl-C at any time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_info
 
 from attncheck._lib.processes import interrupts_held, pool_of
 
-# Its processes take their time to begin, and are told by a file that they do.
+# Its processes start slowly, and a file signals that they do.
 SCRIPT = """
 import pathlib, time
 from attncheck._lib.processes import pool_of

@@ -1,4 +1,4 @@
-"""Programs: how they read, in which order their steps come, what they refuse, what a layer expands to."""
+"""Programs: text, order of steps, errors, and expansion of layers."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_names_that_are_made_up_avoid_those_that_are_given() -> None:
 
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
-    """Programs with shared and own weights, scores and outputs, in any order that a user may write."""
+    """Programs with shared and own weights, scores and outputs, in any order."""
     program = Program()
     weights = [program.weight(f"W{k}") for k in range(draw(st.integers(1, 3)))]
     vectors: list[Node] = [*program.initials(["a", "b"], [0.0, 0.5], [[1.0, 0.6], [0.6, 1.0]])]
@@ -138,7 +138,7 @@ def test_steps_respect_parents_and_hold_each_line_once(program: Program) -> None
 @settings(max_examples=80)
 @given(programs())
 def test_uses_of_one_weight_are_separate_steps_only_where_they_must_be(program: Program) -> None:
-    """A later step of a weight holds a line that had to wait for the step before it, or for one after that."""
+    """A later step of a weight has a line that waited for the step before it, or for one after that."""
     steps = program.steps()
     where = step_numbers(steps)
     earlier: dict[str, int] = {}
@@ -230,7 +230,7 @@ def test_equal_inputs_are_one_vector() -> None:
 
 
 class Written:
-    """A small program, and lines and a weight of another one."""
+    """A small program, and lines and a weight of another."""
 
     def __init__(self) -> None:
         self.program = Program()
@@ -247,7 +247,7 @@ class Written:
 
 
 def in_place(vector: FloatArray) -> FloatArray:
-    """ReLU, which would change the line that it is applied to."""
+    """In-place ReLU, which would change its input line."""
     return np.maximum(vector, 0.0, out=vector)
 
 
@@ -256,13 +256,13 @@ REFUSED: dict[str, tuple[Callable[[Written], object], str]] = {
     "matmul of a foreign weight": (lambda w: w.program.matmul(w.foreign_weight, w.h), "weight=.*not a weight of this"),
     "matmul of a score": (lambda w: w.program.matmul(w.W, w.p), "vector='p1': is a score"),
     "matmul of another size": (lambda w: w.program.matmul(w.W, w.short), "weight='W': has n columns, but short has 3"),
-    # The wrong type is what is refused.
+    # Wrong type on purpose.
     "matmul of no node": (lambda w: w.program.matmul(w.W, "h"), "node='h': is not a line of a program"),  # type: ignore[arg-type]
     "nonlin of a foreign line": (lambda w: w.program.nonlin(np.tanh, w.g, w.foreign), "node='foreign': is not a line"),
     "nonlin of a score": (lambda w: w.program.nonlin(np.tanh, w.p), "vectors='p1': is a score, not a vector"),
     "nonlin of two sizes": (lambda w: w.program.nonlin(np.add, w.g, w.short), "vectors='short': differs in size"),
     "nonlin of nothing": (lambda w: w.program.nonlin(np.tanh), r"vectors=\(\): .*at least one vector"),
-    # The wrong type is what is refused.
+    # Wrong type on purpose.
     "nonlin of no node": (lambda w: w.program.nonlin(np.tanh, 3), "node=3: is not a line of a program"),  # type: ignore[arg-type]
     "nonlin in place": (lambda w: w.program.nonlin(in_place, w.g), "function=in_place: .*read-only.*change none"),
     "output in place": (
@@ -273,7 +273,7 @@ REFUSED: dict[str, tuple[Callable[[Written], object], str]] = {
     "score of a score": (lambda w: w.program.score(w.p, w.g), "score='p1': is not the output of a MatMul"),
     "score of two sizes": (lambda w: w.program.score(w.g, w.short), "vectors='short': differs in size"),
     "score of a foreign line": (lambda w: w.program.score(w.g, w.foreign), "node='foreign': is not a line of this"),
-    # The wrong type is what is refused.
+    # Wrong type on purpose.
     "score of no node": (lambda w: w.program.score(w.g, None), "node=None: is not a line of a program"),  # type: ignore[arg-type]
     "score with a factor that is none": (lambda w: w.program.score(w.g, w.g, math.nan), "factor=nan: must be finite"),
     "output of a score": (lambda w: w.program.output(first_row, [w.p], [w.p]), "vectors='p1': is a score"),
@@ -283,7 +283,7 @@ REFUSED: dict[str, tuple[Callable[[Written], object], str]] = {
     "a line's name twice": (lambda w: w.program.matmul(w.W, w.g, "h"), "name='h': is the name of another line"),
     "a weight's name twice": (lambda w: w.program.weight("W"), "name='W': is the name of another weight"),
     "a weight without rows": (lambda w: w.program.weight("N", rows=0), "rows=0: must be at least 1"),
-    # The wrong type is what is refused.
+    # Wrong type on purpose.
     "a weight with half a column": (lambda w: w.program.weight("N", columns=0.5), "columns=0.5: must be a whole"),  # type: ignore[arg-type]
     "a weight of negative std": (lambda w: w.program.weight("N", -1.0), "std=-1.0: must be at least 0"),
     "an initial of negative std": (lambda w: w.program.initial("z", std=-1.0), "std=-1.0: must be at least 0"),

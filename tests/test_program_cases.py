@@ -1,4 +1,4 @@
-"""Programs as what a run examines: cases, random programs, subjects of programs, and what a person gets to read."""
+"""Programs in runs: cases, random programs, subjects, and messages."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class TestCases:
 
 
 class TestRandomPrograms:
-    # Programs are slow to write: the check reads a clock, and a busy machine must not fail the test.
+    # Programs are slow to draw: busy machines must not fail the deadline.
     @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
     @given(programs())
     def test_have_a_limit_and_can_be_written_down(self, program: Program) -> None:
@@ -219,7 +219,7 @@ class TestCheck:
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     def test_equal_initial_vectors_are_no_fault(self, dtype: type[np.floating[Any]]) -> None:
-        """A covariance of rank one has a root with other directions, of the size of rounding."""
+        """A rank-one covariance has a root with other directions, of the size of rounding."""
         program = Program()
         vectors = program.initials(["a", "b", "c"], [0.5] * 3, 4.0 * np.ones((3, 3)))
         for vector in vectors:
@@ -251,14 +251,12 @@ class TestCheck:
         found = ac.check(copying, EXAMPLES["grouped_query_attention"](), properties="corollary2", profile="smoke")
         assert "corollary2.closest_scores" in [result.check for result in found.violated]
 
-    # Of double and of single precision.
     @pytest.mark.parametrize("rounding", [1e-15, 1e-7])
     def test_scores_that_are_one_number_but_for_rounding_are_no_fault(self, rounding: float) -> None:
-        """⟨Q x, K x⟩ and ⟨K x, Q x⟩: readings that round in another order differ by rounding only."""
+        """⟨Q x, K x⟩ and ⟨K x, Q x⟩: methods with another rounding order differ by rounding only."""
 
         def right(program: Program, width: int, size: int, rng: np.random.Generator) -> Arrays:
             draws = ac.simulate(program.at(width), size, seeded(rng))
-            # Another order of summation.
             scores = draws.scores * (1.0 + rounding * rng.standard_normal(draws.scores.shape))
             return {"outputs": draws.outputs, "scores": scores}
 

@@ -1,4 +1,4 @@
-"""Every check of programs rejects a known-wrong simulator, and every one of these is seen by the checks it names."""
+"""Every program check rejects a known-wrong simulator, and each of these is found by its named checks."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from attncheck.programs import EXAMPLES
 from attncheck.records.schema import Result
 from attncheck.subject import Subject
 
-#: What one look must go below, far below the level at which a run takes another one.
+#: Bound on one look, far below a run's level for a further one.
 FALSE_ALARM = 1e-6
 NAMES = [check.name for check in PROGRAM_CHECKS]
-#: A fault is examined on the first of these in which it can be seen.
+#: A fault is examined on the first of these that shows it.
 WITH_SCORES = ("cross_attention", "positional_attention")
-#: And on the first of these, if it can be seen there.
+#: And on the first of these that shows it, if any.
 WITHOUT_SCORES = ("convolution", "recurrent")
-#: What the checks of orders see of averages in particular programs, and between which bounds.
+#: Bounds on the effect in averages, by checks of orders, in particular programs.
 ORDERS = {
     ("wandering_scale", "fact1.order", "perceptron"): (-0.15, 0.15),
     ("wandering_scale", "theorem1.order", "cross_attention"): (-0.15, 0.15),
     ("equal_rows", "fact1.order", "perceptron"): (-0.4, -0.1),
     ("outputs_apart", "theorem1.order", "gated_attention"): (-0.25, 0.15),
 }
-#: Faults whose `visible` says where they show well; elsewhere they still change the law a little.
+#: Faults whose `visible` names good programs; elsewhere they change the law a little.
 SHOWING_WELL = ("tied_matrices", "limit_scores")
 
 
@@ -54,7 +54,7 @@ def program(name: str) -> Program:
 
 @functools.cache
 def look(fault: str, name: str, property_name: str, seed: int = 0) -> dict[str, Outcome]:
-    """Return what one look of the checks that see a fault makes of it, twice as long as a run plans it."""
+    """Return one look of a fault's checks, twice as long as planned."""
     case, subject = ProgramCase.of(program(name), widths_of(property_name)), Subject.of(PROGRAM_FAULTS[fault].subject)
     key = ("tests", "program faults", fault, property_name, case.to_dict())
     setting = subject.probe(case, stream(seed, *key, role="probe"))
@@ -73,7 +73,7 @@ def visible_in(fault: ProgramFault, names: tuple[str, ...]) -> list[str]:
 
 
 def unseen(fault: ProgramFault, name: str, checks: list[str]) -> list[str]:
-    """Return which checks miss a fault in a program in which they say something."""
+    """Return the applicable checks that miss a fault in a program."""
     properties = dict.fromkeys(check.partition(".")[0] for check in checks)
     outcomes = {check: each for of in properties for check, each in look(fault.name, name, of).items()}
     return [check for check in checks if check in outcomes and outcomes[check].p_value >= FALSE_ALARM]
@@ -125,7 +125,6 @@ def test_faults_are_hidden_where_they_change_nothing() -> None:
         assert PROGRAM_FAULTS[name].reason_hidden(program("perceptron"))
 
 
-# With nothing replaced, what the faults are made of has no fault of its own.
 @pytest.mark.parametrize("name", ["recurrent", "grouped_query_attention"])
 def test_line_by_line_is_right(name: str) -> None:
     smoke, subject = PROFILES["smoke"], Subject.of(LineByLineSimulator())

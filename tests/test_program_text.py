@@ -1,4 +1,4 @@
-"""Programs as text: what is read back is what was written, digit by digit, and bad text is refused by its line."""
+"""Programs as text: exact round trips, and errors with line numbers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def centred(x: FloatArray) -> FloatArray:
 
 
 def written() -> Program:
-    """A program with every kind of line, weight and function that text knows."""
+    """A program with every kind of line, weight and function in text."""
     program = Program()
     h, k = program.initials(["h", "k"], [0.5, -1.0], [[1.0, 1 / 3], [1 / 3, 2.0]])
     W, Q, K, zero = (program.weight(name, std) for name, std in (("W", 0.1), ("Q", 1.0), ("K", 1.0), ("zero", 0.0)))

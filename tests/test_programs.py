@@ -1,4 +1,4 @@
-"""The example programs: covered as they say, the same as text, of one law in each reading, and near their limit."""
+"""Example programs: coverage, text, one law in each method, and their limit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def near_the_limit(name: str) -> ac.ProgramDraws:
 
 
 def functionals(draws: ac.ProgramDraws) -> Iterator[FloatArray]:
-    """Iterate over numbers that tell the joint law of results, neurons and scores."""
+    """Yield functionals of the joint law of results, neurons and scores."""
     y, p = draws.outputs, draws.scores
     yield from (y[:, 0, 0], y[:, -1, 1], y[:, 0, 0] * y[:, 0, 1], y[:, 0, 0] * y[:, -1, 0], (y**2).sum(axis=(1, 2)))
     if p.size:
@@ -79,7 +79,7 @@ class TestEachExample:
 
     @each_example
     def test_readings_have_one_law(self, name: str) -> None:
-        """At width 3, where a wrong use of a matrix shows most: level 1e-6 for each functional."""
+        """At width 3, where wrong use of a matrix shows most: level 1e-6 per functional."""
         program = EXAMPLES[name]()
         direct = ac.simulate(program.at(3), 4_000, seed=1, method="direct", coordinates=2)
         matrix_free = ac.simulate(program.at(3), 4_000, seed=2, method="matrix-free", coordinates=2)
@@ -96,7 +96,7 @@ class TestEachExample:
 
     @each_example
     def test_scores_approach_the_limit(self, name: str) -> None:
-        """Proposition 8: E[p_i p_k] at width n is off by (1 + 2/n)² - 1 of it at most, as for p_ii."""
+        """Proposition 8: E[p_i p_k] at width n is off by at most (1 + 2/n)² - 1 of it, as for p_ii."""
         law = ac.limit(EXAMPLES[name]())
         if not law.scores:
             assert near_the_limit(name).scores.shape == (10_000, 0)
@@ -105,7 +105,7 @@ class TestEachExample:
         found, error = second_moments(near_the_limit(name).scores)
         allowed = QUANTILE * error + ((1 + 2 / 64) ** 2 - 1) * scale(expected) + law.error
         assert np.all(abs(found - expected) < allowed)
-        # A standard deviation of W^Q or W^K that is off by a fifth would be found.
+        # Detects an error of a fifth in the standard deviation of W^Q or W^K.
         assert np.all((1.2**2 - 1) * np.diagonal(expected) > np.diagonal(allowed))
 
     @each_example
@@ -163,6 +163,6 @@ class TestMixes:
 
 @pytest.mark.parametrize("name", ["perceptron", "recurrent", "convolution", "residual_attention", "gated_attention"])
 def test_sizes_are_refused(name: str) -> None:
-    # The example functions take sizes; the mapping has them as functions without arguments.
+    # Example functions take sizes; the mapping has parameterless ones.
     with pytest.raises(InputError, match="=0: must be at least 1; pass a size"):
         EXAMPLES[name](0)  # type: ignore[call-arg]  # all take a size first, but `EXAMPLES` says none

@@ -1,4 +1,4 @@
-"""What takes long counts on a terminal, and is quiet without one."""
+"""Progress is shown on terminals only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTHS = b"(64, 96, 128, 192)\n"
 
 
 def test_rates_count_their_widths_on_a_terminal_and_need_no_standard_error() -> None:
-    """In one process: on a terminal first, and again once standard error is closed."""
+    """In one process: on a terminal first, then with standard error closed."""
     pty = pytest.importorskip("pty")
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm"}

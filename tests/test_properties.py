@@ -1,4 +1,4 @@
-"""`pytest properties/`: passes for right simulators, and fails for wrong ones in words that a person can use."""
+"""`pytest properties/` passes for right simulators, and fails for wrong ones with clear messages."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from attncheck.records.schema import Closing, Manifest, Result, read
 pytest_plugins = ["pytester"]
 
 FOLDER = Path(__file__).resolve().parents[1] / "properties"
-# The files of properties of layers: the others have nothing to run on the anchors below.
+# Files of layer properties: the others do not apply to the fixed cases below.
 OF_LAYERS = [
     path.name
     for path in sorted(FOLDER.glob("test_*.py"))
     if any(f'@examines("{name}"' in path.read_text(encoding="utf-8") for name in PROPERTIES)
 ]
-# Two anchors of the smoke profile: n=8 s=4 H=2, and a causal one with grouped heads.
+# Two fixed smoke cases: n=8 s=4 H=2, and a causal one with grouped heads.
 PLAIN, GROUPED = ANCHORS[1].key, ANCHORS[3].key
 
 SUBJECTS = '''
@@ -61,10 +61,9 @@ packed.supports = separate.supports = _full_softmax
 
 @pytest.fixture
 def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """Return an empty folder but for two subjects."""
     for name in ("ATTNCHECK_SUBJECT", "PYTEST_ADDOPTS"):
         monkeypatch.delenv(name, raising=False)
-    # Anchors are chosen below, so that no layers need be drawn.
+    # Fixed cases are chosen below; no layers are drawn.
     monkeypatch.setitem(PROFILES, "smoke", dataclasses.replace(PROFILES["smoke"], examples=0))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.syspath_prepend(pytester.path)
@@ -75,7 +74,7 @@ def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
 def held(
     place: pytest.Pytester, subject: str, *files: str, only: str, more: str = "--color=no"
 ) -> tuple[pytest.RunResult, list[Result], str]:
-    """Hold a subject to properties at the smoke profile; return the run, its results and its verdict."""
+    """Test a subject at the smoke profile; return the run, its results and its verdict."""
     paths = [str(FOLDER / file) for file in files]
     options = ["--attncheck-profile=smoke", "--attncheck-record=record.jsonl", f"--attncheck-subject={subject}"]
     result = place.runpytest_inprocess(*paths, *options, more, "-k", only, "-p", "no:cacheprovider", "--tb=short")
@@ -88,7 +87,7 @@ def held(
 
 @pytest.mark.parametrize("method", ["direct", "matrix_free", "collapsed"])
 def test_right_readings_pass(place: pytest.Pytester, method: str) -> None:
-    """On one layer: the main job holds the first to all of them, and tests/slow the last."""
+    """On one layer: the main job tests the first on all of them, and tests/slow the last."""
     result, results, verdict = held(place, f"attncheck.subject:{method}", *OF_LAYERS, only=GROUPED)
     assert result.ret == 0, "\n".join(result.outlines)
     assert verdict == "consistent"
@@ -139,7 +138,7 @@ def test_wrong_ones_fail_and_are_told_why(place: pytest.Pytester, fault: str, fi
 
 @pytest.mark.usefixtures("no_causes")
 def test_a_subtle_bug_of_ones_own(place: pytest.Pytester) -> None:
-    """Packed Q, K and V share a fan-out that each of them should have alone: a public bug of a real library."""
+    """Packed Q, K and V wrongly share a fan-out: a public bug of a real library."""
     result, _, verdict = held(place, "mine:packed", "test_scores.py", only=PLAIN)
     assert verdict == "violated"
     text = "\n".join(result.outlines)
@@ -155,6 +154,6 @@ def test_and_mended(place: pytest.Pytester) -> None:
     result, results, verdict = held(place, "mine:separate", "test_scores.py", only=f"{PLAIN} or {GROUPED}")
     assert result.ret == 0
     assert verdict == "consistent"
-    # The grouped layer is not supported, which is neither a pass nor a failure.
+    # The unsupported grouped layer neither passes nor fails.
     unsupported = {each.reason for each in results if each.case["num_kv_heads"]}
     assert unsupported == {"only full heads with unmasked softmax and weights of variance 1/n"}

@@ -1,4 +1,4 @@
-"""Records: what is written can be read however the run ended, and nothing else passes for one."""
+"""Records: readable however the run ended, and nothing else passes for one."""
 
 from __future__ import annotations
 

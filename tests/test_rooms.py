@@ -1,4 +1,4 @@
-"""The arrows between rooms: what `tox run -e lint` rejects, and what is public."""
+"""Import rules between rooms (`tox run -e lint`), and public names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotary positions: the description, three readings of one law, its limit, and simulators that turn wrongly."""
+"""Rotary positions: description, three methods of one law, the limit, and wrong rotations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from attncheck.subject import Subject
 
 FloatArray = NDArray[np.float64]
 
-# Correlated inputs: without them rotation hardly shows in wide layers.
+# Correlated inputs: otherwise rotation hardly shows in wide layers.
 TURNED = ac.AttentionLayer(
     width=16,
     seq_len=5,
@@ -114,7 +114,7 @@ def test_scores_have_the_covariance_that_inputs_leave(layer: ac.AttentionLayer, 
     predicted = std**2 * grams.reshape(size, s * s, s * s) * pair_alignment(layer)
     products = flat[:, :, None] * flat[:, None, :] - predicted
     z = products.mean(axis=0) / (products.std(axis=0) / size**0.5)
-    # Of 625 covariances none is five standard errors off by chance; tails of products are heavier than normal.
+    # None of 625 covariances is five standard errors off by chance; products have heavier tails than normals.
     assert np.abs(z).max() < 6.0
     unturned = flat[:, :, None] * flat[:, None, :] - std**2 * grams.reshape(size, s * s, s * s)
     assert np.abs(unturned.mean(axis=0) / (unturned.std(axis=0) / size**0.5)).max() > 12.0
@@ -138,7 +138,7 @@ def test_whitened_scores_are_standard_normal(layer: ac.AttentionLayer, hidden: b
     sample = Sample.from_mapping(layer, arrays, size)
     residual = sample.whitened_scores
     squares, dof = residual.squares()
-    # Of relu inputs some are 0 in one draw or another.
+    # Some relu inputs are 0 in some draw.
     assert np.median(dof) == layer.num_heads * Setting(layer, sample.exposed).score_entries
     assert abs(squares.sum() - dof.sum()) < 5.0 * (2.0 * dof.sum()) ** 0.5
     flat = residual.values[:, 0].reshape(size, -1)
@@ -200,7 +200,7 @@ Score = Callable[[ac.AttentionLayer, Projections, np.random.Generator], FloatArr
 
 
 def wired(query: Callable[..., FloatArray], key: Callable[..., FloatArray]) -> Score:
-    """Return scores of queries and keys that are each turned in a way of their own."""
+    """Return scores with separate rotations of queries and keys."""
 
     def score(layer: ac.AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
         places = np.arange(layer.seq_len)
@@ -227,12 +227,12 @@ WRONG = {
     "steps of two": wired(by(2), by(2)),
     "base off by 50": wired(by(base=50.0), by(base=50.0)),
 }
-#: What has the same law: scores know differences of positions, and W_Q R has the law of W_Q.
+#: The same law: scores depend on differences of positions, and W_Q R has the law of W_Q.
 SAME = {"both shifted": wired(by(shift=3), by(shift=3)), "queries shifted": wired(by(shift=1), by())}
 
 
 def rejects(name: str, score: Score, layer: ac.AttentionLayer, *fields: str) -> bool:
-    """Return whether a property is violated, as a run of the smoke profile finds it; no smaller layer is sought."""
+    """Return whether a smoke run violates a property; layers are not shrunk."""
     literal = LiteralSimulator(score=score)
 
     def subject(case: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
@@ -260,7 +260,6 @@ def test_shifts_are_the_same_law(name: str) -> None:
 
 
 def test_right_ones_are_consistent() -> None:
-    """Each layer by itself, and all in pools."""
 
     def literal(case: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
         return ac.simulate(case, size, int(rng.integers(2**31)), method="direct", coordinates=2).as_dict()

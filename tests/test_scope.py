@@ -1,4 +1,4 @@
-"""A green on little says so in its first line, and one on too little is none."""
+"""Passes on little evidence say so in the first line; on too little they are none."""
 
 from __future__ import annotations
 

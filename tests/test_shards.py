@@ -1,4 +1,4 @@
-"""Shards as a person uses them: `--shard` of the command and of pytest, `attncheck merge` and what may go wrong."""
+"""Shards: `--shard` of the command and of pytest, `attncheck merge` and errors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from attncheck.records.schema import Closing, Manifest, Result, StatementResult,
 
 pytest_plugins = ["pytester"]
 
-# Runs inside this process forget what they import: imported here, it is imported once.
-# A function of `concurrent.futures.process` that was imported twice cannot be pickled.
+# Runs in this process forget their imports: import once here. Functions of `concurrent.futures.process` imported
+# twice cannot be pickled.
 for module in (
     "attncheck.runs.run",
     "attncheck.strategies",
@@ -57,15 +57,13 @@ slight.layers = [AttentionLayer(width=width, seq_len=2, num_heads=1) for width i
 
 
 class Said(NamedTuple):
-    """What a command came to."""
-
     code: int
     out: str
 
 
 @pytest.fixture
 def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """Return a folder with tests and subjects, and no setting of the person who runs this."""
+    """Return a folder with tests and subjects, without the user's settings."""
     for name in ("ATTNCHECK_SUBJECT", "PYTEST_ADDOPTS", "CI", "PYTHONDONTWRITEBYTECODE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "200")
@@ -87,7 +85,7 @@ _HALVES: dict[str, bytes] = {}
 
 
 def halves(place: pytest.Pytester) -> None:
-    """Leave the records of both shards of two in the folder; they are made once."""
+    """Put the cached records of both shards into the folder."""
     if not _HALVES:
         assert shard(place, 1, 2).ret == shard(place, 2, 2).ret == 0
         _HALVES.update({name: Path(name).read_bytes() for name in ("part1.jsonl", "part2.jsonl")})
@@ -114,7 +112,7 @@ def ids_of(record: str) -> set[str]:
 def test_shards_of_pytest_make_the_record_of_one_run(
     place: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a worker and without, in any order of the items, statements of the theory included."""
+    """With and without a worker, in any item order, theory statements included."""
     assert smoke(place, "whole.jsonl").ret == 0
     whole = closing_of("whole.jsonl")
     assert whole.verdict == "consistent"
@@ -124,7 +122,6 @@ def test_shards_of_pytest_make_the_record_of_one_run(
     passed = [result.parseoutcomes() for result in done]
     assert [result.ret for result in done] == [0, 0, 0]
     assert all(outcomes["passed"] >= 3 and outcomes["skipped"] >= 3 for outcomes in passed)
-    # The test that is none of attncheck's passes in each of them.
     items = passed[0]["passed"] + passed[0]["skipped"]
     assert sum(outcomes["passed"] for outcomes in passed) - 2 == items
     parts = [ids_of(f"part{number}.jsonl") for number in (1, 2, 3)]
@@ -171,7 +168,6 @@ def test_owed_looks_are_said_and_taken(place: pytest.Pytester, capsys: pytest.Ca
     assert closing_of("run.jsonl").causes == closing_of("whole.jsonl").causes
     assert told.out.endswith("\nReport: page.html\n")
     assert "scores.scale@all" in told.out
-    # Once more it comes to the same.
     assert said(capsys, *owed.split()[1:], "--workers", "1").code == ExitCode.VIOLATED
     assert closing_of("run.jsonl").digest == closing_of("whole.jsonl").digest
 

@@ -1,4 +1,4 @@
-"""Where a limit depends on laws of weights: slots of layers and programs, and exact moments of one position."""
+"""Limits that depend on weight laws: slots of layers and programs, and exact moments of one position."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_slots_of_programs() -> None:
     x = program.nonlin(LinearCombination((1.0, 2.0)), program.matmul(program.weight("A"), h), e, name="x")
     z = program.matmul(program.weight("B"), program.nonlin(identity(), x, name="same"), "z")
     program.nonlin(tanh(), z, name="last")
-    # The matrix B averages the sum, of which covariances alone are left.
+    # Matrix B averages the sum, of which only covariances remain.
     assert _depending(program) == {"e": ("x", "same")}
     bent = program.matmul(program.weight("C"), program.nonlin(tanh(), e, name="bent"), "c")
     program.score(bent, program.matmul(program.weight("D"), x), name="p")
@@ -64,7 +64,7 @@ def test_slots_of_programs() -> None:
     alone.initial("h")
     assert _depending(alone) == {"h": ("h",)}
     with pytest.raises(ac.InputError, match=r"^described='layer': is neither a layer nor a program"):
-        # The wrong type is what is refused.
+        # Wrong type on purpose.
         law_slots("layer")  # type: ignore[arg-type]
 
 
@@ -81,7 +81,7 @@ def test_moments_of_one_position_are_those_of_literal_draws(law: str) -> None:
     y = draw_with_weights(layer, size, 1, np.random.default_rng(0), law).outputs[:, 0, 0]
     z = ((y**4).mean() - 3.0 - expected) / (y**4).std() * math.sqrt(size)
     assert abs(z) < 5.5
-    # Another law in any slot is told apart.
+    # Another law in any slot is rejected.
     others = [output_kurtosis(layer, {slot: "student5"}) for slot in ("inputs", "value", "output")]
     assert min(others) > output_kurtosis(layer) + 0.5
     assert output_kurtosis(layer, initial="student5") > output_kurtosis(layer) + 0.5
@@ -105,12 +105,11 @@ def test_limits_of_moments() -> None:
     wide = ONE.replace(width=10**9)
     assert output_kurtosis(wide, "rademacher") == pytest.approx(output_kurtosis(wide, infinite=True), abs=1e-7)
     assert output_kurtosis(ONE, "student5", infinite=True) == 0.0
-    # Scales change no kurtosis.
     assert output_kurtosis(ONE.replace(num_heads=2, head_scaling=False, output_std=3.0)) == output_kurtosis(
         ONE.replace(num_heads=2)
     )
     low = ONE.replace(head_dim=5, num_heads=2)
-    # Ten neurons: those of Gaussian weights, and three times the fourth cumulant of W^O over their number.
+    # Ten neurons: Gaussian weights plus three times the fourth cumulant of W^O over their number.
     assert output_kurtosis(low, infinite=True) == pytest.approx(0.6)
     assert output_kurtosis(low, {"output": "uniform"}, infinite=True) == pytest.approx(0.6 - 3.6 / 10)
     assert output_kurtosis(low, {"value": "uniform", "inputs": "uniform"}, infinite=True) == pytest.approx(0.6)

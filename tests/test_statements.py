@@ -1,4 +1,4 @@
-"""The table of the paper's statements names what exists, leaves nothing out, and is what the page shows."""
+"""The table of the paper's statements is complete, correct, and what the page shows."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from attncheck.checks.statements import STATEMENTS, StatementRow, render
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "properties").rglob("test_*.py")}
 PAGE = ROOT / "docs" / "statements.md"
-# How the paper names what it states.
+# Labels of the paper's statements.
 STATEMENT = re.compile(r"(?:Fact|Definition|Theorem|Corollary|Example|Assumption|Lemma|Proposition) \d+(?: \([iv]+\))?")
 
 
 def names(text: str) -> set[str]:
-    """Return the statements that a text names; of parts of one, the first stands for the range."""
+    """Return the statements named by a text; the first part stands for a range."""
     return set(STATEMENT.findall(text))
 
 

@@ -1,4 +1,4 @@
-"""Random layers: within their bounds, over the whole space, small when shrunk; and the layers of a run."""
+"""Random layers: bounded, diverse, and small when shrunk; and the layers of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from attncheck.strategies import DIRECT_ENTRIES, HEAD_DIMS, HEADS, MLP_RATIOS, S
 
 
 def collect(strategy: st.SearchStrategy[AttentionLayer], count: int, runs: int = 1) -> list[AttentionLayer]:
-    """Return what the strategy draws in several runs: within one, hypothesis likes to repeat itself."""
+    """Return draws of several runs, as hypothesis repeats itself within one."""
     found: list[AttentionLayer] = []
     for number in range(runs):
 
@@ -111,7 +111,7 @@ def test_the_default_strategy_reaches_the_whole_space() -> None:
 
 
 def test_wide_layers_are_reached_where_they_may_cost_something() -> None:
-    """600 layers over 19 widths. With 8 other sets of seeds the rarest width came at least 9 times."""
+    """600 layers, 19 widths. With 8 other sets of seeds the rarest width came at least 9 times."""
     drawn = collect(layers(max_entries=10**12), 30, runs=20)
     assert {layer.width for layer in drawn} == set(WIDTHS)
 
@@ -242,9 +242,6 @@ def test_impossible_depths_are_refused(bounds: dict[str, Any], said: str) -> Non
         find(stacks(**bounds), lambda stack: True, random=random.Random(0))
 
 
-# The layers of a run
-
-
 def test_examples_are_the_same_for_the_same_seed_and_key() -> None:
     first = draw_examples(layers(), 8, run_seed=3, key="scores")
     assert first == draw_examples(layers(), 8, run_seed=3, key="scores")
@@ -302,7 +299,7 @@ print(json.dumps([layer.to_dict() for layer in draw_examples(layers(), 6, 11, "s
 
 
 def test_examples_do_not_depend_on_the_environment() -> None:
-    """In continuous integration hypothesis loads a profile that ignores seeds: there or here, but not in both."""
+    """In CI hypothesis loads a profile that ignores seeds: draws must agree with and without it."""
     of_integration = ("CI", "__TOX_ENVIRONMENT_VARIABLE_ORIGINAL_CI")
     environment = {name: value for name, value in os.environ.items() if name not in of_integration}
     environment |= {"PYTHONHASHSEED": "1"} if len(environment) < len(os.environ) else {"CI": "true"}
@@ -327,7 +324,7 @@ def test_norms_are_drawn_where_they_are_asked_for() -> None:
 
 
 def test_drawing_leaves_no_callback_of_garbage_collection() -> None:
-    # In a process of its own, in which hypothesis has drawn nothing yet.
+    # In a new process, with no prior hypothesis draws.
     script = "import gc; from attncheck.looks.examples import draw_examples; from attncheck.strategies import layers; "
     script += "drawn = draw_examples(layers(max_entries=500), 2, 0, 'callbacks'); print(len(drawn), len(gc.callbacks))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Subjects: how they are found and called, what they may return, and what is refused in one line."""
+"""Subjects: lookup, calls, results, and one-line errors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def probe(simulator: Any, layer: AttentionLayer = LAYER) -> Setting:
 
 
 def refused(simulator: Any, layer: AttentionLayer = LAYER) -> str:
-    """Return the one line with which a simulator is refused."""
+    """Return the one-line error for a simulator."""
     with pytest.raises(InputError) as caught:
         probe(simulator, layer)
     message = str(caught.value)
@@ -347,7 +347,7 @@ class TestDeclared:
             assert layer.width < 16
             return right(layer, size, rng)
 
-        # Functions declare what they support by an attribute, and to mypy they have none.
+        # mypy knows no attributes of functions.
         narrow.supports = lambda layer: layer.width < 16 or "too wide"  # type: ignore[attr-defined]
         subject = Subject.of(narrow)
         wide = run_item(Item("draws", LAYER.replace(width=16)), subject, 0, Cost(1000, 1e-3, 0.9))
@@ -376,7 +376,6 @@ class TestDeclared:
             subject.reason_unsupported(LAYER)
 
     def test_failing_declaration_is_refused(self) -> None:
-        # Layers have no such attribute: the declaration is to fail.
         subject = Subject("mine", right, "size", supports=lambda layer: layer.wide)  # type: ignore[attr-defined]
         with pytest.raises(InputError, match="mine: raised AttributeError"):
             subject.reason_unsupported(LAYER)
@@ -385,7 +384,7 @@ class TestDeclared:
         def mixed(layer: AttentionLayer, inputs: np.ndarray, rng: np.random.Generator) -> Arrays:
             raise NotImplementedError
 
-        # Functions declare their weights by an attribute, and to mypy they have none.
+        # mypy knows no attributes of functions.
         mixed.weights = {"query": "uniform"}  # type: ignore[attr-defined]
         assert Subject.of(mixed).weights == WeightLaws(query="uniform")
         mixed.weights = "uniform"  # type: ignore[attr-defined]
@@ -428,7 +427,7 @@ def test_sample_is_what_the_subject_returned() -> None:
 
 
 class OneLayer:
-    """A simulator that is one layer, and lets one score in a hundred be larger."""
+    """A one-layer simulator that enlarges one score in a hundred."""
 
     def __init__(self, *layers: Any) -> None:
         if layers:

@@ -1,4 +1,4 @@
-"""What a run visits in the place of layers that its subject does not support."""
+"""Substitutes for layers that the subject does not support."""
 
 from __future__ import annotations
 
@@ -21,19 +21,17 @@ GROUPED = REGIMES["causal"].layer
 
 
 def made(subject: Any = None) -> Run:
-    """Return a smoke run of a subject."""
     return Run.of(RunOptions(subject=subject, profile="smoke"))
 
 
 def supporting(supports: Callable[[AttentionLayer], bool | str]) -> Any:
-    """Return a right simulator that declares what it supports."""
     simulator: Any = functools.partial(collapsed)
     simulator.supports = supports
     return simulator
 
 
 def _plain(layer: Any) -> bool | str:
-    """Support a mask, and nothing else that is not the default."""
+    """Support a mask, and otherwise only defaults."""
     sizes = {name: getattr(layer, name) for name in ("width", "seq_len", "num_heads", "mask")}
     return layer == AttentionLayer(**sizes) or "only masks"
 
@@ -42,12 +40,12 @@ def test_others_stand_in_for_layers_that_are_not_supported() -> None:
     run = made(supporting(_plain))
     items = run.items("scores", layers())
     every = made(collapsed).items("scores", layers())
-    # What is not supported is still planned, so that it is told as not examined.
+    # Unsupported cases are planned, to be reported as not examined.
     assert [item.case for item in items][: len(every)] == [item.case for item in every]
     added = [item.case for item in items][len(every) :]
     assert added
     assert all(_plain(layer) is True for layer in added)
-    # The grouped causal anchor is not supported: a causal layer of its sizes is.
+    # In place of the unsupported grouped causal fixed case: a causal layer of its sizes.
     assert AttentionLayer(width=16, seq_len=3, num_heads=4, mask="causal") in added
     assert len(set(items)) == len(items)
 
@@ -63,9 +61,9 @@ def test_a_subject_of_low_rank_heads_alone_is_examined() -> None:
     added = run.items("scores", layers())[len(made().items("scores", layers())) :]
     assert added
     assert all(isinstance(item.case, AttentionLayer) and item.case.head_dim is not None for item in added)
-    # The grouped causal anchor: heads of width/num_heads, and its groups.
+    # The grouped causal fixed case: heads of width/num_heads, and its groups.
     assert AttentionLayer(width=16, seq_len=3, num_heads=4, num_kv_heads=2, head_dim=4) in [u.case for u in added]
-    # The first plain layer that is supported is the base, and what the layer itself says goes before it.
+    # The first supported plain layer is the base, overridden by the layer's own fields.
     wide = AttentionLayer(width=16, num_heads=4, head_dim=8, score_scaling="1/n")
     assert substitute(wide, lambda layer: layer.head_dim is not None) == wide
     linear = substitute(wide, lambda layer: layer.attention_map == "linear" and layer.head_dim is None)
@@ -76,7 +74,7 @@ def test_stand_ins_keep_all_that_is_supported() -> None:
     tied = REGIMES["tied queries and keys"].layer
     assert substitute(tied, lambda layer: layer.mask == "none") == tied
     assert substitute(tied, lambda layer: not layer.tied_query_key) == tied.replace(tied_query_key=False)
-    # Fields that a subject supports together only, whatever their order.
+    # Fields supported only together, in any order.
     together = AttentionLayer(width=4, head_dim=2, mask="causal")
     assert substitute(together, lambda layer: layer.head_dim is None or layer.mask == "causal") == together
 
@@ -90,7 +88,6 @@ def test_a_declaration_that_fails_does_not_stop_the_plan() -> None:
 
 
 def being(*own: AttentionLayer) -> Any:
-    """Return a right simulator that says which layers it is."""
     simulator: Any = functools.partial(collapsed)
     simulator.layers = list(own)
     return simulator

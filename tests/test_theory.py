@@ -1,4 +1,4 @@
-"""Statements of the theory: planned, recorded with their numbers, part of the digest, shown and repeated."""
+"""Theory statements: planned, recorded with numbers, part of the digest, shown and repeatable."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_each_case_is_planned_and_recorded_with_its_numbers(place: pytest.Pytest
         f"of={of}, heads={heads}" for of in ("outputs", "scores") for heads in (1, 3)
     }
     assert all(re.fullmatch(r"things\.\w+@[0-9a-f]{12}", each.key) for each in found)
-    # A worker changes nothing: ids, numbers and digest are those of one process. Several are in test_plugin.
+    # Ids, numbers and digest do not depend on workers. test_plugin tests several.
     place.runpytest_inprocess("-n", "1", "-p", "no:cacheprovider", "--attncheck-record=workers.jsonl")
     assert closing(place.path / "workers.jsonl").digest == closing(record).digest
 
@@ -131,7 +131,7 @@ def test_one_that_could_not_be_examined_is_missing(place: pytest.Pytester, monke
 def test_a_failed_one_beside_a_right_subject(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The subject keeps its verdict; the run ends with a code that is not that of a violation."""
+    """The subject keeps its verdict; the exit code is not that of a violation."""
     folder = tmp_path / "properties"
     (folder / "theory").mkdir(parents=True)
     shutil.copy(PROPERTIES / "test_draws.py", folder)
@@ -233,7 +233,7 @@ def test_looks_decide_on_what_is_drawn(place: pytest.Pytester, monkeypatch: pyte
     assert mean.numbers.keys() == {"mean", "smallest p", "largest p of a neighbour", "looks"}
     assert mean.numbers["largest p of a neighbour"] < LEVEL < mean.numbers["smallest p"]
     assert computed.numbers == {"half": 0.5}
-    # A wrong mean is called violated by the p-values of three looks, each on draws of its own.
+    # A wrong mean is violated by three looks, on separate draws.
     monkeypatch.setenv("SHIFT", "0.5")
     result, record, found = recorded(place)
     mean = next(each for each in found if each.name == "looks.mean")
@@ -258,7 +258,7 @@ def test_what_tells_no_neighbour_apart_is_inconclusive(place: pytest.Pytester, m
 
 
 def statement(*p_values: float, name: str = "one") -> tuple[Statement, list[int], Callable[[int], None]]:
-    """Return a statement, the run seeds that its test is called with, and a test that finds these p-values in turn."""
+    """Return a statement, its test's run seeds, and a test that returns these p-values in turn."""
     taken, seeds = Statement("looks.made@0", ""), list[int]()
 
     def test(run_seed: int) -> None:
@@ -328,7 +328,6 @@ def test_orders_hold_however_large_errors_are() -> None:
     p_values = [order_p_value(values, errors, widths, -1.0) for values in found]
     assert stats.kstest(p_values, "uniform").pvalue > 1e-6
     assert np.mean([order_p_value(values, errors, widths, -0.5) for values in found]) < 0.3
-    # What the next order bends a slope by is no violation.
     assert order_p_value((1.0, 0.26), (1e-3, 1e-3), widths, -1.0, allowance=0.05) == 1.0
     assert order_p_value((1.0, 0.30), (1e-3, 1e-3), widths, -1.0, allowance=0.05) < 1e-6
     assert order_p_value((1.0, 0.25), (0.0, 0.0), widths, -1.0) == 1.0

@@ -1,4 +1,4 @@
-"""From files nothing is imported: a test for each door that `docs/trust.md` lists."""
+"""Nothing is imported from files: one test per entry point in `docs/trust.md`."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def gate(v, a):
 
 @pytest.fixture
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a file that the module writes when it is imported, or a function of it called."""
+    """Return a file that the module writes on import or call."""
     found = tmp_path / "mark"
     (tmp_path / f"{MODULE}.py").write_text(CODE.format(mark=found), "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, MODULE, raising=False)  # of the test before
+    monkeypatch.delitem(sys.modules, MODULE, raising=False)
     return found
 
 
@@ -117,7 +117,6 @@ def a_record(path: Path, subject: str) -> Result:
 
 
 def renamed(path: Path, subject: str) -> Path:
-    """Write a record again as that of another subject."""
     other = path.with_name("other.jsonl")
     writer = Writer(other)
     for line in read(path):
@@ -162,7 +161,7 @@ def test_samples_hold_no_objects(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 class FakeLimits:
-    """What threadpoolctl does to the one number of BLAS threads that a process has."""
+    """threadpoolctl's effect on the process's one BLAS thread limit."""
 
     threads = 8
 
@@ -174,7 +173,7 @@ class FakeLimits:
 
 
 def test_the_number_of_blas_threads_is_put_back_when_the_last_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two that overlap, and do not end in the order they began: the second one finds the limit of the first."""
+    """Two overlap and end in another order: the second one finds the first's limit."""
     monkeypatch.setattr("attncheck._lib.arithmetic.threadpool_limits", FakeLimits)
     first, second = own_arithmetic(), own_arithmetic()
     first.__enter__()

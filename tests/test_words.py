@@ -1,4 +1,4 @@
-"""What a reader is told of a null: what is expected, or what is allowed."""
+"""Messages about a null: expectations and allowances."""
 
 from __future__ import annotations
 

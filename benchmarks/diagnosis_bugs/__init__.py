@@ -1,4 +1,4 @@
-"""Twenty wrong attentions from public reports, and what names their causes, written before any diagnosis was asked."""
+"""Twenty public attention bugs, with expected messages, written before any diagnosis."""
 
 from benchmarks.diagnosis_bugs import heads, scores, weights
 from benchmarks.diagnosis_bugs.parts import Reported

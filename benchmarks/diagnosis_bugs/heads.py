@@ -1,4 +1,4 @@
-"""Heads that are split, shared or merged wrongly."""
+"""Heads split, shared or merged wrongly."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _several(layer: AttentionLayer) -> bool | str:
 
 
 def _viewed(x: FloatArray) -> FloatArray:
-    """View (N, H, s, ν), which lies in memory as (N, s, H, ν), as (N, H, s, ν) without a transpose."""
+    """View (N, H, s, ν), stored as (N, s, H, ν), without a transpose."""
     return x.swapaxes(1, 2).reshape(x.shape)
 
 

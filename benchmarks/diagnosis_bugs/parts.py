@@ -1,4 +1,4 @@
-"""Attention that is right, in stages: a bug replaces one of them, or the weights, and leaves the rest."""
+"""Right attention in stages: a bug replaces one stage, or the weights."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ Subject = Callable[[AttentionLayer, FloatArray, np.random.Generator], Mapping[st
 Supports = Callable[[AttentionLayer], bool | str]
 Words = tuple[tuple[str, ...], ...]
 
-#: What says that something has another size, and that two things are one.
+#: Patterns for a wrong size, and for two equal things.
 SCALE = r"scale|scaling|std|standard deviation|variance|factor|times|fan|divided|multipl|larger|smaller"
 SAME = r"\bsame\b|equal|tied|shared?\b|identical|copy|one matrix|not independent|\bdependent|\bcorrelated"
 
-# Draws that are simulated together: their weights stay in the cache.
+# Draws per batch: their weights stay in the cache.
 _BLOCK = 2048
-# Neurons of the outputs that are returned.
+# Returned neurons of the outputs.
 _SHOWN = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Reported:
-    """A wrong attention that somebody reported in public.
+    """A public attention bug.
 
     Attributes
     ----------
     name : str
     source : str
-        Where it was reported.
+        Public report.
     what : str
-        What is wrong, in one line.
+        The bug, in one line.
     words : tuple of tuple of str
-        What names the cause: alternatives, each of regular expressions that all occur in one sentence, in any case.
+        What names the cause: alternatives, each of regular expressions that all match one sentence, in any case.
     subject : callable (layer, inputs, rng) -> mapping
-        The simulator. Its `supports` says where it can be simulated and differs from what is right.
+        The simulator. Its `supports` selects layers on which it differs from the right one.
     """
 
     name: str
@@ -53,14 +53,14 @@ class Reported:
 
 
 class Weights(NamedTuple):
-    """The matrices of some draws.
+    """Weights of some draws.
 
     Attributes
     ----------
     query : ndarray, shape (N, H, n, ν)
     key, value : ndarray, shape (N, G, n, ν)
     output : ndarray, shape (N, H, ν, k)
-        The columns that the shown neurons need.
+        The columns of the returned neurons.
     """
 
     query: FloatArray
@@ -72,7 +72,7 @@ class Weights(NamedTuple):
 def reported(
     source: str, what: str, words: Words, supports: Supports = lambda layer: True
 ) -> Callable[[Subject], Reported]:
-    """Make a bug of a simulator, which is run on a block of draws at a time."""
+    """Make a bug of a simulator, which runs on a block of draws at a time."""
 
     def decorate(call: Subject) -> Reported:
         @functools.wraps(call)
@@ -88,7 +88,7 @@ def reported(
 
 
 def draw(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Weights:
-    """Draw the weights of every draw as the layer declares them."""
+    """Draw the declared weights of every draw."""
     N, n, nu, H, G = len(inputs), layer.width, layer.head_width, layer.num_heads, layer.kv_heads
 
     def normal(heads: int, rows: int, columns: int, std: float) -> FloatArray:
@@ -104,7 +104,7 @@ def draw(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) ->
 
 
 def project(layer: AttentionLayer, inputs: FloatArray, weights: Weights) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return queries, keys and values, (N, H, s, ν), those of a group of consecutive heads repeated."""
+    """Return queries, keys and values, (N, H, s, ν), with those of groups repeated."""
     x = inputs[:, None]
     keys, values = (np.repeat(x @ W, layer.group_size, axis=1) for W in (weights.key, weights.value))
     return x @ weights.query, keys, values
@@ -148,7 +148,7 @@ def merge(layer: AttentionLayer, heads: FloatArray, output: FloatArray) -> Float
 
 
 def told(outputs: FloatArray, scores: FloatArray, keys: FloatArray, values: FloatArray) -> dict[str, FloatArray]:
-    """Return what an honest user shows."""
+    """Return the sample of an honest user."""
     key_gram, value_gram = (x @ x.swapaxes(-1, -2) / x.shape[-1] for x in (keys, values))
     return {"outputs": outputs, "scores": scores, "key_gram": key_gram, "value_gram": value_gram}
 
@@ -163,7 +163,7 @@ def attention(
     attend: Callable[..., FloatArray] = attend,
     merge: Callable[..., FloatArray] = merge,
 ) -> dict[str, FloatArray]:
-    """Return what attention with some weights makes of X, (N, s, n); a bug hands a stage of its own."""
+    """Return attention of X, (N, s, n), with given weights; bugs replace a stage."""
     queries, keys, values = project(layer, inputs, weights)
     scores = score(layer, queries, keys)
     heads = attend(layer, scores) @ values

@@ -1,4 +1,4 @@
-"""Scores, softmax and mask that go wrong."""
+"""Wrong scores, softmax and masks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights and projections that are not what the layer declares."""
+"""Weights and projections that differ from the declaration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.diagnosis_bugs.parts import (
 Projected = tuple[FloatArray, FloatArray, FloatArray]
 
 _OUT = r"W[_^{]*O\b|out_proj|output (weight|matri|proj)|output_std"
-# What bfloat16 makes of a uniform number that is next to its lower end, and where the clamp puts it.
+# bfloat16's uniform number next to its lower end, and the clamped value.
 _STUCK, _BOUND = 1 / 256, -2.0
 
 

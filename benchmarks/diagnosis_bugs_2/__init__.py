@@ -1,4 +1,4 @@
-"""Twenty more wrong attentions from public reports, written without knowledge of what diagnoses say."""
+"""Twenty more public attention bugs, written without knowledge of the diagnoses."""
 
 from benchmarks.diagnosis_bugs.parts import Reported
 from benchmarks.diagnosis_bugs_2 import heads, scores, weights

@@ -1,4 +1,4 @@
-"""Heads that are shared or merged wrongly, and outputs that are changed after that."""
+"""Heads shared or merged wrongly, and outputs changed afterwards."""
 
 from __future__ import annotations
 

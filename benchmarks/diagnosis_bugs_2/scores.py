@@ -1,4 +1,4 @@
-"""Scores, softmax, masks and positions that go wrong."""
+"""Wrong scores, softmax, masks and positions."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _causal(layer: AttentionLayer) -> bool | str:
         (r"softmax|normalis|normaliz|sums? to", r"quer|column|axis|first index|over i\b"),
         (r"columns?", r"\bsums?\b|rows?"),
     ),
-    # Without a mask it has the law of softmax over the queries.
+    # Without a mask this has the law of softmax over the queries.
     _causal,
 )
 def weights_transposed(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:

@@ -1,4 +1,4 @@
-"""Weights and projections that are not what the layer declares."""
+"""Weights and projections that differ from the declaration."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Projected = tuple[FloatArray, FloatArray, FloatArray]
 
 _OUT = r"W[_^{]*O\b|out_proj|c_proj|output (weight|matri|proj)|output_std"
 _QUERY, _KEY, _VALUE = r"W[_^{]*Q|quer", r"W[_^{]*K|key", r"W[_^{]*V|value"
-# Layers of the smallest GPT-2: √(2 · layers) divides the initial scale of its W_O.
+# Layers of the smallest GPT-2: √(2 · layers) divides W_O's initial scale.
 _DEPTH = 12
-# Inputs whose mean and variance differ from 0 and 1 by no more are normal already.
+# Inputs with mean and variance this close to 0 and 1 are already normalised.
 _NORMAL = 0.1
 
 

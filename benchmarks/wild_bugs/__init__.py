@@ -1,7 +1,7 @@
-"""Attention layers as people shipped them, with public bugs, and right ones that must not be blamed.
+"""Attention layers with public bugs, and right ones that must pass.
 
-The fixtures were written from descriptions of the bugs, before anything was written that finds them. Each framework has
-its modules, which import it: they are imported only where it is installed.
+Fixtures were written from the bugs' descriptions, before the inspection. Each framework's modules are imported only
+if it is installed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from benchmarks.wild_bugs.bug import Bug, Right, line_told, next_seed
 
 __all__ = ["MODULES", "Bug", "Right", "bugs", "installed", "line_told", "next_seed", "right", "zoo"]
 
-#: Modules of this package, and what each needs.
+#: Modules of this package, and their requirements.
 MODULES = {
     "torch_weights": ("torch",),
     "torch_forward": ("torch",),
@@ -26,22 +26,21 @@ MODULES = {
 
 
 def installed(module: str) -> bool:
-    """Return whether all frameworks of a module are there."""
     return all(importlib.util.find_spec(name) is not None for name in MODULES[module])
 
 
 def bugs() -> tuple[Bug, ...]:
-    """Return the bugs of all frameworks that are installed, of both environments."""
+    """Return the bugs of all installed frameworks, in both environments."""
     return tuple(bug for each in _loaded() for bug in getattr(each, "BUGS", ()))
 
 
 def right() -> tuple[Right, ...]:
-    """Return the right layers of all frameworks that are installed."""
+    """Return the right layers of all installed frameworks."""
     return tuple(layer for each in _loaded() for layer in getattr(each, "RIGHT", ()))
 
 
 def zoo() -> tuple[Right, ...]:
-    """Return well-known layers, right or not, of all frameworks that are installed."""
+    """Return well-known layers, right or not, of all installed frameworks."""
     return tuple(layer for each in _loaded() for layer in getattr(each, "ZOO", ()))
 
 

@@ -1,4 +1,4 @@
-"""What a fixture is: a module with a public bug, or a right one, and what a reader must be told about it."""
+"""Fixtures: modules with a public bug, or right ones, and the expected messages."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 Make = Callable[[], Any]
 Call = Callable[[Any, Any], Any]
 
-#: The matrices in words that a sentence may use.
+#: The matrices as they may appear in a sentence.
 QUERY = r"\bW_?Q\b|quer(y|ies)"
 KEY = r"\bW_?K\b|\bkeys?\b"
 VALUE = r"\bW_?V\b|\bvalues?\b"
 OUTPUT = r"\bW_?O\b|\boutputs?\b"
-#: The number that scores are multiplied by.
+#: The factor on the scores.
 SCALE = r"\bscaled?\b|\bscores?\b"
 UNDRAWN = r"same in (every|all|each)|not (re)?drawn|never (re)?drawn|does not (re)?draw|identical in (every|all)"
 SAME = r"\b(same|identical|equal)\b"
@@ -25,27 +25,27 @@ SAME = r"\b(same|identical|equal)\b"
 
 @dataclass(frozen=True, kw_only=True)
 class Bug:
-    """A module as somebody shipped it, and what is wrong with it.
+    """A module with a public bug.
 
     Attributes
     ----------
     name : str
     source : str
-        Where it is told in public.
+        Public report.
     what : str
-        What is wrong, in our words.
+        The bug, in our words.
     make : callable
         Returns the module, freshly initialised.
     width : int
     call : callable or None
         ``call(module, inputs)`` with inputs of shape (batch, positions, width), an array of the module's framework;
-        None where the module is called as its framework calls such modules.
+        None for the framework's usual call.
     declared : mapping
-        What its author says of it. Sizes are standard deviations times √fan-in; `scale` is what multiplies the scores.
+        The author's declaration. Sizes are standard deviations times √fan-in; `scale` multiplies the scores.
     sentence : tuple of str
-        Regular expressions. All must match within one line that the user reads, or within two that follow each other.
+        Regular expressions that must all match within one line of the output, or two consecutive ones.
     other : callable or None
-        Makes what the module is compared with: its other path, or what it is taken for.
+        Makes the module to compare with: its other path, or what it is taken for.
     environment : {"new", "old"}
         "old": keras 3.14.0 and transformers 5.14.1.
     """
@@ -64,7 +64,7 @@ class Bug:
 
 @dataclass(frozen=True, kw_only=True)
 class Right:
-    """A module with nothing wrong, and what is true of it.
+    """A right module, and its true properties.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class Right:
 
 
 def line_told(text: str, sentence: tuple[str, ...]) -> str | None:
-    r"""Return the first line, or the first two that follow each other, in which all of a sentence is told.
+    r"""Return the first line, or first two consecutive ones, that match all of a sentence.
 
     Examples
     --------
@@ -101,7 +101,7 @@ def line_told(text: str, sentence: tuple[str, ...]) -> str | None:
 
 
 class Seeds:
-    """Seeds for frameworks whose modules want a key: every module that is made gets the next one."""
+    """A sequence of keys for frameworks that need one per module."""
 
     def __init__(self) -> None:
         self._count = itertools.count()
@@ -110,7 +110,7 @@ class Seeds:
         return next(self._count)
 
     def restart(self, seed: int) -> None:
-        """Start over from a seed, in Python's own generator too, which keras asks."""
+        """Restart from a seed, including Python's own generator, which keras uses."""
         self._count = itertools.count(1_000_000 * seed)
         random.seed(seed)
 

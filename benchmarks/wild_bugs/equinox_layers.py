@@ -1,4 +1,4 @@
-"""Attention of equinox, which knows no batch."""
+"""Equinox attention, without batches."""
 
 from __future__ import annotations
 

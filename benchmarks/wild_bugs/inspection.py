@@ -1,4 +1,4 @@
-"""One inspection of one fixture: what it says, as a row that can be kept."""
+"""Inspect one fixture, and return the result as a serialisable row."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ import numpy as np
 
 from benchmarks.wild_bugs.bug import Bug, Right, line_told, next_seed
 
-# What it offers is older than what is asked of it here, so that no type is known.
+# Typed loosely, as the report's API is newer than this script.
 ac: Any = importlib.import_module("attncheck")
 
-#: In the order of the columns.
 ROLES = ("query", "key", "value", "output")
 _ABSENT = "–"
-# An unknown attribute of the report is shown as absent: the row says so, and the others are still written.
+# Unknown attributes of the report are shown as absent; the others are still written.
 _MISSING = (AttributeError, KeyError, IndexError, TypeError)
 
 
 class BugRow(msgspec.Struct, frozen=True, tag="bug"):
-    """What an inspection said of one bug.
+    """Inspection result of one bug.
 
     Attributes
     ----------
     name, source, environment : str
     where : str
-        Who told it: "text", "require" or "compare"; empty where nobody did.
+        First method to find it: "text", "require" or "compare"; empty if none.
     told : str
-        The very line that told it, or what there is in its place.
+        The matching line, or the output instead.
     seconds : float
     seed : int
     """
@@ -47,16 +46,16 @@ class BugRow(msgspec.Struct, frozen=True, tag="bug"):
 
 
 class RightRow(msgspec.Struct, frozen=True, tag="right"):
-    """What an inspection said against one right layer.
+    """Inspection result of one right layer.
 
     Attributes
     ----------
     name : str
     seed : int
     blames : tuple of str
-        Notes that say that something is wrong.
+        Notes that report an error.
     refused : str
-        What `require` said, or the error that came in place of an inspection; empty where all is well.
+        Message of `require`, or of a failed inspection; empty if all is well.
     seconds : float
     """
 
@@ -68,7 +67,7 @@ class RightRow(msgspec.Struct, frozen=True, tag="right"):
 
 
 class ZooRow(msgspec.Struct, frozen=True, tag="zoo"):
-    """What an inspection measured on one layer, in the words of the table."""
+    """Measurements of one layer, as table cells."""
 
     name: str
     cells: tuple[str, ...]
@@ -80,19 +79,18 @@ Row = BugRow | RightRow | ZooRow
 
 
 def settle(seed: int) -> None:
-    """Let everything that modules draw from start over."""
+    """Reseed all generators that modules use."""
     next_seed.restart(seed)
     if importlib.util.find_spec("torch") is not None:
         importlib.import_module("torch").manual_seed(seed)
 
 
 def failure(error: Exception) -> str:
-    """Return an error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def attempt(said: Callable[[], object]) -> tuple[str, str]:
-    """Return what something says, or asserts against us, and in one line the error of another kind that it ended in."""
+    """Return a call's text or assertion message, and any other error in one line."""
     try:
         return str(said()), ""
     except AssertionError as error:
@@ -102,7 +100,7 @@ def attempt(said: Callable[[], object]) -> tuple[str, str]:
 
 
 def on_bug(bug: Bug, draws: int, seed: int = 0) -> BugRow:
-    """Inspect a bug, hold it to what its author says, and compare it where the fixture asks for that."""
+    """Inspect a bug, check its declaration, and compare it if the fixture requests it."""
     settle(seed)
     started = time.perf_counter()
     found: list[Any] = []
@@ -135,12 +133,12 @@ def on_bug(bug: Bug, draws: int, seed: int = 0) -> BugRow:
 
 
 def blames_of(report: Any) -> tuple[str, ...]:
-    """Return the notes that say that something is wrong. A note that does not tell whether it blames counts as one."""
+    """Return the notes that report an error, or that do not say whether they do."""
     return tuple(str(note) for note in getattr(report, "notes", ()) if getattr(note, "blames", True))
 
 
 def on_right(layer: Right, draws: int, seed: int) -> RightRow:
-    """Inspect a right layer, and hold it to what is true of it."""
+    """Inspect a right layer, and check its true properties."""
     settle(seed)
     started = time.perf_counter()
     blames: tuple[str, ...] = ()
@@ -154,7 +152,7 @@ def on_right(layer: Right, draws: int, seed: int) -> RightRow:
     return RightRow(layer.name, seed, blames, refused, time.perf_counter() - started)
 
 
-#: The numbers of a report that the zoo shows, with the form of each.
+#: Numbers of a report shown for the zoo, with formats.
 SHOWN = {
     "temperature": ("theory.temperature", ".3g"),
     "score variance": ("theory.score_variance", ".3g"),
@@ -183,7 +181,6 @@ def on_zoo(layer: Right, draws: int, seed: int = 0) -> ZooRow:
 
 
 def value_of(report: Any, role: str, name: str) -> Any:
-    """Return a value of one matrix, or None."""
     try:
         return getattr(report.weights[role], name)
     except _MISSING:
@@ -199,7 +196,7 @@ def size_of(report: Any, role: str) -> str:
 
 
 def shown(report: Any, path: str, form: str) -> str:
-    """Return a value of a report in words."""
+    """Format a value of a report."""
     try:
         value = report
         for name in path.split("."):

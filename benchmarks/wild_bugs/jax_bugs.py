@@ -1,4 +1,4 @@
-"""Attention of flax, in both of its styles, and layers that people wrote with it."""
+"""Flax attention in both styles, and user-written layers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ HEAD_DIM = WIDTH // HEADS
 
 
 def bound(module: linen.Module) -> Any:
-    """Return a module of linen bound to parameters that were drawn now."""
+    """Return a linen module bound to fresh parameters."""
     example = jnp.zeros((1, 2, WIDTH))
     return module.bind(module.init(jax.random.key(next_seed()), example))
 
 
 class Attention(linen.Module):
-    """Grouped attention, written out.
+    """Hand-written grouped attention.
 
     Attributes
     ----------
@@ -31,9 +31,9 @@ class Attention(linen.Module):
     std : float or None
         Of all matrices; None for 1/√fan-in.
     tiled : bool
-        Heads of keys and values are tiled where they should be repeated.
+        Tile heads of keys and values instead of repeating them.
     twice : bool
-        Queries are scaled, and the scores again.
+        Scale queries as well as scores.
     """
 
     groups: int = HEADS

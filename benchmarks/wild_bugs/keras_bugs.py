@@ -11,7 +11,7 @@ import keras
 from benchmarks.wild_bugs.bug import KEY, QUERY, SAME, VALUE, Bug, Right
 
 WIDTH, HEADS = 64, 4
-#: A width and a number of heads at which the fans of a convolution are wrong by a factor of 36.
+#: Width and heads at which convolution fans are wrong by a factor of 36.
 LARGE_WIDTH, LARGE_HEADS = 512, 8
 _SHAPE = (None, None, WIDTH)
 
@@ -29,7 +29,7 @@ def grouped() -> Any:
 
 
 class ConvolutionGlorot(keras.initializers.Initializer):
-    """Glorot's law with the fans that version 3.14.0 took: all axes but the last two are the kernel's window."""
+    """Glorot's law with the fans of version 3.14.0: all axes but the last two are the kernel's window."""
 
     def __call__(self, shape: Any, dtype: Any = None, **_: Any) -> Any:
         window = math.prod(shape[:-2])

@@ -1,4 +1,4 @@
-"""Torch layers whose forward is not what their author says."""
+"""Torch layers with a wrong forward pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEAD_DIM = WIDTH // HEADS
 
 
 class VisionAttention(nn.Module):
-    """Packed, without biases; its scale takes the width of the model."""
+    """Packed, without biases, scaled by the model's width."""
 
     def __init__(self, dim: int = WIDTH, heads: int = HEADS) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class VisionAttention(nn.Module):
 
 
 class SetAttention(nn.Module):
-    """Heads lie along the batch; divided by the root of the width of all values."""
+    """Heads in the batch axis; divided by the root of all values' width."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class SetAttention(nn.Module):
 
 
 class Heads(nn.Module):
-    """What the modules below share: four linear layers, and a method for what happens between them."""
+    """Base of the modules below: four linear layers, with a method between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Multiplied(Heads):
 
 
 class TwoPaths(Heads):
-    """A fast path with the framework's scale, and a plain one with the module's own."""
+    """A fast path with the framework's scale, and a plain one with its own."""
 
     def __init__(self, flash: bool) -> None:
         super().__init__()
@@ -88,15 +88,13 @@ class TwoPaths(Heads):
 
 
 class OverQueries(Heads):
-    """Normalises each column of the scores."""
-
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = q @ k.transpose(-1, -2) / math.sqrt(HEAD_DIM)
         return F.softmax(scores, dim=-2) @ v
 
 
 class AlwaysDropping(Heads):
-    """Gives the framework's function a dropout, which it applies in evaluation too."""
+    """Passes a dropout to the framework's function, which applies it in evaluation too."""
 
     dropout = 0.1
 
@@ -105,7 +103,7 @@ class AlwaysDropping(Heads):
 
 
 class NormalisedHeads(Heads):
-    """Queries and keys of length one, and a temperature of ten."""
+    """Normalised queries and keys, with a temperature of ten."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
@@ -113,7 +111,7 @@ class NormalisedHeads(Heads):
 
 
 class OverBatch(nn.Module):
-    """Inputs are (batch, positions, width); PyTorch's layer expects positions first unless it is told."""
+    """Inputs are (batch, positions, width); by default PyTorch's layer expects positions first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +122,7 @@ class OverBatch(nn.Module):
 
 
 class Tiled(nn.Module):
-    """Two heads of keys and values for four of queries, tiled where they should be repeated."""
+    """Two heads of keys and values for four of queries, tiled instead of repeated."""
 
     def __init__(self, groups: int = 2) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Torch layers whose weights are not what their author says."""
+"""Torch layers with wrong weights."""
 
 from __future__ import annotations
 
@@ -17,18 +17,16 @@ WIDTH, HEADS = 64, 4
 
 
 def heads_of(x: Tensor, heads: int) -> Tensor:
-    """Return (batch, positions, width) as (batch, heads, positions, head_dim)."""
     batch, positions, width = x.shape
     return x.view(batch, positions, heads, width // heads).transpose(1, 2)
 
 
 def merged(y: Tensor) -> Tensor:
-    """Return (batch, heads, positions, head_dim) as (batch, positions, width)."""
     return y.transpose(1, 2).flatten(2)
 
 
 class Attention(nn.Module):
-    """Four linear layers around the framework's own attention."""
+    """Four linear layers around the framework's attention."""
 
     def __init__(self, width: int = WIDTH, heads: int = HEADS, bias: bool = True, causal: bool = False) -> None:
         super().__init__()
@@ -44,7 +42,7 @@ class Attention(nn.Module):
 
 
 def drawn(init: Callable[[Tensor], Any], width: int = WIDTH, **options: Any) -> Attention:
-    """Return a layer whose matrices an initialiser has filled."""
+    """Return a layer with matrices filled by an initialiser."""
     layer = Attention(width, bias=False, **options)
     for weight in layer.parameters():
         init(weight)
@@ -52,7 +50,7 @@ def drawn(init: Callable[[Tensor], Any], width: int = WIDTH, **options: Any) -> 
 
 
 class SeparateMatrices(nn.Module):
-    """PyTorch's layer with keys of another width, one more feature, so that it keeps separate matrices."""
+    """PyTorch's layer with one more feature in the keys, so that it keeps separate matrices."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +68,7 @@ _LAYER = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
 
 
 def reset() -> nn.Module:
-    """Return one layer, initialised anew by its own method."""
+    """Return one layer, reinitialised by its own method."""
     _LAYER._reset_parameters()
     return copy.deepcopy(_LAYER)
 
@@ -81,9 +79,9 @@ def encoder() -> nn.Module:
 
 
 def clamped_normal_(weight: Tensor, std: float, low: float = -2.0, high: float = 2.0) -> None:
-    """Fill by the inverse of the cdf from eight random bits, all that bfloat16 keeps.
+    """Fill by the inverse cdf of eight random bits, all that bfloat16 keeps.
 
-    One in 256 is u = -1, whose normal number is -∞, and the clamp makes it a bound.
+    One in 256 is u = -1, whose normal number -∞ is clamped to a bound.
     """
     with torch.no_grad():
         left, right = (math.erf(bound / std / math.sqrt(2.0)) for bound in (low, high))
@@ -98,7 +96,7 @@ def half_precision() -> nn.Module:
 
 
 class HeadMatrices(nn.Module):
-    """A matrix for each head: (heads, width, head_dim), and (heads, head_dim, width) for outputs."""
+    """One matrix per head: (heads, width, head_dim), and (heads, head_dim, width) for outputs."""
 
     def __init__(self, fill: Callable[[Tensor], Any]) -> None:
         super().__init__()
@@ -118,17 +116,17 @@ class HeadMatrices(nn.Module):
 
 
 def last_axis(weight: Tensor) -> None:
-    """Take the last axis for the fan-in: √width/√head_dim times too large but for W_O."""
+    """Use the last axis as the fan-in: √width/√head_dim times too large, except W_O."""
     weight.normal_(0.0, 1.0 / math.sqrt(weight.shape[-1]))
 
 
 def fresh_page(weight: Tensor) -> None:
-    """Stand for a tensor that was never filled, on memory that the system has just handed out."""
+    """Simulate an unfilled tensor on fresh memory from the system."""
     weight.zero_()
 
 
 def old_memory(weight: Tensor) -> None:
-    """Stand for a tensor that was never filled, on memory with numbers of somebody else."""
+    """Simulate an unfilled tensor on reused memory."""
     weight.copy_(torch.sin(torch.arange(weight.numel(), dtype=weight.dtype)).view_as(weight))
 
 
@@ -241,7 +239,7 @@ RIGHT = (
 
 
 class ByHand(nn.Module):
-    """A packed linear layer, products written out, and an addition for the mask."""
+    """A packed linear layer, explicit products, and an additive mask."""
 
     def __init__(self) -> None:
         super().__init__()

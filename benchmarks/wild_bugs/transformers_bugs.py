@@ -1,4 +1,4 @@
-"""Attention of transformers, from random small configurations: nothing is downloaded."""
+"""Transformers attention, from small random configurations: nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from benchmarks.wild_bugs.bug import OUTPUT, QUERY, Bug, Right
 
 WIDTH, HEADS, LAYERS = 64, 4, 12
-#: The standard deviation that all three configure, times √fan-in.
+#: The configured standard deviation of all three, times √fan-in.
 SIZE = 0.02 * math.sqrt(WIDTH)
 
 
 def gpt2(implementation: str = "sdpa") -> Any:
-    """Return the attention of the first block of a GPT-2 of twelve."""
+    """Return attention of the first of twelve GPT-2 blocks."""
     config = GPT2Config(
         n_embd=WIDTH,
         n_head=HEADS,
@@ -33,7 +33,7 @@ def gpt2(implementation: str = "sdpa") -> Any:
 
 
 def gpt2_flat() -> Any:
-    """Return it with outputs as version 5.14.1 drew them: not scaled by the depth."""
+    """Return it with outputs drawn as by version 5.14.1, unscaled by the depth."""
     layer = gpt2()
     torch.nn.init.normal_(layer.c_proj.weight, std=0.02)
     return layer
@@ -47,7 +47,7 @@ def bert(width: int = WIDTH) -> Any:
 
 
 def llama() -> Any:
-    """Return grouped attention with rotary positions: four heads of queries, two of keys and values."""
+    """Return grouped rotary attention: four heads of queries, two of keys and values."""
     return LlamaModel(llama_config()).layers[0].self_attn
 
 

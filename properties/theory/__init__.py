@@ -1,4 +1,4 @@
-"""Statements of attncheck's own theory: they validate its formulas, and examine nothing of a simulator.
+"""Statements of attncheck's own theory: they validate its formulas, not a simulator.
 
-``pytest properties/theory`` runs them, ``--attncheck-theory`` adds them to a run of the properties.
+Run them with ``pytest properties/theory``, or add them to a run with ``--attncheck-theory``.
 """

@@ -1,12 +1,11 @@
-"""Assumption 1: what sharing of matrices it permits, and what departs, and how fast, where sharing breaks it.
+"""Assumption 1: permitted sharing of matrices, and the order of the error if sharing breaks it.
 
-Properties of the theory rather than of a subject. Programs are written with matrices that are shared in one way or
-another, drawn with literal matrices, and held to moments and laws that are exact at every width given the inputs x,
-G_ij = x^i·x^j/n. p-values are exact, but for that of the last, and each statement shows what it rejects.
+Programs with shared matrices are drawn literally and tested against moments and laws that are exact at every width
+given the inputs x, G_ij = x^i·x^j/n. p-values are exact, except in the last test; each test lists what it rejects.
 
-Of the clauses, (b) is where the limit ends: with W_Q = W_K scores grow as √n. Breaking (a) moves the mean of an average
-by an amount of order n^{-1/2}, and feeding a score what its own matrix made moves a variance by the fraction 2/n²:
-there the clauses are what the proof takes, and the moments tried here still approach those of Definition 1.
+Without clause (b) there is no limit: with W_Q = W_K scores grow as √n. Breaking (a) shifts the mean of an average by
+order n^{-1/2}, and a score of its own matrix's output changes a variance by the fraction 2/n²: there the moments
+tested still approach those of Definition 1.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from attncheck.theory.limits.programs import limit_of_program
 
 FloatArray = NDArray[np.float64]
 
-# Widths a factor 4 apart: what grows as √n doubles, and what falls as n^{-1/2} halves.
+# A factor of 4: what grows as √n doubles, and what falls as n^{-1/2} halves.
 _WIDTHS = (8, 32)
 _DRAWS = 2_000
-# Where positions are independent, x^i·x^j is largest against the lengths where there are few neurons.
+# With independent positions x^i·x^j is largest, relative to the lengths, at few neurons.
 _NARROW, _NARROW_DRAWS = 4, 4_000
-# A direction whose squared length is this small a part of its vectors' is rounding.
+# Squared directions smaller than this fraction of their vectors' are rounding errors.
 _LOST = 1e-9
 
 
@@ -47,11 +46,11 @@ def test_permitted_sharing_has_the_covariance_of_the_limit(
 ) -> None:
     """(b) permits W^{i,j} = W^{i',j'} for i ≠ i': formula (*), with G in place of K at finite width.
 
-    p = Q x¹·K x² shares K with p' = Q' x¹·K x², Q with p'' = Q x¹·K' x², and both with p''' = Q x¹·K x¹. Turning
-    the sign of Q', or of K', turns that of p', or p'': products with p are fair coins and covariances are 0, as for
-    heads that share a matrix. Given the keys, p and p''' are Gaussian with covariance σ_Q² G_11 k¹·k²/n, and sums
-    and differences of keys have lengths of law χ²_n, so that E[k¹·k²/n] = σ_K² G_12: together
-    Cov(p, p''' | x) = σ_Q²σ_K² G_11 G_12. Rejected: that p and p''' are as little correlated as p and p'.
+    p = Q x¹·K x² shares K with p' = Q' x¹·K x², Q with p'' = Q x¹·K' x², and both with p''' = Q x¹·K x¹. A sign
+    change of Q' (K') changes that of p' (p''): signs of products with p are fair coins, and covariances 0. Given the
+    keys, p and p''' are Gaussian with covariance σ_Q² G_11 k¹·k²/n, and sums and differences of keys have lengths of
+    law χ²_n, so E[k¹·k²/n] = σ_K² G_12 and Cov(p, p''' | x) = σ_Q²σ_K² G_11 G_12. Rejected: that p and p''' are as
+    little correlated as p and p'.
     """
     layer, program, (x1, x2) = _inputs(layer)
     queries = [program.matmul(program.weight(name, layer.query_std), x1) for name in ("A", "B")]
@@ -95,10 +94,9 @@ def test_one_matrix_on_both_sides_grows_as_the_root_of_the_width(
 ) -> None:
     """(b) forbids W_Q = W_K = W: E[p_ij | x] = σ²√n G_ij, which has no limit.
 
-    √n p_ij = W x^i·W x^j, and √n (p_ii ± 2p_ij + p_jj) = ‖W(x^i ± x^j)‖² is σ²‖x^i ± x^j‖²/n times χ²_n: a quarter
-    of the difference of the two has mean σ² n G_ij. (Over √n, that is with the scaling 1/n, it tends to σ²K_ij.)
-    Rejected: that p_ii is as often negative as positive, which holds with two matrices, and a mean that is the same
-    at widths 8 and 32.
+    √n p_ij = W x^i·W x^j, and √n (p_ii ± 2p_ij + p_jj) = ‖W(x^i ± x^j)‖² is σ²‖x^i ± x^j‖²/n times χ²_n: a quarter of
+    their difference has mean σ² n G_ij. Rejected: fair signs of p_ii, as with two matrices, and the same mean at
+    widths 8 and 32.
     """
     layer, program, (x1, x2) = _inputs(layer)
     tied, other = (program.weight(name, layer.query_std) for name in ("A", "B"))
@@ -125,7 +123,7 @@ def test_one_matrix_on_both_sides_grows_as_the_root_of_the_width(
             variance = (layer.query_std**2 * _mean(vector * vector))[new]
             note.p_value(f"{sign:+g} at n={width}", _lengths_fit(squares, variance, width))
             if new.any():
-                # As if the mean did not grow: what it is at the other width.
+                # The mean at the other width, as if it did not grow.
                 still = _lengths_fit(squares, variance * _other(width), width)
                 note.rejects(f"{sign:+g} at n={width}", still)
         note.p_value(f"two matrices at n={width}", sign_p_value(free))
@@ -138,12 +136,11 @@ def test_values_by_the_matrix_of_the_keys_depart_as_the_inverse_root(
 ) -> None:
     """(a) forbids W_V = W_K: averages of outputs get a mean of order n^{-1/2} beside their limit.
 
-    With q = W_Q xⁱ, p = q·W_K x^j n^{-1/2}, v = W_K x^l and y = p v, the average n^{-1} Σ_α q_α y_α is p p_l n^{-1/2},
-    p_l the score that v would make as a key: in every draw, to the last digit. By formula (*) its mean given x is
-    σ_Q²σ_K² G_ii G_jl n^{-1/2}, where the limit is E[Z^q p° Z^v | p°] = 0 and the mean with another W_V is 0 at every
-    width. Here j = l, where p² over its variance given the key is χ²_1 and the squared length of the key is χ²_n.
-    So the deviation is of the order that Fact 1 has anyway, but not centred; E[p²v_α² | x] departs by the fraction 2/n.
-    Rejected: that signs of the average are fair, and a mean that stays the same from width 8 to 32.
+    With q = W_Q xⁱ, p = q·W_K x^j n^{-1/2}, v = W_K x^l and y = p v, the average n^{-1} Σ_α q_α y_α equals p p_l
+    n^{-1/2} in every draw, where p_l is the score with v as the key. By formula (*) its mean given x is σ_Q²σ_K² G_ii
+    G_jl n^{-1/2}, while the limit is E[Z^q p° Z^v | p°] = 0, and so is the mean with another W_V. Here j = l, where
+    p² over its variance given the key is χ²_1 and the squared length of the key χ²_n; E[p²v_α² | x] is off by the
+    fraction 2/n. Rejected: fair signs of the average, and the same mean at widths 8 and 32.
     """
     layer, program, (x1, x2) = _inputs(layer)
     query, key, value = (
@@ -189,11 +186,11 @@ def test_values_by_the_matrix_of_the_keys_depart_as_the_inverse_root(
 def test_scores_of_what_their_matrix_made_depart_as_the_inverse_square(
     layer: AttentionLayer, run_seed: int, note: Statement
 ) -> None:
-    """A score's input that a matrix of scores made is circular: p = (Q Q x¹)·(K x²) n^{-1/2} has another variance.
+    """A score whose input is made by its own matrix, p = (Q Q x¹)·(K x²) n^{-1/2}, has another variance.
 
-    Given x and u = Q x¹, Q u = c u + fresh, c = x¹·u/‖x¹‖², so that E‖Q u‖² = E[c²‖u‖² + σ_Q²(‖u‖² - c²‖x¹‖²)]
-    = σ_Q⁴ ‖x¹‖² (1 + 2/n²), and E[p² | x] = σ_Q⁴σ_K² G_11 G_22 (1 + 2/n²) where formula (*) has 1: it departs by the
-    half at width 2. Rejected: formula (*).
+    Given x and u = Q x¹, Q u = c u + fresh, c = x¹·u/‖x¹‖², so E‖Q u‖² = E[c²‖u‖² + σ_Q²(‖u‖² - c²‖x¹‖²)] = σ_Q⁴
+    ‖x¹‖² (1 + 2/n²), and E[p² | x] = σ_Q⁴σ_K² G_11 G_22 (1 + 2/n²): half more at width 2. Rejected: formula (*),
+    without the last factor.
     """
     layer, program, (x1, x2) = _inputs(layer)
     query, key = program.weight("A", layer.query_std), program.weight("B", layer.key_std)
@@ -223,7 +220,7 @@ def test_scores_of_what_their_matrix_made_depart_as_the_inverse_square(
 
 
 def _inputs(layer: AttentionLayer) -> tuple[AttentionLayer, Program, tuple[Node, ...]]:
-    """Return the layer with two positions, and a program that makes inputs x¹, x² of its law in the limit."""
+    """Return a layer with two positions, and a program of inputs x¹, x² with its law in the limit."""
     layer = layer.replace(seq_len=2)
     program = Program()
     phi = nonlinearity.of_inputs(layer.inputs)
@@ -238,18 +235,17 @@ def _draw(program: Program, nodes: list[Node], width: int, size: int, rng: np.ra
 
 
 def _other(width: int) -> float:
-    """Return the factor by which √n is another one at the other width."""
+    """Return the ratio of √n at the other width."""
     narrow, wide = _WIDTHS
     return float((narrow / wide if width == wide else wide / narrow) ** 0.5)
 
 
 def _mean(products: FloatArray) -> FloatArray:
-    """Return averages over neurons."""
     return np.asarray(products.mean(axis=-1))
 
 
 def _lengths_fit(squares: FloatArray, variance: FloatArray, degrees: int) -> float:
-    """Return the p-value of squares over variances being χ² with that many degrees of freedom each: exact."""
+    """Return the exact p-value of squares over variances being χ² with the given degrees of freedom each."""
     if not len(squares):
         return 1.0
     law, total = stats.chi2(degrees * len(squares)), float((squares / variance).sum())

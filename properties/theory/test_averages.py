@@ -1,8 +1,7 @@
-"""Theorem 1 by itself: averages over neurons of ψ(y) stay random, and have the law of E[ψ(y) given the scores].
+"""Theorem 1: averages over neurons of ψ(y) stay random, with the law of E[ψ(y) given the scores].
 
-A property of the theory rather than of a subject: draws are attncheck's own. ψ are bounded and pseudo-Lipschitz, as the
-theorem demands. Given the conditional variance v of an output E ψ is a function of v alone; its law in the limit is
-computed from that of v. With infinitely many heads, or scores divided by n, v is constant, and so is the average.
+The ψ are bounded and pseudo-Lipschitz, as the theorem requires. Given the conditional variance v of an output, E ψ is
+a function of v alone. With infinitely many heads, or scores divided by n, v and the average are constant.
 """
 
 from __future__ import annotations
@@ -26,10 +25,9 @@ FloatArray = NDArray[np.float64]
 _LAYER = AttentionLayer(width=128, seq_len=3, num_heads=1, query_std=3.0)
 _WIDTHS = (128, 256)
 _DRAWS, _CHUNK = 10_000, 2_000
-# What the order 1/n² leaves of the variance at these widths, in parts of what stays with 1/√n scores (0.04 at most was
-# measured).
+# Bound on the order 1/n² of the variance at these widths, relative to the limit with 1/√n scores.
 _NEXT = 0.1
-# The trapezoidal rule: kinks of ψ cost the square of the step.
+# Trapezoidal rule: kinks of ψ cost the square of the step.
 _NODES = np.arange(-9.0, 9.0, 0.004)
 _WEIGHTS = np.exp(-0.5 * _NODES**2)
 
@@ -51,12 +49,12 @@ def _predicted(law: LimitLaw, psi: Callable[[FloatArray], FloatArray]) -> tuple[
 
 
 def _averages(layer: AttentionLayer, seed: np.random.SeedSequence) -> dict[str, tuple[FloatArray, FloatArray]]:
-    """Return, of each ψ, mean and variance of averages, less what n neurons leave, and their standard errors, (2,)."""
+    """Return, per ψ, mean and variance of averages, without the noise of n neurons, and their standard errors, (2,)."""
     found: dict[str, list[FloatArray]] = {name: [] for name in PSI}
     for chunk in simulate_chunks(layer, _DRAWS, _CHUNK, seed=seed, coordinates=layer.width):
         for name, psi in PSI.items():
             values = psi(chunk.outputs[:, 0])
-            # Two halves of the neurons have the same expectation given the scores, and noise of their own.
+            # Two halves of the neurons have the same expectation given the scores, and independent noise.
             found[name].append(values.reshape(len(values), 2, -1).mean(axis=2))
     return {name: _moments(np.concatenate(parts)) for name, parts in found.items()}
 
@@ -68,14 +66,14 @@ def _moments(halves: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _extrapolated(layer: AttentionLayer, run_seed: int, name: str) -> dict[str, tuple[FloatArray, FloatArray]]:
-    """Return the same with the order 1/n taken off by two widths."""
+    """Return the same, extrapolated from two widths to remove the order 1/n."""
     narrow, wide = (_averages(layer.replace(width=n), seed_sequence(run_seed, name, n)) for n in _WIDTHS)
     return {psi: (2.0 * wide[psi][0] - narrow[psi][0], np.hypot(2.0 * wide[psi][1], narrow[psi][1])) for psi in PSI}
 
 
 @theory("theorem1.averages")
 def test_averages_over_neurons_have_the_law_of_the_limit(run_seed: int, note: Statement) -> None:
-    """By mean and variance. That averages are constant is the neighbour."""
+    """Mean and variance; constant averages are the neighbour."""
     for psi, (found, error) in _extrapolated(_LAYER, run_seed, "averages").items():
         mean, variance = _predicted(LimitLaw(_LAYER), PSI[psi])
         note.equals(f"mean of {psi}", found[0], error[0], mean)
@@ -85,7 +83,7 @@ def test_averages_over_neurons_have_the_law_of_the_limit(run_seed: int, note: St
 
 @theory("theorem1.constant")
 def test_averages_become_constant_with_scores_divided_by_n(run_seed: int, note: Statement) -> None:
-    """The variance that stays with 1/√n is the neighbour."""
+    """The limit variance with 1/√n scores is the neighbour."""
     layer = _LAYER.replace(score_scaling="1/n")
     for psi, (found, error) in _extrapolated(layer, run_seed, "constant averages").items():
         assert _predicted(LimitLaw(layer), PSI[psi])[1] == pytest.approx(0.0, abs=1e-15)

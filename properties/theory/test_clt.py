@@ -1,9 +1,9 @@
-"""Lemmas 9 to 16: what makes a central limit theorem for the scores.
+"""Lemmas 9 to 16: the central limit theorem for the scores.
 
-By Cramér and Wold the scores converge to p° (Proposition 8) if every combination of them does, and that is a sum over
-coordinates: Σ_i t_i p_i = n^{-1/2} Σ_α X_α, X_α = Σ_i t_i g^{i,1}_α g^{i,2}_α. These are properties of the theory:
-what holds at every width is tried on literal draws, and the approach to limits on exact conditional moments, in
-which only the Gram matrix G of the inputs is left to draw. Each test shows wrong statements that it rejects.
+By Cramér and Wold the scores converge to p° (Proposition 8) if every combination does, which is a sum over
+coordinates: Σ_i t_i p_i = n^{-1/2} Σ_α X_α, X_α = Σ_i t_i g^{i,1}_α g^{i,2}_α. Results for every width are tested on
+literal draws, and limits on exact conditional moments, for which only the Gram matrix G of the inputs is drawn. Each
+test lists what it rejects.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from attncheck.strategies import layers
 FloatArray = NDArray[np.float64]
 Moment = Callable[[FloatArray], FloatArray]
 
-# Literal draws are taken where width matters most; with up to 12 positions, G is often singular.
+# Literal draws at small widths, where effects are largest; with up to 12 positions, G is often singular.
 _NARROW, _LITERAL = 8, 2_000
-# Widths between which the approach to the limit is seen, a factor 4 apart, with the draws of the inputs at each.
+# Widths for the approach to the limit, a factor of 4 apart, and draws of the inputs at each.
 _DRAWS = {64: 2_000, 256: 1_500, 1024: 750}
-# What the order 1/n³ changes the prediction at the largest width by: 0.07 where inputs enter with the highest powers.
+# Effect of the order 1/n³ on the prediction at the largest width: 0.07 for the highest powers of the inputs.
 _CURVATURE = 0.1
 
 
@@ -51,11 +51,11 @@ def _plain(layer: AttentionLayer) -> AttentionLayer:
 def test_summands_at_every_width(layer: AttentionLayer, run_seed: int, note: Statement) -> None:
     """Lemmas 10, 11 and 13, by symmetry: X_α are exchangeable, E X_α = 0 and E X_α X_β = 0 for α ≠ β.
 
-    Given the inputs the X_α are independent and identically distributed, and W^{i,1} → -W^{i,1} turns their signs: so
-    signs of X_α, of X_α X_β and of what a swap of α and β turns, over disjoint pairs, are fair coins. X_α over its
-    standard deviation given inputs and keys is a standard normal, and so are whitened keys: formula (*) with G.
-    p-values are exact. Rejected: coordinates of different variance, and W^Q = W^K, where the p_11 of all heads have
-    E[X_α | G] = σ_Q² H G_11 instead: an amount that is tried too.
+    Given the inputs the X_α are i.i.d., and W^{i,1} → -W^{i,1} flips their signs: signs of X_α, of X_α X_β and of
+    what a swap of α and β flips, over disjoint pairs, are fair coins. X_α over its standard deviation given inputs
+    and keys is standard normal, and so are whitened keys: formula (*) with G. p-values are exact. Rejected:
+    coordinates of different variance, and W^Q = W^K, where the p_11 of all heads have E[X_α | G] = σ_Q² H G_11
+    instead (also tested).
     """
     layer = layer.replace(width=_NARROW)
     weights = _combination(layer, run_seed)
@@ -90,10 +90,9 @@ def test_moments_of_summands_approach_their_limits_as_one_over_n(
 ) -> None:
     """Lemmas 12, 14, 15 and 16, at the rate 1/n: n times the distance to the limit is c + d/n.
 
-    E X_α² → σ² = tᵀΣt with Σ from (*); E X_α² X_β² → σ⁴; E X_α⁴ → a limit, so that
-    E|X_α|³ ≤ √(8/π) (E X_α⁴/3)^{3/4} is o(√n); products of entries of G → those of K. Rejected: a limit that is off by
-    5%, a distance of 30% at width 64 that falls as n^{-1/2}, and σ⁴ as the limit for X_β = X_α in place of independent
-    ones.
+    E X_α² → σ² = tᵀΣt with Σ from (*); E X_α² X_β² → σ⁴; E X_α⁴ → a limit, so that E|X_α|³ ≤ √(8/π) (E X_α⁴/3)^{3/4}
+    is o(√n); products of entries of G → those of K. Rejected: a limit off by 5%, a distance of 30% at width 64 that
+    falls as n^{-1/2}, and the limit σ⁴ for X_β = X_α.
     """
     weights = _combination(layer, run_seed)
     grams = {
@@ -108,7 +107,7 @@ def test_moments_of_summands_approach_their_limits_as_one_over_n(
         note.rejects(f"{name}, another limit", approach.moved(0.05).p_value())
         note.rejects(f"{name}, another order", approach.moved(0.3, rate=0.5).p_value())
 
-    # Lemma 15: the bound falls by two thirds or more from width to width, four times as wide.
+    # Lemma 15: the bound falls by two thirds or more per factor of 4 in width.
     fourth, share = found["E X⁴"], 0.75 ** (4.0 / 3.0)
     for near, far in itertools.pairwise(_DRAWS):
         falls = 1.0 + fourth.gaps[near] / near - share * (1.0 + fourth.gaps[far] / far)
@@ -124,9 +123,8 @@ def test_moments_of_summands_approach_their_limits_as_one_over_n(
 def test_constants_at_finite_width(width: int, token: int, run_seed: int, note: Statement) -> None:
     """Lemmas 12 and 14 for φ(x) = x: E G_ii^k = ρ_k², ρ_k = Π_{l<k} (1 + 2l/n), and all positions share one ‖h‖.
 
-    E X_α² is ρ_2² for p_11 and ρ_2 for p_12, E X_α² X_β² is ρ_4² and ρ_4 ρ_2²; and with E X_α⁴ it makes
-    E p⁴ = (E X_α⁴ + 3(n - 1) E X_α² X_β²)/n, which is 3(1 + 2/n) E X_α² X_β².
-    Rejected: positions with an ‖h‖ each, for which E X_α² of p_12 were 1.
+    E X_α² is ρ_2² for p_11 and ρ_2 for p_12, E X_α² X_β² is ρ_4² and ρ_4 ρ_2², and E p⁴ = (E X_α⁴ + 3(n - 1) E X_α²
+    X_β²)/n = 3(1 + 2/n) E X_α² X_β². Rejected: a separate ‖h‖ per position, for which E X_α² of p_12 is 1.
     """
     layer = AttentionLayer(width=width, seq_len=2, num_heads=1, activation="identity")
     weights = np.zeros((1, 2, 2))
@@ -141,34 +139,34 @@ def test_constants_at_finite_width(width: int, token: int, run_seed: int, note: 
     note.equals("E X²", mean, error, second, neighbours=[1.0])
     note.equals("E X_α² X_β²", pairs, of_pairs, fourth)
     of_score = (fourths + 3 * (width - 1) * pairs) / width
-    # At most: the two are of the same draws.
+    # An upper bound: both use the same draws.
     most = (of_fourths + 3 * (width - 1) * of_pairs) / width
     note.equals("E p⁴", of_score, most, 3 * (1 + 2 / width) * fourth)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Approach:
-    """n times the distance of a moment to its limit, as a fraction of it, with its standard error, by width."""
+    """n times a moment's distance to its limit, relative to it, with its standard error, by width."""
 
     gaps: Mapping[int, float]
     errors: Mapping[int, float]
 
     def p_value(self) -> float:
-        """Return the p-value of c + d/n, from the smaller widths, being what the largest shows."""
+        """Return the p-value of c + d/n, fitted to the smaller widths, at the largest."""
         small, middle, large = self.gaps.values()
         off = large - middle - (middle - small) / 4.0
         error = np.linalg.norm(np.array([0.25, 1.25, 1.0]) * list(self.errors.values()))
         return mean_p_value(off, float(error), 0.0, allowance=_CURVATURE)
 
     def moved(self, by: float, rate: float = 0.0) -> _Approach:
-        """Return what a further distance would show, a fraction of the limit at the smallest width, times n^-rate."""
+        """Return the effect of a further distance, a fraction of the limit at the smallest width, times n^-rate."""
         smallest = min(self.gaps)
         further = {n: gap + n * by * (smallest / n) ** rate for n, gap in self.gaps.items()}
         return dataclasses.replace(self, gaps=further)
 
 
 def _combination(layer: AttentionLayer, run_seed: int) -> FloatArray:
-    """Return t, one number for each score: (num_heads, seq_len, seq_len)."""
+    """Return t, one number per score: (num_heads, seq_len, seq_len)."""
     shape = (layer.num_heads, layer.seq_len, layer.seq_len)
     return stream(run_seed, "clt", layer.key, role="combination").standard_normal(shape)
 
@@ -194,7 +192,8 @@ def _moments(layer: AttentionLayer, weights: FloatArray) -> dict[str, Moment]:
     def forms(gram: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return Σ_g tr(S_g) and Σ_g tr(S_g²), S_g = σ_Q²σ_K² G Σ_a T_aᵀ G T_a over the heads of a group.
 
-        X_α given the keys is Gaussian with variance Σ_g k_gᵀ M_g k_g, M_g = σ_Q² Σ_a T_aᵀ G T_a; keys are N(0, σ_K² G).
+        X_α given the keys is Gaussian with variance Σ_g k_gᵀ M_g k_g, M_g = σ_Q² Σ_a T_aᵀ G T_a; keys are N(0, σ_K²
+        G).
         """
         by_group = weights.reshape(layer.kv_heads, layer.group_size, *weights.shape[1:])
         inner = np.einsum("gaij,...ik,gakl->...gjl", by_group, gram, by_group, optimize=True)
@@ -210,7 +209,7 @@ def _moments(layer: AttentionLayer, weights: FloatArray) -> dict[str, Moment]:
         "E X²": lambda gram: forms(gram)[0],
         "E X_α² X_β²": lambda gram: forms(gram)[0] ** 2,
         "E X⁴": fourth,
-        # Two products, because the limit of the first is 0 where positions are independent.
+        # Two products, because the first's limit is 0 for independent positions.
         "Gram entries": lambda gram: (
             (gram[..., 0, 0] * gram[..., 0, -1]) ** 2 + (gram[..., 0, 0] * gram[..., -1, -1]) ** 2
         ),
@@ -226,7 +225,6 @@ def _approach(layer: AttentionLayer, grams: Mapping[int, FloatArray], moment: Mo
 
 
 def _grams(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw G = X Xᵀ/n."""
     inputs = draw_inputs(layer, size, rng)
     return np.asarray(inputs @ inputs.swapaxes(-1, -2) / layer.width)
 
@@ -234,7 +232,7 @@ def _grams(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatA
 def _mean(layer: AttentionLayer, grams: FloatArray, moment: Moment) -> tuple[float, float]:
     """Return the mean of a moment over draws of G, and its standard error.
 
-    The part that is linear in G has a known mean: without it, what is left fluctuates as 1/n, like the distance.
+    The linear part in G has a known mean; the rest fluctuates as 1/n, like the distance.
     """
     kernel = input_kernel(layer.inputs).matrix
     linear = np.einsum("ij,bij->b", _gradient(moment, kernel), grams - _mean_gram(layer))
@@ -243,7 +241,7 @@ def _mean(layer: AttentionLayer, grams: FloatArray, moment: Moment) -> tuple[flo
 
 
 def _gradient(moment: Moment, kernel: FloatArray) -> FloatArray:
-    """Return the derivatives of a polynomial by steps in the imaginary direction, which do not round."""
+    """Return the derivatives of a polynomial by complex steps, which do not round."""
     size = len(kernel)
     steps = 1e-30j * np.eye(size**2).reshape(size**2, size, size)
     return np.asarray(moment(kernel + steps).imag / 1e-30).reshape(size, size)
@@ -251,7 +249,7 @@ def _gradient(moment: Moment, kernel: FloatArray) -> FloatArray:
 
 @functools.lru_cache(maxsize=64)
 def _mean_gram(layer: AttentionLayer) -> FloatArray:
-    """Return E G: the kernel for ‖h‖² = n r, averaged over n r ~ χ²_n by Gauss's rule of Laguerre polynomials."""
+    """Return E G: the kernel for ‖h‖² = n r, averaged over n r ~ χ²_n by Gauss–Laguerre quadrature."""
     count, shape = np.arange(24.0), layer.width / 2 - 1
     off = np.sqrt(count[1:] * (count[1:] + shape))
     nodes, vectors = linalg.eigh_tridiagonal(2 * count + 1 + shape, off)

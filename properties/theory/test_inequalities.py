@@ -1,8 +1,7 @@
-"""Inequalities that the proofs rest on: Lemmas 4 and 7, Proposition 6, and that softmax is Lipschitz.
+"""Inequalities used in the proofs: Lemmas 4 and 7, Proposition 6, and that softmax is Lipschitz.
 
-Each holds for all numbers, so no draw can violate it by chance: there are no false alarms, and the examples are the
-same in every run. What is allowed for is the rounding of the numbers compared, as a fraction of them. Each test
-also shows a statement that is a little stronger to be wrong, by an example: the constants are those of the theory.
+They hold for all numbers, so there are no false alarms beyond the rounding allowed for; examples are the same in
+every run. Each test also refutes a slightly stronger inequality, so the constants are those of the theory.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from attncheck.pytest_plugin import theory
 
 FloatArray = NDArray[np.float64]
 
-# Rounding, as a fraction of the numbers that are compared or subtracted.
+# Rounding, relative to the numbers compared or subtracted.
 ROUNDING = 1e-12
 
 same_every_run = settings(max_examples=200, database=None, deadline=None, derandomize=True)
@@ -51,7 +50,7 @@ class PseudoLipschitz:
     constant: float
 
     def holds(self, x: float, y: float) -> bool:
-        """Whether the inequality does, at one pair of points."""
+        """Return whether the inequality holds at a pair of points."""
         at_x, at_y = self.function(x), self.function(y)
         bound = self.constant * abs(x - y) * (1.0 + abs(x) ** (self.order - 1) + abs(y) ** (self.order - 1))
         return abs(at_x - at_y) <= bound + ROUNDING * (abs(at_x) + abs(at_y))
@@ -62,7 +61,7 @@ class PseudoLipschitz:
         return abs(self.function(0.0)) + 2.0 * self.constant, 3.0 * self.constant
 
     def after(self, inner: PseudoLipschitz) -> PseudoLipschitz:
-        """Return φ∘ψ with the order and the constant of Proposition 6; ψ is `inner`."""
+        """Return φ∘ψ, ψ = `inner`, with the order and the constant of Proposition 6."""
         first, power = inner.growth
         exponent = self.order - 1
         # Lemma 4, and that t ↦ t^e is subadditive for e ≤ 1.
@@ -75,7 +74,7 @@ class PseudoLipschitz:
         )
 
     def times(self, other: PseudoLipschitz) -> PseudoLipschitz:
-        """Return φ·ψ with the order and the constant of Proposition 6; ψ is `other`."""
+        """Return φ·ψ, ψ = `other`, with the order and the constant of Proposition 6."""
         constant = 3.0 * (other.constant * sum(self.growth) + self.constant * sum(other.growth))
         return PseudoLipschitz(lambda x: self.function(x) * other.function(x), self.order + other.order, constant)
 
@@ -109,7 +108,7 @@ functions = st.sampled_from(sorted(FUNCTIONS))
 @same_every_run
 @given(functions, numbers, numbers)
 def test_functions_have_their_order_and_constant(name: str, x: float, y: float) -> None:
-    """The definition, for each φ that the tests below combine; half of its constant is not enough for any."""
+    """The definition, for each φ used below; half of the constant is never enough."""
     phi = FUNCTIONS[name]
     assert phi.holds(x, y)
     half = dataclasses.replace(phi, constant=phi.constant / 2.0)
@@ -122,12 +121,12 @@ def test_functions_have_their_order_and_constant(name: str, x: float, y: float) 
 @same_every_run
 @given(st.lists(numbers, min_size=1, max_size=12), st.floats(1.0, 8.0))
 def test_powers_of_sums(terms: list[float], exponent: float) -> None:
-    """Lemma 4: |Σ_{i≤k} x_i|^d ≤ k^{d-1} Σ_i |x_i|^d for d ≥ 1; equal terms leave no room for a smaller constant."""
+    """Lemma 4: |Σ_{i≤k} x_i|^d ≤ k^{d-1} Σ_i |x_i|^d for d ≥ 1; equal terms attain it."""
 
     def holds(x: list[float], constant: float) -> bool:
         left = abs(math.fsum(x)) ** exponent
         right = constant * math.fsum(abs(each) ** exponent for each in x)
-        # Powers below the smallest normal number have lost their digits.
+        # Powers below the smallest normal number have lost digits.
         return bool(left <= (1.0 + ROUNDING) * right + sys.float_info.min)
 
     constant = float(len(terms)) ** (exponent - 1.0)
@@ -141,10 +140,10 @@ def test_powers_of_sums(terms: list[float], exponent: float) -> None:
 def test_compositions(outer: str, inner: str, x: float, y: float) -> None:
     """Proposition 6: φ∘ψ is pseudo-Lipschitz of order d₁d₂ if φ is of order d₁ and ψ of order d₂.
 
-    With e = d₁ - 1 and |ψ(x)| ≤ A + B|x|^{d₂}, A = |ψ(0)| + 2c₂, B = 3c₂:
-    |φ(ψ(x)) - φ(ψ(y))| ≤ c₁ |ψ(x) - ψ(y)| (1 + |ψ(x)|^e + |ψ(y)|^e)
-    ≤ c₁c₂ |x - y| (1 + |x|^{d₂-1} + |y|^{d₂-1}) (1 + 2κA^e + κB^e (|x|^{d₂e} + |y|^{d₂e})), κ = max(1, 2^{e-1}),
-    and |x|^a |y|^b ≤ 1 + |x|^m + |y|^m for a + b ≤ m = d₁d₂ - 1 makes the constant 3c₁c₂(1 + 2κ(A^e + B^e)).
+    With e = d₁ - 1 and |ψ(x)| ≤ A + B|x|^{d₂}, A = |ψ(0)| + 2c₂, B = 3c₂: |φ(ψ(x)) - φ(ψ(y))| ≤ c₁ |ψ(x) - ψ(y)| (1 +
+    |ψ(x)|^e + |ψ(y)|^e) ≤ c₁c₂ |x - y| (1 + |x|^{d₂-1} + |y|^{d₂-1}) (1 + 2κA^e + κB^e (|x|^{d₂e} + |y|^{d₂e})), κ =
+    max(1, 2^{e-1}), and |x|^a |y|^b ≤ 1 + |x|^m + |y|^m for a + b ≤ m = d₁d₂ - 1 makes the constant 3c₁c₂(1 + 2κ(A^e
+    + B^e)).
     """
     assert FUNCTIONS[outer].after(FUNCTIONS[inner]).holds(x, y)
 
@@ -164,7 +163,7 @@ def test_products(one: str, other: str, x: float, y: float) -> None:
 
 @theory("inequalities.least_orders")
 def test_orders_of_proposition_6_are_the_least() -> None:
-    """With one order less no constant does, for powers; with a seventh of the constant it fails for the identity."""
+    """No constant works with one order less, for powers; a seventh of the constant fails for the identity."""
     square, cube, same = FUNCTIONS["x^2"], FUNCTIONS["x^3"], FUNCTIONS["identity"]
     for combined, order in ((square.after(cube), 6), (square.times(cube), 5)):
         assert combined.order == order
@@ -177,7 +176,7 @@ def test_orders_of_proposition_6_are_the_least() -> None:
 
 
 def product_holds(point: tuple[float, float], other: tuple[float, float], constant: float) -> bool:
-    """Whether |xy - x'y'| ≤ c |z - z'| (1 + |z| + |z'|) at z = (x, y) and z' = (x', y')."""
+    """Return whether |xy - x'y'| ≤ c |z - z'| (1 + |z| + |z'|) at z = (x, y) and z' = (x', y')."""
     at_point, at_other = point[0] * point[1], other[0] * other[1]
     distance = math.hypot(point[0] - other[0], point[1] - other[1])
     bound = constant * distance * (1.0 + math.hypot(*point) + math.hypot(*other))
@@ -188,17 +187,16 @@ def product_holds(point: tuple[float, float], other: tuple[float, float], consta
 @same_every_run
 @given(st.tuples(numbers, numbers), st.tuples(numbers, numbers))
 def test_the_product_of_two_numbers(point: tuple[float, float], other: tuple[float, float]) -> None:
-    """Lemma 7: (x, y) ↦ xy is pseudo-Lipschitz of order 2, with constant 1/2 in the Euclidean norm and no smaller one.
+    """Lemma 7: (x, y) ↦ xy is pseudo-Lipschitz of order 2, with best constant 1/2 in the Euclidean norm.
 
-    xy - x'y' = (z - z')ᵀS(z + z') with S = ((0, 1/2), (1/2, 0)), whose norm is 1/2. Far out on the diagonal, against
-    0, the two sides come as close as one likes; of order 1 it is not.
+    xy - x'y' = (z - z')ᵀS(z + z') with S = ((0, 1/2), (1/2, 0)), whose norm is 1/2; far out on the diagonal, against
+    0, this is nearly attained. It is not of order 1.
     """
     assert product_holds(point, other, 0.5)
     assert not product_holds((1e3, 1e3), (0.0, 0.0), 0.499)
 
 
 def softmax(scores: FloatArray) -> FloatArray:
-    """Return softmax of a row of scores as attention takes it."""
     size = len(scores)
     layer = AttentionLayer(width=1, seq_len=size, num_heads=1)
     first: FloatArray = attention_weights(layer, np.broadcast_to(scores, (size, size)))[0]
@@ -206,7 +204,7 @@ def softmax(scores: FloatArray) -> FloatArray:
 
 
 def softmax_holds(scores: FloatArray, others: FloatArray, constant: float) -> tuple[bool, bool]:
-    """Whether |softmax(p) - softmax(q)| ≤ c |p - q| in the Euclidean and in the sup norm."""
+    """Return whether |softmax(p) - softmax(q)| ≤ c |p - q| in the Euclidean and in the sup norm."""
     weights, theirs = softmax(scores), softmax(others)
 
     def holds(norm: float) -> bool:
@@ -221,10 +219,10 @@ def softmax_holds(scores: FloatArray, others: FloatArray, constant: float) -> tu
 @same_every_run
 @given(st.lists(st.tuples(st.floats(-50, 50), st.floats(-50, 50)), min_size=1, max_size=12))
 def test_softmax(pairs: list[tuple[float, float]]) -> None:
-    """Softmax is Lipschitz with constant 1/2 in the Euclidean and in the sup norm, and with no smaller one.
+    """Softmax is Lipschitz with best constant 1/2 in the Euclidean and in the sup norm.
 
     Its derivative at weights a is diag(a) - aaᵀ: rows have absolute sum 2a_i(1 - a_i) ≤ 1/2, which bounds the sup
-    norm, and by symmetry the Euclidean one. Two positions of equal weight attain it, for small differences.
+    norm, and by symmetry the Euclidean one; two positions of equal weight attain it.
     """
     scores, others = np.array(pairs).T
     assert softmax_holds(scores, others, 0.5) == (True, True)

@@ -1,7 +1,7 @@
-"""Normalised inputs, streams and blocks: one law under two readings, their limits, and the norms that they are not.
+"""Normalised inputs, stacks and blocks: one law in two methods, their limits, and wrong norms that are rejected.
 
-Properties of the theory rather than of a subject: draws are attncheck's own. The paper's theorem has no norm. Of one
-layer the limit follows from it, as a norm divides by averages over neurons (Fact 1); of stacks it is a conjecture.
+The paper's theorem has no norm. For one layer the limit follows from it, as a norm divides by averages over neurons
+(Fact 1); for stacks it is a conjecture.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _BLOCK = AttentionStack(
     mlp="gelu",
     mlp_ratio=1,
 )
-# The next order, 1/n², bends the slope of a gap between these widths by less than this (0.06 at most was measured).
+# Bound on the bend of a slope between these widths by the order 1/n².
 _WIDTHS, _CURVATURE = (32, 512), 0.1
 
 
 def _numbers(draws: Draws) -> FloatArray:
-    """Return numbers of each draw that see inputs, scores, outputs and how they go together, (7, size)."""
+    """Return functionals of inputs, scores, outputs and their dependence, (7, size)."""
     assert draws.inputs is not None
     assert draws.input_gram is not None
     y, p, x = draws.outputs, draws.scores, draws.inputs
@@ -81,13 +81,13 @@ def test_the_collapsed_reading_has_the_law_of_literal_matrices(
         note.p_value(f"number {number}", float(stats.ks_2samp(one, other, method="asymp").pvalue))
     assert ours.input_gram is not None
     diagonal = np.diagonal(ours.input_gram, axis1=1, axis2=2)
-    # A vector that is 0, or constant, has no direction: it stays 0.
+    # A zero or constant vector has no direction: it stays 0.
     assert (np.isclose(diagonal, 1.0, atol=1e-9) | (diagonal == 0.0)).all()
 
 
 @theory("norms.odd")
 def test_under_odd_activations_they_differ_by_one_neuron(run_seed: int, note: Statement) -> None:
-    """Directions of n neurons, or of n - 1: E Ĝ_12² is 1/n, or 1/(n - 1), exactly, and 0 in the limit of both."""
+    """Directions of n or n - 1 neurons: E Ĝ_12² is 1/n or 1/(n - 1), exactly, and 0 in both limits."""
     for n in (4, 16):
         norms: tuple[tuple[Norm, int], ...] = (("rms", n), ("layer", n - 1))
         for norm, free in norms:
@@ -103,7 +103,7 @@ def test_under_odd_activations_they_differ_by_one_neuron(run_seed: int, note: St
 
 @theory("norms.limits")
 def test_each_norm_approaches_its_own_limit_as_one_over_n(run_seed: int, note: Statement) -> None:
-    """Under relu the limits differ: a layer with one norm stays as far from the other's as these are apart."""
+    """With relu the limits differ: layers stay that far from the other norm's limit."""
     for norm, other in (("rms", "layer"), ("layer", "rms")):
         layer = _RELU.replace(norm=norm)
         found = [distance(layer.replace(width=n), size=256, seed=run_seed + n) for n in _WIDTHS]
@@ -128,7 +128,7 @@ def test_six_blocks_approach_the_conjectured_limit_as_one_over_n(
 ) -> None:
     """By the mean correlation of positions, which a norm after the sum leaves free."""
     seed = int(digest([run_seed, "norms", stack.key]), 16)
-    # Half of the error is left with the norm after.
+    # The norm after leaves half of the error.
     narrow, wide = (correlation_gap(stack.at_width(n), 500 if stack.post_norm else 1_500, seed) for n in _WIDTHS)
     values, errors = (narrow.values[-1], wide.values[-1]), (narrow.errors[-1], wide.errors[-1])
     note.order("order", values, errors, _WIDTHS, allowance=_CURVATURE, df=PARTS - 1)
@@ -136,7 +136,7 @@ def test_six_blocks_approach_the_conjectured_limit_as_one_over_n(
 
 @theory("norms.before_and_after")
 def test_a_norm_before_and_one_after_are_told_apart(run_seed: int, note: Statement) -> None:
-    """After the sum a stream keeps its variance and positions become one; before, it grows by a little each block."""
+    """After the sum, the stream keeps its variance and positions become equal; before, it grows a little per block."""
     before = _BLOCK.replace(layer=_BLOCK.layer.replace(norm="rms"))
     after, without = _BLOCK.replace(post_norm="rms"), _BLOCK
     one, other, none = (
@@ -144,11 +144,11 @@ def test_a_norm_before_and_one_after_are_told_apart(run_seed: int, note: Stateme
     )
     note(before=one.variance[-1], after=other.variance[-1], without=none.variance[-1])
     assert np.allclose(other.variance[1:], 1.0)
-    # What is read has length 1: attention adds at most 1 in a block, and the perceptron less than 1.
+    # Its input has length 1: in a block attention adds at most 1, and the perceptron less than 1.
     growth = np.diff(one.variance)
     assert (growth > 0.4).all()
     assert (growth < 2.0).all()
-    # Without a norm a block doubles the stream, by fifty standard errors or more.
+    # Without a norm a block doubles the stream, by at least fifty standard errors.
     assert (none.variance[1:] / none.variance[:-1] > 2.0).all()
     error = math.hypot(one.correlation_error[-1], other.correlation_error[-1])
     note.exceeds("correlation", other.correlation[-1] - one.correlation[-1], error, 0.0)

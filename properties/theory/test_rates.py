@@ -1,7 +1,6 @@
-"""Rates: laws of outputs approach the limit as 1/n (Corollary 2), scores become independent of the inputs as 1/n.
+"""Rates: output laws approach the limit as 1/n (Corollary 2), and so does the dependence of scores and inputs.
 
-Properties of the theory rather than of a subject: laws at finite width and the dependence of scores and inputs are
-computed from exact conditional moments, so that nothing else is left to estimate.
+Both are computed from exact conditional moments.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from attncheck.theory.rates.distance import distance, score_sum
 from attncheck.theory.rates.gap import ERRORS
 from attncheck.theory.rates.law import Distance
 
-# Draws of the dependence, and what the next order, 1/n², bends its slope by (0.03 at most was measured).
+# Draws of the dependence, and a bound on the bend of its slope by the order 1/n².
 _NARROW, _WIDE, _DRAWS = 64, 1024, 3_000
 _CURVATURE = 0.05
-# Widths at which laws are compared, and draws. Their errors are those of few repetitions.
+# Widths and draws for the comparison of laws, with errors from few repetitions.
 _LAW_WIDTHS, _LAW_DRAWS, _DF = (512, 8192), 128, REPLICATES - 1
-# Widths of literal matrices, and draws. Of each law the fourth cumulant, and what is left of its next order in parts of
-# the constant: 1/n³ but for Student's law, whose sixth moment is infinite.
+# Widths and draws of literal matrices. Per law its fourth cumulant, and the remaining next order relative to the
+# constant: 1/n³, except for Student's law, whose sixth moment is infinite.
 _LITERAL_WIDTHS, _LITERAL_DRAWS = (12, 36), 1024
 _FOURTH = {"uniform": -1.2, "rademacher": -2.0, "truncated normal": -0.63, "student5": 6.0}
 _REST = {"uniform": 0.05, "rademacher": 0.05, "truncated normal": 0.05, "student5": 0.15}
@@ -41,7 +40,7 @@ _SUM_WIDTHS = (1024, 8192)
 
 
 def _told(note: Statement, name: str, narrow: Distance, wide: Distance, order: float = -1.0) -> None:
-    """State the order at which a distance falls; half an order more or less is told apart."""
+    """State a distance's order; half an order more or less is rejected."""
     values, errors = (narrow.value, wide.value), (narrow.error / ERRORS, wide.error / ERRORS)
     neighbours = order - 0.5, order + 0.5
     widths = narrow.width, wide.width
@@ -49,10 +48,10 @@ def _told(note: Statement, name: str, narrow: Distance, wide: Distance, order: f
 
 
 def _with_a_limit(layer: AttentionLayer) -> AttentionLayer:
-    """Return a layer near this one whose outputs have a limit that they reach, and no kink.
+    """Return a similar layer whose outputs reach a limit, without kinks.
 
-    A gap stays with heads of fixed size; "1/n" makes outputs of maps that vanish at 0 vanish. The kink of relu leaves
-    more noise than few draws take away.
+    Heads of fixed size leave a constant distance; "1/n" makes outputs vanish for maps that vanish at 0. The kink of
+    relu leaves too much noise.
     """
     softmax = "softmax" if layer.attention_map == "relu" else layer.attention_map
     scaling = "1/sqrt(n)" if softmax == "linear" else layer.score_scaling
@@ -71,9 +70,9 @@ def test_outputs_approach_the_limit_as_one_over_n(layer: AttentionLayer, run_see
 
 
 def _with_fixed_heads(layer: AttentionLayer) -> AttentionLayer:
-    """Return a layer near this one of at most two heads of fixed size, whose law at infinite width is known.
+    """Return a similar layer of at most two heads of fixed size, whose law at infinite width is known.
 
-    Of more positions than four, score normals are so many that their points leave noise.
+    More than four positions have too many score normals for low noise.
     """
     bounded = "sigmoid" if layer.attention_map == "sigmoid" else "softmax"
     heads = {"head_dim": layer.head_dim or 2, "num_heads": min(2, layer.num_heads), "num_kv_heads": None}
@@ -91,7 +90,7 @@ def test_heads_of_fixed_size_keep_a_gap_and_the_rest_falls_as_one_over_n(
     )
     gap = distance(layer, position=position, size=512, seed=seed, width=math.inf)
     _told(note, "order", narrow, wide)
-    # Neither a limit that is reached, nor a head_dim that is forgotten: nearly all that there is stays.
+    # No limit, or an ignored head_dim: nearly all of the distance stays.
     error = math.hypot(gap.error, 4.0 * wide.error) / ERRORS
     note.exceeds("gap beyond four times what falls", gap.value - 4.0 * wide.value, error, 0.0, df=_DF)
 
@@ -100,7 +99,7 @@ def test_heads_of_fixed_size_keep_a_gap_and_the_rest_falls_as_one_over_n(
 def test_one_position_has_the_gap_of_its_values_alone(heads: int, of: str, run_seed: int, note: Statement) -> None:
     """Softmax of one score is 1: v is ‖h‖²/n χ²_n/n times the heads' mean χ²_n/n, of relative variance (4 + 2/H)/n.
 
-    Neighbours are heads that do not average, and values that do not vary; of scores, without the keys' lengths.
+    Neighbours: heads that do not average, constant values, and scores without the keys' lengths.
     """
     layer = AttentionLayer(width=4096, seq_len=1, num_heads=heads)
     found, other = (
@@ -111,14 +110,14 @@ def test_one_position_has_the_gap_of_its_values_alone(heads: int, of: str, run_s
         mean, spread, neighbours = 4.0, 18.0, (16.0, 20.0)
     expected, n = _constant(mean, spread), layer.width
     told = [_constant(mean, each) for each in neighbours]
-    # By draws, and by the expansion, in which nothing is drawn but score normals.
+    # By draws, and by the expansion, which draws score normals only.
     for name, value, error in (
         ("constant", found.value, found.error),
         ("constant of the expansion", found.leading, found.leading_error),
     ):
         allowance = 0.01 * expected
         note.equals(name, n * value, n * error / ERRORS, expected, neighbours=told, allowance=allowance, df=_DF)
-    # Outputs do not notice the scores, to the last digit; with another map than softmax they would.
+    # Outputs do not depend on the scores, to the last digit; with another map than softmax they would.
     assert abs(found.value - other.value) < 1e-9 * found.value
     if of == "outputs":
         sigmoid = layer.replace(attention_map="sigmoid")
@@ -130,7 +129,7 @@ def test_one_position_has_the_gap_of_its_values_alone(heads: int, of: str, run_s
 
 
 def _constant(mean: float, spread: float) -> float:
-    """Return the largest of the leading term's values (3t - t³) spread/8 - t mean/2, times the density."""
+    """Return the maximum over t of the leading term (3t - t³) spread/8 - t mean/2, times the density."""
     t = 0.005 * np.arange(1, 1000)
     change = np.exp(-0.5 * t * t) / math.sqrt(2 * math.pi) * (-0.5 * t * mean + (3 * t - t**3) * spread / 8)
     return float(np.abs(change).max())
@@ -144,12 +143,12 @@ def test_what_vanishes_falls_as_a_root_and_is_the_theorems_on_its_own_scale(
     of = "outputs" if attention_map == "linear" else "scores"
     layer = AttentionLayer(width=64, seq_len=2, num_heads=1, attention_map=attention_map, score_scaling="1/n")
     narrow, wide = (distance(layer, "w1", of=of, size=_LAW_DRAWS, seed=run_seed + n, width=n) for n in (64, 1024))
-    # Neither 0, what scores have with 1/√n, nor -1, what a distance from a limit that is not 0 has.
+    # Neither 0, as scores with 1/√n, nor -1, as a distance from a non-zero limit.
     _told(note, "order", narrow, wide, -0.5)
     expected, root = wide.width**0.5 * wide.leading, wide.width**0.5
     allowance = 10.0 / wide.width * expected
     note.equals("constant", root * wide.value, root * wide.error / ERRORS, expected, allowance=allowance, df=_DF)
-    # On its own scale it is as far from its limit as the theorem's number, which falls as 1/n.
+    # On its own scale its distance to the limit falls as 1/n, like the theorem's.
     near, far = (
         distance(layer, "w1", of=of, size=_LAW_DRAWS, seed=run_seed + n, width=n, reference="scaled limit")
         for n in _LAW_WIDTHS
@@ -161,9 +160,9 @@ def test_what_vanishes_falls_as_a_root_and_is_the_theorems_on_its_own_scale(
 def test_other_weights_have_the_same_limit_and_order_with_a_constant_of_their_own(
     weights: str, run_seed: int, note: Statement
 ) -> None:
-    """N times the distance is c + d/n with the c of the expansion: two widths without d make c (1 - n/n').
+    """N times the distance is c + d/n, with c from the expansion: two widths eliminate d, leaving c (1 - n/n').
 
-    A distance that falls as n^{-1/2} from the same value, and one that stays, are the neighbours.
+    Neighbours: a distance that falls as n^{-1/2} from the same value, and a constant one.
     """
     narrow, wide = (
         distance(AttentionLayer(width=n), weights=weights, size=_LITERAL_DRAWS, seed=run_seed + n)
@@ -180,7 +179,7 @@ def test_other_weights_have_the_same_limit_and_order_with_a_constant_of_their_ow
         allowance=_REST[weights] * constant + wide.width * wide.leading_error,
         df=_DF,
     )
-    # The constant is its own: fourth cumulants of W^O enter it, and nothing else of the law does.
+    # The constant depends on the fourth cumulants of W^O, and on nothing else of the law.
     own, gaussian = _FOURTH[weights], distance(AttentionLayer(width=_LITERAL_WIDTHS[1]), size=64, seed=run_seed)
     share = wide.width * (wide.leading - gaussian.leading) / own
     error = wide.width * math.hypot(wide.leading_error, gaussian.leading_error) / ERRORS / abs(own)
@@ -189,18 +188,18 @@ def test_other_weights_have_the_same_limit_and_order_with_a_constant_of_their_ow
 
 @dataclasses.dataclass(frozen=True)
 class _Sums:
-    """What sums of scores are made of, whatever their matrices are.
+    """Parameters of random sums of scores.
 
     Attributes
     ----------
     correlation : float
         Of two initial vectors.
     saturated : bool
-        Whether inputs are their tanh. With a kink the order 1/n is felt up to widths of tens of thousands.
+        Whether inputs are their tanh. With a kink the order 1/n matters up to widths of tens of thousands.
     inputs : tuple of int
-        Of each side of each score, the vector that it is made from.
+        Index of the vector on each side of each score.
     stds, weights : tuple of float
-        Of each matrix, and what each score is multiplied by, beside its standard deviation.
+        Standard deviation of each matrix, and each score's further factor.
     """
 
     correlation: float
@@ -219,7 +218,7 @@ class _Sums:
     def program(self, sides: tuple[str, ...]) -> tuple[Program, tuple[float, ...]]:
         """Return a program with scores of these matrices, and the factors of its scores.
 
-        Scores are of about one size, as the third cumulant is that of a round through all of them.
+        Scores have similar sizes, as the third cumulant comes from a cycle through all of them.
         """
         program, names = Program(), dict.fromkeys("".join(sides))
         tokens = program.initials(["h1", "h2"], [0.0, 0.0], [[1.0, self.correlation], [self.correlation, 1.0]])
@@ -280,12 +279,12 @@ def test_sums_of_scores_have_the_order_of_their_third_cumulant(case: _Sums, run_
 def test_scores_become_independent_of_inputs_as_one_over_n(
     layer: AttentionLayer, run_seed: int, note: Statement
 ) -> None:
-    # A third token shares ‖h‖ alone with the score, which may be little next to what positions add.
+    # A third token shares only ‖h‖ with the score, which may be small next to the positions' part.
     between = set() if layer.position_std else {layer.seq_len // 2}
     tokens = sorted({0, layer.seq_len - 1} | between)
     found = (_at_width(layer, width, tokens, run_seed) for width in (_NARROW, _WIDE))
     for token, narrow, wide in zip(tokens, *found, strict=True):
-        # At finite width the dependence is there, and is seen. Cyclically shared weights have order -1/2.
+        # At finite width the dependence is visible. Cyclically shared weights have order -1/2.
         note.exceeds(f"dependence on token {token}", narrow.value, narrow.error, 0.0)
         values, errors = (narrow.value, wide.value), (narrow.error, wide.error)
         note.order(f"order for token {token}", values, errors, (_NARROW, _WIDE), allowance=_CURVATURE)

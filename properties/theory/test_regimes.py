@@ -1,7 +1,7 @@
-"""Regimes: each law at finite width approaches its own prediction at its order, and is not its neighbour's.
+"""Regimes: each law at finite width approaches its own prediction at its order, and not its neighbour's.
 
-Properties of the theory rather than of a subject: laws are computed, and where they are tested it is on attncheck's
-own draws. ``attncheck.theory.rates.regimes`` says what is predicted, and how many draws tell it from what it is not.
+Laws are computed, or tested on attncheck's own draws. ``attncheck.theory.rates.regimes`` gives the predictions, and
+the draws that distinguish them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from attncheck.theory.rates.regimes import gaussian, kolmogorov, prediction
 
 FloatArray = NDArray[np.float64]
 
-# Draws are as many as tell a neighbour from a prediction at the level of a look, and miss it with this chance.
+# Chance that these draws miss a neighbour, at the level of a look.
 _MISSED = 1e-5
-# Widths of an order, and what the next order bends it by. Errors are those of few repetitions.
+# Widths for an order, and its bend by the next order; errors from few repetitions.
 _WIDTHS, _CURVATURE, _DF = (512, 8192), 0.05, REPLICATES - 1
-# Widths at which regimes are drawn, the draws beyond which they are not, and the width at which these are then stated.
+# Widths of drawn regimes, the largest number of draws, and the width for stating regimes that need more.
 _DRAWN_WIDTH, _LITERAL_WIDTH, _MOST, _STATED_WIDTH = 128, 16, 120_000, 512
 _STATED = ("standard", "positions")
 # Draws of the conditional variances with tied queries and keys.
@@ -48,7 +48,7 @@ def _seed(run_seed: int, *parts: str) -> int:
 
 
 def _own_distance(name: str, width: int, seed: int, size: int = 128) -> tuple[float, float]:
-    """Return Kolmogorov's distance of the law at a width from its own prediction, and its standard error."""
+    """Return the Kolmogorov distance of the law at a width from its own prediction, and its standard error."""
     regime, position = REGIMES[name], prediction(name).position
     if regime.layer.tied_query_key:
         return _tied_distance(width, seed)
@@ -90,7 +90,7 @@ def test_each_law_approaches_its_own_prediction_as_one_over_n(name: str, run_see
     values, errors = zip(*(_own_distance(name, n, _seed(run_seed, name, str(n))) for n in _WIDTHS), strict=True)
     assert found.order == -1.0
     note.order("order", values, errors, _WIDTHS, allowance=_CURVATURE, df=_DF)
-    # From the neighbour the distance does not fall: it stays at what the predictions differ by.
+    # The distance from the neighbour stays at the distance of the predictions.
     note.exceeds("half the separation, beyond", 0.5 * found.separation - values[1], errors[1], 0.0, df=_DF)
 
 
@@ -130,7 +130,7 @@ def _draws(layer: ac.AttentionLayer, size: int, seed: int, weights: str) -> Floa
 
 
 def _p_value(drawn: FloatArray, law: ScaleMixture, allowed: float) -> float:
-    """Return the chance of draws this far, were their law no further than allowed."""
+    """Return the chance of draws this far from a law within the allowed distance."""
     tail = law.upper_tail(np.abs(drawn))
     return Uniform(allowance=allowed).test(np.where(drawn < 0, tail, 1.0 - tail)).p_value
 
@@ -144,7 +144,7 @@ def test_linear_attention_is_a_chi_square_mixture(shape: tuple[int, int], note: 
     note(distance=apart, excess_kurtosis=law.excess_kurtosis())
     assert apart < 1e-4
     assert law.excess_kurtosis() == pytest.approx(6.0 / degrees, rel=1e-12)
-    # As many degrees of freedom as one score more would make would have been told apart.
+    # The degrees of freedom of one more score would be rejected.
     assert kolmogorov(law.mixture(0), _chi_square(degrees + 1, heads)) > 3e-4
     # Softmax has another law.
     assert kolmogorov(law.mixture(0), ac.limit(layer.replace(attention_map="softmax")).mixture(0)) > 0.01
@@ -164,14 +164,14 @@ def test_linear_attention_of_two_positions_and_one_head_is_laplace(note: Stateme
     assert np.abs(law.sf(t) - 0.5 * np.exp(-t)).max() < 1e-15
     assert np.abs(law.pdf(t[1:]) - 0.5 * np.exp(-t[1:])).max() < 1e-14
     assert law.cdf(-30.0) == pytest.approx(0.5 * math.exp(-30.0), rel=1e-12)
-    # Laplace's law of another scale, by one part in a billion, would have been told apart.
+    # Laplace's law with a scale off by 1e-9 would be rejected.
     assert np.abs(law.sf(t) - 0.5 * np.exp(-(1.0 + 1e-9) * t)).max() > 1e-10
 
 
 @theory("regimes.many_heads")
 def test_many_heads_approach_their_gaussian_as_one_over_their_number(note: Statement) -> None:
     found = prediction("many heads")
-    # Millions of draws tell it from one head: their number is stated, and not drawn.
+    # Millions of draws distinguish it from one head: their number is stated, not drawn.
     assert kolmogorov(ac.limit(found.layer).mixture(0), found.own) < 0.2 * found.separation
     layer = ac.AttentionLayer(width=16, seq_len=4, num_heads=1, query_std=2.0)
     target = gaussian(float(ac.infinite_heads_kernel(layer).matrix[0, 0]))
@@ -180,17 +180,17 @@ def test_many_heads_approach_their_gaussian_as_one_over_their_number(note: State
     note(**{f"distance at H={heads}": value for heads, value in far.items()})
     for few, many in ((4, 32), (8, 64)):
         order = order_between((far[few], far[many]), (few, many))
-        # Of 1/√H, as a sum of independent terms has where its skewness is not 0, nothing is left.
+        # There is no 1/√H term, as in a sum of independent skewed terms.
         assert abs(order + 1.0) < 0.1, f"order {order:.3f}"
     kurtosis = [heads * law.excess_kurtosis() for heads, law in laws.items()]
     assert max(kurtosis) < (1.0 + 1e-6) * min(kurtosis)
-    # Repeated heads are fewer heads: then it stops falling.
+    # Repeated heads are fewer heads: the distance stops falling.
     assert far[4] > 5.0 * far[32]
 
 
 @theory("regimes.width_and_heads")
 def test_what_the_width_adds_does_not_average_over_heads(note: Statement) -> None:
-    """Inputs are one for all heads: the excess kurtosis keeps a part of order 1/n however many heads there are."""
+    """All heads share inputs: a part of order 1/n of the excess kurtosis stays for any number of heads."""
     few, many = (
         ac.finite_width_law(ac.AttentionLayer(width=256, num_heads=heads), size=512).excess_kurtosis()
         - ac.limit(ac.AttentionLayer(width=256, num_heads=heads)).excess_kurtosis()

@@ -1,7 +1,6 @@
-"""Deep stacks, the paper's open problem: the conjectured limit is approached as 1/n, and a wrong one is not.
+"""Deep stacks, the paper's open problem: they approach the conjectured limit as 1/n, and not a wrong one.
 
-Properties of the theory rather than of a subject. Nothing here is proved by the paper: the recursion that gives every
-layer the random kernel that the scores before it have made is a conjecture.
+The recursion, which passes each layer the random kernel made by the scores before it, is a conjecture.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from attncheck.strategies import stacks
 from attncheck.theory.stacks.distance import PARTS, averaged_parts, difference_parts, measured
 
 _WIDTHS, _DRAWS = (32, 256), 960
-# The next order, 1/n², bends the slope between the two widths by less than this (0.08 at most was measured). Errors are
-# those of means of as many parts.
+# Bound on the bend of the slope between the two widths by the order 1/n². Errors from means of this many parts.
 _CURVATURE, _DF = 0.1, PARTS - 1
 _LAYER = AttentionLayer(width=8, seq_len=2, num_heads=1)
 
@@ -26,7 +24,7 @@ def _distances(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the distances from the limit at two widths, and their standard errors.
 
-    With `averaged` they are those from the wrong recursion, whose kernels are their means.
+    `averaged` uses the wrong recursion, with mean kernels.
     """
     seed, position = int(digest([run_seed, "stacks", stack.key]), 16), stack.seq_len - 1
     gap = averaged_parts(stack, 8 * _DRAWS, seed, position)[:, -1] if averaged else 0.0
@@ -39,7 +37,7 @@ def _distances(
 
 @theory("stacks.limit", stacks(min_depth=2, max_depth=3, max_entries=9, regular=True))
 def test_stacks_approach_the_conjectured_limit(stack: AttentionStack, run_seed: int, note: Statement) -> None:
-    """The neighbour is order 0, no approach at all: the order of single stacks is not known much better."""
+    """The neighbour is order 0, no approach: the order of single stacks is hardly better known."""
     note.order("order", *_distances(stack, run_seed), _WIDTHS, neighbours=[0.0], allowance=_CURVATURE, df=_DF)
 
 
@@ -71,12 +69,12 @@ _SIGMOID = AttentionLayer(width=8, seq_len=4, num_heads=1, attention_map="sigmoi
 def test_a_recursion_that_forgets_the_scores_is_told_apart(
     stack: AttentionStack, run_seed: int, note: Statement
 ) -> None:
-    """With each kernel replaced by its mean the limit is another law: the distance from it stops falling.
+    """With mean kernels the limit is another law, and the distance from it stops falling.
 
-    These are stacks in which the scores of one layer move the next kernel much. With softmax and unit variances they
-    hardly do: there the two laws of an output differ by less than 0.001.
+    In these stacks a layer's scores strongly change the next kernel; with softmax and unit variances the two output
+    laws differ by less than 0.001.
     """
     widths = (128, 1024)
     found = _distances(stack, run_seed, widths, averaged=True)
-    # What falls is a part of the distance at the smaller width.
+    # Only a fraction of the distance at the smaller width falls.
     note.order("order", *found, widths, 0.0, neighbours=[-1.0], allowance=2.0 * _CURVATURE, df=_DF)

@@ -1,8 +1,7 @@
-"""The tangent kernel: one law under two readings, its limit, and the kernels of other limits that it is not.
+"""The tangent kernel: one law in two methods, its limit, and neighbouring kernels that are rejected.
 
-Properties of the theory rather than of a subject: draws are attncheck's own. With finitely many heads and scores
-divided by √n the kernel stays random at infinite width and couples neurons; it does neither with infinitely many heads,
-nor with scores divided by n.
+With finitely many heads and scores divided by √n the kernel stays random at infinite width and couples neurons; with
+infinitely many heads, or scores divided by n, it does neither.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ FloatArray = NDArray[np.float64]
 _LAYER = AttentionLayer(width=16, seq_len=3, num_heads=2, query_std=1.5)
 _FEW, _SOME, _MANY = 4_000, 20_000, 60_000
 _WIDTHS, _DIVIDED_WIDTHS = (8, 64), (64, 512)
-# The next order, 1/n², bends a slope between these widths by less than this.
+# Bound on the bend of a slope between these widths by the order 1/n².
 _CURVATURE = 0.1
-# The whole law: its width, draws, and those that compute it. Its order is seen where scores make much of an entry.
+# The whole law: width, draws, and draws that compute it. The order is visible where scores dominate an entry.
 _WIDE, _SAMPLE, _COMPUTED = 256, 20_000, 2**13
 _STEEP, _STEEP_WIDTHS = _LAYER.replace(num_heads=4, attention_map="sigmoid"), (256, 1024)
 
 
 def _numbers(draws: TangentDraws) -> FloatArray:
-    """Return numbers of each draw that see each part, what is between neurons, and the outputs beside it, (9, size)."""
+    """Return functionals of each part, of pairs of neurons, and of the outputs, (9, size)."""
     last = draws.parts.shape[-1] - 1
     one = [draws.parts[:, part, 0, 0, 0, last] for part in range(4)]
     between = [draws.parts[:, part, 0, -1, last, 0] for part in range(3)]
@@ -67,7 +66,7 @@ def _moments(draws: TangentDraws, mean: float) -> tuple[FloatArray, FloatArray]:
 
 @theory("tangent.order")
 def test_its_mean_approaches_that_of_infinitely_many_heads_as_one_over_n(run_seed: int, note: Statement) -> None:
-    """By the mean of the diagonal, of two neurons."""
+    """By the mean of the diagonal, for two neurons."""
     law = TangentLimit(_LAYER)
     limit, of_limit = float(np.trace(law.mean())), float(np.trace(law.mean_error()))
     values, errors = [], []
@@ -82,7 +81,7 @@ def test_its_mean_approaches_that_of_infinitely_many_heads_as_one_over_n(run_see
 
 @theory("tangent.random")
 def test_it_stays_random_and_couples_neurons(run_seed: int, note: Statement) -> None:
-    """The order 1/n is taken off by two widths. The kernels of infinitely many heads and of 1/n scores do neither."""
+    """Extrapolated to remove the order 1/n. Kernels of infinitely many heads and of 1/n scores do neither."""
     limit = TangentLimit(_LAYER).mean()[0, 0]
     narrow, wide = (
         _moments(
@@ -97,16 +96,16 @@ def test_it_stays_random_and_couples_neurons(run_seed: int, note: Statement) -> 
     predicted, spread = _moments(draws, limit)
     found = 2.0 * wide[0] - narrow[0]
     error = np.sqrt(4.0 * wide[1] ** 2 + narrow[1] ** 2 + spread**2)
-    # A kernel that is constant, or diagonal in the neurons, is the neighbour.
+    # Neighbour: a kernel that is constant, or diagonal in the neurons.
     for name, place in (("variance", 1), ("between", 2)):
-        # The order 1/n² leaves less than this: from widths 16, 32 and 64 it is 2% of the limit.
+        # Bound on the order 1/n²: from widths 16, 32 and 64 it is 2% of the limit.
         allowance = 0.05 * predicted[place]
         note.equals(name, found[place], error[place], predicted[place], neighbours=[0.0], allowance=allowance)
 
 
 @theory("tangent.divided_by_n")
 def test_with_scores_divided_by_n_it_is_constant_and_diagonal_in_the_limit(run_seed: int, note: Statement) -> None:
-    """What W^Q and W^K add falls as 1/n: that of 1/√n scores does not fall at all."""
+    """The part of W^Q and W^K falls as 1/n; with 1/√n scores it does not."""
     values, errors = [], []
     for n in _DIVIDED_WIDTHS:
         layer, seed = _LAYER.replace(width=n, score_scaling="1/n"), seed_sequence(run_seed, "tangent", "divided", n)
@@ -150,7 +149,7 @@ def test_its_whole_law_is_the_computed_one_and_as_far_from_the_limit_as_computed
         "constant": constant,
         "1/n scores": _whole(divided, between, seed_sequence(run_seed, *key, "divided")),
     }
-    # Between neurons the law is known to a hundredth, and near neighbours are told apart.
+    # Between neurons the law is known to a hundredth, which rejects near neighbours.
     if between:
         larger = layer.replace(query_std=1.2 * layer.query_std)
         others |= {

@@ -1,9 +1,8 @@
-"""Laws of weights, slot by slot: which a limit depends on, and how fast the others are forgotten.
+"""Weight laws, slot by slot: which ones the limit depends on, and how fast the others are forgotten.
 
-Moments of layers of one position are exact at every width, for weights of any law. Literal draws are held to them where
-every slot is seen, at width 2. From there on a law is forgotten as 1/n (initial vectors, W^O), as 1/n² (the matrices
-in between, as inputs are linear here), or not at all: initial vectors under a nonlinearity, and W^O of heads of a fixed
-size.
+Moments with one position are exact at every width, for any weight law. Literal draws test them at width 2, where
+every slot matters. From there a law is forgotten as 1/n (initial vectors, W^O), as 1/n² (the matrices in between, as
+inputs are linear here), or not at all: initial vectors under a nonlinearity, and W^O with heads of fixed size.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ FloatArray = NDArray[np.float64]
 _LAYER = AttentionLayer(width=2, seq_len=1, num_heads=1, activation="identity")
 _LAWS = ("uniform", "rademacher")
 _DRAWS, _LOW_RANK_DRAWS, _LOW_RANK_WIDTH = 150_000, 10_000, 256
-# Fourth powers of outputs have tails that take more draws, in parts of `_DRAWS`, and a law far from the normal.
+# Heavy-tailed fourth powers of outputs take more draws (in units of `_DRAWS`), and a clearly non-normal law.
 _FAR, _PARTS = "rademacher", 4
-# The order at which a law is forgotten, in 1/n.
+# Order in 1/n at which a law is forgotten.
 _ORDERS = {"initial": 1, "inputs": 2, "query": 2, "key": 2, "value": 2, "output": 1}
 
 
 def _state(note: Statement, name: str, values: FloatArray, expected: float, neighbour: float) -> None:
-    """State the mean of independent values; with Gaussian weights in the slot it is the neighbour's."""
+    """State the mean of independent values; Gaussian weights in the slot are the neighbour."""
     note.equals(name, values.mean(), values.std() / math.sqrt(len(values)), expected, neighbours=[neighbour])
 
 
 def _images(vectors: FloatArray, law: str, rng: np.random.Generator) -> FloatArray:
-    """Return M u/√n of vectors u, (draws, n), each with a matrix of its own."""
+    """Return M u/√n of vectors u, (draws, n), each with its own matrix."""
     draws, n = vectors.shape
     return np.asarray(np.einsum("dij,dj->di", WEIGHT_LAWS[law](rng, (draws, n, n)), vectors) / math.sqrt(n))
 
@@ -88,7 +87,7 @@ def test_a_law_is_seen_by_scores_at_finite_width_and_not_in_the_limit(
     squares = draws.inputs[:, 0] ** 2
     normalised = draws.scores[:, 0, 0, 0] / squares.mean(axis=1)
     ratio = (squares**2).sum(axis=1) / squares.sum(axis=1) ** 2
-    # Given the input the fourth moment is known: Σ x⁴/(Σ x²)² times a slope more than with Gaussian weights.
+    # Given the input the fourth moment is known: that of Gaussian weights plus Σ x⁴/(Σ x²)² times a slope.
     slope = score_kurtosis(_LAYER, {slot: law}, 1.0) - score_kurtosis(_LAYER, "gaussian", 1.0)
     gaussian = 3.0 + score_kurtosis(_LAYER, "gaussian", 1.0)
     _state(
@@ -130,15 +129,15 @@ def test_heads_of_a_fixed_size_keep_the_law_of_the_output_matrix(law: str, run_s
     }
     found = {name: float(stats.ks_1samp(drawn, cdf).statistic) for name, cdf in laws.items()}
     own, other = found.pop(law), found.popitem()[1]
-    # The lengths of h and W h vary at the width, by 4/n in relative variance: (3t - t³)φ(t)/8 of it at most for the
-    # normal law, less than 1/n for both.
+    # The lengths of h and W h vary by 4/n in relative variance: at most (3t - t³)φ(t)/8 of it for the normal law,
+    # less than 1/n for both.
     allowed = 1.0 / layer.width
     note(distance=own, **{"from the other's": other})
     note.p_value(law, one_sample_tail(own - allowed, _LOW_RANK_DRAWS))
     note.rejects("the other's", one_sample_tail(other - allowed, _LOW_RANK_DRAWS))
     limits = [output_kurtosis(layer, {"output": name}, infinite=True) for name in laws]
     assert limits == [3.0, 0.0]
-    # What W^O's law adds stays: its order is 0.
+    # The effect of W^O's law stays: its order is 0.
     order = _order(*(_low_rank_shift(layer.replace(width=n)) for n in (2**10, 2**14)))
     assert abs(order) < 0.01
     assert _depends(layer, "O1")
@@ -146,11 +145,11 @@ def test_heads_of_a_fixed_size_keep_the_law_of_the_output_matrix(law: str, run_s
 
 @theory("weights.initial_nonlinear", law=_LAWS)
 def test_an_initial_vector_under_a_nonlinearity_keeps_its_law(law: str, run_seed: int, note: Statement) -> None:
-    """W φ(h) has the variance E φ(h)² at every width, and in the limit, which depends on the law of h."""
+    """W φ(h) has the variance E φ(h)² at every width and in the limit, which depends on the law of h."""
     phi, program = clip(1.0), Program()
     program.matmul(program.weight("W"), program.nonlin(phi, program.initial("h")))
     rng = stream(run_seed, "weights", "initial, nonlinear", law)
-    # The law stays at every width: it is the same at a narrow and at a wider one.
+    # The law is the same at a narrow and at a wide layer.
     narrow, wide = (
         _images(phi(WEIGHT_LAWS[law](rng, (_DRAWS // width, width))), "gaussian", rng)[:, 0] ** 2 for width in (2, 16)
     )

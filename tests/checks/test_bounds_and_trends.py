@@ -1,4 +1,4 @@
-"""What differs along a call, or from head to head, is seen and named; what may coincide is no bound."""
+"""Trends along a call and differences between heads are found and named; ties are not bounds."""
 
 from __future__ import annotations
 
@@ -32,20 +32,17 @@ LEVEL = 5e-4
 
 
 def looks(name: str, subject: object, layer: AttentionLayer, profile: str, only: str = "") -> list[Result]:
-    """Return what the looks of a property, or of one check of it, make of a subject."""
     settled = PROFILES[profile]
     cost = Cost(settled.affordable(layer), level_of(settled), settled.power)
     return run_item(Item(name, layer, only=only), Subject.of(subject), 0, cost)
 
 
 def alone(check: str, subject: object, layer: AttentionLayer, profile: str = "default") -> Result:
-    """Return what the looks of one check make of a subject."""
     (result,) = looks(check.partition(".")[0], subject, layer, profile, check)
     return result
 
 
 def ties(outputs: FloatArray, layer: AttentionLayer) -> float:
-    """Return the p-value of one call."""
     subject = Subject.of(exposing(collapsed, EXPOSURES["outputs"]))
     setting = subject.probe(layer, stream(0, "tests", "ties"))
     data = TIES.measure(Sample(layer, outputs), None)  # type: ignore[arg-type]  # compares with nothing
@@ -66,7 +63,7 @@ def test_ties_that_are_no_bound_are_none() -> None:
     outputs = drawn(PAPER, 20_000)
     assert ties(outputs, PAPER) == 1.0
     assert ties(outputs.astype(np.float32).astype(np.float64), PAPER) == 1.0
-    # Equal positions of one draw, and draws of which nothing reaches above or below 0.
+    # Equal positions, and draws with nothing above or below 0.
     equal = PAPER.replace(input_correlation=1.0)
     assert len(np.unique(drawn(equal, 1)[0].round(9), axis=0)) == 1
     assert ties(drawn(equal, 20_000), equal) == 1.0
@@ -99,7 +96,7 @@ def test_outputs_that_grow_by_a_tenth_are_seen(check: str, fields: str) -> None:
     (together,) = (pool for pool in pools_of(results) if pool.name == ALL)
     found = together.first_look.outcome()
     assert found.effect > 0.0
-    # Some 7.9 standard deviations together: fewer than the 3.1 of this level come with a chance of 1e-6.
+    # Some 7.9 standard deviations: the 3.1 of this level are missed with a chance of 1e-6.
     assert found.p_value < 2e-3
 
 
@@ -139,7 +136,7 @@ def test_where_there_is_nothing_to_compare_the_reason_is_said(check: str, layer:
 
 
 def per_call(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Give each call one matrix W_K for all its draws, of one head: what neighbours share is not that head's scale."""
+    """Give each call one W_K of one head: what neighbours share is not that head's scale."""
     inputs = rng.standard_normal((size, layer.seq_len, layer.width))
     inputs *= np.sqrt(rng.chisquare(layer.width, (size, 1, 1)) / layer.width)
     keys = inputs @ rng.standard_normal((layer.width, layer.width)) / layer.width**0.5

@@ -1,4 +1,4 @@
-"""How many draws a look takes: what a check's departure asks for, or a coarser one where that is all there is."""
+"""Number of draws per look: for the check's alternative, or the coarsest within the budget."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEVEL, POWER, ANY = 1e-3, 0.9, 10**9
 COARSE = [
     check for check in CHECKS if check.alternative.coarsest is not None and not check.reason_not_examined(SETTING)
 ]
-# Counts are left out: their power rises and falls with the draws, so that several numbers of draws are enough.
+# Without counts, whose power is not monotonic in the draws.
 SMOOTH = [check for check in COARSE if check.family(SETTING).continuous]
 
 
@@ -28,7 +28,7 @@ def test_a_look_takes_what_the_coarsest_departure_asks_for_at_least(check: Check
     assert coarse is not None
     assert fine == check.size(SETTING, LEVEL, POWER, ANY)
     assert coarse * item < fine
-    # With fewer a look takes all that it may, in whole units, while that shows the coarsest departure.
+    # With fewer, a look takes all available draws if they reveal the coarsest alternative.
     assert check.look_size(SETTING, LEVEL, POWER, fine) == fine
     assert check.look_size(SETTING, LEVEL, POWER, fine - 1) == (fine - 1) // item * item
     assert check.look_size(SETTING, LEVEL, POWER, coarse * item) == coarse * item

@@ -1,4 +1,4 @@
-"""What draws share is seen: repeats at any distance, weights of neighbours or calls, heads that are copies."""
+"""Shared randomness is found: repeats, weights shared by neighbours or calls, and copied heads."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ Weights = list[FloatArray]
 
 LAYER = AttentionLayer(width=16)
 HEADS = AttentionLayer(width=16, num_heads=4)
-# More than any check below plans for but those of repeats and neighbours, which take what there is.
+# More than checks plan for, except those of repeats and neighbours, which use all draws.
 MOST_DRAWS = 6_000
 
 
 def attended(x: FloatArray, weights: Weights) -> dict[str, FloatArray]:
-    """Attend to x, (size, s, n), with W_Q, W_K, W_V, W_O, each (size, H, n, n)."""
+    """Compute attention of x, (size, s, n), with W_Q, W_K, W_V, W_O, each (size, H, n, n)."""
     n, H = x.shape[-1], weights[0].shape[1]
     Q, K, V = (x[:, None] @ W for W in weights[:3])
     P = Q @ K.swapaxes(-1, -2) / np.sqrt(n)
@@ -110,9 +110,9 @@ def other_neurons(layer: AttentionLayer, size: int, rng: np.random.Generator) ->
     [
         (each_pair_twice, LAYER, "exactness.repeats"),
         (mirrored_later, LAYER, "exactness.repeats"),
-        # With two neurons and one head, weights make more of a draw's size.
+        # Two neurons and one head give weights more influence on a draw's size.
         (spoilt(one_set_a_pair), LAYER.replace(width=2, num_heads=1), "exactness.neighbours"),
-        # What calls make of their matrices differs by more or less: `draws.calls` is paired with a plainer fault.
+        # Calls vary in their effect: `draws.calls` is paired with a plainer fault.
         (spoilt(one_set_a_call), LAYER.replace(width=4, seq_len=6, num_heads=4), "draws.keys"),
         (spoilt(copied_key), HEADS, "scores.key_copies"),
         (spoilt(copied_key), HEADS, "scores.key_heads"),
@@ -133,7 +133,7 @@ def other_neurons(layer: AttentionLayer, size: int, rng: np.random.Generator) ->
     ],
 )
 def test_fault_is_seen(subject: Draw, layer: AttentionLayer, check: str) -> None:
-    """The check alone is examined: on what it plans for itself, and not on what others of its property ask for."""
+    """Tests the check alone, on the draws that it plans for."""
     cost = Cost(MOST_DRAWS, level_of(PROFILES["default"]), PROFILES["default"].power)
     item = Item(check.partition(".")[0], layer, only=check)
     assert [result.check for result in violated(run_item(item, Subject.of(subject), 0, cost))] == [check]
@@ -164,13 +164,13 @@ def test_pairs_take_every_head_and_centre_the_weight() -> None:
     noisy = {head for head in range(3) if np.isin(noise, values[:, head]).any()}
     assert noisy == {0, 1}
     assert abs(weight.mean()) < 1e-12
-    # Standard normal numbers less their means: below with a chance of 1e-6.
+    # Centred standard normals: below with a chance of 1e-6.
     assert weight.std() > 1.0 - 5.0 / np.sqrt(2.0 * len(weight))
 
 
 @pytest.mark.parametrize("count", [2, 3, 16])
 def test_scales_that_differ_by_head_are_no_dependence(count: int) -> None:
-    """A mean of each head, in noise and weight, leaves its covariance as it was, to rounding."""
+    """Means per head, in noise and weight, leave the covariance unchanged to rounding."""
     residual = stream(0, "tests", "pairs", count).standard_normal((600, count, 2))
     kept = stream(0, "tests", "kept", count).random(residual.shape) < 0.9
     means = np.linspace(-9.0, 9.0, count)[:, None]
@@ -182,7 +182,7 @@ def test_scales_that_differ_by_head_are_no_dependence(count: int) -> None:
 def test_two_neurons_come_in_turn() -> None:
     values = np.arange(24.0).reshape(4, 1, 6)
     assert (neighbours(values, 2)[:, 0] % 6).tolist() == [[0, 1], [1, 2], [2, 3], [3, 4]]
-    for few in (1, 2):  # none to take turns: every draw keeps what it has, in order
+    for few in (1, 2):
         np.testing.assert_array_equal(neighbours(values[:, :, :few], 2), values[:, :, :few], strict=True)
 
 
@@ -196,7 +196,7 @@ def test_hashes_tell_rows_apart() -> None:
 
 
 def test_single_numbers_may_coincide() -> None:
-    """In single precision 50,000 numbers coincide by chance: runs are compared instead."""
+    """In single precision 50,000 numbers have ties by chance: runs are compared instead."""
     layer = AttentionLayer(width=16, seq_len=4, input_correlation=1.0)
     drawn = ac.simulate(layer, 50_000, seed=1).as_dict()
     sample = Sample.from_mapping(layer, {"outputs": drawn["outputs"].astype(np.float32)}, 50_000)
@@ -217,7 +217,7 @@ def test_draws_in_another_order_are_repeats() -> None:
 
 
 def signed(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Draw literal attention with weights of ±1, right as their law is declared."""
+    """Draw literal attention with weights of ±1, as declared."""
 
     def spoil(weights: Weights) -> None:
         weights[:] = [np.sign(weight) / np.sqrt(layer.width) for weight in weights]
@@ -226,7 +226,7 @@ def signed(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[s
 
 
 def given(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Attend to given inputs with weights of ±1, right as their law is declared."""
+    """Compute attention of given inputs with weights of ±1, as declared."""
     shape = (len(inputs), layer.num_heads, layer.width, layer.width)
     drawn = attended(inputs, [rng.choice([-1.0, 1.0], shape) / np.sqrt(layer.width) for _ in range(4)])
     return {name: drawn[name] for name in ("outputs", "scores", "key_gram", "value_gram")}
@@ -240,7 +240,7 @@ given.weights = "rademacher"  # type: ignore[attr-defined]  # functions take att
     "layer",
     [
         AttentionLayer(width=1, seq_len=1, num_heads=1),  # y = ±x: the limit's allowance is for inputs of any law
-        AttentionLayer(width=1, seq_len=2, num_heads=1),  # K Kᵀ = x xᵀ, whatever the generator
+        AttentionLayer(width=1, seq_len=2, num_heads=1),  # K Kᵀ = x xᵀ
         AttentionLayer(width=1, seq_len=1, num_heads=1, clip=1.0, input_std=2.0),  # most numbers are ±1
         AttentionLayer(width=4, seq_len=1, num_heads=1, clip=0.5, input_std=1e6),
         AttentionLayer(width=3, seq_len=2, num_heads=2, activation="relu"),
@@ -262,7 +262,7 @@ def test_weights_of_two_values_may_give_zeros() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.75])
 def test_scores_of_neighbours_are_standard_normal_whatever_share_of_draws_is_0(share: float) -> None:
-    # Relu attention at one position is exactly 0 half the time: 200 samples, standard errors of 0.07 and 0.05.
+    # Relu attention at one position is 0 half the time: 200 samples, standard errors of 0.07 and 0.05.
     rng = np.random.default_rng(int(100 * share))
     z = []
     for _ in range(200):

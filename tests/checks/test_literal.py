@@ -1,4 +1,4 @@
-"""Weights of any law are held to literal draws of it: exactly, and with about the power of Gaussian ones."""
+"""Checks of any weight law against literal draws: exact, and about as powerful as for Gaussian weights."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ NARROW = ac.AttentionLayer(width=4, seq_len=6, num_heads=2)
 CAUSAL = ac.AttentionLayer(width=8, seq_len=3, num_heads=4, num_kv_heads=2, mask="causal")
 TURNED = ac.AttentionLayer(width=8, seq_len=3, num_heads=2, head_dim=4, rotary_base=100.0)
 UNIFORM = WeightLaws.of("uniform")
-#: Of torch.nn.Linear: each matrix and its bias.
 LINEAR: dict[str, Any] = {
     name + end: law
     for name in ("query", "key", "value", "output")
@@ -46,7 +45,7 @@ COST = Cost(1500, 5e-4, 0.9)
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """A subject whose weights have the laws `own`, and W_Q a scale of its own, and which declares others."""
+    """A subject with weight laws `own` and a scale of W_Q, which declares others."""
 
     own: Laws
     weights: Laws
@@ -63,7 +62,7 @@ class Drawn:
 
 
 def examine(drawn: Drawn, layer: ac.AttentionLayer, name: str) -> list[str]:
-    """Return the violated checks of a property, and see that some were examined."""
+    """Return a property's violated checks, and assert that some were examined."""
     results = run_item(Item(name, layer), Subject.of(drawn), 0, COST)
     assert any(result.p_values for result in results)
     return [result.check for result in violated(results)]

@@ -1,4 +1,4 @@
-"""What is computed together, or in part, is what would be computed alone, to the digit."""
+"""Joint or partial computation changes no digit."""
 
 from __future__ import annotations
 

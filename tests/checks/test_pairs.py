@@ -1,7 +1,6 @@
-"""Every check rejects a wrong simulator on as many draws as it accepts right ones on.
+"""Every check rejects a wrong simulator, and accepts right ones, on the same number of draws.
 
-What is examined is one look, taken as a run takes it. Noise fails a test here with chance below 1e-6, split over all
-checks.
+Each test is one look of a run. Noise fails a test with chance below 1e-6, split over all checks.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ FALSE_ALARM = 1e-6
 DRAWS = 2_000
 BY_NAME = {check.name: check for check in CHECKS}
 
-# Inputs beyond 4 standard deviations are rare: one draw in 16,000 has any where it holds one. Along the direction that
-# is this layer's the two laws are 0.035 apart: the largest p-value of 8 seeds is 3e-17.
-# Of 16 heads over 12 positions each draw has 17,000 products of two heads: on 300 the p-value is below 1e-200.
+# Only one draw in 16,000 has an input beyond 4 standard deviations, but the laws are 0.035 apart in this layer's
+# direction: the largest p-value of 8 seeds is 3e-17. With 16 heads and 12 positions each draw has 17,000 products
+# of two heads: 300 draws give a p-value below 1e-200.
 OTHER_DRAWS = {"inputs.tail_4": 500_000, "outputs.projection": 20_000, "scores.head_pairs": 500}
 
-#: Checks of whitened scores, which take what a mask lets see where that is all there is.
+#: Checks of whitened scores, which fall back on visible scores.
 WHITENED = {name for name, check in BY_NAME.items() if check.needs >= {"scores", "key_gram"}}
 
 Simulator = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, NDArray[np.float64]]]
 
 
 def hiding(simulator: Any) -> Simulator:
-    """Return a simulator that gives minus infinity for the scores that a mask hides."""
+    """Return a simulator with scores of minus infinity behind the mask."""
 
     def hidden(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, NDArray[np.float64]]:
         drawn = dict(simulator(layer, size, rng))
@@ -48,13 +47,12 @@ def hiding(simulator: Any) -> Simulator:
 
 
 def masked(name: str) -> AttentionLayer:
-    """Return the layer of a pair with a mask, and with something for it to hide."""
+    """Return a pair's layer with an effective mask."""
     layer = PAIRS[name][1].replace(mask="causal")
     return layer if layer.seq_len > 1 else layer.replace(seq_len=4, width=max(4, layer.width))
 
 
 def p_value(subject: object, name: str, layer: AttentionLayer) -> float:
-    """Return what one look of a check makes of a simulator."""
     check, settled, key = BY_NAME[name], Subject.of(subject), ("tests", "pairs", name)
     setting = settled.probe(layer, stream(0, *key, role="probe"))
     assert check.reason_not_examined(setting) == ""

@@ -1,4 +1,4 @@
-"""Pictures of whole samples: true of a right one, and pointing at what is wrong in a wrong one."""
+"""Plots of whole samples: correct for right simulators, and revealing for wrong ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sample_of(subject: str) -> Sample:
 
 
 def deviations(plot: dict[str, Any]) -> NDArray[np.float64]:
-    """Return a matrix of differences in standard errors, its upper triangle 0."""
+    """Return differences in standard errors, with a zero upper triangle."""
     observed, declared, error = (np.array(plot[name]) for name in ("observed", "declared", "error"))
     found = np.zeros((plot["size"],) * 2)
     found[np.tril_indices(plot["size"])] = (observed - declared) / error
@@ -50,8 +50,8 @@ def test_heads_that_share_queries_are_told_from_each_other() -> None:
 
 def test_positions_that_a_leaking_mask_lets_see_too_much_are_told() -> None:
     found = deviations(plot_data.between_positions(sample_of("attncheck.faults:leaking_mask")))
-    assert np.abs(found[0, 0]) > 10.0  # the first position sees the second one
-    assert np.abs(found[3, 3]) < 5.0  # the last position sees all anyway
+    assert np.abs(found[0, 0]) > 10.0
+    assert np.abs(found[3, 3]) < 5.0
 
 
 def test_values_stand_against_the_law_of_the_limit_and_that_is_no_normal_one() -> None:
@@ -85,6 +85,6 @@ def test_chunks_together_show_what_the_whole_sample_shows(name: str, subject: st
         np.testing.assert_allclose(together["shares"], whole["shares"], atol=1e-4)
         assert max(whole["shares"]) > 0.01
     else:
-        error, known = np.array(whole["error"]), np.array(whole["error"]) == 1.0  # a head and itself
+        error, known = np.array(whole["error"]), np.array(whole["error"]) == 1.0
         np.testing.assert_allclose(np.array(together["error"])[~known], error[~known], rtol=0.25)
         assert (error[~known] > 0.0).all()

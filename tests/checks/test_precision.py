@@ -1,4 +1,4 @@
-"""A right simulator in single precision is right, also where numbers are equal but for rounding."""
+"""Single precision is accepted, even with ties up to rounding."""
 
 from __future__ import annotations
 
@@ -14,30 +14,28 @@ from attncheck.evidence.families import TwoSample
 from attncheck.layers.inputs import Activation
 
 LAYERS = (
-    # Scores of rank one: sizes of columns go together in all heads to the last digit but one.
+    # Rank-one scores: column sizes agree in all heads to the last digit but one.
     AttentionLayer(width=1, seq_len=3, num_heads=2),
     AttentionLayer(width=16, seq_len=4, num_heads=2, num_kv_heads=1, head_dim=1),
-    # Inputs that saturate, at a number with and one without a finite binary expansion.
+    # Saturated inputs, with and without a finite binary expansion.
     AttentionLayer(width=3, seq_len=3, num_heads=2, clip=1.0, input_std=2.0),
     AttentionLayer(width=3, seq_len=2, num_heads=2, clip=0.1),
     AttentionLayer(width=2, seq_len=2, num_heads=1, activation="erf", input_std=4.0),
-    # Sigmoid weights that single precision takes for 0.
+    # Sigmoid weights that underflow in single precision.
     AttentionLayer(width=2, seq_len=2, num_heads=1, attention_map="sigmoid", query_std=3.0, input_std=4.0),
-    # Nearly singular scores.
     AttentionLayer(width=3, seq_len=3, num_heads=4),
     AttentionLayer(width=8, seq_len=6, num_heads=2, input_correlation=1.0, position_std=1.5, position_reach=2.0),
 )
 
 
 def single(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-    """Draw the literal reading in single precision."""
     drawn = ac.simulate(layer, size, int(rng.integers(2**63)), method="direct", coordinates=min(2, layer.width))
     return {name: array.astype(np.float32) for name, array in drawn.as_dict().items()}
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
 def test_rounding_moves_no_functional(layer: AttentionLayer) -> None:
-    """Without allowing for it, sizes of columns would move by 0.7, inputs by 0.1, outputs by 0.02."""
+    """Without the allowance, column sizes would move by 0.7, inputs by 0.1, outputs by 0.02."""
     size, neurons = 2_000, min(2, layer.width)
     drawn = ac.simulate(layer, size, seed=1, coordinates=neurons).as_dict()
     rounded = {name: array.astype(np.float32) for name, array in drawn.items()}

@@ -1,7 +1,6 @@
-"""Residuals of right simulators are exactly standard normal, singular covariances and rounded digits included.
+"""Residuals of right simulators are exactly standard normal, despite singular covariances and rounding.
 
-Every comparison here has an exact p-value under the null, so that noise fails this file with chance below
-1e-6 over all of them.
+All p-values are exact: noise fails this file with chance below 1e-6.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from attncheck.simulators.linalg import bartlett
 FloatArray = NDArray[np.float64]
 
 DRAWS = 3_000
-# About 10,000 comparisons are made in this file.
 LEVEL = 1e-10
 DOUBLE, SINGLE = float(np.finfo(np.float64).eps), float(np.finfo(np.float32).eps)
 
@@ -60,7 +58,7 @@ def sample_of(layer: AttentionLayer, size: int = DRAWS, single: bool = False, me
 
 
 def assert_standard_normal(residual: Residual, level: float = LEVEL) -> None:
-    """Check law, scale and mean of the kept values, and that no two places are correlated."""
+    """Check law, scale and mean of the kept values, and that they are uncorrelated."""
     values = residual.flat()
     assert np.isfinite(values).all()
     assert Uniform().test(special.ndtr(values)).p_value > level
@@ -110,14 +108,14 @@ def test_only_the_directions_that_exist_are_kept(
     sample = sample_of(layer)
     assert sample.whitened_scores.kept.sum() == scores * DRAWS
     assert sample.key_factors.kept.sum() == sample.value_factors.kept.sum() == factors * DRAWS
-    # Outputs may lose a direction where weights saturate or rows coincide, and never gain one.
+    # Outputs may lose directions by saturation or equal rows, and never gain any.
     kept = sample.output_residual.kept[:, :, 0].sum(axis=1)
     assert kept.max() == outputs
     assert kept.mean() > 0.95 * outputs
 
 
 def test_near_singular_inputs_in_single_precision_give_no_wild_factors() -> None:
-    # Squares on the diagonal of a factor were lost to rounding once in 10⁴, and a lost one counted as −37.
+    # Rounding ruins squared diagonal entries of a factor once in 10⁴, which would score −37.
     layer = AttentionLayer(width=4, seq_len=4, num_heads=2)
     for residual in (sample_of(layer, 20_000, single=True).key_factors, sample_of(layer, 20_000).key_factors):
         assert np.abs(residual.flat()).max() < 8.0
@@ -175,7 +173,7 @@ def test_a_short_row_of_a_gram_matrix_keeps_its_digits(short: float) -> None:
 
 @pytest.mark.parametrize("num_heads", [1, 2])
 def test_cancelling_or_vanishing_outputs_in_single_precision_give_no_wild_residuals(num_heads: int) -> None:
-    # Of width 2, values are nearly parallel or nearly 0 so often that one residual in 10⁴ draws was above 100.
+    # At width 2, values are so often nearly parallel or 0 that one residual in 10⁴ draws exceeds 100.
     layer = AttentionLayer(width=2, seq_len=3, num_heads=num_heads, activation="relu", attention_map="relu")
     residual = sample_of(layer, 50_000, single=True).output_residual
     assert np.abs(residual.flat()).max() < 8.0
@@ -190,7 +188,7 @@ def test_bartlett_factors_are_recovered(rank: int, dof: int) -> None:
     wishart[..., 2:, 2:], kept[..., 2:] = factor @ factor.swapaxes(-1, -2), True
     residual = bartlett_residual(wishart, kept, dof, np.zeros(200))
     expected = np.zeros((200, 2, size, size))
-    # The factor of the kept block, which comes last, is returned first.
+    # The factor of the last (kept) block comes first.
     expected[..., :rank, : min(rank, dof)] = factor
     diagonal = np.arange(min(rank, dof))
     expected[..., diagonal, diagonal] = stats.norm.ppf(
@@ -249,7 +247,7 @@ def test_triangular_roots_whiten_each_position_by_those_before_it(eps: float) ->
 
 
 def test_what_follows_a_position_that_is_nearly_one_of_others_is_lost_too() -> None:
-    # Of rank 3, and its third position is the sum of the first two but for 1e-4: rounding over 1e-8 is no fourth.
+    # Rank 3, the third position being the sum of the first two up to 1e-4: rounding over 1e-8 adds no rank.
     factor = np.eye(4, 3)
     factor[2], factor[3] = [1.0, 1.0, 1e-4], [1.0, 2.0, 3.0]
     assert triangular((factor @ factor.T)[None], DOUBLE).kept.tolist() == [[True, True, True, False]]
@@ -265,7 +263,6 @@ MASKED = [
 
 
 def behind_mask(layer: AttentionLayer, single: bool, hidden: float = -np.inf) -> Sample:
-    """Return a sample whose scores behind the mask are a filling."""
     sample = sample_of(layer, single=single)
     arrays = {name: getattr(sample, name) for name in ("outputs", "input_gram", "key_gram")}
     return Sample(layer, scores=np.where(visible(layer), sample.need("scores"), hidden), **arrays)
@@ -284,7 +281,7 @@ def test_visible_scores_are_whitened_exactly(layer: AttentionLayer, single: bool
 
 
 def test_visible_scores_of_full_rank_lose_nothing() -> None:
-    """What is kept has the length that the covariance of the visible scores gives them."""
+    """Kept values have the length given by the covariance of the visible scores."""
     layer = AttentionLayer(width=16, seq_len=4, num_heads=2, query_std=1.3, mask="causal")
     sample, seen = behind_mask(layer, False), visible(layer)
     gram, keys, scores = (sample.need(name) for name in ("input_gram", "key_gram", "scores"))

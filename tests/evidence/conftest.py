@@ -1,4 +1,4 @@
-"""What the tests of evidence share: a bound on binomial counts with a stated chance of false alarm."""
+"""Bounds on binomial counts, with a stated chance of false alarm."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ Bounds = Callable[[int, float], tuple[int, int]]
 def bounds() -> Bounds:
     """Return a function (trials, chance) -> (fewest, most), exceeded either way with chance at most 1e-7.
 
-    Some 100 counts are compared with these bounds, so that noise fails the suite with chance below 1e-5
-    for any seed; the seeds of the tests were not searched for.
+    With some 100 such counts noise fails the suite with chance below 1e-5 for any seed.
     """
 
     def limits(trials: int, chance: float) -> tuple[int, int]:
@@ -26,5 +25,5 @@ def bounds() -> Bounds:
 
 @pytest.fixture(scope="session")
 def refusal() -> Callable[[str], str]:
-    """Return the pattern of a refusal: the field, what was given, what is wrong with it, and a remedy in words."""
+    """Return the pattern of an error: field, value, problem and remedy."""
     return lambda field: rf"^{field}=(?!None:).+: (?:[a-z]|NaN).+; [a-z]+ [^X]+$"

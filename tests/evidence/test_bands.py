@@ -1,4 +1,4 @@
-"""Bands of equal local level: kept as often as they say, by simulation and by counting, whatever the sizes."""
+"""Bands of equal local level have the stated coverage, by simulation and counting, at any size."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from attncheck.evidence.bands import QUANTILES, FloatArray, IntArray, two_sample
 from attncheck.evidence.distances import TwoSample, Uniform
 
 RNG = np.random.default_rng(31)
-# Of a simulated chance of 1%: a right one is farther off less than once in 10,000 times.
+# For a simulated chance of 1%: exceeded less than once in 10,000 times.
 _ERRORS = 4.0
 
 
 def _kept(below: IntArray, band: tuple[IntArray, IntArray]) -> float:
-    """Return the share of rows, shape (samples, points), that keep a band."""
+    """Return the coverage of a band by rows of shape (samples, points)."""
     return float(np.mean(np.all((band[0] <= below) & (below <= band[1]), axis=1)))
 
 
@@ -31,7 +31,7 @@ def _uniform_counts(count: int, samples: int) -> IntArray:
 def test_one_sample_keeps_the_whole_band_with_99_percent(count: int) -> None:
     samples = 40_000
     error = _ERRORS * np.sqrt(0.01 * 0.99 / samples)
-    # It is kept a little too often: counts are whole, and the level is found to 4%.
+    # Slightly conservative: counts are whole, and the level is found to 4%.
     assert -error < _kept(_uniform_counts(count, samples), uniform_band(count)) - 0.99 < 0.001 + error
 
 
@@ -39,7 +39,6 @@ def test_one_sample_keeps_the_whole_band_with_99_percent(count: int) -> None:
 def test_two_samples_keep_the_whole_band_with_99_percent(ours: int, theirs: int) -> None:
     samples, both = 40_000, ours + theirs
     pooled = np.unique(np.clip(np.round(QUANTILES * both).astype(int), 1, both - 1))
-    # Numbers from point to point, drawn without replacement.
     below, left = np.zeros((samples, len(pooled)), dtype=int), np.full(samples, ours)
     for place, (before, rank) in enumerate(itertools.pairwise([0, *pooled])):
         left -= RNG.hypergeometric(left, both - before - left, rank - before)
@@ -53,7 +52,7 @@ def test_band_of_two_small_samples_is_that_of_all_orders() -> None:
     ranks = np.array(list(itertools.combinations(range(16), 8)))
     below = np.sum(ranks[:, :, None] < np.arange(1, 16), axis=1)
     assert 1.0 - _kept(below, (low, high)) <= 0.01
-    # One value narrower everywhere is left too often: the band is not wider than it must be.
+    # One value narrower everywhere is exceeded too often: the band is not too wide.
     inner = np.maximum(low, np.minimum(low + 1, high)), np.minimum(high, np.maximum(low, high - 1))
     assert 1.0 - _kept(below, inner) > 0.01
 
@@ -62,7 +61,7 @@ def test_band_of_two_small_samples_is_that_of_all_orders() -> None:
 def test_every_point_has_the_same_level_but_for_whole_numbers(count: int) -> None:
     low, high = uniform_band(count)
     left = binom.cdf(low - 1, count, QUANTILES), binom.sf(high, count, QUANTILES)
-    # A band that is narrower by one value at a point exceeds the level there, where it can be narrower.
+    # Narrower by one value at a point, where possible, exceeds the level there.
     narrower = np.concatenate([binom.cdf(low, count, QUANTILES), binom.sf(high - 1, count, QUANTILES)])
     level = max(np.max(chances) for chances in left)
     assert level <= 0.005

@@ -1,4 +1,4 @@
-"""Extremes, trends and groups: false alarms no more often than stated, and the power that is planned with."""
+"""Extremes, trends and groups: false-alarm rates and planned power."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ REPLICATIONS = 4_000
 
 
 def too_many(p_values: list[float]) -> list[float]:
-    """Return the levels below which there are more p-values than noise makes."""
     counts = {level: int(np.sum(np.array(p_values) < level)) for level in LEVELS}
     return [level for level, count in counts.items() if stats.binom.sf(count - 1, len(p_values), level) < FALSE_ALARM]
 
@@ -39,7 +38,7 @@ def test_draws_that_meet_at_an_extreme_are_counted() -> None:
     assert one_call([[1.0, 2.0], [0.5, 1.0]]) == (0.0, 1.0)
     assert one_call([[2.0, 2.0], [2.0, 1.0]])[0] == 0.5
     assert one_call([[2.0, 2.0], [2.0, 2.0], [2.0, 2.0], [1.0, 1.0]])[0] == 1.0
-    # Below the largest, numbers may be equal; and where nothing reaches to a side.
+    # Ties below the largest, and nothing on one side.
     assert one_call([[1.0, 0.0], [1.0, 0.0], [2.0, 0.0]]) == (0.0, 1.0)
 
 
@@ -50,13 +49,13 @@ def test_calls_tie_within_and_with_each_other() -> None:
         return Extremes().test(column, np.array(counts)).effect * len(column)
 
     assert ties(6) == pytest.approx(1)
-    assert ties(2, 2, 2) == pytest.approx(2)  # one within the second call, one of the others'
+    assert ties(2, 2, 2) == pytest.approx(2)
     assert ties(1, 4, 1) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("samples", "size"), [(30_000, 100), (300, 10_000)])
 def test_ties_of_rounded_numbers_are_as_rare_as_stated(samples: int, size: int) -> None:
-    """Steps of 2^-10, which are 2^13 times those of single precision: the chance grows with them and not with draws."""
+    """Steps of 2^-10, 2^13 times those of single precision: the chance grows with them, not with draws."""
     values = np.round(stream(0, "tests", "ties", size).standard_normal((samples, size)) * 2.0**10)
     tied = (values == values.max(axis=1, keepdims=True)).sum(axis=1) > 1
     assert tied.any()
@@ -87,7 +86,7 @@ def test_trends_keep_their_level(counts: tuple[int, ...]) -> None:
 
 
 def test_every_order_of_a_call_has_the_stated_variance() -> None:
-    """The mean of z² over all orders of two small calls is 1, whatever the numbers, ties among them."""
+    """The mean of z² over all orders of two small calls is 1, with or without ties."""
     values = np.array([1.0, 1.0, 9.0, 4.0])
     rest = np.arange(30.0)
 
@@ -104,7 +103,7 @@ def test_trends_are_signed_and_add_up_over_calls() -> None:
     rising = np.arange(40.0)
     assert Trend().test(rising, [40]).effect > 0.9
     assert Trend().test(-rising, [40]).effect < -0.9
-    # A jump between calls is no trend within them. Across 200 of them it is some 10 standard deviations.
+    # A jump between calls is no trend within them; across 200 it is some 10 standard deviations.
     jump = stream(0, "tests", "jump").random(200) + np.repeat([0.0, 100.0], 100)
     assert Trend().test(jump, [100, 100]).p_value > FALSE_ALARM
     assert Trend().test(jump, [200]).p_value < FALSE_ALARM
@@ -156,7 +155,7 @@ def test_a_group_of_its_own_scale_is_seen_as_planned(ratio: float) -> None:
     outcomes = [family.test(each, freedom) for each in squares]
     seen = sum(outcome.p_value < 1e-3 for outcome in outcomes)
     assert stats.binom.cdf(seen, 1_000, 0.95) > FALSE_ALARM
-    # The interval is that of the ratio to the others.
+    # Interval of the ratio to the others.
     held = sum(outcome.low <= ratio <= outcome.high for outcome in outcomes)
     assert stats.binom.cdf(held, 1_000, 0.99) > FALSE_ALARM
 

@@ -1,7 +1,4 @@
-"""Null calibration, power and interval coverage of every family, against simulation.
-
-`bounds` states the chance of a false alarm. Calibration at the full 20,000 replications is the same code.
-"""
+"""Null calibration, power and interval coverage of every family, by simulation."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from attncheck.evidence.largest import LargestAssociation
 
 Bounds = Callable[[int, float], tuple[int, int]]
 Draw = Callable[[np.random.Generator, float, int], Outcome]
-REPLICATIONS, DEPARTED = 2000, 1000  # under the null, and with an effect
+REPLICATIONS, DEPARTED = 2000, 1000
 
 
 @dataclass(frozen=True)
@@ -30,14 +27,14 @@ class Case:
     draw: Draw
     size: int  # draws, under the null
     alternatives: tuple[tuple[float, int], ...]  # (true effect, draws)
-    exact: bool = True  # whether p-values are uniform; else they are only valid
+    exact: bool = True  # uniform p-values, or only valid ones
     bound: bool = False  # whether power is a lower bound
 
 
 def atom(rng: np.random.Generator, distance: float, shape: int) -> np.ndarray:
     """Return uniform values with the mass of an interval of length `distance` moved to its left end.
 
-    The law is at that distance from uniform, at one point, in the middle: where it is hardest to see.
+    One atom in the middle is the hardest case at that distance from uniform.
     """
     values = rng.random(shape)
     start = 0.5 * (1.0 - distance)
@@ -46,7 +43,7 @@ def atom(rng: np.random.Generator, distance: float, shape: int) -> np.ndarray:
 
 def scale(rng: np.random.Generator, ratio: float, size: int) -> Outcome:
     dof = rng.integers(1, 16, size=size)
-    dof[: size // 2] = 16 - dof[size - size // 2 :]  # 8 on average, as planned
+    dof[: size // 2] = 16 - dof[size - size // 2 :]
     return Scale(dof=8).test(ratio * rng.chisquare(dof), dof)
 
 
@@ -57,13 +54,13 @@ def association(rng: np.random.Generator, correlation: float, size: int) -> Outc
 
 
 def dependent_weight(rng: np.random.Generator, correlation: float, size: int) -> Outcome:
-    """Weights that share everything and are mostly zero, as behind a mask."""
+    """Shared weights, mostly zero, as behind a mask."""
     weight = np.cumsum(rng.standard_cauchy((size, 4)), axis=0) * (rng.random((size, 4)) < 0.2)
     return Association(per_draw=4).test(rng.standard_normal((size, 4)), weight)
 
 
 def largest(rng: np.random.Generator, correlation: float, size: int) -> Outcome:
-    """Columns that share their weights, of which one alone may be tied to it."""
+    """Columns with shared weights, at most one of them tied."""
     weight = np.repeat(rng.standard_t(8, size=(4 * size, 1)) / math.sqrt(8 / 6), 30, axis=1)
     noise = rng.standard_normal((4 * size, 30))
     noise[:, 7] = math.sqrt(1.0 - correlation**2) * noise[:, 7] + correlation * weight[:, 7]
@@ -76,7 +73,7 @@ def uniform(allowance: float) -> Draw:
 
 def smooth(order: int) -> Draw:
     def draw(rng: np.random.Generator, mean: float, size: int) -> Outcome:
-        # Rejection from the density 1 + mean·φ_k, whose component is `mean`.
+        # Rejection sampling of the density 1 + mean·φ_k, whose component is `mean`.
         top = 1.0 + abs(mean) * math.sqrt(2 * order + 1)
         values, heights = rng.random(2 * size), top * rng.random(2 * size)
         shape = math.sqrt(2 * order + 1) * np.polynomial.legendre.legval(2 * values - 1, [0] * order + [1])
@@ -116,7 +113,7 @@ CASES = {
 POWER_CASES = [(name, alternative, size) for name, case in CASES.items() for alternative, size in case.alternatives]
 
 
-# Intervals are those of the outcomes by which power is counted.
+# Intervals of the outcomes whose power is counted.
 @functools.cache
 def outcomes(name: str, effect: float, size: int, replications: int, role: str) -> list[Outcome]:
     rng = stream(0, "tests", name, effect, size, role=role)

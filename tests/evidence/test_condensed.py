@@ -1,4 +1,4 @@
-"""What stands for many draws says what all of them would: every family, in two or more blocks."""
+"""Condensed data give the results of all draws: every family, in two or more blocks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RUNS = 500
 
 @dataclass(frozen=True)
 class Case:
-    """A family, and data of some draws that depart from its null by some amount, 0 for not at all."""
+    """A family, and data with an effect, 0 for none."""
 
     family: Family
     draw: Draw
@@ -96,13 +96,11 @@ def marks(rng: np.random.Generator, size: int, wrong: float) -> Data:
 
 
 def calls(rng: np.random.Generator, size: int, wrong: float) -> Data:
-    """Sizes of draws of a skewed law, which some calls have larger."""
     shifts = np.repeat(rng.standard_normal(size // CALL), CALL)
     return np.exp(rng.standard_normal(size) + wrong * shifts), np.full(size // CALL, CALL)
 
 
 def trend(rng: np.random.Generator, size: int, wrong: float) -> Data:
-    """Sizes that grow over a call, in steps that leave ties."""
     place = np.tile(np.linspace(-1.0, 1.0, CALL), size // CALL)
     return np.round(np.exp(rng.standard_normal(size) + wrong * place), 1), np.full(size // CALL, CALL)
 
@@ -113,7 +111,7 @@ def sides(rng: np.random.Generator, size: int, wrong: float) -> Data:
     return reach, np.full(size // CALL, CALL)
 
 
-# What is made of sums, whole numbers or a few effects of blocks; what counts in cells; what ranks among first draws.
+# Families that use sums, cells, and ranks among the first draws.
 SUMS = {
     "scale": Case(Scale(4), squares),
     "alike": Case(EqualVariances(3, 4), alike),
@@ -138,7 +136,6 @@ RANKS = {"calls": Case(Calls(16), calls), "trend": Case(Trend(), trend)}
 
 
 def concrete(family: type[Any]) -> Iterator[type[Any]]:
-    """Yield the families of attncheck that derive from one."""
     for each in family.__subclasses__():
         if each.__module__.startswith("attncheck."):
             yield each
@@ -146,7 +143,6 @@ def concrete(family: type[Any]) -> Iterator[type[Any]]:
 
 
 def of_blocks(family: Family, blocks: Sequence[Data]) -> Outcome:
-    """Return what the blocks come to where what stands for the first takes in the others."""
     held = family.condensed(*blocks[0])
     for block in blocks[1:]:
         held.add(*block)
@@ -186,7 +182,7 @@ def test_sums_stand_for_all_draws(name: str, seed: int, sizes: list[int], wrong:
 
 
 def largest_cell(family: Family, blocks: Sequence[Data]) -> float:
-    """Return the largest share of a sample that lies in one cell."""
+    """Return the largest share of a sample in one cell."""
     if isinstance(family, Uniform):
         return 2.0**-16
     points = np.unique(cells_of(np.concatenate([np.ravel(part) for part in blocks[0]])))
@@ -222,14 +218,13 @@ def test_ranks_among_the_first_draws_are_nearly_those_among_all(
     blocks = blocks_of(case, seed, sizes, wrong)
     whole, found = case.family.test(*join(blocks)), of_blocks(case.family, blocks)
     assert found.count == whole.count
-    # Ranks among m draws are off by about 1/√m of their spread, at most.
+    # Ranks among m draws are off by at most about 1/√m of their spread.
     noise = (whole.high - whole.low) / 5.0
     assert abs(found.effect - whole.effect) < 10.0 * (abs(whole.effect) + noise) / sizes[0] ** 0.5
     assert found.high - found.low == pytest.approx(whole.high - whole.low, rel=0.3)
 
 
 def skewed(rng: np.random.Generator, size: int, wrong: float) -> Data:
-    """Numbers of a skewed law, one in four of them 0."""
     ours, theirs = (np.round(np.maximum(rng.exponential(size=k * size) - 0.3, 0.0), 2) for k in (1, 4))
     return ours + wrong, theirs
 
@@ -315,7 +310,7 @@ def test_repeats_are_told_by_the_marks_that_are_remembered(monkeypatch: pytest.M
     whole = Repeats().test(np.concatenate([*(block[0] for block in blocks), again]))
     assert held.count == whole.count
     assert held.p_value == whole.p_value == 0.0
-    # Of 32,000 marks one in 32 is remembered, or one in 64.
+    # One in 32 or 64 of 32,000 marks is kept.
     seen = round(held.effect * held.count)
     assert 0 < seen <= bounds(1000, 1 / 32)[1] < whole.effect * whole.count == 1000
 

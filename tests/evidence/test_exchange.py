@@ -1,4 +1,4 @@
-"""Repeats and calls: exact p-values under the null, and the power that is planned with."""
+"""Repeats and calls: exact null p-values, and planned power."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FALSE_ALARM = 1e-7
 
 
 class Alone(Calls):
-    """Calls without the interval, whose computation takes nearly all the time: p-values are the same."""
+    """Calls without the interval, which takes nearly all the time and does not affect p-values."""
 
     @staticmethod
     def _noncentrality(statistic: float, freedom: int, tail: float) -> float:
@@ -27,7 +27,7 @@ class Alone(Calls):
 
 
 def looks(count: int, share: float, replications: int) -> np.ndarray:
-    """Return p-values for 16 calls of `count` draws, a share of whose variance lies between calls."""
+    """Return p-values for 16 calls of `count` draws, with a share of the variance between calls."""
     rng = stream(0, "tests", "calls", share)
     pattern = np.linspace(-1, 1, 16)[:, None]
     common = pattern / pattern.std() * share**0.5
@@ -86,7 +86,7 @@ NEIGHBOURS = [np.arange(60.0).reshape(3, 20), np.arange(1000.0).reshape(2, 500),
 def test_the_effect_and_interval_of_calls_agree_with_scipy(groups: Sequence[Sequence[float]]) -> None:
     sizes = [len(group) for group in groups]
     outcome, count, freedom = Calls(len(groups)).test(np.concatenate(groups), sizes), sum(sizes), len(groups) - 1
-    statistic = float(stats.kruskal(*groups).statistic)  # the variance between calls, times count - 1
+    statistic = float(stats.kruskal(*groups).statistic)  # variance between calls, times count - 1
     odds = (count - 1) * statistic / (count - 1 - statistic)
     assert outcome.effect == pytest.approx(share_of(odds - freedom, count), rel=1e-9)
     assert (outcome.null_effect, outcome.count) == (0.0, count)
@@ -101,7 +101,7 @@ def test_the_effect_and_interval_of_calls_agree_with_scipy(groups: Sequence[Sequ
 @pytest.mark.parametrize("share", [1e-6, 0.02, 0.3])
 def test_the_power_of_calls_is_a_mixture_of_chi_squares(calls: int, share: float) -> None:
     size, level = 200, 1e-3
-    half = 0.5 * size * share / (1.0 - share)  # of the noncentrality
+    half = 0.5 * size * share / (1.0 - share)
     terms = np.arange(400)
     critical = stats.chi2.isf(level, calls - 1)
     chance = float(np.sum(stats.poisson.pmf(terms, half) * stats.chi2.sf(critical, calls - 1 + 2 * terms)))

@@ -1,4 +1,4 @@
-"""Families against independent references, gap and size as inverses, and bad input."""
+"""Families against references, effect and size as inverses, and bad input."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ DISCRETE: list[tuple[Family, float]] = [
     (Count(0.0), 0.02),
 ]
 
-#: Columns of a table of five: the one that is tied, and all of them.
 ONE_AND_ALL = ((1, slice(2, 3)), (5, slice(None)))
 
 
@@ -94,7 +93,7 @@ def test_a_departure_that_no_affordable_sample_shows_has_no_size_and_no_gap() ->
 
 
 def test_gap_and_size_show_both_mirror_images() -> None:
-    class Lopsided(Family):  # no plan of it is remembered from elsewhere
+    class Lopsided(Family):
         null_effect, _farthest = 0.0, 1.0
 
         def test(self, *args: Any, **kwargs: Any) -> Outcome:
@@ -110,7 +109,7 @@ def test_gap_and_size_show_both_mirror_images() -> None:
             return alternative, -alternative
 
     family = Lopsided()
-    assert family.mde(100, level=0.01, power=0.8) == pytest.approx(0.16)  # and 0.08 on one side alone
+    assert family.mde(100, level=0.01, power=0.8) == pytest.approx(0.16)
     assert family.mde(10, level=0.01, power=0.8) == math.inf
     assert family.size(0.15, level=0.01, power=0.8) == family.size(-0.15, level=0.01, power=0.8) == 107
     assert family.size(0.15, level=0.01, power=0.8, cap=106) is None
@@ -210,7 +209,7 @@ def test_the_largest_of_one_is_itself_and_of_many_counts_them() -> None:
 @pytest.mark.parametrize("noise", [[0.1, -0.2, 0.3], [3.0, -4.0, 50.0], [0.9, -0.8, 1.1]])
 def test_the_interval_of_an_association_has_the_larger_spread(noise: list[float]) -> None:
     weight = np.array([0.2, -3.0, 0.7])
-    terms = np.array(noise) * weight / np.linalg.norm(weight)  # of a sum with variance 1 under the null
+    terms = np.array(noise) * weight / np.linalg.norm(weight)
     outcome, reach = Association().test(noise, weight), stats.norm.isf(0.005) / math.sqrt(3)
     half = reach * max(1.0, math.sqrt(3) * float(np.sqrt(np.mean(terms**2) - np.mean(terms) ** 2)))
     assert outcome.effect == pytest.approx(terms.sum() / math.sqrt(3))
@@ -220,7 +219,7 @@ def test_the_interval_of_an_association_has_the_larger_spread(noise: list[float]
 
 @pytest.mark.parametrize(("values", "spread"), [((np.arange(600) + 0.5) / 600, 1.0), (np.arange(600) % 2, 3**0.5)])
 def test_the_interval_of_a_component_has_the_larger_spread(values: np.ndarray, spread: float) -> None:
-    # Of √3 (2u - 1): a grid spreads less than the uniform law, the two ends √3.
+    # √3 (2u - 1): a grid spreads less than the uniform law, the two ends √3.
     outcome, half = Smooth(order=1).test(values), stats.norm.isf(0.005) * spread / math.sqrt(600)
     assert (outcome.low, outcome.high) == pytest.approx((-half, half))
     assert outcome.null_effect == 0.0
@@ -254,14 +253,14 @@ def test_smooth_components_are_orthonormal(order: int) -> None:
     grid = (np.arange(20_000) + 0.5) / 20_000
     assert Smooth(order).test(grid).effect == pytest.approx(0.0, abs=1e-6)
     tilted = [Smooth(order).test(stats.beta(*shape).ppf(grid)).effect for shape in ((1.2, 1), (1.2, 1.2))]
-    # A Beta(a, b) with a = b is symmetric: odd components vanish, and the mass in the middle is seen.
+    # Beta(a, a) is symmetric: odd components vanish, and mass in the middle is found.
     assert (abs(tilted[1]) < 1e-6) == (order % 2 == 1)
     assert abs(tilted[0]) > 1e-3
 
 
 @pytest.mark.parametrize(("size", "other"), [(20, 20), (30, 90), (50, 50), (51, 76), (100, 400), (200, 200)])
 def test_two_sample_p_values_are_not_below_the_exact_ones(size: int, other: int) -> None:
-    for shift in np.linspace(0.05, 0.9, 18) + 1e-3 / 7.0:  # no value of one is one of the other
+    for shift in np.linspace(0.05, 0.9, 18) + 1e-3 / 7.0:  # disjoint values
         sample, reference = np.arange(size) / size + shift, (np.arange(other) + 0.5) / other
         exact = stats.ks_2samp(sample, reference, method="exact")
         ours = TwoSample(ratio=other / size).test(sample, reference)
@@ -288,12 +287,11 @@ def test_numbers_that_rounding_made_of_one_are_one(value: float) -> None:
     rng = stream(5, "rounded")
     exact, rounded = np.full(300, value), np.full(900, float(np.float32(value)))
     assert TwoSample().test(exact, rounded).effect == 0.0
-    # An atom beside a law without one, and numbers around 0 that were logarithms of rounded ones.
+    # An atom beside a continuous law, and numbers around 0.
     normal = stats.norm.ppf((np.arange(200) + 0.5) / 200) * value
     ours, theirs = (np.concatenate([atom, normal]) for atom in (exact, rounded))
     assert TwoSample().test(ours, theirs).effect < 0.2
     assert TwoSample(unit=1.0).test(np.zeros(300), rng.uniform(-1e-6, 1e-6, 900)).effect == 0.0
-    # What differs by more is told apart.
     assert TwoSample().test(exact, rounded * (1.0 + 1e-5)).effect == 1.0
     assert TwoSample().test(exact, rounded * (1.0 - 1e-5)).effect == 1.0
 
@@ -310,7 +308,7 @@ def test_two_samples_are_worth_their_effective_size(ratio: float, count: int, al
 
 @pytest.mark.parametrize(("margin", "count"), [(0.3, 20), (0.12, 100), (0.0368, 1000)])
 def test_least_power_is_that_of_the_worst_probability(margin: float, count: int) -> None:
-    # Where count·(q − margin) is a whole number the bound is the binomial chance itself.
+    # If count·(q − margin) is whole, the bound is the binomial chance.
     below = np.arange(int(count * (1.0 - margin)) + 1)
     exact = 1.0 - float(np.max(stats.binom.cdf(below, count, below / count + margin)))
     assert exact - 0.01 < least_power(margin, count) < exact + 1e-4
@@ -402,7 +400,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: Association().test([1j], [1.0]), "noise"),
     (lambda: Association().test(["a"], [1.0]), "noise"),
     (lambda: Association().test([1e308, 1e308], [1.0, 1.0]), "noise"),
-    (lambda: Association().test([1e308, -1e308], [1.0, 1.0]), "noise"),  # whose sum is 0
+    (lambda: Association().test([1e308, -1e308], [1.0, 1.0]), "noise"),
     (lambda: LargestAssociation(columns=0), "columns"),
     (lambda: LargestAssociation().test([1.0], [1.0]), "noise"),
     (lambda: LargestAssociation().test([[1.0, 2.0]], [[1.0], [2.0]]), "noise"),
@@ -485,7 +483,7 @@ def test_inversions_find_the_edge() -> None:
         found = smallest_whole(lambda n, edge=edge: n >= edge, 69)  # type: ignore[misc]
         assert (found, type(found)) == (edge, int)
     assert smallest_real(lambda x: x >= 0.25, 0.0, 1.0) == pytest.approx(0.25, rel=1e-8)
-    assert smallest_real(lambda x: x >= 1.0 + 1e-6, 1.0, 10.0) - 1.0 == pytest.approx(1e-6, rel=1e-6)  # near the null
+    assert smallest_real(lambda x: x >= 1.0 + 1e-6, 1.0, 10.0) - 1.0 == pytest.approx(1e-6, rel=1e-6)
     assert smallest_real(lambda x: False, 0.0, 1.0) == math.inf
 
 

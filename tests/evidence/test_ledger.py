@@ -1,4 +1,4 @@
-"""The ledger: uniformity, order, completeness and the conclusion of a run."""
+"""The ledger: uniformity, order, completeness and conclusion."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ def keyed_p_values(entries: Iterable[Entry], run_seed: int) -> dict[str, float]:
 
 
 def null_run(rng: np.random.Generator, units: int) -> list[Entry]:
-    """Three dependent statistics a unit, and one whose p-value is conservative."""
     records = []
     for unit in range(units):
         p = float(rng.random())
@@ -101,7 +100,7 @@ def test_the_p_value_of_a_unit_is_chosen_by_key_and_not_by_value() -> None:
         changed = [Entry(e.id, "u", "consistent", (1.0 - e.p_values[0],)) for e in reversed(entries)]
         assert keyed_p_values(changed, seed)["u"] == 1.0 - value
         chosen[which] += 1
-    assert len(chosen) > 1  # another seed, another choice
+    assert len(chosen) > 1
 
 
 def test_what_is_discrete_or_not_examined_is_not_entered() -> None:

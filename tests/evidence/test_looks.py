@@ -1,4 +1,4 @@
-"""The budget and the protocol of looks, exhaustively and by simulation."""
+"""Budget and look protocol, exhaustively and by simulation."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ def outcome(p_value: float) -> Outcome:
 
 
 class Scripted:
-    """Gives each statistic the p-values of its pattern, and notes what it was asked for."""
-
     def __init__(self, patterns: Mapping[str, tuple[bool, ...]]) -> None:
         self.patterns = patterns
         self.calls: list[tuple[int, int, tuple[str, ...]]] = []
@@ -38,7 +36,6 @@ class Scripted:
 
 
 def expected(pattern: tuple[bool, ...]) -> tuple[Verdict, int]:
-    """The protocol as it is worded: verdict and number of looks."""
     one, two, three, four = pattern
     if not one:
         return Verdict.CONSISTENT, 1
@@ -119,7 +116,7 @@ def test_blocks_that_disagree_are_inconclusive(pattern: tuple[bool, ...]) -> Non
 
 
 def test_false_violations_of_a_true_null_are_within_the_budget(bounds: Bounds) -> None:
-    """20,000 exactly uniform statistics at a level of 0.2, where violations can be counted."""
+    """20,000 uniform statistics at a level of 0.2, where violations can be counted."""
     rng, level, names = stream(0, "tests", "looks", "null"), 0.2, [str(i) for i in range(20_000)]
     trails = examine(
         lambda look, factor, asked: {name: outcome(p) for name, p in zip(asked, rng.random(len(asked)), strict=True)},
@@ -195,7 +192,7 @@ def test_evaluate_must_answer_what_it_was_asked(run: Callable[..., object], refu
         (lambda: Budget(ledger_share=1.0), "ledger_share"),
         (lambda: Budget().level(0), "statistics"),
         (
-            # The wrong type is what is refused.
+            # Wrong type on purpose.
             lambda: Budget().level(1.5),  # type: ignore[arg-type]
             "statistics",
         ),

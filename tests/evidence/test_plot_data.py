@@ -1,4 +1,4 @@
-"""Pictures: compact, of built-in types, true to the sample, and without a say in verdicts and digests."""
+"""Plot data: compact, of built-in types, correct, and without effect on verdicts and digests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_uniform_counts_values_up_to_quantiles() -> None:
 
 
 def test_ties_of_uniform_values_count_at_their_place() -> None:
-    plot = Uniform().test(np.arange(64) / 64).plot  # points in the middle are values
+    plot = Uniform().test(np.arange(64) / 64).plot
     assert plot is not None
     assert plot["below"][16:-16] == list(range(3, 64, 2))
 
@@ -134,7 +134,6 @@ def test_picture_has_no_say_in_equality_and_digest() -> None:
     outcome = Uniform().test(RNG.random(100))
     assert hash(outcome) == hash(outcome)
     fields = {name: None for name in Result.__struct_fields__}
-    # Only the id, the layer and the picture matter: the other fields are None, whatever their types.
     result = msgspec.structs.replace(Result(**fields), id="a", case={})  # type: ignore[arg-type]
     assert run_digest([result]) == run_digest([msgspec.structs.replace(result, plot={"kind": "counts"})])
 

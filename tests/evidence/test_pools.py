@@ -1,4 +1,4 @@
-"""Pools: they add up whatever the order, keep their level for every family, and see what they say they see."""
+"""Pools: independent of order, at their level for every family, and as powerful as stated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WIDTHS = np.array([32, 128, 512])
 
 
 class Alone(Calls):
-    """Calls without the interval, whose computation takes nearly all the time: summaries are the same."""
+    """Calls without the interval, which takes nearly all the time and does not affect summaries."""
 
     @staticmethod
     def _noncentrality(statistic: float, freedom: int, tail: float) -> float:
@@ -44,7 +44,7 @@ def _two(values: Callable[[int], np.ndarray], unit: float = 0.0) -> Summary | No
     return TwoSample(4, unit=unit).test(values(40), values(160)).summary
 
 
-#: One sample of each family under its null; the laws of those that hold for any are unusual ones.
+#: One null sample per family, of an unusual law if any is allowed.
 FAMILIES: dict[str, Draw] = {
     "scale": lambda rng: Scale(3).test(rng.chisquare(3, 5)).summary,
     "association": lambda rng: Association().test(rng.standard_normal(30), rng.standard_cauchy(30)).summary,
@@ -64,7 +64,7 @@ FAMILIES: dict[str, Draw] = {
     "alike": lambda rng: EqualVariances(3, 2).test(rng.chisquare(2, (5, 3)), np.full((5, 3), 2.0)).summary,
     "order": _order,
 }
-#: Whose p-values are uniform under the null; those of the others are conservative.
+#: Families with uniform null p-values; the others are conservative.
 CONTINUOUS = ("trend", "scale", "association", "smooth", "uniform", "two-sample", "logarithms", "order")
 
 
@@ -95,8 +95,8 @@ def test_neither_order_nor_grouping_shows_in_a_digit(name: str, seed: int, place
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 def test_level_is_kept(name: str) -> None:
-    # Of 600 right pools more than 8.5% below 0.05, or more than 3% below 0.01, come with a chance below 3e-4 each; at
-    # twice the level they come with 90%.
+    # More than 8.5% of 600 right pools below 0.05, or 3% below 0.01, have chances below 3e-4 each; at twice the
+    # level, 90%.
     rng = np.random.default_rng(list(name.encode()))
     p_values = np.array([_pool(FAMILIES[name], rng).outcome().p_value for _ in range(600)])
     assert (p_values < 0.05).mean() < 0.085
@@ -112,14 +112,14 @@ def test_scores_are_standard_normal(name: str) -> None:
     rng = np.random.default_rng(list(name.encode()))
     found = [FAMILIES[name](rng) for _ in range(2000)]
     z = np.array([each.z for each in found if isinstance(each, NormalScore)])
-    # The standard error of the mean is 0.022, that of the standard deviation 0.016: five of each.
+    # Standard errors: mean 0.022, standard deviation 0.016; five of each.
     assert abs(z.mean()) < 0.11
     assert abs(z.std() - 1.0) < 0.08
 
 
 def test_a_pool_sees_what_its_gap_says() -> None:
-    # Scales of three cases, one of which holds little: 1,000 pools of the gap are found with 90%, as is its mirror
-    # image (standard error 0.01; the logarithm of a scale is not quite normal).
+    # Scales of three cases, one with few draws: 90% of 1,000 pools of this effect, or its mirror image, are found
+    # (standard error 0.01; the logarithm of a scale is not quite normal).
     rng, sizes, level = np.random.default_rng(3), (400, 300, 10), 1e-3
 
     def pool(ratio: float) -> Pool:
@@ -135,7 +135,7 @@ def test_a_pool_sees_what_its_gap_says() -> None:
 
 
 def test_small_departures_add_up() -> None:
-    # Sizes 3% too large in twenty samples, of which hardly one alone is suspicious.
+    # Sizes 3% too large in twenty samples, few of them suspicious alone.
     rng = np.random.default_rng(5)
     family = TwoSample(4, unit=1.0)
     outcomes = [
@@ -183,7 +183,7 @@ def test_the_gap_of_a_statistic_that_is_never_negative_has_one_side() -> None:
 
 
 def test_the_effect_of_a_statistic_that_is_never_negative_is_none_where_there_is_no_excess() -> None:
-    """Two right samples differ in whether a p-value is 1, and no effect may: a gate would call that a drift."""
+    """Right samples may differ in whether a p-value is 1, but not in effect: a gate would see a drift."""
     nothing = NormalScore(normal_score(0.0, 1.0), 1.0, "excess")
     effects = [Pool({"a": NormalScore(z, 1.0, "excess"), "b": nothing}).outcome().effect for z in (-1.0, 1.0, 4.4)]
     assert effects == [0.0, 0.0, 0.0]
@@ -193,18 +193,17 @@ def test_the_effect_of_a_statistic_that_is_never_negative_is_none_where_there_is
 
 
 def test_one_case_counts_up_to_a_bound_only() -> None:
-    # A p-value of no such accuracy, in a pool of twenty that say nothing.
+    # An impossibly accurate p-value, in a pool of twenty without evidence.
     quiet = {str(k): NormalScore(0.0, 100.0) for k in range(20)}
     loud = Pool({**quiet, "x": NormalScore(38.0, 100.0)}).outcome()
     assert loud.p_value == pytest.approx(2.0 * stats.norm.sf(CLIP / math.sqrt(21.0)))
 
 
 def test_what_the_null_allows_moves_no_pool() -> None:
-    # Cases at their allowance, all to the same side: p-values are valid, and hold nothing against the null.
+    # Cases at their allowance, all on one side: p-values are valid.
     rng = np.random.default_rng(7)
     found = [_pool(FAMILIES["allowance"], rng, 10).outcome().p_value for _ in range(400)]
     assert np.mean(np.array(found) < 0.05) < 0.05
-    # Twice as far it shows.
     far = {str(k): Uniform(0.01).test(rng.random(4000) * 0.96).summary for k in range(10)}
     assert Pool({key: each for key, each in far.items() if each is not None}).outcome().p_value < 1e-6
 

@@ -1,4 +1,4 @@
-"""Streams: the same digits everywhere, and another stream for every change of the key."""
+"""Streams: the same digits everywhere, and a new stream per key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VALUE = st.recursive(
 
 
 def test_digits_are_fixed() -> None:
-    """The same on every platform: these change only if old records can no longer be replayed."""
+    """On every platform: a change makes old records unreplayable."""
     assert digest(LAYER) == "c787c1f4fda3"
     assert stream(7, "scores", LAYER, look=2).integers(1000, size=4).tolist() == [677, 642, 390, 893]
 
@@ -56,7 +56,7 @@ CHANGES: list[tuple[int, tuple[Any, ...], int, str]] = [
 def test_changing_any_part_gives_an_unrelated_stream(seed: int, key: tuple[Any, ...], look: int, role: str) -> None:
     ours = stream(7, "scores", LAYER).standard_normal(2000)
     other = stream(seed, *key, look=look, role=role).standard_normal(2000)
-    assert Association().test(ours, other).p_value > 1e-7  # the chance of a false alarm
+    assert Association().test(ours, other).p_value > 1e-7  # chance of a false alarm
 
 
 def test_parts_do_not_run_together() -> None:
@@ -126,7 +126,7 @@ def test_a_digest_is_hexadecimal_of_the_length_asked_for() -> None:
         (lambda: stream(-1, "a"), "run_seed"),
         (lambda: stream(0, "a", look=0), "look"),
         (
-            # The wrong type is what is refused.
+            # Wrong type on purpose.
             lambda: stream(0, "a", role=1),  # type: ignore[arg-type]
             "role",
         ),

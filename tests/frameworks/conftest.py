@@ -1,4 +1,4 @@
-"""The fixtures of the benchmark on public bugs lie beside the package, not in it."""
+"""Benchmark fixtures of public bugs are not in the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention in NumPy with one thing changed at a time: what a framework's module may do, and may do wrong."""
+"""NumPy attention with one variation at a time, right or wrong."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def softmax(p: Array, axis: int = -1) -> Array:
 
 
 def hidden(shown: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """Return what masks scores: positions see those for which ``shown(i - j)``."""
+    """Return a mask that shows positions with ``shown(i - j)``."""
 
     def masked(p: Array) -> Array:
         queries, keys = np.arange(p.shape[-2]), np.arange(p.shape[-1])
@@ -39,7 +39,7 @@ CAUSAL = hidden(lambda behind: behind >= 0)
 
 @dataclasses.dataclass
 class Plain:
-    """A right layer by default; `before` is what happens to q, k and v, `mapped` makes weights of scores q·k."""
+    """A right layer by default; `before` changes q, k and v, `mapped` turns scores q·k into weights."""
 
     width: int = 64
     heads: int = 4
@@ -97,7 +97,7 @@ class Plain:
 
 @dataclasses.dataclass
 class ByHand(Plain):
-    """The same with the softmax watched only."""
+    """The same, with only the softmax observed."""
 
     axis: int = -1
 

@@ -1,4 +1,4 @@
-"""Matrices of a layer, read off through its binding."""
+"""Read a layer's matrices through its binding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Read = dict[str, Array]
 
 
 def run(binding: Any, state: Any, x: Array, answer: Any = None) -> tuple[Array, Array, Array, Array]:
-    """Return y, and q, k, v of the one call of attention, which `answer(q, v)` replaces."""
+    """Return y, and q, k, v of the one attention call, replaced by `answer(q, v)`."""
     seen: list[tuple[Array, ...]] = []
 
     def core(*qkv: Array) -> Array | None:
@@ -32,7 +32,7 @@ def run(binding: Any, state: Any, x: Array, answer: Any = None) -> tuple[Array, 
 def read(binding: Any, state: Any, width: int) -> Read:
     """Return W_Q, W_K, W_V (n, H, d), W_O (H, d, n) and their biases.
 
-    Zeros and vectors of length 1024 go in, so that a bias costs no digits. Then attention returns unit vectors.
+    Inputs are zeros and vectors of length 1024, so biases cost no digits; attention then returns unit vectors.
     """
     found: Read = {}
     x = 1024 * np.eye(width + 1, width, -1)[:, None]
@@ -46,7 +46,7 @@ def read(binding: Any, state: Any, width: int) -> Read:
 
 
 def assert_reads(found: Read, **own: Any) -> None:
-    """Assert that what was read off is a module's own, to the rounding of float32."""
+    """Assert that the matrices read are the module's, to float32 rounding."""
     assert set(own) == set(found)
     for name, values in own.items():
         np.testing.assert_allclose(found[name], np.asarray(values), atol=1e-6, err_msg=name)
@@ -54,7 +54,6 @@ def assert_reads(found: Read, **own: Any) -> None:
 
 
 def formula(found: Read, x: Array, causal: bool = False) -> Array:
-    """Return softmax attention of matrices that were read off."""
     q, k, v = (np.einsum("bln,nhd->bhld", x, found[m]) + found["b" + m][:, None] for m in "QKV")
     k, v = (np.repeat(each, q.shape[1] // each.shape[1], axis=1) for each in (k, v))
     scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
@@ -67,7 +66,7 @@ def formula(found: Read, x: Array, causal: bool = False) -> Array:
 
 
 def assert_forward(binding: Any, state: Any, found: Read, causal: bool = False) -> None:
-    """Assert that the module computes the formula, and that the core decides what its attention returns."""
+    """Assert that the module computes the formula, and uses the core's attention outputs."""
     x = np.random.default_rng(0).standard_normal((3, 5, found["Q"].shape[0]))
     y = run(binding, state, x)[0]
     np.testing.assert_allclose(y, formula(found, x, causal), atol=1e-5)
@@ -84,7 +83,7 @@ def assert_forward(binding: Any, state: Any, found: Read, causal: bool = False) 
 
 
 def assert_softmax(binding: Any, state: Any, found: Read) -> None:
-    """Assert that a softmax is seen with its scores, and that the core decides what it returns."""
+    """Assert that softmax is observed with its scores, and that the core can replace its result."""
     x = np.random.default_rng(0).standard_normal((3, 5, found["Q"].shape[0]))
     q, k, v = (np.einsum("bln,nhd->bhld", x, found[m]) + found["b" + m][:, None] for m in "QKV")
     seen: list[Array] = []
@@ -103,7 +102,6 @@ def assert_softmax(binding: Any, state: Any, found: Read) -> None:
 
 
 def assert_at_once(subject: ModuleSubject, at_once: bool = True) -> None:
-    """Hold modules that are run at once, or are not, to what they give one by one."""
     assert isinstance(subject.view, CallView)
     assert subject.view.at_once == at_once
     alone = dataclasses.replace(subject, view=dataclasses.replace(subject.view, at_once=False))

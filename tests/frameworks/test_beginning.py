@@ -1,4 +1,4 @@
-"""`attncheck init --framework torch`: what it writes runs as it is."""
+"""`attncheck init --framework torch` writes files that run unchanged."""
 
 from __future__ import annotations
 

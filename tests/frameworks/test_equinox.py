@@ -1,4 +1,4 @@
-"""Layers of equinox: what is read off is their own."""
+"""equinox layers are read correctly."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ def layer(key: Any) -> Any:
 
 
 class Block(eqx.Module):
-    """A layer within a compiled module."""
-
     inner: Any
 
     def __init__(self, key: Any) -> None:
@@ -61,7 +59,7 @@ def test_equinox(make: Any, call: Any) -> None:
     binding = Equinox(make, WIDTH, call)
     state = binding.init(3)
     if make is Block:
-        state(np.zeros((1, WIDTH)))  # compiled before it is watched
+        state(np.zeros((1, WIDTH)))  # compiled before inspection
     found = reading.read(binding, state, WIDTH)
     reading.assert_reads(found, **own(state.inner if make is Block else state))
     reading.assert_forward(binding, state, found, causal=call is causal)

@@ -1,4 +1,4 @@
-"""Layers of flax: what is read off is their own, wherever attention is called from."""
+"""flax layers are read correctly, wherever they call attention."""
 
 from __future__ import annotations
 
@@ -21,16 +21,12 @@ BIASED = {"bias_init": nn.initializers.normal(1.0)}
 
 
 class Block(nn.Module):
-    """Attention within another module, computed twice by its backward pass."""
-
     @nn.compact
     def __call__(self, x: Any) -> Any:
         return nn.remat(nn.SelfAttention)(num_heads=3, name="inner", **BIASED)(x)
 
 
 class Written(nn.Module):
-    """Attention that calls flax's function itself."""
-
     @nn.compact
     def __call__(self, x: Any) -> Any:
         q, k, v = (nn.DenseGeneral((3, 4), name=name, **BIASED)(x) for name in ("query", "key", "value"))
@@ -39,7 +35,7 @@ class Written(nn.Module):
 
 
 class Grouped(nnx.Module):
-    """Four heads in two groups, on JAX's function, compiled, in nnx."""
+    """Four heads in two groups, by JAX's function, compiled, in nnx."""
 
     def __init__(self, rngs: Any) -> None:
         for name, heads in (("query", 4), ("key", 2), ("value", 2)):
@@ -52,16 +48,12 @@ class Grouped(nnx.Module):
 
 
 class Mean(nn.Module):
-    """No attention, only a mean over positions."""
-
     @nn.compact
     def __call__(self, x: Any) -> Any:
         return nn.Dense(WIDTH)(x + x.mean(axis=1, keepdims=True))
 
 
 class Soft(Written):
-    """Attention that calls the softmax itself."""
-
     @nn.compact
     def __call__(self, x: Any) -> Any:
         q, k, v = (nn.DenseGeneral((3, 4), name=name, **BIASED)(x) for name in ("query", "key", "value"))
@@ -118,7 +110,7 @@ def test_linen(make: Any, call: Any, inner: str | None) -> None:
 def test_nnx(make: Any, call: Any, is_causal: bool) -> None:
     binding = NNX(make, WIDTH, call)
     state = binding.init(3)
-    state(np.zeros((1, 1, WIDTH)), **({} if make is Grouped else {"decode": False}))  # compiled before it is watched
+    state(np.zeros((1, 1, WIDTH)), **({} if make is Grouped else {"decode": False}))  # compiled before inspection
     found = reading.read(binding, state, WIDTH)
     reading.assert_reads(found, **nnx_own(state))
     reading.assert_forward(binding, state, found, causal=is_causal)
@@ -195,7 +187,6 @@ def test_parameters() -> None:
 
 
 def drawn_by_numpy(key: Any, shape: Any, dtype: Any = None) -> Any:
-    """Draw as no compiler can follow: NumPy needs the number that a key is."""
     return jax.numpy.asarray(np.random.default_rng(int(key[0])).standard_normal(shape), dtype)
 
 
@@ -209,7 +200,7 @@ def drawn_by_numpy(key: Any, shape: Any, dtype: Any = None) -> Any:
     ],
 )
 def test_many_modules_are_initialised_as_one_is(make: Any, compiled: bool) -> None:
-    """By one compiled initialiser, or one by one where that does not draw the same."""
+    """By one compiled initialiser, or one by one if its draws differ."""
     binding = bind(make, WIDTH)
     for seed in (3, 4):
         own, found = binding.parameters(binding.init(seed)), binding.initialised(seed)
@@ -249,7 +240,7 @@ def test_inspection(make: Any, call: Any, mask: str) -> None:
 def test_inspection_of_a_softmax_that_is_written_by_hand() -> None:
     found = inspect(Soft, WIDTH)
     found.require(num_heads=3, mask="none", map="softmax")
-    found.require(query_std=1.0, key_std=1.0)  # found among the parameters, heads on an axis of their own
+    found.require(query_std=1.0, key_std=1.0)
 
 
 def test_biases_of_heads_on_an_axis_of_their_own_are_set_to_zero() -> None:

@@ -1,4 +1,4 @@
-"""What a forward computes: each thing that is changed in a right layer is named, and a right layer is left alone."""
+"""Forward pass: every change to a right layer is named, and right layers pass."""
 
 from __future__ import annotations
 
@@ -424,7 +424,6 @@ def test_a_mask_without_a_name_is_no_unknown_formula() -> None:
     assert found.forward.error < 1e-6
     with pytest.raises(AssertionError, match="mask is 'other', not 'none'"):
         found.require(mask="none")
-    # Weights that are masked after the softmax are no softmax.
     assert not inspected(mapped=lambda p: np.tril(softmax(p))).forward.known
 
 

@@ -1,4 +1,4 @@
-"""Heads, draws and sequences that are not what they seem, and input that cannot be used."""
+"""Odd heads, draws and sequences, and unusable input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Change = Callable[[Any], None]
 
 
 def changed(change: Change, attend: Any = None) -> Callable[[], Any]:
-    """Return what makes layers of four heads of 16 neurons, changed after they are drawn."""
+    """Return layers of four heads of 16 neurons, changed after the draw."""
 
     def make() -> Any:
         made = Own(attend)
@@ -116,7 +116,7 @@ def test_sequences_that_meet(how: str) -> None:
 
 
 def hidden(length: int, heads: int) -> Any:
-    """Return what a causal mask hides, but for the next position in the last heads."""
+    """Return a causal mask that shows the next position in the last heads."""
     mask = torch.ones(length, length, dtype=torch.bool).triu(1).expand(4, length, length).clone()
     mask[4 - heads :] = torch.ones(length, length, dtype=torch.bool).triu(2)
     return mask
@@ -150,8 +150,6 @@ def test_scores_and_keys_that_no_description_has() -> None:
 
 
 class Cut(torch.nn.Module):  # type: ignore[name-defined]
-    """Attention whose outputs are changed."""
-
     def __init__(self, after: Any) -> None:
         super().__init__()
         self.inner, self.after = Own(), after
@@ -195,7 +193,6 @@ def test_a_line_that_is_not_drawn_like_the_others_is_blamed(role: str, index: An
     blamed = ac.inspect(Plain(changed=change), width=64).blamed
     (line,) = (each for each in blamed if "column" in each or "row" in each)
     assert line.startswith(said)
-    # One odd column makes its head odd, too.
     assert all(f"{said[:3]} has in head " in each for each in blamed if each != line)
 
 

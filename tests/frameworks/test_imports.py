@@ -1,4 +1,4 @@
-"""A framework is imported where a layer of it is inspected, and nowhere else."""
+"""Frameworks are imported only to inspect their layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What entries say of the initialiser: laws, scales with intervals that hold, and what repeats."""
+"""Inference on the initialiser: laws, scales with valid intervals, and repeats."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_intervals_hold_as_often_as_they_say(size: int) -> None:
     times, z = 4000, 2.0
     scales = [scale_of(rng.standard_normal(size), z) for _ in range(times)]
     missed = sum(not scale.holds(1.0) for scale in scales)
-    # Two standard errors to either side miss one in 22.
+    # Two standard errors miss one in 22.
     assert stats.binomtest(missed, times, 2 * stats.norm.sf(z)).pvalue > 1e-4
 
 
@@ -172,7 +172,6 @@ def test_what_repeats() -> None:
         state["output"] = state["value"].T.copy()
 
     def fixed(state: dict[str, Array]) -> None:
-        # The seed of no draw.
         state["output"] = np.random.default_rng(10**6).standard_normal((64, 64)).astype(np.float32) / 8
 
     def shifted(state: dict[str, Array]) -> None:
@@ -240,5 +239,5 @@ def test_a_matrix_of_low_rank_is_told(rank: int, said: tuple[str, ...]) -> None:
     found = ac.inspect(Plain(changed=change), width=64)
     assert tuple(str(note) for note in found.notes if "rank" in str(note)) == said
     assert found.blamed == ()
-    # Keys that heads share are one matrix.
+    # Shared keys count as one matrix.
     assert not any("rank" in str(note) for note in ac.inspect(Plain(kv=1), width=64).notes)

@@ -1,4 +1,4 @@
-"""What is made of an inspection: a table, a description, requirements, comparisons, and the doors to it."""
+"""Inspection results: table, description, requirements, comparisons and entry points."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_a_layer_is_like_itself() -> None:
 
 
 class TwoPaths(Plain):
-    """One module with two paths, of which the second is another layer."""
+    """A module with two paths, the second a different layer."""
 
     paths = ("sdpa", "eager")
     other = Plain()

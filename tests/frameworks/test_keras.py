@@ -1,4 +1,4 @@
-"""Layers of keras: what is read off is their own, and no generator is touched."""
+"""keras layers are read correctly, and no generator is touched."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def model() -> Any:
 
 
 class Written(keras.layers.Layer):
-    """Attention that calls keras' function itself; its parts are built when it is first called."""
+    """Attention that calls keras' function, with parts built at the first call."""
 
     def build(self, shape: Any) -> None:
         for part in ("query", "key", "value"):
@@ -57,8 +57,6 @@ class Written(keras.layers.Layer):
 
 
 class Flat(keras.layers.MultiHeadAttention):
-    """A layer of keras whose own attention calls keras' function."""
-
     def _compute_attention(self, query: Any, key: Any, value: Any, *_: Any) -> Any:
         return keras.ops.dot_product_attention(query, key, value), None
 
@@ -72,7 +70,7 @@ def causal(module: Any, x: Any) -> Any:
 
 
 def own(module: Any, groups: int = 1) -> dict[str, Any]:
-    """Return the parameters; keras repeats keys and values of groups before attention."""
+    """Return the parameters; keras repeats grouped keys and values before attention."""
     found = {}
     parts = {"Q": "_query_dense", "K": "_key_dense", "V": "_value_dense", "O": "_output_dense"}
     for m, name in parts.items():
@@ -118,7 +116,7 @@ def test_seeds_reach_the_initialiser_and_no_generator_is_touched() -> None:
 
 
 def test_softmax_and_parameters() -> None:
-    # With dropout keras uses no function that does all of attention.
+    # With dropout, keras uses no single attention function.
     binding = bind(lambda: keras.layers.MultiHeadAttention(3, 4, dropout=0.5, **BIASED), WIDTH)
     assert isinstance(binding, Keras)
     state = binding.init(0)
@@ -130,7 +128,7 @@ def test_softmax_and_parameters() -> None:
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="these tests run on JAX")
 def test_backend_jax() -> None:
     pytest.importorskip("jax")
-    # Every operation is compiled for every shape there: what keras does on all backends alike is left out.
+    # Every operation is compiled per shape there: backend-independent tests are skipped.
     arguments = [
         "-m",
         "pytest",
@@ -168,7 +166,7 @@ def test_inspection() -> None:
         return keras.layers.GroupQueryAttention(12, 4, 2)
 
     found = inspect(make, 48, causal)
-    # Glorot's variance is 2/(fan-in + fan-out), and keys and values of two heads have a fan-out of 24.
+    # Glorot's variance is 2/(fan-in + fan-out); keys and values of two heads have fan-out 24.
     wide = (96 / 72) ** 0.5
     found.require(num_heads=4, kv_heads=2, mask="causal", query_law="uniform", bias=False, blamed=False)
     found.require(query_std=1.0, key_std=wide, value_std=wide, output_std=1.0)

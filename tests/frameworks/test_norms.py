@@ -1,4 +1,4 @@
-"""Norms and blocks of torch itself: what its modules draw is the declared law, before and after."""
+"""torch's norms and blocks have the declared law, before and after."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NORMS = {"layer": torch.nn.LayerNorm, "rms": torch.nn.RMSNorm}
 
 
 def attention_behind(norm: str, eps: float = 1e-5) -> Any:
-    """Return a simulator that is handed inputs, and normalises them by torch's module."""
+    """Return a simulator that normalises its inputs by torch's module."""
 
     def subject(layer: ac.AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
         n, heads = layer.width, layer.num_heads
@@ -56,7 +56,6 @@ def test_an_epsilon_that_is_too_large_shows() -> None:
 
 
 def encoder(stack: ac.AttentionStack, first: bool) -> list[Any]:
-    """Return torch's blocks of the sizes of a stack, without biases."""
     blocks = [
         torch.nn.TransformerEncoderLayer(
             stack.width,
@@ -75,7 +74,6 @@ def encoder(stack: ac.AttentionStack, first: bool) -> list[Any]:
 
 
 def redraw(block: Any, stack: ac.AttentionStack, rng: np.random.Generator) -> None:
-    """Draw the weights of a block anew, by the law of a stack."""
     layer = stack.layer
     packed = np.repeat([layer.query_std, layer.key_std, layer.value_std], stack.width)[:, None]
     weights: list[tuple[Any, Any]] = [

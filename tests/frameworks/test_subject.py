@@ -1,4 +1,4 @@
-"""Modules as subjects: what is put into them, what is drawn through them, and what is refused."""
+"""Modules as subjects: inputs, draws and errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHECKED = ["scores", "conditional"]
 
 
 def turned(a: FloatArray, base: float | None) -> FloatArray:
-    """Turn planes of neighbours the other way round: as no layer of attncheck is written, of the same law."""
+    """Rotate neighbouring planes the other way: unlike attncheck, with the same law."""
     if base is None:
         return a
     angles = np.arange(a.shape[2])[:, None] * base ** (-np.arange(0, SIZE, 2) / SIZE)
@@ -36,8 +36,6 @@ def turned(a: FloatArray, base: float | None) -> FloatArray:
 
 
 class Plain:
-    """Attention in NumPy, its queries, keys and values packed into one array."""
-
     base: float | None = None
     before = 1.0
 
@@ -73,7 +71,7 @@ class Plain:
 
 
 class Unfilled:
-    """The same, and nothing can be put into it."""
+    """The same, without settable parameters."""
 
     init, run = Plain.init, Plain.run
     residual, bias, value_scale, gain, before = False, 0.0, 1.0, 1.0, 1.0
@@ -81,13 +79,11 @@ class Unfilled:
 
 
 class Turned(Plain):
-    """The same with rotary positions."""
-
     base = 10.0
 
 
 class ByHand(Plain):
-    """The same with a causal mask, and its softmax watched only."""
+    """The same with a causal mask, and only its softmax observed."""
 
     def run(self, state: Mapping[str, FloatArray], x: FloatArray, core: Any) -> FloatArray:
         return self.softmax(state, x, lambda scores, axis: None)
@@ -105,15 +101,13 @@ class ByHand(Plain):
 
 
 class Hidden(ByHand):
-    """The same, and nothing is known of its parameters."""
+    """The same, with unknown parameters."""
 
     def parameters(self, state: Mapping[str, FloatArray]) -> Mapping[str, FloatArray]:
         return {}
 
 
 class Scaled(Plain):
-    """Its queries are multiplied by a number before attention."""
-
     before = 0.5
 
 
@@ -219,8 +213,6 @@ def test_biases_other_than_the_declared_ones_are_violated(role: str, times: floa
 
 def test_biases_of_no_law_are_refused() -> None:
     class Constant(Plain):
-        """Its biases are all the same."""
-
         def init(self, seed: int) -> dict[str, FloatArray]:
             return super().init(seed) | {"last bias": np.full(WIDTH, 0.5)}
 

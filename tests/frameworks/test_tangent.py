@@ -1,4 +1,4 @@
-"""The tangent kernel of a real module by torch's own autograd is that of the formula."""
+"""A real module's tangent kernel by torch's autograd equals the formula."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_autograd_gives_the_same_kernel(causal: bool) -> None:
     n, heads, s, neurons = 12, 3, 4, 3
     torch.manual_seed(0)
     module = nn.MultiheadAttention(n, heads, bias=False, batch_first=True, dtype=torch.float64)
-    # Weights of the size that the packed projection draws are small: larger ones make uneven attention.
+    # Packed projections draw small weights: larger ones make attention uneven.
     with torch.no_grad():
         for each in module.parameters():
             each.mul_(2.0)

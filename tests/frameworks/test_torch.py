@@ -1,4 +1,4 @@
-"""Layers of torch: what is watched, on every path, and what is found in layers that people write."""
+"""torch layers: observation on every path, and findings in typical user code."""
 
 from __future__ import annotations
 
@@ -42,8 +42,6 @@ def multi_head(**given: Any) -> Make:
 
 
 class Own(nn.Module):
-    """Attention as people write it, around a function of (q, k, v)."""
-
     def __init__(self, attend: Callable[..., Any] | None = None, kv: int = 4, width: int = 64) -> None:
         super().__init__()
         self.attend, self.kv = attend or F.scaled_dot_product_attention, kv
@@ -65,7 +63,7 @@ def grouped(q: Any, k: Any, v: Any) -> Any:
 
 
 def looked_at(q: Any, k: Any, v: Any) -> Any:
-    """Look at a number: so modules cannot run at once."""
+    """Convert a tensor to a number, which prevents batching."""
     assert q.isfinite().all()
     return F.scaled_dot_product_attention(q, k, v)
 
@@ -234,7 +232,7 @@ def test_an_output_matrix_that_is_not_drawn() -> None:
 
 
 class Wrapped(nn.Module):
-    """Asks for weights, by default: no fused attention runs."""
+    """Requests weights by default: no fused attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -245,8 +243,6 @@ class Wrapped(nn.Module):
 
 
 class Functions(TorchFunctionMode):
-    """A mode of the user's own, which is active while a layer is inspected."""
-
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return function(*args, **(kwargs or {}))
 
@@ -339,7 +335,7 @@ def test_queries_that_are_scaled_beforehand() -> None:
 
 
 class Packed(nn.Module):
-    """One matrix for queries, keys and values, packed in one of the ways in which people do."""
+    """Packed queries, keys and values, in a common layout."""
 
     def __init__(self, way: str, width: int = 64, heads: int = 4) -> None:
         super().__init__()
@@ -599,7 +595,7 @@ def test_two_implementations_of_one_module() -> None:
     found = ac.inspect(make, width=64)
     told = "two paths of this module differ in mask: eval, sdpa: causal; eval, eager: no mask"
     assert told in map(str, found.notes)
-    assert found.blamed == ()  # its configuration takes the other one
+    assert found.blamed == ()  # configured for the other
     assert found.weights["query"].known == ("0.02² (whatever the width)",)
     assert {m.law for m in found.weights.values()} == {"normal"}
 
@@ -625,7 +621,7 @@ def test_an_untouched_run_is_the_module_itself() -> None:
 
 
 class Heads(nn.Module):
-    """Attention by hand with (heads, width, head_dim) for each matrix; `fan` is the axis that the scale is taken of."""
+    """Hand-written attention with matrices (heads, width, head_dim); `fan` is the axis that sets the scale."""
 
     def __init__(self, fan: int = 1, empty: bool = False) -> None:
         super().__init__()

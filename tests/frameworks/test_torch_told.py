@@ -1,4 +1,4 @@
-"""Layers of torch that people write: what is told of them is so, and names the right cause."""
+"""User-written torch layers: messages are true and name the cause."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def told(found: Inspection) -> list[str]:
 
 
 class Fed(Own):
-    """Attention whose inputs, or those of its keys alone, go through something first."""
+    """Attention with transformed inputs, or inputs of the keys only."""
 
     def __init__(self, to_all: Any = None, to_keys: Any = None, attend: Any = None) -> None:
         super().__init__(attend)

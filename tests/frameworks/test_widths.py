@@ -1,4 +1,4 @@
-"""Models of torch over widths: what is tapped, right ones left alone, wrong ones found with the module named."""
+"""torch models over widths: taps, right models accepted, wrong ones found and located."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TestTaps:
         assert kinds["readout"] == "output"
 
     def test_scores_are_those_of_queries_and_keys(self) -> None:
-        """Without what the mask hides; also where attention is written by hand."""
+        """Visible scores only, also with hand-written attention."""
         for by_hand in (False, True):
             found = taps(Recipe(depth=1, by_hand=by_hand).build)
             q, k = (
@@ -87,14 +87,14 @@ class TestTaps:
 
     def test_multi_head_attention_shows_its_scores(self) -> None:
         found = ac.widths(lambda width: nn.MultiheadAttention(width, 4, batch_first=True), WIDTHS, seeds=48)
-        # Xavier over the packed matrix: constant in the width, though a quarter of what is usual.
+        # Xavier over the packed matrix: constant in the width, at a quarter of the usual scale.
         assert {row.name: str(row.verdict) for row in found.rows} == dict.fromkeys(
             ("scores", "weights", "output"), "consistent"
         )
         assert found["scores"].sizes[-1] == pytest.approx(0.25**0.5, rel=0.05)
 
     def test_a_softmax_of_logits_is_none_of_attention(self) -> None:
-        """Nor does it matter which axis of the inputs is that of positions."""
+        """Whichever axis of the inputs is the position."""
         first = taps(lambda width: nn.MultiheadAttention(width, 4))
         assert [tap.kind for tap in first.values()] == ["scores", "weights", "output"]
         logits = taps(lambda width: nn.Sequential(nn.Linear(width, 7), nn.Softmax(-1)))
@@ -195,7 +195,7 @@ class TestRightModels:
         found = examined(Recipe(depth=1, zero_readout=True))
         assert found["readout"].notes == ("zero by design",)
         moved = {(row.name, row.steps): row.notes for row in found.rows}
-        # A readout of zero hands no gradient on: the first step moves nothing before it.
+        # A zero readout blocks gradients: the first step changes only the readout.
         assert moved["blocks.0.up", 1] == ("no change beyond rounding",)
         assert moved["blocks.0.up", 2] == ()
 
@@ -209,7 +209,7 @@ def test_what_people_shipped_is_found_with_its_module(name: str) -> None:
 
 
 def test_a_table_of_ones_own() -> None:
-    """Depth as the second axis: a stream of residuals over √L stays, one without grows as √L."""
+    """Depth as the second axis: residuals over √L stay, unscaled ones grow as √L."""
 
     class Stack(nn.Module):
         def __init__(self, depth: int, power: float) -> None:

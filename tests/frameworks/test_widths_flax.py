@@ -1,4 +1,4 @@
-"""Models of flax over widths: linen and nnx show the same taps, and changes are those of the optimiser."""
+"""flax models over widths: linen and nnx have the same taps, and changes come from the optimiser."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_step_is_one_of_the_optimiser_on_the_same_batch(build: Any) -> None:
 
 
 class Fixed(nn.Module):
-    """A linear map times a frozen number that each model draws."""
+    """A linear map times a frozen number, drawn per model."""
 
     width: int
 
@@ -127,7 +127,7 @@ def test_models_of_one_width_train_with_their_own_frozen_variables(build: Any) -
 
 
 def test_right_and_wrong_models_are_told() -> None:
-    """Scores over √d, which the standard parametrisation has and μP has not."""
+    """Scores over √d: right in the standard parametrisation, wrong in μP."""
     found = ac.widths(Linen, WIDTHS)
     assert not found.violated
     assert found["attention.query"].verdict == "consistent"
@@ -138,7 +138,7 @@ def test_right_and_wrong_models_are_told() -> None:
 def test_changes_are_measured() -> None:
     found = ac.widths(Linen, WIDTHS, "mup", optimizer=lambda parameters: optax.adam(1e-2), steps=1, seeds=4)
     assert {row.steps for row in found.rows} == {0, 1}
-    # A learning rate of hidden matrices that does not fall: what they make moves as the width.
+    # A constant learning rate of hidden matrices: their outputs change as the width.
     moved = next(row for row in found.rows if row.name == "attention.query" and row.steps)
     assert moved.verdict == "violated"
     assert moved.exponent == pytest.approx(1.0, abs=0.25)

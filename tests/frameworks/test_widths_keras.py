@@ -1,4 +1,4 @@
-"""Models of keras over widths, on whichever backend is set."""
+"""keras models over widths, on the current backend."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ ON_TORCH = keras.backend.backend() == "torch"
 
 
 class Block(keras.layers.Layer):
-    """Attention with a norm and a readout."""
-
     def __init__(self, width: int, causal: bool = False, heads: Any = keras.layers.MultiHeadAttention) -> None:
         super().__init__()
         self.attention = heads(num_heads=4, key_dim=width // 4)
@@ -44,7 +42,7 @@ def taps_of(**options: Any) -> Any:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_every_layer_and_attention_is_tapped(dropout: float) -> None:
-    """With dropout keras takes another way through attention."""
+    """With dropout, keras takes another path through attention."""
 
     def heads(**sizes: int) -> Any:
         return keras.layers.MultiHeadAttention(**sizes, dropout=dropout)
@@ -76,7 +74,7 @@ def test_models_draw_anew_and_come_again() -> None:
 
 
 def test_names_are_attributes() -> None:
-    """Those of keras count all layers that were ever made."""
+    """Names by keras count all layers ever made."""
     model = keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(4)])
     assert [name for name, _ in named_layers(model)] == ["", "0", "1"]
     assert {"attention", "norm", "head"} < {name for name, _ in named_layers(Block(16))}

@@ -1,4 +1,4 @@
-"""The benchmark on public bugs judges what an inspection says as it promises: with stand-ins for inspections."""
+"""The benchmark on public bugs judges inspection messages correctly, on substitutes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RIGHT = Right(name="r", make=object, width=8, declared={"query_std": 1.0})
 
 
 class Note(str):
-    """A sentence, and whether it says that something is wrong."""
+    """A sentence, and whether it reports an error."""
 
     blames: bool
 
@@ -40,8 +40,6 @@ class Note(str):
 
 
 class Report:
-    """What an inspection returns, as far as the benchmark reads it."""
-
     def __init__(self, text: str = "", refusal: str = "", notes: tuple[str, ...] = ()) -> None:
         self.text, self.refusal, self.notes = text, refusal, notes
         query = SimpleNamespace(std=0.7071, low=0.70, high=0.71, law="uniform", laws=("uniform",))

@@ -1,4 +1,4 @@
-"""Each fixture has the bug that it is named after: by its parameters, or by what its forward does."""
+"""Each fixture has its bug, by its parameters or its forward pass."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ ROLES = ("query_std", "key_std", "value_std", "output_std")
 
 
 def fixtures_of(name: str) -> ModuleType:
-    """Return a module of fixtures; skip where its framework is missing."""
     for framework in MODULES[name]:
         pytest.importorskip(framework)
     return importlib.import_module(f"benchmarks.wild_bugs.{name}")
@@ -41,7 +40,6 @@ def bug_of(name: str, title: str) -> Bug:
 
 
 def array(values: Any) -> FloatArray:
-    """Return parameters of any framework as an array."""
     values = getattr(values, "value", values) if hasattr(values, "path") else values
     values = values.detach().float().numpy() if hasattr(values, "detach") else values
     return np.asarray(values, dtype=np.float64)
@@ -56,17 +54,15 @@ def inputs_of(module_name: str, width: int, dtype: Any = None) -> Any:
 
 
 def evaluated(layer: Any) -> Any:
-    """Return a layer, out of training where it knows what that is."""
+    """Return a layer in evaluation mode, if it has one."""
     return layer.eval() if hasattr(layer, "named_modules") and hasattr(layer, "eval") else layer
 
 
 def dtype_of(layer: Any) -> Any:
-    """Return the type of a torch module's parameters."""
     return next(layer.parameters()).dtype if hasattr(layer, "named_modules") else None
 
 
 def outputs_of(fixture: Bug | Right, layer: Any, x: Any) -> Any:
-    """Return outputs for self-attention, however the layer is called."""
     layer = evaluated(layer)
     if fixture.call is not None:
         outputs = fixture.call(layer, x)
@@ -135,7 +131,7 @@ def test_sizes_of_matrices_are_those_of_the_bug(
     name: str, title: str, matrices: Matrices, expected: tuple[float, ...]
 ) -> None:
     bug = bug_of(name, title)
-    # 8 × 64² entries: a standard error of 0.4%. The size of the clamped law is that of about 512 draws: of 2.2%.
+    # 8 × 64² entries have a standard error of 0.4%; the clamped law's size, that of about 512 draws, of 2.2%.
     np.testing.assert_allclose(
         sizes(bug.make, matrices, bug.width), expected, rtol=0.1 if "bfloat16" in title else 0.02
     )
@@ -158,7 +154,7 @@ def test_groups_change_the_size_of_keys() -> None:
 
 
 def parameters(*names: str) -> Matrices:
-    """Return parameters by their dotted names, of linen by the names of its modules."""
+    """Return parameters by dotted names (linen: by module names)."""
 
     def found(layer: Any) -> list[Any]:
         if hasattr(layer, "variables") and isinstance(layer.variables, dict):
@@ -224,7 +220,7 @@ def test_right_layers_are_what_is_declared(name: str, title: str, matrices: Matr
         pytest.skip("of keras 3.15.1")
     if name == "transformers_bugs" and importlib.import_module("transformers").__version__ == "5.14.1":
         pytest.skip("of transformers 5.23.0")
-    # Keys of 65 features, of which one is always zero: their fan-in is 64 here and in what is declared.
+    # 65 features of keys, one always zero: fan-in is 64, here and in the declaration.
     np.testing.assert_allclose(
         sizes(layer.make, matrices, layer.width), [layer.declared[role] for role in roles], rtol=0.02
     )
@@ -295,7 +291,7 @@ def test_nothing_is_truncated() -> None:
 
 
 def middle(layer: Any, x: Any) -> tuple[Any, Any, Any]:
-    """Return queries, keys and values by head of the modules that share four linear layers."""
+    """Return queries, keys and values by head of modules with four shared linear layers."""
     torch = fixtures_of("torch_weights")
     q, k, v = (torch.heads_of(linear(x), 4) for linear in (layer.query, layer.key, layer.value))
     return q, k, v
@@ -370,7 +366,7 @@ def test_groups_are_tiled_in_flax() -> None:
 
 
 def moved_by(layer: Any, x: Any, row: int, position: int) -> FloatArray:
-    """Return how far outputs move, (batch, positions), when one input does."""
+    """Return the change of outputs, (batch, positions), with one input."""
     changed = x.clone()
     changed[row, position] += 1.0
     first, second = (layer(each) for each in (x, changed))
@@ -413,7 +409,6 @@ def test_scores_do_not_feel_the_length_of_queries() -> None:
     np.testing.assert_allclose(array(layer(x)), before, atol=1e-5)
 
 
-#: What a reader could be told, in words of our own.
 TOLD = {
     "packed in_proj": "W_Q, W_K, W_V: std 0.707/√fan-in, Xavier over the packed matrix; separate matrices have 1.00",
     "out_proj of MultiheadAttention": "W_O: std 0.577/√fan-in, nn.Linear's default",
@@ -445,7 +440,6 @@ TOLD = {
     "std 1": "W_Q: std √n times that of 1/√fan-in",
     "tiled groups, flax": "KV heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)",
 }
-#: What is said of a layer with nothing wrong.
 NOTHING = """\
 width 64, 4 heads of 16, 8 draws
 W_Q, W_K, W_V, W_O: std 1.00/√fan-in [0.99, 1.01], uniform; biases zero

@@ -1,4 +1,4 @@
-"""Records made by hand, for a gate that is to be held against every kind of trouble."""
+"""Hand-made records for the gate, with every kind of trouble."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ NOT_EXAMINED: dict[str, Any] = {
 
 @dataclasses.dataclass
 class Sheet:
-    """A run to be written down."""
-
     results: list[Result]
     planned: list[PlannedResult]
     head: dict[str, Any]
@@ -38,28 +36,23 @@ class Sheet:
     causes: list[str] = dataclasses.field(default_factory=list)
 
     def change(self, check: str, **fields: Any) -> None:
-        """Change all results of a check."""
         self.results = [
             msgspec.structs.replace(result, **fields) if result.check == check else result for result in self.results
         ]
 
     def violate(self, check: str, **fields: Any) -> None:
-        """Make all results of a check violated."""
         self.change(check, **VIOLATED | fields)
 
     def excuse(self, check: str, reason: str = "the subject does not expose scores") -> None:
-        """Make all results of a check not examined."""
         self.change(check, **NOT_EXAMINED | {"reason": reason})
 
     def rename(self, old: str, new: str) -> None:
-        """Call a property by another name."""
         text = msgspec.json.encode([self.results, self.planned]).decode()
         for before, after in ((f'"{old}@', f'"{new}@'), (f'"{old}.', f'"{new}.'), (f'"{old}"', f'"{new}"')):
             text = text.replace(before, after)
         self.results, self.planned = msgspec.json.decode(text, type=tuple[list[Result], list[PlannedResult]])
 
     def drop(self, wanted: Callable[[Any], bool], *, plan: bool = False) -> None:
-        """Leave out results, and with `plan` do not plan them."""
         self.results = [result for result in self.results if not wanted(result)]
         if plan:
             self.planned = [planned for planned in self.planned if not wanted(planned)]
@@ -83,12 +76,12 @@ class Sheet:
 
 
 def layers_of(seed: int) -> list[AttentionLayer]:
-    """Return layers of which the first three are the same for all seeds."""
+    """Return layers, the first three the same for all seeds."""
     return [*ANCHORS, *(AttentionLayer(width=9, seq_len=2 + number + 10 * seed) for number in range(5))]
 
 
 def sheet(seed: int, layers: Sequence[AttentionLayer] = ()) -> Sheet:
-    """Return a clean run; with the same seed or another, it is consistent with any other one."""
+    """Return a clean run, consistent with any other at any seed."""
     results = [
         a_result(check, layer, (0.137 * seed + 0.618034 * number) % 1.0)
         for number, layer in enumerate(layers or layers_of(seed))
@@ -141,7 +134,7 @@ def make_sheet() -> Callable[..., Sheet]:
 
 @pytest.fixture
 def gated(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """Return the gate as a command: exit code and what it says, errors in one line and on standard error only."""
+    """Return the gate as a command: exit code and output, with one-line errors on standard error only."""
 
     def call(run: Path, base: Path, *options: str) -> tuple[int, str]:
         capsys.readouterr()

@@ -1,4 +1,4 @@
-"""The action for GitHub: its steps as scripts, in order, with what GitHub would set, and nothing of GitHub's own."""
+"""The GitHub action: its steps run as scripts, in order, with GitHub's variables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from attncheck.gate.outputs import annotated
 ROOT = Path(__file__).resolve().parents[2]
 ACTION = (ROOT / "action.yml").read_text(encoding="utf-8")
 
-# A run of one property on one small layer takes a second.
 SUBJECTS = """
 from attncheck import AttentionLayer
 from attncheck.subject import collapsed
@@ -37,15 +36,12 @@ right.layers = wrong.layers = [AttentionLayer(width=4, seq_len=2, num_heads=1)]
 
 
 class Step(NamedTuple):
-    """A step of the action that is a script."""
-
     name: str
     text: str
     script: str
 
 
 def steps() -> list[Step]:
-    """Return the steps that are scripts; the file has one form, which other tests hold it to."""
     found = []
     for text in re.split(r"^    - name: ", ACTION, flags=re.MULTILINE)[1:]:
         script = text.partition("run: |\n")[2]
@@ -55,7 +51,6 @@ def steps() -> list[Step]:
 
 
 def defaults() -> dict[str, str]:
-    """Return the inputs with their defaults."""
     inputs = ACTION.partition("\ninputs:\n")[2].partition("\noutputs:\n")[0]
     each = re.findall(r"^  ([\w-]+):\n((?:    .*\n)+)", inputs, re.MULTILINE)
     named = {name: re.search(r"default: (.*)", text) for name, text in each}
@@ -63,8 +58,6 @@ def defaults() -> dict[str, str]:
 
 
 class Done(NamedTuple):
-    """What the steps came to."""
-
     codes: list[int]
     said: str
     summary: str
@@ -73,7 +66,7 @@ class Done(NamedTuple):
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Return a folder with subjects, and a command attncheck on the path that examines one property."""
+    """Return a folder with subjects, and an attncheck command on the path that examines one property."""
     (tmp_path / "action_subjects.py").write_text(SUBJECTS, encoding="utf-8")
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "attncheck"
@@ -84,7 +77,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def act(place: Path, **inputs: str) -> Done:
-    """Run the steps as GitHub does: each in a bash of its own, with its environment and nothing interpolated."""
+    """Run the steps as GitHub does: each in a separate bash with its environment."""
     given = defaults() | {name.replace("_", "-"): value for name, value in inputs.items()}
     summary, outputs = place / "summary.md", place / "outputs.txt"
     for path in (summary, outputs):

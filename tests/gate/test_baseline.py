@@ -1,4 +1,4 @@
-"""Baselines: small, judged by as whole records are, and refused in one line where they are damaged."""
+"""Baselines: small, judged like whole records, with one-line errors if damaged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def sheets(make_sheet: MakeSheet) -> tuple[Sheet, Sheet]:
-    """A run and a baseline of another seed that know which layers every seed visits."""
+    """A run and a baseline of another seed that know the fixed layers."""
     run, base = make_sheet(RUN_SEED), make_sheet(BASELINE_SEED)
     for each in (run, base):
         each.head["fixed"] = [layer.key for layer in ANCHORS]
@@ -84,7 +84,7 @@ def test_what_has_no_error_keeps_all_digits(tmp_path: Path, sheets: tuple[Sheet,
 
 
 def test_a_result_takes_few_bytes(tmp_path: Path, make_sheet: MakeSheet) -> None:
-    """A default run has some 3,700 examined results, and its baseline is to take 50 kB: 13 bytes each."""
+    """A default run has some 3,700 examined results; its 50 kB baseline has 13 bytes for each."""
     base = make_sheet(BASELINE_SEED, [AttentionLayer(width=1 + index) for index in range(500)])
     base.results = [
         msgspec.structs.replace(result, case={"pool": key, "of": [key, "0" * 12]})
@@ -95,7 +95,7 @@ def test_a_result_takes_few_bytes(tmp_path: Path, make_sheet: MakeSheet) -> None
     ]
     path = small(tmp_path, base)
     assert len(kept_of(path)) == len(base.results) == 2000
-    # Here a fourth of the lines has a key of 6 random bytes that no other line has, twice.
+    # A quarter of the lines has a unique key of 6 random bytes, twice.
     assert path.stat().st_size < (13 + 3) * len(base.results)
 
 
@@ -237,7 +237,7 @@ def test_a_page_compares_with_a_baseline(
 def test_a_fixed_layer_is_owed_whatever_the_seed(tmp_path: Path, sheets: tuple[Sheet, Sheet], gated: Gated) -> None:
     run, base = sheets
     _without(ANCHORS[0], run)
-    base.results = base.results[:-8]  # as many layers are left as there were
+    base.results = base.results[:-8]  # the number of layers is unchanged
     base.planned = base.planned[:-8]
     paths = run.write(tmp_path / "run.jsonl"), small(tmp_path, base)
     code, said = gated(*paths)

@@ -1,4 +1,4 @@
-"""The gate, against every kind of trouble: each situation with its exit code."""
+"""The gate's exit code in every kind of trouble."""
 
 from __future__ import annotations
 
@@ -52,7 +52,6 @@ def new_property(run: Sheet, base: Sheet) -> None:
 
 
 def crashed(run: Sheet, base: Sheet) -> None:
-    """One unit of work took its worker down."""
     lost = run.planned[0].item
     run.drop(lambda each: each.item == lost)
 
@@ -66,7 +65,7 @@ def deselected(run: Sheet, base: Sheet) -> None:
 
 
 def fewer_substitutes(run: Sheet, base: Sheet) -> None:
-    """Another seed, for which the subject refuses one layer less: nothing stands in for it."""
+    """Another seed, for which the subject refuses one layer less, without substitute."""
     fewer_examples(run, base)
     layer = base.planned[-1].id.partition("@")[2]
     idle: dict[str, Any] = {"verdict": "not examined", "reason": "narrow only", "p_values": [], "summary": None}
@@ -120,7 +119,7 @@ def other_versions(run: Sheet, base: Sheet) -> None:
 
 
 def drifted(run: Sheet, base: Sheet) -> None:
-    """Effects moved within what each record alone calls consistent."""
+    """Effects drifted, while each record alone is consistent."""
     base.change("scores.scale", effect=0.99, low=0.985, high=0.995)
     run.change("scores.scale", effect=1.01, low=1.005, high=1.015)
 
@@ -181,7 +180,7 @@ def cut(length: int) -> Callable[[Path, Path], None]:
 
 
 def forge(run: Path, base: Path) -> None:
-    """Change a digit and seal the record again, with the digest that it had."""
+    """Change a digit and reseal the record with its old digest."""
     lines = list(read(run))
     writer = Writer(run)
     for line in lines:
@@ -192,15 +191,13 @@ def forge(run: Path, base: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Situation:
-    """What happened, the exit code that it deserves, and words that must be said."""
-
     code: int
     says: str
     change: Callable[[Sheet, Sheet], None] = nothing
     damage: Callable[[Path, Path], Any] = lambda run, base: None
 
 
-# A line that no run writes, whatever the record's hash says.
+# A line that no run writes, with a correct record hash.
 DAMAGED = "was edited or damaged ("
 
 SITUATIONS = {

@@ -1,4 +1,4 @@
-"""What the gate writes: JUnit XML, JSON, Markdown; and that long records are streamed."""
+"""Gate output as JUnit XML, JSON and Markdown; long records are streamed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def outputs(tmp_path: Path, run: Sheet, base: Sheet, gated: Gated) -> tuple[int,
     return code, junit, summary, document
 
 
-# What an element of JUnit XML may have, as Jenkins' schema (junit-10.xsd) says; and what it must.
+# Allowed and required attributes by Jenkins' schema (junit-10.xsd).
 ATTRIBUTES = {
     "testsuites": ({"name", "time", "tests", "failures", "errors"}, set()),
     "testsuite": (
@@ -50,7 +50,7 @@ CHILDREN = {"testsuites": {"testsuite"}, "testsuite": {"testcase"}, "testcase": 
 
 
 def valid(path: Path) -> ElementTree.Element:
-    """Return the one suite of a file that is held to the schema, names and counts."""
+    """Validate a file against the schema, names and counts, and return its one suite."""
     root = ElementTree.parse(path).getroot()
     assert root.tag == "testsuites"
     for element in root.iter():
@@ -86,7 +86,7 @@ def test_junit_has_a_case_for_each_property_and_layer(tmp_path: Path, gated: Gat
     assert tags.count(("outputs", "skipped")) == 8
     assert tags.count(("draws", "error")) == 1
     assert all("n=" in str(case.get("name")) for case in items if case.get("classname") == "scores")
-    # Results of one unit share their draws, and the longest says how long these took.
+    # Results of one item share draws; the longest has their seconds.
     assert {case.get("time") for case in items if case.get("classname") == "scores"} == {"0.500"}
     for failure in suite.findall("testcase[@classname='scores']/failure"):
         assert failure.get("type") == "violated"
@@ -108,7 +108,7 @@ def test_pools_are_cases_that_pass(tmp_path: Path, gated: Gated, make_sheet: Mak
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == (str(7 + 3 * 8 + 2), "0", "0")
     pool = suite.find("testcase[@name='2 cases together, pool all']")
     assert pool is not None
-    assert pool.get("time") == "1.500"  # pools are looked at together, and each says how long all of them took
+    assert pool.get("time") == "1.500"  # pools share looks, and each has the seconds of all
 
 
 def test_json_says_everything(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
@@ -228,9 +228,9 @@ def test_a_badge_and_an_annotation_say_that_nothing_could_be_judged(
 
 
 def test_long_records_take_little_more_than_their_text(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:
-    """Twice as many lines as the largest plan has take at most one and a half times the text of both records."""
+    """Twice the lines of the largest plan take at most 1.5 times the text of both records."""
     short = [make_sheet(seed).write(tmp_path / f"short {seed}.jsonl") for seed in (RUN_SEED, BASELINE_SEED)]
-    assert gated(*short)[0] == 0  # whatever the gate imports is imported
+    assert gated(*short)[0] == 0  # with all imports of the gate
     layers = [AttentionLayer(width=1 + index % 100, seq_len=1 + index // 100) for index in range(1_500)]
     paths = []
     for seed in (RUN_SEED, BASELINE_SEED):

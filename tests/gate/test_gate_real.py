@@ -12,7 +12,7 @@ from attncheck.records.baseline import write_baseline
 
 Gated = Callable[..., tuple[int, str]]
 
-# As in `properties`, on small layers: whatever the gate does, it does it to the lines of a record.
+# As in `properties`, on small layers.
 PROPERTY = """
 from attncheck.pytest_plugin import examines
 from attncheck.strategies import layers
@@ -22,8 +22,7 @@ def test_draws(layer, hold):
     hold(layer)
 """
 
-# One layer is enough for a violation, and for a crash: each violated layer is diagnosed and made smaller, which takes
-# more than all the rest.
+# One layer is enough for a violation and a crash: diagnosis and shrinking of violated layers take most of the time.
 SUBJECTS = """
 import os
 from attncheck.subject import collapsed
@@ -43,8 +42,7 @@ def crashing(layer, size, rng):
     return collapsed(layer, size, rng)
 """
 
-# Subject, workers and seed of each run, and what else is given. A worker that crashes is not replaced: what it owed is
-# missing all the same.
+# Subject, workers, seed and options of each run. A crashed worker is not replaced, so its results are missing.
 RUNS = {
     "baseline": ("right", 0, 0, ()),
     "two workers": ("right", 2, 0, ()),
@@ -57,7 +55,7 @@ RUNS = {
 
 @pytest.fixture(scope="module")
 def real_runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return a function that makes a run of one property, once, under the name of the right subject."""
+    """Return a function that makes a run of one property, cached, under the right subject's name."""
     folder = tmp_path_factory.mktemp("runs")
 
     def make(name: str) -> Path:
@@ -76,7 +74,6 @@ def real_runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
             command += ["--attncheck-subject", "subjects:right", "--attncheck-seed", str(seed)]
             command += ["--attncheck-record", str(record)]
             with pytest.MonkeyPatch.context() as patch:
-                # Each run imports subjects and a test of its own under the same names.
                 for module in ("subjects", "test_it"):
                     patch.delitem(sys.modules, module, raising=False)
                 patch.chdir(place)

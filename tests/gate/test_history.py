@@ -1,4 +1,4 @@
-"""The course of runs: what drifts is found, what does not is left alone, and files are what they were."""
+"""Run history: drifts are found, noise is not, and files stay intact."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def lives(count: int, runs: int, streams: int, seed: int = 0) -> FloatArray:
 class TestDetector:
     @pytest.mark.parametrize("bias", [0.0, BIAS, -BIAS])
     def test_evidence_is_at_most_the_number_of_runs_in_expectation(self, bias: float) -> None:
-        """Which is all that the bound rests on. One-sided scores that are too small only lower it."""
+        """The basis of the bound. One-sided scores that are too small only lower it."""
         z = lives(20_000, 6, 3) + bias
         one_sided = np.array([False, False, True])
-        # Of drifts up to 1, whose factors have a variance that a sample shows.
+        # For drifts up to 1, whose factors have a variance that a sample shows.
         small = np.clip(z, -1.5, 1.5)
         total = course(small, one_sided).total
         error = total.std(axis=0) / len(z) ** 0.5
@@ -63,7 +63,7 @@ class TestDetector:
         assert (total.mean(axis=0) > 0.3).all()
 
     def test_no_drift_is_quiet(self) -> None:
-        """In 200 lives of 500 runs alarms have a chance of at most a tenth; there is none."""
+        """200 histories of 500 runs have an alarm with a chance of at most a tenth; there is none."""
         assert not (course(lives(200, 500, 12), np.zeros(12, bool)).total >= ALARM).any()
 
     @pytest.mark.parametrize(("drift", "most"), [(1.5, 25), (0.9, 60)])
@@ -88,7 +88,7 @@ class TestDetector:
         np.testing.assert_array_equal(course(z, np.array([False])).total, course(clipped, np.array([False])).total)
 
     def test_the_begin_of_a_drift_is_found(self) -> None:
-        """To two runs in the median, of drifts both ways; of one that is none there is nothing to find."""
+        """To within two runs in the median, for drifts in both directions."""
         for sign in (1.0, -1.0):
             z = sign * (lives(200, 100, 1)[..., 0] + 1.5 * (np.arange(100) >= 60))
             assert abs(np.median([begin(each, one_sided=False) for each in z]) - 60) <= 2
@@ -132,7 +132,7 @@ class TestHistory:
         assert quiet.course.alarm is None
 
     def test_a_drift_is_told_from_the_run_with_which_it_began(self) -> None:
-        """The mean over all runs would be a small part of it."""
+        """The mean over all runs would dilute it."""
         entries = tuple(entry(k, {"a@all": -1.5 * (k >= 100), "b@all": 0.0}) for k in range(140))
         shown = History("mine:simulate", "smoke", entries, plans=PLANS)
         first = shown.moved()[0]
@@ -149,10 +149,10 @@ class TestHistory:
         assert History.read([path]).sentence().startswith("ALARM")
         before = path.read_bytes()
         assert accept(path).sentence().startswith("QUIET: 0 runs")
-        assert path.read_bytes().startswith(before)  # it is only appended to
+        assert path.read_bytes().startswith(before)
 
     def test_no_data_decide_on_a_share(self) -> None:
-        """Half is of the checks of the first plan, whether a run has their pools or not; half of it of their pools."""
+        """Half of the first plan's checks, with or without pools."""
         later = PlannedChecks("later", ["a", "c"])
         entries = (
             entry(0, {"a@all": 0.0}),
@@ -172,7 +172,7 @@ class TestHistory:
         np.testing.assert_array_equal(both.course.total, whole.course.total)
 
     def test_of_two_runs_of_a_commit_the_first_counts(self, tmp_path: Path) -> None:
-        """As where two branches ran what they have in common: the numbers are the same, or differ in a last digit."""
+        """As after a merge of two branches: numbers are equal, up to rounding."""
         first = history(5)
         again = [msgspec.structs.replace(each, started=f"2031{each.started[4:]}") for each in first.entries]
         paths = [write(first, tmp_path / "first.jsonl")]
@@ -257,7 +257,7 @@ class TestHistory:
         accept(theirs)
         for paths in ([ours, theirs], [theirs, ours]):
             both = History.read(paths)
-            # What both had is accepted with the rest of theirs; what only ours has is open.
+            # Common runs are accepted with the others; only ours are open.
             assert [each.key for each in both.since] == [each.key for each in whole.entries[4:12]]
             out = write(both, tmp_path / "both.jsonl")
             assert History.read([out]) == both
@@ -348,7 +348,6 @@ class TestRuns:
         assert len(longer.since) == 2
 
     def test_a_run_that_is_added_late_hides_nothing(self, folder: Path, tmp_path: Path) -> None:
-        """However early it was begun: what the runs before it showed stays what it was."""
         path = write(history(40, drift=2.0), tmp_path / "state.jsonl")
         before = History.read([path])
         manifest, *_ = read(_record(folder, 2))
@@ -370,13 +369,12 @@ class TestRuns:
             add(tmp_path / "state.jsonl", _record(folder, 1), "first")
 
     def test_pools_by_feature_have_room_for_new_ones(self) -> None:
-        """A share is what it was when there are more of them."""
         assert len(POOLS) < FEATURES
 
     def test_a_run_is_known_by_the_commit_of_its_record(
         self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What is checked out when it is judged may be another one."""
+        """Not by the commit checked out when it is judged."""
         record = _record(folder, 1)
         manifest = next(read(record))
         assert isinstance(manifest, Manifest)
@@ -422,7 +420,7 @@ class TestRuns:
         assert "history: no drift over runs" in junit.read_text(encoding="utf-8")
 
     def test_each_claim_has_its_course(self) -> None:
-        """Also one whose check has a later revision, and one of a version to come."""
+        """Including checks with a later revision, or of a future version."""
         names = ("scores.scale@all", "scores.law#2@causal", "draws.calls@all", "later.check@all")
         plan = PlannedChecks("plan", sorted({name.rpartition("@")[0] for name in names}))
         entries = [entry(k, dict(zip(names, (2.0, 0.1, 0.9, 0.1), strict=True))) for k in range(4)]

@@ -1,4 +1,4 @@
-"""What is declared of a function is believed; a function that is of no use is refused."""
+"""Declarations about a function are trusted; unusable functions are refused."""
 
 from __future__ import annotations
 

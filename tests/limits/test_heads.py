@@ -25,14 +25,14 @@ SMALL = np.array([[1.3, 0.4], [0.4, 0.8]])
 
 
 def smooth(s: int) -> FloatArray:
-    """A kernel with correlations that fall with distance, and with unequal variances up to one."""
+    """A kernel of decaying correlations and unequal variances up to one."""
     distance = np.subtract.outer(np.arange(s), np.arange(s))
     stds = np.sqrt(np.random.default_rng(1).uniform(0.6, 1.0, s))
     return np.asarray((0.6 * np.exp(-(distance**2) / 8) + 0.4 * np.eye(s)) * np.outer(stds, stds))
 
 
 def by_quadrature(kernel: FloatArray, std: float, causal: bool) -> FloatArray:
-    """Two positions: rows enter by the differences of their scores, which are jointly normal; trapezoidal rule."""
+    """Two positions, by the trapezoidal rule over jointly normal score differences."""
     nodes = np.linspace(-9.0, 9.0, 601)
     weights = np.exp(-0.5 * nodes**2)
     weights /= weights.sum()
@@ -60,7 +60,7 @@ def by_force(layer: ac.AttentionLayer, kernel: FloatArray, std: float, size: int
 
 @pytest.fixture
 def fewer_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make points cost more than they do: errors are larger, and no less honest."""
+    """Raise the cost of points: errors are larger, and still honest."""
     monkeypatch.setattr(heads, "_COST", 2e8)
     monkeypatch.setattr(one_row, "_COST", 2e8)
 
@@ -71,13 +71,12 @@ def test_two_positions_against_quadrature(std: float, mask: str) -> None:
     expected = 2.25 * by_quadrature(SMALL, std, mask == "causal")
     assert np.abs(found.matrix - expected).max() <= found.error + 1e-10
     assert found.error < 5e-5
-    # The other reading of the mask, and scores of another size, are rejected.
     other = by_quadrature(SMALL, std, mask == "none")
     assert np.abs(found.matrix - 2.25 * other).max() > 10 * found.error
     assert np.abs(found.matrix - 2.25 * by_quadrature(SMALL, 1.1 * std, mask == "causal")).max() > found.error
 
 
-# With fewer points errors still are a quarter of what noise of the draws is allowed, or less.
+# Even with fewer points, errors are at most a quarter of the draws' allowance.
 @pytest.mark.usefixtures("fewer_points")
 @pytest.mark.parametrize("attention_map", ["softmax", "linear", "relu", "sigmoid"])
 @pytest.mark.parametrize(("mask", "std"), [("none", 0.7), ("causal", 3.0)])
@@ -137,7 +136,7 @@ def test_values_and_derivatives_at_three_correlations_give_all_between(monkeypat
 
 
 def of_rank_one(values: FloatArray, std: float) -> FloatArray:
-    """K = f fᵀ: row i of the scores is std f_i z f, one standard normal z for all rows; Gauss-Hermite quadrature."""
+    """K = f fᵀ: row i of the scores is std f_i z f, one standard normal z for all rows; Gauss–Hermite quadrature."""
     nodes, probabilities = hermegauss(120)
     scores = std * np.multiply.outer(np.outer(nodes, values), values)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -146,7 +145,7 @@ def of_rank_one(values: FloatArray, std: float) -> FloatArray:
 
 
 def drawn_of_rank_one(case: int) -> tuple[FloatArray, float]:
-    """Values around 0 or far from it, of any unit, and σ_Q σ_K for scores of moderate to large deviation."""
+    """Values near 0 or far from it, at any scale, with moderate to large σ_Q σ_K."""
     rng = np.random.default_rng([20, case])
     s, offset, unit = int(rng.integers(4, 26)), (case % 3) * rng.uniform(0.0, 3.0), 10.0 ** rng.uniform(-3.0, 3.0)
     values = rng.standard_normal(s) * rng.choice([1.0, 0.1]) + offset
@@ -174,23 +173,21 @@ FOUND = {
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("case", [*FOUND, *range(9)])
 def test_errors_cover_the_exact_integral_of_rank_one(case: int | str) -> None:
-    """Four standard errors of eight scramblings are left by Student's law once in 190, for one integral.
+    """Four standard errors of eight scramblings are exceeded once in 190 by Student's law, for one integral.
 
-    The entries of a rank-one kernel share one normal, so that they err as a few integrals do: 14 cases have a
-    false failure with a chance of about one in eight over seeds, less what interpolation adds. So a case may
-    leave its error by a half: six standard errors, once in 1,800, and one in 120 for all of them.
+    Entries of a rank-one kernel share one normal and err together: 14 cases would fail with a chance of about one in
+    eight. So errors may be exceeded by a half: six standard errors, once in 1,800, or one in 120 for all.
     """
     values, std = FOUND[case] if isinstance(case, str) else drawn_of_rank_one(case)
     found = ac.infinite_heads_kernel(kernel=np.outer(values, values), score_std=std)
     exact = of_rank_one(values, std)
     assert np.abs(found.matrix - exact).max() <= 1.5 * found.error < 0.02 * np.abs(exact).max()
-    # Scores half as large again are rejected.
     assert np.abs(found.matrix - of_rank_one(values, 1.5 * std)).max() > 1.5 * found.error
 
 
 @pytest.mark.usefixtures("fewer_points")
 def test_one_row_at_few_nodes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two nodes are wrong by far more than points are, and what is measured between them covers it."""
+    """The error of two nodes far exceeds that of points, and the error measured between nodes covers it."""
     monkeypatch.setattr(chebyshev, "node_count", lambda length, scale, wanted: 2)
     found = ac.infinite_heads_kernel(kernel=np.outer(HARD, HARD), score_std=0.1339)
     wrong = np.abs(found.matrix - of_rank_one(HARD, 0.1339)).max()
@@ -204,7 +201,7 @@ def test_one_row_at_few_nodes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_units_do_not_matter(unit: float, std: float) -> None:
     """Scores of c K and σ_Qσ_K / c are those of K and σ_Qσ_K, by one row and between nodes.
 
-    With powers of two rounding is the same too, but for that of variances to twelve decimal digits.
+    Powers of two keep the rounding, except that of variances to twelve decimal digits.
     """
     values = np.random.default_rng(5).uniform(-1.0, 1.0, (16, 2))
     kernel = values @ values.T
@@ -217,7 +214,7 @@ def test_units_do_not_matter(unit: float, std: float) -> None:
 
 @pytest.mark.parametrize("ratio", [0.1, 0.4, 0.7])
 def test_what_coefficients_leave_out(ratio: float) -> None:
-    """Of 1 / (1 - q T): a geometric series, and one of every second polynomial, where the last coefficient is 0."""
+    """1 / (1 - q T): a geometric series, and one of every second polynomial, with last coefficient 0."""
     for step in (1, 2):
         sizes = np.where(np.arange(60) % step == 0, ratio ** (np.arange(60) / step), 0.0)
         for count in (4, 5, 6, 7):
@@ -236,7 +233,7 @@ def test_errors_at_large_scores_are_honest() -> None:
 
 
 def test_grids_of_more_nodes_than_pairs_are_not_made() -> None:
-    """Where scores are that large the weights are one-hot, by the signs of normals, whose orthants are known."""
+    """For such large scores weights are one-hot, given by signs of normals with known orthants."""
     layer = ac.AttentionLayer(width=16, seq_len=3, position_std=1.0, query_std=1e6, key_std=1e6)
     found = ac.infinite_heads_kernel(layer)
     assert found.matrix[0, 0] == pytest.approx(2.0, abs=found.error)
@@ -252,7 +249,7 @@ def test_grids_of_more_nodes_than_pairs_are_not_made() -> None:
 def test_kernels_of_very_unequal_positions(attention_map: str, shift: float) -> None:
     kernel = np.diag([1e-30, 1e30])
     found = ac.infinite_heads_kernel(kernel=kernel, attention_map=attention_map)
-    # The scores of the first row are 0 and standard normal.
+    # The first row's scores are 0 and standard normal.
     nodes = np.linspace(-9.0, 9.0, 601)
     weights = np.exp(-0.5 * nodes**2) / np.exp(-0.5 * nodes**2).sum()
     expected = weights @ (1.0 + np.exp(shift - nodes)) ** -2.0

@@ -40,16 +40,15 @@ def ks_test(values: FloatArray, cdf: Any) -> float:
 
 
 def linear_pdf(t: FloatArray, s: int, heads: int) -> FloatArray:
-    """Density of √(χ²_{sH}/H)·N: a variance-gamma law."""
     order, x = (s * heads - 1) / 2, np.abs(t) * np.sqrt(heads)
     logs = order * np.log(x / 2) + np.log(special.kve(order, x)) - x - special.gammaln(s * heads / 2)
     return np.asarray(np.exp(logs) * np.sqrt(heads / np.pi))
 
 
 def integrated_softmax_variance(s: int, heads: int) -> tuple[FloatArray, FloatArray]:
-    """Values and probabilities of v for K = I, by a product rule on score differences.
+    """Return values and probabilities of v for K = I, by a product rule on score differences.
 
-    Scores enter softmax by s - 1 orthonormal contrasts per head, each standard normal.
+    Softmax depends on s - 1 orthonormal contrasts per head, each standard normal.
     """
     dimension = heads * (s - 1)
     nodes, weights = np.polynomial.legendre.leggauss(240)
@@ -120,13 +119,13 @@ def test_softmax_to_twelve_standard_deviations(s: int, heads: int) -> None:
 def test_the_papers_set_up(heads: int) -> None:
     law = limit(layer(num_heads=heads))
     assert law.variance() == pytest.approx(0.39197, abs=1e-5)
-    # With K = I the variance is E Σ A² of one row, which takes two integrals over one variable.
+    # For K = I the variance is E Σ A² of one row, two one-dimensional integrals.
     assert abs(law.covariance()[0, 0] - inverse_participation(4, 1.0)) <= law.covariance_error()[0, 0]
     assert law.covariance()[0, 1] == pytest.approx(0.25, abs=1e-4)
     assert law.excess_kurtosis() * heads == pytest.approx(0.2434, abs=5e-4)
     t = np.linspace(-3, 3, 601)
     distance = np.abs(law.cdf(t) - stats.norm.cdf(t / np.sqrt(law.variance()))).max()
-    # 0.0056/H is the first term of an expansion in 1/H (kurtosis/24 · max |He₃ φ|): 15% off at H = 1.
+    # 0.0056/H is the first term in 1/H (kurtosis/24 · max |He₃ φ|): 15% off at H = 1.
     assert distance == pytest.approx({1: 0.004745, 2: 0.002568, 16: 0.0003453}[heads], rel=2e-3)
 
 
@@ -134,7 +133,7 @@ def test_long_sequences() -> None:
     law = limit(layer(seq_len=512, num_heads=1))
     v = law.conditional_variance(draw_limit(law.layer, 1, 1, np.random.default_rng(0)).scores[:, :, 3])
     assert v.shape == (1,)
-    # s E[v] → e as s grows. The next term, by those of the means of e^z and e^2z: -(2e² - 3e + 1)/s of that.
+    # s E[v] → e; the next term, by those of the means of e^z and e^2z, is -(2e² - 3e + 1)/s of that.
     first = 2 * np.e**2 - 3 * np.e + 1
     assert 512 * law.variance() == pytest.approx(np.e * (1 - first / 512), abs=0.005)
 
@@ -206,7 +205,7 @@ def test_proposals_are_unbiased() -> None:
 def test_the_law_is_a_distribution() -> None:
     law = limit(layer(query_std=1.5))
     t = np.linspace(-8, 8, 4001)
-    # The two tails are summed from the same numbers; only the last bit may differ.
+    # Both tails sum the same numbers, up to the last bit.
     np.testing.assert_allclose(law.cdf(-t) + law.cdf(t), 1.0, rtol=0, atol=4 * np.finfo(float).eps)
     np.testing.assert_array_equal(law.cdf([-np.inf, np.inf]), [0.0, 1.0])
     np.testing.assert_array_equal(law.sf([-np.inf, np.inf]), [1.0, 0.0])
@@ -257,7 +256,7 @@ def test_quantiles_of_known_laws() -> None:
     np.testing.assert_allclose(single.ppf(q), single.variance() ** 0.5 * special.ndtri(q), rtol=1e-7, atol=1e-15)
     one = limit(layer(seq_len=2, num_heads=1, attention_map="linear", input_correlation=0.0))
     expected = stats.laplace.ppf(q, scale=(one.variance() / 2) ** 0.5)
-    # A normal with the same variance is another law.
+    # The normal law of the same variance is rejected.
     np.testing.assert_allclose(one.ppf(q), expected, rtol=1e-6, atol=1e-12)
     assert not np.allclose(one.ppf(q), one.variance() ** 0.5 * special.ndtri(q), rtol=1e-2)
     for shape in ((), (0,), (2, 0), (2, 3)):
@@ -355,7 +354,7 @@ def test_draws_follow_the_law(fields: dict[str, Any]) -> None:
     assert draws.input_gram is None
     for position in (0, s - 1):
         values = draws.outputs[:, position, 1]
-        # Between 4,000 points the line is off by less than 1e-4, a fiftieth of what the test sees.
+        # Interpolation between 4,000 points errs by less than 1e-4, a fiftieth of the test's resolution.
         grid = np.linspace(values.min(), values.max(), 4_000)
         cdf = law.cdf(grid, position)
         p_value = ks_test(values, lambda t, grid=grid, cdf=cdf: np.interp(t, grid, cdf))
@@ -439,7 +438,7 @@ def test_bad_t(t: Any) -> None:
 def test_positions_are_whole_numbers_of_any_kind() -> None:
     for law in (limit(layer()), StackLaw(AttentionStack(layer=layer(), depth=1), draws=64)):
         for method in (law.cdf, law.sf, law.pdf, law.cdf_error, law.pdf_error):
-            # A whole number without axes is one to `operator.index`, as it is to slices.
+            # Zero-dimensional integers pass `operator.index`, as in slices.
             assert method(1.0, np.array(1)) == method(1.0, np.int8(1)) == method(1.0, 1)  # type: ignore[arg-type]
 
 

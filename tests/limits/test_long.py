@@ -30,7 +30,7 @@ def test_it_is_the_mean_of_draws(s: int, std: float) -> None:
 
 @pytest.mark.parametrize("std", [0.05, 1.0, 7.0, 100.0])
 def test_two_positions_are_a_logistic_of_their_difference(std: float) -> None:
-    """Σ A² = (1 + tanh²(d/2))/2 with d of variance 2σ²: another integral, over one variable."""
+    """Σ A² = (1 + tanh²(d/2))/2 with d of variance 2σ²: a one-dimensional integral."""
 
     def integrand(z: float) -> float:
         return 0.5 * (1.0 + math.tanh(0.5 * math.sqrt(2.0) * std * z) ** 2) * float(stats.norm.pdf(z))
@@ -48,7 +48,7 @@ def test_long_sequences_have_their_limit(std: float) -> None:
 
 
 def test_attention_condenses_beyond_the_root_of_two() -> None:
-    """Slowly: the next order falls as a power of s times a root of ln s, or as 1/ln s."""
+    """The next order falls slowly: as a power of s times a root of ln s, or as 1/ln s."""
 
     def at(b: float, exponent: int) -> float:
         s = 10**exponent
@@ -96,7 +96,7 @@ def test_heads_of_a_fixed_size_have_scores_that_are_normal_given_a_query(nu: int
     sample = ((attention_weights(layer, scores) - uniform) ** 2).sum(axis=(1, 2))
     allowed = stats.norm.isf(_LEVEL / 2.0) * sample.std() / size**0.5
     assert abs(sample.mean() - distance_from_uniform(layer)) < allowed
-    # Scores that are normal whatever the query would have been told apart.
+    # Scores that are normal for every query would be rejected.
     full = distance_from_uniform(layer.replace(head_dim=None))
     assert nu == 64 or abs(sample.mean() - full) > allowed
 
@@ -111,7 +111,7 @@ def test_long_sequences_of_heads_of_a_fixed_size_have_their_limit() -> None:
 
 @pytest.mark.parametrize("mask", ["none", "causal"])
 def test_tied_queries_and_keys_are_not_uniform(mask: Any) -> None:
-    """Each position prefers itself: scores tend to σ_Qσ_K K. At width n the mean is off by a part of order 1/n."""
+    """Scores tend to σ_Qσ_K K, so each position prefers itself. At width n the mean is off by order 1/n."""
     layer = AttentionLayer(
         width=4096, seq_len=4, num_heads=1, mask=mask, score_scaling="1/n", tied_query_key=True, activation="relu"
     )

@@ -31,7 +31,7 @@ def test_moments_are_kept_however_far_variances_lie_apart(gap: float, reach: flo
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("power", [0.0, -200.0, -305.0, -320.0])
 def test_cells_with_hardly_any_weight_keep_their_mean(power: float) -> None:
-    """Next to a cell with all of the weight, whose own mean is not what fails."""
+    """Next to a cell with all of the weight."""
     rng = np.random.default_rng(0)
     small = 10.0 ** rng.uniform(-10.0, -8.0, 1_000)
     mixture = condense(np.append(small, 1.0), np.append(np.full(1_000, 10.0**power), 1.0))
@@ -44,7 +44,7 @@ def test_cells_with_hardly_any_weight_keep_their_mean(power: float) -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_a_cell_may_hold_variances_and_weights_of_any_ratio() -> None:
-    """Beyond reach all share one cell, whose mean is far below its largest."""
+    """Out of reach all share one cell, with a mean far below its maximum."""
     variances, weights = np.array([1.0, 1e-80, 1e-300]), np.array([0.5, 1e-200, 0.5])
     mixture = condense(variances, weights)
     assert np.isfinite(mixture.variances).all()
@@ -69,7 +69,7 @@ _MANY_HEADS = (
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("fields", _MANY_HEADS, ids=str)
 def test_sums_of_many_heads_have_the_transform_of_sums(fields: dict[str, Any]) -> None:
-    """E e^{-cv} of a sum over heads is a power of that of one head, and condensing leaves it at all scales c."""
+    """E e^{-cv} of a sum over heads is a power of one head's, and condensing preserves it at all scales c."""
     head = limit(AttentionLayer(**{"width": 64, "num_heads": 1, **fields})).head_mixture()
     for count in (1, 2, 7, 16, 64):
         whole = head.times(count)
@@ -96,7 +96,7 @@ def test_tails_of_what_saturates_are_those_of_all_points(std: float) -> None:
 
 
 def test_the_law_of_a_layer_whose_variances_underflow_is_one() -> None:
-    """Sigmoid weights of large negative scores: variances of outputs lie hundreds of orders of magnitude apart."""
+    """Sigmoid weights of large negative scores: output variances span hundreds of orders of magnitude."""
     layer = AttentionLayer(
         width=1,
         seq_len=6,

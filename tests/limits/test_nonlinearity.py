@@ -1,4 +1,4 @@
-"""φ and its dual against numerical integration that knows where the kinks are."""
+"""φ and its dual against numerical integration split at the kinks."""
 
 from __future__ import annotations
 
@@ -46,13 +46,12 @@ FUNCTIONS = [
 ]
 
 
-# Of the interval [-1, 1], once for all the thousands of panels.
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(24)
 EDGES = np.linspace(-9, 9, 13).tolist()
 
 
 def panels(cuts: list[float]) -> tuple[FloatArray, FloatArray]:
-    """Gauss-Legendre nodes and weights on [-9, 9], cut where the integrand has a kink."""
+    """Gauss–Legendre nodes and weights on [-9, 9], split at kinks."""
     edges = np.array(sorted({*EDGES, *(c for c in cuts if -9 < c < 9)}))
     half = np.diff(edges)[:, None] / 2
     return (half * (NODES + 1) + edges[:-1, None]).ravel(), (half * WEIGHTS).ravel()
@@ -155,7 +154,6 @@ def test_from_layer(activation: str) -> None:
 @pytest.mark.parametrize("bound", [0.0, -1.0, np.nan, np.inf, "wide", True])
 def test_bad_bound(bound: object) -> None:
     with pytest.raises(InputError, match="bound="):
-        # Bounds that are no numbers are among those refused.
         nl.clip(bound)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Closed forms of duals against fifty digits: the stated bounds on the rounding are bounds."""
+"""Closed forms of duals against fifty digits: rounding is within the stated bounds."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_error_bounds_the_rounding(
         largest = (v * w).sqrt()
         right = exact(v, w, min(max(Decimal(c), -largest), largest))
         assert abs(Decimal(float(value)) - right) <= Decimal(float(error))
-        # A bound that is of use: a few hundred roundings, and more where the variances are many scales squared.
+        # A useful bound: a few hundred roundings, and more if the variances are many squared scales.
         size = exact(v, v, v) + exact(w, w, w) + 1
         assert float(error) <= 1e-12 * float(size) * (1 + 100 * max(v1, v2))
 
@@ -125,7 +125,7 @@ def test_error_bounds_the_rounding(
 def test_smooth_duals_agree_with_another_quadrature(phi: nl.Nonlinearity, v1: float, v2: float, rho: float) -> None:
     c = rho * math.sqrt(v1 * v2)
     value, error = phi.dual(v1, v2, c)
-    # In the eigenvectors of the covariance, another grid; null directions up to 1e-12 are dropped there.
+    # Eigenvectors give another grid; null directions up to 1e-12 are dropped.
     other, change = expectation(lambda z: phi(z[0]) * phi(z[1]), np.zeros(2), np.array([[v1, c], [c, v2]]))
     slack = 1e-9 * (1 + abs(other))
     assert abs(float(value) - other) <= float(error) + change + slack

@@ -1,4 +1,4 @@
-"""Limits of programs: against closed forms, against exact readings at finite width, and refused where there is none."""
+"""Limits of programs: against closed forms and exact draws, and refused if there is none."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class TestAgainstFiniteWidth:
         means = (drawn**2).mean(axis=1)  # Fact 1: an average over coordinates
         error = means.std(ddof=1) / size**0.5
         theirs = (exact**2).std(ddof=1) / len(exact) ** 0.5
-        # Second moments at width n are off by a fraction of at most 0.3/n: measured at widths where noise allows it.
+        # Second moments at width n are off by at most 0.3/n, as measured at small widths.
         bias = 1.0 / width * (exact**2).mean()
         assert abs(means.mean() - (exact**2).mean()) < QUANTILE * np.hypot(error, theirs) + bias
 
@@ -134,8 +134,8 @@ class TestAgainstFiniteWidth:
         for i, j in itertools.combinations_with_replacement(range(2), 2):
             products = draws.scores[:, i] * draws.scores[:, j]
             error = products.std(ddof=1) / len(products) ** 0.5
-            # Width n adds (1/n) Cov(x², y²) to the variances and (2/n) Var(xy) to the covariance, x and y coordinates
-            # of the inputs, times the weights' variances and the scores' factors: at most 0.4/n here.
+            # Width n adds (1/n) Cov(x², y²) to the variances and (2/n) Var(xy) to the covariance of input
+            # coordinates x and y, times the weights' variances and the scores' factors: at most 0.4/n here.
             assert abs(products.mean() - law.score_covariance[i, j]) < QUANTILE * error + 1.0 / width
         assert stats.ks_2samp(draws.outputs[:, 0, 0], limit.outputs[:, 0, 0]).pvalue > 1e-6
 
@@ -162,7 +162,7 @@ class TestAgainstFiniteWidth:
         values, error = law.average(np.square, [output], draws.scores)
         averages = (draws.outputs[:, 0] ** 2).mean(axis=1)
         assert error < 1e-6
-        # Coordinates fluctuate by √(2/n), the moments that they are averaged with by as much.
+        # Coordinates and their moments fluctuate by √(2/n).
         np.testing.assert_allclose(averages, values, rtol=8 * (2 / width) ** 0.5)
         assert values.std() > 0.3 * values.mean()
 

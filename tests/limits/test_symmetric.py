@@ -1,4 +1,4 @@
-"""What every law of outputs is, whatever makes its tails: symmetric, that of draws, and off by what it states."""
+"""Every output law is symmetric, that of its draws, and within its stated errors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_both_sides_are_alike(name: str, position: int) -> None:
 
 @pytest.mark.parametrize("name", LAWS)
 def test_the_variance_is_that_of_the_tails(name: str) -> None:
-    """By a rule whose own error is far below what a law says of itself."""
+    """By a quadrature with far smaller errors than the law's."""
     law = law_of(name)
     assert variance_of_tails(law, 0) == pytest.approx(law.variance(), rel=0.02)
 
@@ -73,21 +73,20 @@ def test_a_law_says_what_it_is_of(name: str) -> None:
 
 
 def variance_of_tails(law: SymmetricLaw, position: int) -> float:
-    """Return E[y²] = ∫ 4t P(y > t) dt."""
     t = np.linspace(0.0, 30.0, 6_001) * np.sqrt(law.variance(position))
     return float(integrate.trapezoid(4.0 * t * law.sf(t, position), t))
 
 
-# Of random laws. A right one fails any of what follows with a chance of less than 1e-6 in all, whatever the seed:
-# each of fewer than 1,000 comparisons with draws has a level of 1e-10, and counts one of 1e-7.
+# Of random laws. A right one fails with a chance of less than 1e-6 in all, for any seed: fewer than 1,000
+# comparisons with draws have level 1e-10 each, and counts 1e-7.
 _DRAWS, _LEVEL, _COUNTS = 100_000, 1e-10, 1e-7
-# Stated errors are four standard errors of eight repetitions. This many times as far off a right law is seldom.
+# Stated errors are four standard errors of eight repetitions; right laws rarely err by this multiple.
 _PROMISED, _FAR = 2.0 * float(stats.t.sf(4.0, 7)), 10.0
 _HEADS = (1, 1, 2, 3, 8, 10, 16, 32, 64)
 
 
 def random_layer(rng: np.random.Generator, **fixed: Any) -> AttentionLayer:
-    """Return a layer with few heads or many, of scales from a thousandth to a thousand, and often with an atom."""
+    """Return a layer with few or many heads, scales from a thousandth to a thousand, and often an atom."""
     heads = int(rng.choice(_HEADS))
     fields = {
         "width": 64,
@@ -107,7 +106,7 @@ def random_layer(rng: np.random.Generator, **fixed: Any) -> AttentionLayer:
 
 
 def assert_agrees(law: LimitLaw | FiniteWidthLaw, position: int, seed: int) -> None:
-    """Compare variance, distribution function and draws at a position, which know little of each other."""
+    """Compare variance, distribution function and draws at a position, which are nearly independent."""
     assert np.isfinite(law.variance(position))
     assert variance_of_tails(law, position) == pytest.approx(law.variance(position), rel=0.02)
     y = law.sample(_DRAWS, seed=seed)[:, position, 0]
@@ -125,9 +124,8 @@ def assert_agrees(law: LimitLaw | FiniteWidthLaw, position: int, seed: int) -> N
 
 
 def variance_off(law: LimitLaw, position: int) -> tuple[float, float]:
-    """Return how far the variance is from that of the covariance matrix, and what they state together."""
+    """Return the difference to the covariance matrix's variance, and the sum of stated errors."""
     other, error = (each[position, position] for each in (law.covariance(), law.covariance_error()))
-    # Rounding, beside what is stated.
     stated = np.hypot(law.variance_error(position), error) + 1e-12 * other
     return float(abs(law.variance(position) - other)), float(stated)
 
@@ -150,7 +148,7 @@ def test_a_random_law_at_a_width_agrees_with_itself_and_with_draws(index: int) -
 def test_a_law_that_loses_cells_of_hardly_any_weight_is_rejected(
     heads: int, seq_len: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where moments of a cell underflow its points are no numbers: the next sum is none either, or has no weight."""
+    """If a cell's moments underflow, its points are nan: the next sum is nan or has no weight."""
     layer = AttentionLayer(width=64, seq_len=seq_len, num_heads=heads, attention_map="sigmoid")
     assert_agrees(limit(layer), 0, 0)
 
@@ -170,7 +168,7 @@ def test_a_law_of_slightly_other_values_is_rejected(scale: float) -> None:
     law = limit(layer.replace(value_std=scale))
 
     class Wrong(LimitLaw):
-        """Draws and covariances of one layer, and tails of another."""
+        """Draws and covariances of one layer, with tails of another."""
 
         def _upper_tail(self, sizes: FloatArray, position: int) -> FloatArray:
             return law.mixture(position).upper_tail(sizes)
@@ -180,25 +178,23 @@ def test_a_law_of_slightly_other_values_is_rejected(scale: float) -> None:
 
 
 def most(comparisons: int) -> int:
-    """Return how many of these comparisons may be further off than is stated."""
+    """Return how many of these comparisons may exceed their stated errors."""
     return int(stats.binom.isf(_COUNTS, comparisons, _PROMISED))
 
 
 def test_variances_are_off_by_more_than_stated_as_seldom_as_promised() -> None:
-    """Those of the covariance matrix come from closed forms, or from other points."""
+    """Covariance matrices come from closed forms or other points."""
     rng, size = np.random.default_rng(3), 30
     found = [variance_off(limit(random_layer(rng, seq_len=2, num_heads=2)), 1) for _ in range(size)]
     assert sum(off > stated for off, stated in found) <= most(size)
-    # Errors that are far too large would hold as well.
     assert np.median([off / stated for off, stated in found if off > 0]) > 0.01
 
 
 def linear_cdf(layer: AttentionLayer, position: int, t: float) -> float:
-    """Return that of linear attention, whose characteristic function is Π(1 + τ² m_j)^{-H/2}."""
+    """Return the cdf for linear attention, with characteristic function Π(1 + τ² m_j)^{-H/2}."""
     kernel = input_kernel(layer.inputs).matrix
     root, seen = row_root(layer, kernel, position), visible(layer)[position]
     m = output_factor(layer) * np.linalg.eigvalsh(root.T @ kernel[np.ix_(seen, seen)] @ root)
-    # In units of the standard deviation; t is positive.
     unit = np.sqrt(layer.num_heads * m.sum())
     nodes, weights = np.polynomial.legendre.leggauss(20)
     edges = np.linspace(0.0, 200.0, 1_001)
@@ -212,7 +208,7 @@ def test_distribution_functions_are_off_by_more_than_stated_as_seldom_as_promise
     rng, size, found = np.random.default_rng(4), 20, []
     for _ in range(size):
         heads = int(rng.choice((4, 5, 8)))
-        # Of equal positions, or one, the law is a χ² and known to rounding.
+        # With equal positions, or one, the law is a χ², known to rounding.
         fields = {"seq_len": 2, "mask": "none", "input_correlation": float(rng.choice((0.5, 0.999)))}
         layer = random_layer(rng, attention_map="linear", num_heads=heads, **fields)
         law, position = limit(layer), int(rng.integers(2))
@@ -224,14 +220,14 @@ def test_distribution_functions_are_off_by_more_than_stated_as_seldom_as_promise
 
 
 def single_cdf(n: int, t: float) -> float:
-    """Return that of one position at width n: given ‖h‖²/n, G and the values, three χ²_n/n, it is normal."""
+    """Return the cdf with one position at width n: normal given ‖h‖²/n, G and the values, three χ²_n/n."""
     nodes, weights = gamma_rule(0.5 * n, 24)
     variances = np.multiply.outer(np.multiply.outer(nodes, nodes), nodes)
     return float(np.einsum("i,j,k,ijk->", weights, weights, weights, stats.norm.cdf(t / np.sqrt(variances))))
 
 
 def test_laws_at_a_width_are_off_by_more_than_stated_as_seldom_as_promised() -> None:
-    """One position, of which all is known; every law from other draws, at another point."""
+    """One position, with known law; every law uses other draws, at another point."""
     layer, rng, size = (
         AttentionLayer(width=16, seq_len=1, num_heads=1, activation="identity"),
         np.random.default_rng(5),

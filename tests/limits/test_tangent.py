@@ -46,9 +46,9 @@ def test_mean_is_that_of_draws(kind: str) -> None:
         (draws.parts[:, 0, 0, 0] + draws.parts[:, 1, 0, 0], law.of_scores(), law.mean_error()),
     ):
         allowed = quantile * sample.std(axis=0) / size**0.5 + error
-        # The mean of many equal numbers is off by rounding.
+        # Rounding error of a mean of many equal numbers.
         assert (np.abs(sample.mean(axis=0) - mean) <= allowed + 1e-10).all()
-        # Five percent off would be seen.
+        # Five percent off would show.
         assert (allowed < 0.05 * np.abs(law.mean()).max()).all() or kind in ("relu", "linear")
 
 
@@ -64,7 +64,7 @@ def test_scores_divided_by_n_leave_a_constant(score_scaling: Any) -> None:
 
 
 def test_the_mean_is_the_kernel_of_many_heads() -> None:
-    """What is random falls as 1/H; between neurons too."""
+    """Random parts fall as 1/H, also between neurons."""
     layer = AttentionLayer(**{**BASE, "num_heads": 2})
     expected = infinite_heads_tangent(layer)
     np.testing.assert_allclose(TangentLimit(layer).mean(), expected.matrix)
@@ -72,7 +72,7 @@ def test_the_mean_is_the_kernel_of_many_heads() -> None:
     for heads in (2, 32):
         theta = tangent_kernel(layer.replace(num_heads=heads), 4_000, seed=4, method="limit", coordinates=2).kernel
         spreads.append(theta[:, 0, :, 0, 0].var(axis=0))
-    # Eight standard errors of a ratio of variances, whose kurtosis is below 6.
+    # Eight standard errors of a ratio of variances with kurtosis below 6.
     np.testing.assert_allclose(spreads[0] / spreads[1], 16.0, rtol=8.0 * (2.0 * 5.0 / 4_000) ** 0.5)
 
 
@@ -86,7 +86,7 @@ def test_linear_attention_has_closed_forms() -> None:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("std", [0.3, 1.0, 3.0])
 def test_slopes_are_the_derivative_of_the_mean(causal: bool, std: float) -> None:
-    """By points without controls: E tr(J K J'ᵀ K), whose integration is another one."""
+    """By points without controls: E tr(J K J'ᵀ K), by another integration."""
     kernel = np.array([[1.0, 0.6, 0.1], [0.6, 0.8, 0.3], [0.1, 0.3, 1.2]])
     means, errors = softmax_moments(kernel, std, causal, 0, (1,))[0]
     rng, size = np.random.default_rng(1), 200_000

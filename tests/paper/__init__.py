@@ -1,1 +1,1 @@
-"""Tests of the paper's experiments; a package, so that they share the tiny run of `conftest`."""
+"""Tests of the paper's experiments; a package, to share the tiny run of `conftest`."""

@@ -1,4 +1,4 @@
-"""Runs of the experiments at a tiny scale, with computed values that cost nothing."""
+"""Tiny runs of the experiments, with cheap computed values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PUBLISHED = tuple(EXPERIMENTS)
 
 
 def cheap(wanted: ExactDistance, grid: FloatArray, seed: int, scale: float = 1.0) -> dict[str, NDArray[Any]]:
-    """Return values of the right size for what is computed: 11/n², or 1e-4 where a gap stays."""
+    """Return plausible computed values: 11/n², or 1e-4 if a distance stays."""
     width = float("inf") if wanted.infinite else float(wanted.layer.width)
     value = 11.0 / width**2 + (1e-4 if wanted.layer.head_dim else 0.0)
     numbers = (value, 0.01 * value, value, 0.01 * value, width, 256)
@@ -35,13 +35,12 @@ def cheap(wanted: ExactDistance, grid: FloatArray, seed: int, scale: float = 1.0
 
 @pytest.fixture
 def computed_cheaply(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep tests of everything else from computing."""
     monkeypatch.setattr(exact, "compute", cheap)
 
 
 @pytest.fixture
 def few_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave three trials of what costs least, for processes that a fixture does not reach."""
+    """Leave three trials of the cheapest item, for child processes."""
     whole = units.units_of
 
     def few(name: str) -> list[Task]:
@@ -54,7 +53,7 @@ def few_units(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, PaperRun]:
-    """Return the folder of a whole run at a tiny scale, that of its units, and its manifest."""
+    """Return the folder of a tiny whole run, that of its items, and its manifest."""
     out = tmp_path_factory.mktemp("paper")
     manifest = manifest_of(3, TINY)
     with pytest.MonkeyPatch.context() as patch:

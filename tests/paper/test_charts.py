@@ -1,4 +1,4 @@
-"""Figures of what is computed: what they show is what theory says, and is told where it cannot be seen."""
+"""Charts of computed values match the theory, and state what they cannot show."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Figures = dict[str, ChartedFigure]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Return the folder of a run: with `long` in every kind of picture, and the others, painted alike, in one."""
+    """Return a run's folder: with `long` with every kind of plot, the others, alike, in one."""
     out = tmp_path_factory.mktemp("further")
     manifest = manifest_of(3, 0.05)
     data = settle_all(tuple(FURTHER), out, manifest)
@@ -97,7 +97,7 @@ def _seeds(seed: int, scale: float, *, place: int = 0) -> dict[str, np.ndarray]:
 
 
 def test_no_two_series_are_of_one_stream() -> None:
-    """What is shown side by side is not compared by the same draws."""
+    """Series shown side by side have independent draws."""
     measures = [Measure(label, _seeds, (("place", place),)) for label in "ab" for place in range(3)]
     own = [int(measure(seed, 1.0)["value"][0]) for seed in (0, 1) for measure in measures]
     assert len(set(own)) == len(own)
@@ -131,7 +131,7 @@ def test_layers_with_a_norm_are_nearer_to_their_limit(figures: Figures) -> None:
     assert all(abs(order(each) + 1.0) < 0.1 for each in found.values())
     variance = series(figures["norms"], 1)
     assert variance["norm after"].value == pytest.approx(13 * [1.0])
-    growth = (1.5**4 / 2.0) ** 4  # of four blocks, whose positions are one
+    growth = (1.5**4 / 2.0) ** 4
     assert variance["exploding"].value[-1] == pytest.approx(growth * variance["exploding"].value[-5], rel=0.01)
     assert all(each.value[0] == 0.0 < each.value[-1] <= 1.0 for each in figures["norms"].charts[2].series)
 

@@ -1,6 +1,6 @@
-"""Draws are exact in law: two-sample tests against the collapsed and the literal reading.
+"""Draws are exact in law: two-sample tests against the collapsed and the literal method.
 
-Each comparison has a level of 1e-5, so that all of them together fail a right sampler less than once in 2,000 seeds.
+Each comparison has level 1e-5: a right sampler fails less than once in 2,000 seeds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def drawn(layer: Layer, *key: str, of: str = "outputs", size: int = DRAWS) -> Fl
     return {"outputs": draw.draw_outputs, "scores": draw.draw_scores, "limit": draw.draw_limit}[of](layer, size, rng)
 
 
-# One sample of a layer serves all its comparisons: their levels add up all the same.
+# One sample per layer serves all its comparisons; their levels still add up.
 @functools.cache
 def _numbers(layer: Layer, method: Method, size: int) -> dict[str, FloatArray]:
     draws = ac.simulate(layer, size, seed=seed_sequence(0, "readings", layer.to_dict(), method), method=method)
@@ -57,7 +57,7 @@ def read(layer: Layer, of: str, method: Method = "collapsed", size: int = DRAWS)
 
 
 def least_p(ours: FloatArray, theirs: FloatArray) -> float:
-    """Return the smaller p-value of location and shape, and of size alone; twice it is a level."""
+    """Return the smaller p-value of two tests, for location and shape, and for size; twice it is a level."""
     pairs = ((ours, theirs), (np.abs(ours), np.abs(theirs)))
     return 2 * min(float(stats.ks_2samp(a, b, method="asymp").pvalue) for a, b in pairs)
 

@@ -1,4 +1,4 @@
-"""The published estimator is that of SciPy, only faster."""
+"""The published estimator is SciPy's, only faster."""
 
 from __future__ import annotations
 

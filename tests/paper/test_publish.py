@@ -1,4 +1,4 @@
-"""Figures, numbers and pages: complete, the same bytes each time, and readable without seeing."""
+"""Figures, numbers and pages: complete, reproducible and accessible."""
 
 from __future__ import annotations
 
@@ -46,8 +46,6 @@ def figures(written: Path) -> list[Figure]:
 
 
 class Pictures(HTMLParser):
-    """The pictures of a page, and whether it asks for anything."""
-
     def __init__(self, html: str) -> None:
         super().__init__()
         self.pictures: list[dict[str, str | None]] = []
@@ -139,7 +137,7 @@ def test_pictures_of_dots_show_what_the_drawings_do(written: Path) -> None:
 
 @pytest.mark.parametrize(("draws", "width"), [(500, 0.25), (5_000, 0.1), (50_000, 0.05), (100_000, 0.05)])
 def test_fewer_draws_make_wider_bars(tiny: Tiny, monkeypatch: pytest.MonkeyPatch, draws: int, width: float) -> None:
-    """Bars are as wide as Freedman and Diaconis ask for, 2.7 over the cube root of the draws, or less."""
+    """At most as wide as Freedman and Diaconis' 2.7 over the cube root of the draws."""
     monkeypatch.setattr(Experiment, "draws_at", lambda experiment, scale: draws)
     _, data, manifest = tiny
     figure = gather("fig2", data, manifest)
@@ -195,7 +193,7 @@ def test_one_figure_at_a_time_makes_one_page_and_the_same_bytes(tiny: Tiny, writ
 
 
 def test_figures_of_another_run_stay_off_the_page(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plates, "PLATES", {})  # the page has drawings of its own
+    monkeypatch.setattr(plates, "PLATES", {})
     _, data, manifest = tiny
     other = msgspec.structs.replace(finished("fig1", data, manifest), seed=99)
     (tmp_path / "fig1.json").write_bytes(encode(other))

@@ -1,4 +1,4 @@
-"""Units, files and folders: what is done is kept, what is damaged is done again, and workers change no digit."""
+"""Items, files and folders: finished ones stay, damaged ones are redone, and workers change no digit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ MANIFEST = manifest_of(3, TINY)
 
 
 def contents(data: Path) -> dict[str, dict[str, bytes]]:
-    """Return the numbers of all units, without the time that they took."""
     found = {}
     for path in sorted(data.glob("*.npz")):
         with np.load(path) as file:

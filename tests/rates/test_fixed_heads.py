@@ -1,4 +1,4 @@
-"""Heads of fixed size: the gap that stays, and what falls beside it."""
+"""Heads of fixed size: the distance that stays, and what falls beside it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_what_falls_falls_as_one_over_n_and_the_gap_is_stated() -> None:
     assert found.order.high - found.order.low < 0.2
     assert found.leading == pytest.approx(0.266, rel=0.02)
     assert "stays" in str(found)
-    # From the limit of large heads nothing falls: the distance is the gap and a little more.
+    # The distance from the limit of large heads does not fall.
     wide = ac.distance(layer, width=10**4, size=256)
     assert wide.value == pytest.approx(gap.value, abs=wide.error + gap.error)
 
@@ -39,7 +39,7 @@ def test_the_expansion_is_that_of_draws() -> None:
 
 
 def test_distances_from_both_references_differ_by_the_gap() -> None:
-    """All distances between the three laws are of the same sign here, so that they add up."""
+    """Here all distances between the three laws have the same sign and add up."""
     layer = ac.AttentionLayer(width=256, head_dim=1, num_heads=1, seq_len=1, activation="identity")
     gap = ac.distance(layer, "w1", width=math.inf, size=1024)
     beside = ac.distance(layer, "w1", reference="infinite width", size=1024)

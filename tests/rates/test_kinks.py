@@ -1,4 +1,4 @@
-"""ReLU attention, whose outputs have an atom and whose mapped scores have a kink: no quadratic control there."""
+"""ReLU attention, with an atom in outputs and a kink in mapped scores: no quadratic control."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attncheck.theory.rates.inversion import CharacteristicGap, frequencies
 from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
 
 RELU = ac.AttentionLayer(width=64, attention_map="relu")
-# Four standard errors by eight repetitions: beyond 1.75 times as much with a chance of 2e-4.
+# Four standard errors of eight repetitions: beyond 1.75 times as much with a chance of 2e-4.
 _LONGER = 1.75
 
 
@@ -70,7 +70,7 @@ def test_noise_never_takes_more_than_the_whole_atom() -> None:
 def test_only_kinks_are_left_to_the_draws() -> None:
     assert OutputEntry(RELU, 2).kinked
     assert FixedHeads(OutputEntry(RELU.replace(head_dim=4), 2)).kinked
-    # One visible position: the sign of its score is that of its normal.
+    # One visible position: its score has the sign of its normal.
     assert not OutputEntry(RELU.replace(mask="causal"), 0).kinked
     assert not ScoreEntry(RELU, 0, 1).kinked
     assert not any(OutputEntry(RELU.replace(attention_map=name), 0).kinked for name in ("softmax", "linear", "sigmoid"))

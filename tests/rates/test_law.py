@@ -1,4 +1,4 @@
-"""Laws at finite width against what they are computed from the long way, and against closed forms."""
+"""Laws at finite width against direct computations and closed forms."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _QUANTILE = 4.9
 
 
 def _tails(layer: ac.AttentionLayer, position: int) -> tuple[FloatArray, FloatArray, float, float]:
-    """Return P(y > t), E v and their standard errors, averaged over conditional variances of the collapsed reading."""
+    """Return P(y > t), E v and their standard errors, averaged over collapsed conditional variances."""
     variances = np.concatenate(
         [
             conditional_covariance(layer, draws)[:, position, position]
@@ -43,8 +43,8 @@ def _tails(layer: ac.AttentionLayer, position: int) -> tuple[FloatArray, FloatAr
     return values.mean(0), values.std(0) / root, float(variances.mean()), float(variances.std() / root)
 
 
-# By far the most of the noise is the computed law's, and these sizes leave it small enough: the limit would be off by
-# 34 of its standard errors or more, and the law at twice the width by 13, or 8 with heads of fixed size.
+# Most noise is the computed law's; at these sizes the limit is off by at least 34 of its standard errors, and the
+# law at twice the width by 13, or 8 with heads of fixed size.
 LAYERS = [
     ac.AttentionLayer(width=3),
     ac.AttentionLayer(
@@ -66,19 +66,19 @@ def test_it_is_the_law_of_the_collapsed_reading(layer: ac.AttentionLayer) -> Non
     tail, tail_error, variance, variance_error = _tails(layer, position)
     spread = np.hypot(tail_error, np.asarray(law.cdf_error(_POINTS, position)) / 4.0)
     assert np.all(np.abs(law.sf(_POINTS, position) - tail) < _QUANTILE * spread)
-    # What the public error is, but at widths where it says nothing.
+    # The public error, without widths where it is uninformative.
     spread_of_variance = math.hypot(variance_error, standard_error(law.gap(position).deviation.moment(1)) / 4.0)
     assert abs(law.variance(position) - variance) < _QUANTILE * spread_of_variance
 
 
 def _one_position(width: int, attention_map: str) -> tuple[float, float]:
-    """Return the variance and excess kurtosis with one position and head: v is made of means of squares of normals."""
+    """Return the variance and excess kurtosis with one position and head: v multiplies means of squared normals."""
 
     def moment(power: int) -> float:
         return math.prod(1.0 + 2.0 * k / width for k in range(power))
 
     if attention_map == "linear":
-        # ‖h‖²/n and ‖Wh‖²/‖h‖² to the third power, a key, a value, and the square of a normal.
+        # ‖h‖²/n and ‖Wh‖²/‖h‖² to the third power, a key, a value, and a squared normal.
         first, second = moment(3) ** 2, 3.0 * moment(6) ** 2 * moment(2) ** 2
     else:
         first, second = 1.0, moment(2) ** 3
@@ -92,7 +92,7 @@ def test_errors_of_moments_cover_or_are_infinite(attention_map: Any, widest: int
     variance, kurtosis = _one_position(widest, attention_map)
     for seed in range(2):
         law = ac.finite_width_law(layer, size=1024, seed=seed)
-        # Four standard errors by eight repetitions: beyond 1.75 times as much with a chance of 2e-4.
+        # Four standard errors of eight repetitions: beyond 1.75 times as much with a chance of 2e-4.
         assert abs(law.variance() - variance) < 1.75 * law.variance_error() < math.inf
         assert abs(law.excess_kurtosis() - kurtosis) < 1.75 * law.excess_kurtosis_error() < math.inf
     for narrow in (layer.replace(width=1), layer.replace(width=widest - 1), layer.replace(width=64, head_dim=4)):
@@ -122,7 +122,7 @@ def _analytic(mean: float, spread: float, t: FloatArray) -> FloatArray:
 
 def test_leading_constants_of_scores_are_the_analytic_ones() -> None:
     # E G_ii G_jj = 1 + 2/n (i ≠ j); relative variances add up over ‖h‖², both tokens and the key: 14/n.
-    # `properties/theory/test_rates.py` has the score of a token with itself, 4/n and 18/n.
+    # `properties/theory/test_rates.py` tests a token's score with itself, 4/n and 18/n.
     width, t = 20_000, np.linspace(0.01, 4.0, 400)
     found = ac.distance(ac.AttentionLayer(width=width), of="scores", key=1, size=256)
     expected = np.abs(_analytic(2.0, 14.0, t)).max()
@@ -138,7 +138,7 @@ def test_a_hundred_thousand_neurons_are_no_harder_than_a_thousand() -> None:
     assert found.value == pytest.approx(found.leading, abs=found.error + found.leading_error)
 
 
-# That it stays is said by `test_fixed_heads.py`.
+# `test_fixed_heads.py` tests that it stays.
 def test_the_gap_at_a_fixed_head_dim_is_small_where_heads_are_large() -> None:
     layer = ac.AttentionLayer(width=64, num_heads=1, head_dim=64, activation="identity")
     gap = ac.distance(layer, "kl", width=math.inf, size=2048)
@@ -160,7 +160,6 @@ def test_errors_cover_what_more_draws_say() -> None:
     z = [4 * (each.value - precise.value) / math.hypot(each.error, precise.error) for each in off]
     # Student's law with 7 degrees of freedom: beyond 7 with a chance of 2e-4.
     assert max(map(abs, z)) < 7
-    # Errors are no excuse either: they would have to be three times too large for this.
     assert sum(value**2 for value in z) / len(z) > 0.1
 
 
@@ -229,7 +228,7 @@ def test_the_expansion_alone_is_right_to_first_order() -> None:
 )
 def test_bad_arguments_are_named(arguments: dict[str, object], field: str) -> None:
     with pytest.raises(ac.InputError, match=field):
-        # Arguments of any type: mypy cannot tell which parameter they are for.
+        # mypy cannot match arguments of any type to parameters.
         ac.distance(ac.AttentionLayer(width=8), **arguments)  # type: ignore[arg-type]
 
 
@@ -248,7 +247,7 @@ def test_widths_that_take_too_much_memory_are_refused_before_anything_is_drawn()
     for field, widest, call in calls:
         with pytest.raises(ac.InputError, match=rf"^{field}={widest}: makes .* take \d+ bytes, .*; pass a smaller"):
             call(widest)
-    # Widths of a million are let through.
+    # Widths of a million are allowed.
     check_drawn("width", layer, 10**6)
     check_drawn("width", program, 10**6)
 
@@ -277,11 +276,11 @@ def test_sizes_that_nobody_waits_for_are_refused() -> None:
 def test_what_is_no_layer_is_refused() -> None:
     for function in (ac.distance, ac.finite_width_law, ac.rate):
         with pytest.raises(ac.InputError, match="layer"):
-            # The wrong type is what is refused.
+            # Wrong type on purpose.
             function("layer")  # type: ignore[arg-type]  # its refusal is tested
     law = ac.finite_width_law(ac.AttentionLayer(width=8, seq_len=2, num_heads=1), size=16)
     for method in (law.cdf, law.sf, law.pdf, law.difference, law.density_difference, law.cdf_error, law.pdf_error):
-        # A whole number without axes is one to `operator.index`, as it is to slices.
+        # Zero-dimensional integers pass `operator.index`, as in slices.
         assert method(1.0, np.array(1)) == method(1.0, 1)  # type: ignore[arg-type]
         for t in (math.nan, 10**400, True):
             with pytest.raises(ac.InputError, match=r"^t="):
@@ -292,5 +291,5 @@ def test_stacks_are_sent_to_distances_of_their_own() -> None:
     stack = ac.AttentionStack(layer=ac.AttentionLayer(width=8), depth=2)
     for function in (ac.distance, ac.finite_width_law, ac.rate):
         with pytest.raises(ac.InputError, match=r"attncheck\.theory\.stacks\.distance\.distances"):
-            # The wrong type is what is refused.
+            # Wrong type on purpose.
             function(stack)  # type: ignore[arg-type]  # its refusal is tested

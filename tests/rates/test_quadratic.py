@@ -1,4 +1,4 @@
-"""Sums of scores of programs: against literal draws, closed forms, and the orders that shared matrices give them."""
+"""Sums of program scores: against literal draws, closed forms, and the orders due to shared matrices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CYCLE, _APART = ("AB", "BC", "CA"), ("AB", "CD", "EF")
 
 
 def _program(sides: tuple[str, ...], hidden: bool = False) -> Program:
-    """Return scores of two correlated tokens, with a matrix between tokens and inputs or without."""
+    """Return scores of two correlated tokens, with or without a matrix before the inputs."""
     program = Program()
     tokens = program.initials(["h1", "h2"], [0.0, 0.0], [[1.0, 0.5], [0.5, 1.0]])
     made = program.weight("W")
@@ -33,7 +33,7 @@ def _program(sides: tuple[str, ...], hidden: bool = False) -> Program:
     return program
 
 
-# A hidden matrix changes the inputs, and sides what is made of them: both ways of either, with and without a round.
+# With and without a hidden matrix and sides, each with and without a cycle.
 @pytest.mark.parametrize(
     ("sides", "hidden"), [(_CYCLE, True), (_APART, False), (("AB", "BA"), True), (("AB", "AC", "BC"), False)]
 )
@@ -46,18 +46,18 @@ def test_it_is_the_law_of_literal_draws(sides: tuple[str, ...], hidden: bool) ->
     cdf = stats.norm.cdf(gap.points / total.std) + gap.cdf.mean(axis=0)
     error = 4 * gap.cdf.std(axis=0, ddof=1).max() / math.sqrt(8)
     found = stats.ks_1samp(drawn, lambda t: np.interp(t, gap.points, cdf)).statistic
-    # Beyond with a chance of 1e-6, and the computed law's own error, which must not be what makes it pass.
+    # Exceeded with a chance of 1e-6; the computed law's own error must not dominate.
     assert error < 0.01
     assert stats.kstwo.sf(max(0.0, found - error), size) > 1e-6
 
 
-# `properties/theory/test_rates.py` fits the orders, and holds the constants to the leading terms.
+# `properties/theory/test_rates.py` fits the orders and tests the leading constants.
 @pytest.mark.parametrize(
     ("sides", "projection", "skewed"),
     [
         (_CYCLE, (1.0, 1.0, 1.0), True),
-        (_CYCLE, (1.0, 1.0, 0.0), False),  # two of three: nothing goes round
-        (("AB", "BC", "CD", "DA"), (1.0, 1.0, 1.0, 1.0), False),  # a third cumulant needs a round of three
+        (_CYCLE, (1.0, 1.0, 0.0), False),  # two of three: no cycle
+        (("AB", "BC", "CD", "DA"), (1.0, 1.0, 1.0, 1.0), False),  # a third cumulant needs a cycle of three
         (("AB", "BC", "CD", "DA", "AC"), (1.0,) * 5, True),
         (("AB", "AC", "AD"), (1.0, 1.0, 1.0), False),
     ],
@@ -80,7 +80,7 @@ def test_one_score_is_the_score_of_a_layer() -> None:
     h = program.initial("h")
     tokens = [program.matmul(program.weight(name), h) for name in ("W1", "W2")]
     program.score(program.matmul(program.weight("Q"), tokens[0]), program.matmul(program.weight("K"), tokens[1]))
-    # What `ac.distance` draws anew for each metric.
+    # `ac.distance` redraws this for each metric.
     gap = score_sum(program, "scores", None).gap(16, 2048, np.random.SeedSequence(0).spawn(8))
     for metric in ("ks", "w1", "tv"):
         value, error = gap.distance(metric)
@@ -121,12 +121,12 @@ def test_bad_arguments_are_named() -> None:
         ({"of": "scores", "width": 64, "projection": 3.0}, "projection"),
     ]:
         with pytest.raises(ac.InputError, match=f"^{field}=") as caught:
-            # Arguments of any type: mypy cannot tell which parameter they are for.
+            # mypy cannot match arguments of any type to parameters.
             ac.distance(program, **arguments)  # type: ignore[arg-type]
         assert "\n" not in str(caught.value)
     for layer in (program, ac.AttentionLayer(width=8)):
         with pytest.raises(ac.InputError, match=r"^widths=5: is not a list of whole numbers"):
-            # The wrong type is what is refused.
+            # Wrong type on purpose.
             ac.rate(layer, 5, of="scores")  # type: ignore[arg-type]
     with pytest.raises(ac.InputError, match="six different"):
         ac.rate(program, (64, 128, 256, 512), of="scores")

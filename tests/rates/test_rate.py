@@ -1,4 +1,4 @@
-"""Fits of rates: on made distances, where the truth is known, and on layers."""
+"""Fits of rates, on synthetic distances and on layers."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_intervals_hold_the_order_as_often_as_they_say() -> None:
         fitted.order.low <= -1.0 <= fitted.order.high
         for fitted in (fit("ks", _made("ks", -1.0, -2.0, 0.01, seed)) for seed in range(400))
     )
-    # 99% of 400, or more where the misfit widens them: fewer than 386 has a chance of 2e-5.
+    # 99% of 400, or more if a misfit widens them: fewer than 386 has a chance of 2e-5.
     assert held >= 386
 
 
 def test_narrow_widths_that_bend_too_much_do_not_move_the_order() -> None:
-    """The bend of a divergence of scores, with the next term that no fit has: (1 + 20/n)^{-1} instead of exp(-20/n)."""
+    """The bend of a divergence of scores, with a next term that no fit has: (1 + 20/n)^{-1} instead of exp(-20/n)."""
     rng = np.random.default_rng(0)
     orders = []
     for _ in range(50):
@@ -56,14 +56,13 @@ def test_another_order_is_told_apart() -> None:
         assert abs(fitted.order.value + 0.5) < 0.2
 
 
-# One test: the metrics share their draws.
 def test_outputs_fall_as_predicted() -> None:
     for metric, order in {"ks": -1.0, "w1": -1.0, "tv": -1.0, "kl": -2.0}.items():
         _falls(metric, order)
 
 
 def _falls(metric: str, order: float) -> None:
-    # The paper's clip at 100 is the identity, but for chances below 1e-300.
+    # The paper's clip at 100 is the identity, except with chance 1e-300.
     layer = ac.AttentionLayer(width=64, activation="identity")
     found = ac.rate(layer, metric=metric, size=256, widths=(64, 128, 256, 512))
     assert found.predicted == order
@@ -87,7 +86,7 @@ def test_bad_widths_are_named() -> None:
 
 @pytest.mark.parametrize(("metric", "order", "constant"), [("ks", 0.1, 0.06), ("kl", 0.25, 0.15)])
 def test_default_draws_tell_the_order_as_the_docstring_says(metric: str, order: float, constant: float) -> None:
-    """Half-widths vary with the seed: five times the usual ones still tell -1 from -1/2."""
+    """Half-widths vary with the seed: five times the usual ones still separate -1 from -1/2."""
     found = ac.rate(ac.AttentionLayer(width=64), metric=metric)
     assert {each.draws for each in found.distances} == {512}
     assert found.order.high - found.order.low < 2 * order

@@ -1,4 +1,4 @@
-"""Predictions of regimes as laws, and how many draws tell them apart."""
+"""Regimes' predictions as laws, and the draws that distinguish them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attncheck.layers.regimes import REGIMES
 from attncheck.theory.rates.regimes import draws_needed, gaussian, kolmogorov, prediction
 
 
-# `properties/theory/test_regimes.py` tells the prediction of every regime from its neighbour, by draws or by numbers.
+# `properties/theory/test_regimes.py` rejects every regime's neighbour.
 def test_predictions_say_how_many_draws_tell_them_apart() -> None:
     for name in ("linear attention", "tied queries and keys"):
         found = prediction(name)
@@ -23,7 +23,7 @@ def test_predictions_say_how_many_draws_tell_them_apart() -> None:
 
 
 def test_the_distance_of_two_normal_laws_is_the_closed_form() -> None:
-    # Where the densities of N(0, 1) and N(0, 4) cross: t² = 8 log(2)/3.
+    # The densities of N(0, 1) and N(0, 4) cross at t² = 8 log(2)/3.
     t = math.sqrt(8.0 * math.log(2.0) / 3.0)
     expected = special.ndtr(t) - special.ndtr(t / 2.0)
     assert kolmogorov(gaussian(1.0), gaussian(4.0)) == pytest.approx(expected, rel=1e-5)
@@ -38,7 +38,6 @@ def test_as_many_draws_reject_as_often_as_they_say() -> None:
     )
     # 90% of 200 or more: fewer than 158 has a chance below 1e-5.
     assert rejected >= 158
-    # A fifth of the draws would not do.
     few = sum(
         stats.ks_1samp(rng.standard_normal(size // 5), stats.norm(scale=2**0.5).cdf).pvalue < level for _ in range(200)
     )
@@ -53,5 +52,5 @@ def test_bad_arguments_are_named() -> None:
     wrong += [("power", value) for value in (1.0, 2.0, -0.1, "x", None, math.nan)]
     for field, value in wrong:
         with pytest.raises(ac.InputError, match=f"^{field}="):
-            # The wrong type is what is refused.
+            # Wrong type on purpose.
             found.draws(**{field: value})  # type: ignore[arg-type]

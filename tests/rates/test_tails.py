@@ -1,4 +1,4 @@
-"""Tails and quantiles at finite width: errors hold where they are finite, and are infinite where draws do not reach."""
+"""Tails and quantiles at finite width: errors hold if finite, and are infinite beyond the draws."""
 
 from __future__ import annotations
 
@@ -37,14 +37,13 @@ def test_errors_of_tails_hold_or_are_infinite() -> None:
         for seed in range(seeds):
             law = ac.finite_width_law(SINGLE.replace(width=width), size=size, seed=seed)
             error = np.asarray(law.cdf_error(t))
-            # Four standard errors by eight repetitions: beyond 1.75 times as much with a chance of 2e-4.
+            # Four standard errors of eight repetitions: beyond 1.75 times as much with a chance of 2e-4.
             assert np.all(np.abs(law.sf(t) - exact) < 1.75 * error)
-            # No excuse where draws do reach.
             assert np.all(error[:2] < 0.05 * exact[:2])
             np.testing.assert_array_equal(law.cdf_error(-t), error)
             far += int(np.abs(law.sf(t) - exact)[1] > 1.9 / 4 * error[1])
-    # Beyond 1.9 standard errors with a chance of 0.1: more than 6 of 15 with one of 4e-4. Were errors half as large,
-    # this or a bound above would fail with a chance of a half.
+    # Beyond 1.9 standard errors with a chance of 0.1: more than 6 of 15 with 4e-4. With half the errors, this or a
+    # bound above would fail half the time.
     assert far <= 6
 
 
@@ -53,12 +52,11 @@ def test_errors_are_infinite_where_too_few_draws_reach() -> None:
     assert few.cdf_error(8.0) == few.pdf_error(8.0) == many.cdf_error(8.0) == math.inf
     assert few.cdf_error(3.0) == math.inf > many.cdf_error(3.0)
     assert few.cdf_error([1.0, 8.0]).tolist() == [pytest.approx(few.cdf_error(1.0)), math.inf]
-    # Beyond everything both laws are 1: nothing is estimated.
+    # Beyond everything both laws are 1: nothing to estimate.
     assert few.cdf_error(math.inf) == few.pdf_error(-math.inf) == 0.0
     # With one neuron the density is infinite at 0.
     narrow = ac.finite_width_law(SINGLE.replace(width=1), size=1024)
     assert narrow.pdf_error(0.0) == math.inf > narrow.pdf_error(1.0)
-    # So is a limit of linear attention.
     singular = ac.finite_width_law(ac.AttentionLayer(width=64, seq_len=1, num_heads=1, attention_map="linear"), size=16)
     assert singular.pdf(0.0) == singular.pdf_error(0.0) == math.inf
 

@@ -1,4 +1,4 @@
-"""The law of an entry of the tangent kernel at a width: that of literal gradients, and what is refused."""
+"""The law of a tangent-kernel entry at finite width: against literal gradients, and refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SAMPLE, _LEVEL = 20_000, 1e-7
 @pytest.mark.parametrize("between", [False, True])
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_the_law_is_that_of_literal_gradients(kind: str, between: bool) -> None:
-    """At widths where nothing is near the limit, which is rejected."""
+    """At widths far from the limit, which is rejected."""
     changes, positions = KINDS[kind]
     layer = AttentionLayer(**{**BASE, **changes})
     gap = tangent_gap(layer, between=between, positions=positions, size=2**12)
@@ -42,13 +42,13 @@ def test_the_law_is_that_of_literal_gradients(kind: str, between: bool) -> None:
 
 
 def test_the_law_is_right_where_softmax_saturates() -> None:
-    """The limit then has nearly an atom, at a number that Gram matrices move: its distribution function is steep."""
+    """The limit then nearly has an atom, at a number that depends on Gram matrices: its cdf is steep."""
     layer = AttentionLayer(width=8, seq_len=2, num_heads=1, query_std=3.0)
     gap, size = tangent_gap(layer, size=2**16), 400_000
     sample = np.sort(tangent_kernel(layer, size, seed=5, coordinates=1).kernel[:, 0, 0, 0, 0])
     found, (law, error) = np.searchsorted(sample, gap.points, side="right") / size, gap.cdf()
     assert one_sample_tail(float((np.abs(found - law) - error).max()), size) > _LEVEL
-    # What a difference of distribution functions along the deviations was wrong by is seen.
+    # Detects the error of a difference of cdfs along the deviations.
     assert one_sample_tail(float(0.02 - error.max()), size) < _LEVEL
 
 
@@ -68,19 +68,19 @@ def test_the_derivative_that_takes_noise_off_has_mean_zero(fields: dict[str, Any
     points, blocks, size = entry._points(rng), 32, 2**10
     sums = np.array([entry._block(size, points, rng)[2].mean(axis=0) for _ in range(blocks)])
     standard = sums.std(axis=0, ddof=1) / np.sqrt(blocks)
-    # Student's law over all points: a false alarm has probability 1e-6.
+    # Student's law over all points: false alarms have probability 1e-6.
     quantile = stats.t.isf(0.5e-6 / sums.shape[1], blocks - 1)
     assert np.all(np.abs(sums.mean(axis=0)) <= quantile * standard + 1e-15)
     assert standard.max() > 0.0
 
 
 def test_atoms_are_compared_on_both_sides() -> None:
-    """A width spreads the atom at 0 of the limit over both signs: what lies below 0 is the distance."""
+    """Finite width spreads the limit's atom at 0 over both signs: the mass below 0 is the distance."""
     layer = AttentionLayer(width=256, num_heads=1, attention_map="relu")
     gap, size = tangent_gap(layer, positions=(1, 0)), 100_000
     assert np.nextafter(0.0, -1.0) in gap.points
     assert 0.0 in gap.points
-    # Two rows of four scores have no positive one in common with the chance (3/4)⁴.
+    # Two rows of four scores share no positive one with the chance (3/4)⁴.
     limit, error = (values[gap.points == 0.0][0] for values in gap.cdf(limit=True))
     assert limit == pytest.approx(0.75**4, abs=error)
     sample = tangent_kernel(layer, size, seed=5, coordinates=1).kernel[:, 0, 0, 1, 0]

@@ -1,4 +1,4 @@
-"""Where the limit is 0: laws at finite width, distances and rates against draws and closed forms."""
+"""Zero limits: laws at finite width, distances and rates against draws and closed forms."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_draw_is_the_theorems_times_a_factor(layer: ac.AttentionLayer) -> 
     assert layer.score_factor == layer.head_width**-0.5
     np.testing.assert_allclose(own.outputs, layer.score_factor * other.outputs, rtol=1e-12)
     np.testing.assert_allclose(own.scores, layer.score_factor * other.scores, rtol=1e-12)
-    # Softmax is not homogeneous: its limit is not 0 either.
+    # Softmax is not homogeneous, so its limit is not 0.
     softmax = layer.replace(attention_map="softmax")
     own, other = (
         draw_program(each, 50, 2, np.random.default_rng(3), DirectMultiplier) for each in (softmax, restored(softmax))
@@ -60,7 +60,7 @@ def test_the_law_is_that_of_draws_and_its_limit_is_zero(layer: ac.AttentionLayer
     h = 1e-4
     slope = (law.cdf(0.3 + h, position) - law.cdf(0.3 - h, position)) / (2 * h)
     assert law.pdf(0.3, position) == pytest.approx(float(slope), rel=1e-4)
-    # On the scale of y the law is the theorem's, to rounding.
+    # On the scale of y this is the theorem's law, to rounding.
     wide, scale = ac.finite_width_law(restored(layer), size=1024), layer.score_factor
     assert law.sf(0.3, position) == pytest.approx(float(wide.sf(0.3 / scale, position)), rel=1e-9)
     assert law.excess_kurtosis(position) == pytest.approx(wide.excess_kurtosis(position), rel=1e-9)
@@ -69,7 +69,7 @@ def test_the_law_is_that_of_draws_and_its_limit_is_zero(layer: ac.AttentionLayer
 
 def test_distances_from_zero_are_those_of_draws() -> None:
     drawn = ac.simulate(RELU, _DRAWS, seed=2).outputs[:, 1, 0]
-    # The largest difference of distribution functions is just beside 0, and all that is not 0 counts for "tv".
+    # The cdfs differ most next to 0, and "tv" is all mass off 0.
     shares = {"ks": (drawn > 0).astype(float), "tv": (drawn != 0).astype(float), "w1": np.abs(drawn)}
     for metric, values in shares.items():
         found = ac.distance(RELU, metric, position=1, size=1024)
@@ -92,7 +92,7 @@ def test_one_position_has_closed_forms() -> None:
     assert found.value == pytest.approx(expected, abs=1.75 * found.error)
     assert found.error < 0.05 * expected
     assert found.leading == pytest.approx(n**-0.5 * 2 / math.pi, rel=1e-6)
-    # A score of another position: the inputs' lengths once for both, a key and a normal.
+    # A score of two positions: the inputs' lengths once for both, a key and a normal.
     score = ac.distance(
         ac.AttentionLayer(width=n, seq_len=2, score_scaling="1/n", activation="identity"), "w1", of="scores", size=2048
     )

@@ -1,4 +1,4 @@
-"""Weights of other laws: their characteristic functions, controls, and the law of literal draws."""
+"""Other weight laws: characteristic functions, controls, and the law of literal draws."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_characteristic_functions_are_those_of_the_entries(name: str) -> None:
         assert abs(np.cos(x * entries).mean() - function(np.array(x))) < 4.9 / math.sqrt(2 * len(entries)) + 1e-6
     x = 0.05
     third = float(np.log(function(np.array(x))) + 0.5 * x**2) * 24 / x**4
-    if name != "student5":  # whose fifth moment of |x| is infinite: the expansion has a term |x|^5
+    if name != "student5":  # infinite fifth moment of |x|: the expansion has a term |x|^5
         assert third == pytest.approx(fourth, rel=0.01)
 
 
@@ -45,9 +45,9 @@ def _entry(layer: ac.AttentionLayer, weights: str | dict[str, str], of: str = "o
 
 
 def _off(gap: Gap, drawn: FloatArray) -> float:
-    """Return how far draws without sign are from a law, in P(|y| > t), at every hundredth draw that is not 0.
+    """Return the distance of unsigned draws from a law, in P(|y| > t), at every hundredth non-zero draw.
 
-    Between two of them P changes by 0.005 of 20,000 draws: where a smooth difference is largest, one is as large.
+    Between two of them P changes by 0.005 for 20,000 draws, which misses no smooth difference.
     """
     ordered = np.sort(np.abs(drawn))
     points = ordered[::100][ordered[::100] > 0]
@@ -58,7 +58,7 @@ def _off(gap: Gap, drawn: FloatArray) -> float:
 _FEW = ac.AttentionLayer(width=3, num_heads=1, seq_len=2)
 
 
-# Narrow widths, where laws of weights show most: that of normal weights at the width is rejected by the same draws.
+# Narrow widths, where weight laws matter most: the same draws reject that of normal weights.
 @pytest.mark.parametrize(
     ("layer", "weights", "of"),
     [
@@ -79,15 +79,15 @@ def test_it_is_the_law_of_literal_draws(layer: ac.AttentionLayer, weights: str |
     gap, normal = kept_mde(entry, 2048, 0), gap_of(entry.marginal, layer, 1024, 0, False)
     draws = draw_with_weights(layer, size, 1, np.random.default_rng(1), weights)
     drawn = draws.outputs[:, last, 0] if of == "outputs" else draws.scores[:, 0, last, 0]
-    # Both errors are of P(y > t), half of those of P(|y| > t).
+    # Errors are of P(y > t), half of those of P(|y| > t).
     told = 2.0 * sum(each.distance("ks")[1] for each in (gap, normal))
-    # The law is rejected with a chance of 1e-6.
+    # Beyond this the law is rejected at 1e-6.
     assert stats.kstwo.sf(max(0.0, _off(gap, drawn) - told), size) > 1e-6
     assert stats.kstwo.sf(max(0.0, _off(normal, drawn) - told), size) < 1e-6
 
 
 def test_it_is_the_law_of_literal_draws_of_one_neuron() -> None:
-    """Where laws of normal weights are too coarse for a neighbour: the limit is rejected."""
+    """At widths where normal weights are too coarse a neighbour: the limit is rejected."""
     layer, size = ac.AttentionLayer(width=1, num_heads=2, seq_len=2), 20_000
     gap = kept_mde(_entry(layer, "uniform"), 2048, 0)
     drawn = draw_with_weights(layer, size, 1, np.random.default_rng(1), "uniform").outputs[:, 1, 0]
@@ -101,15 +101,15 @@ def test_it_is_the_law_of_literal_draws_of_one_neuron() -> None:
 @pytest.mark.parametrize("name", _NAMES)
 def test_laws_at_a_width_are_those_of_literal_draws(name: str) -> None:
     layer, size = ac.AttentionLayer(width=16, seq_len=3, num_heads=1, mask="causal", query_std=1.5), 20_000
-    # The law's standard error is at most an eighth of the noise of the draws: more of its own would tighten nothing.
-    # Heavy tails need twice as many for an error below 0.01.
+    # The law's standard error is at most an eighth of the draws' noise; heavy tails need twice as many for an error
+    # below 0.01.
     law = ac.finite_width_law(layer, size=2**13 if name == "student5" else 2**12, weights=name)
     drawn = law.sample(size, seed=1)[:, 2, 0]
     for t in (-1.5, 0.2, 0.8, 2.0):
         chance = float(law.sf(t, 2))
         spread = math.hypot(math.sqrt(chance * (1 - chance) / size), float(law.cdf_error(t, 2)) / 4)
         assert float(law.cdf_error(t, 2)) < 0.01
-        # Beyond with a chance of 1e-6; errors are those of eight repetitions, but less than half of the spread.
+        # Exceeded with a chance of 1e-6; errors of eight repetitions, at most half of the spread.
         assert abs((drawn > t).mean() - chance) < 4.9 * spread
     assert abs(drawn.var() - law.variance(2)) < 4.9 * (drawn**2).std() / math.sqrt(size) + law.variance_error(2)
     h = 1e-4
@@ -123,7 +123,7 @@ def test_laws_at_a_width_are_those_of_literal_draws(name: str) -> None:
 
 def test_kurtosis_has_the_fourth_cumulants_of_the_output_weights() -> None:
     layer = ac.AttentionLayer(width=16, seq_len=2, num_heads=1)
-    # What is computed is as exact as the draws for uniform weights; signs are far from normal weights with fewer.
+    # For uniform weights the computation is as exact as the draws; signs differ clearly from normal weights.
     sizes = {"uniform": 2**13, "rademacher": 2**11, "student5": 64}
     laws = {name: ac.finite_width_law(layer, size=size, weights=name) for name, size in sizes.items()}
     found = {name: (law.excess_kurtosis(), law.excess_kurtosis_error()) for name, law in laws.items()}
@@ -135,8 +135,8 @@ def test_kurtosis_has_the_fourth_cumulants_of_the_output_weights() -> None:
     assert found["rademacher"][0] + found["rademacher"][1] < gaussian
 
 
-# The method with normal weights, whose law is known by mixtures as well: nothing of one is in the other. An entry that
-# is normal, but not by name, goes through characteristic functions.
+# The method with normal weights, whose law independent mixtures also give. An unnamed normal entry uses
+# characteristic functions.
 @pytest.mark.parametrize("width", [8, 32])
 def test_with_normal_weights_it_is_what_mixtures_say(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     normal = ENTRY_LAWS["gaussian"][0]
@@ -157,15 +157,15 @@ def test_with_normal_weights_it_is_what_mixtures_say(width: int, monkeypatch: py
 
 
 def test_errors_of_the_divergence_are_told_and_hold() -> None:
-    """Four standard errors of eight repetitions: 99.5% of Student's law, so that one of twelve is exceeded by 6%."""
+    """Four standard errors of eight repetitions: 99.5% of Student's law; one of twelve exceeds them with 6%."""
     layer = ac.AttentionLayer(width=8, seq_len=2, num_heads=1)
     best = ac.distance(layer, "kl", weights="uniform", size=2**14, seed=99)
     found = [ac.distance(layer, "kl", weights="uniform", size=512, seed=seed) for seed in range(12)]
     off = [abs(each.value - best.value) / math.hypot(each.error, best.error) for each in found]
-    # Two or more are exceeded with a chance of 0.2%.
+    # Two or more do with a chance of 0.2%.
     assert sum(each > 1.0 for each in off) < 2
     assert best.error < 0.1 * best.value
-    # Half of the errors would be too small: 2 standard errors are exceeded by some.
+    # Half of the errors is too small: some exceed 2 standard errors.
     assert max(off) > 0.25
 
 
@@ -181,7 +181,7 @@ def test_the_divergence_falls_with_the_width_and_follows_the_fourth_cumulant() -
 def test_controls_have_mean_zero_and_lessen_the_noise() -> None:
     layer = ac.AttentionLayer(width=8, seq_len=3, input_correlation=0.3, query_std=1.5, key_std=0.8, num_kv_heads=1)
     shapes = (layer, layer.replace(norm="rms", num_kv_heads=None), layer.replace(head_dim=3, position_std=1.0))
-    # A name enters by its fourth cumulant: one that is negative and one that is positive.
+    # Named laws enter by the fourth cumulant: one negative and one positive.
     for changed, name, of in [*((each, "uniform", "outputs") for each in shapes), (layer, "uniform", "scores")]:
         ratios, controls, sizes = _entry(changed, name, of).draw(20_000, np.random.default_rng(2))
         weighted = np.column_stack([ratios - 1.0, ratios[:, None] * controls])
@@ -199,12 +199,12 @@ def test_only_the_fourth_cumulant_enters_the_first_term() -> None:
         16 * ac.distance(layer, weights=name, size=16).leading for name in ("rademacher", "student5")
     )
     gaussian = 16 * ac.distance(layer, size=128).leading
-    # `properties/theory/test_rates.py` has the sign of what each law adds.
+    # `properties/theory/test_rates.py` tests the sign of each law's effect.
     assert rademacher < gaussian < student
     assert (student - gaussian) / (gaussian - rademacher) == pytest.approx(3.0, rel=0.25)
 
 
-# What each matrix's law adds alone: of a matrix that is not W^O it is of order 1/n², and normal weights are told apart.
+# Each matrix's law alone: order 1/n², except for W^O; normal weights are rejected.
 def test_laws_of_single_matrices_add_less_than_that_of_the_output_matrix() -> None:
     layer = ac.AttentionLayer(width=16, seq_len=2, num_heads=1)
     gaussian = ac.distance(layer, "w1", size=2048)
@@ -223,7 +223,7 @@ _CLIPPED = ac.AttentionLayer(width=16, seq_len=2, num_heads=1, clip=1.0)
 
 @pytest.mark.parametrize("of", ["outputs", "scores"])
 def test_the_law_of_the_input_matrices_enters_the_first_term_under_a_nonlinearity(of: str) -> None:
-    """By the mean of the conditional variance, of draws with literal matrices."""
+    """By the mean conditional variance of literal draws."""
     signs, normal = (_entry(_CLIPPED, {"inputs": name}, of) for name in ("rademacher", "gaussian"))
     drawn = kept_mde(signs, 2**15, 0).deviation.moment(1)
     first, without = (
@@ -232,7 +232,7 @@ def test_the_law_of_the_input_matrices_enters_the_first_term_under_a_nonlinearit
             entry.leading(gap_of(entry.marginal, _CLIPPED, 64, 0, False).deviation, 0) for entry in (signs, normal)
         )
     )
-    # Student's law of eight repetitions, beyond with a chance of 1e-6; and the next order, 1/n² with a factor of 3.
+    # Student's law of eight repetitions, exceeded with a chance of 1e-6; and the order 1/n² with a factor of 3.
     noise = float(stats.t.isf(5e-7, 7)) * drawn.std(ddof=1) / math.sqrt(8)
     allowed = noise + 3.0 / _CLIPPED.width * abs(first - without)
     assert abs(drawn.mean() - first) < allowed
@@ -241,7 +241,7 @@ def test_the_law_of_the_input_matrices_enters_the_first_term_under_a_nonlinearit
 
 @pytest.mark.parametrize("changes", [{"clip": 1.0}, {"activation": "tanh"}, {"activation": "relu", "norm": "layer"}])
 def test_signs_times_normals_are_normal(changes: dict[str, Any]) -> None:
-    """So is a coordinate of W^i h at every width: what signs add to E φ² and E φ undoes what the length of h does."""
+    """Likewise a coordinate of W^i h at every width: the signs' effect on E φ² and E φ cancels that of h's length."""
     layer = ac.AttentionLayer(width=64, seq_len=2, num_heads=1, input_std=1.7, **changes)
     law = OutputEntry(layer, 0).fluctuations(infinite=False)
     of_length, both = law.mean.gram[0], law.mean.gram[0] + law.mean_of_law(-2.0).gram[0]
@@ -249,14 +249,14 @@ def test_signs_times_normals_are_normal(changes: dict[str, Any]) -> None:
     if layer.activation != "relu":
         assert abs(of_length[0, 0]) > 0.1 / layer.width
         return
-    # The last row is that of means. Products of two tokens vary with the length: (∂E φ)² by a variance of 2/n.
+    # The last row is for means. Products of two tokens vary with the length: (∂E φ)² with a variance of 2/n.
     assert abs(both[0, -1]) < 1.0 / layer.width**2 < abs(of_length[0, -1])
     slope = layer.input_std / (2.0 * math.sqrt(2.0 * math.pi))
     assert both[0, 1] == pytest.approx(2.0 / layer.width * slope**2, rel=0.01)
 
 
 def test_a_fourth_cumulant_adds_a_fourth_derivative() -> None:
-    """Of shared and own matrices, with positions: by polynomials in tanh, on a grid."""
+    """Shared and own matrices, with positions: by polynomials in tanh, on a grid."""
     layer = ac.AttentionLayer(
         width=32, seq_len=2, num_heads=1, activation="tanh", input_correlation=0.3, input_std=1.2, position_std=0.5
     )
@@ -305,5 +305,5 @@ def test_bad_arguments_are_named() -> None:
         (layer, {"weights": "rademacher", "width": 2, "size": 512}, "width=2: with weights rademacher makes a law"),
     ]:
         with pytest.raises(ac.InputError, match=field):
-            # Arguments of any type: mypy cannot tell which parameter they are for.
+            # mypy cannot match arguments of any type to parameters.
             ac.distance(changed, **arguments)  # type: ignore[arg-type]

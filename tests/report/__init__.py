@@ -1,1 +1,1 @@
-"""Tests of the report; a package, so that they share the records of `conftest`."""
+"""Tests of the report; a package, to share the records of `conftest`."""

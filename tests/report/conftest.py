@@ -1,4 +1,4 @@
-"""Records made by hand for the report's tests: every verdict, every picture, any size."""
+"""Hand-made records: every verdict, every plot, any size."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&{{7*7}}$\\f
 
 
 def make_result(check: str = "scores.scale", claim: str = "scores", layer: Any = LAYERS[0], **changes: Any) -> Result:
-    """Return a consistent result, with some fields changed."""
     fields = layer.to_dict() if isinstance(layer, AttentionLayer) else layer
     effect = changes.get("effect", 1.001) or 1.0
     low, high = effect - 0.02, effect + 0.02
@@ -71,7 +70,6 @@ def make_result(check: str = "scores.scale", claim: str = "scores", layer: Any =
 
 
 def violated_result(check: str = "scores.scale", layer: AttentionLayer = LAYERS[1], **changes: Any) -> Result:
-    """Return a violated result with everything that a person needs."""
     usual: dict[str, Any] = {
         "verdict": "violated",
         "p_values": [1e-9, 1e-8, 1e-9],
@@ -85,7 +83,6 @@ def violated_result(check: str = "scores.scale", layer: AttentionLayer = LAYERS[
 
 
 def idle_result(check: str = "conditional.law", claim: str = "conditional", **changes: Any) -> Result:
-    """Return a result that was not examined."""
     usual: dict[str, Any] = {
         "verdict": "not examined",
         "reason": "the subject does not expose value_gram",
@@ -106,7 +103,6 @@ def idle_result(check: str = "conditional.law", claim: str = "conditional", **ch
 
 
 def plotted_results() -> list[Result]:
-    """Return results with every kind of picture."""
     rng = np.random.default_rng(0)
     values = rng.standard_normal((500, 3))
     rate = {
@@ -133,7 +129,7 @@ def plotted_results() -> list[Result]:
 
 
 def write_record(path: Path, results: Iterable[Result], *, close: bool = True, **changes: Any) -> Path:
-    """Write a record of results; `planned` are theirs unless given."""
+    """Write a record of results; plans exactly these by default."""
     results = list(results)
     manifest: dict[str, Any] = {
         "schema": SCHEMA,
@@ -162,7 +158,6 @@ def write_record(path: Path, results: Iterable[Result], *, close: bool = True, *
 
 @pytest.fixture(scope="session")
 def hostile_record(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a record in which every text is hostile."""
     path = tmp_path_factory.mktemp("records") / "hostile.jsonl"
     layer = LAYERS[0].to_dict() | {"mask": HOSTILE, HOSTILE: HOSTILE, "width": HOSTILE}
     texts: dict[str, Any] = {"text": HOSTILE, "hint": HOSTILE, "item": HOSTILE, "property": HOSTILE}
@@ -179,14 +174,12 @@ def hostile_record(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def clean_record(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a record in which nothing is wrong."""
     results = [make_result(layer=layer) for layer in LAYERS] + plotted_results() + [idle_result()]
     return write_record(tmp_path_factory.mktemp("records") / "clean.jsonl", results)
 
 
 @pytest.fixture(scope="session")
 def faulty_record(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a record in which scores are wrong on causal layers."""
     results = [make_result(), make_result(layer=LAYERS[0].replace(width=32)), idle_result()]
     results += [violated_result(layer=layer) for layer in LAYERS[1:]]
     results += [make_result("draws.signs", "draws", layer=layer) for layer in LAYERS]
@@ -195,7 +188,6 @@ def faulty_record(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def long_record(path: Path, lines: int) -> Path:
-    """Write a record of very many results, as fast as that goes."""
     template = msgspec.to_builtins(make_result())
     template["type"] = "result"
     names = [f"scores.scale@{number:012x}" for number in range(lines)]

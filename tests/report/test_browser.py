@@ -1,4 +1,4 @@
-"""The page in a browser: it asks for nothing, complains of nothing, and can be read on any screen and by anyone."""
+"""The page in a browser: no requests, no errors, and accessible on any screen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ axe_module = pytest.importorskip(
 )
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# Without these a browser in a closed network looks for Google's hosts at every start.
+# Otherwise browsers in closed networks look for Google's hosts at every start.
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -37,7 +37,7 @@ SCREENS = {"phone": (360, 740), "tablet": (820, 1180), "desktop": (1280, 800), "
 
 
 def browser_path() -> str | None:
-    """Return the browser of this machine; ATTNCHECK_BROWSER names it, and then it must be there."""
+    """Return the installed browser; ATTNCHECK_BROWSER requires the one it names."""
     return os.environ.get("ATTNCHECK_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
@@ -82,8 +82,6 @@ def pages(
 
 
 class Opened:
-    """A page that is open, with what it asked for and what it complained of."""
-
     def __init__(self, browser: Any, path: Path, **options: Any) -> None:
         width, height = SCREENS["desktop"]
         self.context = browser.new_context(viewport={"width": width, "height": height}, **options)
@@ -141,7 +139,7 @@ def test_first_screen_holds_all_that_is_wanted(
 
 
 def test_labels_of_a_scale_do_not_touch(browser: Any, pages: dict[str, Path]) -> None:
-    """On any screen, and with all that is folded open."""
+    """On any screen, with everything expanded."""
     ends = "[...t.children].map(c => c.getBoundingClientRect()).map(r => [r.left, r.right])"
     with Opened(browser, pages["faulty"]) as opened:
         opened.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")

@@ -1,4 +1,4 @@
-"""The page: what it says, that it says it safely, and that the same record gives the same bytes."""
+"""The page: its content, escaping, and reproducibility."""
 
 from __future__ import annotations
 
@@ -42,8 +42,6 @@ RNG = np.random.default_rng(12)
 
 
 class Parsed(HTMLParser):
-    """A page as elements and text."""
-
     def __init__(self, html: str) -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
@@ -109,7 +107,7 @@ def test_fault_can_be_named_from_the_verdict_alone(faulty_record: Path) -> None:
 
 
 def in_order(found: list[str], *wanted: str) -> bool:
-    """Return whether elements come in an order, others between them."""
+    """Return whether elements come in this order, with gaps."""
     rest = iter(found)
     return all(any(each == name for each in rest) for name in wanted)
 
@@ -135,7 +133,7 @@ def test_first_screen_of_a_consistent_run_has_what_would_have_been_seen_and_the_
     assert "scores: variance 3%" in text  # a gap of 1.03
     seen, verdicts = text.partition("Minimum detectable effects")[2].partition("5 claims on")[::2]
     assert "limit:" in seen
-    assert verdicts.count("✓") - 1 == 3 + 4  # but for the key: scores on three layers, four claims on one
+    assert verdicts.count("✓") - 1 == 3 + 4  # without the key: scores on three layers, four claims on one
 
 
 def test_sharpest_violation_comes_first_whatever_its_p_values(tmp_path: Path) -> None:
@@ -203,7 +201,7 @@ def test_scale_ends_its_band_where_the_promise_ends() -> None:
     assert right.band is not None
     assert scale.declared is not None
     low, high = wrong.band
-    # Ratios as far below as above, and further where less would have been seen.
+    # Ratios symmetric about 1, and further for larger detectable effects.
     assert scale.declared - low == pytest.approx(high - scale.declared, abs=0.02)
     assert (high - low) / (right.band[1] - right.band[0]) == pytest.approx(np.log(1.5) / np.log(1.03), rel=0.02)
     assert wrong.marks[0].high < low < right.marks[0].at < high
@@ -258,7 +256,7 @@ def test_overview_covers_every_kind_of_picture(clean_record: Path) -> None:
 
 
 def test_the_page_says_why_small_widths_are_the_sharpest(clean_record: Path) -> None:
-    """The picture's numbers are those of the plan: draws of a look times the weights of a literal draw."""
+    """The plot's numbers are the plan's: draws of a look times the weights of a literal draw."""
     layers = [AttentionLayer(width=width) for width in (2, 512)]
     level = read_record(clean_record).manifest.level
     check = check_named("scores.scale")
@@ -468,7 +466,7 @@ def test_order_of_lines_does_not_show(tmp_path: Path, faulty_record: Path) -> No
     manifest, *results = list(read(faulty_record))[:-1]
     pages = []
     for ordered in (results, results[::-1]):
-        # A line of any kind, as far as mypy knows: the first is the manifest, all between are results.
+        # For mypy any kind of line: the first is the manifest, the rest results.
         record = write_record(tmp_path / "record.jsonl", ordered, planned=manifest.planned)  # type: ignore[union-attr, arg-type]
         pages.append(render_report(record, out=tmp_path / "page.html").read_bytes())
     assert pages[0] == pages[1]
@@ -487,9 +485,9 @@ def test_page_of_a_run_of_default_size_is_small(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read from /proc")
 def test_a_line_of_a_record_takes_a_few_kilobytes(tmp_path: Path) -> None:
-    """The largest plan has some 6,000 results: twice as many, in a run and its baseline, take less than 100 MiB."""
+    """Twice the largest plan's 6,000 results, in a run and its baseline, take less than 100 MiB."""
     short, record = long_record(tmp_path / "short.jsonl", 100), long_record(tmp_path / "long.jsonl", 12_000)
-    # Not resource.getrusage: its peak counts that of the process that this one was started from.
+    # Not resource.getrusage, whose peak includes the parent's.
     code = (
         "import re, sys; from pathlib import Path; from attncheck.report import render_report\n"
         "for record in map(Path, sys.argv[2:]):\n"

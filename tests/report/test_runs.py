@@ -1,4 +1,4 @@
-"""Reports of real runs: through the plugin, of faults, and when the page cannot be made."""
+"""Reports of real runs: through the plugin, with faults, and with failures to write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAYERS = [AttentionLayer(width=8, seq_len=3, num_heads=2), AttentionLayer(width=
 
 
 def record_of(path: Path, subject: str, *properties: str, layers: Sequence[AttentionLayer] = LAYERS) -> Path:
-    """Examine some properties of a subject on small layers, and return the record."""
+    """Examine some properties on small layers, and return the record."""
     run = Run.of(RunOptions(subject=subject, seed=3, profile="smoke", record=path))
     items = [item for name in properties for item in run.items_on(name, layers)]
     report = RunReport(run.settled([item.id for item in items]))
@@ -31,7 +31,7 @@ def record_of(path: Path, subject: str, *properties: str, layers: Sequence[Atten
     return path
 
 
-# Headings name what violated checks point at; causes, which take as long again, are held to faults elsewhere.
+# Headings come from violated checks; causes take as long again, and are tested elsewhere.
 @pytest.mark.usefixtures("no_causes")
 @pytest.mark.parametrize(
     ("fault", "properties", "words"),
@@ -44,7 +44,7 @@ def record_of(path: Path, subject: str, *properties: str, layers: Sequence[Atten
     ],
 )
 def test_fault_is_named_first(tmp_path: Path, fault: str, properties: list[str], words: list[str]) -> None:
-    # On one layer: each violated layer is diagnosed and made smaller, which is what costs time.
+    # One layer: diagnosing and shrinking violated layers takes most of the time.
     record = record_of(tmp_path / "record.jsonl", f"attncheck.faults:{fault}", *properties, layers=LAYERS[:1])
     page = render_report(record, recipe="gate", out=tmp_path / "page.html").read_text(encoding="utf-8")
     verdict, _, failures = page.partition('id="failures"')
@@ -72,7 +72,6 @@ def run_pytest(pytester: pytest.Pytester, page: Path, *options: str) -> pytest.R
 
 @pytest.fixture
 def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """Return a folder, and no setting of the person who runs this."""
     for name in ("ATTNCHECK_SUBJECT", "PYTEST_ADDOPTS"):
         monkeypatch.delenv(name, raising=False)
     return pytester

@@ -1,5 +1,3 @@
-"""Runs and results that the tests here share."""
-
 from __future__ import annotations
 
 import functools
@@ -23,7 +21,6 @@ COST = Cost(3_000, 1e-3, 0.9)
 
 
 def made(record: Path | None = None, **options: Any) -> Run:
-    """Return a run from what a person would type."""
     return Run.of(
         RunOptions(
             **{"subject": None, "seed": "0", "profile": "smoke", "false_alarm": "1e-6", "record": record, **options}
@@ -32,14 +29,12 @@ def made(record: Path | None = None, **options: Any) -> Run:
 
 
 def planned(*names: str, layer: AttentionLayer = LAYER, **options: Any) -> Run:
-    """Return a run whose plan is some properties on one layer."""
     run = made(**options)
     return run.settled([item.id for name in names for item in run.items_on(name, [layer])])
 
 
 @functools.cache
 def examined(run: Run, name: str, layer: AttentionLayer = LAYER) -> tuple[tuple[Result, ...], str]:
-    """Return results and message; once for equal runs, as the same seed gives the same digits (see `test_run`)."""
     results = run.examine(run.items_on(name, [layer]))
     return tuple(results), explain(results, run.record, subject=run.subject.name)
 
@@ -50,7 +45,7 @@ def results_of(run: Run, name: str, layer: AttentionLayer = LAYER) -> list[Resul
 
 @pytest.fixture(autouse=True)
 def _streams_are_left_alone() -> Iterator[None]:
-    """No examination may touch a global generator."""
+    """Assert that no examination uses a global generator."""
     before = np.random.get_state(legacy=False)  # noqa: NPY002  # the global one is what is looked at
     yield
     after = np.random.get_state(legacy=False)  # noqa: NPY002  # as before

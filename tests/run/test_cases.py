@@ -1,4 +1,4 @@
-"""All properties of a case look at the same draws, and what one comes to does not depend on the others."""
+"""Properties of a case share draws, and their results do not depend on each other."""
 
 from __future__ import annotations
 
@@ -52,11 +52,9 @@ uniform.weights = "uniform"  # type: ignore[attr-defined]  # functions take attr
     ("subject", "case", "names", "cost"),
     [
         (collapsed, LAYER, PROPERTIES, COST),
-        # All that a look may take, which is no whole number of calls.
         (collapsed, WIDE, PROPERTIES, Cost(381, 5e-4, 0.9)),
-        # Violated in some checks, after looks of other sizes.
+        # Some checks are violated, after looks of other sizes.
         (FAULTS["tied_query_key"].subject, LAYER, PROPERTIES, COST),
-        # Held to literal draws, in blocks.
         (uniform, LAYER, ("exactness", "scores", "conditional", "independence"), Cost(1500, 5e-4, 0.9)),
         ("attncheck.subject:direct", recurrent(2).at(16), PROGRAM, COST),
     ],
@@ -126,7 +124,6 @@ def test_items_of_a_case_have_it_examined_once(monkeypatch: pytest.MonkeyPatch) 
     found = [result for item in items for result in cases.examined(item).results]
     assert asked == [(f"draws@{case.key}", f"inputs@{case.key}") for case in (LAYER, WIDE)]
     assert {result.id for result in found} == {planned.id for planned in run.planned}
-    # One that is not planned is examined as well, beside those that are.
     (other,) = run.items_on("non_gaussianity", [LAYER])
     assert [result.item for result in cases.examined(other).results] == [other.id]
 
@@ -144,8 +141,6 @@ def test_ids_name_the_case_that_items_stay_together_by() -> None:
 
 
 class Worker:
-    """A worker of pytest-xdist, which notes what it is told to run."""
-
     def __init__(self, name: str) -> None:
         self.gateway = SimpleNamespace(id=name)
         self.sent: list[int] = []
@@ -159,7 +154,7 @@ class Worker:
 
 
 def test_workers_may_crash_while_others_take_their_place() -> None:
-    """Every item but those that ended a worker is run once, and a case by one worker at a time."""
+    """Every item runs once, except those that killed a worker, and each case on one worker at a time."""
     config = SimpleNamespace(
         option=SimpleNamespace(loadscopereorder=True), getvalue=lambda name: ["popen"] * 2 if name == "tx" else None
     )
@@ -175,7 +170,7 @@ def test_workers_may_crash_while_others_take_their_place() -> None:
     done = first.sent[:1]
     made.mark_test_complete(first, done[0])
     lost = [made.remove_node(first)]
-    made.add_node(third)  # it is there, and has not collected yet, when the other one crashes
+    made.add_node(third)  # connected, but still collecting when the other one crashes
     lost.append(made.remove_node(second))
     assert third.sent == []
     made.add_node(fourth)
@@ -212,4 +207,4 @@ def test_a_smaller_layer_is_that_of_the_property_itself() -> None:
     together = CaseTask(subject, 0, tuple(units_of(LAYER, names)), COST, True).results()
     alone = [result for name in names for result in CaseTask(subject, 0, (Item(name, LAYER),), COST, True).results()]
     assert digits(together) == digits(alone)
-    assert len({result.illustration for result in together}) == 3  # one each, and none where nothing is violated
+    assert len({result.illustration for result in together}) == 3

@@ -1,4 +1,4 @@
-"""A look whose data do not fit into what may be held says what one whose data do says."""
+"""Looks on condensed data agree with looks on all data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a violation says: its message, a smaller layer, and what differs."""
+"""Violations: message, smaller layer, and differences."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from .conftest import COST, GROUPED, LAYER, examined, planned, results_of
 
 @functools.cache
 def said_in(regime: str) -> tuple[str, ...]:
-    """Return the diagnosis of what is wrong in a regime, once."""
+    """Return the diagnosis of a fault in a regime, cached."""
     chosen = REGIMES[regime]
     subject = Subject.of(faults.FAULTS[chosen.fault].subject)
     return tuple(diagnose(Item("exactness", chosen.layer), subject, 0))
@@ -99,7 +99,7 @@ class TestMessage:
             assert words in message
 
     def test_first_cause_is_first(self) -> None:
-        """A wrong scale of the scores shows in the heads' sizes too, and in all that follows."""
+        """A wrong score scale also shows in heads' sizes and everything after."""
         for fault, check in (
             ("scores_over_n", "scores.scale"),
             ("tied_query_key", "scores.tied"),
@@ -109,7 +109,7 @@ class TestMessage:
             assert violated(results_of(run, "scores"))[0].check == check
 
     def test_the_strongest_of_a_claim_leads_and_is_replayed(self) -> None:
-        """The larger effect in departures may be of the smaller sample, and say less."""
+        """A larger effect may come from a smaller sample, with less evidence."""
         (result, *_) = [r for r in results_of(planned("scores"), "scores") if r.p_values]
 
         def seen(check: str, p: float, effect: float) -> Result:
@@ -154,7 +154,7 @@ class TestMessage:
         assert violated(results)
 
     def test_intervals_that_hold_what_is_expected_are_explained(self) -> None:
-        """The interval allows for any law of the draws, heavy tails too; the p-value is for the declared one."""
+        """The interval holds for any law, heavy tails included; the p-value for the declared one."""
         run = planned("scores", subject="attncheck.faults:tied_query_key", record=Path("a record.jsonl"))
         results, said = results_of(run, "scores"), "(intervals are valid for any law of the draws"
         for low, high in ((-1.0, 1.0), (0.5, 1.0)):
@@ -187,7 +187,7 @@ class TestShrink:
         assert found[0].weight_entries < layer.weight_entries
 
     def test_stays_where_the_fault_is(self) -> None:
-        """Heads that share keys cannot be seen in one head."""
+        """One head cannot show shared keys."""
         subject = Subject.of("attncheck.faults:shared_keys")
         smaller = attncheck.diagnosis.shrink.shrink(Item("scores", GROUPED), "scores.key_heads", subject, 0, COST)
         assert isinstance(smaller, AttentionLayer)
@@ -206,7 +206,7 @@ class TestShrink:
         assert bool(smaller.position_std) is stays
 
     def test_positions_go_together_with_their_reach(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A fault that shows at this reach and without positions, but not between."""
+        """The fault shows at this reach and without positions, but not between."""
         layer = LAYER.replace(position_std=0.7, position_reach=0.5)
 
         def violating(item: Item, *arguments: Any) -> bool:
@@ -259,7 +259,7 @@ class TestDiagnosis:
         assert any(re.match(sentence, said) for said in sentences), sentences
 
     def test_gram_matrices_of_another_factor_are_named(self) -> None:
-        """Divided by n in the place of ν, they make W_K seem half as large and W_Q twice."""
+        """Divided by n instead of ν, they make W_K seem half as large and W_Q twice."""
         layer = AttentionLayer(width=16, num_heads=2, head_dim=8)
         drawn = simulate(layer, 4_000, 1).as_dict()
         named = self.differences(layer, drawn | {"key_gram": 0.5 * drawn["key_gram"]})
@@ -278,7 +278,7 @@ class TestDiagnosis:
         assert not any(" fit " in said for said in named)
 
     def test_numbers_are_held_to_the_declared_biases(self) -> None:
-        """A right subject whose biases are large differs in nothing; one whose outputs are larger in these only."""
+        """Large biases of a right subject are no difference; larger outputs differ in these only."""
         layer = AttentionLayer(width=16, num_heads=4, head_dim=4)
         laws = WeightLaws.of({f"{name}_bias": ("uniform", 4.0) for name in ("query", "key", "value", "output")})
         drawn = draw_with_weights(layer, 4_000, 2, np.random.default_rng(1), laws).as_dict()
@@ -304,7 +304,7 @@ class TestDiagnosis:
         assert Observation("output variance", 0.0, 0.0, 0.0, 0.44, positive=True).differs
         near = Observation("score variance", 1.15, 1.12, 1.1764, 1.1821)
         assert near.differs
-        assert str(near) == "score variance 1.150 [1.120, 1.176], declared 1.182"  # not [1.12, 1.18] and 1.18
+        assert str(near) == "score variance 1.150 [1.120, 1.176], declared 1.182"
 
     @pytest.mark.parametrize(("width", "seq_len", "heads"), [(3, 11, 8), (16, 3, 2)])
     @pytest.mark.parametrize("mixed", [False, True])
@@ -317,7 +317,7 @@ class TestDiagnosis:
 
         def projected() -> NDArray[np.float64]:
             heads_of = drawn.inputs @ rng.normal(0.0, width**-0.5, (size, width, heads * width))
-            if mixed:  # a wrong reshape: what is of one position is spread over several
+            if mixed:  # a wrong reshape spreads one position over several
                 return heads_of.reshape(size, heads, seq_len, width)
             return heads_of.reshape(size, seq_len, heads, width).swapaxes(1, 2)
 
@@ -327,14 +327,14 @@ class TestDiagnosis:
         diagonal = np.diagonal(sample.need("input_gram"), axis1=1, axis2=2)
         assert variance.name == "score variance"
         assert variance.value == pytest.approx(float((scores**2).mean()))
-        # Those of all pairs of positions: the mean of G_ii G_jj is that of the trace, squared.
+        # All pairs of positions: the mean of G_ii G_jj is that of the squared trace.
         assert variance.declared == pytest.approx(float((diagonal.mean(axis=1) ** 2).mean()))
         assert any(estimate.differs for estimate in (variance, *others)) == mixed
         # A mean square is not the mean ratio times the mean variance: entries of small variance have large ratios.
         assert [estimate.name for estimate in others if estimate.differs] in ([], ["score variance entry by entry"])
 
     def test_an_interval_of_a_positive_number_that_reaches_below_zero_says_nothing(self) -> None:
-        # Few large draws make such a mean: "[-36.6, 37.5], declared 82.7" would be no evidence.
+        # Few large draws dominate such a mean: "[-36.6, 37.5], declared 82.7" is no evidence.
         estimate = Observation("output variance", 0.449, -36.6, 37.5, 82.7, positive=True)
         assert not estimate.differs
         assert dataclasses.replace(estimate, low=0.1).differs

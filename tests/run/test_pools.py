@@ -1,4 +1,4 @@
-"""Pools of cases: what is too small for any of them shows in all of them, on fresh draws, whoever takes them."""
+"""Pools find effects too small for any case, on fresh draws, with any executor."""
 
 from __future__ import annotations
 
@@ -36,32 +36,27 @@ from attncheck.subject import collapsed
 
 WIDTHS = (3, 4, 5, 6, 7, 8, 9, 10)
 LAYERS = [AttentionLayer(width=width, seq_len=2, num_heads=1) for width in WIDTHS]
-#: What one look at one of these layers hardly sees, and eight of them together do.
+#: Hardly visible in one look at one layer, but in eight together.
 SLIGHT = 1.012
 
 
 def slight(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Draw scores whose variance is 2% too large."""
     return collapsed(layer.replace(query_std=SLIGHT * layer.query_std), size, rng)
 
 
 def slighter(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Draw scores whose variance is 1.4% too large."""
     return collapsed(layer.replace(query_std=1.007 * layer.query_std), size, rng)
 
 
 def gross(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Draw scores whose variance is twice what it should be."""
     return collapsed(layer.replace(query_std=2**0.5 * layer.query_std), size, rng)
 
 
 def own_tanh(x: Any) -> Any:
-    """Return tanh: a function that programs name by this module."""
     return np.tanh(x)
 
 
 def broken(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Return nothing that can be used."""
     raise AssertionError("no look should be taken")
 
 
@@ -80,8 +75,8 @@ def pool_of(report: CheckReport, check: str) -> CasePool:
 
 
 def test_a_slight_departure_shows_in_all_cases_together() -> None:
-    # One layer has a gap of 1.065, eight together of 1.022: they see 1.024 with a chance above 98%, a single one does
-    # so with a chance below 0.3%.
+    # Minimum detectable effect: one layer 1.065, eight 1.022. 1.024 is found by the pool with a chance above 98%,
+    # by one layer below 0.3%.
     report = found(slight)
     assert report.verdict == "violated"
     assert all(result.id.endswith("@all") for result in report.violated)
@@ -113,12 +108,11 @@ def test_violated_cases_explain_a_suspicious_pool() -> None:
     (pool,) = (each for each in report.pools if each.id == "scores.scale@all")
     assert pool.verdict == "explained"
     assert len(pool.p_values) == 1
-    # Nothing is drawn for it.
     bad = [case_key(result) for result in report.results if result.verdict == "violated"]
     (again,), failed = examine_pools([pool_of(report, "scores.scale")], bad, fresh(broken, 0), pool.level)
     assert again.verdict == "explained"
     assert failed == []
-    # A case that is not in the pool explains nothing. A look that fails leaves its pools without results, no others.
+    # Cases outside the pool are no explanation. A failed look leaves only its pools without results.
     quiet = pool_of(found(collapsed), "scores.size")
     results, failed = examine_pools(
         [pool_of(report, "scores.scale"), quiet], ["elsewhere"], fresh(broken, 0), pool.level
@@ -163,7 +157,7 @@ def test_further_looks_are_fresh_draws_of_all_cases() -> None:
     assert set(numbers) == set(range(2, 1 + len(result.p_values)))
     for number in set(numbers):
         assert {one.items[0].case for one in asked if one.look == number} == set(LAYERS)
-    # Neither those of single cases nor those of another look.
+    # Neither those of single cases nor of another look.
     case = asked[0]
     alone = msgspec.structs.asdict(pool.results[0])["summary"]
     others = [case, *(one for one in asked if one.items == case.items and one.look != case.look)]
@@ -209,7 +203,6 @@ class TestFormed:
         causal, plain = {"mask": "causal"}, dict[str, Any]()
         results = [self.result(k, **fields) for k, fields in enumerate([causal, causal, plain])]
         assert self.names(results) == {"all": 3, "causal": 2}
-        # The order in which results come in does not matter.
         assert [pool.results for pool in pools_of(results)] == [pool.results for pool in pools_of(results[::-1])]
 
     def test_no_pool_of_one_case(self) -> None:
@@ -217,7 +210,7 @@ class TestFormed:
         assert self.names([self.result(0, mask="causal"), self.result(1)]) == {"all": 2}
 
     def test_no_pool_twice(self) -> None:
-        # All are causal, and those with groups have fixed head dimensions too: all that these make is one pool.
+        # All are causal, and grouped ones have fixed head dimensions: the same pool.
         fields: list[dict[str, Any]] = [
             {"mask": "causal"},
             {"num_kv_heads": 1, "head_dim": 2},
@@ -241,7 +234,7 @@ class TestFormed:
     def test_every_feature_that_layers_have_is_pooled_once(self) -> None:
         from attncheck.layers.features import FEATURES
 
-        # No run draws these by itself: where a subject is such layers, they are all together.
+        # No run draws these: if a subject is such layers, they form one pool.
         drawn = set(FEATURES) - {"rotary positions", "normalised inputs"}
         alone = [features[0] for features in POOLS.values() if len(features) == 1]
         assert sorted(alone) == sorted(drawn)
@@ -260,7 +253,7 @@ def test_a_missing_pool_is_missed() -> None:
 
 
 def test_under_pytest_a_violated_pool_is_a_failed_report(pytester: pytest.Pytester) -> None:
-    # The anchors hold more than the layers above: seven cases together see 1.4% with a chance of 95%, none alone.
+    # The fixed cases have more draws: seven together find 1.4% with a chance of 95%, none alone.
     pytester.makepyfile(
         subject=Path(__file__).read_text().partition("pytest_plugins")[0],
         test_it="""

@@ -1,4 +1,4 @@
-"""Probe calls: a subject that fails everywhere is one error line, and its record says why nothing was examined."""
+"""Probe calls: a subject that always fails gives one error line, and a record with the reason."""
 
 from __future__ import annotations
 
@@ -58,7 +58,6 @@ SAID = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder with subjects that fail, which is the current one."""
     (tmp_path / "failing.py").write_text(SUBJECTS, "utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -94,7 +93,7 @@ def test_a_subject_that_ends_its_process_is_refused(folder: Path) -> None:
 
 
 def planned(subject: object, *layers: AttentionLayer) -> Run:
-    """Return a run of a subject that simulates these layers alone."""
+    """Return a run of a subject that supports only these layers."""
     run = Run.of(RunOptions(subject=subject, profile="smoke"))
     run = dataclasses.replace(run, subject=dataclasses.replace(run.subject, layers=layers))
     return run.settled([item.id for item in run.items_on("draws", layers)])
@@ -102,7 +101,7 @@ def planned(subject: object, *layers: AttentionLayer) -> Run:
 
 @pytest.mark.parametrize(("bad", "refused"), [((4,), False), ((4, 8), False), ((4, 8, 16), True)])
 def test_one_probe_that_works_is_enough(bad: tuple[int, ...], refused: bool) -> None:
-    """The first, the cheapest and the dearest layer are tried."""
+    """The first, the cheapest and the most expensive layer are tried."""
     tried = []
 
     def subject(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:

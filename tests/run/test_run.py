@@ -1,4 +1,4 @@
-"""Runs: planned before they start, the same for the same seed, and in words and numbers where something is wrong."""
+"""Runs: planned ahead, reproducible by seed, with clear messages on failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards: dealt out evenly and always alike, and merged to the record that one machine would have written."""
+"""Shards: dealt evenly and reproducibly, and merged to the record of one machine."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ def right(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping
 
 
 def slight(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, Any]:
-    """Draw scores whose variance is 2% too large, which a layer hardly shows and all of them do."""
+    """Draw scores with variance 2% too large: visible in pools, hardly in a layer."""
     return collapsed(layer.replace(query_std=1.012 * layer.query_std), size, rng)
 
 
 def gross(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Mapping[str, Any]:
-    """Draw scores whose variance is twice what it should be."""
     return collapsed(layer.replace(query_std=2**0.5 * layer.query_std), size, rng)
 
 
@@ -50,8 +49,6 @@ SUBJECTS = {each.__name__: each for each in (right, slight, gross)}
 
 
 class Whole(NamedTuple):
-    """An unsharded run: its record, its units and what they came to."""
-
     run: Run
     items: list[Item]
     closing: Closing
@@ -59,7 +56,6 @@ class Whole(NamedTuple):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Whole]:
-    """Return what makes an unsharded run on a subject, each once."""
     made_before: dict[str, Whole] = {}
 
     def of(name: str) -> Whole:
@@ -71,7 +67,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Whole]:
 
 
 def unsharded(name: str, record: Path) -> Whole:
-    # What is fitted to violated layers takes most of the time, and is not what is looked at here.
+    # Diagnosis takes most of the time, and is not tested here.
     run = dataclasses.replace(made(record=record, subject=SUBJECTS[name]), explains=False)
     items = [item for each in ("scores", "independence") for item in run.items_on(each, LAYERS)]
     run = run.settled([item.id for item in items])
@@ -83,7 +79,7 @@ def unsharded(name: str, record: Path) -> Whole:
     found: dict[str, list[Result]] = {}
     for result in report.results:
         found.setdefault(result.item, []).append(result)
-    # What a shard examines is the same to the digit, at the same level: it is not examined again in every test.
+    # Shards give the same digits at the same level: examine once for all tests.
     return Whole(dataclasses.replace(run, earlier=ResumedRun(found)), items, closing_of(record))
 
 
@@ -94,7 +90,7 @@ def closing_of(record: Path) -> Closing:
 
 
 def parts_of(whole: Whole, of: int, folder: Path) -> list[Path]:
-    """Write the records of all shards of a run, and return their paths."""
+    """Write the records of a run's shards, and return their paths."""
     homes = Dealer(of).deal(whole.run.costs(whole.items))
     paths = []
     for number in range(1, of + 1):
@@ -115,7 +111,6 @@ def read_all(paths: list[Path]) -> list[RecordPart]:
 
 
 def lines_of(record: Path) -> list[bytes]:
-    """Return the results of a record in order, without how long they took."""
     results = [line for line in read(record) if isinstance(line, Result)]
     return sorted(msgspec.json.encode(msgspec.structs.replace(each, seconds=0.0)) for each in results)
 
@@ -187,7 +182,7 @@ class TestMerged:
     def test_record_is_that_of_the_unsharded_run(
         self, whole: Callable[[str], Whole], tmp_path: Path, name: str, of: int
     ) -> None:
-        """Whatever the order of the shards; looks that are owed are taken after that."""
+        """In any order of the shards, before and after follow-up looks."""
         before = whole(name)
         out, parts = tmp_path / "run.jsonl", parts_of(before, of, tmp_path)
         random.Random(of).shuffle(parts)
@@ -207,7 +202,7 @@ class TestMerged:
         assert manifest == msgspec.structs.replace(RecordPart.read(before.run.record).manifest, started="")
 
     def test_subjects_are_what_they_are_said_to_be(self, whole: Callable[[str], Whole]) -> None:
-        """A pool of the slight one is violated and no layer is, which takes further looks."""
+        """The slight subject violates a pool but no layer, after further looks."""
         lines = {name: read(whole(name).run.record or Path()) for name in SUBJECTS}
         results = {name: [each for each in found if isinstance(each, Result)] for name, found in lines.items()}
         violated = {name: [each for each in found if each.verdict == "violated"] for name, found in results.items()}
@@ -232,7 +227,7 @@ class TestMerged:
     def test_missing_result_of_a_shard_is_missing_in_the_run(
         self, whole: Callable[[str], Whole], tmp_path: Path
     ) -> None:
-        """As where a subject failed: the shard ended, and what it could not examine is lacking in the run."""
+        """As after a subject's failure: what the shard could not examine is missing."""
         first, *others = read_all(parts_of(whole("right"), 3, tmp_path))
         assert first.closing is not None
         failed = msgspec.structs.replace(first.closing, verdict="incomplete", failed=["subject=it: failed"])

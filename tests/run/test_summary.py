@@ -1,4 +1,4 @@
-"""What a run ends with: verdict, table, what was skipped, and what it could have seen."""
+"""A run's summary: verdict, table, skipped checks and detectable effects."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TestSummary:
         assert NOT_PROVED not in lines
         assert len(lines) <= 40
 
-    # Which check is first does not depend on causes; the test above has them.
+    # Without causes, which do not affect the order; the test above has them.
     @pytest.mark.usefixtures("no_causes")
     @pytest.mark.parametrize(
         ("name", "exposure", "property_name"),
@@ -96,7 +96,7 @@ class TestSummary:
             msgspec.structs.replace(one, item=f"inputs@{item}", property="inputs", p_values=[], reason=reason)
             for item, reason in enumerate(reasons)
         ]
-        # Another check of the same unit, for another reason: the telling one counts, and the unit once.
+        # Another check of the item, for another reason: the informative one counts, the item once.
         idle.append(msgspec.structs.replace(idle[1], reason="there is one head only"))
         assert skipped(idle) == [
             "Skipped, nothing to examine:",

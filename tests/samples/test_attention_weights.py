@@ -1,4 +1,4 @@
-"""Attention weights in place of scores: what they determine, which checks do with them, and what they must be."""
+"""Attention weights in place of scores: what they determine, checks that use them, and validation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ LAYER = ac.AttentionLayer(width=16, seq_len=4, num_heads=2, mask="causal")
 
 
 def subject_of(literal: LiteralSimulator, *fields: str, law: str | None = None) -> Any:
-    """Return a simulator that shows its weights in place of its scores."""
 
     class Shown:
         def __call__(self, layer: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
@@ -80,7 +79,6 @@ GRAMS = ("input_gram", "value_gram", "inputs")
 
 
 def test_a_right_subject_is_consistent() -> None:
-    """Each layer by itself, and both in pools."""
     layers = [LAYER, LAYER.replace(attention_map="relu", mask="none")]
     report = ac.check(subject_of(LiteralSimulator(), *GRAMS), layers, profile="smoke", seed=0)
     assert report.verdict == "consistent"

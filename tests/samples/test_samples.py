@@ -1,4 +1,4 @@
-"""Files of samples: what is read, what is refused, and verdicts on right, wrong, damaged and small files."""
+"""Sample files: input, errors, and verdicts on right, wrong, damaged and small files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def draws() -> ac.Draws:
 
 @pytest.fixture(scope="module")
 def fewer() -> ac.Draws:
-    """Return draws for damages that are large: a third of `SIZE` is enough to see each in three looks."""
+    """Return a third of `SIZE` draws, enough to find large damage in three looks."""
     return ac.simulate(LAYER, SIZE // 3, seed=12, method="direct")
 
 
@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, draws: ac.Draws) -> Path:
 
 @functools.cache
 def verdict_of(folder: Path, name: str) -> tuple[int, str, tuple[Result, ...]]:
-    """Return exit code, text and the results of the record, of which there is one for each file."""
+    """Return exit code, text and the record's results, one per file."""
     record = folder / f"{name}.jsonl"
     code, text = check_files([folder / "layer.toml"], [folder / name], record)
     return code, text, tuple(line for line in read(record) if isinstance(line, Result))
@@ -57,7 +57,7 @@ def verdict_of(folder: Path, name: str) -> tuple[int, str, tuple[Result, ...]]:
 
 @pytest.mark.parametrize("name", ["full.npz", "scores.npz", "outputs.npy", "named.csv"])
 def test_samples_of_the_direct_reading_are_consistent(folder: Path, name: str) -> None:
-    # False-alarm level 1e-6 for each file, as budgeted.
+    # False-alarm level 1e-6 per file, as budgeted.
     code, text, _ = verdict_of(folder, name)
     assert code == 0, text
     assert text.startswith("CONSISTENT")
@@ -103,7 +103,7 @@ def test_damaged_samples_are_violated(tmp_path: Path, fewer: ac.Draws, damage: s
 def test_files_of_other_weights_are_held_to_them(tmp_path: Path, weights: str, code: int) -> None:
     layer = ac.AttentionLayer(width=4, seq_len=3)
     (tmp_path / "layer.toml").write_text(layer.to_toml())
-    # Gaussian weights throughout have p-values of 1e-25 on half the draws that a single matrix takes.
+    # Gaussian weights everywhere give p-values of 1e-25 on half the draws of a single matrix.
     size = 6_000 if weights == "gaussian" else 12_000
     drawn = draw_with_weights(layer, size, 2, np.random.default_rng(3), "uniform")
     np.savez(tmp_path / "samples.npz", **drawn.as_dict())  # type: ignore[arg-type]
@@ -145,7 +145,7 @@ def test_the_record_of_a_file_is_a_record(folder: Path) -> None:
 
 
 def with_nan(*shape: int) -> NDArray[np.float64]:
-    """Return zeros but for one entry in the second draw: that of the third position, or head if there are so many."""
+    """Return zeros but for one entry in the second draw: of the third position, or head if there are so many."""
     array = np.zeros(shape)
     array[(1, 2 % shape[1], *(0,) * (len(shape) - 2))] = np.nan
     return array
@@ -245,7 +245,7 @@ class TestSeveralFiles:
     LAYERS = tuple(ac.AttentionLayer(width=width, seq_len=2, num_heads=1) for width in (4, 6, 8, 12))
 
     def written(self, folder: Path, factor: float) -> tuple[list[Path], list[Path]]:
-        """Write a file of each layer whose W_Q is `factor` times too large."""
+        """Write a file per layer, with W_Q `factor` times too large."""
         layers, samples = [], []
         for layer in self.LAYERS:
             drawn = ac.simulate(layer.replace(query_std=factor), 9_000, seed=layer.width)

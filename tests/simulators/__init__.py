@@ -1,1 +1,1 @@
-"""Tests of the simulators; a package, so that they share the definition and the level of `conftest`."""
+"""Tests of the simulators; a package, to share the definition and the level of `conftest`."""

@@ -1,4 +1,4 @@
-"""The level at which laws are compared, and attention as the definition writes it, draw by draw."""
+"""The level for comparing laws, and attention by definition, draw by draw."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from attncheck import AttentionLayer
 
 FloatArray = NDArray[np.float64]
 
-# The chance that noise alone fails any of the comparisons of laws in `test_readings` and `test_interpret`, for any
-# seeds: each of at most 2,000 tests, nearly all of Kolmogorov and Smirnov, gets its share. Atoms make them
-# conservative.
+# Chance that noise fails any comparison of laws in `test_readings` and `test_interpret`, for any seeds, split over
+# at most 2,000 tests, mostly Kolmogorov–Smirnov. Atoms make them conservative.
 LEVEL = 1e-6
 COMPARISONS = 2_000
 
 
 def assert_same_law(ours: FloatArray, theirs: FloatArray, what: str) -> None:
-    """Compare two samples by Kolmogorov and Smirnov's test, at the level stated above."""
+    """Compare two samples by a Kolmogorov–Smirnov test, at the level above."""
     test = stats.ks_2samp(ours, theirs, method="asymp")
     assert test.pvalue > LEVEL / COMPARISONS, f"{what}: p = {test.pvalue:.1e}, distance {test.statistic:.4f}"
 
@@ -41,7 +40,6 @@ def phi(layer: AttentionLayer, value: float) -> float:
 
 
 def weights_of_row(layer: AttentionLayer, row: Sequence[float], position: int) -> list[float]:
-    """Return A_i· from P_i·, one number after the other."""
     s = len(row)
     seen = [j <= position or layer.mask == "none" for j in range(s)]
     if layer.attention_map == "softmax":

@@ -1,4 +1,4 @@
-"""A draw head by head has the law of a draw of all heads."""
+"""Head-by-head draws have the law of joint draws."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Moments that are known exactly at finite width, against collapsed draws.
+"""Exact moments at finite width, against collapsed draws.
 
-Every comparison allows six standard errors, taken from the sample: 2e-9 each for a normal mean, 4e-7 for all of
-the 180 together, for any seed. Means of fourth powers are not quite normal at this size, so the bound is wider than
-that level asks for: over 12 other seeds the largest of 2,160 comparisons was at 3.8 errors.
+Comparisons allow six sample standard errors: 2e-9 each for a normal mean, 4e-7 for all 180. Means of fourth powers
+are not quite normal at this size, so the bound has room: over 12 other seeds the largest of 2,160 comparisons was
+3.8.
 
-Heads, groups and neurons of a draw have one law: what is compared is their mean, so that few draws say as much.
+Heads, groups and neurons of a draw have one law: their mean is compared, which saves draws.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def draws_of(layer: AttentionLayer) -> Draws:
 
 
 def assert_mean(values: FloatArray, expected: float, what: str) -> None:
-    """Compare the mean of independent values with what it must be: one for each draw, or several of one law."""
+    """Compare the mean of independent values, one or several of the same law per draw, with its expectation."""
     values = values.reshape(len(values), -1).mean(axis=1)
     error = values.std(ddof=1) / math.sqrt(len(values))
     mean = values.mean()
@@ -78,14 +78,14 @@ def test_score_moments(layer: AttentionLayer, i: int, j: int) -> None:
 def test_scores_and_input_coordinates_have_the_predicted_covariance(
     layer: AttentionLayer, i: int, j: int, k: int
 ) -> None:
-    """Cov(P_ij², x_kc²) for a token that is in the score once, twice, or not at all."""
+    """Cov(P_ij², x_kc²) for a token in the score once, twice, or not at all."""
     n = layer.width
     draws = draws_of(layer)
     p = draws.scores[:, :, i, j] / sigma(layer)
     x = draws.inputs[:, k]
     second = rho(n, 2) ** (2 if i == j else 1)
     if k not in (i, j):
-        # E P² x² = E‖h‖⁶/n³ off the diagonal; on it the token's own length comes in as well.
+        # E P² x² = E‖h‖⁶/n³ off the diagonal; on it with the token's own length.
         expected = 4 / n * rho(n, 2) * (1 if i != j else rho(n, 2))
     elif i == j:
         expected = rho(n, 2) ** 2 * 4 / n * (2 + 4 / n)
@@ -102,7 +102,7 @@ def test_scores_given_the_inputs(layer: AttentionLayer) -> None:
     for (i, j), (k, m) in [((0, 1), (0, 1)), ((0, 1), (2, 1)), ((0, 0), (1, 1)), ((0, 1), (1, 0)), ((2, 0), (2, 1))]:
         excess = P[:, :, i, j] * P[:, :, k, m] - variance * (G[:, i, k] * G[:, j, m])[:, None]
         assert_mean(excess, 0.0, f"covariance of P{i}{j} and P{k}{m}")
-        # A covariance that is right on average only would show against the Gram matrix itself.
+        # Detects a covariance that is right only on average.
         assert_mean(excess * G[:, 0, 1, None], 0.0, "the same, weighed by G")
         assert_mean(P[:, 0, i, j] * P[:, 1, k, m], 0.0, "covariance across heads")
     z = P[:, :, 0, 1] / np.sqrt(variance * G[:, 0, 0] * G[:, 1, 1])[:, None]
@@ -137,7 +137,7 @@ def test_output_moments_given_inputs_and_scores(layer: AttentionLayer) -> None:
         y, mean = draws.outputs[:, i], u[:, :, i].mean(axis=1)
         assert_mean(y**2 - mean[:, None], 0.0, "E y²")
         assert_mean(y[:, 0] * y[:, 1], 0.0, "E y y'")
-        # Values that a group shares are one: their u_a come in together, crossed terms included.
+        # Heads with shared values contribute u_a together, cross terms included.
         groups = A.reshape(SIZE, layer.kv_heads, layer.group_size, 3, 3)[:, :, :, i]
         cross = np.einsum("dgaj,djk,dgbk->dgab", groups, G, groups)
         shared = (layer.value_std * layer.output_std) ** 4 * (cross**2).sum(axis=(1, 2, 3))
@@ -148,7 +148,7 @@ def test_output_moments_given_inputs_and_scores(layer: AttentionLayer) -> None:
 
 
 def test_independent_heads_have_the_simple_fourth_moment() -> None:
-    """Without groups the crossed terms are the u_a themselves: E y⁴ = 3E ū² + (6/(νH²)) Σ E u_a²."""
+    """Without groups the cross terms are the u_a themselves: E y⁴ = 3E ū² + (6/(νH²)) Σ E u_a²."""
     draws = draws_of(WIDE)
     A = attention_weights(WIDE, draws.scores)
     u = (1.5 * 0.6) ** 2 * np.einsum("dhij,djk,dhik->dhi", A, gram_of(draws), A)[:, :, 1]
@@ -158,7 +158,7 @@ def test_independent_heads_have_the_simple_fourth_moment() -> None:
 
 @pytest.mark.parametrize("seq_len", [1, 2, 3])
 def test_linear_attention(seq_len: int) -> None:
-    """E y² = ρ₃(ρ₃ + (s-1)ρ₂(1+2/n) + (s-1)(s-2)/n): of second degree in s, so that three lengths fix it."""
+    """E y² = ρ₃(ρ₃ + (s-1)ρ₂(1+2/n) + (s-1)(s-2)/n): quadratic in s, so three lengths determine it."""
     layer = LINEAR.replace(seq_len=seq_len)
     n, s = layer.width, seq_len
     expected = rho(n, 3) * (rho(n, 3) + (s - 1) * rho(n, 2) * (1 + 2 / n) + (s - 1) * (s - 2) / n)
@@ -176,7 +176,7 @@ def test_gram_matrices_are_wishart_given_the_inputs(layer: AttentionLayer) -> No
     assert draws.value_gram is not None
     for M, std in ((draws.key_gram, layer.key_std), (draws.value_gram, layer.value_std)):
         for (i, j), (k, m) in [((0, 0), (0, 0)), ((0, 1), (0, 1)), ((0, 0), (1, 2))]:
-            # Heads of a group share what is here: one head of each.
+            # Heads of a group share these: one head of each.
             one = M[:, :: layer.group_size, i, j] - std**2 * G[:, i, j, None]
             two = M[:, :: layer.group_size, k, m] - std**2 * G[:, k, m, None]
             given = std**4 * (G[:, i, k] * G[:, j, m] + G[:, i, m] * G[:, j, k]) / nu

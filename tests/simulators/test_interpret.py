@@ -1,4 +1,4 @@
-"""Interpreted programs: every line is what it says, and literal and matrix-free matrices have one law."""
+"""Interpreted programs: every line is computed correctly, and literal and matrix-free draws have one law."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FloatArray = NDArray[np.float64]
 
 
 class Recorder:
-    """A literal multiplier that shows its matrices: it multiplies the unit vectors along."""
+    """A literal multiplier that reveals its matrices by multiplying unit vectors too."""
 
     def __init__(self, width: int, rng: np.random.Generator) -> None:
         self.multiply = DirectMultiplier(width, rng)
@@ -48,7 +48,7 @@ class Recorder:
 @settings(max_examples=30)
 @given(layers(max_entries=5_000))
 def test_a_layers_program_computes_the_definition(layer: AttentionLayer) -> None:
-    """With the same matrices the digits are those of the plain loops, rounding apart."""
+    """With the same matrices the digits equal those of plain loops, up to rounding."""
     expansion = expand(layer)
     rng = np.random.default_rng(0)
     record = Recorder(layer.width, rng)
@@ -70,7 +70,7 @@ def test_a_layers_program_computes_the_definition(layer: AttentionLayer) -> None
 
 
 def test_literal_matrices_have_independent_normal_entries_of_the_declared_variance() -> None:
-    """Kolmogorov's test of the entries, and of products within a row, a column, and across draws and matrices."""
+    """Kolmogorov–Smirnov tests of entries, and of products within a row, a column, and across draws and matrices."""
     program = Program()
     weights = [
         program.weight(name, std, rows, columns)
@@ -101,7 +101,7 @@ def test_literal_matrices_have_independent_normal_entries_of_the_declared_varian
 
 
 def test_initial_vectors_have_the_declared_law() -> None:
-    """Whitened groups are standard normal, entry by entry and in products of entries, vectors and groups."""
+    """Whitened groups are standard normal: entries, and products of entries, vectors and groups."""
     mean, cov = np.array([0.5, -2.0, 0.0]), np.array([[4.0, 1.0, 2.0], [1.0, 1.0, 0.5], [2.0, 0.5, 1.5]])
     program = Program()
     first = program.initials(["a", "b", "c"], mean.tolist(), cov)
@@ -119,9 +119,9 @@ def test_initial_vectors_have_the_declared_law() -> None:
 
 
 def product_normal_cdf(t: Any) -> Any:
-    """Return the distribution function of a product of two independent standard normals, of density K₀/π.
+    """Return the cdf of a product of two independent standard normals, of density K₀/π.
 
-    ∫₀ᵗ K₀ = π t/2 (K₀ L₋₁ + K₁ L₀), L the modified Struve functions, which are slow: between the points of a table.
+    ∫₀ᵗ K₀ = π t/2 (K₀ L₋₁ + K₁ L₀), with the modified Struve functions L, which are slow, so interpolated.
     """
     return 0.5 + np.sign(t) * np.interp(np.abs(t), *product_table())
 
@@ -143,7 +143,7 @@ class ScaledFirst(StackedFunction):
 
 
 def recurrent() -> tuple[Program, list[Node]]:
-    """An RNN that uses one matrix at every step, two of whose states meet in a score with tied queries."""
+    """An RNN with one matrix, two of whose states meet in a score with tied queries."""
     program = Program()
     W, U, Q, K = program.weight("W", 1.3), program.weight("U"), program.weight("Q"), program.weight("K", 0.8)
     token, state = program.initials(["u", "h"], [0.5, 0.0], [[1.0, 0.3], [0.3, 1.0]])
@@ -191,7 +191,7 @@ def test_a_program_that_reuses_a_matrix_has_one_law(width: int) -> None:
 @pytest.mark.parametrize("multiplier", [DirectMultiplier, MatrixFreeMultiplier])
 @pytest.mark.parametrize("width", [1, 2, 5])
 def test_a_reused_matrix_is_linear(multiplier: Callable[..., Multiplier], width: int) -> None:
-    """W(a + b) = W a + W b, in one step and over several, also where the vectors span all of R^n."""
+    """W(a + b) = W a + W b, in one step and over several, also for vectors that span R^n."""
     program = Program()
     W = program.weight("W", 1.5)
     a, b = program.initial("a"), program.initial("b")
@@ -213,7 +213,7 @@ def test_a_reused_matrix_is_linear(multiplier: Callable[..., Multiplier], width:
 @settings(max_examples=50)
 @given(st.data())
 def test_interpretation_computes_each_line(data: st.DataObject) -> None:
-    """Programs with shared weights of several sizes: every line is what it says, given the literal matrices."""
+    """Programs with shared weights of several sizes: every line is correct given the literal matrices."""
     program = Program()
     square = [program.weight(f"W{k}", 0.5 + k) for k in range(2)]
     down, up = program.weight("D", rows=3), program.weight("U", columns=3)
@@ -261,7 +261,7 @@ def test_interpretation_computes_each_line(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("coordinates", [1, 3, 6])
 def test_outputs_that_no_line_uses_are_cut_to_the_coordinates(coordinates: int) -> None:
-    """Cutting changes no digit of the literal reading, and lines that are kept are whole."""
+    """Cutting changes no digit of the literal method, and kept lines are whole."""
     expansion = expand(AttentionLayer(width=6, seq_len=2, num_heads=2))
     steps, outputs = expansion.program.steps(), expansion.outputs
     drawn = []

@@ -1,4 +1,4 @@
-"""Working memory beyond the returned arrays, as numpy reports it to tracemalloc, is bounded and does not grow."""
+"""Working memory beyond the results, by tracemalloc, is bounded and does not grow."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from attncheck import AttentionLayer, InputError, simulate, simulate_chunks
 
 MIB = 2**20
-# Far below the 512 MiB that are promised: a block of draws works on 16 MiB.
+# Far below the promised 512 MiB: a block of draws takes 16 MiB.
 BOUND = 40 * MIB
 
 
 def working_memory(layer: AttentionLayer, size: int, method: Any, coordinates: int = 1) -> int:
-    """Return the bytes that a simulation takes at its peak, beyond the returned arrays."""
+    """Return a simulation's peak bytes, without the returned arrays."""
     tracemalloc.start()
     try:
         draws = simulate(layer, size, 1, method, coordinates)
@@ -66,7 +66,7 @@ def test_chunks_need_no_more_than_a_block(chunk_size: int) -> None:
 
 
 def needed(layer: AttentionLayer, method: Any, coordinates: int) -> int:
-    """Return the bytes that the refusal of too little memory names."""
+    """Return the bytes named by the out-of-memory error."""
     with pytest.raises(InputError) as caught:
         simulate(layer, 1, method=method, coordinates=coordinates, memory=1)
     found = re.search(r", (\d+) bytes; ", str(caught.value))
@@ -74,7 +74,7 @@ def needed(layer: AttentionLayer, method: Any, coordinates: int) -> int:
     return int(found[1])
 
 
-# Layers that no other test uses, so that their programs are written anew.
+# Layers of no other test, so that their programs are compiled anew.
 @pytest.mark.parametrize(
     ("layer", "coordinates"),
     [

@@ -1,4 +1,4 @@
-"""The finite-width readings have one joint law, and the literal one does what the definition says."""
+"""The finite-width methods have one joint law, and the literal one implements the definition."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .conftest import COMPARISONS, LEVEL, assert_same_law, attend_by_definition
 
 FloatArray = NDArray[np.float64]
 
-# One seed a reading: readings share their streams, and samples that are compared must be independent.
+# A different seed per method: methods share streams, and compared samples must be independent.
 SEEDS = {"direct": 1, "matrix-free": 2, "collapsed": 3}
 
-# `properties/test_exactness.py` compares readings on layers of the whole space in every run: here are those that are
-# narrow, singular or longest, one of each map, scaling, mask and grouping, and positions and ties.
+# `properties/test_exactness.py` compares methods on random layers in every run; here are narrow, singular and long
+# ones, each map, scaling, mask and grouping, and positions and ties.
 LAYERS = (
     AttentionLayer(width=1, seq_len=1, num_heads=1),
     AttentionLayer(width=1, seq_len=3, num_heads=2, activation="relu"),
@@ -50,7 +50,7 @@ LAYERS = (
 
 
 def assert_same_joint_law(layer: AttentionLayer, ours: Draws, theirs: Draws, what: str) -> int:
-    """Compare all functionals that say something about the layer; return how many."""
+    """Compare all informative functionals; return their number."""
     compared = 0
     for functional in FUNCTIONALS:
         if functional.applies(layer, ours.outputs.shape[-1]):
@@ -61,7 +61,7 @@ def assert_same_joint_law(layer: AttentionLayer, ours: Draws, theirs: Draws, wha
 
 
 def gram_functionals(draws: Draws) -> dict[str, FloatArray]:
-    """Numbers that tie the Gram matrices to the rest of a draw."""
+    """Functionals that tie the Gram matrices to the rest of a draw."""
     grams = {"input": draws.input_gram, "key": draws.key_gram, "value": draws.value_gram}
     found = {}
     for name, gram in grams.items():
@@ -81,7 +81,7 @@ def test_finite_width_readings_agree_in_law(layer: AttentionLayer) -> None:
         "collapsed": simulate(layer, size, SEEDS["collapsed"], "collapsed", coordinates),
     }
     grams = {name: gram_functionals(d) for name, d in draws.items()}
-    # What is near the literal reading is near what else is.
+    # Close to the literal method, so close to the others.
     for one, other in (("direct", "matrix-free"), ("direct", "collapsed")):
         compared = assert_same_joint_law(layer, draws[one], draws[other], f"{one} and {other}")
         assert compared >= 6
@@ -100,7 +100,7 @@ def test_the_comparisons_cover_all_functionals_and_are_no_more_than_their_level_
 
 
 def test_zero_inputs_give_scores_that_are_exactly_zero() -> None:
-    """With ReLU at width 1 half of the inputs are 0: rounding noise in their place would be another law."""
+    """With ReLU at width 1 half of the inputs are 0: rounding noise would be another law."""
     for seq_len, width in ((12, 1), (5, 2), (2, 3)):
         layer = AttentionLayer(width=width, seq_len=seq_len, num_heads=2, activation="relu")
         for name in ("direct", "matrix-free", "collapsed"):
@@ -153,8 +153,7 @@ def draw_by_definition(layer: AttentionLayer, size: int, coordinates: int, seed:
     return Draws(outputs=y[..., :coordinates], scores=scores, inputs=x[..., :coordinates], input_gram=gram)
 
 
-# `test_interpret.py` holds the digits to the definition, for any layer, and the matrices to their law: two layers show
-# that the reading is made of these.
+# `test_interpret.py` tests digits and matrices on any layer; two layers show that the method uses these.
 @pytest.mark.parametrize(
     "layer",
     [
@@ -175,7 +174,7 @@ def test_direct_has_the_law_of_the_definition(layer: AttentionLayer) -> None:
 @pytest.mark.parametrize("layer", LAYERS, ids=AttentionLayer.describe)
 def test_gram_matrices_fit_the_draw(layer: AttentionLayer, method: str) -> None:
     """Exact relations: shapes, symmetry, groups, the inputs' own Gram matrix, and the range of the scores."""
-    # The overloads take the readings' names, parameters are any text.
+    # Overloads take literal names, parameters any string.
     draws = simulate(layer, 40, 5, method, coordinates=layer.width)  # type: ignore[arg-type]
     s, heads = layer.seq_len, layer.num_heads
     assert draws.outputs.shape == draws.inputs.shape == (40, s, layer.width)
@@ -194,7 +193,7 @@ def test_gram_matrices_fit_the_draw(layer: AttentionLayer, method: str) -> None:
         nonzero = firsts.min(axis=1) > 0.0
         assert all(len(set(row)) == layer.kv_heads for row in firsts[nonzero].tolist())
     assert not np.array_equal(draws.key_gram / layer.key_std**2, draws.value_gram / layer.value_std**2)
-    # Rows of P are combinations of rows of Kᵀ, columns of P of columns of X: nothing outside their ranges.
+    # Rows of P are in the row space of Kᵀ, columns in the column space of X.
     for scores, gram in (
         (draws.scores, draws.key_gram),
         (draws.scores.swapaxes(-1, -2), np.broadcast_to(draws.input_gram[:, None], draws.scores.shape)),
@@ -212,7 +211,7 @@ def test_scores_have_the_scale_of_their_gram_matrices(method: str, head_dim: int
     layer = AttentionLayer(
         width=4, seq_len=1, num_heads=1, head_dim=head_dim, query_std=1.5, key_std=0.7, value_std=2.0, output_std=0.5
     )
-    # The overloads take the readings' names, parameters are any text.
+    # Overloads take literal names, parameters any string.
     draws = simulate(layer, 5_000, 6, method)  # type: ignore[arg-type]
     assert draws.input_gram is not None
     assert draws.key_gram is not None

@@ -1,4 +1,4 @@
-"""The same seed gives the same digits however the draws are taken, and bad input is refused."""
+"""Seeds determine the digits however draws are split, and bad input is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attncheck.methods import NAMES
 from attncheck.strategies import layers
 
 LAYER = AttentionLayer(width=6, seq_len=3, num_heads=2, num_kv_heads=1, mask="causal", input_correlation=0.5)
-# So many entries a draw that a block holds a few draws only.
+# Enough entries that a block holds only a few draws.
 LARGE = AttentionLayer(width=200, seq_len=12, num_heads=8)
 
 
@@ -43,7 +43,7 @@ def test_digits_do_not_depend_on_the_chunks(
 
 
 def test_blocks_are_cut_anywhere() -> None:
-    """More draws than one block holds, in chunks that fit neither the blocks nor each other."""
+    """More draws than a block, in chunks that match neither blocks nor each other."""
     layer = LAYER.replace(width=1, seq_len=1, num_heads=1, num_kv_heads=None)
     size = 120_000
     whole = simulate(layer, size, 3, "collapsed")
@@ -68,7 +68,7 @@ def test_seeds_and_their_sequences(method: Any) -> None:
 
 
 def test_a_seed_and_its_children_share_no_normals() -> None:
-    """Blocks have streams of their own: neither repeats the other, nor the stream of a spawned sequence."""
+    """Blocks have their own streams, distinct from each other and from spawned sequences."""
     sequence = np.random.SeedSequence(4)
     samples = [simulate(LARGE, 400, seed, coordinates=200).inputs for seed in (sequence, sequence.spawn(1)[0])]
     assert len(np.unique(np.concatenate(samples))) == sum(sample.size for sample in samples)

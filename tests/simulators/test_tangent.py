@@ -1,4 +1,4 @@
-"""The tangent kernel: literal gradients are those of differences, and the collapsed reading has their law."""
+"""The tangent kernel: literal gradients match finite differences, and the collapsed method has their law."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "tied": {"score_scaling": "1/n", "tied_query_key": True, "key_std": 1.3},
     "narrow, linear": {"width": 2, "seq_len": 4, "attention_map": "linear", "head_scaling": False},
 }
-# Scores that are 0 have no slope of ReLU: none of these kinds has one.
+# Zero scores have no ReLU slope: none of these kinds has one.
 EACH = pytest.mark.parametrize("kind", list(KINDS))
 
 
@@ -49,7 +49,7 @@ def literal(layer: AttentionLayer, rng: np.random.Generator, k: int = 2) -> dict
 
 @EACH
 def test_gradients_are_differences(kind: str) -> None:
-    """θ is moved by a little in each entry; the outputs' changes, times one another, are the kernel."""
+    """θ is perturbed entry by entry; products of the outputs' changes are the kernel."""
     layer, rng = layer_of(kind), np.random.default_rng(3)
     matrices, step = literal(layer, rng), 1e-6
     inputs = rng.standard_normal((1, layer.seq_len, layer.width))
@@ -74,13 +74,13 @@ def test_gradients_are_differences(kind: str) -> None:
 
 
 def _matrices(draws: TangentDraws) -> FloatArray:
-    """Return Θ with a row for each neuron and position, (size, k s, k s)."""
+    """Return Θ with a row per neuron and position, (size, k s, k s)."""
     size, k, _, s, _ = draws.kernel.shape
     return np.asarray(draws.kernel.swapaxes(2, 3).reshape(size, k * s, k * s))
 
 
 def functionals(draws: TangentDraws) -> dict[str, FloatArray]:
-    """Return numbers that see each part, neurons together, positions together, and the outputs beside the kernel."""
+    """Return functionals of each part, pairs of neurons and positions, and the outputs beside the kernel."""
     theta, y = draws.kernel, draws.outputs
     found: dict[str, Any] = {
         f"{name}, one entry": draws.parts[:, k, 0, 0, 0, -1] for k, name in enumerate(tangent.PARTS)
@@ -108,7 +108,7 @@ def test_collapsed_has_the_law_of_literal_gradients(kind: str) -> None:
 
 
 def test_a_wrong_collapse_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queries and rows of W^O without what they have across the keys and values."""
+    """Queries and rows of W^O without their parts orthogonal to keys and values."""
     layer = layer_of("low rank").replace(head_dim=8, width=8)
     theirs = functionals(tangent_kernel(layer, 20_000, seed=2, method="direct", coordinates=2))
 

@@ -1,4 +1,4 @@
-"""The benchmarks run, at a tiny scale, and report every figure. No test here depends on a clock."""
+"""Run the benchmarks at a tiny scale and check that they report every figure, whatever the clock."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FloatArray = NDArray[np.float64]
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
-# What the page of figures must hold, whatever the widths: one pattern for each promise.
+# Required rows of the page, one pattern per promise.
 FIGURES = (
     r"collapsed against direct, n = \d+",
     r"matrix-free against direct, n = \d+",
@@ -61,7 +61,6 @@ FIGURES = (
 
 
 def load(name: str, folder: Path = BENCHMARKS) -> ModuleType:
-    """Import a script that is in no package."""
     spec = importlib.util.spec_from_file_location(f"{folder.name}_{name}", folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -86,7 +85,7 @@ Said = Callable[..., str]
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Said:
-    """Return a function that calls a benchmark as a command would, in this process, and returns what it prints."""
+    """Return a function that runs a benchmark as a command in this process, and returns its output."""
 
     def call(module: ModuleType, *arguments: str) -> str:
         capsys.readouterr()
@@ -103,7 +102,7 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 def test_quick_run_is_never_written(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each is started as Python starts a script, in this process: only the imports would take longer in another."""
+    """Runs each script in this process, as Python would start it, to save imports."""
     path = BENCHMARKS / f"{name}.py"
     monkeypatch.setattr(sys, "argv", [str(path), "--quick", "--write"])
     with pytest.raises(SystemExit) as left:
@@ -113,7 +112,7 @@ def test_quick_run_is_never_written(
 
 
 def test_quick_run_reports_every_figure(speed: ModuleType, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
-    # How accurate the limit is, is examined below; here the rows are.
+    # The limit's accuracy is tested below; this tests the rows.
     monkeypatch.setattr(speed, "QUICK", dataclasses.replace(speed.QUICK, points=2**10))
     page = said(speed, "--quick")
     for figure in FIGURES:
@@ -183,7 +182,7 @@ def test_main_job_adds_up_cases_not_checks(main_job: ModuleType) -> None:
     lines = [manifest, *results, Closing("d", "consistent", [], len(results), 7.0)]
     page = main_job.report([main_job.Job("default", 300.0, 500.0, 0, lines)])
     assert "300 s (at most 60 s: missed)" in page
-    assert "500 processor seconds: 250 s of 2 cores" in page
+    assert "500 processor seconds: 250 s of 2 idle cores" in page
     assert "6 of 6 planned results, 5 examined" in page
     assert re.search(r"\| several \| 1 \| 200 \| 4\.0 \|", page)
     assert re.search(r"\| one \| 2 \| 200 \| 4\.0 \|", page)
@@ -232,7 +231,7 @@ def test_whole_runs_of_the_benchmark_are_those_of_the_main_job(
     page = said(load("false_alarms"), "--smoke=2", "--default=0", "--subject=one_number:subject", "--workers=1")
     *_, closing = read(record)
     assert isinstance(closing, Closing)
-    assert "2 runs: 2 consistent. A run is violated with a chance of at most 0.776" in page
+    assert "2 runs: 2 consistent. The chance of a violated run is at most 0.776" in page
     assert re.search(rf"^\| 1 \| consistent \| .* \| {closing.digest} \|$", page, re.MULTILINE)
 
 
@@ -264,7 +263,7 @@ def test_false_alarms_are_counted() -> None:
     ]
     text = false_alarms.report("smoke", runs, 1e-6)
     assert "2 runs: 1 consistent, 1 violated." in text
-    assert "7 suspicious first looks where at most 0.9 are expected" in text
+    assert "7 suspicious first looks, at most 0.9 expected" in text
     assert "| 1 | violated | 900 of 1,000 | 5 (0.45 expected) | 1/3/1 | 0 (0.00 expected) | 0/0/0 | 0.2 | d |" in text
 
 
@@ -280,15 +279,14 @@ def test_statements_of_the_theory_are_counted_and_kept(
     monkeypatch.setattr(false_alarms, "statements", some)
     options = ("--smoke=0", "--default=0", "--statements=2", "--workers=1", f"--resume={kept}")
     page = said(false_alarms, *options)
-    assert "2 run seeds, 12 statements: 0 violated, 0 inconclusive. Of the 12 on which looks decide" in page
-    # Nothing is done again.
+    assert "2 run seeds, 12 statements: 0 violated, 0 inconclusive. Of the 12 decided by looks" in page
     monkeypatch.setattr(false_alarms, "settle", None)
     assert said(false_alarms, *options) == page
     runs = [false_alarms.StatementsRun(0, 139, 120, ("a.b@0",), (), ("a.b@0", "a.c@0"), 40.0)]
-    assert "1 violated, 0 inconclusive. Of the 120 on which looks decide 2 had" in false_alarms.statements_report(runs)
+    assert "1 violated, 0 inconclusive. Of the 120 decided by looks, 2 had" in false_alarms.statements_report(runs)
 
 
-# What the page on programs must hold: one pattern for each promise.
+# Required rows of the page on programs, one pattern per promise.
 PROGRAM_FIGURES = (
     r"matrix-free against direct, n = \d+: recurrent network of 3 states, 12 vectors, 3 scores",
     r"smallest p-value of 14 functionals, n = 3, ",
@@ -310,7 +308,7 @@ def test_quick_run_on_programs_reports_every_figure(
     started: list[str] = []
 
     def run_here(command: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
-        """Run a script of Python's command line in this process: at this size the peak means nothing."""
+        """Run a Python command line in this process; the peak means nothing at this size."""
         at = command.index(str(programs.__file__))
         assert command[0] == sys.executable
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -328,7 +326,7 @@ def test_quick_run_on_programs_reports_every_figure(
 
 
 class Forgetful:
-    """Draws every W h with a matrix of its own: weight sharing is lost."""
+    """Draws a new matrix for every W h, without weight sharing."""
 
     def __init__(self, width: int, rng: np.random.Generator) -> None:
         self._width, self._rng = width, rng
@@ -355,7 +353,7 @@ def test_programs_of_the_benchmark_are_covered(programs: ModuleType) -> None:
 def test_quick_run_on_the_paper_reports_every_figure(monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
     paper = load("paper")
     made: list[Sequence[str]] = []
-    # What is computed and what is drawn is examined in tests/paper; here, what the page says of their times.
+    # tests/paper examines values; this, the page's times.
     monkeypatch.setattr(exact, "compute", load("conftest", Path(__file__).resolve().parents[1] / "paper").cheap)
     monkeypatch.setattr(paper, "publish", lambda names, *_: made.append(names))
     # A literal draw of 256 heads takes 0.2 s.
@@ -363,13 +361,13 @@ def test_quick_run_on_the_paper_reports_every_figure(monkeypatch: pytest.MonkeyP
     page = said(paper, "--quick")
     for figure in (r"fig2 +\| 1/√n", r"fig2 +\| 1/n", r"fig2 +\| H = 1 ", r"fig2 +\| H = 256", "all "):
         assert re.search(rf"^\| {figure}", page, re.MULTILINE), figure
-    assert re.search(r"The whole command, [\d,]+ units, takes [\d,]+ s of processor time", page)
+    assert re.search(r"The whole command, [\d,]+ items, takes [\d,]+ s of processor time", page)
     assert made == [("fig2",)]
 
 
 def test_quick_run_on_infinite_heads_reports_every_kernel(monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
     infinite_heads = load("infinite_heads")
-    # Two positions in place of four: every kernel, at a sixth of the cost. tests/limits has longer ones.
+    # Two positions instead of four: every kernel at a sixth of the cost. tests/limits has longer ones.
     monkeypatch.setattr(infinite_heads, "report", functools.partial(shorter, infinite_heads.report))
     page = said(infinite_heads, "--quick")
     assert len(re.findall(r"^\| outputs .* \| 2 +\| none ", page, re.MULTILINE)) == 5
@@ -386,7 +384,7 @@ def test_quick_run_on_a_large_layer_is_as_far_from_uniform_as_computed(said: Sai
 
 
 def shorter(report: Callable[..., str], s: int, quick: bool) -> str:
-    """Return a page on two positions where a quick one was asked for."""
+    """Return a page on two positions when a quick one is requested."""
     assert (s, quick) == (4, True)
     return report(2, quick)
 
@@ -395,13 +393,13 @@ def test_quick_run_on_rates_reports_every_figure(monkeypatch: pytest.MonkeyPatch
     rates, distance = load("rates"), ac.distance
 
     def narrower(layer: ac.AttentionLayer, metric: str, **options: Any) -> ac.Distance:
-        """Return a distance at 4,096 in place of a million, which tests/rates/test_law.py has."""
+        """Return a distance at 4,096 instead of a million (see tests/rates/test_law.py)."""
         if options.get("width") == 10**6:
             options["width"] = 4096
         return distance(layer, metric, **options)
 
     monkeypatch.setattr(ac, "distance", narrower)
-    # Rates of other weights at widths that they have in tests/rates/test_weights.py cost ten times as much.
+    # Rates of other weights at the widths of tests/rates/test_weights.py cost ten times as much.
     monkeypatch.setattr(rates, "LITERAL_WIDTHS", (9, 10, 11))
     # tests/rates/test_regimes.py has every regime.
     shown = ("tied queries and keys", "low rank")
@@ -440,7 +438,7 @@ def test_quick_run_on_public_bugs_has_a_row_for_each(said: Said) -> None:
 
 
 def test_page_of_executors_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On jobs of one property, which stand for the whole; the cluster is a real one."""
+    """On jobs of one property, with a real cluster."""
     pytest.importorskip("distributed")
     executors = load("executors")
 
@@ -462,7 +460,7 @@ def test_page_of_executors_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_many_cores_are_as_fast_as_the_longest_piece_and_whoever_hands_over() -> None:
     executors = load("executors")
     assert executors.makespan([3.0, 2.0, 1.0], 2, 0.0) == 3.0
-    assert executors.makespan([1.0] * 10, 10, 0.5) == 6.0  # the last one is handed over after 5 s
+    assert executors.makespan([1.0] * 10, 10, 0.5) == 6.0  # the last one starts after 5 s
     assert executors.makespan([1.0] * 10, 1, 0.5) == 10.5
     assert executors.makespan([4.0, 1.0, 1.0, 1.0], 1_000, 0.0) == 4.0
 
@@ -470,7 +468,8 @@ def test_many_cores_are_as_fast_as_the_longest_piece_and_whoever_hands_over() ->
 def test_lives_of_a_history_are_quiet_and_drifts_are_found() -> None:
     page = load("history").page(20, 40, None, "", [])
     assert (
-        len(re.findall(r"^\| (?:independent|correlation|every score)[^|]*\| 20 +\| 0 +\| 0\.00% \|$", page, re.M)) == 5
+        len(re.findall(r"^\| (?:independent|correlation|scores biased)[^|]*\| 20 +\| 0 +\| 0\.00% \|$", page, re.M))
+        == 5
     )
     medians = [int(each) for each in re.findall(r"^\| 0\.\d+ +\| [\d.]+ +\| (\d+) ", page, re.MULTILINE)]
     assert medians == sorted(medians)
@@ -479,7 +478,7 @@ def test_lives_of_a_history_are_quiet_and_drifts_are_found() -> None:
 
 
 def test_error_rates_of_exponents_are_measured(said: Said) -> None:
-    """Narrow models and few of them: which are told is not examined here, but that all are told of."""
+    """Few narrow models: tests that all are reported."""
     pytest.importorskip("torch")
     page = said(load("widths"), "--quick")
     noise = r"^\| (?:normal|of \w+ normal).*?(?:\| [\d.]+ +){3}\|$"

@@ -1,9 +1,8 @@
-"""Every check raises false alarms as often as its level says, on layers that are hard in different ways.
+"""Every check keeps its false-alarm level, on layers that are hard in different ways.
 
-The full measurement is benchmarks/calibration.md; this is the same code on fewer samples, in two stages. `FEW` samples
-of each layer say which checks are suspicious, as some are by chance; `MANY` fresh ones of these decide. Only the second
-stage fails a test, so that noise does so with chance below 1e-6, split over all comparisons: no seed was chosen because
-it passes. `test_stages_see_what_they_should` says what is seen, and how surely.
+The code is that of benchmarks/calibration.md, on fewer samples and in two stages: `FEW` samples of each layer select
+suspicious checks, `MANY` fresh ones decide. Only the second stage can fail, so noise does so with chance below 1e-6,
+split over all comparisons, at any seed. `test_stages_see_what_they_should` tests the power.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from attncheck.methods import simulate
 
 FALSE_ALARM = 1e-6
 FEW, MANY = 60, 300
-#: Chances below which a check is suspicious: on one layer, and over all layers.
+#: Chances below which a check is suspicious, on one layer and over all.
 ON_ONE, OVER_ALL = 0.001, 0.03
 LAYERS = (
     AttentionLayer(width=8, seq_len=4, num_heads=2),
@@ -37,7 +36,7 @@ LAYERS = (
     AttentionLayer(width=3, seq_len=3, num_heads=2, position_std=1.5, position_reach=2.0, input_correlation=1.0),
     AttentionLayer(width=3, seq_len=3, num_heads=2, score_scaling="1/n", tied_query_key=True, position_std=0.5),
 )
-#: Wide enough for the limit to say something; only for checks that say nothing on `LAYERS`.
+#: Wide enough for the limit; only for checks that do not apply to `LAYERS`.
 WIDE = AttentionLayer(width=64, seq_len=3, num_heads=2)
 COMPARISONS = 2 * len(CHECKS) * (len(LEVELS) + 1) * len(LAYERS)
 
@@ -52,22 +51,20 @@ def sample_of(layer: AttentionLayer, size: int) -> Sample:
     return Sample.from_mapping(layer, draws.as_dict(), size)
 
 
-# All checks share the samples of a layer.
 @functools.cache
 def few(layer: AttentionLayer) -> dict[str, Calibration]:
-    """Return the p-values of the first stage."""
     elsewhere = {name for other in LAYERS for name in few(other)} if layer is WIDE else set()
     return calibrate(layer, [check for check in CHECKS if check.name not in elsewhere], FEW)
 
 
 @functools.cache
 def many(layer: AttentionLayer, name: str) -> dict[str, Calibration]:
-    """Return the p-values of one check in the second stage, on samples of their own."""
+    """Return one check's p-values in the second stage, on fresh samples."""
     return calibrate(layer, [named(name)], MANY, seed=1)
 
 
 def wrong(found: dict[str, Calibration]) -> dict[str, float]:
-    """Return the checks that the second stage rejects, and how likely they are."""
+    """Return the checks rejected by the second stage, with their chances."""
     return {name: each.least() for name, each in found.items() if each.least() < FALSE_ALARM / COMPARISONS}
 
 
@@ -89,14 +86,14 @@ def test_false_alarms_over_all_layers_are_as_rare_as_stated() -> None:
         assert wrong(pooled([many(layer, name) for layer in examined])) == {}
 
 
-# A check of level 0.1 where 0.05 is stated, over all layers; p-values below 5e-4 on a tenth of one layer's samples.
+# A check of level 0.1 instead of 0.05, over all layers; p-values below 5e-4 on a tenth of one layer's samples.
 @pytest.mark.parametrize(
     ("layers", "stated", "true", "suspicious", "chance"),
     [(len(LAYERS), 0.05, 0.1, OVER_ALL, 0.91), (1, 5e-4, 0.1, ON_ONE, 0.98)],
     ids=["all layers", "one layer"],
 )
 def test_stages_see_what_they_should(layers: int, stated: float, true: float, suspicious: float, chance: float) -> None:
-    """What is counted at one level alone; what the other levels and the distance see comes on top."""
+    """At one level alone; other levels and the distance add power."""
     power = 1.0
     for samples, level in ((FEW * layers, suspicious), (MANY * layers, FALSE_ALARM / COMPARISONS)):
         counts = np.arange(samples + 1)

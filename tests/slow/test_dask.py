@@ -1,4 +1,4 @@
-"""A run on a dask cluster of processes on this machine: the digest of one process, whatever dies meanwhile."""
+"""A run on a local dask cluster: the digest of one process, whatever dies meanwhile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from attncheck.records.schema import Closing, Result, read
 
 distributed = pytest.importorskip("distributed")
 
-# Waits, so that there is time to kill who works on it.
+# Waits, to leave time to kill its worker.
 SUBJECTS = """
 import time
 from attncheck.subject import collapsed
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Hand out a cluster of two processes, which find the subjects."""
+    """Yield a cluster of two processes that can import the subjects."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.syspath_prepend(str(folder))
     with distributed.LocalCluster(
@@ -64,7 +64,7 @@ def closing_of(record: Path) -> Closing:
 
 
 def killer(cluster: Any, record: Path, after: int, every: bool) -> threading.Thread:
-    """Kill a worker, or all for good, once some results are written."""
+    """Kill a worker, or all of them for good, after some results."""
 
     def kill() -> None:
         while not record.exists() or record.read_bytes().count(b"\n") < after:
@@ -91,11 +91,11 @@ def test_a_worker_that_is_killed_changes_no_digit(cluster: Any, tmp_path: Path) 
     code = smoke(killed, "--executor", address)
     thread.join()
     assert code == ExitCode.CONSISTENT
-    assert set(cluster.scheduler.workers) != before  # another one has come in its place
+    assert set(cluster.scheduler.workers) != before
     whole, *others = (closing_of(path) for path in (alone, spread, killed))
     assert {each.digest for each in others} == {whole.digest}
     assert {each.reported for each in others} == {whole.reported}
-    assert not any(line.arithmetic for line in read(killed) if isinstance(line, Result))  # that of this machine
+    assert not any(line.arithmetic for line in read(killed) if isinstance(line, Result))
 
 
 def test_nobody_left_ends_the_run_and_it_is_gone_on_with(

@@ -1,4 +1,4 @@
-"""What the documents show is so: Python runs and prints what they say, and commands are commands."""
+"""Documents are true: Python examples print what they show, and commands parse."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "reports" / "README.md", *sorted((ROOT /
 
 SHELL = ("sh", "yaml")
 NOT_EXAMINED = {"jinja", "{eval-rst}", "{include}", "{toctree}", "{page}"}
-# What a document imports that is not installed everywhere: see `tox run -e frameworks`.
+# Optional imports of documents: see `tox run -e frameworks`.
 FRAMEWORK = re.compile(r"^import (torch)$", re.MULTILINE)
-# Where a block begins or ends, and its language, which is empty at the end.
+# A fence with its language, empty at the end.
 FENCE = re.compile(r"^[ \t>]*(?:`{3,}|~{3,})[ \t]*(\S*).*$", re.MULTILINE)
 
 
 def read_toml(example: Example) -> None:
-    """Read a TOML block; if it describes a layer, it must be one."""
+    """Parse a TOML block, and a layer if it describes one."""
     if "layer" in tomllib.loads(example.parsed):
         AttentionLayer.from_toml(example.parsed)
 
@@ -56,7 +56,7 @@ def shell_blocks(document: Document) -> list[str]:
 
 
 def commands(block: str) -> Iterator[list[str]]:
-    """Iterate over the calls of attncheck in a shell block, or in the `run:` lines of a workflow."""
+    """Yield the attncheck calls in a shell block, or in a workflow's `run:` lines."""
     for line in block.replace("\\\n", " ").splitlines():
         call = re.sub(r"^\s*(?:- )?(?:run: )?", "", line)
         if call.startswith("attncheck "):
@@ -64,7 +64,6 @@ def commands(block: str) -> Iterator[list[str]]:
 
 
 def parse(tokens: list[str]) -> None:
-    """Parse a call of attncheck without running it."""
     app.parse_args(tokens, exit_on_error=False, print_error=False)
 
 
@@ -105,7 +104,7 @@ def test_examples_run_in_order(
 
 
 def assert_printed(shown: str, printed: str) -> None:
-    """Assert that every line that a document shows was printed; an ellipsis at its end stands for more."""
+    """Assert that every shown line was printed; a final ellipsis matches anything."""
     lines = [" ".join(line.split()) for line in printed.splitlines()]
     for line in shown.splitlines():
         start = " ".join(line.removesuffix("…").split()).strip("─")
@@ -117,7 +116,7 @@ def test_commands_are_valid(path: Path) -> None:
     names = "|".join(command for command in app if not command.startswith("-"))
     for block in shell_blocks(BLOCKS.parse(path)):
         found = list(commands(block))
-        # A call that is written in another way would not be looked at.
+        # Calls in any other form would be missed.
         assert len(found) == len(re.findall(rf"\battncheck (?:{names})\b", block))
         for tokens in found:
             parse(tokens)

@@ -1,4 +1,4 @@
-"""The first cause that is named is what is wrong: candidates that are simulated, and held beside a sample."""
+"""The first named cause is right: simulated candidates are compared with a sample."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FloatArray = NDArray[np.float64]
 
 
 def root() -> np.random.SeedSequence:
-    """Return the stream of a fit, the same whatever was fitted before: a sequence knows how often it was spawned."""
+    """Return a fresh stream for a fit, as a sequence remembers its spawns."""
     return seed_sequence(1, "tests", role="fit")
 
 
@@ -63,7 +63,7 @@ def words(fits: Sequence[FittedCause]) -> list[str]:
 
 @pytest.mark.parametrize("mistake", TURNED, ids=lambda mistake: mistake.name)
 def test_rotary_positions_are_named(mistake: Fault) -> None:
-    """Also where the layer declares none; one layer tells."""
+    """Also if the layer declares none; one layer is enough."""
     declared = {} if mistake.name == "undeclared_rotary" else {"rotary_base": 10_000.0}
     layer = LAYERS[0].replace(input_correlation=0.5, head_dim=LAYERS[0].width, **declared)
     assert words(fitted(samples(mistake.subject, "scores", [layer]), root())[0])[0] == mistake.what
@@ -72,7 +72,7 @@ def test_rotary_positions_are_named(mistake: Fault) -> None:
 @pytest.mark.parametrize("exposure", ["grams", "scores"])
 @pytest.mark.parametrize(("declared", "drawn"), [("rms", None), ("layer", None), ("layer", "rms"), (None, "rms")])
 def test_norms_are_named(declared: Norm | None, drawn: Norm | None, exposure: str) -> None:
-    """Also where the layer declares none; one layer tells."""
+    """Also if the layer declares none; one layer is enough."""
     layer = LAYERS[0].replace(activation="relu", norm=declared)
     subject = right(change=lambda layer: {"norm": drawn})
     first, *_ = words(fitted(samples(subject, exposure, [layer]), root())[0])
@@ -81,7 +81,7 @@ def test_norms_are_named(declared: Norm | None, drawn: Norm | None, exposure: st
 
 @pytest.mark.parametrize("exposure", ["scores", "outputs"])
 def test_layer_norm_for_rms_norm_is_told_beside_odd_activations(exposure: str) -> None:
-    """Both leave positions uncorrelated and of one length, but for the order 1/n: no draws so few tell them apart."""
+    """Both leave positions uncorrelated with equal lengths, up to order 1/n: few draws cannot distinguish them."""
     layers = [REGIMES["normalised inputs"].layer]
     subject = right(change=lambda _: {"norm": "layer"})
     for seed in range(3):
@@ -115,7 +115,7 @@ def test_a_scale_is_named_by_its_number_and_its_matrix(name: str, exposure: str,
     first = causes(name, exposure)[0]
     assert said.rstrip("1") in first
     if said.endswith("1"):
-        # Over eight streams of candidates the factor of W_O has a standard deviation of 0.009, that of W_K of 0.001.
+        # Over eight candidate streams the factor of W_O has standard deviation 0.009, that of W_K 0.001.
         assert float(first.partition(": ")[2].split()[0]) == pytest.approx(1.1, abs=0.03)
 
 
@@ -141,7 +141,7 @@ def test_what_no_candidate_does_is_none_that_is_known() -> None:
     assert others
     report = check(odd, LAYERS[1], properties=["conditional", "exactness"], profile="smoke")
     assert report.causes[0] == UNKNOWN
-    assert len(report.causes) > 1  # what the violated checks point at
+    assert len(report.causes) > 1
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_what_a_regime_was_read_as_is_said(regime: str, said: str) -> None:
 
 
 def test_what_does_not_show_has_no_cause() -> None:
-    """Rotary positions that are left out change no law of the scores: the violated checks say what it is."""
+    """Omitted rotary positions change no law of the scores: the violated checks describe the fault."""
     layer = AttentionLayer(width=16, head_dim=8, rotary_base=100.0)
     assert fitted(samples(right(change=lambda _: {"rotary_base": None}), "scores", [layer], FEW), root()) == ([], [])
 
@@ -204,7 +204,7 @@ def test_biases_that_nobody_declared_are_named() -> None:
 
 @pytest.mark.parametrize("biased", [(), ("query", "key", "value", "output")])
 def test_weights_as_a_linear_layer_draws_them_are_named(biased: tuple[str, ...]) -> None:
-    """The law, the scale and the biases differ from what is declared, all at once."""
+    """Law, scale and biases differ from the declaration at once."""
     laws = {"query": "uniform", "key": "uniform", "value": "uniform", "output": "uniform"}
     stds = dict.fromkeys(("query_std", "key_std", "value_std", "output_std"), 3**-0.5)
     drawn = laws | {f"{name}_bias": ("uniform", 3**-0.5) for name in biased}
@@ -222,7 +222,7 @@ def of_law(weights: str | Mapping[str, Any], layer: AttentionLayer | None = None
 
 
 def test_scores_of_one_matrix_have_a_scale_of_their_own() -> None:
-    """Divided by √n where W_Q is W_K: no layer declares that, as it has no limit. The keys are as declared."""
+    """Divided by √n with W_Q = W_K: no layer declares that, as it has no limit. Keys are as declared."""
     layer = REGIMES["tied queries and keys"].layer
 
     def score(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
@@ -233,7 +233,7 @@ def test_scores_of_one_matrix_have_a_scale_of_their_own() -> None:
 
 
 def test_the_true_cause_is_refused_as_often_as_stated() -> None:
-    """Of 40 right samples, distances are a chi-square's: none beyond 1e-4, and their p-values are uniform at 1e-4."""
+    """For 40 right samples distances are chi-square: none beyond 1e-4, and p-values are uniform at 1e-4."""
     p_values = []
     layer, own = LAYERS[0], right(change=scaled_by({"query_std": 1.3}))
     for seed in range(40):
@@ -249,7 +249,7 @@ def test_each_candidate_is_there_once_and_only_with_what_it_can_change() -> None
     found = list(candidates(LAYERS, frozenset({"outputs"})))
     words = [candidate.words for candidate in found]
     assert len(set(words)) == len(words)
-    assert not any(each.startswith("W_K:") for each in words)  # nothing tells it from W_Q
+    assert not any(each.startswith("W_K:") for each in words)
     assert "the mask is inverted: a position sees itself and the later ones" in words
 
 
@@ -289,7 +289,7 @@ def test_weights_that_all_draws_of_a_call_share_are_read_off(exposure: str) -> N
 
 
 def test_calls_of_a_right_simulator_do_not_differ() -> None:
-    """In 20 pairs of calls of each layer p-values are uniform at 1e-4, and none is near what is told."""
+    """In 20 pairs of calls per layer p-values are uniform at 1e-4, and none is near the threshold."""
     own = right()
     p_values = []
     for seed, layer in itertools.product(range(20), LAYERS):

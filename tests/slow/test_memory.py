@@ -1,4 +1,4 @@
-"""The memory of a look: the same for a hundred thousand draws and for a million."""
+"""A look's memory: the same for a hundred thousand draws and a million."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHUNK = 2**14
 
 
 def test_memory_does_not_grow_with_the_draws() -> None:
-    """One check of each family; ten times the draws, and at most a fifth more of memory."""
+    """One check per family; ten times the draws take at most a fifth more memory."""
     subject = Subject.of("attncheck.subject:collapsed")
     checks: dict[type, AnyCheck] = {}
     for name in EVERY_PROPERTY:

@@ -1,8 +1,7 @@
-"""Every check of programs raises false alarms as often as its level says; orders in n are read without bias.
+"""Every program check keeps its false-alarm level; orders in n are unbiased.
 
-The full measurement is benchmarks/calibration.md; this is the same code on fewer samples, in two stages as in
-tests/slow/test_calibration.py. Noise fails a test here with chance below 1e-6, split over all comparisons: no seed
-was chosen because it passes.
+The code is that of benchmarks/calibration.md, on fewer samples in two stages, as in tests/slow/test_calibration.py.
+Noise fails a test with chance below 1e-6, split over all comparisons, at any seed.
 """
 
 from __future__ import annotations
@@ -31,21 +30,20 @@ from attncheck.programs import EXAMPLES
 from attncheck.subject import Subject, programs
 
 FALSE_ALARM = 1e-6
-# Small samples of a program at one width, and at several: in the first stage, and in the second. A check of level 0.1
-# where 0.05 is stated is seen over all programs with chance 0.61.
+# Small samples of a program at one and at several widths, per stage. Over all programs, a check of level 0.1
+# instead of 0.05 is found with chance 0.61.
 FEW, MANY = {EXACT_WIDTHS: 60, RATE_WIDTHS: 3}, {EXACT_WIDTHS: 300, RATE_WIDTHS: 12}
-#: Chances below which a check is suspicious: on one program, and over all programs.
+#: Chances below which a check is suspicious, on one program and over all.
 ON_ONE, OVER_ALL = 0.001, 0.03
-#: Two examples, and two random programs: of one score, and of several that share matrices.
+#: Two examples and two random programs: one with one score, one with shared matrices.
 CALIBRATED = ("recurrent", "cross_attention", "random 1", "random 4")
 COMPARISONS = 2 * len(PROGRAM_CHECKS) * (len(LEVELS) + 1) * (len(CALIBRATED) + 1)
-#: Draws on which orders are read: a cheap program, and the others.
+#: Draws for orders: a cheap program, and the others.
 CHEAP, OTHERS = 40_000, 8_000
 
 
 @functools.cache
 def few(name: str) -> dict[str, Calibration]:
-    """Return the p-values of every check on a program in the first stage."""
     program = written_programs()[name]
     return {
         check: each
@@ -56,13 +54,13 @@ def few(name: str) -> dict[str, Calibration]:
 
 @functools.cache
 def many(name: str, widths: tuple[int, ...]) -> dict[str, Calibration]:
-    """Return those in the second, on samples of their own: streams are keyed by the subject's name."""
+    """Return those of the second, on fresh samples: streams are keyed by the subject's name."""
     again = dataclasses.replace(Subject.of(programs), name="second stage")
     return calibrate_program(ProgramCase.of(written_programs()[name], widths), MANY[widths], again)
 
 
 def decided(names: Sequence[str], suspicious: Sequence[str]) -> dict[str, float]:
-    """Return which suspicious checks the second stage rejects on some programs, and how likely they are."""
+    """Return the suspicious checks that the second stage rejects, with their chances."""
     by_name = {check.name: check for check in PROGRAM_CHECKS}
     widths = dict.fromkeys(widths_of(by_name[check].property_name) for check in suspicious)
     joined = pooled([many(name, each) for name in names for each in widths])
@@ -81,7 +79,7 @@ def test_false_alarms_over_all_programs_are_as_rare_as_stated() -> None:
     assert list(joined) == [check.name for check in PROGRAM_CHECKS]
     assert [check for check, each in joined.items() if len(each.p_values) < 2 * FEW[RATE_WIDTHS]] == []
     assert decided(CALIBRATED, [check for check, each in joined.items() if each.least() < OVER_ALL]) == {}
-    # Counts, comparisons of two samples, and what has an allowance are conservative.
+    # Counts, two-sample comparisons and allowances are conservative.
     loose = {name for name, each in joined.items() if not each.uniform}
     assert loose - {name for name in joined if name.startswith("corollary2.")} == {
         "netsor.functions",
@@ -108,9 +106,9 @@ def test_small_samples_have_draws_and_references_of_their_own() -> None:
     assert len(np.unique(values)) == 24 * RATIO
 
 
-# With 40,000 draws a bias of 0.07 is seen with chance 0.99, with 8,000 one of 0.16, at levels that split 1e-6: no
-# larger than what the checks must catch. The bias that is left after extrapolation is of order 1/n². These are a
-# program without scores and one with; benchmarks/calibration.md reads all examples on 100,000 draws.
+# 40,000 draws find a bias of 0.07 with chance 0.99, 8,000 one of 0.16, at levels that split 1e-6. The bias left
+# after extrapolation is of order 1/n². One program without scores and one with; benchmarks/calibration.md reads all
+# examples on 100,000 draws.
 @pytest.mark.parametrize("name", ["perceptron", "cross_attention"])
 def test_orders_are_read_without_bias(name: str) -> None:
     draws = CHEAP if name == "perceptron" else OTHERS
@@ -122,7 +120,7 @@ def test_orders_are_read_without_bias(name: str) -> None:
 
 
 def _dependent(small: float) -> Program:
-    """Write matrices and scores on vectors of which two are nearly, or just, multiples of the others."""
+    """Write matrices and scores on vectors with two exact or near linear dependences."""
     program = Program()
     h, k = program.initial("h"), program.initial("k")
     near = program.nonlin(LinearCombination((1.0, small)), h, k)

@@ -1,4 +1,4 @@
-"""Whole runs of the profile smoke, in shards of their own processes: to the digest of the unsharded run."""
+"""Whole smoke runs in shards of separate processes reproduce the unsharded digest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.records.schema import Closing, Result, of_pool, read
 
-# The second one shows on all layers together, and that takes further looks.
+# The second one shows only in the pool of all layers, after further looks.
 SUBJECTS = """
 from attncheck.subject import collapsed
 
@@ -24,7 +24,6 @@ RIGHT, SLIGHT = "attncheck.subject:direct", "shard_subjects:slight"
 
 
 def command(folder: Path, *arguments: str) -> int:
-    """Run the command in a folder with subjects, and return its exit code."""
     (folder / "shard_subjects.py").write_text(SUBJECTS, encoding="utf-8")
     line = [sys.executable, "-m", "attncheck", *arguments]
     return subprocess.run(line, cwd=folder, capture_output=True, check=False, timeout=600).returncode
@@ -42,7 +41,7 @@ def closing_of(record: Path) -> Closing:
 
 
 def looked_again(record: Path) -> bool:
-    """Return whether a pool took further looks, as one in some thousand does by chance: shards take none."""
+    """Return whether a pool took further looks, as one in some thousand does by chance; shards take none."""
     results = [line for line in read(record) if isinstance(line, Result)]
     return any(of_pool(result) and len(result.p_values) > 1 for result in results)
 
@@ -51,7 +50,7 @@ def looked_again(record: Path) -> bool:
     ("subject", "of", "only"), [(RIGHT, 1, ("--only", "scores")), (RIGHT, 6, ()), (SLIGHT, 3, ("--only", "scores"))]
 )
 def test_shards_come_to_the_digest_of_one_run(tmp_path: Path, subject: str, of: int, only: tuple[str, ...]) -> None:
-    """All properties once: which of them it is makes no difference to a single shard, or to further looks."""
+    """All properties once: shards and further looks treat them alike."""
     code = smoke(tmp_path, subject, "whole.jsonl", *only)
     assert code == (ExitCode.CONSISTENT if subject == RIGHT else ExitCode.VIOLATED)
     names = [f"part{number}.jsonl" for number in range(1, of + 1)]

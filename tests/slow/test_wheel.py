@@ -1,4 +1,4 @@
-"""The first hour with nothing but the wheel: what it has in it runs in an empty project, and a mistake is named."""
+"""The first hour with only the wheel: its contents run in an empty project, with clear errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ Shell = Callable[[str], subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with what the wheel has in it."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
     subprocess.run(command, check=True, timeout=300)
@@ -31,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def shell(wheel: Path, tmp_path: Path) -> Shell:
-    """Return what runs a line in an empty project, where attncheck is that of the wheel."""
+    """Return a function that runs a line in an empty project with the wheel's attncheck."""
     programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = os.environ | {"PYTHONPATH": str(wheel), "PATH": programs}
     environment.pop("PYTEST_ADDOPTS", None)
@@ -65,7 +64,7 @@ def test_the_wheel_has_what_a_clone_has(folder: str, shipped: str, wheel: Path) 
 
 
 def test_what_init_writes_runs_as_it_is_and_so_do_the_properties(wheel: Path, shell: Shell, tmp_path: Path) -> None:
-    """Each line of the workflow to the letter; then pytest, beside a test of one's own, to the same digest."""
+    """Each line of the workflow verbatim; then pytest, beside a user's test, with the same digest."""
     assert shell("python -c 'import attncheck; print(attncheck.__file__)'").stdout.startswith(str(wheel))
     assert shell("attncheck init").returncode == ExitCode.CONSISTENT
     workflow = (tmp_path / ".github/workflows/attncheck.yml").read_text(encoding="utf-8")

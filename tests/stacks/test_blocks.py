@@ -1,4 +1,4 @@
-"""Blocks of an encoder: readings of one law, their limit, distances, and positions by depth."""
+"""Encoder blocks: methods of one law, their limit, distances, and positions by depth."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PRE = AttentionStack(layer=_LAYER.replace(norm="rms"), depth=2, residual=True, m
 POST = AttentionStack(layer=_LAYER, depth=2, residual=True, post_norm="layer", mlp="relu")
 PLAIN = AttentionStack(layer=_LAYER.replace(mask="causal", activation="tanh"), depth=2, mlp="relu", mlp_ratio=1)
 BLOCKS = (PRE, POST, PLAIN)
-# Without a perceptron the norm after the sum divides once in a layer.
+# Without a perceptron the norm after the sum divides once per layer.
 ATTENTION = (
     AttentionStack(layer=_LAYER.replace(norm="rms"), depth=3, residual=True, post_norm="rms"),
     AttentionStack(layer=_LAYER, depth=3, residual=True, post_norm="layer"),
@@ -33,7 +33,7 @@ MOST = float(np.sqrt(np.log(2.0 * 100 / 1e-9) / SIZE))
 
 
 def numbers(draws: StackDraws) -> FloatArray:
-    """Return numbers of each draw that see outputs, scores and Gram matrices of both layers, (6, size)."""
+    """Return functionals of outputs, scores and Gram matrices of both layers, (6, size)."""
     y, p, grams = draws.outputs, draws.scores, draws.grams
     return np.stack(
         [
@@ -62,7 +62,7 @@ def test_readings_are_of_one_law(stack: AttentionStack) -> None:
 
 
 def test_relu_and_gelu_are_told_apart() -> None:
-    """Of relu the second moment is 1/2, of gelu 0.43: by the lengths of all outputs, some 30 standard errors."""
+    """Second moments of relu (1/2) and gelu (0.43): some 30 standard errors in the outputs' lengths."""
     one, other = (
         np.linalg.norm(simulate(PLAIN.replace(mlp=mlp), SIZE, 5, coordinates=5).outputs, axis=(1, 2))
         for mlp in ("relu", "gelu")
@@ -104,7 +104,7 @@ def test_wide_blocks_are_near_the_limit(stack: AttentionStack) -> None:
 
 
 def test_the_recursion_of_a_block() -> None:
-    """Of one position, with relu: half the variance, and σ⁴ of it."""
+    """One position, with relu: half the variance, and σ⁴ of it."""
     layer = AttentionLayer(width=8, seq_len=1, num_heads=1, activation="identity")
     normals = np.zeros((1, 3, 1, 1, 1))
     critical = AttentionStack(layer=layer, depth=3, mlp="relu", mlp_std=2**0.25)
@@ -125,7 +125,7 @@ def test_differences_are_those_of_counted_draws(stack: AttentionStack) -> None:
     points = limit_scales(stack, 0, 0)[-1] * POINTS
     size = 100_000
     y = np.sort(simulate(stack, size, 11).outputs[:, 0, 0])
-    # The relu perceptron of 8 hidden neurons is exactly 0 now and then: at 0 half of these count.
+    # The relu perceptron of 8 hidden neurons is sometimes exactly 0: these count half at 0.
     counted = 0.5 * sum(np.searchsorted(y, points, side=side) for side in ("left", "right")) / size
     law = StackLaw(stack, draws=2**15)
     noise = counted * (1 - counted) / size + (law.cdf_error(points) / 4) ** 2
@@ -179,7 +179,7 @@ def test_correlations_of_positions_approach_the_limit_as_one_over_n() -> None:
     stack = AttentionStack(layer=layer, depth=4, residual=True, post_norm="rms", mlp="relu", mlp_ratio=1)
     found = correlation_rates(stack, (16, 32, 64, 128), 4_000)
     assert [rate.depth for rate in found] == [1, 2, 3, 4]
-    # After the first layer the gap is small: its order is not told.
+    # After the first layer the distance is too small for an order.
     assert all(abs(rate.order + 1.0) < 5.0 * rate.order_error < 0.5 for rate in found[1:])
 
 

@@ -1,4 +1,4 @@
-"""The conjectured limit: kernels, the law, and the distance of finite width from it."""
+"""The conjectured limit: kernels, the law, and the distance at finite width."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from attncheck.theory.stacks.recursion import draw_normals, recur
 
 FloatArray = NDArray[np.float64]
 
-# Two-sided level 1e-9 for each of the comparisons here.
+# Two-sided level 1e-9 per comparison.
 QUANTILE = 6.1
 
 
@@ -56,7 +56,7 @@ def test_kernels_are_the_duals(phi: Nonlinearity, scale: float) -> None:
 
 
 def test_error_of_kernels_is_no_more_than_it_must_be() -> None:
-    """For tanh it grows with the variance, as the expansion says; a bound that is always large would say nothing."""
+    """For tanh it grows with the variance, as the expansion predicts; an always large bound would be useless."""
     _, small = image_kernels(tanh(), covariances(50, 3, 0.3))
     _, large = image_kernels(tanh(), covariances(50, 3, 5.0))
     assert small < 1e-4 < large < 0.05
@@ -88,7 +88,7 @@ def test_one_layer_has_the_theorems_limit() -> None:
         layer = AttentionLayer(width=8, **fields)
         law, exact = StackLaw(AttentionStack(layer=layer, depth=1), draws=2**14), ac.limit(layer)
         t = np.array([-2.0, -0.5, 0.3, 1.0])
-        # Four standard errors of eight parts are a wide interval: doubled, its level is below 1e-4 for each.
+        # Twice four standard errors of eight parts: a level below 1e-4 each.
         assert (np.abs(law.cdf(t, 2) - exact.cdf(t, 2)) < 2 * law.cdf_error(t, 2) + 1e-5).all()
         assert (np.abs(law.pdf(t, 2) - exact.pdf(t, 2)) < 2 * law.pdf_error(t, 2) + 1e-5).all()
         assert abs(law.variance(2) - exact.variance(2)) < 1.5 * law.variance_error(2) + 1e-9
@@ -119,7 +119,7 @@ def test_scores_have_the_covariance_of_their_random_kernel() -> None:
     for i, j, k, m in ((0, 0, 0, 0), (0, 1, 0, 1), (0, 1, 1, 1), (0, 1, 1, 0)):
         excess = scores[:, i, j] * scores[:, k, m] - 1.5**2 * kernel[:, i, k] * kernel[:, j, m]
         assert abs(excess.mean()) < QUANTILE * excess.std() / 200
-    # The kernel moves with the first scores: that is what averaging it forgets.
+    # The kernel depends on the first scores, which averaging forgets.
     entropy = np.abs(draws.scores[:, 0, 0, 0, 0] - draws.scores[:, 0, 0, 0, 1])
     assert stats.spearmanr(entropy, kernel[:, 0, 0]).pvalue < 1e-9
 
@@ -148,7 +148,7 @@ def test_what_the_law_cannot_say_is_refused() -> None:
     with pytest.raises(InputError, match=r"^draws=3: must be at least 16"):
         StackLaw(law.stack, draws=3)
     with pytest.raises(InputError, match=r"is not an AttentionStack"):
-        # The wrong type is what is refused.
+        # Wrong type on purpose.
         StackLaw(AttentionLayer(width=8))  # type: ignore[arg-type]
 
 
@@ -170,9 +170,9 @@ SMALL = (
 
 @pytest.mark.parametrize("stack", SMALL, ids=AttentionStack.describe)
 def test_differences_are_those_of_counted_draws(stack: AttentionStack) -> None:
-    """Computed without control variates or common random numbers, from outputs alone.
+    """Without control variates or common random numbers, from outputs alone.
 
-    All coordinates and, without a mask, all positions have one law: a draw counts the share of its outputs.
+    All coordinates and, without a mask, all positions have one law: each draw contributes the share of its outputs.
     """
     size, last = 30_000, stack.depth - 1
     parts = difference_parts(stack, 6_000, 1)[:, last]
@@ -180,7 +180,7 @@ def test_differences_are_those_of_counted_draws(stack: AttentionStack) -> None:
     outputs = ac.simulate(stack, size, 7, coordinates=stack.width).outputs.reshape(size, -1, 1)
     chosen = [30, 40, 50, 55, 60, 70]
     t = limit_scales(stack, 1, 0)[last] * POINTS[chosen]
-    # ReLU at width 4 makes outputs that are exactly 0: at 0 half of them count.
+    # ReLU at width 4 makes some outputs exactly 0: these count half at 0.
     shares = 0.5 * ((outputs <= t).mean(axis=1) + (outputs < t).mean(axis=1))
     counted = shares.mean(axis=0)
     error = np.hypot(shares.std(axis=0) / size**0.5, law.cdf_error(t) / 4)
@@ -209,7 +209,7 @@ def test_control_variates_have_mean_zero_and_help(monkeypatch: pytest.MonkeyPatc
 
 
 def test_one_layer_has_the_published_constants() -> None:
-    """n·KS = 0.35 and n·W1 = 0.74 for s = 4, H = 2, the latter over the standard deviation 0.626 of the limit."""
+    """n·KS = 0.35 and n·W1 = 0.74 for s = 4, H = 2, the latter over the limit's standard deviation 0.626."""
     (found,) = distances(AttentionStack(layer=AttentionLayer(width=512), depth=1), 8_000)
     assert abs(512 * found.ks - 0.35) < 0.02 + 4 * 512 * found.ks_error
     assert abs(512 * found.w1 - 0.74 / 0.626) < 0.06 + 4 * 512 * found.w1_error
@@ -259,10 +259,10 @@ def test_fits_refuse_what_has_no_order() -> None:
         rates(stack, (16, 32, 32, 64), 100)
     for widths in (5, "64", None):
         with pytest.raises(InputError, match=rf"^widths={widths!r}: is not a list of whole numbers; pass"):
-            # The wrong type is what is refused.
+            # Wrong type on purpose.
             rates(stack, widths, 64)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^stack=AttentionLayer.*: is not an AttentionStack; pass"):
-        # The wrong type is what is refused.
+        # Wrong type on purpose.
         rates(stack.layer, (8, 16, 32, 64), 64)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^ks=.*must be positive to have an order"):
         fit([dataclasses.replace(StackDistance(1, 8, 0.0, 0.1, 0.0, 0.1), width=n) for n in (8, 16, 32, 64)])
@@ -275,11 +275,11 @@ def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(InputError, match=r"^position=2: exceeds the last position 1"):
         distances(stack, 64, position=2)
     with pytest.raises(InputError, match=r"is not an AttentionStack"):
-        # The wrong type is what is refused.
+        # Wrong type on purpose.
         distances(AttentionLayer(width=8), 64)  # type: ignore[arg-type]
     for seed in (-1, 0.5):
         with pytest.raises(InputError, match=rf"^seed={seed}: "):
-            # The wrong type is what is refused.
+            # Wrong type on purpose.
             distances(stack, 64, seed=seed)  # type: ignore[arg-type]
 
 
@@ -308,9 +308,9 @@ def test_what_takes_too_much_is_refused_before_anything_is_drawn() -> None:
         StackLaw(stack, draws=10**13)
     for widths in (range(1, 10**12), itertools.count(1)):
         with pytest.raises(InputError, match=r"^widths=(range|count)\(.*\): has more than 10000 numbers; pass"):
-            # The wrong type is what is refused.
+            # Wrong type on purpose.
             rates(stack, widths, 64)  # type: ignore[arg-type]
-    # Widths of a million are let through.
+    # Widths of a million are allowed.
     check_drawn("width", stack.at_width(10**6))
 
 

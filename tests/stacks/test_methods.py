@@ -1,4 +1,4 @@
-"""The readings of a stack have one joint law, which is not that of layers that share nothing."""
+"""A stack's methods have one joint law, unlike that of independent layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attncheck.simulators.collapsed import attend, draw_inputs
 
 FloatArray = NDArray[np.float64]
 
-# The chance that noise alone fails any comparison of this module: each of at most 200 gets its share.
+# Chance that noise fails any comparison here, split over at most 200.
 LEVEL, COMPARISONS = 1e-6, 200
 
 STACKS = (
@@ -58,7 +58,7 @@ def test_readings_of_finite_width_agree_in_law(stack: AttentionStack) -> None:
     size = 20_000
     collapsed = simulate(stack, size, 1, coordinates=2)
     for seed, method in ((2, "direct"), (3, "matrix-free")):
-        # The overloads take the readings' names.
+        # Overloads take literal names.
         theirs = simulate(stack, size, seed, method, coordinates=2)  # type: ignore[arg-type]
         found = p_values(collapsed, theirs)
         assert min(found.values()) > LEVEL / COMPARISONS, f"{method}: {found}"
@@ -66,11 +66,10 @@ def test_readings_of_finite_width_agree_in_law(stack: AttentionStack) -> None:
 
 
 def forgetful(stack: AttentionStack, size: int, rng: np.random.Generator) -> StackDraws:
-    """Draw every layer from fresh inputs with the law of what it would have read."""
+    """Draw every layer from fresh inputs with the law of its own."""
     drawn = simulate(stack, size, int(rng.integers(2**32)), coordinates=stack.width)
     scores, grams = [], []
     for k, layer in enumerate(stack.layers):
-        # Of other draws: each layer alone has the right law.
         inputs = of_inputs(layer.inputs)(np.roll(drawn.streams[:, k], k, axis=0))
         made = attend(layer, inputs, stack.width, rng)
         assert made.input_gram is not None
@@ -88,7 +87,7 @@ def test_fresh_inputs_between_layers_are_told_apart() -> None:
 
 
 def test_another_gram_matrix_between_layers_is_told_apart() -> None:
-    """Gaussian streams of the mean covariance in place of those that the scores made."""
+    """Gaussian streams of the mean covariance instead of the scores' own."""
     stack = STACKS[0]
     rng = np.random.default_rng(1)
     first = stack.replace(depth=1, activations=("identity",))
@@ -109,7 +108,7 @@ LAYERS = (
 
 @pytest.mark.parametrize("layer", LAYERS, ids=AttentionLayer.describe)
 def test_one_layer_is_an_attention_layer(layer: AttentionLayer) -> None:
-    """To the last digit, under each reading that consumes random numbers in the same order."""
+    """To the last digit, for each method with the same order of random numbers."""
     stack = AttentionStack(layer=layer, depth=1)
     methods: tuple[Method, ...] = ("collapsed", "direct", "matrix-free")
     for method in methods:
@@ -131,7 +130,7 @@ def test_eight_layers_of_every_reading(method: str, residual: bool) -> None:
     stack = AttentionStack(
         layer=AttentionLayer(width=5, seq_len=6, num_heads=2), depth=8, activations=names, residual=residual
     )
-    # The overloads take the readings' names.
+    # Overloads take literal names.
     draws = simulate(stack, 3, 0, method, coordinates=4)  # type: ignore[arg-type]
     assert draws.outputs.shape == (3, 6, 4)
     assert draws.scores.shape == (3, 8, 2, 6, 6)
@@ -143,7 +142,7 @@ def test_eight_layers_of_every_reading(method: str, residual: bool) -> None:
 @pytest.mark.parametrize("method", ["direct", "collapsed", "limit"])
 def test_chunks_have_the_digits_of_the_whole(method: str) -> None:
     stack = STACKS[1]
-    # The overloads take the readings' names.
+    # Overloads take literal names.
     whole = simulate(stack, 50, 4, method)  # type: ignore[arg-type]
     chunks = list(simulate_chunks(stack, 50, 17, 4, method))  # type: ignore[arg-type]
     np.testing.assert_array_equal(np.concatenate([chunk.outputs for chunk in chunks]), whole.outputs)

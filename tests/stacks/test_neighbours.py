@@ -1,7 +1,7 @@
-"""Blocks and their known-wrong neighbours: norms in another place, a residual or a second norm that is forgotten.
+"""Blocks and wrong neighbours: misplaced norms, a missing residual or second norm.
 
-Two samples of one law are further apart, in Kolmogorov and Smirnov's distance, than MOST with a chance of 1e-9, all
-numbers of this module together. Laws whose samples are 2 MOST apart are, but for no larger a chance, MOST apart.
+Two samples of one law exceed the Kolmogorov–Smirnov distance MOST with a chance of 1e-9, over all functionals here.
+Laws with samples 2 MOST apart are MOST apart, with the same confidence.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST = float(np.sqrt(np.log(2.0 * 200 / 1e-9) / SIZE))
 
 
 def numbers(y: FloatArray) -> FloatArray:
-    """Return numbers of outputs (size, s, k) that see one position, two, and how long vectors are, (3, size)."""
+    """Return functionals of outputs (size, s, k): one position, two, and lengths, (3, size)."""
     return np.stack([y[:, -1, 0], y[:, 0, 0] * y[:, -1, 0], (y**2).sum(axis=(1, 2))])
 
 
@@ -47,7 +47,7 @@ def drawn(stack: AttentionStack, seed: int, method: Method = "direct") -> FloatA
 
 
 def composed(stack: AttentionStack, seed: int, second: bool = True) -> FloatArray:
-    """Draw a block of depth 1 by its attention and a perceptron on it, with the norm of the latter or without."""
+    """Draw a block of depth 1 by attention and perceptron, with or without the latter's norm."""
     stream = drawn(stack.replace(mlp=None, mlp_ratio=4, mlp_std=1.0), seed, "collapsed")
     before, after = (stack.layer.norm, stack.post_norm) if second else (None, None)
     assert stack.perceptron is not None
@@ -56,7 +56,7 @@ def composed(stack: AttentionStack, seed: int, second: bool = True) -> FloatArra
 
 
 def swapped(stack: AttentionStack) -> AttentionStack:
-    """Return the block with the norm that is before attention after the sum, and the other way round."""
+    """Return the block with the norms before and after the sum exchanged."""
     return stack.replace(layer=stack.layer.replace(norm=stack.post_norm), post_norm=stack.layer.norm)
 
 

@@ -1,4 +1,4 @@
-"""Norms in stacks, before attention and after the sum: readings of one law, limits, distances, and neighbours."""
+"""Norms in stacks, before attention and after the sum: methods, limits, distances, and neighbours."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ BOTH = AttentionStack(
     layer=_LAYER.replace(norm="layer", num_kv_heads=1, head_dim=3, mask="causal"), depth=2, post_norm="layer"
 )
 STACKS = (PRE, PRE_LAYER, POST, BOTH)
-# Samples of one law are further apart than this with a chance of 1e-9, all numbers of this module together.
+# Samples of one law exceed this distance with a chance of 1e-9, over all functionals here.
 SIZE = 20_000
 MOST = float(np.sqrt(np.log(2.0 * 100 / 1e-9) / SIZE))
 
 
 def numbers(draws: StackDraws) -> FloatArray:
-    """Return numbers of each draw that see outputs, scores and Gram matrices of both layers, (7, size)."""
+    """Return functionals of outputs, scores and Gram matrices of both layers, (7, size)."""
     y, p, grams = draws.outputs, draws.scores, draws.grams
     return np.stack(
         [
@@ -62,7 +62,7 @@ def test_readings_are_of_one_law(stack: AttentionStack) -> None:
         assert apart(numbers(ours), numbers(theirs)).max() < MOST
     if stack.layer.norm:
         diagonal = np.diagonal(ours.grams, axis1=2, axis2=3)
-        assert np.isclose(diagonal, 1.0).mean() > 0.9  # of five relu neurons all are 0 in one of 32 draws
+        assert np.isclose(diagonal, 1.0).mean() > 0.9  # five relu neurons are all 0 in one of 32 draws
 
 
 def test_before_and_after_are_told_apart_and_so_is_a_forgotten_norm() -> None:
@@ -84,7 +84,7 @@ def test_after_the_sum_streams_have_length_one_and_no_mean_for_layer_norm() -> N
 
 @pytest.mark.parametrize("stack", STACKS, ids=AttentionStack.describe)
 def test_wide_stacks_are_near_the_limit(stack: AttentionStack) -> None:
-    """Their Gram matrices, on average, are off by order 1/n; those of another norm by more."""
+    """Mean Gram matrices are off by order 1/n; another norm's by more."""
     stack = stack.replace(layer=stack.layer.replace(head_dim=None))
     limit = simulate(stack, SIZE, 1, "limit", coordinates=1)
     wide = simulate(stack.at_width(512), 2_000, 2, coordinates=8)
@@ -100,7 +100,7 @@ def test_wide_stacks_are_near_the_limit(stack: AttentionStack) -> None:
 
 
 def test_the_recursion_with_norms() -> None:
-    """Of one position attention hands on its value: C' = C + K̂ before the norm after the sum."""
+    """With one position attention returns its value: C' = C + K̂ before the norm after the sum."""
     layer = AttentionLayer(width=8, seq_len=1, num_heads=1, activation="identity", input_std=2.0)
     normals = np.zeros((1, 3, 1, 1, 1))
     variances = {
@@ -150,9 +150,9 @@ def test_stacks_with_a_norm_before_attention_approach_their_limit_as_one_over_n(
     found = rates(stack, (16, 32, 64, 128), 8_000)
     for rate in found:
         assert abs(rate.order + 1.0) < 5.0 * rate.order_error
-    assert found[-1].order_error < 0.07  # so that -1/2 would show
+    assert found[-1].order_error < 0.07
     exact = distances(stack.replace(depth=1).at_width(64), 4_000)[0]
-    # A layer that reads the clipped h alone: the same number by another computation.
+    # A layer that reads only the clipped h: the same number, computed differently.
     assert abs(exact.ks - distance(layer.replace(width=64)).value) < 5.0 * exact.ks_error + 2e-4
 
 

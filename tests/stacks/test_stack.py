@@ -1,4 +1,4 @@
-"""The description of a stack: what it refuses, what it reads and writes, and what the paper says of it."""
+"""Stack descriptions: errors, serialisation, and coverage by the paper."""
 
 from __future__ import annotations
 

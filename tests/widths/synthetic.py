@@ -1,4 +1,4 @@
-"""Models that draw the sizes of their taps from a known law, and models in NumPy of which all is known."""
+"""Models that draw their taps' sizes from a known law, and NumPy models with known exponents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attncheck._lib.streams import stream
 from attncheck.scaling.taps import MODULE, Tap
 
 FloatArray = NDArray[np.float64]
-#: The mean of the logarithm of a size at a width.
+#: Mean logarithm of a size at a width.
 Law = Callable[[float], float]
 
 
@@ -22,7 +22,7 @@ def power_law(exponent: float, next_order: float = 0.0) -> Law:
 
 @dataclasses.dataclass
 class Drawn:
-    """A model of which nothing is computed: its taps have the sizes that are drawn."""
+    """A model without computation: taps have drawn sizes."""
 
     sizes: Mapping[str, float]
 
@@ -35,7 +35,7 @@ class Drawn:
 
 @dataclasses.dataclass(frozen=True)
 class Laws:
-    """Makes models of which each tap has a law of its own; `noise` draws what is added to the logarithms."""
+    """Makes models with a law per tap; `noise` draws an additive term of the logarithms."""
 
     laws: Mapping[str, Law]
     noise: Callable[[np.random.Generator, int], FloatArray]

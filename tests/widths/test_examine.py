@@ -1,4 +1,4 @@
-"""From models to verdicts: the budget is kept, departures are seen, and what says nothing is named."""
+"""From models to verdicts: the budget holds, effects are found, and uninformative taps are named."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def examined(laws: Laws, expect: Any = None, **options: Any) -> Widths:
 
 class TestErrorRates:
     def test_violations_of_right_models_keep_the_budget(self) -> None:
-        """A budget so large that some must come, and no tolerance that would hide them."""
+        """With a budget large enough for some violations, and no tolerance."""
         taps, runs, budget = 200, 10, 0.5
         laws = Laws({f"tap{k}": power_law(0.0, 20.0) for k in range(taps)}, normal(0.2))
         found = [examined(laws, seeds=4, seed=k, false_alarm=budget, tolerance=0.0) for k in range(runs)]
@@ -52,7 +52,7 @@ class TestErrorRates:
         assert stats.binomtest(suspicious, taps * runs, found[0].level).pvalue > 1e-4
 
     def test_a_half_is_told_apart_at_the_default_budget(self) -> None:
-        """Of 180 taps, with the noise and the seeds that the power is said for: at least 99%."""
+        """180 taps with the noise and seeds of the stated power: at least 99%."""
         taps = 180
         laws = Laws({f"tap{k}": power_law(0.5 if k % 2 else -0.5, 20.0) for k in range(taps)}, normal(0.15))
         seen = [len(examined(laws, seeds=10, seed=k).violated) for k in range(3)]
@@ -108,7 +108,7 @@ class TestVerdicts:
         assert [str(row.verdict) for row in found.rows] == ["consistent", "violated", "consistent"]
 
     def test_changes_are_those_of_the_same_seed(self) -> None:
-        """Each step doubles all sizes: the change grows as the size does, and has its noise."""
+        """Each step doubles all sizes: changes grow like them, with their noise."""
         found = examined(self.laws, {"*": {"init": 0, "change": 0}}, steps=2)
         first, one, two = (next(row for row in found.rows if row.name == "wrong" and row.steps == k) for k in range(3))
         assert np.allclose(one.sizes, first.sizes)
@@ -126,7 +126,7 @@ class TestVerdicts:
 
 
 class TestMixedOrders:
-    """What a step changes: a part that falls beside one that stays."""
+    """Changes with a decaying and a constant part."""
 
     @staticmethod
     def verdict(squares: Any) -> str:
@@ -135,7 +135,7 @@ class TestMixedOrders:
 
     def test_a_mixture_is_right(self) -> None:
         assert self.verdict(lambda n: 1 + 300 / n) == "consistent"
-        # No single exponent is: the sizes fall by much more than is allowed of a constant.
+        # No single exponent fits: sizes fall much more than a constant may.
         laws = Laws({"mixed": lambda n: 0.5 * float(np.log(1 + 300 / n))}, normal(0.02))
         assert examined(laws, {"*": 0}).verdict is Verdict.VIOLATED
 
@@ -147,7 +147,7 @@ class TestMixedOrders:
         assert self.verdict(lambda n: 1 + n / 500) == "violated"
 
     def test_what_falls_fast_is_no_growth(self) -> None:
-        """Its square has an order below those that are fitted, which a share of a larger one would make up for."""
+        """Its square has an order below the fitted ones, which a share of a larger one would hide."""
         squares = lambda n: 0.002 + (3 / n + 0.02 / n**0.5) ** 2 * 100  # noqa: E731
         assert self.verdict(squares) != "violated"
 
@@ -157,8 +157,6 @@ class TestMixedOrders:
 
 @dataclasses.dataclass
 class Plain:
-    """Taps that say less than they seem to."""
-
     width: int
     rng: np.random.Generator
 

@@ -1,4 +1,4 @@
-"""The statistics of exponents: error rates as stated, on simulated sizes."""
+"""Statistics of exponents: stated error rates, on simulated sizes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOISE: dict[str, Callable[[np.random.Generator, tuple[int, ...]], FloatArray]] =
 @pytest.mark.parametrize("noise", NOISE)
 @pytest.mark.parametrize("seeds", [2, 4, 8])
 def test_no_more_false_alarms_than_the_level_says(noise: str, seeds: int) -> None:
-    """Also of one number per tap, whose logarithm is far from normal."""
+    """Also for one number per tap, whose logarithm is far from normal."""
     rng = np.random.default_rng(0)
     found = exponents(NOISE[noise](rng, (5, seeds, TAPS)), WIDTHS)
     zero = np.zeros(TAPS)
@@ -44,7 +44,7 @@ def test_no_more_false_alarms_than_the_level_says(noise: str, seeds: int) -> Non
 
 @pytest.mark.parametrize(("order", "most"), [(-0.5, 1.0), (0.25, 1.25), (0.5, 2.0)])
 def test_false_alarms_where_spreads_differ_over_widths(order: float, most: float) -> None:
-    """Those of averages over neurons fall as the root of the width. Growing ones are harder, and none grow so fast."""
+    """Spreads of averages over neurons fall as the root of the width. Growing ones are harder; none grow so fast."""
     rng = np.random.default_rng(1)
     found = exponents(rng.standard_normal((5, 8, TAPS)) * N**order, WIDTHS)
     zero = np.zeros(TAPS)
@@ -55,7 +55,7 @@ def test_false_alarms_where_spreads_differ_over_widths(order: float, most: float
 def test_the_next_order_is_taken_off() -> None:
     exact = np.broadcast_to(-0.5 * np.log(N) + 30.0 / N, (5, 2, 1))
     assert exponents(exact, WIDTHS).values[0] == pytest.approx(-0.5, abs=1e-12)
-    # A bare slope would be off by more than what is allowed.
+    # A bare slope would be off by more than allowed.
     assert stats.linregress(np.log(N[:, 0, 0]), exact[:, 0, 0]).slope < -0.6
 
 
@@ -104,13 +104,13 @@ def test_one_seed_is_refused() -> None:
 
 class TestShares:
     def test_of_exact_mixtures(self) -> None:
-        """Of a half at the widest width, and of nothing where what does not grow is mixed."""
+        """Half at the widest width, and none where only constants are mixed."""
         squares = np.stack([1 + 300 / N, 1 + 300 / N + (1 + 300 / 1024) * N / 1024], axis=-1)[:, :, 0]
         found = shares(np.broadcast_to(0.5 * np.log(squares), (5, 2, 2)), WIDTHS, (-0.5, 0.0))
         assert found.values == pytest.approx([0.0, 0.5], abs=1e-9)
 
     def test_no_more_false_alarms_than_the_level_says(self) -> None:
-        """Of mixtures whose share is as large as it may be."""
+        """Mixtures with the largest allowed share."""
         rng = np.random.default_rng(4)
         squares = 1 + 100 / N + 0.3 / 0.7 * (1 + 100 / 1024) * N / 1024
         found = shares(0.5 * np.log(squares) + 0.05 * rng.standard_normal((5, 8, TAPS)), WIDTHS, (-0.5, 0.0))

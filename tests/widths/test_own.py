@@ -1,4 +1,4 @@
-"""Layers of attncheck itself: what is sampled holds the exponents that are computed."""
+"""attncheck's own layers: samples have the computed exponents."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from attncheck.layers.program import Program
 from attncheck.programs import EXAMPLES
 
 WIDTHS = (16, 32, 64, 128)
-# The logarithm of a mean of squares is too small where these have heavy tails, as under linear attention, and the more
-# so the narrower the layer is: by 0.01 of the exponent, a tenth of what is tolerated.
+# Heavy tails, as under linear attention, bias the logarithm of a mean of squares downwards, more so in narrow
+# layers: by 0.01 of the exponent, a tenth of the tolerance.
 BIAS = 0.015
 LAYER = ac.AttentionLayer(width=64, seq_len=3)
 
@@ -93,7 +93,7 @@ def test_it_takes_no_functions() -> None:
 
 @pytest.mark.parametrize("pattern", ["score", "output", "*.scores", "heads*"])
 def test_a_line_of_a_table_that_is_of_no_tap_is_refused(pattern: str) -> None:
-    """What is mistyped would predict nothing."""
+    """A misspelt tap would predict nothing."""
     if pattern == "output":  # a kind: a table may serve several models
         assert ac.widths(LAYER, WIDTHS, {"output": 0, "embedding": 0}, seeds=4).rows
         return
