@@ -304,7 +304,7 @@ def test_a_matrix_in_the_place_of_a_layer_is_told_where_to_go() -> None:
     ("arguments", "field"),
     [
         ({}, "layer=None: is missing"),
-        ({"layer": ac.AttentionLayer(width=2), "kernel": np.eye(2)}, "layer=.* beside a kernel"),
+        ({"layer": ac.AttentionLayer(width=2), "kernel": np.eye(2)}, "layer=.* together with a kernel"),
         ({"layer": ac.AttentionLayer(width=2), "score_std": 2.0}, "layer="),
         ({"layer": ac.AttentionLayer(width=2, head_scaling=False)}, "layer.head_scaling="),
         ({"layer": "layer"}, "layer="),
