@@ -11,8 +11,9 @@ from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.executor_spec import spec_of
 from attncheck._lib.executors import TaskExecutor
 from attncheck._lib.exit_codes import ExitCode
+from attncheck.records.run_record import read_record
 from attncheck.report import render_report
-from attncheck.runs.merge import OWED, RecordPart, lacking, merged, with_looks_taken
+from attncheck.runs.merge import OWED, lacking, merged, with_looks_taken
 from attncheck.runs.options import RunOptions
 from attncheck.runs.reporting import RunReport
 from attncheck.subject import DEFAULT_SUBJECT, Subject
@@ -25,7 +26,7 @@ def merge_records(paths: Sequence[Path], out: Path, min_examined: int | None, ve
     for path in paths:
         if out.exists() and path.exists() and out.samefile(path):
             refuse("out", str(out), "is the record of a shard", "choose another path")
-    parts = [RecordPart.read(path) for path in paths]
+    parts = [read_record(path) for path in paths]
     if wrong := lacking(parts):
         print("\n  ".join(["INCOMPLETE: no record was written.", *wrong]))
         return ExitCode.INCOMPLETE
@@ -48,7 +49,7 @@ def take_owed(
         refuse("owed", str(path), f"determines {option} itself", f"omit --{option}")
     subject = options.subject or os.environ.get("ATTNCHECK_SUBJECT") or DEFAULT_SUBJECT
     with TaskExecutor(spec_of(executor, workers)) as running:
-        done, messages = with_looks_taken(RecordPart.read(path), Subject.of(subject), running, options.min_examined)
+        done, messages = with_looks_taken(read_record(path), Subject.of(subject), running, options.min_examined)
     if verbose:
         print("\n\n".join(messages))
     code = _told(done, verbose)

@@ -42,6 +42,11 @@ class RunRecord:
     entries: tuple[tuple[Entry, bool], ...]
 
     @property
+    def shard_name(self) -> str:
+        """The shard, such as "2/8"; empty for a whole run."""
+        return "" if self.manifest.shard is None else "{}/{}".format(*self.manifest.shard)
+
+    @property
     def every(self) -> tuple[Result, ...]:
         """Results on single cases, then those of pools."""
         return (*self.results, *self.pools)

@@ -22,7 +22,8 @@ from attncheck.evidence.ledger import Finding
 from attncheck.layers.case import Case, read_case
 from attncheck.looks.profiles import profile_named
 from attncheck.records.manifest import installed_versions
-from attncheck.records.schema import Closing, Manifest, Result, StatementResult, case_key, of_pool, read
+from attncheck.records.run_record import RunRecord
+from attncheck.records.schema import Manifest, Result, StatementResult, case_key
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from attncheck.subject import DEFAULT_SUBJECT, Subject
@@ -42,41 +43,15 @@ _LONG = ("planned", "statements", "level", "fixed")
 _TOLD = 8
 
 
-@dataclasses.dataclass(frozen=True)
-class RecordPart:
-    """A record, its results without pools, and its closing line, which an unfinished run lacks."""
-
-    path: Path
-    manifest: Manifest
-    results: tuple[Result, ...]
-    theory: tuple[StatementResult, ...]
-    closing: Closing | None
-
-    @property
-    def name(self) -> str:
-        """The shard, e.g. "2/8"; empty for the record of a whole run."""
-        return "" if self.manifest.shard is None else "{}/{}".format(*self.manifest.shard)
-
-    @classmethod
-    def read(cls, path: Path) -> RecordPart:
-        """Read a record; raises InputError if that fails."""
-        manifest, *lines = read(path)
-        assert isinstance(manifest, Manifest)
-        results = tuple(line for line in lines if isinstance(line, Result) and not of_pool(line))
-        theory = tuple(line for line in lines if isinstance(line, StatementResult))
-        closing = next((line for line in lines if isinstance(line, Closing)), None)
-        return cls(path, manifest, results, theory, closing)
-
-
-def lacking(parts: Sequence[RecordPart]) -> list[str]:
+def lacking(parts: Sequence[RunRecord]) -> list[str]:
     """Return why records do not make up one run: missing, duplicate, foreign or unfinished shards."""
-    whole = [f"{part.path} is not the record of a shard; omit it" for part in parts if not part.name]
-    shards = [part for part in parts if part.name]
+    whole = [f"{part.path} is not the record of a shard; omit it" for part in parts if not part.shard_name]
+    shards = [part for part in parts if part.shard_name]
     others = [*whole, *_foreign(shards)]
     return others or [*_doubled(shards), *_missing(shards), *_broken(shards)]
 
 
-def _foreign(parts: Sequence[RecordPart]) -> Iterable[str]:
+def _foreign(parts: Sequence[RunRecord]) -> Iterable[str]:
     """Yield a message per record of another run than most, with the first difference."""
     told: set[Path] = set()
     for field in ("shards", *_SAME):
@@ -101,15 +76,15 @@ def _value(manifest: Manifest, field: str) -> Any:
     return sorted(value) if field == "statements" else value
 
 
-def _doubled(parts: Sequence[RecordPart]) -> Iterable[str]:
-    for name, count in Counter(part.name for part in parts).items():
+def _doubled(parts: Sequence[RunRecord]) -> Iterable[str]:
+    for name, count in Counter(part.shard_name for part in parts).items():
         if count > 1:
-            paths = listed(str(part.path) for part in parts if part.name == name)
+            paths = listed(str(part.path) for part in parts if part.shard_name == name)
             yield f"shard {name} appears {count} times, in {paths}; pass one of them"
 
 
-def _missing(parts: Sequence[RecordPart]) -> Iterable[str]:
-    there, of = {part.name for part in parts}, max((_value(part.manifest, "shards") for part in parts), default=0)
+def _missing(parts: Sequence[RunRecord]) -> Iterable[str]:
+    there, of = {part.shard_name for part in parts}, max((_value(part.manifest, "shards") for part in parts), default=0)
     gone = [name for name in (f"{number}/{of}" for number in range(1, of + 1)) if name not in there]
     if gone:
         are = "is missing; run it" if len(gone) == 1 else "are missing; run each"
@@ -118,11 +93,11 @@ def _missing(parts: Sequence[RecordPart]) -> Iterable[str]:
         yield f"shard {told} {are}: {_command(parts[0].manifest)} --shard {gone[0]}"
 
 
-def _broken(parts: Sequence[RecordPart]) -> Iterable[str]:
+def _broken(parts: Sequence[RunRecord]) -> Iterable[str]:
     for part in parts:
         if part.closing is None:
-            again = f"{_command(part.manifest)} --shard {part.name} --resume {part.path} --record {part.path}"
-            yield f"shard {part.name} did not finish ({part.path} has no closing line); resume it: {again}"
+            again = f"{_command(part.manifest)} --shard {part.shard_name} --resume {part.path} --record {part.path}"
+            yield f"shard {part.shard_name} did not finish ({part.path} has no closing line); resume it: {again}"
 
 
 def _command(manifest: Manifest) -> str:
@@ -141,7 +116,7 @@ def _command(manifest: Manifest) -> str:
     return " ".join(["attncheck run", *options, *only, *(["--theory"] if manifest.statements else [])])
 
 
-def merged(parts: Sequence[RecordPart], out: Path, min_examined: int | None = None) -> RunReport:
+def merged(parts: Sequence[RunRecord], out: Path, min_examined: int | None = None) -> RunReport:
     """Write the record of the run that shards make up, and return its report; suspicious pools get no further looks."""
     ordered = sorted(parts, key=lambda part: part.manifest.shard or (0, 0))
     manifest = msgspec.structs.replace(
@@ -165,12 +140,12 @@ def merged(parts: Sequence[RecordPart], out: Path, min_examined: int | None = No
 
 
 def with_looks_taken(
-    part: RecordPart, subject: Subject, executor: TaskExecutor | None = None, min_examined: int | None = None
+    part: RunRecord, subject: Subject, executor: TaskExecutor | None = None, min_examined: int | None = None
 ) -> tuple[RunReport, list[str]]:
     """Take the further looks that a run still needs; return the report and messages on violated pools."""
     path, manifest = str(part.path), part.manifest
-    if part.name:
-        refuse("owed", path, f"is the record of shard {part.name} only", "merge all shards with attncheck merge")
+    if part.shard_name:
+        refuse("owed", path, f"is the record of shard {part.shard_name} only", "merge all shards with attncheck merge")
     if subject.name != manifest.subject:
         refuse("owed", path, f"is of the subject {manifest.subject}, not {subject.name}", "pass --subject")
     if manifest.source and manifest.source != source_of(subject.name):
@@ -207,7 +182,7 @@ def planned_by(manifest: Manifest, subject: Subject, record: Path) -> Run:
     return run
 
 
-def _hand_over(part: RecordPart, report: RunReport) -> None:
+def _hand_over(part: RunRecord, report: RunReport) -> None:
     """Add the results of a record to a report."""
     rounded = part.manifest.machine.get("arithmetic", "")
     report.take([_rounded(each, rounded) for each in part.results])
@@ -232,7 +207,7 @@ def _machines(machines: Sequence[Mapping[str, str]]) -> dict[str, str]:
     return {name: " | ".join(dict.fromkeys(machine.get(name, "") for machine in machines)) for name in fields}
 
 
-def _causes(parts: Sequence[RecordPart]) -> list[str]:
+def _causes(parts: Sequence[RunRecord]) -> list[str]:
     """Return the causes that most violated shards found."""
     found = [part.closing.causes for part in parts if part.closing and part.closing.causes]
     first = Counter(causes[0] for causes in found)

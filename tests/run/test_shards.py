@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from attncheck._lib.errors import InputError
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.item import Item
-from attncheck.records.run_record import read_record
+from attncheck.records.run_record import RunRecord, read_record
 from attncheck.records.schema import Closing, Manifest, Result, of_pool, read
 from attncheck.records.writer import Writer
-from attncheck.runs.merge import OWED, RecordPart, lacking, merged, planned_by, with_looks_taken
+from attncheck.runs.merge import OWED, lacking, merged, planned_by, with_looks_taken
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.resumed import ResumedRun
 from attncheck.runs.run import Run
@@ -106,8 +106,8 @@ def parts_of(whole: Whole, of: int, folder: Path) -> list[Path]:
     return paths
 
 
-def read_all(paths: list[Path]) -> list[RecordPart]:
-    return [RecordPart.read(path) for path in paths]
+def read_all(paths: list[Path]) -> list[RunRecord]:
+    return [read_record(path) for path in paths]
 
 
 def lines_of(record: Path) -> list[bytes]:
@@ -192,14 +192,14 @@ class TestMerged:
         if OWED in report.failed:
             assert closing_of(out).verdict == "incomplete"
             assert OWED in closing_of(out).reasons
-            with_looks_taken(RecordPart.read(out), Subject.of(SUBJECTS[name]))
+            with_looks_taken(read_record(out), Subject.of(SUBJECTS[name]))
         closing, own = closing_of(out), before.closing
         assert (closing.digest, closing.verdict, closing.reasons) == (own.digest, own.verdict, own.reasons)
         assert (closing.reported, closing.failed) == (own.reported, own.failed)
         assert lines_of(out) == lines_of(before.run.record or out)
-        manifest = msgspec.structs.replace(RecordPart.read(out).manifest, started="")
+        manifest = msgspec.structs.replace(read_record(out).manifest, started="")
         assert before.run.record is not None
-        assert manifest == msgspec.structs.replace(RecordPart.read(before.run.record).manifest, started="")
+        assert manifest == msgspec.structs.replace(read_record(before.run.record).manifest, started="")
 
     def test_subjects_are_what_they_are_said_to_be(self, whole: Callable[[str], Whole]) -> None:
         """The slight subject violates a pool but no layer, after further looks."""
@@ -253,7 +253,7 @@ class TestMerged:
         machine = {**first.manifest.machine, "arithmetic": "another"}
         elsewhere = dataclasses.replace(first, manifest=msgspec.structs.replace(first.manifest, machine=machine))
         merged([elsewhere, *others], tmp_path / "run.jsonl")
-        found = RecordPart.read(tmp_path / "run.jsonl").manifest.machine
+        found = read_record(tmp_path / "run.jsonl").manifest.machine
         assert found["arithmetic"] == f"another | {first.manifest.machine['arithmetic']}"
         assert found["python"] == first.manifest.machine["python"]
 
@@ -284,7 +284,7 @@ class TestPart:
 
 
 class TestLacking:
-    def text_of(self, parts: list[RecordPart]) -> str:
+    def text_of(self, parts: list[RunRecord]) -> str:
         (text,) = lacking(parts)
         return text
 
@@ -339,7 +339,7 @@ class TestLacking:
         parts = read_all(parts_of(whole("right"), 2, tmp_path))
         record = whole("right").run.record
         assert record is not None
-        assert self.text_of([*parts, RecordPart.read(record)]) == f"{record} is not the record of a shard; omit it"
+        assert self.text_of([*parts, read_record(record)]) == f"{record} is not the record of a shard; omit it"
 
     def test_shard_that_did_not_end_is_named(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
         paths = parts_of(whole("right"), 2, tmp_path)
@@ -350,7 +350,7 @@ class TestLacking:
 
 
 class TestOwed:
-    def refused(self, part: RecordPart, subject: str = "right") -> str:
+    def refused(self, part: RunRecord, subject: str = "right") -> str:
         before = part.path.read_bytes()
         with pytest.raises(InputError) as caught:
             with_looks_taken(part, Subject.of(SUBJECTS[subject]))
@@ -358,23 +358,23 @@ class TestOwed:
         return str(caught.value)
 
     def test_record_of_a_shard_is_refused(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
-        part = RecordPart.read(parts_of(whole("right"), 2, tmp_path)[0])
+        part = read_record(parts_of(whole("right"), 2, tmp_path)[0])
         assert "is the record of shard 1/2 only; merge all shards with attncheck merge" in self.refused(part)
 
     def test_another_subject_is_refused(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
         merged(read_all(parts_of(whole("slight"), 2, tmp_path)), tmp_path / "run.jsonl")
-        said = self.refused(RecordPart.read(tmp_path / "run.jsonl"))
+        said = self.refused(read_record(tmp_path / "run.jsonl"))
         assert "is of the subject" in said
         assert said.endswith("; pass --subject")
 
     def test_record_that_lacks_results_is_refused(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
         merged(read_all(parts_of(whole("right"), 2, tmp_path)), tmp_path / "run.jsonl")
-        part = RecordPart.read(tmp_path / "run.jsonl")
+        part = read_record(tmp_path / "run.jsonl")
         short = dataclasses.replace(part, results=part.results[1:])
         assert f"lacks 1 results, e.g. {part.results[0].id}; complete it with --resume" in self.refused(short)
 
     def test_another_plan_or_version_is_refused(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
-        part = RecordPart.read(parts_of(whole("right"), 1, tmp_path)[0])
+        part = read_record(parts_of(whole("right"), 1, tmp_path)[0])
         for changes, words in (
             ({"versions": {"numpy": "0.1"}}, "was made with numpy 0.1, other versions than here; install these"),
             ({"level": 0.3}, "has a plan that this version does not make"),
@@ -395,5 +395,5 @@ class TestOwed:
             if not isinstance(line, Closing) and not (isinstance(line, Result) and of_pool(line)):
                 writer.write(line)
         writer.close()
-        with_looks_taken(RecordPart.read(record), Subject.of(slight))
+        with_looks_taken(read_record(record), Subject.of(slight))
         assert closing_of(record).digest == before.closing.digest
