@@ -115,7 +115,7 @@ def test_a_draw_takes_no_more_memory_than_is_reckoned(layer: AttentionLayer, coo
 def test_what_is_too_large_is_refused_before_anything_is_made(layer: AttentionLayer, method: Any) -> None:
     tracemalloc.start()
     try:
-        with pytest.raises(InputError, match=r"^memory=536870912: allows less than one .* draw"):
+        with pytest.raises(InputError, match=r"^memory=536870912: is too little for one .* draw"):
             simulate(layer, 1, method=method)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
