@@ -1,4 +1,4 @@
-"""Expectations on an inspection, and the sentences for those not met."""
+"""Expectations on an inspection, and messages for unmet ones."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class ChartedFigure(msgspec.Struct, frozen=True, tag="charts", tag_field="shows"
 class Measure:
     """One series to compute.
 
-    ``compute`` is a picklable function of a seed, the share of the usual draws, and ``given``, and returns ``x``,
+    ``compute`` is a picklable function of a seed, the share of the usual draws and ``given``; it returns ``x``,
     ``value`` and ``error``, (m,) each; ``law`` marks limits and formulas, drawn as lines.
     """
 

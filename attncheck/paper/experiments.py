@@ -43,7 +43,7 @@ class ExactDistance:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """A figure of the paper: its published sizes, and the cases to sample and distances to compute."""
+    """A figure of the paper: its published sizes, the cases to sample and the distances to compute."""
 
     name: str
     kind: Kind

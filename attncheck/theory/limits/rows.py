@@ -68,7 +68,7 @@ def root_of_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
 
 
 def turns(layer: AttentionLayer, kernel: FloatArray) -> bool:
-    """Return whether rotary positions change the law of the scores: only if positions are correlated."""
+    """Return whether rotary positions change the law of the scores: they do only if positions are correlated."""
     return layer.rotary_base is not None and bool(np.any(kernel[~np.eye(len(kernel), dtype=bool)]))
 
 

@@ -161,7 +161,7 @@ class Fluctuations:
     def mean_of_law(self, fourth: float) -> Drivers:
         """Return the first-order change of the means for W^i with this fourth cumulant; one draw.
 
-        Given h a coordinate of W^i h has excess kurtosis about 3 · fourth/n, as if its variance had relative
+        Given h, a coordinate of W^i h has excess kurtosis about 3 · fourth/n, as if its variance had relative
         variance fourth/n: fourth/(2n) times `_bends`.
         """
         limits = self.limits

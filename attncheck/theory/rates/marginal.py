@@ -1,7 +1,7 @@
 """Outputs and scores as mixtures of normals, with their conditional variances.
 
-With ν = n or head_dim, row i of P is σ_Qσ_K √G_ii N (F T_K/√ν)ᵀ Fᵀ with one row N of normals a head. Given it y_i
-has variance c Σ_a |A_a F T_V/√ν|².
+With ν = n or head_dim, row i of P is σ_Qσ_K √G_ii N (F T_K/√ν)ᵀ Fᵀ with one row N of normals a head. Given that row,
+y_i has variance c Σ_a |A_a F T_V/√ν|².
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Sums of a program's scores, t·p: given the inputs, a quadratic form of normals with a known law.
 
-A score is n^{-1/2} Σ_α u_α w_α for vectors u = W x, w = W' x'. Given the Gram matrix G of all x coordinates are
-independent, and (u, w, …)_α is normal with covariance Σ(G): σ_W² G_xx' for a common matrix, else 0. So t·p =
-n^{-1/2} Σ_α g_αᵀ M g_α, with characteristic function Π_k (1 - 2iτλ_k/√n)^{-n/2} for the eigenvalues λ of Σ^{1/2} M
-Σ^{1/2}, mean 0, variance q(G) = 2 Σ λ² and third cumulant 8 n^{-1/2} Σ λ³. If this is not 0, as with three scores
-that share matrices cyclically, the order is -1/2.
+A score is n^{-1/2} Σ_α u_α w_α for vectors u = W x, w = W' x'. Given the Gram matrix G of all x, coordinates are
+independent, and (u, w, …)_α is normal with covariance Σ(G): σ_W² G_xx' for a common matrix, else 0. So t·p = n^{-1/2}
+Σ_α g_αᵀ M g_α, with characteristic function Π_k (1 - 2iτλ_k/√n)^{-n/2} for the eigenvalues λ of Σ^{1/2} M Σ^{1/2},
+mean 0, variance q(G) = 2 Σ λ² and third cumulant 8 n^{-1/2} Σ λ³. If this is not 0, as with three scores that share
+matrices cyclically, the order is -1/2.
 """
 
 from __future__ import annotations

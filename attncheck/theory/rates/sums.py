@@ -1,6 +1,6 @@
 """Difference between the law of a sum of independent terms and its limit.
 
-Given c the sum Σ c_k w_k has variance v = Σ c_k² and characteristic function Π cf(τ c_k). Its law is that of √v N,
+Given c, the sum Σ c_k w_k has variance v = Σ c_k² and characteristic function Π cf(τ c_k). Its law is that of √v N,
 a measure of v, plus a correction Π cf(τ c_k) - e^{-τ²v/2} in bins of v, at frequencies in units of 1/√v: it then
 decays equally fast for every v, and far tails keep their relative accuracy.
 """

@@ -1,9 +1,9 @@
 """Difference between the law of a tangent kernel entry at a width and its limit.
 
-Given all but the second neuron's row of W^O an entry between neurons is N(0, S). An entry of one neuron is b + |z|²
-q(z/|z|) with the normals z of its row of W^O. Conditional distribution functions F are therefore smooth and known.
-The width enters through deviations δ of Gram matrices: F(δ) - F(0) is noise of order n^{-1/2} around a mean of order
-1/n. The derivative along δ, of mean 0, is the control variate.
+Given everything except the second neuron's row of W^O, an entry between neurons is N(0, S). An entry of one neuron is
+b + |z|² q(z/|z|) with the normals z of its row of W^O. Conditional distribution functions F are therefore smooth and
+known. The width enters through deviations δ of Gram matrices: F(δ) - F(0) is noise of order n^{-1/2} around a mean of
+order 1/n. The derivative along δ, of mean 0, is the control variate.
 """
 
 from __future__ import annotations

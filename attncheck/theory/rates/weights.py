@@ -1,6 +1,6 @@
 """Outputs and scores of layers with non-normal i.i.d. weights, with one matrix integrated out.
 
-Given all matrices but W^O an output is a sum of independent terms; given all but W^Q so is a score. Both are a
+Given all matrices except W^O, an output is a sum of independent terms; given all except W^Q, so is a score. Both are a
 `SumDeviation` over draws of the others.
 
 Control variates have mean 0 under any law: inner products minus their conditional expectations, odd functions of
@@ -265,7 +265,7 @@ class SumEntry:
         )
 
     def leading(self, gaussian: Deviation, seed: int) -> Deviation:
-        """Return the first term of the expansion: that of normal weights plus those of W^i and W^O."""
+        """Return the first term of the expansion: the term of normal weights plus the terms of the laws of W^i and W^O."""
         added = np.zeros_like(gaussian.expansion)
         fourth = FOURTH_CUMULANTS[self.weights.inputs]
         # If the term of normal weights is unknown, so is the sum.

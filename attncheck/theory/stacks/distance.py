@@ -179,7 +179,7 @@ def controlled(f: FloatArray, c: FloatArray, fc: FloatArray, cc: FloatArray) -> 
 
 
 def measured(differences: FloatArray, depth: int, width: int) -> StackDistance:
-    """Return both distances from differences (PARTS, points)."""
+    """Return the Kolmogorov and Wasserstein distances from differences (PARTS, points)."""
     steps = np.diff(POINTS)
     weights = 0.5 * (np.concatenate([[0.0], steps]) + np.concatenate([steps, [0.0]]))
     halves = differences[: PARTS // 2], differences[PARTS // 2 :]

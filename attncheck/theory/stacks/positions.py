@@ -200,7 +200,7 @@ def correlation_rates(
 
 
 def rate_of(depth: int, n: FloatArray, values: FloatArray, errors: FloatArray) -> CorrelationRate:
-    """Fit both forms to gaps at several widths."""
+    """Fit both forms of `CorrelationRate` to gaps at several widths."""
     order, order_error = np.nan, np.nan
     if np.all(values * values[0] > 0):
         columns = np.stack([np.ones_like(n), np.log(n), 1 / n], axis=1)
