@@ -69,7 +69,7 @@ def needed(layer: AttentionLayer, method: Any, coordinates: int) -> int:
     """Return the bytes that the refusal of too little memory names."""
     with pytest.raises(InputError) as caught:
         simulate(layer, 1, method=method, coordinates=coordinates, memory=1)
-    found = re.search(r", (\d+) bytes; ", str(caught.value))
+    found = re.search(r" takes (\d+) bytes; ", str(caught.value))
     assert found is not None
     return int(found[1])
 

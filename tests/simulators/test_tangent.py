@@ -157,7 +157,10 @@ def test_slopes_are_differences_of_weights(attention_map: Any) -> None:
         (lambda: tangent_kernel(layer_of("full heads"), 0), "size=0"),
         (lambda: tangent_kernel(layer_of("full heads"), 1, coordinates=6), "coordinates=6: exceeds width=5"),
         (lambda: tangent_kernel(layer_of("full heads"), 1, method="matrix-free"), "method='matrix-free'"),  # type: ignore[arg-type]
-        (lambda: tangent_kernel(AttentionLayer(width=8, head_dim=4, rotary_base=1e4), 1), "rotary_base=10000.0: turns"),
+        (
+            lambda: tangent_kernel(AttentionLayer(width=8, head_dim=4, rotary_base=1e4), 1),
+            "rotary_base=10000.0: is not supported",
+        ),
         (
             lambda: tangent_kernel(layer_of("full heads"), 1, memory=10),
             "is too little for one collapsed tangent kernel",

@@ -65,7 +65,7 @@ class Gap:
     def distance(self, metric: str) -> tuple[float, float]:
         """Return a distance and its error, linearised.
 
-        The error of "ks" is that of the largest difference; errors of "w1" and "tv" use the signs of the mean difference.
+        The error of "ks" is that of the largest difference; those of "w1" and "tv" use the signs of the mean.
         Unresolved atoms add their probability to the error of "tv", and half of it to that of "ks".
         """
         each = {"ks": self._ks, "w1": self._w1, "tv": self._tv, "kl": self._kl}[metric]

@@ -50,7 +50,9 @@ def output_kurtosis(
 
 
 def score_kurtosis(layer: AttentionLayer, weights: str | Mapping[str, str] | WeightLaws, ratio: float) -> float:
-    """Return the exact excess kurtosis of the score of a position with itself, given its input x. Here `ratio` is Σ x⁴/(Σ x²)², from 1/n to 1; its mean is 3/(n + 2) for normal inputs.
+    """Return the exact excess kurtosis of the score of a position with itself, given its input x.
+
+    Here `ratio` is Σ x⁴/(Σ x²)², from 1/n to 1; its mean is 3/(n + 2) for normal inputs.
 
     Examples
     --------

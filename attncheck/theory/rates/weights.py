@@ -265,7 +265,7 @@ class SumEntry:
         )
 
     def leading(self, gaussian: Deviation, seed: int) -> Deviation:
-        """Return the first term of the expansion: the term of normal weights plus the terms of the laws of W^i and W^O."""
+        """Return the first term of the expansion: that of normal weights plus the terms of the W^i and of W^O."""
         added = np.zeros_like(gaussian.expansion)
         fourth = FOURTH_CUMULANTS[self.weights.inputs]
         # If the term of normal weights is unknown, so is the sum.
