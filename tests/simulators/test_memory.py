@@ -93,11 +93,11 @@ def needed(layer: AttentionLayer, method: Any, coordinates: int) -> int:
 def test_a_draw_takes_no_more_memory_than_is_reckoned(layer: AttentionLayer, coordinates: int, method: Any) -> None:
     reckoned = needed(layer, method, coordinates)
     if reckoned > 512 * MIB:
-        with pytest.raises(InputError, match="memory=536870912: allows less"):
+        with pytest.raises(InputError, match="memory=536870912: is too little"):
             simulate(layer, 1, method=method, coordinates=coordinates)
         return
     assert working_memory(layer, 1, method, coordinates) <= reckoned + MIB / 4
-    with pytest.raises(InputError, match=f"memory={reckoned - 1}: allows less"):
+    with pytest.raises(InputError, match=f"memory={reckoned - 1}: is too little"):
         simulate(layer, 1, method=method, coordinates=coordinates, memory=reckoned - 1)
 
 
