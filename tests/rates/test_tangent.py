@@ -128,7 +128,7 @@ def test_without_the_derivative_there_is_more_noise(monkeypatch: pytest.MonkeyPa
     ("arguments", "said"),
     [
         ({"layer": "layer"}, "layer=.*is not an AttentionLayer"),
-        ({"layer": AttentionLayer(width=8, head_dim=4, rotary_base=1e4)}, "rotary_base=10000.0: turns"),
+        ({"layer": AttentionLayer(width=8, head_dim=4, rotary_base=1e4)}, "rotary_base=10000.0: is not supported"),
         ({"layer": AttentionLayer(width=8, score_scaling="1/n")}, 'use score_scaling="1/sqrt'),
         ({"layer": AttentionLayer(width=8, seq_len=1)}, "constant limit"),
         ({"layer": AttentionLayer(width=8, mask="causal")}, "constant limit"),
