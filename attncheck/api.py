@@ -1,4 +1,4 @@
-"""What ``import attncheck`` offers, by name: all that is public but the doors of pytest and of the command line."""
+"""Public names of ``import attncheck``: everything except the entry points of pytest and of the command line."""
 
 from __future__ import annotations
 

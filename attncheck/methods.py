@@ -30,7 +30,7 @@ Method = Literal["direct", "matrix-free", "collapsed", "limit"]
 
 #: Methods by name, literal matrices first.
 NAMES: tuple[Method, ...] = ("direct", "matrix-free", "collapsed", "limit")
-# Default methods: the first that the description supports.
+# Default methods; the first one that the description supports is used.
 _USUAL: tuple[Method, ...] = ("collapsed", "matrix-free")
 
 
@@ -90,8 +90,8 @@ def simulate(
         The same seed gives the same digits, for any chunk size.
     method : {"direct", "matrix-free", "collapsed", "limit"}, optional
         "direct" multiplies n × n matrices; "matrix-free" and "collapsed" have exactly the same law and cost much
-        less; "limit" is the infinite-width law of the theorem, conjectured for stacks. The default is "collapsed",
-        which only layers and stacks support, and "matrix-free" for programs.
+        less; "limit" is the infinite-width law of the theorem, conjectured for stacks. The default
+        is "collapsed" for layers and stacks, and "matrix-free" for programs, which do not support "collapsed".
     coordinates : int
         Number of output and input neurons to return; at most the width.
     memory : int
@@ -230,7 +230,7 @@ def _check_fits(work: DrawPlan[Any], memory: int, coordinates: int, what: str, c
         remedies += ["ask for fewer coordinates"] * (coordinates > 1)
         remedies += [f'use method="{cheapest}"'] * (not what.startswith(cheapest))
         remedies += ["use a smaller width, or fewer heads or positions"] * (len(remedies) == 1)
-        refuse("memory", memory, f"allows less than one {what}, {needed} bytes", ", or ".join(remedies))
+        refuse("memory", memory, f"is too little for one {what}, which takes {needed} bytes", ", or ".join(remedies))
 
 
 def tangent_kernel(

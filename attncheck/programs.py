@@ -108,8 +108,8 @@ def recurrent(steps: int = 3) -> Program:
 def convolution(positions: int = 3, taps: int = 2) -> Program:
     """Return a convolutional layer, y_i = relu(Σ_k W_k x_{i+k}), with `taps` matrices in its filter.
 
-    By Definition 1 (ii), sharing a matrix correlates images as their pixels; different
-    matrices add independent parts.
+    By Definition 1 (ii), images under a shared matrix are correlated as their pixels are; different matrices add
+    independent parts.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def convolution(positions: int = 3, taps: int = 2) -> Program:
 def residual_attention(seq_len: int = 3) -> Program:
     """Return attention with a skip connection, y^i = x^i + Σ_j A_ij W^O W^V x^j.
 
-    Theorem 1 applies with x^i among the g's: no score matrix enters it, so φ may take it along with the values.
+    Theorem 1 applies with x^i among the g's: x^i depends on no score matrix, so φ may take it as well as the values.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ def grouped_query_attention(heads: int = 4, groups: int = 2, seq_len: int = 2) -
     >>> [weight.name for weight in program.weights]
     ['W1', 'K1', 'V1', 'Q1', 'O1', 'Q2', 'O2']
     """
-    # The layer's width plays no part in a program.
+    # Programs have no width, so any width will do.
     return expand(AttentionLayer(width=1, seq_len=seq_len, num_heads=heads, num_kv_heads=groups)).program
 
 
@@ -282,8 +282,7 @@ def gated_attention(seq_len: int = 3) -> Program:
 def recurrent_attention(steps: int = 3) -> Program:
     """Return a recurrent network whose last state attends to all states: weight sharing, then scores.
 
-    Tied matrices correlate the states, and these the scores, by Proposition 8 with E[s_t s_u]
-    neither 0 nor equal.
+    Tied matrices correlate the states, and so the scores, by Proposition 8; the E[s_t s_u] are neither 0 nor equal.
 
     Parameters
     ----------

@@ -94,14 +94,14 @@ def layers(
         "input_correlation": 1.0,
     }
     least = AttentionLayer(**fields).weight_entries
-    check_whole("max_entries", max_entries, least, f"pass at least what the smallest layer takes, {least}")
+    check_whole("max_entries", max_entries, least, f"pass at least the entries of the smallest layer, {least}")
 
     def within(field: str, values: Sequence[Any]) -> list[Any]:
         """Return the values that keep the layer within `max_entries`."""
         return [v for v in values if AttentionLayer(**{**fields, field: v}).weight_entries <= max_entries]
 
     def choose(field: str, values: Sequence[Any]) -> Any:
-        """Draw a value within the cap, while other fields are small."""
+        """Draw a value that keeps the layer, whose other fields are still small, within `max_entries`."""
         fields[field] = draw(st.sampled_from(within(field, values)))
         return fields[field]
 
@@ -244,12 +244,12 @@ def stacks(
     regular: bool = False,
     blocks: bool = False,
 ) -> AttentionStack:
-    """Draw stacks that repeat an attention layer with any activations in between.
+    """Draw stacks that repeat an attention layer with any activation before each.
 
     Parameters
     ----------
     min_depth, max_depth : int
-        Bounds on the depth; linear attention has at most 3 layers, or `min_depth`.
+        Bounds on the depth; stacks of linear attention have at most 3 layers, or `min_depth` if larger.
     max_entries : int
         Maximum weight entries of one literal draw of one layer, including its perceptron.
     regular : bool

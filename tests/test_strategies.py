@@ -156,7 +156,7 @@ def test_grouped_layers_shrink_to_few_heads() -> None:
 @pytest.mark.parametrize(
     ("bounds", "said"),
     [
-        ({"max_entries": 4}, r"max_entries=4: must be at least 5; pass at least what the smallest layer takes, 5"),
+        ({"max_entries": 4}, r"max_entries=4: must be at least 5; pass at least the entries of the smallest layer, 5"),
         ({"max_entries": 100, "min_width": 64}, r"max_entries=100: must be at least 4352; pass at least"),
         ({"max_entries": 2.5}, r"max_entries=2\.5: must be a whole number; pass"),
         ({"min_width": 0}, r"min_width=0: must be at least 1; pass"),

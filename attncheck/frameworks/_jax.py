@@ -15,7 +15,7 @@ from attncheck.frameworks.binding import SINGLE, Core, FloatArray, SoftmaxCore, 
 
 # Relative tolerance for compiled against uncompiled results.
 _SAME = 1e-5
-#: What a forward pass intercepts.
+#: Functions that a forward pass intercepts.
 NOTHING, ATTENTION, SOFTMAX = "nothing", "attention", "softmax"
 
 
@@ -35,7 +35,7 @@ class JaxBinding(abc.ABC):
         import jax
 
         self._watch = WatchedCore()
-        # It runs a few times on small inputs, so optimising it does not pay.
+        # The compiled function runs a few times on small inputs, so optimising it does not pay.
         plainly = {"xla_backend_optimization_level": 0}
         self._compiled = jax.jit(self._traced, static_argnums=(0, 1), compiler_options=plainly)
         self._compiled_init: Callable[[int], Any] | None = jax.jit(self._initial)
@@ -60,7 +60,7 @@ class JaxBinding(abc.ABC):
         return _named(self._split(state)[1])
 
     def initialised(self, seed: int) -> Mapping[str, FloatArray]:
-        """Return a fresh module's arrays, from a compiled initialiser if it draws the same."""
+        """Return a fresh module's arrays, from a compiled initialiser if it draws the same arrays."""
         if not self._tried:
             self._tried = True
             self._compiled_init = self._compiled_init if self._draws_alike(seed) else None
@@ -76,7 +76,7 @@ class JaxBinding(abc.ABC):
         try:
             with on_cpu():
                 fast = [_named(self._compiled_init(each)) for each in (seed, seed + 1)]
-        except Exception:  # tracing fails in many ways
+        except Exception:  # tracing can raise any exception
             return False
         same = fast[0].keys() == own.keys() and all(_close(fast[0][name], own[name]) for name in own)
         other = self.parameters(self.init(seed + 1))
@@ -125,7 +125,7 @@ class JaxBinding(abc.ABC):
 
     @abc.abstractmethod
     def _joined(self, structure: Any, arrays: Any) -> Any:
-        """Return the module with both."""
+        """Return the module with this structure and these arrays."""
 
     @abc.abstractmethod
     def _forward(self, watched: str, structure: Any, arrays: Any, x: Any) -> Any:
@@ -175,7 +175,7 @@ class WatchedCore:
             raise self._failure
 
     def over(self, function: Callable[..., Any], axes: str) -> Callable[..., Any]:
-        """Return `function` with the core in its place.
+        """Return a replacement for `function` that calls the core.
 
         Attention takes arrays (..., L, H, d) for `axes` ``LHd``, (..., H, L, d) for ``HLd``; ``LL`` is a softmax.
         """
@@ -208,7 +208,7 @@ class WatchedCore:
         return watched
 
     def _answer(self, axes: str, own: Any, *given: Any, **options: Any) -> Any:
-        """Return the core's result in the shape and dtype of `own`, or `own`."""
+        """Return the core's result in the shape and dtype of `own`, or `own` without a result."""
         import jax
 
         self.precision = max(self.precision, *(float(jax.numpy.finfo(each.dtype).eps) / 2 for each in given))

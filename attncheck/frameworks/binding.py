@@ -52,7 +52,7 @@ _ARGUMENTS = {"rngs": "flax", "key": "equinox"}
 
 
 def untouched(query: FloatArray, key: FloatArray, value: FloatArray) -> None:
-    """Let the framework continue; a binding may then intercept nothing."""
+    """Core that lets the framework continue; a binding need not intercept anything for it."""
 
 
 class NoAttentionCall(Exception):
@@ -174,7 +174,12 @@ class Instrument:
             refuse("call", made, "is not an array", "pass call=lambda module, x: ..., which returns outputs")
         if y.ndim != 3 or y.shape[:2] != x.shape[:2]:
             remedy = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
-            refuse("call", y.shape, f"is the shape of the outputs for inputs of shape {x.shape}", remedy)
+            refuse(
+                "call",
+                y.shape,
+                f"is the output shape for inputs of shape {x.shape}, but should be (batch, positions, width)",
+                remedy,
+            )
         return y
 
 
@@ -215,7 +220,7 @@ def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Bindi
     >>> bind(lambda: 3, width=8)
     Traceback (most recent call last):
     ...
-    attncheck._lib.errors.InputError: make=3: is no module of torch, flax, keras, equinox; return one, or pass ...
+    attncheck._lib.errors.InputError: make=3: is not a module of torch, flax, keras, equinox; return one, or pass ...
     """
     if isinstance(make, Binding) and not inspect.isclass(make):
         return make
@@ -223,11 +228,11 @@ def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Bindi
         refuse(
             "make",
             type(make).__name__,
-            "is a module that is initialised already",
+            "is a module, already initialised",
             "pass lambda: ..., which returns a new one",
         )
     if not callable(make):
-        refuse("make", make, "is no function", "pass a function that returns a freshly initialised module")
+        refuse("make", make, "is not a function", "pass a function that returns a freshly initialised module")
     wanted = parameters_of(make)
     if "width" in wanted:
         make = functools.partial(make, width=width)
@@ -276,5 +281,5 @@ def _framework_of(made: Any) -> str:
     found = home_of(made)
     if not found:
         remedy = "return one, or pass an attncheck.frameworks.binding.Binding"
-        refuse("make", made, f"is no module of {', '.join(_FRAMEWORKS)}", remedy)
+        refuse("make", made, f"is not a module of {', '.join(_FRAMEWORKS)}", remedy)
     return found

@@ -35,7 +35,7 @@ _UNSEPARATED = "only products of matrices are known: the matrices are not among 
 _SCALE = "std of W_Q W_Kᵀ assumes scores times 1/sqrt(head_dim), and includes any other factor of the scores"
 # Entries of each matrix used from later draws.
 _ENTRIES = 2**16
-# A factor this close to a named one is taken for it.
+# A factor this close to a named one gets its name.
 _NAMED = 1e-2
 _SINGLE = 2.0**-24
 
@@ -103,7 +103,7 @@ def _inspected(watcher: Watcher, state: Any, draws: int, seed: int) -> Inspectio
 
 
 def _apart(watcher: Watcher, state: Any) -> bool:
-    """Return whether batching changes no output; True if outputs are random."""
+    """Return whether outputs are the same for any batching; True if outputs are random."""
     x = watcher.inputs()
     among = np.concatenate([x, x[:, ::-1] / 2])
 

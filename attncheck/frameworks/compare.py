@@ -90,14 +90,14 @@ def _differences(one: Inspection, other: Inspection) -> Iterator[str]:
         yield from _unequal(words, getattr(one.forward, name), getattr(other.forward, name))
     for mine, theirs, words in ((one, other, "first"), (other, one, "second")):
         told = {note.text for note in theirs.notes}
-        yield from (f"the {words} alone: {note}" for note in mine.notes if note.blames and note.text not in told)
+        yield from (f"only in the {words}: {note}" for note in mine.notes if note.blames and note.text not in told)
 
 
 def _of_matrices(one: Inspection, other: Inspection, role: str, symbol: str) -> Iterator[str]:
     m, w = one.weights.get(role), other.weights.get(role)
     if m is None or w is None:
         if m is not w:
-            yield f"{symbol}: known in the {'first' if w is None else 'second'} alone"
+            yield f"{symbol}: known only in the {'first' if w is None else 'second'}"
         return
     # Compare the difference with its standard error.
     error = math.hypot(*((each.high - each.low) / (2 * Z) for each in (m, w)))

@@ -15,11 +15,11 @@ from attncheck.frameworks.binding import FloatArray, Instrument, NoAttentionCall
 ROLES = ("query", "key", "value")
 #: Length of unit vectors, large against biases to limit rounding.
 LENGTH = 2.0**10
-#: Their length behind a norm: large against the norm's epsilon.
+#: Length of unit vectors fed to a norm: large against the norm's epsilon.
 SHORT = 2.0**7
-#: Normalisation of the inputs before attention.
+#: Kinds of normalisation of the inputs before attention.
 NONE, RMS, LAYER = "none", "RMS norm", "layer norm"
-# Changes within so many unit roundoffs count as zero.
+# Changes of at most this many unit roundoffs count as zero.
 _ROUNDED = 16.0
 # Relative tolerance for rounding and a norm's epsilon.
 _ALIKE = 0.02
@@ -29,7 +29,7 @@ _REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (b
 
 
 def alike(one: FloatArray, other: FloatArray, precision: float) -> bool:
-    """Return whether matrices agree up to rounding against biases."""
+    """Return whether matrices agree up to rounding, including that of added biases."""
     if one.shape != other.shape:
         return False
     return bool(np.all(np.abs(one - other) <= _ROUNDED * precision * np.abs(one).max(initial=0.0)))
@@ -44,12 +44,12 @@ def normed(x: FloatArray, norm: str) -> FloatArray:
 
 
 def unit_size(norm: str, width: int, length: float = LENGTH) -> float:
-    """Return the length of ``length`` × unit vectors after normalisation."""
+    """Return the length after normalisation of unit vectors times ``length``."""
     return float({NONE: length, RMS: width**0.5, LAYER: width / max(width - 1, 1) ** 0.5}[norm])
 
 
 def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
-    """Return the normalisation before attention: its result does not grow with inputs (1, 1, n)."""
+    """Return the normalisation before attention, detected by results that do not grow with the inputs."""
     # Large against a norm's epsilon, and small enough for squares in float16.
     x = np.random.default_rng(0).integers(-64, 65, (1, 1, width)).astype(np.float64)
     once, twice, shifted = (probe(each) for each in (x, 2 * x, x + 32.0))
@@ -201,14 +201,14 @@ class ModuleReader:
         output = self._change(after.y[:, 0], none.y[0]) / LENGTH
         for name, matrix in (read | {"output": output}).items():
             if not np.all(np.isfinite(matrix)):
-                what = "is an entry of this matrix"
+                what = "is an entry of this matrix, which must be finite"
                 refuse(name, float(matrix[~np.isfinite(matrix)][0]), what, "mend the initialiser")
         return Effective(
             **read, output=output, biases=self._added(none), past=self._change(units.y[:, 0], none.y[0]) / length
         )
 
     def _change(self, made: FloatArray, before: FloatArray) -> FloatArray:
-        """Return the response to unit vectors, or 0 if it is rounding."""
+        """Return the response to unit vectors, or 0 if it is only rounding."""
         change = made - before
         size = float(np.abs(before).max(initial=0.0))
         rounded = np.all(np.abs(change) <= _ROUNDED * self.instrument.precision * size)
@@ -243,7 +243,7 @@ class ModuleReader:
                     first = heads > 1 and self._heads_first(state, bool(swapped))
                     return HeadLayout("flat, heads first" if first else "flat", heads, bool(swapped), more)
         shown = f"{queries[0]} for inputs of shape {(*_SHAPES[0], self.width)}"
-        refuse("queries", shown, "is the shape of attention's inputs, which has no axis of positions", _REMEDY)
+        refuse("queries", shown, "is the shape of attention's inputs, in which no axis holds the positions", _REMEDY)
 
     def _heads_first(self, state: Any, swapped: bool) -> bool:
         """Return whether the second entry of (·, L, d) is another sequence, not another head."""
@@ -257,7 +257,7 @@ class ModuleReader:
             x[1] = second
             before = len(rows)
             self.instrument.run(state, x.swapaxes(0, 1) if swapped else x, core, self.path)
-            del rows[before + 1 :]  # from later attention calls
+            del rows[before + 1 :]  # entered by later attention calls
         without, with_ = rows
         return not np.array_equal(without, with_)
 

@@ -1,4 +1,4 @@
-"""Expectations on an inspection, and the sentences for those not met."""
+"""Expectations on an inspection, and messages for unmet ones."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _of_biases(weights: Mapping[str, MatrixStatistics], wanted: bool) -> str:
     biased = [m.name for m in weights.values() if m.bias_std > 0]
     if bool(biased) == wanted:
         return ""
-    return f"biases: {', '.join(biased)} come with one" if biased else "biases: all are 0"
+    return f"biases: {', '.join(biased)} have one" if biased else "biases: all are 0"
 
 
 def _of_forward(forward: Forward, name: str, value: Any) -> str:

@@ -70,7 +70,7 @@ class Factors:
     inputs: float = 1.0
 
     def of_inputs(self, factor: float, tolerance: float) -> Factors:
-        """Return these factors with the gain attributed to the inputs, if the scores allow."""
+        """Return these factors with the gain attributed to the inputs, if the scores are consistent with that."""
         times = self.gain
         if abs(times - 1) <= tolerance or abs(self.factor / times**2 / factor - 1) > tolerance:
             return self
@@ -177,7 +177,7 @@ def factors_of(
 def _pairs(
     products: FloatArray, left: Sequence[Blocks], right: Sequence[Blocks], tolerance: float
 ) -> list[tuple[HeadBlock, HeadBlock, float]] | None:
-    """Return two blocks per head, or None."""
+    """Return each head's two blocks with the given product, or None."""
     pairs = [pair for each in products if (pair := _pair(each, left, right, tolerance)) is not None]
     factors = np.array([factor for _, _, factor in pairs])
     if len(pairs) < len(products) or np.ptp(factors) > tolerance * abs(factors[0]):

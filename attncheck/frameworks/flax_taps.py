@@ -99,7 +99,7 @@ class FlaxModel:
     def _stepped(
         self, transformation: Any, parameters: Any, others: Any, state: Any, targets: Any, *given: Any
     ) -> tuple[Any, Any]:
-        """Return parameters and state after a step; model differences are arguments."""
+        """Return parameters and state after a step; whatever differs between models is an argument."""
 
         def loss(each: Any) -> Any:
             outputs = _first(self.form.outputs(each, others, *given))

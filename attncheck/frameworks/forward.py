@@ -15,7 +15,7 @@ from attncheck.frameworks.notes import Note
 
 Booleans = NDArray[np.bool_]
 
-#: Axis that a map normalises, of weights (B, H, L, L).
+#: Axis of the weights, (B, H, L, L), that each map normalises.
 AXES = {"softmax": -1, "softmax over the query axis": -2, "softmax over the heads": -3}
 LINEAR, RELU, SIGMOID, OTHER = "linear", "relu", "sigmoid", "other"
 #: Attention among the heads of each position.
@@ -47,7 +47,7 @@ class Formula:
     bias : ndarray, (H, L, L'), or None
         Bias of the scores by position.
     groups : {"repeated", "tiled"}
-        Key head of query head h, of G: h // (H/G), or h % G.
+        Which of G key heads query head h uses: h // (H/G), or h % G.
     shown : ndarray, (L, L'), or None
         Visible keys per query, for a mask without a name.
     """
@@ -224,7 +224,7 @@ def _normalised(
 ) -> Formula:
     """Return the formula of a softmax, from the logarithms of its weights."""
     axis = AXES[name]
-    # Logarithms of tiny weights are rounding.
+    # Logarithms of tiny weights are mostly rounding error.
     use = np.broadcast_to(shown, weights.shape) & (weights > 10 * tolerance)
     logs = _centred(np.log(np.where(use, weights, 1.0)), use, axis) * use
     p = _centred(scores, use, axis) * use
@@ -233,7 +233,7 @@ def _normalised(
     found = Formula(name, mask, factor, groups=groups)
     if np.abs(found.weights(scores, shown) - weights).max() <= 10 * tolerance:
         return found
-    # A bias by position is the same across a batch, so variation there gives the factor.
+    # A bias by position is constant over the batch, so variation over the batch gives the factor.
     use = np.broadcast_to(use.all(axis=0), use.shape)
     logs = _centred(np.log(np.maximum(weights, tolerance**2)), use, axis)
     p = _centred(scores, use, axis)
@@ -251,7 +251,7 @@ def added_mask(bias: FloatArray, most: float = math.inf) -> Note | None:
     Examples
     --------
     >>> str(added_mask(np.tri(5)[None]))
-    'the causal mask is added as 0 and 1: positions that it should hide get a score less by 1'
+    'the causal mask is added as 0 and 1: positions that it should hide get a score lower by 1'
     """
     names = (name for name in masks(bias.shape[1]) if name != "none" and not name.endswith(" of 1"))
     for mask in names if bias.shape[1] >= _FEWEST else ():
@@ -265,7 +265,7 @@ def added_mask(bias: FloatArray, most: float = math.inf) -> Note | None:
         if off > _TWO_NUMBERS * abs(less) or not (one or (mask in _BY_ANY_NUMBER and 0.0 < less < most)):
             continue
         numbers = ("0 and 1" if less > 0 else "1 and 0") if one else "a number"
-        change = f"{'less' if less > 0 else 'more'} by {abs(less):.3g}"
+        change = f"{'lower' if less > 0 else 'higher'} by {abs(less):.3g}"
         text = f"the {mask} mask is added as {numbers}: positions that it should hide get a score {change}"
         return Note(text, blames=True)
     return None

@@ -89,7 +89,7 @@ def _levelled(draw: Effective, role: str) -> Effective:
 
 
 def _whole(draw: Effective, first: Effective, role: str) -> bool:
-    """Return whether all heads were recovered."""
+    """Return whether the draw has all heads."""
     return role != "output" or draw.output.shape == first.output.shape
 
 
@@ -147,5 +147,5 @@ def uneven(symbol: str, blocks: Sequence[FloatArray], heads: Sequence[int] | Non
         mean = np.average(squares, axis=0, weights=size)
         ratio = float(np.sqrt(mean[found] / np.delete(mean, found).mean()))
         head = found if heads is None else heads[found]
-        text = f"{symbol} has in head {head} {ratio:.3g} times the standard deviation of the other heads"
+        text = f"{symbol} of head {head} has {ratio:.3g} times the standard deviation of the other heads"
         yield Note(text, blames=True)

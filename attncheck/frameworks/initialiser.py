@@ -1,4 +1,4 @@
-"""Initialiser of each matrix from its entries in several draws, and repetitions among them."""
+"""Estimation of each matrix's initialiser from several draws, and detection of repeated or correlated matrices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from attncheck.frameworks.notes import Note
 SYMBOLS = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
 # Number of entries used for correlations.
 _MOST = 2**16
-# Least relative rank; rows and columns used for it; and relative size of singular values that are rounding.
+# Smallest relative rank of a full-rank matrix; rows and columns used to find the rank; relative size below which
+# singular values are rounding.
 _FULL, _SIDE, _ROUNDED = 0.9, 256, 1e-4
 
 
@@ -37,7 +38,7 @@ class MatrixStatistics:
         Standard deviation times √fan_in, the σ of the theorem, with an interval. All intervals and rejections of
         an inspection hold jointly with probability 1 - 1e-6.
     laws : tuple of str
-        Laws not rejected, of normal, uniform and truncated normal (at two standard deviations of the normal law);
+        Those not rejected among normal, uniform and truncated normal (at two standard deviations of the normal law);
         or orthogonal, constant, none known.
     bias_std : float
         Standard deviation of the biases times √fan_in.
@@ -197,7 +198,7 @@ def _same_again(draws: Sequence[Effective], roles: Sequence[str], precision: flo
             r for r in roles if i and np.ptp(draw[r]) and alike(_common([draws[0][r], draw[r]]), draw[r], precision)
         ]
         if same:
-            text = f"draw {i} has the {', '.join(SYMBOLS[r] for r in same)} of draw 0 again: draws are not independent"
+            text = f"draw {i} repeats the {', '.join(SYMBOLS[r] for r in same)} of draw 0: draws are not independent"
             return [Note(text, blames=True)]
     return []
 

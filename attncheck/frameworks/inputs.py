@@ -101,8 +101,8 @@ def about_outputs(probe: Probe) -> tuple[list[Note], bool]:
     small = 4 * probe.bound * max(float(np.abs(past).max()), float(np.abs(output).max()))
     if np.abs(past).max() > small:
         own = past.shape[0] == past.shape[1] and np.abs(past - np.eye(len(past))).max() <= small
-        what = "the inputs" if own else "of the inputs past attention"
-        notes.append(Note(f"a residual path: the outputs take {what}" if own else f"the outputs take {what}"))
+        what = "the inputs" if own else "inputs that bypass attention"
+        notes.append(Note(f"a residual path: the outputs include {what}" if own else f"the outputs include {what}"))
     none = output.shape[0] == output.shape[1] and np.abs(output - np.eye(len(output))).max() <= small
     if none:
         notes.append(Note("heads are concatenated and returned: there is no W_O"))

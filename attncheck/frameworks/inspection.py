@@ -43,7 +43,7 @@ from attncheck.frameworks.views import CallView
 # Entries of each matrix used from later draws.
 _ENTRIES = 2**16
 _DRAWS, _MOST_DRAWS = 8, 1024
-# A matrix closer than this to a parameter is taken for it.
+# A matrix closer than this to a parameter is identified with it.
 _GAIN = 1e-2
 # Limit on the width: larger inputs fill the memory.
 _MOST_NEURONS = 2**20
@@ -121,7 +121,7 @@ def inspect(
     if found is None and instrument.softmax_watched:
         found = watched(instrument, state, width, draws, seed)
     if found is None:
-        what = "no call of attention and no softmax over positions is seen in its forward"
+        what = "its forward pass calls neither attention nor a softmax over positions"
         refuse("make", make, what, "test it by sampling: pass a simulator to attncheck.check")
     if not isinstance(make, Binding) and "width" in parameters_of(make):
         other = _other_width(make, 2 * width, call, seed)
@@ -201,7 +201,7 @@ def _inspected(reader: ModuleReader, state: Any, draws: int, seed: int) -> Inspe
         *differing,
     ]
     if probe.seen.calls > 1:
-        said.append(Note(f"attention runs {probe.seen.calls} times per forward pass: the first is inspected"))
+        said.append(Note(f"attention runs {probe.seen.calls} times per forward pass: only the first is inspected"))
     number = probe.num_heads
     kv = len(set(labels)) if len(labels) in (number, first.key.shape[1]) else number
     shape = (reader.width, number, kv, probe.head_dim)
@@ -237,14 +237,14 @@ def _shared(gains: Mapping[str, float]) -> float | None:
 
 
 def _ungained(read: Effective, gains: Mapping[str, float]) -> Effective:
-    """Return the matrices without known later factors."""
+    """Return the matrices divided by the known factors applied after them."""
     biases = {role: bias / gains.get(role, 1.0) for role, bias in read.biases.items()}
     made = {role: read[role] / gain for role, gain in gains.items() if abs(gain - 1) > _GAIN}
     return dataclasses.replace(read, **made, biases=biases) if made else read
 
 
 def _multiplied(gains: Mapping[str, float], forward: Forward) -> list[Note]:
-    """Report factors of queries and keys before attention."""
+    """Report factors that multiply queries and keys before attention."""
     return [
         Note(f"{PLURALS[role]} are multiplied by {gain:.4g} before attention: scores times {forward.scales} in all")
         for role, gain in gains.items()
@@ -263,7 +263,7 @@ def _scaled_beforehand(weights: Mapping[str, MatrixStatistics], forward: Forward
         what = "1/head_dim in all" if forward.scale == "1/sqrt(head_dim)" else "1/sqrt(head_dim) in all"
         blames = forward.scale == "1/sqrt(head_dim)"
         return [
-            Note(f"W_Q is W_K's scale times 1/sqrt(head_dim): queries seem to be scaled beforehand, {what}", blames)
+            Note(f"W_Q has W_K's scale times 1/sqrt(head_dim): queries seem to be scaled beforehand, {what}", blames)
         ]
     return []
 
@@ -287,7 +287,7 @@ def _other_width(make: Callable[..., Any], width: int, call: Callable[..., Any] 
 
 
 def _over_widths(found: Inspection, other: Inspection | None) -> list[Note]:
-    """Report standard deviations independent of the width."""
+    """Report standard deviations that do not change with the width."""
     if other is None:
         return [Note(f"a module of width {2 * found.width} could not be inspected: widths are not compared")]
     notes = []

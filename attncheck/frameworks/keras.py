@@ -14,7 +14,7 @@ import numpy as np
 from attncheck.frameworks.binding import SINGLE, Core, FloatArray, SoftmaxCore, untouched
 
 Call = Callable[[Any, Any], Any]
-# Where keras counts named layers of each kind.
+# Attribute in which keras counts the layers it has named, by kind.
 _NUMBERS = "object_name_uids"
 _ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 

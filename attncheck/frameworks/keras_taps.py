@@ -22,7 +22,7 @@ from attncheck.scaling.taps import Tap
 _BATCH, _POSITIONS = 4, 16
 # Attributes that list sublayers known under other names.
 _LISTS = ("_layers", "_functional", "_modules")
-# Scores below are masked.
+# Scores below this value count as masked.
 _HIDDEN = -1e30
 
 
@@ -41,7 +41,7 @@ class KerasModels:
 
     def __post_init__(self) -> None:
         if self.optimizer is not None and keras.backend.backend() != "torch":
-            problem = f"takes steps on torch alone, and keras runs on {keras.backend.backend()}"
+            problem = f"takes steps only on torch, but keras runs on {keras.backend.backend()}"
             refuse("optimizer", self.optimizer, problem, "set KERAS_BACKEND=torch")
 
     def make(self, width: int, seed: int) -> KerasModel:

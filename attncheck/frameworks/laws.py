@@ -18,13 +18,13 @@ FALSE_ALARM, NUMBERS = 1e-6, 150
 LEVEL = FALSE_ALARM / NUMBERS
 #: Two-sided normal quantile at that level.
 Z = float(-special.ndtri(LEVEL / 2))
-# More entries do not help, and show rounding.
+# Maximum number of entries used: more do not help, and reveal rounding.
 _MOST = 2**16
 # Standard deviation of a normal law truncated at ±2σ, in σ.
 _CUT = math.sqrt(1.0 - 4.0 * math.exp(-2.0) / math.sqrt(2.0 * math.pi) / (1.0 - 2.0 * float(special.ndtr(-2.0))))
 # Number of squares that suffices to estimate their variance.
 _FEW = 4096
-# Quadrature nodes and grid points for the law of entries less their mean.
+# Quadrature nodes and grid points for the law of entries minus their mean.
 _NODES, _GRID = 60, 4001
 # Columns with less than half the overlap of independent ones count as orthogonal.
 _OVERLAP = 0.5
@@ -93,7 +93,7 @@ def scale_of(entries: FloatArray, z: float = Z) -> ScaleEstimate:
     if mean == 0.0:
         return ScaleEstimate(0.0, 0.0, 0.0)
     spread = float(squares.var()) / mean**2
-    # Few squares do not show how much they vary; normal ones vary more than bounded ones.
+    # A few squares do not reveal their own variance; squares of normal entries vary more than those of bounded ones.
     cube = (spread if squares.size >= _FEW else max(spread, 2.0)) / (9 * squares.size)
     low, high = (1 - cube + sign * z * math.sqrt(cube) for sign in (1, -1))
     std = math.sqrt(mean)
@@ -103,7 +103,8 @@ def scale_of(entries: FloatArray, z: float = Z) -> ScaleEstimate:
 def laws_of(entries: FloatArray, scale: ScaleEstimate, precision: float, lost: float = 0.0) -> tuple[str, ...]:
     """Return the laws not rejected by Kolmogorov distance and largest entry.
 
-    `precision` is the entries' unit roundoff, `lost` the fraction 1/n of their variance removed with the mean of n.
+    `precision` is the entries' unit roundoff, `lost` the fraction of variance, 1/n, lost by subtracting the mean of n
+    entries.
 
     Examples
     --------
@@ -131,7 +132,7 @@ def laws_of(entries: FloatArray, scale: ScaleEstimate, precision: float, lost: f
 
 
 def _less_mean(law: Law, lost: float) -> Law:
-    """Return the unit-variance law of (1 - 1/n) of an entry less an almost normal sum of the others over n."""
+    """Return the unit-variance law of an entry minus the mean of n; the others add an almost normal part."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
     own, others = math.sqrt(1 - lost), math.sqrt(lost)
 

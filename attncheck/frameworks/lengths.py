@@ -24,7 +24,7 @@ def beyond(
 ) -> tuple[Forward, dict[str, Forward], list[Note]]:
     """Return the results for all paths, with the mask seen on a longer sequence.
 
-    Results are unchanged if the module accepts none, or rounding hides single positions.
+    Results are unchanged if the module accepts no longer sequence, or rounding hides single positions.
     """
     formula, same = probe.formula, (found, dict(paths), list[Note]())
     plain = (
@@ -45,7 +45,11 @@ def beyond(
     mask = _mask(probe, x, y)
     here = f"{x.shape[1]} positions"
     if mask is None or not _follows(probe, dataclasses.replace(formula, mask=mask), x, y, found.bound):
-        return found, dict(paths), [Note(f"with {here} the outputs do not follow the formula found with fewer")]
+        return (
+            found,
+            dict(paths),
+            [Note(f"with {here} the outputs do not follow the formula found with fewer positions")],
+        )
     longer = {path: dataclasses.replace(each, mask=mask) for path, each in paths.items() if each.mask == found.mask}
     apart = [path for path in longer if path != probe.reader.path and probe.differs(y, probe.output(path, x))]
     kept = {path: each for path, each in longer.items() if path not in apart}

@@ -23,5 +23,5 @@ def subject_of_name(framework: str, make: Callable[..., Any]) -> ModuleSubject:
         refuse("subject", getattr(make, "__name__", make), "has no default width", "write def build(width=64): ...")
     home = type(bind(make, width)).__module__.rpartition(".")[2]
     if home != framework:
-        refuse("subject", framework, f"is not the framework of the module: {home}", f"write {home}:module:callable")
+        refuse("subject", framework, f"is not the module's framework, which is {home}", f"write {home}:module:callable")
     return inspect(make, width).subject()

@@ -37,7 +37,7 @@ def over_paths(
     paths : sequence of str
         Empty if the module has only one path.
     spare : collection of str
-        Paths of other configurations: differences are no errors.
+        Paths of other configurations: differences are not errors.
     own : str
     forward : Forward
         Result for the path `own`.

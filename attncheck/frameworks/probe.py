@@ -31,15 +31,15 @@ from attncheck.frameworks.forward import (
 from attncheck.frameworks.notes import Note
 
 _BATCH, _MOST_POSITIONS = 3, 7
-# Standard deviation of the scores: their scale and each of them should matter.
+# Standard deviation of the scores, chosen so that their scale and every single score affect the outputs.
 _SPREAD = 1.0
-# Factor of inputs to a norm, against its epsilon.
+# Factor of inputs to a norm, to make its epsilon negligible.
 _BEYOND = 8.0
 # Error of solved weights relative to that of outputs.
 _READ = 10.0
 # Factor of the error bound for fitted numbers.
 _FITTED = 10.0
-# A factor this close to a named one is taken for it.
+# A factor this close to a named one gets its name.
 _NAMED = 1e-3
 # If rounding explains more than this fraction of attention's contribution, the test is coarse.
 _COARSE = 0.05
@@ -48,7 +48,7 @@ _STORED, _SUMMED = 5.0, 4.0
 _SINGLE = float(np.finfo(np.float32).eps) / 2
 
 
-#: Scale of scores if only products are known: another would change W_Q W_Kᵀ.
+#: Scale of scores if only products are known: another scale would change W_Q W_Kᵀ.
 UNTOLD = "1/sqrt(head_dim), by convention"
 #: Scale of a correct layer.
 RIGHT = "1/sqrt(head_dim)"
@@ -178,7 +178,7 @@ class Probe:
 
     @property
     def apart(self) -> bool:
-        """Whether batching changes no output; True if outputs are random."""
+        """Whether outputs are the same for any batching; True if outputs are random."""
         alone = self.output(self.reader.path, self.x[:1])
         return not (self.steady and self.differs(self.y[:1], alone))
 

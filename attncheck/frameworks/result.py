@@ -102,7 +102,7 @@ class Inspection:
         """
         stds = {_STDS[role]: std for role, std in self._stds.items()}
         for product, (one, other) in _PRODUCTS.items():
-            if product in self.weights:  # the laws of scores and outputs depend only on this product
+            if product in self.weights:  # laws depend on the two factors only through their product
                 stds |= {one: self.weights[product].std, other: 1.0}
         missing = [name for name in _STDS.values() if name not in stds | changes and not name.startswith("output")]
         if missing:
@@ -114,12 +114,17 @@ class Inspection:
             refuse("forward", shown, "cannot be described by an AttentionLayer", remedy)
         if self.forward.biased or self.extra:
             what = "a bias of scores by position" if self.forward.biased else "keys beyond the positions"
-            refuse("forward", self.forward.map, f"comes with {what}, which no AttentionLayer has", "inspect it without")
+            refuse(
+                "forward",
+                self.forward.map,
+                f"comes with {what}, which no AttentionLayer has",
+                "inspect the layer without it",
+            )
         if self.value_dim is not None:
-            what = f"comes with values of {self.value_dim} neurons a head, which no AttentionLayer has"
+            what = f"comes with values of {self.value_dim} neurons per head, which no AttentionLayer has"
             refuse("head_dim", self.head_dim, what, "give values as many neurons as keys")
         if self.forward.positions == OTHER and "rotary_base" not in changes:
-            what = "unlike any rotary_base"
+            what = "in a way that no rotary_base describes"
             refuse(
                 "positions", OTHER, f"means that queries or keys depend on positions {what}", "pass rotary_base=None"
             )
@@ -157,8 +162,8 @@ class Inspection:
         Raises
         ------
         InputError
-            As for `layer`; if hand-written attention has unknown matrices, outputs are more than attention, or
-            arrays cannot be replaced; with "own", for an entry law unknown to checks.
+            As for `layer`; if hand-written attention has unknown matrices, outputs contain more than
+            attention, or arrays cannot be replaced; with "own", for an entry law unknown to checks.
         """
         layer = self.layer(seq_len)
         if self.view is None:
@@ -166,7 +171,7 @@ class Inspection:
                 "let the module call its framework's attention, such as scaled_dot_product_attention, or hand a "
                 "simulator of your own to attncheck.check"
             )
-            refuse("attention", "by hand", "shows products of its matrices alone, so that their law is unknown", remedy)
+            refuse("attention", "by hand", "shows only products of its matrices, so that their law is unknown", remedy)
         laws = {role: matrix.laws for role, matrix in self.weights.items()}
         return subject_of(self.view, layer, weights, laws, self._stds)
 
@@ -185,10 +190,10 @@ class Inspection:
             - ``query_law`` and so on: a law not rejected: "normal" (or "gaussian"), "uniform", "truncated normal",
               "orthogonal" or "constant".
             - ``bias``, ``query_bias`` and so on: whether there are nonzero biases.
-            - ``mask``, ``map``, ``scale``: of the forward; a scale by name or as a number.
+            - ``mask``, ``map``, ``scale``: of the forward pass; the scale by name or as a number.
             - ``positions``, ``rotary_base``: "none", "rotary" or "other", and the base of rotary positions.
             - ``num_heads``, ``kv_heads``, ``head_dim``.
-            - ``blamed=False``: no line begins with `wrong`.
+            - ``blamed=False``: no line of the result begins with `wrong`.
 
         Raises
         ------
@@ -225,7 +230,7 @@ class Inspection:
 
     @property
     def _theory(self) -> dict[str, Any]:
-        """Predictions by name, or the reason for having none under "nothing"."""
+        """Predictions by name; if there are none, the reason under "nothing"."""
         try:
             return self.theory.to_dict()
         except InputError as error:

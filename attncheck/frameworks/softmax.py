@@ -15,26 +15,26 @@ from attncheck.frameworks.forward import AXES, OTHER, Booleans, added_mask, mask
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Forward, rounding
 
-#: Scores below are masked; no real score is as low.
+#: Scores below this value are masked; no real score is as low.
 HIDDEN = -1e3
-# Scores below get less weight than single-precision rounding.
+# Scores below this value get less weight than single-precision rounding.
 _FAINT = -16.0
 _LENGTH, _SIDE = 16.0, 64
 #: Number of positions of test inputs.
 POSITIONS = 7
-# Factor of inputs to a norm, against its epsilon.
+# Factor of inputs to a norm, to make its epsilon negligible.
 _BEYOND = 8.0
 # Relative tolerance for changes that a norm's epsilon explains.
 _STEADY = 0.02
 _RANK, _ROUNDED = 1e-4, 16.0
 _BY_POSITION = "scores depend on positions: rotary positions, relative positions or a bias; W_Q and W_K are unknown"
-#: Result for a path that shows nothing.
+#: Result for a path that could not be examined.
 UNSEEN = Forward(OTHER, OTHER, OTHER, math.nan, math.inf, math.inf)
 
 
 @dataclasses.dataclass(frozen=True)
 class Products:
-    """Products of one draw: scores x M x'ᵀ + x rᵀ + k x'ᵀ + c; head a adds A (x VO + b).
+    """Products of one draw: scores x M x'ᵀ + x rᵀ + k x'ᵀ + c; head a adds A (x VO + b) to the outputs.
 
     Attributes
     ----------
@@ -126,11 +126,16 @@ class Watcher:
         m, size = self.side, unit_size(self.norm, self.width, length)
         units = length * np.concatenate([np.eye(self.width)[:m], np.zeros((1, self.width))])
         seen = self.watch(state, units[None])[1][0]
-        # A reversed sequence shows the pairs that a mask hides.
+        # Reversing the sequence shows the pairs that a causal mask hides.
         turned = self.watch(state, units[None, ::-1])[1][0][:, ::-1, ::-1]
         hidden = seen < HIDDEN
         if np.any(hidden & (turned < HIDDEN)):
-            refuse("mask", "of the scores", "hides some pairs in both orders", "inspect the layer without its window")
+            refuse(
+                "mask",
+                "of the scores",
+                "hides some pairs of positions in both directions",
+                "inspect the layer without its window",
+            )
         seen = np.where(hidden, turned, seen)
         constant = seen[:, m, m]
         row = seen[:, :m, m] - constant[:, None]
@@ -153,7 +158,7 @@ def rank_of(products: FloatArray, precision: float) -> int:
 
 
 def forward_of(watcher: Watcher, state: Any, read: Products, shown: Booleans) -> tuple[Forward, list[Note], bool]:
-    """Compare scores and outputs with the products on inputs in the span of the unit vectors.
+    """Check, on inputs in the span of the unit vectors, that scores and outputs follow from the products.
 
     Returns the forward without its scale, notes, and whether scores are given by the products.
     """
@@ -218,7 +223,7 @@ def _named(shown: Booleans) -> str:
 
 
 def _made(read: Products, z: FloatArray) -> FloatArray:
-    """Return the scores of the products for inputs, (H, L, L)."""
+    """Return the scores, (H, L, L), that the products give for inputs."""
     made = np.einsum("im,hmn,jn->hij", z, read.scores, z) + read.constant[:, None, None]
     return np.asarray(made + (read.row @ z.T)[:, :, None] + (read.column @ z.T)[:, None])
 

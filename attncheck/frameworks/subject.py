@@ -18,9 +18,9 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 
 OWN = "own"
-# Tolerance for outputs from the module's own matrices, relative to the largest.
+# Tolerance for outputs computed from the module's own matrices, relative to the largest output.
 _CLOSE = 1e-2
-# Ratio of array to matrix that means a gain, beyond chance in small arrays.
+# Ratio of an array's size to its matrix's that implies a gain; chance in small arrays gives less.
 _GAIN = 1.25
 # Smaller biases are rounded zeros.
 _SMALL = 1e-6
@@ -69,7 +69,7 @@ class ModuleSubject:
 
     @property
     def layers(self) -> list[AttentionLayer]:
-        """The module's layer for few and for more positions."""
+        """The module's layer, for a few positions and for more."""
         return [self.layer.replace(seq_len=length) for length in (2, 4, 8)]
 
     def supports(self, layer: AttentionLayer) -> bool | str:
@@ -97,7 +97,7 @@ def subject_of(
     """Return a module as a subject; `weights` are "gaussian" with the layer's scales or the module's "own".
 
     By role, `laws` are those not rejected, and `stds` the scales times √fan-in. Raises `InputError` if arrays
-    cannot be replaced, or outputs are more than attention.
+    cannot be replaced, or outputs contain more than attention.
     """
     check_choice("weights", weights, (GAUSSIAN, OWN))
     instrument = view.instrument
@@ -110,7 +110,7 @@ def subject_of(
         )
     state = instrument.init(0)
     if weights == OWN:
-        # A score scale that layers lack is attributed to queries and their bias.
+        # A score scale that `AttentionLayer` does not have is attributed to queries and their bias.
         declared = _laws(laws) | _biases(view, layer, {"query": layer.query_std / stds["query"]})
         return _checked(ModuleSubject(view, state, layer, declared, _initialised(instrument)))
     fans = _fans(layer)
@@ -197,7 +197,7 @@ def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dic
         told = {stds[role] for role in roles}
         if len(told) > 1:
             names = ", ".join(SYMBOLS[role] for role in roles)
-            refuse(name, sorted(told), f"is one array with more than one scale for {names}", "pass weights='own'")
+            refuse(name, sorted(told), f"are different scales for {names}, which share one array", "pass weights='own'")
         if told:
             _refuse_gains(name, array, {role: matrices[role] for role in roles})
             found[name] = told.pop()
@@ -217,23 +217,32 @@ def _refuse_gains(name: str, array: FloatArray, effective: Mapping[str, FloatArr
     for role, matrix in effective.items():
         gain = float(np.sqrt(np.mean(matrix**2) / np.mean(array**2)))
         if not 1 / _GAIN < gain < _GAIN:
-            refuse(name, round(gain, 3), f"is the factor between this array and {SYMBOLS[role]}", "pass weights='own'")
+            refuse(
+                name,
+                round(gain, 3),
+                f"is the factor from this array to {SYMBOLS[role]}, which must be about 1",
+                "pass weights='own'",
+            )
 
 
 def _checked(subject: ModuleSubject) -> ModuleSubject:
-    """Refuse a module whose outputs are more than attention."""
+    """Refuse a module whose outputs contain more than attention."""
     view, rng = subject.view, np.random.default_rng(0)
     state = view.instrument.fill(subject.state, subject.arrays(rng))
     if subject.weights == GAUSSIAN:
         for role, bias in view.biases(state).items():
             if np.abs(bias).max() > _SMALL:
-                remedy = "make the module without, or pass weights='own'"
-                refuse("bias", float(np.abs(bias).max()), f"comes with {SYMBOLS[role]}, and is not set to 0", remedy)
+                remedy = "make the module without biases, or pass weights='own'"
+                refuse(
+                    "bias", float(np.abs(bias).max()), f"is added with {SYMBOLS[role]}, and cannot be set to 0", remedy
+                )
     y, made = view.outputs(state, subject.layer, rng.standard_normal((1, 4, view.width)))
     off = float(np.abs(y - made).max() / np.abs(y).max())
     if not off < _CLOSE:
-        problem = f"returns {off:.2g} of its largest output beyond attention, such as a residual path or a norm"
-        refuse("call", type(state).__name__, problem, "pass call=lambda module, x: ..., which returns attention's own")
+        problem = f"differs from attention alone by {off:.2g} of its largest output, e.g. by a residual path or a norm"
+        refuse(
+            "call", type(state).__name__, problem, "pass call=lambda module, x: ..., which returns attention's output"
+        )
     few = [subject.arrays(rng) for _ in range(_FEW)]
     if _entries(few[0]) > _LARGE:
         return subject

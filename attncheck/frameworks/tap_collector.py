@@ -27,7 +27,7 @@ class TapCollector:
         self._precision, self._positions = precision, positions
         self._running: list[str] = []
         self._calls: Counter[str] = Counter()
-        # By memory address, so that each output is tapped once. Kept outputs prevent reuse of addresses.
+        # Indexed by memory address, so that each output is tapped once. Keeping outputs prevents reuse of addresses.
         self._kept: dict[Hashable, tuple[str, Any]] = {}
 
     def begins(self, name: str) -> None:

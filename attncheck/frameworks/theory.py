@@ -54,7 +54,7 @@ class LayerTheory:
 
     @property
     def score_variance_here(self) -> float:
-        """Score variance at this width: for scores times 1/head_dim, 0 only in the limit."""
+        """Score variance at this width; for scores times 1/head_dim it is 0 only in the limit."""
         between = self.layer.query_std**2 * self.layer.key_std**2
         return between / self.layer.head_width if self.layer.score_scaling == "1/n" else between
 

@@ -21,7 +21,7 @@ from attncheck.frameworks.binding import Arrays, Core, FloatArray, SoftmaxCore, 
 _ATTENTION = functional.scaled_dot_product_attention
 _HEADS = functional.multi_head_attention_forward
 _SOFTMAX = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)
-# Products that scores are made of.
+# Operations that may compute scores.
 _PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default)
 _UNWATCHED = re.compile(r"HigherOrderOperator (\w+)")
 # Names of the two attention implementations in transformers.
@@ -40,10 +40,10 @@ class Torch:
         self.make, self.call = make, call
         module = self.init(0)
         if not isinstance(module, torch.nn.Module):
-            refuse("make", module, "is no torch.nn.Module", "return one")
+            refuse("make", module, "is not a torch.nn.Module", "return one")
         self._dtype, self._device = place_of(module)
         if self._device.type == "meta":
-            refuse("make", self._device, "holds no numbers", "make the module on the CPU")
+            refuse("make", self._device, "is a device that holds no numbers", "make the module on the CPU")
         self.precision = float(torch.finfo(self._dtype).eps) / 2
         self.paths: tuple[str, ...] = ("eval", "train")
         if isinstance(module, torch.nn.MultiheadAttention) and call is None:

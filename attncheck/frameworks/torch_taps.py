@@ -42,7 +42,7 @@ class TorchModels:
             torch.manual_seed(seed)
             module = in_words("build", self.build, width)
         if place_of(module)[0] in _HALF:
-            module = module.float()  # half precision resolves only this much
+            module = module.float()  # half precision would hide small changes
         rng = stream(seed, "inputs", width)
         drawn = _drawn(module, width, rng) if self.inputs is None else in_words("inputs", self.inputs, width, rng)
         given = tuple(_tensor(module, each) for each in (drawn if isinstance(drawn, tuple) else (drawn,)))

@@ -1,4 +1,4 @@
-"""Views of a module for a subject: attention call or hand-written softmax."""
+"""Views of a module for a subject, through its attention call or its hand-written softmax."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from attncheck.layers.attention_map import attention_weights
 
 #: Number of output neurons returned.
 NEURONS = 2
-# Biases below this fraction of their product are rounding.
+# Biases below this fraction of their product are rounding errors.
 _NO_BIAS = 1e-5
-# Relative tolerance for sums in another order.
+# Relative tolerance for sums in a different order.
 _SAME = 1e-3
 
 
@@ -55,7 +55,7 @@ class AttentionView(Protocol):
         ...
 
     def outputs(self, state: Any, layer: AttentionLayer, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return outputs on x, (1, L, n), and a layer's with the module's matrices, both (1, L, m)."""
+        """Return outputs on x, (1, L, n), and those of a layer with the module's matrices, both (1, L, m)."""
         ...
 
 
@@ -134,7 +134,7 @@ class CallView:
         return {role: np.atleast_2d(b) / self._gain(role) for role, b in self.reader.biases(state).items()}
 
     def outputs(self, state: Any, layer: AttentionLayer, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return outputs on x, (1, L, n), and a layer's from queries, keys, values and W_O."""
+        """Return outputs on x, (1, L, n), and those of a layer from queries, keys, values and W_O."""
         y, scores, _, v = self._taken(self.reader.see(state, x))
         matrices = self.reader.read(state)
         merged = (attention_weights(layer.replace(seq_len=x.shape[1]), scores) @ v).swapaxes(1, 2)

@@ -45,7 +45,7 @@ def widths(
     """Measure how activations scale with width, and compare with a prediction.
 
     The root mean square of each tap grows as n^b with the width n. The exponent b is estimated from independent
-    models of several widths, corrected to next order; with an optimiser, also that of the change from
+    models of several widths, corrected to next order; with an optimiser, so is the exponent of the change from
     initialisation.
 
     Parameters
@@ -110,7 +110,7 @@ def widths(
     functions = {"optimizer": optimizer, "loss": loss, "inputs": inputs, "call": call}
     for name, function in functions.items():
         if function is not None and not callable(function):
-            refuse(name, function, "is no function", f"pass a function as {name}=")
+            refuse(name, function, "is not a function", f"pass a function as {name}=")
     measured = check_wholes("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512, 1024)")
     narrowest = measured[:1]
     if isinstance(build, Description):
@@ -163,7 +163,7 @@ def _models(build: Callable[..., Any] | Description, narrowest: Sequence[int], f
     if isinstance(build, Description):
         return OwnModels(build)
     if not callable(build):
-        refuse("build", build, "is no function", "pass a function of the width that returns a new model")
+        refuse("build", build, "is not a function", "pass a function of the width that returns a new model")
     if "rng" in parameters_of(build):
         return _PlainModels(build)
     framework = "flax"
@@ -173,7 +173,7 @@ def _models(build: Callable[..., Any] | Description, narrowest: Sequence[int], f
         framework = home_of(made)
     if framework not in _MODELS:
         remedy = "return one, or take (width, rng) and return an object with a method taps()"
-        refuse("build", made, f"is no module of {', '.join(_MODELS)}", remedy)
+        refuse("build", made, f"is not a module of {', '.join(_MODELS)}", remedy)
     models: Models = find(_MODELS[framework])(build, **functions)
     _refuse_alike(build, models, narrowest[0])
     return models

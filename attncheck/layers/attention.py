@@ -79,7 +79,7 @@ class AttentionLayer:
     rotary_base : float or None
         Base b of rotary positions (Llama): queries and keys at position j are rotated in `head_dim`/2 planes,
         plane f by the angle j b^{-2f/head_dim}. From 1.5 to 1e12; None: no rotation. Requires an even `head_dim`;
-        not with `tied_query_key`. How neurons are paired changes no law.
+        not with `tied_query_key`. How neurons are paired does not affect any law.
     norm : {"rms", "layer"} or None
         Norm of φ(h^i + e^i) without gain and bias: "rms" divides by ‖x‖/√n, "layer" first subtracts the mean.
         Vectors that are 0 (constant for "layer") become 0. Simulators that take inputs receive them unnormalised.
@@ -174,7 +174,7 @@ class AttentionLayer:
             refuse("key_std", self.key_std, f"differs from query_std={self.query_std:g} of the same matrix", "use one")
         if self.num_kv_heads is not None:
             remedy = "leave num_kv_heads out"
-            refuse("num_kv_heads", self.num_kv_heads, "would share the queries too with tied_query_key", remedy)
+            refuse("num_kv_heads", self.num_kv_heads, "with tied_query_key would share the queries too", remedy)
 
     def _checked_rotary(self, base: float) -> float:
         remedy = f"pass a number between {_BASES[0]:g} and {_BASES[1]:g}, e.g. rotary_base=10000.0, or None"
@@ -218,13 +218,13 @@ class AttentionLayer:
 
     @property
     def weight_entries(self) -> int:
-        """Matrix entries of one literal draw, its cost."""
+        """Number of matrix entries in one literal draw, a measure of its cost."""
         inputs = (self.seq_len if self.input_correlation < 1.0 else 0) + (self.input_correlation > 0.0)
         return inputs * self.width**2 + self.head_entries
 
     @property
     def head_entries(self) -> int:
-        """Matrix entries of one literal draw without the W^i."""
+        """Number of matrix entries in one literal draw, without the W^i."""
         matrices = (2 - self.tied_query_key) * self.num_heads + 2 * self.kv_heads
         return matrices * self.head_width * self.width
 

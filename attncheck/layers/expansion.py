@@ -19,7 +19,7 @@ INPUT_WEIGHTS = "W"
 
 @dataclasses.dataclass(frozen=True)
 class AttentionProgram:
-    """A layer's program with the nodes of its draws.
+    """A layer's program, with the nodes that its draws return.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class AttentionProgram:
 def expand(layer: AttentionLayer) -> AttentionProgram:
     """Return the Netsor program of Example 1 for `layer`.
 
-    Rotary positions and norms are no lines: the method that draws it applies them.
+    Rotary positions and norms are not lines of the program: the drawing method applies them.
 
     Examples
     --------

@@ -18,7 +18,7 @@ DEFAULT_CLIP = 100.0
 STDS = (1e-6, 1e6)
 _CLIPS = (1e-12, 1e30)
 _REACHES = (0.01, 100.0)
-# Beyond it the covariance of a dozen positions is singular.
+# Beyond this reach the covariance of a dozen positions is singular.
 _FARTHEST_ALONE = 2.0
 
 

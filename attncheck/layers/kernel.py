@@ -15,7 +15,7 @@ from attncheck.layers.norm import centred, normalised_gram
 
 FloatArray = NDArray[np.float64]
 
-# (s, s) matrices in memory at once.
+# Number of (s, s) matrices in memory at once.
 _MATRICES = 4
 # Odd activations, φ(-x) = -φ(x).
 _ODD = ("clip", "tanh", "erf", "identity")
@@ -114,7 +114,7 @@ def input_kernel(law: InputLaw) -> Kernel:
     matrix = normalised_gram(law.norm, kernel.matrix, means)
     matrix.setflags(write=False)
     smallest = float(np.diagonal(centred(law.norm, kernel.matrix, means)).min())
-    # Errors of the entry and of both norms; means only round.
+    # Sum of the errors of the entry and of both norms; means have only rounding errors.
     rounding = 8.0 * float(np.finfo(np.float64).eps) * float(np.diagonal(kernel.matrix).max())
     return Kernel(matrix, 2.0 * (kernel.error + rounding) / smallest)
 
@@ -131,7 +131,7 @@ def limit_inputs(law: InputLaw, hidden: FloatArray) -> FloatArray:
 
 
 def psd_root(matrix: FloatArray, rtol: float = 1e-12, field: str = "matrix") -> FloatArray:
-    """Return F with F Fᵀ = matrix, with the largest rank in the batch as columns, eigenvalues descending.
+    """Return F with F Fᵀ = matrix, with as many columns as the largest rank in the batch, by descending eigenvalue.
 
     Eigenvalues up to `rtol` times the largest count as 0. Matrices that are not finite and positive semi-definite
     raise `InputError`, as `field`.

@@ -19,7 +19,7 @@ from attncheck.layers.inputs import Norm
 
 FloatArray = NDArray[np.float64]
 
-# Below this fraction of its entries, a centred vector is rounding error.
+# A centred vector below this fraction of the original entries is rounding error.
 _ROUNDING: Final = 1e-12
 
 

@@ -53,5 +53,5 @@ def _always(case: object) -> bool:
     return True
 
 
-#: No requirement.
+#: The requirement that every case meets.
 ANY: Requirement[object] = Requirement("", _always, "")

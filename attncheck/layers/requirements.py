@@ -47,7 +47,7 @@ def _regular(layer: AttentionLayer) -> bool:
 
 SEVERAL_POSITIONS = OfLayer("several positions", lambda layer: layer.seq_len > 1, "there is one position only")
 THREE_POSITIONS = OfLayer("three positions", lambda layer: layer.seq_len > 2, "there are fewer than three positions")
-MANY_POSITIONS = OfLayer(  # one matrix is recognisable in two sets of keys
+MANY_POSITIONS = OfLayer(  # enough to recognise one matrix in two sets of keys
     "positions that span a tenth of a head",
     lambda layer: layer.head_width <= 10 * layer.seq_len,
     "heads are wider than ten times the positions",

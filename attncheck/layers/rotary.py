@@ -43,10 +43,10 @@ def frequencies(layer: AttentionLayer) -> FloatArray:
 
 
 def score_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray:
-    """Return c_d = tr(R_d)/ν, which rotation multiplies covariances of scores by, for d < 2 seq_len - 1.
+    """Return c_d = tr(R_d)/ν, the factor by which rotation multiplies score covariances, for d < 2 seq_len - 1.
 
-    Given the inputs, Cov(P_ij, P_kl) = σ² G_ik G_jl c(j - i, l - k). With `limit`, head_dim → ∞: (Ci(d) - Ci(d/b))
-    / log b.
+    Given the inputs, Cov(P_ij, P_kl) = σ² G_ik G_jl c(j - i, l - k). With `limit`, its limit for head_dim → ∞, (Ci(d)
+    - Ci(d/b)) / log b.
 
     Examples
     --------

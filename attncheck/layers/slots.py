@@ -1,8 +1,8 @@
 """Slots: initial vectors and matrices of a program, and the limits that depend on their laws.
 
-A growing fan-in averages over a matrix's law. Initial vectors and matrices with fixed columns (W^O at fixed
-head_dim) are not averaged: their law shows in coordinates, and in averages of nonlinear functions of these
-(Golikov and Yang, 2022, for programs without scores).
+If its fan-in grows with n, a matrix's law averages out. The laws of initial vectors, and of matrices with a fixed
+number of columns (W^O at fixed head_dim), do not: they show in coordinates, and in averages of nonlinear functions of
+these (Golikov and Yang, 2022, for programs without scores).
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class AttentionStack:
     Parameters
     ----------
     layer : AttentionLayer
-        Every layer; its inputs are those of the first.
+        Description of every layer; its inputs are those of the first.
     depth : int
         Number of layers, from 1 to 1,000.
     activations : str or sequence of str, optional
@@ -162,7 +162,7 @@ class AttentionStack:
 
     @property
     def weight_entries(self) -> int:
-        """Matrix entries of one literal draw, its cost."""
+        """Number of matrix entries in one literal draw, a measure of its cost."""
         single = self.layer.weight_entries
         hidden = self.perceptron.neurons if self.perceptron else 0
         return single + (self.depth - 1) * self.layer.head_entries + 2 * self.depth * hidden * self.width
@@ -222,7 +222,7 @@ class AttentionStack:
         return cls(**{**fields, "layer": AttentionLayer.from_dict(fields["layer"])})
 
     def to_toml(self) -> str:
-        """Return a ``[stack]`` table with the layer in it, without layer fields that are None."""
+        """Return a ``[stack]`` table that contains the layer, without layer fields that are None."""
         import tomli_w
 
         fields = self.to_dict()

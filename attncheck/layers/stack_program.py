@@ -22,7 +22,7 @@ class Perceptron:
 
 @dataclasses.dataclass(frozen=True)
 class StackProgram:
-    """A stack's program with the nodes of its draws.
+    """A stack's program, with the nodes that its draws return.
 
     Attributes
     ----------

@@ -41,7 +41,7 @@ class Chart(msgspec.Struct, frozen=True):
     series: list[Series]
 
 
-#: Increased when readers of the files must change.
+#: Version of the files, increased when their readers must change.
 SCHEMA = 2
 
 
@@ -64,7 +64,7 @@ class ChartedFigure(msgspec.Struct, frozen=True, tag="charts", tag_field="shows"
 class Measure:
     """One series to compute.
 
-    ``compute`` is a picklable function of a seed, the share of the usual draws, and ``given``, which returns ``x``,
+    ``compute`` is a picklable function of a seed, the share of the usual draws and ``given``; it returns ``x``,
     ``value`` and ``error``, (m,) each; ``law`` marks limits and formulas, drawn as lines.
     """
 
@@ -80,7 +80,7 @@ class Measure:
 
     @property
     def key(self) -> dict[str, Any]:
-        """All that determines its numbers, as built-in types."""
+        """Everything that determines the numbers of the series, as built-in types."""
         name = f"{self.compute.__module__}.{self.compute.__qualname__}"
         return {"label": self.label, "compute": name, "given": [list(pair) for pair in self.given]}
 
@@ -156,7 +156,7 @@ def at_end(series: Series) -> str:
 
 
 def told(series: Series, place: int) -> str:
-    """Return one value with its error and place."""
+    """Return the text of one value with its error and its place on the axis."""
     value, error = series.value[place], series.error[place]
     off = f" ± {error:.1g}" if error else ""
     return f"{value:.3g}{off} at {_place(series.x[place])}"

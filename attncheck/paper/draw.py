@@ -31,7 +31,7 @@ _BLOCK = 2**17
 
 
 def generator(sequence: np.random.SeedSequence) -> np.random.Generator:
-    """Return a task's generator; SFC64 makes normals a sixth cheaper."""
+    """Return a task's generator; SFC64 makes normals cheaper by a sixth."""
     return np.random.Generator(np.random.SFC64(sequence))
 
 

@@ -22,12 +22,12 @@ from attncheck.theory.rates.rate import fit
 
 FloatArray = NDArray[np.float64]
 
-# The numbers of a `Distance`, in order.
+# Names of the numbers of a `Distance`, in order.
 _FIELDS = ("value", "error", "leading", "leading_error", "width", "draws")
 # Fewer draws cannot distinguish a divergence from 0.
 _FEWEST_DRAWS = 256
 _ROUNDING = 1e-12
-# Nodes per chi-square of a score, and fewer for the error.
+# Nodes per chi-square of a score, and a smaller number whose result gives the error.
 _NODES, _FEWER_NODES = 32, 24
 
 
@@ -81,7 +81,7 @@ def compute(wanted: ExactDistance, grid: FloatArray, seed: int, scale: float = 1
 
 
 def _of_scores(layer: AttentionLayer, grid: FloatArray) -> dict[str, NDArray[Any]]:
-    """Return a score's curve, with errors from fewer nodes and rounding."""
+    """Return a score's curve; errors come from a computation with fewer nodes, and from rounding."""
     value, fewer = (score_difference(layer, grid, nodes) for nodes in (_NODES, _FEWER_NODES))
     many, few = (score_moments(layer, nodes) for nodes in (_NODES, _FEWER_NODES))
     return {
@@ -92,7 +92,7 @@ def _of_scores(layer: AttentionLayer, grid: FloatArray) -> dict[str, NDArray[Any
 
 
 def score_difference(layer: AttentionLayer, grid: FloatArray, nodes: int) -> FloatArray:
-    """Return the density of p_11 less that of the limit."""
+    """Return the density of p_11 minus that of the limit."""
     limit_std = layer.query_std * layer.key_std * float(input_kernel(layer.inputs).matrix[0, 0])
     return np.asarray(score_mixture(layer, nodes).density(grid) - gaussian(grid, limit_std**2))
 

@@ -11,7 +11,7 @@ Of = Literal["outputs", "scores"]
 Kind = Literal["width", "histogram", "low rank"]
 
 WIDTHS = (16, 64, 256, 1024)
-#: Widths of exact divergences, beyond the resolution of samples.
+#: Widths of exact divergences, which samples could not resolve.
 EXACT_WIDTHS = (16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_000_000)
 HEAD_DIM = 64
 TRIALS = 10
@@ -43,7 +43,7 @@ class ExactDistance:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """A figure of the paper: published sizes, and what is sampled and computed."""
+    """A figure of the paper: its published sizes, the cases to sample and the distances to compute."""
 
     name: str
     kind: Kind

@@ -19,7 +19,7 @@ from attncheck.report.svg import BAND, INK, MUTED, SERIES
 
 FloatArray = NDArray[np.float64]
 
-# Prefix of panels in the paper's setting, on new draws.
+# Title prefix of panels that repeat the paper's setting on new draws.
 _REPEATED = "Published setting, own draws"
 
 
@@ -83,7 +83,7 @@ def _differences(figure: Figure, *, scaled: bool) -> Panel:
     spread = max(max(law.spread) for law in figure.sampled if not law.limit)
     how = "Multiplied by n they nearly agree, as an order of 1/n demands. " if scaled else ""
     alt = (
-        f"Density at finite width less that of the limit, computed. The largest differences are {largest}. {how}The "
+        f"Computed density at finite width minus that of the limit. The largest differences are {largest}. {how}The "
         f"published kernel estimator varies between trials by up to {spread:.2g} (standard deviation) at a point."
     )
     caption = f"Computed difference of densities{', times n' if scaled else ''}; bands: error of the computation"
@@ -233,7 +233,7 @@ def _score_difference(figure: Figure) -> Panel:
         plain_numbers(axes)
 
     alt = (
-        f"Computed density of the score at n = 256 less the standard normal density: it is {value.max():+.2g} at the "
+        f"Computed density of the score at n = 256 minus the standard normal density: it is {value.max():+.2g} at the "
         f"centre and {value.min():+.2g} beside it. A bar of a histogram of as many draws as here has a standard "
         f"deviation of up to {noise.max():.2g}."
     )
@@ -288,7 +288,7 @@ def _tails(figure: Figure) -> Panel:
         f"Computed differences of densities. The limit differs from the Gaussian of its variance by at most {read}, "
         f"and the law at n = 256 from the limit by at most {finite_read}."
     )
-    caption = "Computed: limit less the Gaussian of its variance (solid), and n = 256 less the limit (dashed)"
+    caption = "Computed: limit minus the Gaussian of its variance (solid), and n = 256 minus the limit (dashed)"
     return Panel(PanelText("Computed: differences of densities of y", caption, alt), paint)
 
 

@@ -57,7 +57,7 @@ def density(samples: FloatArray, grid: FloatArray) -> FloatArray:
 
 
 def divergence(first: FloatArray, second: FloatArray) -> tuple[float, float]:
-    """Return the published estimate of KL(first ‖ second), and its part from beyond the extremes of `second`.
+    """Return the published estimate of KL(first ‖ second), and the part of it from beyond the extremes of `second`.
 
     p log(p/q) is summed over 500 points, with 1e-12 added to both densities; beyond `second` the 1e-12 decides.
 

@@ -54,12 +54,14 @@ def size_of(figure: Shown) -> str:
     """Return the sampled and published sizes, and the command to repeat."""
     again = f"To repeat it: attncheck paper {figure.name} --seed {figure.seed} --scale {figure.scale:g}"
     if isinstance(figure, ChartedFigure):
-        errors = "Computed, with four standard errors where draws are integrated over; what has no error is exact."
+        errors = (
+            "Computed, with four standard errors where draws are integrated over; values without an error are exact."
+        )
         return f"{figure.setting} {errors} {again}".lstrip()
     sampled = f"{figure.draws:,} draws in each of {counted(figure.trials, 'trial')}"
     if figure.draws == figure.published_draws:
         return f"{sampled}, the published size. {again}"
-    return f"{sampled}; published were {figure.published_draws:,}, so that this is a quick look only. {again}"
+    return f"{sampled}; published were {figure.published_draws:,}, so this is only a quick look. {again}"
 
 
 def made_with(figure: Shown) -> str:

@@ -29,12 +29,12 @@ class ExperimentView:
 
     @property
     def name(self) -> str:
-        """Its name on the command line."""
+        """The figure's name on the command line."""
         return self.figure.name
 
     @property
     def title(self) -> str:
-        """Its name in the paper, and its subject."""
+        """The figure's name in the paper, and its subject."""
         return named(self.figure)
 
     @property

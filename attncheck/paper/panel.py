@@ -17,7 +17,7 @@ STYLES = ("-", "--", "-.", (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5, 1, 1.5)))
 MARKERS = ("o", "s", "^", "D")
 SMALL = 10.5
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-# One more colour for lines than for points.
+# Lines have one more colour than points.
 _COLOURS = (*SERIES, INK)
 
 
@@ -75,7 +75,7 @@ def plain_numbers(axes: Axes) -> None:
 
 
 def _power(value: float, _: object = None) -> str:
-    """Return a power of ten with superscripts, empty between them."""
+    """Return the label of a power of ten, or an empty string for other numbers."""
     exponent = np.log10(value)
     return f"10{str(round(exponent)).translate(_SUPERSCRIPTS)}" if abs(exponent - round(exponent)) < 1e-9 else ""
 

@@ -74,6 +74,6 @@ def _drawn(panels: Sequence[Panel], title: str) -> Figure:
 
 
 def _said(panel: Panel) -> str:
-    """Return a panel's title, without the source of its numbers."""
+    """Return a panel's title without the prefix that names the source of its numbers."""
     what = panel.text.title.partition(": ")[2]
     return what[0].upper() + what[1:]

@@ -53,7 +53,7 @@ class SampledLaw(msgspec.Struct, frozen=True):
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """A computed density less that of the limit, with half-widths of errors, None in far tails.
+    """A computed density minus that of the limit, with half-widths of errors, which are None in far tails.
 
     ``moments`` are the variance and excess kurtosis, each followed by its error.
     """

@@ -1,4 +1,4 @@
-"""Runs of the paper's tasks: perform what a folder lacks, in parallel."""
+"""Runs of the paper's tasks: perform, in parallel, those whose results a folder lacks."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def settle_all(
 ) -> Path:
     """Perform the tasks that the folder lacks; return the folder of task files.
 
-    `told` is called with the numbers of finished and of all tasks, and the last one finished.
+    `told` is called with the number of finished tasks, the number of all tasks, and the last finished task.
     """
     data = _claimed(Path(out), manifest)
     wanted = [unit for name in names for unit in units.units_of(name)]
@@ -93,7 +93,7 @@ def _performed(left: Sequence[Task], data: Path, manifest: PaperRun, spec: Execu
 
 
 def _claimed(out: Path, manifest: PaperRun) -> Path:
-    """Return the folder of a run's task files, created if missing; reject that of another run."""
+    """Return the folder of a run's task files, created if missing; reject the folder of another run."""
     data, path = out / "data", out / "data" / _MANIFEST
     try:
         there: bytes | None = path.read_bytes()

@@ -57,7 +57,7 @@ Subject = ExperimentCase | ExactDistance | Measure
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One trial of a case, from 1, or a computation, 0."""
+    """One trial of a case, numbered from 1, or a computation, numbered 0."""
 
     experiment: str
     subject: Subject
@@ -80,7 +80,7 @@ class Task:
 
     @property
     def cost(self) -> float:
-        """Approximate cost, in normals of a trial, for longest-first order."""
+        """Approximate cost, in normals to draw, to start the longest tasks first."""
         if isinstance(self.subject, Measure):
             return math.inf
         layer = self.subject.layer

@@ -1,4 +1,4 @@
-"""Width scaling of models: measure sizes over widths and seeds, and test exponents."""
+"""Width scaling of models: measure sizes of taps at several widths and seeds, and test their exponents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WIDTHS = (64, 128, 256, 512, 1024)
 SEEDS = 8
 TOLERANCE = 0.1
 _MOST_STEPS = 8
-# Logarithm of a zero size.
+# Value that represents the logarithm of a zero size.
 _ZERO = -math.inf
 
 
@@ -79,7 +79,7 @@ def examine(
     Raises
     ------
     InputError
-        If an argument is out of range, or widths share no tap.
+        If an argument is out of range, or no tap exists at all widths.
     """
     widths = check_wholes("widths", widths, 1, "pass whole numbers, e.g. (64, 128, 256, 512, 1024)")
     if len(widths) < TERMS:
@@ -102,7 +102,7 @@ def examine(
 
 
 class _Sample:
-    """Sizes of models, drawn anew in each look."""
+    """Sizes of taps, from models drawn anew in each look."""
 
     def __init__(self, models: Models, widths: Sequence[int], seeds: int, steps: int, seed: int) -> None:
         self._models, self.widths, self.seeds, self._steps, self._seed = models, widths, seeds, steps, seed
@@ -176,7 +176,7 @@ class _Looks:
         least = found.exponents.p_values(self._low, np.full_like(self._low, np.inf))
         above = found.exponents.p_values(np.full_like(self._high, -np.inf), self._high)
         mixed = np.array([p is not None and p.mixed for p in self._predicted.values()])
-        # A share may also rise as other parts fall, so require growth too.
+        # A share also rises when other parts fall, so growth is required too.
         grows = found.exponents.p_values(np.full_like(self._high, -np.inf), self._high - self._tolerance)
         above = np.where(mixed, np.maximum(grows, found.shares.p_values(SHARE)), above)
         return np.minimum(np.minimum(least, above), 1.0)
@@ -241,7 +241,7 @@ class _LookEstimates:
 
     def __init__(self, logs: FloatArray, widths: Sequence[int], level: float, largest: FloatArray) -> None:
         self.exponents: Exponents = exponents(logs, widths)
-        # Divided by the largest predicted order, mixed sizes have orders -1/2 and 0.
+        # Dividing mixed sizes by their largest predicted order leaves orders -1/2 and 0.
         known = np.where(np.isfinite(largest), largest, 0.0) * np.log(widths)[:, None, None]
         self.shares: Shares = shares(logs - known, widths, (-NEXT, 0.0))
         self.half_widths = self.exponents.half_widths(level)

@@ -22,11 +22,11 @@ FloatArray = NDArray[np.float64]
 
 #: Terms of the fit, hence the minimum number of widths.
 TERMS = 3
-# Smaller spreads are rounding.
+# Smaller spreads are rounding error.
 _LEAST_SPREAD = 1e-9
 # Maximum number of seeds suggested.
 _MOST_SEEDS = 100_000
-# Probability that the suggested seeds decide if the estimates are right.
+# Probability that the suggested seeds are decisive, if the estimates are right.
 _SURELY = 0.9
 
 
@@ -46,7 +46,7 @@ class Exponents:
     def p_values(self, low: FloatArray, high: FloatArray) -> FloatArray:
         """Return two-sided p-values of exponents between `low` and `high`, (taps,).
 
-        A p-value is below a level exactly if the interval of that level lies outside.
+        A p-value is below a level exactly if the interval of that level lies outside [low, high].
         """
         beyond = np.maximum(np.maximum(low - self.values, self.values - high), 0.0)
         return np.asarray(2.0 * special.stdtr(self.freedom, -beyond / self.errors))

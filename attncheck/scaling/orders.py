@@ -1,4 +1,4 @@
-"""Share of a larger order than predicted in sizes that mix several orders.
+"""For sizes that mix several orders in n, the share of a larger order than predicted.
 
 After a step, decaying noise and constant parts add up, so no single exponent fits. The mean square is fitted by a sum
 of powers of n.
@@ -24,7 +24,7 @@ NEXT = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Shares:
-    """Shares of the next order, negative for slow growth, with standard errors and degrees of freedom, (taps,) each."""
+    """Shares of the next larger order, negative for slow growth; standard errors; degrees of freedom: (taps,) each."""
 
     values: FloatArray
     errors: FloatArray
@@ -43,7 +43,7 @@ class Shares:
 def shares(logs: FloatArray, widths: Sequence[int], orders: Sequence[float]) -> Shares:
     """Return the share of the next order in mean squares at the largest width, from log sizes, (widths, seeds, taps).
 
-    Fits orders b of parts that grow as n^b, and the largest plus 1/2.
+    Fits parts that grow as n^b, for b in `orders` and for the largest of these plus 1/2.
 
     Raises
     ------

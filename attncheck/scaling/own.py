@@ -1,4 +1,4 @@
-"""attncheck's own descriptions as models over widths, with computed exponents."""
+"""Layers, stacks and programs of attncheck as models of several widths, with computed exponents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from attncheck.theory.rates.law import finite_width_law
 
 #: Descriptions available at any width.
 Description = AttentionLayer | AttentionStack | Program
-#: Independent draws per seed of a tap.
+#: Independent draws of a tap per seed.
 DRAWS = 1_024
 # Replicates of the exact law: accurate to about 1e-4.
 _REPLICATES = 256
@@ -125,7 +125,7 @@ def _of_layer(layer: AttentionLayer, widths: Sequence[int]) -> dict[str, float]:
     layers = [layer.replace(width=width) for width in widths]
     outputs = [_output_variance(each) for each in layers]
     sizes = {
-        # Inputs have constant size to leading order, so scores scale with their factor.
+        # The size of inputs is constant to leading order, so scores scale as their factor does.
         "scores": [each.score_factor for each in layers],
         "outputs": [variance**0.5 for variance in outputs],
     }

@@ -75,7 +75,7 @@ Expectation = Callable[[TapSeries, str], ExponentPrediction | None]
 
 _CONSTANT = ExponentPrediction(0.0, 0.0)
 _FALLS = ExponentPrediction(-NEXT, -NEXT)
-# Attention evens out as scores decay, and its outputs decay slightly.
+# As scores decay, attention weights become more even, and outputs decay slightly.
 _EVENS_OUT = ExponentPrediction(-NEXT, 0.0)
 _NEARLY = ExponentPrediction(-0.5 * NEXT, 0.0)
 _MIXED = ExponentPrediction(-NEXT, 0.0, mixed=True)

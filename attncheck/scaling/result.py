@@ -177,7 +177,7 @@ class Widths:
 
     @property
     def findings(self) -> list[tuple[str, str]]:
-        """Rows that are not consistent: "first", "then", "and" or "open", and a sentence."""
+        """Findings on rows that are not consistent: "first", "then", "and" or "open", and a sentence."""
         return list(self._findings())
 
     def _findings(self) -> Iterator[tuple[str, str]]:

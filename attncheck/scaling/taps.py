@@ -15,7 +15,7 @@ FloatArray = NDArray[np.float64]
 MODULE, NORM, EMBEDDING, OUTPUT, SCORES, WEIGHTS = "module", "norm", "embedding", "output", "scores", "weights"
 #: All kinds.
 KINDS = (MODULE, NORM, EMBEDDING, OUTPUT, SCORES, WEIGHTS)
-#: Changes up to this many units in the last place of a sum are rounding.
+#: Changes up to this many units in the last place of a sum count as rounding.
 ULPS = 100.0
 
 
@@ -32,7 +32,7 @@ class Tap:
     what : str
         The class or function that computed it.
     summed : float
-        Size of its summands; below 100 of their units in the last place, sizes are rounding.
+        Size of its summands; sizes below 100 of its units in the last place are rounding.
     precision : float
         Unit in the last place of 1.
     again : bool
@@ -48,12 +48,12 @@ class Tap:
 
     @property
     def size(self) -> float:
-        """Root mean square, 0 if it is rounding."""
+        """Root mean square, or 0 if it is only rounding."""
         found = root_mean_square(self.values)
         return found if found > ULPS * self.precision * self.summed else 0.0
 
     def change_from(self, before: Tap) -> float:
-        """Return the root mean square of the change, 0 if it is rounding."""
+        """Return the root mean square of the change, or 0 if it is only rounding."""
         found = root_mean_square(self.values - before.values)
         least = max(self.summed, before.summed, root_mean_square(before.values))
         return found if found > ULPS * self.precision * least else 0.0
@@ -92,7 +92,7 @@ class Models(Protocol):
 
 
 def root_mean_square(values: FloatArray) -> float:
-    """Return the root mean square without NaN entries; NaN if no others remain.
+    """Return the root mean square of the entries that are not NaN; NaN if there are none.
 
     Examples
     --------

@@ -19,7 +19,7 @@ BLOCK_ENTRIES = 2**21
 
 @dataclasses.dataclass(frozen=True)
 class DrawPlan(Generic[_Batch]):
-    """How to draw a description, and float64 entries per draw and shared."""
+    """How to draw a description, with the float64 entries per draw and those shared by draws."""
 
     draw: Callable[[int, np.random.Generator], _Batch]
     entries: int
@@ -38,7 +38,7 @@ def root_of(seed: Any) -> np.random.SeedSequence:
 
 
 def blocks(work: DrawPlan[_Batch], size: int, root: np.random.SeedSequence, first: int = 0) -> Iterator[_Batch]:
-    """Draw blocks from index `first` on; full ones do not depend on `size`."""
+    """Draw blocks from index `first` on; full blocks do not depend on `size`."""
     block = max(1, BLOCK_ENTRIES // max(1, work.entries))
     for index, start in enumerate(range(first * block, size, block), first):
         key = (*root.spawn_key, index)

@@ -28,7 +28,7 @@ from attncheck.simulators.linalg import bartlett, gram_root
 
 FloatArray = NDArray[np.float64]
 
-#: Gram matrices in draws by default.
+#: Gram matrices that draws contain by default.
 GRAMS = frozenset({"key_gram", "value_gram"})
 
 

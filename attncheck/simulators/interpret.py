@@ -14,7 +14,7 @@ from attncheck.layers.program import Initial, MatMul, Node, Nonlin, Output, Scor
 
 FloatArray = NDArray[np.float64]
 
-# Cached stacks: those shared by heads or positions.
+# Number of cached stacks: heads or positions share them.
 _KEPT = 2
 
 
@@ -22,7 +22,10 @@ class Multiplier(Protocol):
     """Draws W h for the uses of each weight, in step order."""
 
     def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
-        """Map vectors (draws, m, columns) to `rows` coordinates of W h, (draws, m, rows); no later use if ``last``."""
+        """Map vectors (draws, m, columns) to `rows` coordinates of W h, (draws, m, rows).
+
+        ``last``: W has no later use.
+        """
         ...
 
 
@@ -146,7 +149,7 @@ def interpret(
     coordinates : int
         Neurons to return of outputs that no later line uses.
     keep : iterable of Node
-        Lines to keep whole nevertheless.
+        Lines to keep in full in any case.
     multiply : Multiplier
     rng : numpy.random.Generator
     turn : callable, optional
@@ -201,7 +204,7 @@ def _scores(
     values: Values,
     turn: Callable[[FloatArray], FloatArray] | None,
 ) -> FloatArray:
-    """Compute all scores between two steps, of which `one` is any."""
+    """Compute all scores between two steps; `one` is any of these scores."""
     left, right = values.stack(lefts), values.stack(rights)
     if turn is not None:
         left, right = turn(left), turn(right)

@@ -36,7 +36,7 @@ def draw_program(
     expansion, steps = _plan(layer)
     multiply, turn = multiplier(layer.width, rng), None
     if layer.rotary_base is not None:
-        turn = functools.partial(turned, layer)  # a step has the positions of a head, in order
+        turn = functools.partial(turned, layer)  # each step holds the positions of one head, in order
     normalise = dict.fromkeys(expansion.inputs if layer.norm else (), functools.partial(normalised, layer.norm))
     values = interpret(steps, layer.width, size, coordinates, expansion.inputs, multiply, rng, turn, normalise)
     inputs = values.stack(expansion.inputs)

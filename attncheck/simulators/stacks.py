@@ -56,8 +56,8 @@ def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng
 def draw_perceptron(perceptron: Perceptron, inputs: FloatArray, rng: np.random.Generator) -> FloatArray:
     """Draw W² φ(W¹ x) exactly in law, (size, seq_len, width).
 
-    Hidden neurons before φ are independent N(0, std² G), G the inputs' Gram matrix; outputs likewise, G that of
-    the images.
+    Hidden neurons before φ are independent N(0, std² G), G the inputs' Gram matrix; outputs likewise, with the Gram
+    matrix of the images.
     """
     gram = inputs @ inputs.swapaxes(-1, -2) / inputs.shape[-1]
     normals = rng.standard_normal((*inputs.shape[:-1], perceptron.neurons))

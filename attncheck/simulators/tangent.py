@@ -126,8 +126,8 @@ def draw_tangent_collapsed(
 ) -> TangentDraws:
     """Draw the kernel exactly in law without weight matrices.
 
-    Keys span r = rank G of a head's ν directions; queries across these enter by a Wishart matrix. Rows of W^O
-    relate to values likewise.
+    Keys span r = rank G of a head's ν directions; query components orthogonal to these enter through a Wishart
+    matrix. Rows of W^O relate to values likewise.
     """
     inputs = draw_inputs(layer, size, rng)
     G = inputs @ inputs.swapaxes(-1, -2) / layer.width
@@ -161,7 +161,7 @@ def _own(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
 
 
 def _gram_of_groups(layer: AttentionLayer, along: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Return each group's Gram matrix of normal vectors with ν entries, the first m given.
+    """Return each group's Gram matrix of normal vectors with ν entries, of which the first m are given.
 
     `along` is (size, num_heads, r, m), the result (size, kv_heads, g, g, r, r).
     """

@@ -72,7 +72,7 @@ class Bias:
     Attributes
     ----------
     matrix : {"query", "key", "value", "output"}
-        Shared as the matrix is; tied queries use that of the keys.
+        The bias is shared as its matrix is; tied queries use the keys' bias.
     law : str
         Key in `WEIGHT_LAWS`.
     std : float
@@ -109,7 +109,7 @@ class WeightLaws:
     Attributes
     ----------
     query, key, value, output, inputs : str
-        `inputs` is that of the W^i.
+        `inputs` is the law of the W^i.
     biases : tuple of Bias
 
     Examples
@@ -201,14 +201,14 @@ class WeightLaws:
 
 
 def _typed(law: str = "") -> str | tuple[str, float | str]:
-    """Return a law, with any number."""
+    """Return a law from text, with the number after a colon, if any."""
     name, colon, number = law.partition(":")
     if not colon:
         return law
     try:
         return name, float(number)
     except ValueError:
-        return name, number  # refused later
+        return name, number  # `Bias.of` refuses it
 
 
 GAUSSIAN_LAWS = WeightLaws()

@@ -1,1 +1,1 @@
-"""What is computed: limits, rates, and the conjecture for stacks."""
+"""Computed laws: limits, rates, and the conjectured limit of stacks."""

@@ -1,4 +1,4 @@
-"""`limit`: the infinite-width law of a layer, of a program's lines, or what is conjectured for a stack."""
+"""`limit`: the infinite-width law of a layer or of a program's lines, or the conjectured one of a stack."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from attncheck.theory.stacks.law import StackLaw
 
 
 def kept_limit(layer: AttentionLayer) -> LimitLaw:
-    """Return the limit of a layer, kept with all that was integrated: it is the same for layers of every width."""
-    return _kept(layer.replace(width=2))  # layer norm needs as many
+    """Return the limit of a layer, cached with its integrals; layers that differ only in width share it."""
+    return _kept(layer.replace(width=2))  # layer norm needs a width of 2
 
 
 _kept = functools.lru_cache(maxsize=64)(LimitLaw)
@@ -51,7 +51,7 @@ def limit(layer: AttentionLayer | Program | AttentionStack) -> LimitLaw | Progra
     Raises
     ------
     InputError
-        If `layer` is none of these, or a program without a limit (see `Program.coverage`).
+        If `layer` is none of these, or if it is a program without a limit (see `Program.coverage`).
 
     Examples
     --------

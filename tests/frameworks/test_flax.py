@@ -252,7 +252,7 @@ def test_biases_of_heads_on_an_axis_of_their_own_are_set_to_zero() -> None:
 
 
 def test_module_without_attention_is_refused() -> None:
-    with pytest.raises(InputError, match="no call of attention"):
+    with pytest.raises(InputError, match="calls neither attention nor"):
         inspect(Mean, WIDTH)
 
 

@@ -128,7 +128,7 @@ def test_windows_beyond_a_few_positions_are_seen(window: int, masked: bool) -> N
 
 def test_a_longer_mask_without_a_name_is_told() -> None:
     found = inspected(masked=hidden(lambda behind: (behind >= 0) & ((behind < 10) | (behind % 4 == 0))))
-    assert told(found) == ["with 65 positions the outputs do not follow the formula found with fewer"]
+    assert told(found) == ["with 65 positions the outputs do not follow the formula found with fewer positions"]
 
 
 # What attention gets ------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_a_norm_before_and_a_residual(name: str, normed: Any) -> None:
     found = inspected(normed=normed, after=lambda y, x: y + x)
     assert told(found) == [
         f"the inputs are normalised before attention: {name}",
-        "a residual path: the outputs take the inputs",
+        "a residual path: the outputs include the inputs",
     ]
     assert found.forward.known
     found.require(query_std=1.0, key_std=1.0, value_std=1.0, output_std=1.0, query_law="normal", value_law="normal")
@@ -368,7 +368,7 @@ def test_what_fails_says_so_in_a_sentence() -> None:
 
     assert "call: failed on inputs of shape (2, 3, 64) with RuntimeError: no kernel for this" in wrong(normed=failing)
     assert wrong(changed=nan).startswith("key=nan: ")
-    assert "is the shape of the outputs" in wrong(after=lambda y, x: y[0])
+    assert "is the output shape" in wrong(after=lambda y, x: y[0])
     assert "cross-attention" in wrong(
         before=lambda q, k, v: (q, np.ones((len(q), 4, 5, 16)), np.ones((len(q), 4, 5, 16)))
     )

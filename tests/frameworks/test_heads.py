@@ -49,8 +49,8 @@ def test_heads_that_differ_from_the_others(attend: Any) -> None:
         made.v.weight[:16] = same
 
     for change, said in (
-        (larger, "W_Q has in head 1 1."),
-        (smaller, "W_O has in head 3 0."),
+        (larger, "W_Q of head 1 has 1."),
+        (smaller, "W_O of head 3 has 0."),
         (copied, "W_K is the same in heads 0 and 2"),
         (fixed, "W_V is the same in every draw in head 0: this initialiser does not draw it"),
     ):
@@ -73,7 +73,7 @@ def test_modules_that_come_again() -> None:
     made = [Own() for _ in range(3)]
     calls = iter(range(1000))
     (told,) = ac.inspect(lambda: made[next(calls) % 3], 64).blamed
-    assert told == "draw 3 has the W_Q, W_K, W_V, W_O of draw 0 again: draws are not independent"
+    assert told == "draw 3 repeats the W_Q, W_K, W_V, W_O of draw 0: draws are not independent"
 
 
 def test_products_of_matrices_with_a_head_that_is_zero() -> None:
@@ -81,7 +81,7 @@ def test_products_of_matrices_with_a_head_that_is_zero() -> None:
         made.q.weight[16:32] = 0.0
 
     (told,) = ac.inspect(changed(zero, by_hand), 64).blamed
-    assert told == "W_Q W_Kᵀ has in head 1 0 times the standard deviation of the other heads"
+    assert told == "W_Q W_Kᵀ of head 1 has 0 times the standard deviation of the other heads"
 
 
 @pytest.mark.parametrize("draws", [2, 8])
@@ -167,7 +167,11 @@ def test_outputs_of_another_width_are_told() -> None:
     ("make", "width", "said"),
     [
         (lambda: Cut(lambda y: None), 64, "call=None: is not an output array; return the outputs"),
-        (lambda: torch.nn.Linear(64, 64, device="meta"), 64, "make=.*meta.*: holds no numbers; make the module"),
+        (
+            lambda: torch.nn.Linear(64, 64, device="meta"),
+            64,
+            "make=.*meta.*: is a device that holds no numbers; make the module",
+        ),
         (lambda: Own(), 10**9, "width=1000000000: must be at most 1048576; pass the neurons"),
     ],
 )
@@ -193,7 +197,8 @@ def test_a_line_that_is_not_drawn_like_the_others_is_blamed(role: str, index: An
     blamed = ac.inspect(Plain(changed=change), width=64).blamed
     (line,) = (each for each in blamed if "column" in each or "row" in each)
     assert line.startswith(said)
-    assert all(f"{said[:3]} has in head " in each for each in blamed if each != line)
+    # One odd column makes its head odd, too.
+    assert all(f"{said[:3]} of head " in each for each in blamed if each != line)
 
 
 def test_an_odd_head_is_no_odd_line() -> None:
@@ -202,7 +207,7 @@ def test_an_odd_head_is_no_odd_line() -> None:
         state["output"][48:] *= 0.5
 
     blamed = ac.inspect(Plain(changed=change), width=64).blamed
-    assert [each[:17] for each in blamed] == ["W_Q has in head 0", "W_O has in head 3"]
+    assert [each[:17] for each in blamed] == ["W_Q of head 0 has", "W_O of head 3 has"]
 
 
 @pytest.mark.parametrize("draw", ["normal", "uniform", "orthogonal"])

@@ -114,7 +114,7 @@ UNMET: dict[str, tuple[Any, str]] = {
     "query_std": (1.0, r"W_Q: std·√fan-in is 0\.\d+, from 0\.\d+ to 0\.\d+, not 1"),
     "output_law": ("uniform", "W_O: the law is normal, not uniform"),
     "key_bias": (False, r"W_K: the bias is 0\.\d+/sqrt\(fan_in\)"),
-    "bias": (False, "biases: W_Q, W_K, W_V, W_O come with one"),
+    "bias": (False, "biases: W_Q, W_K, W_V, W_O have one"),
     "mask": ("none", "mask is 'causal', not 'none'"),
     "scale": (1.0, "scores are multiplied by 0.25, not 1"),
     "kv_heads": (4, "kv_heads is 2, not 4"),
@@ -289,7 +289,7 @@ def test_layers_that_are_copies() -> None:
 
 
 def test_what_is_no_binding_is_refused() -> None:
-    with pytest.raises(ac.InputError, match="is no function"):
+    with pytest.raises(ac.InputError, match="is not a function"):
         bind(3, 8)
     with pytest.raises(ac.InputError, match="make: failed with ValueError: no"):
         bind(lambda: (_ for _ in ()).throw(ValueError("no")), 8)

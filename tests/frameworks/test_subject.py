@@ -138,7 +138,7 @@ def test_by_hand_its_outputs_and_its_visible_scores_are_drawn() -> None:
 
 
 def test_matrices_that_are_not_found_are_no_subject() -> None:
-    with pytest.raises(ac.InputError, match=r"attention='by hand': shows products of its matrices alone"):
+    with pytest.raises(ac.InputError, match=r"attention='by hand': shows only products of its matrices"):
         ac.inspect(Hidden(), width=WIDTH).subject()
 
 
@@ -228,11 +228,11 @@ def test_layers_of_another_shape_are_not_supported() -> None:
 
 
 def test_what_cannot_be_a_subject_is_refused() -> None:
-    with pytest.raises(ac.InputError, match="beyond attention"):
+    with pytest.raises(ac.InputError, match="differs from attention alone by"):
         ac.inspect(Plain(residual=True), width=WIDTH).subject()
-    with pytest.raises(ac.InputError, match="is one array with more than one scale for W_Q, W_K, W_V"):
+    with pytest.raises(ac.InputError, match="are different scales for W_Q, W_K, W_V, which share one array"):
         ac.inspect(Plain(value_scale=3.0), width=WIDTH).subject()
-    with pytest.raises(ac.InputError, match=r"last=0.5: is the factor between this array and W_O"):
+    with pytest.raises(ac.InputError, match=r"last=0.5: is the factor from this array to W_O"):
         ac.inspect(Plain(gain=0.5), width=WIDTH).subject()
     with pytest.raises(ac.InputError, match="give it methods parameters and fill"):
         ac.inspect(Unfilled(), width=WIDTH).subject()

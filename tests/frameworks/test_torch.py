@@ -197,7 +197,7 @@ def test_values_with_fewer_neurons_than_keys() -> None:
     found = ac.inspect(make, 64)
     assert [str(note) for note in found.notes] == ["heads of values have 8 neurons, those of keys 16"]
     found.require(value_std=3**-0.5, output_std=3**-0.5, head_dim=16, kv_heads=4)
-    with pytest.raises(ac.InputError, match="comes with values of 8 neurons a head"):
+    with pytest.raises(ac.InputError, match="comes with values of 8 neurons per head"):
         found.layer()
 
 
@@ -444,7 +444,7 @@ def test_what_cannot_be_watched() -> None:
         weights = (q @ k.mT / 4).exp()
         return weights / weights.sum(-1, keepdim=True) @ v
 
-    with pytest.raises(ac.InputError, match="no call of attention and no softmax over positions is seen"):
+    with pytest.raises(ac.InputError, match="its forward pass calls neither attention nor a softmax over positions"):
         ac.inspect(lambda: Own(summed), width=64)
 
 
@@ -465,7 +465,7 @@ def test_copies_of_one_layer() -> None:
         warnings.simplefilter("ignore")
         found = ac.inspect(lambda: nn.TransformerEncoder(multi_layer(), 3), width=64, draws=2)
     assert found.blamed == ("layers 0, 1 and 2 have the same weights: layers.#.self_attn.in_proj_weight and 3 more",)
-    assert "attention runs 3 times per forward pass: the first is inspected" in [str(note) for note in found.notes]
+    assert "attention runs 3 times per forward pass: only the first is inspected" in [str(note) for note in found.notes]
 
 
 def multi_layer() -> Any:
@@ -502,7 +502,7 @@ def test_no_attention(make: Make) -> None:
 
 
 def test_a_module_in_the_place_of_a_function() -> None:
-    with pytest.raises(ac.InputError, match="is a module that is initialised already"):
+    with pytest.raises(ac.InputError, match="is a module, already initialised"):
         ac.inspect(nn.Linear(64, 64), width=64)
 
 

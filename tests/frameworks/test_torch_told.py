@@ -65,10 +65,10 @@ def added(bias: Callable[[int], Any], scores: bool) -> Make:
 @pytest.mark.parametrize(
     ("bias", "said", "change"),
     [
-        (lambda n: torch.ones(n, n).tril(), "the causal mask is added as 0 and 1", "less by 1"),
-        (lambda n: torch.ones(n, n).triu(1), "the causal mask is added as 1 and 0", "more by 1"),
-        (lambda n: 3.0 * torch.ones(n, n).tril(), "the causal mask is added as a number", "less by 3"),
-        (lambda n: torch.ones(n, n).triu(), "the anticausal mask is added as 0 and 1", "less by 1"),
+        (lambda n: torch.ones(n, n).tril(), "the causal mask is added as 0 and 1", "lower by 1"),
+        (lambda n: torch.ones(n, n).triu(1), "the causal mask is added as 1 and 0", "higher by 1"),
+        (lambda n: 3.0 * torch.ones(n, n).tril(), "the causal mask is added as a number", "lower by 3"),
+        (lambda n: torch.ones(n, n).triu(), "the anticausal mask is added as 0 and 1", "lower by 1"),
     ],
 )
 def test_a_mask_that_is_added_as_a_number(bias: Any, said: str, change: str, scores: bool) -> None:

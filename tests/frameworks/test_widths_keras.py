@@ -114,7 +114,7 @@ def test_steps_are_taken_on_torch() -> None:
         return torch.optim.SGD(layer.parameters(), lr=0.1)
 
     if not ON_TORCH:
-        with pytest.raises(InputError, match="takes steps on torch alone, and keras runs on jax; set KERAS_BACKEND"):
+        with pytest.raises(InputError, match="takes steps only on torch, but keras runs on jax; set KERAS_BACKEND"):
             ac.widths(Block, WIDTHS, optimizer=optimizer)
         return
     model = KerasModels(Block, optimizer=optimizer).make(16, seed=0)

@@ -211,7 +211,7 @@ class TestRefused:
             (0, {}, "width=0: must be at least 1"),
             (4, {"coordinates": 5}, "coordinates=5: exceeds width=4"),
             (4, {"method": "collapsed"}, "method='collapsed': supports layers and stacks only"),
-            (4, {"memory": 10}, "memory=10: allows less than one matrix-free draw of this program"),
+            (4, {"memory": 10}, "memory=10: is too little for one matrix-free draw of this program"),
         ],
     )
     def test_arguments(self, width: int, options: dict[str, Any], said: str) -> None:

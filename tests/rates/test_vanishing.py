@@ -132,7 +132,9 @@ def test_what_does_not_fall_and_what_does_not_vanish_are_refused() -> None:
         ac.rate(LINEAR, (64, 128, 256, 512))
     for layer, of in ((restored(LINEAR), "outputs"), (LINEAR.replace(attention_map="softmax"), "outputs")):
         for function in (ac.distance, ac.rate):
-            with pytest.raises(ac.InputError, match=r"^reference='scaled limit': is for numbers whose limit is 0"):
+            with pytest.raises(
+                ac.InputError, match=r"^reference='scaled limit': is only for scores or outputs whose limit is 0"
+            ):
                 function(layer, of=of, reference="scaled limit")
     program = ac.Program()
     x = program.initial("x")

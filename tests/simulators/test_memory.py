@@ -69,7 +69,7 @@ def needed(layer: AttentionLayer, method: Any, coordinates: int) -> int:
     """Return the bytes named by the out-of-memory error."""
     with pytest.raises(InputError) as caught:
         simulate(layer, 1, method=method, coordinates=coordinates, memory=1)
-    found = re.search(r", (\d+) bytes; ", str(caught.value))
+    found = re.search(r" takes (\d+) bytes; ", str(caught.value))
     assert found is not None
     return int(found[1])
 
@@ -93,11 +93,11 @@ def needed(layer: AttentionLayer, method: Any, coordinates: int) -> int:
 def test_a_draw_takes_no_more_memory_than_is_reckoned(layer: AttentionLayer, coordinates: int, method: Any) -> None:
     reckoned = needed(layer, method, coordinates)
     if reckoned > 512 * MIB:
-        with pytest.raises(InputError, match="memory=536870912: allows less"):
+        with pytest.raises(InputError, match="memory=536870912: is too little"):
             simulate(layer, 1, method=method, coordinates=coordinates)
         return
     assert working_memory(layer, 1, method, coordinates) <= reckoned + MIB / 4
-    with pytest.raises(InputError, match=f"memory={reckoned - 1}: allows less"):
+    with pytest.raises(InputError, match=f"memory={reckoned - 1}: is too little"):
         simulate(layer, 1, method=method, coordinates=coordinates, memory=reckoned - 1)
 
 
@@ -115,7 +115,7 @@ def test_a_draw_takes_no_more_memory_than_is_reckoned(layer: AttentionLayer, coo
 def test_what_is_too_large_is_refused_before_anything_is_made(layer: AttentionLayer, method: Any) -> None:
     tracemalloc.start()
     try:
-        with pytest.raises(InputError, match=r"^memory=536870912: allows less than one .* draw"):
+        with pytest.raises(InputError, match=r"^memory=536870912: is too little for one .* draw"):
             simulate(layer, 1, method=method)
         peak = tracemalloc.get_traced_memory()[1]
     finally:

@@ -117,8 +117,11 @@ def test_draws_can_be_sliced() -> None:
         ({"coordinates": 1.0}, r"coordinates=1\.0: must be a whole number; pass"),
         ({"memory": 0}, "memory=0: must be at least 1; pass"),
         ({"memory": 1e9}, r"memory=1000000000\.0: must be a whole number; pass"),
-        ({"memory": 100}, "memory=100: allows less than one collapsed draw of this layer, [0-9]+ bytes; raise memory"),
-        ({"method": "direct", "memory": 100}, "memory=100: allows less than one direct draw .*; raise memory"),
+        (
+            {"memory": 100},
+            "memory=100: is too little for one collapsed draw of this layer, which takes [0-9]+ bytes; raise memory",
+        ),
+        ({"method": "direct", "memory": 100}, "memory=100: is too little for one direct draw .*; raise memory"),
     ],
     ids=str,
 )

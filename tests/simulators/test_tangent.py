@@ -161,7 +161,10 @@ def test_slopes_are_differences_of_weights(attention_map: Any) -> None:
             lambda: tangent_kernel(AttentionLayer(width=8, head_dim=4, rotary_base=1e4), 1),
             "rotary_base=10000.0: is not supported",
         ),
-        (lambda: tangent_kernel(layer_of("full heads"), 1, memory=10), "allows less than one collapsed tangent kernel"),
+        (
+            lambda: tangent_kernel(layer_of("full heads"), 1, memory=10),
+            "is too little for one collapsed tangent kernel",
+        ),
         (
             lambda: tangent_kernel(AttentionLayer(width=4096), 1, method="direct", memory=2**30),
             'use method="collapsed"',

@@ -151,6 +151,6 @@ def test_chunks_have_the_digits_of_the_whole(method: str) -> None:
 def test_what_cannot_be_drawn_is_refused() -> None:
     with pytest.raises(InputError, match=r"^coordinates=9: exceeds width=4; ask for"):
         simulate(STACKS[1], 10, coordinates=9)
-    with pytest.raises(InputError, match=r"^memory=1000: allows less than one collapsed draw of this stack"):
+    with pytest.raises(InputError, match=r"^memory=1000: is too little for one collapsed draw of this stack"):
         simulate(STACKS[1], 10, memory=1000)
     assert simulate(STACKS[1], 2, method="limit", coordinates=9).outputs.shape == (2, 2, 9)

@@ -184,7 +184,7 @@ def test_what_has_no_meaning_is_refused() -> None:
     with pytest.raises(InputError, match="post_norm='layer': makes a single neuron 0"):
         AttentionStack(layer=_LAYER.replace(width=1), depth=2, post_norm="layer")
     for function in (distances, difference_parts):
-        with pytest.raises(InputError, match="post_norm='rms': leaves one position standard normal"):
+        with pytest.raises(InputError, match="post_norm='rms': makes a single position standard normal"):
             function(POST, 1000)
     with pytest.raises(InputError, match="post_norm='rms'"):
         rates(POST, (8, 16, 32, 64), 1000)

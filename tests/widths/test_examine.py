@@ -208,9 +208,9 @@ def test_what_says_nothing_is_named() -> None:
         ({"expect": {"*": {"later": 0}}}, "has keys other than 'init' and 'change'"),
         ({"false_alarm": 0}, "false_alarm=0: must be greater than 0"),
         ({"tolerance": -1}, "tolerance=-1: must be at least 0"),
-        ({"build": 3}, "build=3: is no function"),
-        ({"build": lambda width: 3}, "build=3: is no module of torch"),
-        ({"loss": 3}, "loss=3: is no function"),
+        ({"build": 3}, "build=3: is not a function"),
+        ({"build": lambda width: 3}, "build=3: is not a module of torch"),
+        ({"loss": 3}, "loss=3: is not a function"),
     ],
 )
 def test_bad_input_is_refused(arguments: dict[str, Any], message: str) -> None:

@@ -21,7 +21,7 @@ Bounded = tuple[FloatArray, FloatArray]
 Dual = Callable[[FloatArray, FloatArray, FloatArray, Parameters], Bounded]
 
 _EPS: Final = float(np.finfo(np.float64).eps)
-# Bounds values that underflow to 0.
+# Error bound for values that underflow to 0.
 _TINY: Final = float(np.finfo(np.float64).tiny)
 
 
@@ -47,7 +47,7 @@ def leaky_relu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parame
 
 
 def monomial(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """Isserlis' theorem, k pairs across and (d-k)/2 within each side, without cancellation."""
+    """Isserlis' theorem, with k pairs across Z₁ and Z₂ and (d-k)/2 within each, without cancellation."""
     degree = int(parameters[0])
     value = np.zeros_like(c)
     for across in range(degree % 2, degree + 1, 2):
@@ -71,12 +71,12 @@ def erf(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -
 def gelu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
     """Stein's lemma for z Φ(z): c E[Φ(Z₁)Φ(Z₂)], an orthant probability, plus E[Φ'(Z₁)Φ'(Z₂)] terms."""
     scale = np.sqrt(v1) * np.sqrt(v2)
-    # v1 v2 - c² and the root of det(I + Σ).
+    # The determinant v1 v2 - c², and the square root of det(I + Σ).
     rest = np.maximum(scale - c, 0.0) * np.maximum(scale + c, 0.0)
     root = np.sqrt(1 + v1 + v2 + rest)
     of_angle = c * np.arctan2(root, -c) / (2 * np.pi)
     of_density = (rest + c**2 * (1 / (1 + v1) + 1 / (1 + v2))) / (2 * np.pi * root)
-    # As for erf.
+    # See `erf`.
     uncertain = scale**2 / root + np.abs(c) / root * scale**2 / (1 + v1 + v2 + rest)
     return of_angle + of_density, 16 * _EPS * (np.abs(of_angle) + of_density + np.abs(c) + uncertain)
 
@@ -106,7 +106,7 @@ def cos(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -
 
 
 def _waves(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> tuple[FloatArray, ...]:
-    """Return the larger of E cos ω(Z₁±Z₂), the log ratio of the smaller to it, and a relative error."""
+    """Return the larger of E cos ω(Z₁±Z₂), the log of the smaller over the larger, and a relative error."""
     square = parameters[0] ** 2
     # The smaller of Var(Z₁ ± Z₂); differences of close variances are exact.
     smaller = np.maximum((v1 - np.abs(c)) + (v2 - np.abs(c)), 0.0)

@@ -15,14 +15,15 @@ Function = Callable[[FloatArray], FloatArray]
 
 # The normal law beyond nine standard deviations has mass 2e-19.
 REACH: Final = 9.0
-# Steps per direction, until convergence; doubled grids alias fast waves alike and may agree on a wrong value.
+# Steps per direction, until convergence; a grid and its double alias fast waves in the same way, and may agree on a
+# wrong value.
 _STEPS: Final = {1: (46, 100, 218, 472, 1024, 2222, 4822, 10464), 2: (46, 100, 218, 472, 1024)}
 _EPS: Final = float(np.finfo(np.float64).eps)
 _ROUNDING, _SETTLED = 16 * _EPS, 8 * _EPS
 # Error factor for unknown functions, whose kinks can hide between grid points; the worst of 4000 random clips
 # needed 1.5.
 _UNKNOWN: Final = 3.0
-# Sine of the correlation angle that the finest grid cannot resolve; a shift off the grid.
+# Sine of the correlation angle below which the finest grid misses kinks; offset of a shifted grid.
 _NARROW, _SHIFT = 0.05, 0.1234567
 
 RANKS: Final = tuple(_STEPS)

@@ -23,7 +23,7 @@ _OF_SEVERAL = (np.add, np.subtract, np.multiply, np.maximum, np.minimum)
 
 
 class CoverageKind(StrEnum):
-    """Statements on a line, from the strongest to the weakest."""
+    """What the paper states on a line, from the strongest statement to the weakest."""
 
     NETSOR = "Fact 1"
     SCORE = "Proposition 8"
@@ -51,7 +51,7 @@ class CoverageKind(StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class LineCoverage:
-    """The paper's statement on one line: the weakest of the line and its ancestors.
+    """The paper's statement on one line: the weakest of those on the line and its ancestors.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ def _passes_on(statement: CoverageKind) -> bool:
 
 
 def _basis(node: Node, after: set[Node]) -> LineCoverage:
-    """Return a line's coverage without findings."""
+    """Return a line's statement before any findings against it."""
     if isinstance(node, Score):
         return LineCoverage(node.name, CoverageKind.SCORE)
     output = isinstance(node, Output) or node in after
@@ -164,7 +164,7 @@ def _own_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
     sides = {side for score in scores for side in score.parents}
     of_scores = {side.weight for side in sides if isinstance(side, MatMul)}
     after = _made_from(nodes, lambda node: isinstance(node, Score))
-    # Dependence through scores alone falls under the conjecture.
+    # Lines that depend on a matrix only through scores fall under the conjecture.
     vectors = [node for node in nodes if not isinstance(node, Score)]
     made = _made_from(vectors, lambda node: isinstance(node, MatMul) and node.weight in of_scores)
     extra = {node.weight: node for node in nodes if isinstance(node, MatMul) and node not in sides}

@@ -1,4 +1,4 @@
-"""Lines in the draws of a program, and the memory of a draw."""
+"""Lines that draws of a program contain, and the memory that a draw needs."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class LinearCombination:
 
 
 def tried(function: Coordinatewise, arguments: list[FloatArray], shape: tuple[int, ...]) -> None:
-    """Refuse a function that fails on such arrays, returns another shape, or mixes coordinates."""
+    """Refuse a function that fails on these arguments, returns another shape, or mixes coordinates."""
     remedy = "write it with NumPy, coordinate by coordinate, for one array per vector, then per score, and change none"
     try:
         with np.errstate(all="ignore"):

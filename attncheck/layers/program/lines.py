@@ -56,7 +56,7 @@ class Lines:
         Raises
         ------
         InputError
-            If shapes differ, or `cov` is no covariance matrix.
+            If shapes differ, or `cov` is not a covariance matrix.
         """
         try:
             matrix = np.asarray(cov, dtype=np.float64)

@@ -44,7 +44,7 @@ class Node:
 class Initial(Node):
     """One vector of a group of jointly Gaussian initial vectors.
 
-    `covariance` is that of the group, `root` this vector's row of its root.
+    `covariance` is that of the group, `root` this vector's row of the covariance's root.
     """
 
     group: int
@@ -94,7 +94,7 @@ class Output(Node):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Nodes computed together: of one kind, and MatMuls of one weight.
+    """Nodes computed together: of one kind, and for MatMuls of one weight.
 
     ``last`` is True if no later step uses the weight.
     """

@@ -92,7 +92,7 @@ def _write_weight(weight: Weight) -> dict[str, Any]:
 
 
 def _write_line(node: Node, nodes: Iterable[Node]) -> list[dict[str, Any]]:
-    """Return tables for a line, none if its group is written."""
+    """Return the tables for a line, or none if its group is already written."""
     parents = [parent.name for parent in node.parents]
     if isinstance(node, Initial):
         group = [each for each in nodes if isinstance(each, Initial) and each.group == node.group]

@@ -20,7 +20,7 @@ _SIZES: Final = np.geomspace(1e-2, 256.0, _POINTS)
 def zero_lines(nodes: Iterable[Node]) -> set[Node]:
     """Return the vectors and scores that are always 0, without lines made from scores.
 
-    Functions are evaluated at trial points, which only equal vectors share.
+    Functions are evaluated at trial points; only equal vectors have the same trial points.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def zero_lines(nodes: Iterable[Node]) -> set[Node]:
 
 
 def _values(node: Node, tried: dict[Node, FloatArray], points: Callable[[Any], FloatArray]) -> FloatArray | None:
-    """Return a vector at the trial points; None after scores."""
+    """Return a vector at the trial points, or None if it depends on scores."""
     if isinstance(node, Initial):
         parts = [root * points((node.group, k)) for k, root in enumerate(node.root)]
         return np.asarray(node.mean + sum(parts, np.zeros(_POINTS)))

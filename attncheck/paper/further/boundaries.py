@@ -41,7 +41,7 @@ def with_score(*, tied: bool) -> Program:
 
 
 def with_output(*, shared: bool) -> Program:
-    """Return the program of a value times a score, with the key matrix or another for the values.
+    """Return the program of a value times a score, where the values share the keys' matrix or have another.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def mean_average(seed: int, scale: float, *, shared: bool) -> Arrays:
 
 
 def predicted(seed: int, scale: float, *, power: float, kernel_power: int) -> Arrays:
-    """Return n^power K^kernel_power, K = E tanh² of a standard normal, to leading order in n."""
+    """Return the prediction to leading order in n, n^power K^kernel_power with K = E tanh² of a standard normal."""
     del seed, scale
     kernel = _kernel() ** kernel_power
     return along(_WIDTHS, [n**power * kernel for n in _WIDTHS])

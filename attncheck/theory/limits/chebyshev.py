@@ -6,7 +6,7 @@ import numpy as np
 
 from attncheck.layers.kernel import FloatArray
 
-# Shorter intervals, relative to the scale, are points.
+# Intervals shorter than this, relative to the scale, count as points.
 _SHORTEST = 1e-9
 
 
@@ -24,7 +24,7 @@ def nodes(between: tuple[float, float], count: int) -> FloatArray:
 
 
 def between_nodes(between: tuple[float, float], count: int) -> FloatArray:
-    """Return the ends of an interval and the midpoints, in angle, of its `count` Chebyshev nodes."""
+    """Return the ends of an interval, and the midpoints in angle between its `count` Chebyshev nodes."""
     low, high = between
     if count == 1:
         return nodes(between, 1)
@@ -32,7 +32,7 @@ def between_nodes(between: tuple[float, float], count: int) -> FloatArray:
 
 
 def to_coefficients(count: int) -> FloatArray:
-    """Return the matrix from values at Chebyshev nodes to Chebyshev coefficients."""
+    """Return the matrix that maps values at Chebyshev nodes to Chebyshev coefficients."""
     angles = np.pi * (np.arange(count) + 0.5) / count
     matrix = 2.0 / count * np.cos(np.outer(np.arange(count), angles))
     matrix[0] *= 0.5
@@ -42,7 +42,8 @@ def to_coefficients(count: int) -> FloatArray:
 def left_out(sizes: FloatArray) -> float:
     """Return a bound on the truncation error from coefficient sizes, (count,): a geometric tail and its aliases.
 
-    Coefficients are taken in pairs, as one may vanish by symmetry; each pair is assumed at least a quarter of the last.
+    Coefficients are taken in pairs, as one may vanish by symmetry; each pair is assumed to be at least a quarter of
+    the previous one.
     """
     if len(sizes) == 1:
         return 0.0

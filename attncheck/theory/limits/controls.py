@@ -12,8 +12,9 @@ from attncheck.layers.kernel import FloatArray
 
 # Regularises nearly dependent controls.
 _RIDGE = 1e-7
-# Products of `exponential_means`, those with the weighted sum, and those kept if both rows are the same: equal powers
-# make d and e equal, and opposite powers swap them under a sign change of the scores.
+# Number of products of `exponential_means`; the products with the weighted sum; and the products kept if both rows
+# are the same, since equal powers make d and e equal, and opposite powers swap them under a sign change of the
+# scores.
 _PRODUCTS, _WEIGHTED = 11, (0, 6, 7, 8, 9, 10)
 _OF_EQUAL, _OF_OPPOSITE = (0, 1, 4, 6, 9), (0, 1, 3, 4, 6, 8, 9)
 
@@ -34,7 +35,7 @@ def regress(moments: FloatArray) -> FloatArray:
     coefficients = np.linalg.solve(correlations, (centred[:, 1:-1, -1] / scale)[:, :, None])[:, :, 0] / scale
     plain = moments[:, 0, -1]
     controlled = plain - np.einsum("rm,rm->r", moments[:, 0, 1:-1], coefficients)
-    # Sobol points alone do better in few directions and for large scores.
+    # In few directions and for large scores, Sobol points without controls are more accurate.
     return np.asarray(controlled if controlled.std() < 0.5 * plain.std() else plain)
 
 
@@ -62,7 +63,7 @@ def exponential_means(
         float((weights * ((ec * n) @ ex)).sum()),
     ]
     if squares:
-        # Another u given j and l, and another x: (j, l, m) and (j, l, n).
+        # Given j and l, one more u, and one more x: (j, l, m) and (j, l, n).
         further_u = (eu * m)[:, None, :] * ec.T[None, :, :]
         further_x = (ec * n)[:, None, :] * ex[None, :, :]
         means += [
@@ -93,7 +94,7 @@ class RowControls:
 
     @functools.cached_property
     def _taken(self) -> NDArray[np.bool_]:
-        """Mask of distinct controls, (products, powers)."""
+        """Mask that keeps the distinct controls, (products, powers)."""
         taken = np.zeros((_PRODUCTS + 2 * len(_WEIGHTED), len(self.powers)), dtype=bool)
         for column, (first, second) in enumerate(self.powers):
             of_kernel = _OF_EQUAL if first == second else _OF_OPPOSITE

@@ -124,7 +124,7 @@ def settled(
     attention_map: str,
     mask: str,
 ) -> tuple[AttentionLayer, FloatArray]:
-    """Return the layer and K from the validated arguments of `infinite_heads_kernel`."""
+    """Return the layer and K from the arguments of `infinite_heads_kernel`, after validating them."""
     if layer is None and kernel is None:
         refuse("layer", layer, "is missing, and so is kernel", "pass one of them")
     if layer is not None and kernel is not None:
@@ -144,7 +144,7 @@ def settled(
     if given != (1.0, 1.0, "softmax", "none"):
         refuse("layer", layer.describe(), "already sets the other arguments", "omit all except scramble")
     if not layer.head_scaling:
-        refuse("layer.head_scaling", False, "leaves no limit of many heads", "use head_scaling=True")
+        refuse("layer.head_scaling", False, "leaves no limit for infinitely many heads", "use head_scaling=True")
     return layer, input_kernel(layer.inputs).matrix
 
 
@@ -230,7 +230,7 @@ def by_points(
         means = (len(block) * mean_of(attention_weights(layer, scores_of(block)), root) for block in blocks)
         return np.asarray(sum(means) / len(normals))
 
-    # Separate key: these points must differ from those of a row.
+    # A separate stream key, since these points must differ from those of a row.
     streams = np.random.SeedSequence([seed, s]).spawn(REPLICATES)
     means = np.stack([replicate(stream) for stream in streams])
     alike = layer.mask == "none" and whole is None and _exchangeable(kernel)

@@ -19,7 +19,7 @@ _ENTRIES = 2**21
 
 @dataclasses.dataclass(frozen=True)
 class Dependence:
-    """Cov(P_ij², x_kc²) over E[P_ij²] E[x_kc²], with its standard error."""
+    """The ratio Cov(P_ij², x_kc²) / (E[P_ij²] E[x_kc²]), with its standard error."""
 
     value: float
     error: float

@@ -25,8 +25,9 @@ _GRID, _REACH, _SHARED_POINTS = 41, 7.0, 11
 def expectation(function: Function, mean: FloatArray, covariance: FloatArray) -> tuple[float, float]:
     """Return E f(Z) for Z ~ N(mean, covariance), possibly singular, and an error estimate.
 
-    `function` maps (m, points) to (points,). The trapezoidal rule is used in one or two directions, with geometric
-    convergence for smooth functions and quadratic across kinks; else shifted Sobol sequences and six standard errors.
+    `function` maps (m, points) to (points,). In one or two directions the trapezoidal rule is used, which converges
+    geometrically for smooth functions and quadratically across kinks; in more, shifted Sobol sequences with an error
+    of six standard errors.
 
     Examples
     --------

@@ -1,7 +1,8 @@
 """Mean of S over softmax scores, κ_ik = c Σ_jl E[A_ij A_kl] K_jl: the kernel of infinitely many heads.
 
 Integrals use Sobol points with control variates; `attncheck.theory.limits.one_row` handles many unmasked pairs with
-moderate scores. Equal pairs of rows share an integral; others may be interpolated between Chebyshev nodes.
+moderate scores. Equal pairs of rows share an integral; the integrals of others may be interpolated between Chebyshev
+nodes.
 
 Scores are centred, which leaves softmax unchanged. For power t and rows u, x let d = Σ_j e^{t u_j}, e = Σ_l e^{t x_l}
 and b = Σ_jl e^{t u_j + t x_l} K_jl. The integrand is b/(d e) at t = 1. Controls are squared scores and b d^m e^n,
@@ -27,12 +28,12 @@ from attncheck.theory.limits.rows import REPLICATES, scrambled_normals
 _SPAN = 4.0
 # Powers of exponentials in the controls, for score standard deviations up to one.
 _POWERS = (1 / 4, 1 / 2)
-# Cost of all points, about in nanoseconds, and limits on points per scrambling.
+# Cost of all points, roughly in nanoseconds, and limits on points per scrambling.
 _COST = 1.5e9
 _FEWEST, _MOST = 2**7, 2**14
 # Entries of a block of points, and points per block, to fit caches.
 _BLOCK, _NEAR = 2**23, 2**11
-# Maximum products in the means of the costliest controls.
+# Maximum number of products in the means of the costliest controls.
 _PRODUCTS = 4e8
 _DIGITS = 12
 
@@ -47,9 +48,9 @@ def softmax_moments(
 ) -> list[tuple[FloatArray, FloatArray]]:
     """Return moments of the softmax A of G, Cov(G_ij, G_kl) = score_std² K_ik K_jl, as (means, errors), (s, s) each.
 
-    Order 0 is Σ_jl E[A_ij A_kl] K_jl. Order 1 is its derivative by the correlation of rows i and k over their standard
-    deviations, E tr(J_i K J_kᵀ K) with J the derivative of weights by scores. Errors are four standard errors between
-    scramblings plus interpolation errors.
+    Order 0 is Σ_jl E[A_ij A_kl] K_jl. Order 1 is its derivative by the correlation of rows i and k, divided by their
+    standard deviations: E tr(J_i K J_kᵀ K) with J the derivative of weights by scores. Errors are four standard
+    errors between scramblings plus interpolation errors.
     """
     pairs = _pairs(kernel, score_std, causal)
     own = list(dict.fromkeys(pair for (i, k), pair in pairs.items() if i == k))
@@ -84,7 +85,7 @@ def _values_of(
     kernel: FloatArray, own: list[RowPair], both: list[RowPair], causal: bool, seed: int, order: int
 ) -> tuple[dict[RowPair, FloatArray], dict[RowPair, float]]:
     """Return integrals per pair and scrambling, and interpolation errors."""
-    # Rows paired with themselves vary most and cost least, so they have separate points.
+    # Pairs of a row with itself vary most and cost least, so they get separate points.
     values = dict(zip(own, _integrate(kernel, own, [seed, 0], order), strict=True))
     off = dict.fromkeys(values, 0.0)
     grid = None if causal or not both else Grid.around(both, largest_score(kernel))
@@ -274,7 +275,7 @@ class _ScoreRow:
 
 
 def _rows(pairs: Sequence[RowPair]) -> int:
-    """Return the number of score rows in the pairs."""
+    """Return the number of score rows that the pairs contain."""
     firsts = {pair.first for pair in pairs}
     return len(firsts) + len({pair.second for pair in pairs if not (pair.corr == 1.0 and pair.second[:2] in firsts)})
 

@@ -134,7 +134,7 @@ class LimitLaw(SymmetricLaw):
         return np.where((t == 0) & self._singular(position), 0.0, _error(values))[()]
 
     def atom(self, position: int = 0) -> float:
-        """Return P(y^position = 0): with ReLU attention, that no visible score is positive."""
+        """Return P(y^position = 0): with ReLU attention, the probability that no visible score is positive."""
         return self.mixture(position).atom
 
     def atom_error(self, position: int = 0) -> float:
@@ -150,7 +150,7 @@ class LimitLaw(SymmetricLaw):
         return self._spread(ScaleMixture.mean, position)
 
     def excess_kurtosis(self, position: int = 0) -> float:
-        """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², or 0 for the constant 0."""
+        """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², or 0 if y^position is always 0."""
         exact = self._exact(self._check_position(position))
         if exact:
             return 3 * exact.variance() / exact.mean() ** 2

@@ -21,11 +21,11 @@ from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import FloatArray, input_kernel
 
-# Steps in log t and in the scores; twice as large would still be exact to rounding. Relative contributions below
+# Steps in log t and in the scores; steps twice as large would still be exact to rounding. Relative contributions below
 # e^-40, and a double exponential beyond 5, are dropped.
 _STEP, _INNER_STEP, _SMALL, _ABOVE = 0.125, 0.25, 40.0, 5.0
 _BLOCK = 2**21
-# Maximum step in log χ²/ν, and minus the log of the dropped density.
+# Maximum step in log χ²/ν, and the negative logarithm of the density below which points are dropped.
 _CHI_STEP, _CHI_SMALL = 0.25, 36.0
 _MOST, _LONGEST = 100.0, 1e100
 
@@ -85,8 +85,7 @@ def _integrand(u: FloatArray, z: FloatArray, mass: FloatArray, std: float, s: in
     x = np.minimum(u[:, None] + std * z, 700.0)
     t = np.exp(x)
     second = np.exp(2.0 * x - t) @ mass
-    less = -np.expm1(-t) @ mass  # 1 - L
-    # Keep log1p finite if L rounds to 0.
+    less = -np.expm1(-t) @ mass  # 1 - L Keep log1p finite if L rounds to 0.
     powers = np.exp((s - 1.0) * np.log1p(-np.minimum(less, 1.0 - 2.0**-53)))
     return np.asarray(float(s) * second * powers)
 
@@ -117,7 +116,7 @@ def distance_from_uniform(layer: AttentionLayer) -> float:
     float
         Σ_i (E Σ_j A_ij² - 1/m_i) for m_i visible positions. Scores with correlation ρ act as independent ones with
         variance 1 - ρ, as softmax ignores shifts. Without a mask the long-sequence limit is e^{σ²} - 1, or for ν =
-        `head_dim` query neurons (σ²χ²_ν/ν in place of σ²) (1 - 2σ²/ν)^{-ν/2} - 1, infinite if ν ≤ 2σ².
+        `head_dim` query neurons (σ²χ²_ν/ν in place of σ²) (1 - 2σ²/ν)^{-ν/2} - 1, which is infinite if ν ≤ 2σ².
 
     Raises
     ------
@@ -155,7 +154,7 @@ def distance_from_uniform(layer: AttentionLayer) -> float:
 
 
 def _constant(m: int, ahead: float) -> float:
-    """Return Σ A² of m equal scores, one raised by `ahead`."""
+    """Return Σ A² of m scores that are equal, except one that is larger by `ahead`."""
     others = math.exp(-min(ahead, 700.0))
     return (1.0 + (m - 1) * others**2) / (1.0 + (m - 1) * others) ** 2
 

@@ -18,10 +18,10 @@ from attncheck._lib.errors import refuse
 FloatArray = NDArray[np.float64]
 
 _CELLS = 256
-# Smaller variances, by their log below the largest, share one cell.
+# Variances whose log is below the largest by more than this share one cell.
 _LOG_REACH = 128.0
-# If log v spans more than `_WIDE`, cells are shared out evenly in log v, evenly above the `_SELDOM` quantile, and by
-# weight: sums of heads are narrow within a wide range.
+# If log v spans more than `_WIDE`, shares of the cells are spaced evenly in log v, evenly above the `_SELDOM`
+# quantile, and by weight, since sums of heads are narrow within a wide range.
 _WIDE, _SELDOM, _SHARES = 8.0, 1e-6, np.array([0.1, 0.7, 0.2])
 # Limit on relative deviations from a cell's mean; their cubes must fit float64.
 _LARGEST_DEVIATION = 1e100
@@ -62,7 +62,7 @@ class ScaleMixture:
         return np.asarray(bells / np.sqrt(2 * np.pi))
 
     def quantile(self, chances: FloatArray) -> FloatArray:
-        """Return quantiles, infinite at probabilities 0 and 1."""
+        """Return quantiles at the probabilities `chances`, infinite at 0 and 1."""
         return symmetric_quantile(self.upper_tail, chances, float(self.variances.max(initial=0.0)))
 
     def plus(self, other: ScaleMixture) -> ScaleMixture:
@@ -86,7 +86,7 @@ def symmetric_quantile(
     """Return quantiles of a symmetric law, infinite at probabilities 0 and 1.
 
     `upper_tail` is continuous except for an atom at 0, and 0 from 40 √largest on, with `largest` the largest
-    conditional variance. If it is not monotone, the root is one of several.
+    conditional variance. If `upper_tail` is not monotone, the result is one of several solutions.
     """
     flat = chances.ravel()
     wanted = np.minimum(flat, 1.0 - flat)
@@ -129,7 +129,7 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
     mean = cell_mean(variances)
     spread = np.zeros(_CELLS)
     spread[used] = mean
-    # A cell's mean may be far below its largest value in the cell beyond `_LOG_REACH`.
+    # In the cell beyond `_LOG_REACH`, the mean may be far below the largest value.
     deviation = np.minimum(variances / spread[cell] - 1.0, _LARGEST_DEVIATION)
     square = deviation**2
     # A product is fifty times faster than a third power.
@@ -141,7 +141,7 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
 
 
 def _cells(logs: FloatArray, weights: FloatArray) -> NDArray[np.intp]:
-    """Return cells of log variances: equal, unless these span more than `_WIDE`."""
+    """Return cells of log variances: of equal width, unless the variances span more than `_WIDE`."""
     top = logs.max()
     bottom = max(logs.min(), top - _LOG_REACH)
     place = np.maximum((logs - bottom) * (_CELLS / max(top - bottom, 1e-300)), 0)
@@ -150,7 +150,7 @@ def _cells(logs: FloatArray, weights: FloatArray) -> NDArray[np.intp]:
 
 
 def _refined(place: FloatArray, cell: NDArray[np.intp], weights: FloatArray) -> NDArray[np.intp]:
-    """Return narrower cells near the weight and in the upper tail, from places in equal cells of log v."""
+    """Return narrower cells near the weight and in the upper tail, given places in equal cells."""
     evenly = np.linspace(0.0, 1.0, _CELLS + 1)
     below = np.append(0.0, np.cumsum(np.bincount(cell, weights, _CELLS)))
     below /= below[-1]
@@ -162,7 +162,7 @@ def _refined(place: FloatArray, cell: NDArray[np.intp], weights: FloatArray) -> 
 
 
 def _in_units(values: FloatArray, cell: NDArray[np.intp]) -> tuple[FloatArray, NDArray[np.intp]]:
-    """Return values relative to the power of two of their cell's largest, and the exponents, (cells,)."""
+    """Return values divided by the power of two of their cell's largest value, and the exponents, (cells,)."""
     _, exponents = np.frexp(values)
     unit = np.full(_CELLS, np.iinfo(exponents.dtype).min, dtype=exponents.dtype)
     np.maximum.at(unit, cell, exponents)
@@ -173,7 +173,7 @@ def _gauss_points(
     mean: FloatArray, second: FloatArray, third: FloatArray, least: FloatArray, total: FloatArray, atom: float
 ) -> ScaleMixture:
     """Return two points per cell, at least `least`, that match its weight and three (relative) moments."""
-    # Narrower cells are one point, as their third moment is rounding.
+    # Narrower cells become one point, as their third moment is only rounding.
     wide = second > 1e-14
     relative = np.sqrt(second[wide])
     sigma, skew = mean[wide] * relative, third[wide] / relative**3
@@ -220,7 +220,7 @@ def check_numbers(field: str, values: ArrayLike, remedy: str) -> FloatArray:
         refuse(field, values, "has masked entries", "remove them, and pass a plain array of numbers")
     try:
         given = np.asarray(values)
-        # Objects may be numbers, such as large integers.
+        # Object arrays may hold numbers, such as large integers.
         real = given.dtype.kind in "iuf" or (given.dtype.kind == "O" and not _holds_text(given))
         numbers = given.astype(np.float64, copy=False) if real else None
     except OverflowError:

@@ -2,7 +2,7 @@
 
 As α is the gradient of log Σ_j e^{u_j}, derivatives are g⁽ⁿ⁾(c) = (σσ')ⁿ E[⟨κ_{n+1}(α), K^{⊗(n+1)} κ_{n+1}(α')⟩],
 with cumulants κ of a position drawn by the weights: α, diag(α) - ααᵀ, and third central moments. At c = 0 rows are
-independent, and mean cumulants suffice; at c = ±1 they are multiples of one row, and the contraction for n = 1, 2 is
+independent, and mean cumulants suffice; at c = ±1 rows are multiples of one row, and the contraction for n = 1, 2 is
 Σ_jk α_j α'_k M_jkⁿ⁺¹, M the kernel centred by the weights. Values and two derivatives at -1, 0 and 1 fix a polynomial
 of degree eight, accurate to about 10⁻⁷ up to standard deviation one.
 """
@@ -24,17 +24,17 @@ from attncheck.theory.limits.rows import REPLICATES, scrambled_normals
 
 # Scores of larger variance need more derivatives.
 _LARGEST = 2.0
-# Power pairs in the controls, for score standard deviations up to one; larger ones vary too rarely for the spread of
-# scramblings to show. Opposite ones do not help at correlation one.
+# Pairs of powers in the controls, for score standard deviations up to one; larger powers rarely vary, which the
+# spread of scramblings would not show. Opposite powers do not help at correlation one.
 _EQUAL = ((0.2, 0.2), (0.4, 0.4), (0.6, 0.6))
 _OPPOSITE = ((0.2, -0.2), (0.4, -0.4))
-# Cost of all points, about in nanoseconds, and limits on points per scrambling.
+# Cost of all points, roughly in nanoseconds, and limits on points per scrambling.
 _COST, _FEWEST, _MOST = 1.3e9, 2**8, 2**14
-# Points per block, and the inverse share of points used for third moments.
+# Points per block; one point in this many is used for third moments.
 _BLOCK, _SHARE = 2**9, 4
-# Point multiplier for values at correlation one, which vary most and cost least.
+# Factor by which values at correlation one, which vary most and cost least, get more points.
 _FINER = 8
-# Maximum entries of third moments; more cost more than they gain.
+# Maximum entries of third moments; beyond it they cost more time than they save.
 _THIRD = 2**18
 _ORDERS = 3
 # Factor from the interpolation error at a few points to its bound.
@@ -85,7 +85,7 @@ class OneRow:
         weights, fewer = (scale[:, None] * _hermite(corrs, at_ends, order) for at_ends in (3, 2))
         result = np.einsum("pa,pb,pd,abdr->pr", first, second, weights, coefficients, optimize=True)
         mean = coefficients.mean(axis=-1)
-        # Error estimate: omit the second derivatives at ±1.
+        # The error is estimated by omitting the second derivatives at ±1.
         dropped = np.einsum("pa,pb,pd,abd->p", first, second, weights - fewer, mean, optimize=True)
         between = _SAFETY * np.abs(weights @ off.T).max(axis=1)
         return np.asarray(result), np.abs(dropped) + between
@@ -100,7 +100,7 @@ class OneRow:
         return np.asarray(np.einsum("am,bk,mk...->ab...", to_std, to_std, table, optimize=True))
 
     def _between(self, seed: int) -> FloatArray:
-        """Return interpolation errors midway between nodes, (couples, 9), from common points to cancel noise."""
+        """Return interpolation errors midway between nodes, (couples, 9); common points cancel the noise."""
         m = len(self.stds)
         if m == 1:
             return np.zeros((1, 3 * _ORDERS))
@@ -180,7 +180,7 @@ class OneRow:
         return float((first * second).sum())
 
     def _cumulants(self, scores: FloatArray) -> list[tuple[FloatArray, FloatArray, FloatArray]]:
-        """Return mean cumulants of the weights at each node, the third from a share of the points."""
+        """Return mean cumulants of the weights at each node, the third cumulant from a share of the points."""
         share, result = len(scores) // _SHARE, []
         for std in self.stds:
             weights = np.concatenate([_softmax(std * scores), _softmax(-std * scores)])

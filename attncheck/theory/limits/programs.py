@@ -20,7 +20,7 @@ from attncheck.theory.limits.expectation import expectation, normal_points
 FloatArray = NDArray[np.float64]
 # Entries per block.
 _ENTRIES = 2**21
-# Coefficients of Gaussian lines.
+# A linear combination: the coefficient of each Gaussian line.
 _Linear = dict[Node, float]
 
 
@@ -92,8 +92,8 @@ class ProgramLimit:
         Returns
         -------
         ndarray, shape (size,)
-            By quadrature over the Gaussian lines: accurate to about 1e-9 for smooth functions of up to two of them,
-            and to about 1e-3 relative error of more.
+            By quadrature over the Gaussian lines: accurate to about 1e-9 for smooth functions of up to two lines, and
+            to a relative error of about 1e-3 for more.
         """
         bases = bases_of([node])
         place = [self.lines.index(each) for each in bases]
@@ -203,7 +203,7 @@ def limit_of_program(program: Program) -> ProgramLimit:
     Raises
     ------
     InputError
-        If there is no limit, with the line, the clause of Assumption 1 and a remedy.
+        If there is no limit, naming the line, the clause of Assumption 1 and a remedy.
     """
     covered = program.coverage()
     if not covered.has_limit:
@@ -281,7 +281,7 @@ class _Moments:
         return expectation(product, mean, self.covariance[np.ix_(place, place)])
 
     def _same_function(self, one: Node, other: Node) -> tuple[Nonlinearity, _Linear, _Linear] | None:
-        """Return φ, a and b if both lines are φ of centred Gaussian variables, where closed forms exist."""
+        """Return φ, a and b if the lines are φ(a) and φ(b) of centred Gaussian lines, where closed forms exist."""
         if not (isinstance(one, Nonlin) and isinstance(other, Nonlin) and len(one.parents) == len(other.parents) == 1):
             return None
         function = one.function
@@ -347,7 +347,7 @@ def bases_of(nodes: Sequence[Node]) -> list[Node]:
 
 
 def ancestors_of(nodes: Sequence[Node], ends: tuple[type[Node], ...] = ()) -> list[Node]:
-    """Return lines and their ancestors, without duplicates, stopping at some kinds."""
+    """Return lines and their ancestors, without duplicates, stopping at lines of the given kinds."""
     found: dict[Node, None] = {}
     waiting = list(reversed(nodes))
     while waiting:

@@ -1,7 +1,7 @@
 """Importance sampling for the far tails.
 
 Standard normals z are drawn from a mixture of proposals and weighted by the balance heuristic. Half of the points are
-plain, so weights are at most two; the others cover the far tail of the output.
+plain standard normals, so weights are at most two; the other half covers the far tail of the output.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Proposal:
     centres: FloatArray
 
     def place(self, normals: FloatArray) -> FloatArray:
-        """Return points from normals, (points, r); each centre gets a contiguous run, as these are even."""
+        """Return points from normals, (points, r); each centre gets a contiguous run, as runs are evenly spread."""
         which = np.arange(len(normals)) * len(self.centres) // len(normals)
         return np.asarray(self.size * normals + self.centres[which])
 
@@ -82,7 +82,7 @@ def towards_keys(
         return plain, wider, widest
     lengths = np.linalg.norm(root, axis=1)
     directions = root[lengths > 0] / lengths[lengths > 0, None]
-    # Maximise exp(-t²/2v) times the normal density towards one key; others are similar.
+    # Maximise exp(-t²/2v) times the normal density towards one key; other keys are similar.
     shifts = np.linspace(0.0, _LONGEST_SHIFT, 121)
     along = variance(shifts[:, None] * (root @ directions[0]))
     best = np.argmin(_TAIL**2 * mean_variance / along + shifts**2)

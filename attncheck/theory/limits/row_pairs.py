@@ -46,7 +46,7 @@ def largest_score(kernel: FloatArray) -> float:
 def few_directions(kernel: FloatArray, std: float) -> bool:
     """Return whether rows of this standard deviation have too few directions for controls.
 
-    Controls would fit so well that the remaining error, from scores beyond all points, does not show in the spread.
+    With few directions, controls fit so well that the spread hides the remaining error, from scores beyond all points.
     """
     if std * largest_score(kernel) <= _MODERATE:
         return False
@@ -67,7 +67,7 @@ class Grid:
 
     @classmethod
     def around(cls, pairs: Sequence[RowPair], largest: float) -> Grid | None:
-        """Return a grid that spans the pairs, or None if it has no fewer nodes than pairs."""
+        """Return a grid that spans the pairs, or None if it would not have fewer nodes than there are pairs."""
         stds = np.sqrt([pair.var_u for pair in pairs] + [pair.var_x for pair in pairs])
         corrs = np.array([pair.corr for pair in pairs])
         std_range, corr_range = (float(stds.min()), float(stds.max())), (float(corrs.min()), float(corrs.max()))

@@ -63,12 +63,12 @@ def score_covariance(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
 def root_of_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
     """Return a root of `score_covariance`, (s², r), or raise `InputError` if it exceeds the default memory."""
     s = layer.seq_len
-    check_memory("seq_len", s, "a covariance of all turned scores", 4 * s**4, "pass a shorter sequence")
+    check_memory("seq_len", s, "a covariance of all rotated scores", 4 * s**4, "pass a shorter sequence")
     return psd_root(score_covariance(layer, kernel))
 
 
 def turns(layer: AttentionLayer, kernel: FloatArray) -> bool:
-    """Return whether rotary positions change the law of the scores: only if positions are correlated."""
+    """Return whether rotary positions change the law of the scores: they do only if positions are correlated."""
     return layer.rotary_base is not None and bool(np.any(kernel[~np.eye(len(kernel), dtype=bool)]))
 
 
@@ -77,7 +77,7 @@ def scrambled_normals(dimension: int, count: int, rng: np.random.Generator) -> F
     if dimension > scipy.stats.qmc.Sobol.MAXDIM:
         return rng.standard_normal((count, dimension))
     points = scipy.stats.qmc.Sobol(dimension, scramble=True, bits=30, rng=rng).random(count)
-    # Scrambled points are multiples of 2^-30, possibly 0; shift them to cell centres.
+    # Scrambled points are multiples of 2^-30, possibly 0, so shift them to cell centres.
     return np.asarray(special.ndtri(points + 2.0**-31), dtype=np.float64)
 
 
@@ -137,7 +137,7 @@ def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> 
 
 
 def _points(proposals: tuple[Proposal, ...], dimension: int, rng: np.random.Generator) -> FloatArray:
-    """Return points of all proposals by their shares, (points, dimension), each from the start of the same normals."""
+    """Return points of all proposals by their shares, (points, dimension); all proposals start at the same normals."""
     count = max(_FEWEST_POINTS, min(_POINTS, 2 ** int(np.log2(_NORMALS // dimension or 1))))
     normals = scrambled_normals(dimension, count, rng)
     counts = [int(count * proposal.share / proposals[0].share) for proposal in proposals]

@@ -61,7 +61,7 @@ class SymmetricLaw(abc.ABC):
 
     @abc.abstractmethod
     def excess_kurtosis(self, position: int = 0) -> float:
-        """Return the excess kurtosis of y^position, or 0 for the constant 0."""
+        """Return the excess kurtosis of y^position, or 0 if y^position is always 0."""
 
     @property
     @abc.abstractmethod

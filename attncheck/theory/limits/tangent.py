@@ -28,7 +28,7 @@ from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.heads import softmax_moments
 from attncheck.theory.limits.rows import REPLICATES, score_std
 
-# Standard errors in an error estimate; relative rounding of sums of products.
+# Number of standard errors in an error estimate; relative rounding error of sums of products.
 _SPAN, _ROUNDING = 4.0, 1e-14
 
 

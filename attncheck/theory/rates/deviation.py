@@ -30,15 +30,15 @@ FloatArray = NDArray[np.float64]
 REPLICATES = 8
 # Steps of differences, relative to the limits.
 _STEP = 0.02
-# Points ±N: most, fewest, and most entries.
+# Points ±N: maximum and minimum number, and maximum number of entries.
 _MOST_POINTS, _FEWEST_POINTS, _ENTRIES = 2**9, 2**5, 2**13
-# Cells of log v, and their range below the largest.
+# Number of cells of log v, and how far they reach below the largest log v.
 _CELLS = 2048
 _LOG_REACH = 60.0
 _PILOT = 64
-# Margin beyond the pilot's range.
+# Factor by which cells extend beyond the range of variances in the pilot.
 _MARGIN = math.exp(3.0)
-# Most directions for the mean of Q.
+# Maximum number of directions in the mean of Q.
 _MOST_DIRECTIONS = 400
 # Entries per block.
 _BLOCK = 2**21
@@ -96,7 +96,7 @@ class Cells:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Deviation:
-    """Signed measure of variances, law at finite width less limit.
+    """Signed measure of variances: the law at finite width minus the limit.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class Deviation:
     expansion : ndarray, shape (REPLICATES, cells + 1)
         First order in 1/n; NaN if unknown.
     draws : int
-        Over all repetitions.
+        In all repetitions together.
     """
 
     cells: Cells
@@ -134,7 +134,7 @@ class Deviation:
         return 0.0
 
     def scaled(self, factor: float) -> Self:
-        """Return it with variances multiplied by `factor`."""
+        """Return the measure with variances multiplied by `factor`."""
         return dataclasses.replace(self, cells=Cells(factor * self.cells.variances))
 
     def _integrated(self, function: Callable[[FloatArray, FloatArray], FloatArray], size: FloatArray) -> FloatArray:
@@ -158,7 +158,7 @@ def bells(variances: FloatArray, size: FloatArray) -> FloatArray:
 
 def _ratios(variances: FloatArray, size: FloatArray) -> FloatArray:
     roots = np.sqrt(np.where(variances > 0, variances, 1.0))
-    # Beyond 40 double precision underflows.
+    # Beyond 40 standard deviations the density underflows.
     return np.where(variances > 0, np.minimum(size[:, None] / roots, 40.0), 40.0)
 
 
@@ -171,7 +171,7 @@ def points_for(normals: int) -> int:
 
 
 def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, infinite: bool = False) -> Deviation:
-    """Return the law of a marginal at finite width less its limit, from `size` draws in all."""
+    """Return the law of a marginal at finite width minus its limit, from `size` draws in all."""
     fluctuations = marginal.fluctuations(infinite)
     pilot, *streams = seed.spawn(1 + REPLICATES)
     cells = _cells(marginal, fluctuations, np.random.default_rng(pilot))
@@ -232,7 +232,7 @@ class _Repetition:
     linear_mean, quadratic_mean
         Exact means of L and Q.
     probes : ndarray, shape (draws, 3, probes)
-        g(δ) - g(0), L and Q for some g.
+        g(δ) - g(0), L and Q for several test functions g.
     """
 
     shift: FloatArray

@@ -27,7 +27,7 @@ from attncheck.theory.rates.vanishing import restored, vanishes
 from attncheck.theory.rates.weights import SumEntry, check_literal, kept_mde
 
 REFERENCES: tuple[str, ...] = ("limit", "infinite width", "scaled limit")
-# Coordinates of vectors in a program's default draws, and bounds on their number.
+# Vector coordinates in all default draws of a program, and bounds on the number of draws.
 _COORDINATES, _FEWEST_DRAWS, _MOST_DRAWS = 2**25, 64, 2048
 # Narrower programs have characteristic functions that decay too slowly.
 _NARROWEST = 8
@@ -72,7 +72,7 @@ def distance(
         Overrides the layer's. ``math.inf`` with a `head_dim` gives the gap that remains.
     reference : {"limit", "infinite width", "scaled limit"}
         Law to measure the distance from. "infinite width" keeps the `head_dim`. "scaled limit" is for numbers whose
-        limit is 0 (scores with ``score_scaling="1/n"``, and outputs if the map is linear or relu too): it compares
+        limit is 0 (scores with ``score_scaling="1/n"``, and outputs if the map is also linear or relu): it compares
         √ν times the number, ν = n or head_dim, with the limit of 1/√n. From the limit 0 itself "w1" decreases as
         n^{-1/2}, "ks" and "tv" do not, and "kl" is infinite.
     projection : sequence of float, optional
@@ -128,10 +128,10 @@ def distance(
 
 
 def check_scaled(layer: AttentionLayer, of: str) -> AttentionLayer:
-    """Return the 1/√n version of a layer whose numbers vanish, or raise `InputError`."""
+    """Return the 1/√n version of a layer whose scores or outputs vanish in the limit, or raise `InputError`."""
     if not vanishes(layer, of):
         remedy = 'leave it out, or pass a layer with score_scaling="1/n", and of="scores" or a linear or relu map'
-        refuse("reference", "scaled limit", "is for numbers whose limit is 0", remedy)
+        refuse("reference", "scaled limit", "is only for scores or outputs whose limit is 0", remedy)
     return restored(layer)
 
 
@@ -164,7 +164,7 @@ def score_sum(program: Program, of: str, projection: Any) -> ScoreSum:
 
 
 def _check_left_out(**arguments: tuple[Any, Any]) -> None:
-    """Refuse arguments for layers that are not at their defaults."""
+    """Refuse arguments that only layers have, unless they are at their defaults."""
     for field, (given, usual) in arguments.items():
         if given is not usual and (not isinstance(given, int | str) or given != usual):
             remedy = "leave it out: projection defines the sum of scores"
@@ -198,7 +198,7 @@ def _check_finite(width: float | None, reference: str, layer: AttentionLayer, we
 
 
 def of_sum(entry: SumEntry, metric: str, size: int | None, seed: int) -> Distance:
-    """Return the distance for other laws of weights."""
+    """Return the distance of an output or score with non-normal weights."""
     of = "scores" if isinstance(entry.marginal, ScoreEntry) else "outputs"
     gap = kept_mde(entry, size, seed)
     wide, draws = float(entry.layer.width), gap.deviation.draws
@@ -221,7 +221,12 @@ def marginal_of(
     layer = check_separate(layer)
     infinite = width == math.inf
     if infinite and layer.head_dim is None:
-        refuse("width", width, "leaves no gap without a head_dim", "pass a layer with head_dim, or a finite width")
+        refuse(
+            "width",
+            width,
+            "leaves no gap, because the layer has no head_dim",
+            "pass a layer with head_dim, or a finite width",
+        )
     if width is not None and not infinite:
         layer = layer.replace(width=width)
     position = check_position("position", position, layer.seq_len)

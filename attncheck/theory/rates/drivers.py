@@ -1,8 +1,8 @@
 """Drivers: random Gram matrices that, with score normals, determine a conditional variance.
 
 Given X, keys and values of a head enter one output or score only through G = X Xᵀ/n of the visible positions and a
-Wishart matrix over ν each; a χ²_ν/ν each if no other head shares them. At infinite width they are K, and the
-identity or 1.
+Wishart matrix over ν each; these reduce to a χ²_ν/ν each if no other head shares them. At infinite width they are K,
+and the identity or 1.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from attncheck.theory.limits.rows import scrambled_normals
 
 FloatArray = NDArray[np.float64]
 
-# Entries of X in memory.
+# Maximum number of entries of X in memory.
 _HELD_ENTRIES = 2**21
-# Gauss nodes in ‖h‖²/n, and points at each for fourth moments.
+# Numbers of Gauss nodes in ‖h‖²/n, and of points at each node for fourth moments.
 _RADII = 8
 _RADII_OF_MEAN = 24
 _POINTS = 2**12
 # Entries per block.
 _BLOCK = 2**21
-# Five-point second difference, by relative steps.
+# Five-point second difference: relative steps and coefficients.
 _STEPS = 0.05 * np.arange(-2.0, 3.0)
 _SECOND = np.array([-1.0, 16.0, -30.0, 16.0, -1.0]) / (12.0 * 0.05**2)
 
@@ -79,8 +79,8 @@ class Drivers:
 class Fluctuations:
     """Law of a layer's drivers: draws, limits, and moments of deviations.
 
-    `positions` are the m visible ones. Heads may share (`shared`) the keys and values of their `groups`. Only heads
-    fluctuate at `infinite` width, only G with `still_heads`.
+    `positions` are the m visible ones. Heads may share (`shared`) the keys and values of their `groups`. At
+    `infinite` width only heads fluctuate; with `still_heads` only G does.
     """
 
     layer: AttentionLayer
@@ -141,7 +141,7 @@ class Fluctuations:
         """Yield points of h^i + e^i given each ‖h‖²/n, (points, m)."""
         if self.layer.position_std:
             normals = scrambled_normals(len(self.positions), _POINTS, rng)
-            # Full size, as the rank may change with the radius.
+            # A root of full size, as the rank may change with the radius.
             yield from (normals @ symmetric_root(self._covariance(radius)) for radius in radii)
         else:
             root = psd_root(self._covariance(1.0))
@@ -161,7 +161,7 @@ class Fluctuations:
     def mean_of_law(self, fourth: float) -> Drivers:
         """Return the first-order change of the means for W^i with this fourth cumulant; one draw.
 
-        Given h a coordinate of W^i h has excess kurtosis about 3 · fourth/n, as if its variance had relative
+        Given h, a coordinate of W^i h has excess kurtosis about 3 · fourth/n, as if its variance had relative
         variance fourth/n: fourth/(2n) times `_bends`.
         """
         limits = self.limits
@@ -220,7 +220,7 @@ class Fluctuations:
         return radii, weights, self._kernel(radii)
 
     def head_directions(self, points: int) -> tuple[FloatArray, float]:
-        """Return deviations of one group's keys, or moving the groups in turn, and their multiplicity."""
+        """Return deviations of one group's keys, or of each group's in turn, and their multiplicity."""
         dof, m = self.layer.head_width, len(self.positions)
         if self.still_heads:
             return np.zeros((0, *self.limits.keys.shape[1:])), 0.0
@@ -285,7 +285,7 @@ def gamma_rule(shape: float, count: int) -> tuple[FloatArray, FloatArray]:
     order = np.arange(count)
     diagonal = 2.0 * order / shape
     beside = np.sqrt(order[1:] * (order[1:] + shape - 1.0)) / shape
-    # Nodes - 1, to keep precision.
+    # Compute nodes minus 1, to keep precision.
     nodes, vectors = linalg.eigh_tridiagonal(diagonal, beside)
     return np.asarray(1.0 + nodes), np.asarray(vectors[0] ** 2)
 

@@ -42,7 +42,7 @@ def _truncated_spline() -> FloatArray:
 
 
 def _truncated(x: FloatArray) -> FloatArray:
-    # Knots are evenly spaced, so that a division finds the one below.
+    # Knots are evenly spaced, so a division finds the knot below a point.
     place = np.minimum(np.abs(x), _TABLE) * ((_KNOTS - 1) / _TABLE)
     below = np.minimum(place.astype(np.intp), _KNOTS - 2)
     a, b, c, d = (each[below] for each in _truncated_spline())
@@ -67,5 +67,5 @@ ENTRY_LAWS: dict[str, tuple[Callable[[FloatArray], FloatArray], float]] = {
     "truncated normal": (_truncated, float(_truncated_rule()[0] ** 4 @ _truncated_rule()[1]) - 3.0),
     "student5": (_student, 6.0),
 }
-#: The fourth cumulants alone.
+#: The fourth cumulant of each law.
 FOURTH_CUMULANTS: dict[str, float] = {name: fourth for name, (_, fourth) in ENTRY_LAWS.items()}

@@ -1,6 +1,7 @@
-"""Heads of fixed size: the law at a width against that at infinite width with the same head_dim.
+"""Heads of fixed size: the law at finite width compared with that at infinite width.
 
-There keys and values of a head still fluctuate, by one χ²_ν/ν each; they are drawn with the score normals.
+At infinite width keys and values of a head still fluctuate, by one χ²_ν/ν each, drawn with the score
+normals.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
 
 FloatArray = NDArray[np.float64]
 
-# Points of the law at infinite width, entries per block, and seed.
+# Number of points of the law at infinite width, entries per block, and seed.
 _POINTS, _ENTRIES, _SEED = 2**16, 2**22, 0
 
 
@@ -47,7 +48,7 @@ class FixedHeads:
 
     @property
     def kinked(self) -> bool:
-        """Whether the marginal is."""
+        """Whether the marginal is kinked."""
         return self.marginal.kinked
 
     def fluctuations(self, infinite: bool) -> Fluctuations:

@@ -17,25 +17,25 @@ FloatArray = NDArray[np.float64]
 METRICS: tuple[str, ...] = ("ks", "w1", "tv", "kl")
 #: Errors are this many standard errors: 99.5% of Student's law with 7 degrees of freedom.
 ERRORS = 4.0
-# Gauss–Legendre panels in u, t = std · sinh(u), up to this many std.
+# Gauss–Legendre panels in u, nodes per panel, and range in std, where t = std · sinh(u).
 _PANELS, _NODES, _REACH = 24, 16, 40.0
 # Floor of densities and atoms, relative to the limit.
 _LEAST_SHARE = 1e-9
 # Divergences omit densities below this share of the maximum.
 _LEAST_DENSITY = 1e-200
-# Errors are not widened from this many draws on.
+# From this many draws on, errors are not widened.
 _MANY = 512
-# Least draws in a tail with an error estimate.
+# Minimum number of draws in a tail for an error estimate.
 _FEWEST_IN_TAIL = 20
-# Tails up to this factor need no rare draws.
+# If tails differ by at most this factor, no rare draws are needed.
 _NEAR = 1.25
-# Relative squared noise above which it is not corrected.
+# Relative squared noise above which noise is not corrected for.
 _MOST_NOISE = 0.01
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Gap:
-    """Law of one number at finite width and in the limit, both symmetric; on its scale if the limit is 0."""
+    """Symmetric laws of one number at finite width and in the limit; if the limit is 0, of the rescaled number."""
 
     limit: ScaleMixture
     deviation: Deviation
@@ -63,8 +63,9 @@ class Gap:
         return self.deviation.density(self._grid[0])
 
     def distance(self, metric: str) -> tuple[float, float]:
-        """Return a distance and its error, linearised at the farthest point or with the signs of the mean.
+        """Return a distance and its error, linearised.
 
+        The error of "ks" is that of the largest difference; those of "w1" and "tv" use the signs of the mean.
         Unresolved atoms add their probability to the error of "tv", and half of it to that of "ks".
         """
         each = {"ks": self._ks, "w1": self._w1, "tv": self._tv, "kl": self._kl}[metric]
@@ -151,7 +152,7 @@ class Gap:
 
 
 def _noise(density: FloatArray, base: FloatArray) -> FloatArray:
-    """Return the contribution of noise to Δf²/f, 0 where it dominates."""
+    """Return the contribution of noise to Δf²/f, or 0 where noise dominates."""
     noise = density.var(axis=0, ddof=1) / len(density)
     return np.where(noise < _MOST_NOISE * base**2, noise / base, 0.0)
 
@@ -162,7 +163,7 @@ def standard_error(replicates: FloatArray) -> float:
 
 
 def widening(draws: int) -> float:
-    """Return the factor that keeps errors valid when few draws miss the rare ones."""
+    """Return the factor that keeps errors valid with few draws, which may miss rare values."""
     return math.sqrt(max(1.0, _MANY / draws))
 
 

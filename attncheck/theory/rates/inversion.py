@@ -17,7 +17,7 @@ ComplexArray = NDArray[np.complex128]
 METRICS: tuple[str, ...] = ("ks", "w1", "tv")
 # Frequencies in units of 1/std: step (period 80 std) and number.
 _STEP, _COUNT = np.pi / 40.0, 1024
-# Points in standard deviations.
+# Range and spacing of points, in standard deviations.
 REACH, SPACING = 12.0, 0.02
 
 
@@ -32,7 +32,7 @@ def _offsets() -> FloatArray:
     return np.asarray(SPACING * np.arange(-steps, steps + 1), dtype=np.float64)
 
 
-# 20 MB, and slow to make.
+# Cached: it takes 20 MB and is slow to compute.
 @functools.lru_cache(maxsize=1)
 def _waves() -> ComplexArray:
     """Return e^{-iτt}, (frequencies, points), at unit standard deviation."""

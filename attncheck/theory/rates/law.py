@@ -32,9 +32,9 @@ from attncheck.theory.rates.weights import SumEntry, kept_mde
 FloatArray = NDArray[np.float64]
 Drawn = OutputEntry | ScoreEntry | FixedHeads
 
-# Entries of X in the default number of draws, and bounds on it.
+# Entries of X in all default draws, and bounds on the number of draws.
 _ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**27, 64, 4096
-# Below these widths errors of moments are unknown: with bounded weights, and unbounded.
+# Below these widths errors of moments are unknown: with bounded attention weights, and with unbounded ones.
 _NARROW, _NARROW_UNBOUNDED = 8, 16
 # Matrix entries per block.
 _BLOCK = 2**23
@@ -161,7 +161,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return symmetric_quantile(lambda t: self._upper_tail(t, position), chances, float(largest))[()]
 
     def difference(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the cdf at this width less the limit's."""
+        """Return the cdf at this width minus the limit's."""
         t = check_points(t)
         tail = self._replicates(t, position, "upper_tail").mean(axis=0)
         if vanishes(self.layer):
@@ -169,7 +169,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return np.asarray(np.where(t < 0, tail, -tail))[()]
 
     def density_difference(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the density at this width less the limit's."""
+        """Return the density at this width minus the limit's."""
         t = check_points(t)
         if vanishes(self.layer):
             return self.pdf(t, position)
@@ -188,7 +188,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return np.hypot(stated_errors(t, limit, replicates, gap.deviation.draws), of_limit) + 0.5 * gap.deviation.cut
 
     def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the error of `pdf`; infinite as `cdf_error`."""
+        """Return the error of `pdf`; infinite where `cdf_error` is."""
         t = check_points(t)
         replicates, draws = self._replicates(t, position, "density"), self.gap(position).deviation.draws
         errors = stated_errors(t, self._base(t, position), replicates, draws)
@@ -210,14 +210,14 @@ class FiniteWidthLaw(SymmetricLaw):
         return float(gap.limit.mean() + gap.deviation.moment(1).mean())
 
     def variance_error(self, position: int = 0) -> float:
-        """Return the error of `variance`; infinite where heads are narrow, as `excess_kurtosis_error` says."""
+        """Return the error of `variance`; infinite for the narrow heads that `excess_kurtosis_error` describes."""
         if self._narrow:
             return math.inf
         of_limit = self._scale**2 * self._limit_at_scale.variance_error(position)
         return math.hypot(self._of_draws(self.gap(position).deviation.moment(1), position), of_limit)
 
     def excess_kurtosis(self, position: int = 0) -> float:
-        """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², and 0 where y is always 0."""
+        """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², or 0 if y is always 0."""
         first, second = self._moments(position)
         mean = float(first.mean())
         return 3.0 * (float(second.mean()) / mean**2 - 1.0) if mean > 0 else 0.0
@@ -279,7 +279,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return gap.limit.mean() + gap.deviation.moment(1), second + gap.deviation.moment(2)
 
     def _base(self, t: FloatArray, position: int) -> FloatArray:
-        """Return the limit's density, on the scale of vanishing outputs."""
+        """Return the limit's density; if outputs vanish, on their scale."""
         return self._limit_at_scale.pdf(t / self._scale, position) / self._scale
 
     @property
@@ -299,7 +299,7 @@ class FiniteWidthLaw(SymmetricLaw):
 
     def _upper_tail(self, sizes: FloatArray, position: int) -> FloatArray:
         beyond = self.gap(position).limit.upper_tail(sizes)
-        # By symmetry at most one half.
+        # By symmetry the tail is at most one half.
         return np.asarray(np.clip(beyond + self._replicates(sizes, position, "upper_tail").mean(axis=0), 0.0, 0.5))
 
     def _replicates(self, t: FloatArray, position: int, what: str) -> FloatArray:
@@ -327,7 +327,7 @@ class Distance:
         several positions, beyond 27 visible positions, and for programs whose inputs are products of matrices,
         unless of order -1/2.
     width : float
-        Infinite for the gap that remains at a fixed head_dim.
+        Infinite if this is the gap that remains at a fixed head_dim.
     draws : int
     """
 
@@ -351,7 +351,7 @@ def check_inputs(field: str, layer: AttentionLayer) -> None:
 
 @functools.lru_cache(maxsize=32)
 def gap_of(marginal: Drawn, layer: AttentionLayer, size: int | None, seed: int, infinite: bool) -> Gap:
-    """Return a marginal's law and limit, cached; on the scale of vanishing numbers."""
+    """Return a marginal's law and limit, cached; if the marginal vanishes, on its scale."""
     if not infinite:
         check_inputs("width", layer)
     of = "scores" if isinstance(marginal, ScoreEntry) else "outputs"

@@ -1,7 +1,7 @@
 """Outputs and scores as mixtures of normals, with their conditional variances.
 
-With ν = n or head_dim, row i of P is σ_Qσ_K √G_ii N (F T_K/√ν)ᵀ Fᵀ with one row N of normals a head. Given it y_i
-has variance c Σ_a |A_a F T_V/√ν|².
+With ν = n or head_dim, row i of P is σ_Qσ_K √G_ii N (F T_K/√ν)ᵀ Fᵀ with one row N of normals a head. Given that row,
+y_i has variance c Σ_a |A_a F T_V/√ν|².
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BLOCK = 2**20
 
 
 class Marginal(Protocol):
-    """One number of a draw: normal, with a variance made of drivers and score normals."""
+    """One output or score of a draw: normal, with a variance that depends on drivers and score normals."""
 
     @property
     def normals(self) -> int:
@@ -89,7 +89,7 @@ class OutputEntry:
     def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
         """Return c Σ_a |A_a B_V|², (draws, points)."""
         rows = normals.reshape(len(normals), self.layer.num_heads, len(self._seen))
-        # A single draw is shared by all.
+        # A single draw of drivers serves all draws.
         size = max(len(drivers.gram), len(drivers.keys), len(drivers.values))
         step = max(1, _BLOCK // normals.size)
         parts = [
@@ -142,7 +142,7 @@ class ScoreEntry:
 
     @property
     def normals(self) -> int:
-        """None: drivers suffice."""
+        """Zero: drivers suffice."""
         return 0
 
     @property
@@ -171,7 +171,7 @@ class ScoreEntry:
 
 
 def _part(drivers: Drivers, start: int, stop: int) -> Drivers:
-    """Return some draws; a single draw is shared."""
+    """Return draws `start` to `stop` of the drivers; a single draw serves all."""
 
     def cut(values: FloatArray) -> FloatArray:
         return values if len(values) == 1 else values[start:stop]

@@ -1,7 +1,7 @@
 """Fourth moments of a layer of one position for any laws of weights: exact at every width.
 
-Such an output is W^O W^V W^1 h. Let z = M u/√m with entries of fourth cumulant κ, S = E(‖u‖²/m)² and T = E mean u⁴.
-Those of z, of length m', are
+Such an output is W^O W^V W^1 h. Let z = M u/√m, where M has entries of fourth cumulant κ, S = E(‖u‖²/m)² and T = E
+mean u⁴. For z, of length m', these moments are
 
     T' = 3 S + κ T/m,    S' = S + (T' - S)/m'.
 """
@@ -27,7 +27,7 @@ def output_kurtosis(
     """Return the exact excess kurtosis of an output.
 
     The layer has one position and softmax, without a nonlinearity, positions or groups; `initial` is the law of the
-    initial vector. At `infinite` width a `head_dim` stays.
+    initial vector. At `infinite` width the `head_dim` stays fixed.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def output_kurtosis(
 def score_kurtosis(layer: AttentionLayer, weights: str | Mapping[str, str] | WeightLaws, ratio: float) -> float:
     """Return the exact excess kurtosis of the score of a position with itself, given its input x.
 
-    Here `ratio` is Σ x⁴/(Σ x²)², from 1/n to 1; of mean 3/(n + 2) for normal inputs.
+    Here `ratio` is Σ x⁴/(Σ x²)², from 1/n to 1; its mean is 3/(n + 2) for normal inputs.
 
     Examples
     --------

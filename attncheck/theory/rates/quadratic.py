@@ -1,10 +1,10 @@
-"""Sums of a program's scores, t·p: given the inputs a quadratic form of normals, of known law.
+"""Sums of a program's scores, t·p: given the inputs, a quadratic form of normals with a known law.
 
-A score is n^{-1/2} Σ_α u_α w_α for vectors u = W x, w = W' x'. Given the Gram matrix G of all x coordinates are
-independent, and (u, w, …)_α is normal with covariance Σ(G): σ_W² G_xx' for a common matrix, else 0. So t·p =
-n^{-1/2} Σ_α g_αᵀ M g_α, with characteristic function Π_k (1 - 2iτλ_k/√n)^{-n/2} for the eigenvalues λ of Σ^{1/2} M
-Σ^{1/2}, mean 0, variance q(G) = 2 Σ λ² and third cumulant 8 n^{-1/2} Σ λ³. If this is not 0, as with three scores
-that share matrices cyclically, the order is -1/2.
+A score is n^{-1/2} Σ_α u_α w_α for vectors u = W x, w = W' x'. Given the Gram matrix G of all x, coordinates are
+independent, and (u, w, …)_α is normal with covariance Σ(G): σ_W² G_xx' for a common matrix, else 0. So t·p = n^{-1/2}
+Σ_α g_αᵀ M g_α, with characteristic function Π_k (1 - 2iτλ_k/√n)^{-n/2} for the eigenvalues λ of Σ^{1/2} M Σ^{1/2},
+mean 0, variance q(G) = 2 Σ λ² and third cumulant 8 n^{-1/2} Σ λ³. If this is not 0, as with three scores that share
+matrices cyclically, the order is -1/2.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ComplexArray = NDArray[np.complex128]
 _NO_SKEW = 1e-9
 # Range of the largest weight, so that fourth powers do not overflow.
 _SMALLEST, _LARGEST = 1e-12, 1e12
-# Logarithm of a negligible function.
+# Logarithm below which a characteristic function is negligible.
 _VANISHED = -28.0
 # Coordinates in memory, and complex numbers per block.
 _HELD, _BLOCK = 2**22, 2**20
@@ -70,7 +70,7 @@ class ScoreSum:
                 problem = "is an input of a score that shares its matrix, or depends on a score"
                 refuse("program", node.name, problem, "use separate matrices for the scores")
         if self.variance == 0.0:
-            refuse("projection", self.weights, "makes a sum whose limit is 0", "pass other weights")
+            refuse("projection", self.weights, "gives a sum whose limit is 0", "pass other weights")
 
     @functools.cached_property
     def limit(self) -> ProgramLimit:
@@ -151,7 +151,7 @@ class ScoreSum:
     def grams(self, width: int, size: int, rng: np.random.Generator) -> FloatArray:
         """Draw G at a width, (size, inputs, inputs)."""
         wanted = set(ancestors_of(self._inputs))
-        # Initial vectors of a group are joint.
+        # Initial vectors of a group are drawn jointly.
         groups = {node.group for node in wanted if isinstance(node, Initial)}
         wanted |= {node for node in self.program.nodes if isinstance(node, Initial) and node.group in groups}
         parts = [(tuple(node for node in step.nodes if node in wanted), step.last) for step in self.program.steps()]
@@ -190,7 +190,7 @@ class ScoreSum:
         return expectation(second, mean, covariance)[0], expectation(slope, mean, covariance)[0]
 
     def gap(self, width: int, size: int, seeds: list[np.random.SeedSequence]) -> CharacteristicGap:
-        """Return the law less its limit, with `size` draws of G per repetition and `moments` as controls."""
+        """Return the law minus its limit, with `size` draws of G per repetition and `moments` as controls."""
         rows = [self._difference(width, size, np.random.default_rng(seed)) for seed in seeds]
         return CharacteristicGap(self.std, np.stack(rows))
 
@@ -218,7 +218,7 @@ class ScoreSum:
         return np.asarray(difference - controls + known)
 
     def _count(self, width: int) -> int:
-        """Return how many frequencies precede the function's decay, at half the size of the scores."""
+        """Return the number of frequencies before the characteristic function decays, for scores of half the size."""
         halved = 0.5 * self.eigenvalues(self.kernel[None])[0, :, None] * frequencies(self.std)
         logs = -0.25 * width * np.log1p(4.0 * halved**2 / width).sum(axis=0)
         return int((logs > _VANISHED).sum())

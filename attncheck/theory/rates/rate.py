@@ -26,17 +26,17 @@ FloatArray = NDArray[np.float64]
 
 #: Default widths.
 WIDTHS = (64, 128, 256, 512, 1024, 2048)
-#: Default for predicted order -1/2: powers of n^{-1/2} matter for longer.
+#: Default widths for predicted order -1/2, where powers of n^{-1/2} matter up to larger widths.
 HALF_ORDER_WIDTHS = (512, 1024, 2048, 4096, 8192, 16_384)
-#: Default for other laws of weights, with literal matrices.
+#: Default widths for weights that are not normal, drawn as literal matrices.
 LITERAL_WIDTHS = (12, 16, 24, 32, 48)
 # Draws per width that give the order to ±0.02.
 _DRAWS = 512
-# Least error of a logarithm, from omitted terms; at order -1/2 it is n^{-3/2}.
+# Minimum error of a log distance, from omitted terms; at order -1/2 it is n^{-3/2}.
 _LEAST_ERROR = 1e-6
 _NUMBERS = {4: "four", 6: "six"}
-# Two-sided 99% of Student's law with the degrees of freedom of three widths: simulated coverage 99.1% with four and
-# 99.2% with six widths.
+# Two-sided 99% quantile of Student's law with the degrees of freedom of three widths: simulated coverage 99.1% with
+# four and 99.2% with six widths.
 _QUANTILE = float(special.stdtrit(3 * (REPLICATES - 1), 0.995))
 
 
@@ -71,7 +71,7 @@ class Rate:
     leading, leading_error : float
         c by the expansion at the largest width; NaN if unknown, see `Distance`.
     gap : Distance or None
-        With a head_dim: the part that remains at infinite width; `distances` are from the law there.
+        With a head_dim: the part that remains at infinite width; `distances` are then from the law at infinite width.
     """
 
     metric: str
@@ -221,7 +221,7 @@ def fit(
     errors = np.array([each.error for each in distances]) / ERRORS
     for each in distances:
         if not each.value > each.error:
-            refuse("size", each.draws, f"is too few: {each} is not significantly above 0", "pass a larger size")
+            refuse("size", each.draws, f"is too few draws: {each} is not significantly above 0", "pass a larger size")
     if predicted is None:
         predicted = -2.0 if metric == "kl" else -1.0
     ones = np.ones(len(widths))
@@ -229,7 +229,7 @@ def fit(
     columns = np.stack([ones, np.log(widths), *bends], axis=1)
     relative = np.maximum(errors / values, widths**-1.5 if half_powers else _LEAST_ERROR)
     if not half_powers:
-        # The fit omits about the square of the bend.
+        # The omitted terms are about the square of the curvature term.
         bend = _estimates(columns, np.log(values), relative)[2].value
         relative = np.hypot(relative, 0.5 * (bend / widths) ** 2)
     order = _estimates(columns, np.log(values), relative)[1]

@@ -1,4 +1,4 @@
-"""Predicted laws of one output in each regime, each beside a neighbouring prediction."""
+"""Predicted law of one output in each regime, with a neighbouring prediction to distinguish it from."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RegimePrediction:
         Key in `attncheck.layers.regimes.REGIMES`.
     position : int
     order : float
-        Exponent of the approach, in the width or in the heads.
+        Exponent of the approach to the limit, in the width or in the number of heads.
     own, neighbour : ScaleMixture
         The prediction, and the one to distinguish it from.
     against : str
@@ -61,7 +61,7 @@ class RegimePrediction:
     def draws(self, level: float = 1e-6, power: float = 0.99, distance: float = 0.0) -> int:
         """Return how many draws reject the neighbour by a Kolmogorov–Smirnov test with this level and power.
 
-        By Massart's bound √(log(2/α)/(2N)) on the deviation of empirical laws. The sampled law may have a
+        Uses Massart's bound √(log(2/α)/(2N)) on the deviation of empirical laws. The sampled law may have a
         `distance` from its own prediction.
 
         Examples
@@ -190,7 +190,7 @@ _LAWS: Mapping[str, tuple[int, str, Callable[[AttentionLayer, int], tuple[ScaleM
 
 
 def prediction(regime: str) -> RegimePrediction:
-    """Return the prediction of a regime, beside the neighbouring one.
+    """Return the prediction of a regime, with the neighbouring one.
 
     Examples
     --------

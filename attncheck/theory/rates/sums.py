@@ -1,6 +1,6 @@
 """Difference between the law of a sum of independent terms and its limit.
 
-Given c the sum Σ c_k w_k has variance v = Σ c_k² and characteristic function Π cf(τ c_k). Its law is that of √v N,
+Given c, the sum Σ c_k w_k has variance v = Σ c_k² and characteristic function Π cf(τ c_k). Its law is that of √v N,
 a measure of v, plus a correction Π cf(τ c_k) - e^{-τ²v/2} in bins of v, at frequencies in units of 1/√v: it then
 decays equally fast for every v, and far tails keep their relative accuracy.
 """
@@ -17,15 +17,15 @@ from attncheck.theory.rates.deviation import Deviation
 
 FloatArray = NDArray[np.float64]
 
-# Bins of v span a factor of 4 from a power of 2 times the unit; lowest and highest power.
+# Each bin of v spans a factor of 4 from a power of 2 times the unit; lowest and highest power.
 _LOWEST, _HIGHEST = -24, 16
 BINS = _HIGHEST - _LOWEST + 1
-# Bins overlap, at random: sharp edges have slowly decaying characteristic functions.
+# Edges of bins are randomised, so bins overlap: sharp edges have slowly decaying characteristic functions.
 _OVERLAP = 3.0
 # In units of 1/√(least v of the bin): step of frequencies, and the range of corrections, which decay about as
 # τ^{-terms}.
 _STEP, _FARTHEST, _BEND, _FEWEST_TERMS = np.pi / 24.0, 6.5, 128.0, 2
-# The highest 1/_ENDS of frequencies measure the truncation.
+# The highest 1/_ENDS of the frequencies measure the truncation error.
 _ENDS = 4
 # Range of corrections, in units of √(least v of the bin).
 _REACH = 20.0
@@ -51,7 +51,7 @@ def bins_of(variances: FloatArray, unit: float, rng: np.random.Generator) -> tup
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SumDeviation(Deviation):
-    """Law of a sum of independent terms less its limit.
+    """Law of a sum of independent terms minus its limit.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class SumDeviation(Deviation):
         return super().moment(power) + (self.fourths / 3.0 if power == 2 else 0.0)
 
     def scaled(self, factor: float) -> Self:
-        """Return it with variances multiplied by `factor`."""
+        """Return the deviation with variances multiplied by `factor`."""
         scaled = super().scaled(factor)
         return dataclasses.replace(scaled, unit=factor * self.unit, fourths=factor**2 * self.fourths)
 
@@ -89,7 +89,7 @@ class SumDeviation(Deviation):
     def cut(self) -> float:
         """Corrections at the highest frequencies: about the probability of atoms."""
         ends = self.corrections[:, :, -(len(self.tau) // _ENDS) :]
-        # An atom of probability p leaves the square p²/2, and noise leaves its variance.
+        # At these frequencies the mean square is p²/2 for an atom of probability p, plus the variance of the noise.
         squares = ends.mean(axis=0) ** 2 - ends.var(axis=0, ddof=1) / len(ends)
         return float(np.sqrt(2.0 * np.maximum(squares.mean(axis=1), 0.0)).sum()) if len(self.tau) else 0.0
 

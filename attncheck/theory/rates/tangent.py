@@ -1,9 +1,9 @@
 """Difference between the law of a tangent kernel entry at a width and its limit.
 
-Given all but the second neuron's row of W^O an entry between neurons is N(0, S). An entry of one neuron is b + |z|²
-q(z/|z|) with the normals z of its row of W^O. Conditional distribution functions F are therefore smooth and known.
-The width enters by deviations δ of Gram matrices: F(δ) - F(0) is noise of order n^{-1/2} around a mean of order
-1/n, with the derivative along δ, of mean 0, as control variate.
+Given everything except the second neuron's row of W^O, an entry between neurons is N(0, S). An entry of one neuron is
+b + |z|² q(z/|z|) with the normals z of its row of W^O. Conditional distribution functions F are therefore smooth and
+known. The width enters through deviations δ of Gram matrices: F(δ) - F(0) is noise of order n^{-1/2} around a mean of
+order 1/n. The derivative along δ, of mean 0, is the control variate.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from attncheck.theory.rates.law import check_inputs
 
 FloatArray = NDArray[np.float64]
 
-# Quantiles of the limit to compare at, and draws to find them.
+# Number of quantiles of the limit at which laws are compared, and of draws to find them.
 _QUANTILES, _PILOT = 48, 2**13
-# Step of differences, and their most relative bend without a jump.
+# Step of finite differences, and the largest relative curvature that does not count as a jump.
 _STEP, _BENT = 1e-6, 0.01
 # Entries per block, and per block of the pilot.
 _BLOCK, _PILOT_BLOCK = 2**22, 2**25
@@ -40,16 +40,16 @@ _LEAST_SPREAD = 1e-9
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TangentGap:
-    """Law of an entry of the tangent kernel at a width, less its limit.
+    """Law of an entry of the tangent kernel at a width, minus its limit.
 
     Attributes
     ----------
     points : ndarray, shape (m,)
-        Quantiles and atoms of the limit, and the numbers just below these.
+        Quantiles and atoms of the limit, and the next smaller numbers.
     limits, differences : ndarray, shape (repetitions, m)
-        The limit's distribution function, and that at the width less it.
+        The limit's distribution function, and the one at the width minus that.
     draws : int
-        Over all repetitions.
+        In all repetitions together.
     """
 
     points: FloatArray
@@ -141,7 +141,7 @@ def variance_between(layer: AttentionLayer, grams: Grams, positions: tuple[int, 
     A = attention_weights(layer, grams.scores).reshape(*shape, *grams.inputs.shape[1:])
     slopes = weight_slopes(layer, grams.scores, grams.projected[:, :, 0])[:, :, r].reshape(*shape, -1)
     seen, square = np.einsum("njl,nbal->nbaj", grams.inputs, slopes), layer.score_factor**2
-    # What the scores of row r' of each head move: the map from values to slopes is symmetric.
+    # Contribution of the scores of row r' of each head; the map from values to slopes is symmetric.
     moved = layer.query_std**2 * grams.inputs[:, r, q][:, None, None, None] * (slopes @ grams.keys)
     moved += layer.key_std**2 * np.einsum("nbae,nbaj->nbej", grams.queries[..., r, q], seen)
     flat = square * moved.reshape(grams.projected.shape[0], layer.num_heads, -1)
@@ -200,11 +200,11 @@ class _Entry:
 
     @property
     def _seen(self) -> int:
-        """Directions of a head spanned by keys, or values."""
+        """Number of directions of a head that keys, or values, span."""
         return min(self.layer.seq_len, self.layer.head_width)
 
     def gap(self, size: int, seed: np.random.SeedSequence) -> TangentGap:
-        """Return the law less its limit."""
+        """Return the law minus its limit."""
         pilot, *streams = seed.spawn(1 + REPLICATES)
         points = self._points(np.random.default_rng(pilot))
         each = -(-size // REPLICATES)
@@ -220,27 +220,33 @@ class _Entry:
                 slopes[k] += slope.sum(axis=0) / each
                 products[k] += (change * slope).sum(axis=0)
                 squares[k] += (slope**2).sum(axis=0)
-        # From the other repetitions, to be independent; near 1 but for jumps and steep laws.
+        # The coefficient comes from the other repetitions, to be independent; it is near 1 except for jumps and steep
+        # laws.
         products, squares = (total.sum(axis=0) - total for total in (products, squares))
         used = np.divide(products, squares, out=np.zeros_like(products), where=squares > 0)
         return TangentGap(points, limits, changes - used * slopes, each * REPLICATES)
 
     def _points(self, rng: np.random.Generator) -> FloatArray:
-        """Return quantiles, atoms, and the numbers below these."""
+        """Return quantiles, atoms, and the next smaller numbers."""
         step = min(_PILOT, max(1, _PILOT_BLOCK // kernel_entries(self.layer, 1)))
         blocks = [self._limit_entries(min(step, _PILOT - start), rng) for start in range(0, _PILOT, step)]
         values = np.concatenate(blocks)
         found = np.quantile(values, (np.arange(_QUANTILES) + 0.5) / _QUANTILES)
         if np.ptp(found) <= _LEAST_SPREAD * np.abs(found).max():
             problem = "is an entry with a constant limit, for which a distance of laws is meaningless"
-            refuse("positions", self.positions, problem, "pass positions that attend to several, or a longer sequence")
-        # Draws of a law with a density do not repeat.
+            refuse(
+                "positions",
+                self.positions,
+                problem,
+                "pass positions that attend to several positions, or a longer sequence",
+            )
+        # Values that repeat among draws are atoms: draws of a law with a density do not repeat.
         numbers, counts = np.unique(values, return_counts=True)
         atoms = numbers[counts > 1]
         return np.unique(np.concatenate([found, atoms, np.nextafter(atoms, -np.inf)]))
 
     def _limit_entries(self, count: int, rng: np.random.Generator) -> FloatArray:
-        """Draw entries in the limit; sizes between neurons, by symmetry."""
+        """Draw entries in the limit; between neurons, their absolute values, by symmetry."""
         draws = self._draw(count, rng)
         found = self._parts(draws, 0.0, 0.0)
         if self.between:
@@ -275,7 +281,7 @@ class _Entry:
         return np.where(slope == 0, points >= rest, below)
 
     def _derivative(self, found: _Parts, along: _Parts, points: FloatArray) -> FloatArray:
-        """Return the derivative of `_below`, (draws, points), damped if steep by a factor independent of δ."""
+        """Return the derivative of `_below`, (draws, points), damped where steep, by a factor independent of δ."""
         rest, slope = found.rest[:, None], found.slope[:, None]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             if self.between:
@@ -354,6 +360,6 @@ class _Entry:
         return np.asarray(rows @ rows.swapaxes(-1, -2))
 
     def _by_heads(self, gram: FloatArray, m: int) -> FloatArray:
-        """Return them with axes (draws, kv_heads, g, g, m, m)."""
+        """Return Gram matrices with axes (draws, kv_heads, g, g, m, m)."""
         g = self.layer.group_size
         return gram.reshape(*gram.shape[:2], g, m, g, m).swapaxes(3, 4)

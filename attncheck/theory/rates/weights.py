@@ -1,11 +1,11 @@
 """Outputs and scores of layers with non-normal i.i.d. weights, with one matrix integrated out.
 
-Given all matrices but W^O an output is a sum of independent terms; given all but W^Q so is a score. Both are a
+Given all matrices except W^O, an output is a sum of independent terms; given all except W^Q, so is a score. Both are a
 `SumDeviation` over draws of the others.
 
-Control variates have mean 0 under any law: inner products less conditional expectations, odd functions of scores,
-and the square of the scores' sum of squares, corrected by the fourth cumulant of W^Q. Half of the draws start from
-a longer h, for the tails.
+Control variates have mean 0 under any law: inner products minus their conditional expectations, odd functions of
+scores, and the squared sum of squares of scores, corrected by the fourth cumulant of W^Q. Half of the draws start
+from a longer h, for the tails.
 
 To first order in 1/n only the laws of W^O and, under a nonlinear φ, of the W^i matter.
 """
@@ -39,19 +39,19 @@ from attncheck.theory.rates.vanishing import restored, vanishes
 
 FloatArray = NDArray[np.float64]
 
-# Matrix entries, and terms times frequencies, of default draws; bounds on these.
+# Matrix entries, and terms times frequencies, in all default draws; bounds on the number of draws.
 _ENTRIES, _TERMS, _FEWEST_DRAWS, _MOST_DRAWS = 2**28, 2**28, 64, 2**16
-# Arrays per matrix while one is drawn.
+# Arrays in memory per matrix while it is drawn.
 _LITERAL = 3
 # Matrix entries per block.
 _BLOCK = 2**21
 # Range of the variances, relative to the limit's mean.
 _SMALLEST, _LARGEST = math.exp(-48.0), math.exp(12.0)
-# Excess of longer h, in std of ‖h‖².
+# By how many of its std ‖h‖² is larger in the half of draws with a longer h.
 _LONGER = 1.0
 # Rows of scores per matrix W^Q.
 _SIGNS = 4
-# Most at the highest frequencies: the probability of atoms.
+# Maximum probability of atoms, which shows at the highest frequencies.
 _MOST_CUT = 0.02
 # Relative step of a second difference.
 _DIFFERENCE = 0.05
@@ -112,7 +112,7 @@ class SumEntry:
         return max(_FEWEST_DRAWS, min(_MOST_DRAWS, _ENTRIES // self.layer.weight_entries, _TERMS // terms))
 
     def deviation(self, size: int, seeds: list[np.random.SeedSequence]) -> SumDeviation:
-        """Return the law less the limit, with `size` draws per repetition."""
+        """Return the law minus the limit, with `size` draws per repetition."""
         unit = self.limit.mean()
         cells = Cells.over(unit * _SMALLEST, unit * _LARGEST)
         moments = np.stack([self._moments(cells, unit, size, np.random.default_rng(seed)) for seed in seeds])
@@ -128,7 +128,7 @@ class SumEntry:
         )
 
     def _moments(self, cells: Cells, unit: float, size: int, rng: np.random.Generator) -> FloatArray:
-        """Return means of (1, controls) times (1, controls, cells of v, corrections by bin, fourth cumulant)."""
+        """Return mean products of (1, controls) and (1, controls, cells of v, corrections by bin, fourth cumulant)."""
         total: FloatArray | float = 0.0
         step = max(1, _BLOCK // (len(self._seen) * self.layer.width**2))
         for start in range(0, size, step):
@@ -139,7 +139,7 @@ class SumEntry:
         ratios, controls, sizes = self.draw(size, rng)
         function, fourth = ENTRY_LAWS[self._last]
         left = np.column_stack([np.ones(size), ratios - 1.0, ratios[:, None] * controls])
-        # Rows of one draw share its controls.
+        # Rows of one draw share the draw's controls.
         rows = sizes.shape[1]
         shared = np.repeat(left * (ratios / rows)[:, None], rows, axis=0)
         sizes = sizes.reshape(size * rows, -1)
@@ -215,7 +215,7 @@ class SumEntry:
         return off, (keys[:, 0, :, None] * query[:, None, :]).reshape(len(x), 1, -1)
 
     def _output(self, x: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-        """Return controls, summed over heads, and coefficients; random signs of queries give further draws."""
+        """Return controls, summed over heads, and coefficients; random signs of queries yield further scores."""
         layer, nu, own = self.layer, self.layer.head_width, self._own
         every = np.ones(len(self._seen), dtype=bool)
         controls, sizes = np.zeros((len(x), 8)), []
@@ -265,10 +265,10 @@ class SumEntry:
         )
 
     def leading(self, gaussian: Deviation, seed: int) -> Deviation:
-        """Return the first term of the expansion: that of normal weights plus those of W^i and W^O."""
+        """Return the first term of the expansion: that of normal weights plus the terms of the W^i and of W^O."""
         added = np.zeros_like(gaussian.expansion)
         fourth = FOURTH_CUMULANTS[self.weights.inputs]
-        # The sum is unknown if the term of normal weights is.
+        # If the term of normal weights is unknown, so is the sum.
         if fourth and not np.isnan(gaussian.expansion).any():
             moved = self.marginal.fluctuations(infinite=False).mean_of_law(fourth)
             added += first_order(self.marginal, gaussian.cells, moved, np.random.SeedSequence(seed))
@@ -299,7 +299,7 @@ def kept_mde(entry: SumEntry, size: int | None, seed: int) -> Gap:
     each = max(2, -(-(entry.default_size if size is None else size) // REPLICATES))
     found = entry.deviation(each, np.random.SeedSequence(seed).spawn(REPLICATES))
     if found.cut > _MOST_CUT:
-        problem = f"with weights {entry.weights} makes a law with atoms, of total probability {found.cut:.2g}"
+        problem = f"with weights {entry.weights} gives a law with atoms, of total probability {found.cut:.2g}"
         refuse("width", entry.layer.width, problem, "pass a larger width, or weights of a law with a density")
     return Gap(entry.limit, found)
 
@@ -313,7 +313,7 @@ def check_literal(field: str, layer: AttentionLayer) -> None:
 def _controlled(moments: FloatArray) -> FloatArray:
     """Return the means of the targets with controls applied, from means of products."""
     controls = moments.shape[1]
-    # From the other repetitions, to be independent of this one.
+    # Coefficients come from the other repetitions, to be independent of this one.
     others = (moments.sum(axis=0) - moments) / (len(moments) - 1)
     means = others[:, 0, 1:]
     centred = others[:, 1:, 1:] - others[:, 1:, :1] * means[:, None, :]

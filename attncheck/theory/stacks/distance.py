@@ -75,7 +75,7 @@ def distances(stack: AttentionStack, size: int, seed: int = 0, position: int = 0
     Returns
     -------
     tuple of StackDistance, length depth
-        With dependent errors.
+        Their errors are dependent.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def difference_parts(
 
 
 def averaged_parts(stack: AttentionStack, size: int, seed: int = 0, position: int = 0) -> FloatArray:
-    """Return F_∞ - F as `difference_parts`, F the law of the recursion with averaged kernels."""
+    """Return F_∞ - F in the format of `difference_parts`, with F the law of the recursion with averaged kernels."""
     place, size = _check(stack, size, seed, position)
     check_memory("size", size, "the draws, all at once,", size * limit_entries(stack, 0), "pass fewer draws")
     normals = draw_normals(stack, size, stream(seed, "stack distance", "averaged"))
@@ -138,7 +138,7 @@ def limit_scales(stack: AttentionStack, seed: int, position: int) -> FloatArray:
 
 
 def check_drawn(field: str, stack: AttentionStack) -> None:
-    """Refuse a stack if one draw, of the limit or at its width, exceeds `DEFAULT_MEMORY`."""
+    """Refuse a stack if one draw from its limit or at its width exceeds `DEFAULT_MEMORY`."""
     remedy = "pass a shorter sequence, or fewer layers or heads"
     check_memory("seq_len", stack.seq_len, "a draw of the recursion", limit_entries(stack, 0), remedy)
     remedy = "pass a smaller width, a shorter sequence, or fewer layers or heads"
@@ -146,7 +146,7 @@ def check_drawn(field: str, stack: AttentionStack) -> None:
 
 
 def walk_entries(stack: AttentionStack) -> int:
-    """Bound the entries of one draw of the difference."""
+    """Bound the entries of one joint draw of a stack and its limit."""
     recursions = stack.depth * (60 * stack.seq_len**2 * stack.num_heads + len(POINTS))
     neurons = 3 * len(POINTS) * min(NEURONS, stack.width) if stack.residual else 0
     vectors = 12 + 4 * stack.mlp_ratio * bool(stack.mlp)
@@ -164,7 +164,7 @@ def _check(stack: AttentionStack, size: int, seed: int, position: int) -> tuple[
     """Return position and size, or raise `InputError`."""
     check_stack(stack)
     if stack.post_norm:
-        problem = "leaves one position standard normal in the limit, whatever the stack"
+        problem = "makes a single position standard normal in the limit, whatever the stack"
         refuse("post_norm", stack.post_norm, problem, "compare Gram matrices of attncheck.simulate, or leave it out")
     check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
     size = check_draws("size", size, 2 * PARTS, "pass the number of draws, e.g. size=2000")
@@ -172,19 +172,19 @@ def _check(stack: AttentionStack, size: int, seed: int, position: int) -> tuple[
 
 
 def controlled(f: FloatArray, c: FloatArray, fc: FloatArray, cc: FloatArray) -> FloatArray:
-    """Return f less a multiple of c, of mean 0, with coefficients from the other parts."""
+    """Return f minus a multiple of c, which has mean 0, with coefficients from the other parts."""
     others = [each.sum(axis=0) - each for each in (fc, cc)]
     slope = np.divide(others[0], others[1], out=np.zeros_like(fc), where=others[1] > 0)
     return np.asarray(f - slope * c)
 
 
 def measured(differences: FloatArray, depth: int, width: int) -> StackDistance:
-    """Return both distances from differences (PARTS, points)."""
+    """Return the Kolmogorov and Wasserstein distances from differences (PARTS, points)."""
     steps = np.diff(POINTS)
     weights = 0.5 * (np.concatenate([[0.0], steps]) + np.concatenate([steps, [0.0]]))
     halves = differences[: PARTS // 2], differences[PARTS // 2 :]
     largest, areas = [], []
-    # The other half gives the point and signs, to avoid bias.
+    # The point and signs come from the other half of the draws, to avoid bias.
     for ours, theirs in (halves, halves[::-1]):
         elsewhere = theirs.mean(axis=0)
         farthest = int(np.argmax(np.abs(elsewhere)))

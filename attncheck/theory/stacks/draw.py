@@ -32,11 +32,11 @@ def draw_limit_stack(stack: AttentionStack, size: int, coordinates: int, rng: np
 
 
 def _positive(scales: FloatArray) -> FloatArray:
-    """Return scales (size, s) with 1 for 0 and an axis for neurons, to divide by."""
+    """Return divisors: scales (size, s) with 0 replaced by 1, and an axis for neurons."""
     return np.where(scales > 0, scales, 1.0)[..., None]
 
 
 def limit_entries(stack: AttentionStack, coordinates: int) -> int:
-    """Bound the float64 entries of one draw of the limit; 128 s are the points of an expansion."""
+    """Bound the float64 entries of one draw of the limit; 128 s of them are for the points of an expansion."""
     s, heads = stack.seq_len, stack.num_heads
     return stack.depth * (4 * heads * s**2 + 18 * s**2 + 3 * s * coordinates) + 8 * heads * s**2 + 128 * s

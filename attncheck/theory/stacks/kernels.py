@@ -13,10 +13,10 @@ from attncheck.layers.nonlinearity.covariances import correlation
 FloatArray = NDArray[np.float64]
 
 _EPS: Final = float(np.finfo(np.float64).eps)
-# A bound of clip this many standard deviations away changes no digit.
+# Clipping beyond this many standard deviations changes no digit.
 _NEVER_CLIPPED: Final = 12.0
-# Hermite terms, range, step and most points: as tanh(√v z) has poles at ±iπ/(2√v), the error exp(-π²/(h √v)) of
-# steps h is rounding up to h = 0.28/√v.
+# Hermite terms, range, step and maximum number of points: as tanh(√v z) has poles at ±iπ/(2√v), the error exp(-π²/(h
+# √v)) of steps h is rounding up to h = 0.28/√v.
 _TERMS, _REACH, _STEP, _MOST_POINTS = 64, 13.0, 0.25, 4096
 # Entries per block.
 _BLOCK: Final = 2**20
@@ -26,7 +26,7 @@ def image_kernels(phi: Nonlinearity, covariances: FloatArray) -> tuple[FloatArra
     """Return E[φ(z_j)φ(z_k)], z ~ N(0, C), for C (..., s, s), and an error bound relative to the diagonals.
 
     For tanh by the Hermite expansion Σ_m a_m(C_jj) a_m(C_kk) ρ^m, a_m(v) = E[φ(√v Z) He_m(Z)]/√m!. The remainder is
-    at most ``|ρ|^64`` times the root of both remainders in Parseval's identity.
+    at most ``|ρ|^64`` times the square root of the product of both remainders in Parseval's identity.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def image_kernels(phi: Nonlinearity, covariances: FloatArray) -> tuple[FloatArra
 
 
 def _clipped(phi: Nonlinearity, v1: FloatArray, v2: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the dual of clip, the covariance itself if the bound is out of reach."""
+    """Return the dual of clip, which is the covariance itself if the bound is out of reach."""
     near = _NEVER_CLIPPED**2 * np.maximum(v1, v2) > phi.parameters[0] ** 2
     value, error = c.copy(), _EPS * np.sqrt(v1 * v2)
     if near.any():

@@ -1,6 +1,6 @@
 """Variance and correlation of positions by depth, and the rate at which finite width approaches them.
 
-Growing variance signals explosion, correlations near 1 rank collapse.
+Growing variance signals explosion; correlations near 1 signal rank collapse.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def positions_by_depth(stack: AttentionStack, size: int = 1000, seed: int = 0) -
 
 
 def _correlations(gram: FloatArray) -> FloatArray:
-    """Return the mean correlation of different positions, of (..., s, s) covariances."""
+    """Return the mean correlation of different positions, for covariances (..., s, s)."""
     s = gram.shape[-1]
     white = normalised_gram("rms", gram, np.zeros(gram.shape[:-1]))
     return np.asarray((white.sum(axis=(-2, -1)) - np.trace(white, axis1=-2, axis2=-1)) / (s * (s - 1)))
@@ -100,7 +100,7 @@ def _correlations(gram: FloatArray) -> FloatArray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CorrelationGap:
-    """Mean correlation of positions less its limit after every layer, with standard errors."""
+    """Mean correlation of positions minus its limit, after every layer, with standard errors."""
 
     width: int
     values: FloatArray
@@ -110,7 +110,7 @@ class CorrelationGap:
 def correlation_gap(stack: AttentionStack, size: int, seed: int = 0) -> CorrelationGap:
     """Return E c_n - E c_∞ after every layer, c the mean correlation of two positions of the stream.
 
-    Coupled and controlled as in `attncheck.theory.stacks.distance`, from at least 64 draws (`size`).
+    Uses the coupling and controls of `attncheck.theory.stacks.distance`, and at least 64 draws (`size`).
 
     Examples
     --------
@@ -200,7 +200,7 @@ def correlation_rates(
 
 
 def rate_of(depth: int, n: FloatArray, values: FloatArray, errors: FloatArray) -> CorrelationRate:
-    """Fit both forms to gaps at several widths."""
+    """Fit both forms of `CorrelationRate` to gaps at several widths."""
     order, order_error = np.nan, np.nan
     if np.all(values * values[0] > 0):
         columns = np.stack([np.ones_like(n), np.log(n), 1 / n], axis=1)

@@ -88,7 +88,7 @@ def rates(
 
 
 def fit(found: Sequence[StackDistance]) -> StackRate:
-    """Fit both forms to one layer's distances."""
+    """Fit both forms of `StackRate` to one layer's distances."""
     n = np.array([each.width for each in found], dtype=np.float64)
     values, errors = (np.array([getattr(each, name) for each in found]) for name in ("ks", "ks_error"))
     if not np.all(values > 0):

@@ -65,7 +65,7 @@ class Recursion:
     error : float
         Bound on a kernel's error, relative to its diagonal.
     perceptrons, reads, images
-        Covariance of a perceptron's outputs, roots of its input covariance and of E[φ(u)φ(u)ᵀ]; 0 without.
+        Covariance of a perceptron's outputs, roots of its input covariance and of E[φ(u)φ(u)ᵀ]; 0 without a perceptron.
     """
 
     streams: FloatArray
@@ -159,7 +159,7 @@ def _perceive(
 
 
 def _moved(root: FloatArray, deviation: FloatArray | None, share: float) -> FloatArray:
-    """Return a root with a share of its deviation."""
+    """Return a root to which a share of its deviation is added."""
     return root if deviation is None else root + share * (root @ deviation)
 
 
@@ -191,5 +191,5 @@ def _limit_heads(layer: AttentionLayer, normals: FloatArray, deviations: Deviati
             factor + share * deviations.values,
         )
     )
-    # With "1/n" scaling scores are deviations themselves; tied ones consist of keys alone.
+    # With "1/n" scaling, scores are themselves deviations; if queries and keys are tied, scores depend only on keys.
     return HeadDraws(wide * keys, wide * values, normals if layer.score_scaling == "1/sqrt(n)" else share * normals)

@@ -1,7 +1,7 @@
 """A stack of finite width beside its conjectured limit, layer by layer, on the same normals.
 
-They differ by deviations of order n^{-1/2}. The finite stream has a twin with the law of the limit, whose Gram
-matrices deviate with mean 0 exactly.
+They differ by deviations of order n^{-1/2}. The finite stream has a twin: a stream with the law of the limit, whose
+Gram matrices have deviations of mean exactly 0.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from attncheck.theory.stacks.recursion import Deviations, Recursion, draw_normal
 
 FloatArray = NDArray[np.float64]
 
-# Share of the deviations on either side.
+# Share of the deviations that is added and subtracted for a derivative.
 _SHARE = 1e-3
-# Neurons averaged over in a residual stream.
+# Number of neurons to average over in a residual stream.
 NEURONS = 64
 
 
@@ -45,7 +45,7 @@ class WalkResult:
     def draw(
         cls, stack: AttentionStack, size: int, position: int, rng: np.random.Generator, with_grams: bool = False
     ) -> WalkResult:
-        """Draw both."""
+        """Draw the stack and its limit."""
         normals = draw_normals(stack, size, rng)
         limit = recur(stack, normals)
         walk = Walk(stack, normals, limit, position, rng, with_grams)
