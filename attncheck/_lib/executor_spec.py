@@ -56,7 +56,7 @@ def _found(executor: str) -> Callable[[], Any]:
 
 
 def _made(name: str, make: Callable[[], Any]) -> Executor:
-    """Return a new executor; raises InputError if `make` fails or returns something else."""
+    """Return a new executor; raises InputError if `make` fails or does not return an executor."""
     try:
         made = make()
     except (Exception, SystemExit) as error:
@@ -87,7 +87,7 @@ def _client(distributed: Any, name: str, address: str) -> Iterator[Executor]:
     """Yield the executor of a dask client; raises InputError if no scheduler answers."""
     try:
         client = distributed.Client(address, timeout=_ANSWER, set_as_default=False)
-    except Exception as error:  # of the connection or the settings
+    except Exception as error:  # any error of the connection or of the settings
         remedy = "start one with `dask scheduler` and pass its address, dask:tcp://HOST:PORT"
         refuse("executor", name, f"no scheduler answers ({error})", remedy)
     with client:
@@ -100,6 +100,6 @@ def _client(distributed: Any, name: str, address: str) -> Iterator[Executor]:
 
 
 def _deserted(executor: Any) -> bool:
-    """Return whether the scheduler has no workers or has gone."""
+    """Return whether the scheduler has no workers or no longer runs."""
     client = executor._client  # a ClientExecutor has no public access to its client
     return client.status != "running" or not client.scheduler_info(n_workers=-1)["workers"]

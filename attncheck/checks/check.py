@@ -131,7 +131,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     name : str
         Unique, ``property.statistic``.
     key : str
-        Permanent identifier in streams, records and digests: the first name.
+        Permanent identifier in streams, records and digests: the name that the check had first.
     claim : str
         Key of `attncheck.checks.claims.CLAIMS`.
     kind : {"exact", "limit"}

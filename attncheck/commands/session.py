@@ -143,7 +143,7 @@ class ResultCollector:
 
 @contextmanager
 def _own_storage() -> Iterator[None]:
-    """Stop hypothesis, also in child processes, from writing here."""
+    """Stop hypothesis, also in child processes, from writing to the current folder."""
     name = "HYPOTHESIS_STORAGE_DIRECTORY"
     before = os.environ.get(name)
     with tempfile.TemporaryDirectory(prefix="attncheck-") as scratch:

@@ -126,7 +126,7 @@ def _distinct(fits: Sequence[FittedCause]) -> list[FittedCause]:
         if not found or abs(cause.distance - found[-1].distance) > 1e-2:
             found.append(cause)
     found.sort(key=lambda each: (each.distance + each.cost, each.candidate.name))
-    # A fitted factor repeats a known one before it.
+    # A fitted factor that equals a known factor earlier in the list adds nothing.
     known = next((at for at, each in enumerate(found) if each.candidate.scales), len(found))
     return _by_field([each for at, each in enumerate(found) if at < known or not each.candidate.free])
 

@@ -20,7 +20,7 @@ _RENEW = "make a new one with --write-baseline"
 
 
 def judge_run(run: RunRecord) -> Iterator[Finding]:
-    """Iterate over what is wrong with a run by itself."""
+    """Iterate over the findings on a run by itself."""
     yield from run.conclusion.findings
     if run.closing is not None and run.closing.failed:
         yield Finding("completeness", "incomplete", run.closing.failed[0])

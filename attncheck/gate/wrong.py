@@ -1,4 +1,4 @@
-"""What is wrong with a violated run: cause, numbers, smallest layer and replay command, as in its summary."""
+"""Description of a violated run: cause, numbers, smallest layer and replay command, as in its summary."""
 
 from __future__ import annotations
 

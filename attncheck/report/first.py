@@ -16,7 +16,7 @@ from attncheck.records.text import detectable, reads
 from attncheck.report import scales
 from attncheck.runs.details import MAIN_CHECKS
 
-# Cases shown in a map.
+# Maximum number of cases in a map.
 _COLUMNS = 40
 
 

@@ -21,7 +21,8 @@ from attncheck.subject.named import in_one_line
 
 FloatArray = NDArray[np.float64]
 
-# Draws of a probe: enough to see shapes and use of the generator; more at small widths with discrete weights.
+# Draws of a probe: enough to determine the shapes and whether the generator is used; more at small widths with
+# discrete weights.
 _PROBE, _PROBE_DISCRETE, _FEW_NUMBERS = 4, 64, 8
 # Relative difference allowed between samples from equal generators: GPUs sum in any order.
 _WOBBLE = 0.05

@@ -188,7 +188,7 @@ def given_one_side(case: ProgramCase, sides: dict[Score, int], gram: FloatArray)
 def given_inputs(case: ProgramCase, gram: FloatArray) -> FloatArray:
     """Return the covariance of the scores given the inputs of their matrices, (draws, r, r).
 
-    Formula (*), both terms of Isserlis, with x·x'/n for E[Z^x Z^x']: exact at every width.
+    Formula (*), both terms of Isserlis' theorem, with x·x'/n for E[Z^x Z^x']: exact at every width.
     """
     place = {node: k for k, node in enumerate(vectors_of(case.program))}
 
