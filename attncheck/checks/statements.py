@@ -212,8 +212,8 @@ STATEMENTS: tuple[StatementRow, ...] = (
     ),
     StatementRow(
         "Tangent kernel: beyond the paper",
-        "Hron et al. give the tangent kernel of infinitely many heads. With H heads and 1/√n scores it is a function of "
-        "the scores and values of the limit: random, and not diagonal in the neurons.",
+        "Hron et al. give the tangent kernel of infinitely many heads. With H heads and 1/√n scores it is a function "
+        "of the scores and values of the limit: random, and not diagonal in the neurons.",
         ("test_tangent.py",),
         "Exact at finite width, for random layers: the kernel from Gram matrices alone has the law of literal "
         "gradients. In the limit, for one layer: its mean approaches that of infinitely many heads as 1/n; its "
