@@ -48,7 +48,7 @@ def _found(executor: str) -> Callable[[], Any]:
         refuse("executor", executor, "is not of the form module:make", remedy)
     try:
         make = find(executor)
-    except (Exception, SystemExit) as error:  # the module may raise anything
+    except (Exception, SystemExit) as error:  # importing a module may raise anything
         refuse("executor", executor, f"cannot be imported ({str(error) or type(error).__name__})", remedy)
     if not callable(make):
         refuse("executor", executor, "is not a function", remedy)
@@ -76,7 +76,7 @@ def _of_dask(name: str, address: str) -> ExecutorSpec:
     try:
         # With an invalid address, a client would wait for 20 s and print a traceback.
         distributed.comm.resolve_address(address)
-    except Exception as error:  # including protocols that are not installed
+    except Exception as error:  # also raised for protocols that are not installed
         refuse("executor", name, f"is not a valid address ({error})", "pass dask:tcp://HOST:PORT of a scheduler")
     client = functools.partial(_client, distributed, name, address)
     return ExecutorSpec(name, client, _AT_ONCE, (distributed.KilledWorker,), _deserted)
@@ -96,7 +96,7 @@ def _client(distributed: Any, name: str, address: str) -> Iterator[Executor]:
         try:
             yield executor
         finally:
-            executor.shutdown(wait=False)  # cancels tasks in progress
+            executor.shutdown(wait=False)  # also cancels tasks in progress
 
 
 def _deserted(executor: Any) -> bool:

@@ -48,7 +48,7 @@ def find(path: str) -> Any:
     True
     """
     module, _, name = path.partition(":")
-    with np.errstate():  # undoes np.seterr calls made by the module
+    with np.errstate():  # restores the error handling if the module calls np.seterr
         found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)

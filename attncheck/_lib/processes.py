@@ -43,7 +43,7 @@ class _Pool(ProcessPoolExecutor):
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
     """Defer Ctrl-C until the context exits, and in processes started within it until they call `admit_interrupts`."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
     pressed: list[int] = []

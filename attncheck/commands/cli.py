@@ -26,7 +26,7 @@ app = App(
     version=__version__,
     help_format="plaintext",
     default_parameter=Parameter(negative=()),
-    suppress_keyboard_interrupt=False,  # main reports it in one line
+    suppress_keyboard_interrupt=False,  # main reports an interrupt in one line
 )
 
 

@@ -153,6 +153,6 @@ def _module(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # needed by dataclasses and pickle
+    sys.modules[name] = module  # dataclasses and pickle look the module up here
     spec.loader.exec_module(module)
     return module

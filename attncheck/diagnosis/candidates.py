@@ -197,7 +197,7 @@ def _scaled(layers: Sequence[AttentionLayer], exposed: frozenset[str], laws: Wei
     hidden = {field for field, gram in ((_KEYS, "key_gram"), (_VALUES, "value_gram")) if gram not in exposed}
     for matrices in _SETS:
         if len(matrices) == 1 and matrices[0] in hidden:
-            continue  # named with W_Q or W_O
+            continue  # the candidate of W_Q or W_O names this matrix too
         by_value: dict[tuple[float, ...], list[str]] = {}
         for text, factor in _FACTORS.items():
             powers = [factor(layer) for layer in layers]

@@ -52,7 +52,7 @@ def diagnose(unit: Item, subject: Subject, seed: int) -> list[str]:
     """Return messages for estimates of a violated test item that differ from the declaration."""
     layer = unit.case
     if not isinstance(layer, AttentionLayer):
-        return []  # checks of programs name the differences themselves
+        return []  # messages of checks of programs already name the differences
     size = max(64, min(_SIZE, _ENTRIES // layer.stored_entries, 100_000_000 // layer.weight_entries))
     sample = subject.draw(layer, size, stream(seed, layer.key, role="diagnosis"))
     root = seed_sequence(seed, layer.key, role="diagnosis/reference")

@@ -19,7 +19,7 @@ _ROUNDING, _STEP = 100.0, 1e-5
 
 
 class _SampleStatistics:
-    """Features of a sample, and the normal scores of ranks among the sample's values."""
+    """Features of a sample; they map values to normal scores of their ranks among the sample's values."""
 
     def __init__(self, values: FloatArray, rounding: float) -> None:
         # Values that are equal up to rounding must tie: otherwise rounding would decide their order.
@@ -29,7 +29,7 @@ class _SampleStatistics:
         found = [np.unique(row, return_counts=True) for row in self.sorted]
         self._different = [different for different, _ in found]
         self._values = np.concatenate(self._different)
-        # Offsets of each feature's values, and of the normal scores of its 2k + 1 ranks for k distinct values.
+        # Where each feature begins in the flat arrays: k distinct values have 2k + 1 ranks, each with a normal score.
         self._begin = np.cumsum([[0, *(len(each) for each in self._different[:-1])]], axis=1).T
         self._last = np.array([[len(each) - 1] for each in self._different])
         self._scores = np.concatenate([_scores_of(counts) for _, counts in found])
@@ -92,7 +92,7 @@ class SampleEmbedding:
         gap = (means - self._center) @ self._whiten
         known = (
             max(1, self.size - self.dof - 2) / self.size
-        )  # corrects for the estimated covariance, as Hotelling's test does
+        )  # the factor corrects for the estimated covariance, as in Hotelling's test
         return known * float(gap @ gap) * self.size * len(other) / (self.size + len(other))
 
     def p_value(self, other: Sample) -> float:

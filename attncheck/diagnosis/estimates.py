@@ -131,7 +131,7 @@ def score_estimates(
         ours, theirs = (mean_square(each.need("scores")[..., seen]) for each in (sample, reference()))
         yield _compared(SCORES, ours, theirs)
     name, own = "mean score of a position with itself", _own_scores(sample)
-    if sample.layer.tied_query_key:  # two biases of mean 0 leave the other means at 0
+    if sample.layer.tied_query_key:  # untied, even biases leave this mean at 0
         yield _compared(name, own, _own_scores(reference()))
     else:
         yield _mean(name, own, 0.0)

@@ -157,7 +157,7 @@ def _nearest(
     placed: Sequence[SampleEmbedding], tried: Sequence[Candidate], seed: np.random.SeedSequence, draws: int, most: int
 ) -> list[Candidate]:
     """Return the nearest candidates; those far on the first layers are not drawn on the others."""
-    reached = [(0.0, at, 0) for at in range(len(tried))]  # heap of distance, candidate, layers fitted
+    reached = [(0.0, at, 0) for at in range(len(tried))]  # a heap of (distance, candidate, number of layers fitted)
     found: list[Candidate] = []
     while reached and len(found) < most:
         distance, at, layers = reached[0]

@@ -133,7 +133,7 @@ def _outcome_of_events(events: Sequence[Events]) -> Outcome:
     above, below = _tails(events, hits)
     two_sided = not events[0].one_sided
     p_value = min(1.0, 2.0 * min(above, below)) if two_sided else above
-    alike = Count(mean / trials).test(hits, trials)  # its interval needs no null
+    alike = Count(mean / trials).test(hits, trials)  # the interval does not depend on the null
     at_most = not two_sided and mean > 0.0
     return Outcome(p_value, alike.effect, alike.low, alike.high, mean / trials, len(events), at_most=at_most)
 

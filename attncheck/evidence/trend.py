@@ -75,7 +75,7 @@ class Trend(Family):
     @staticmethod
     def _outcome(product: float, variance: float, freedom: int, calls: int) -> Outcome:
         if variance <= 0.0 or freedom < _FEWEST:
-            return Outcome(1.0, 0.0, -1.0, 1.0, 0.0, 0)  # too few draws, or constant values
+            return Outcome(1.0, 0.0, -1.0, 1.0, 0.0, 0)  # there are too few draws, or all values are equal
         z, root = product / math.sqrt(variance), math.sqrt(freedom)
         p_value = float(special.betaincc(0.5, 0.5 * (freedom - 1), min(1.0, z * z / freedom)))
         interval = (z - _QUANTILE) / root, (z + _QUANTILE) / root

@@ -178,13 +178,13 @@ TAMPERED: Mapping[str, Fault] = MappingProxyType(
             ),
             Fault(
                 "halves_alike",
-                "inputs, queries, keys and values of a call's first half come again in its second",
+                "inputs, queries, keys and values of a call's first half are repeated in its second half",
                 ANY,
                 _halves_alike,
             ),
             Fault(
                 "inputs_again",
-                "the inputs of a call's first third come again in the other two, with new matrices",
+                "the inputs of a call's first third are repeated in the other two, with new matrices",
                 ANY,
                 _inputs_again,
             ),

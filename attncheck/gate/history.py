@@ -76,7 +76,7 @@ _Line = HistoryHead | PlannedChecks | RunEntry | Acceptance
 class DriftedSeries:
     """A stream ``check@pool`` since the run of its most likely change point.
 
-    ``evidence`` is its share of the total; ``mean`` and ``last`` are of its ``runs`` scores.
+    ``evidence`` is its share of the total; ``mean`` and ``last`` describe its ``runs`` scores since then.
     """
 
     stream: str
@@ -118,7 +118,7 @@ class History:
         for path, other in zip(paths[1:], others, strict=True):
             for field in ("subject", "profile"):
                 if getattr(first, field) != getattr(other, field):
-                    problem = f"is of the {field} {getattr(other, field)}, and {paths[0]} of {getattr(first, field)}"
+                    problem = f"has the {field} {getattr(other, field)}, but {paths[0]} has {getattr(first, field)}"
                     refuse("history", str(path), problem, "keep a separate history for each")
             first = first._united(other, path)
         return first
@@ -274,13 +274,13 @@ def add(path: Path, record: Path, key: str) -> tuple[History, str]:
     history = History.read([path]) if path.exists() else History(manifest.subject, manifest.profile)
     for field in ("subject", "profile"):
         if getattr(history, field) != getattr(manifest, field):
-            problem = f"is of the {field} {getattr(history, field)}, and the run of {getattr(manifest, field)}"
+            problem = f"has the {field} {getattr(history, field)}, but the run has {getattr(manifest, field)}"
             refuse("history", str(path), problem, "keep a separate history for each")
     if any(each.key == key for each in history.entries):
         return history, f"{key[:12]} is already in the history: its first run counts"
     seeds = {0: "every run by default"} | {each.seed: each.key[:12] for each in history.entries}
     if entry.seed in seeds:
-        problem = f"is the seed of {seeds[entry.seed]} too: the same draws add no evidence"
+        problem = f"is also the seed of {seeds[entry.seed]}: the same draws add no evidence"
         refuse("seed", entry.seed, problem, "run with --seed keyed, which differs for each commit")
     lines: list[_Line] = [] if history.entries else [HistoryHead(_FORMAT, history.subject, history.profile)]
     _append(path, [*lines, *([] if plan.plan in history.plans else [plan]), entry])

@@ -86,7 +86,7 @@ def _missing(run: RunRecord, baseline: Baseline) -> Iterator[str]:
         part = f"is of shard {number}/{of}, a part of a run"
         yield f"baseline={baseline.path}: {part}; merge all shards with attncheck merge"
     elif baseline.closing is None or baseline.closing.verdict == "incomplete":
-        yield f"baseline={baseline.path}: is of an unfinished or incomplete run; {_RENEW}"
+        yield f"baseline={baseline.path}: belongs to an unfinished or incomplete run; {_RENEW}"
     if _comparable(run, baseline):
         yield from _missing_layers(run, baseline)
         yield from _missing_results(run, baseline)

@@ -12,7 +12,7 @@ def wrong_with(run: RunRecord) -> tuple[tuple[str, str], ...]:
     """Return (label, text) pairs, "cause" first; empty where the subject has no violation."""
     if not run.count(Verdict.VIOLATED):
         return ()
-    from attncheck.runs.summary import wrong_in  # rarely needed
+    from attncheck.runs.summary import wrong_in  # a late import, as it is rarely needed
 
     single = any(tally.verdicts[Verdict.VIOLATED] for tally in run.tallies.values())
     causes = () if run.closing is None else run.closing.causes

@@ -336,7 +336,7 @@ def _open(config: pytest.Config) -> None:
 
     run = config.stash[_RUN]
     if getattr(config.option, "numprocesses", None):
-        with TaskExecutor(pool(1)) as executor:  # a subject may kill its process
+        with TaskExecutor(pool(1)) as executor:  # in a separate process, which a subject may kill
             refused = refusal(run, run.subject.name, executor.results)
     else:
         refused = refusal(run, run.subject, map)

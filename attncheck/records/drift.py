@@ -50,7 +50,7 @@ def moved(run: RunRecord, baseline: Baseline, false_alarm: float) -> list[Change
     p_values = {pair[1].id: p_value for pair in passed if (p_value := shift(*pair)) is not None}
     if not p_values:
         return []
-    from statsmodels.stats.multitest import multipletests  # slow to import
+    from statsmodels.stats.multitest import multipletests  # a late import, as it is slow
 
     rejected = multipletests(list(p_values.values()), alpha=false_alarm, method="holm")[0]
     found = {id for id, reject in zip(p_values, rejected, strict=True) if reject}

@@ -68,13 +68,13 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
 class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     """One check on one case: its planned looks, their outcomes, and the verdict.
 
-    ``size`` is the draws of one look, out of ``affordable``; ``power`` is the planned chance of a violated verdict.
-    ``p_values`` and ``effects`` have one entry per look; ``effect``, ``low``, ``high`` and ``plot``
-    (`attncheck.evidence.plot_data`) are of the deciding look. The null is ``null_effect``, or everything up to it
-    where ``at_most``; ``mde`` is the smallest effect detected with the planned power, ``alternative`` the check's
-    alternative, or the MDE if larger. ``summary`` is the first look's contribution to pools
-    (`attncheck.evidence.summaries`). Pools have the case ``{"pool": name, "of": case keys}``. ``arithmetic`` is given
-    where it differs from the manifest's.
+    ``size`` is the number of draws of one look, at most ``affordable``; ``power`` is the planned chance of a
+    violated verdict. ``p_values`` and ``effects`` have one entry per look; ``effect``, ``low``, ``high`` and
+    ``plot`` (`attncheck.evidence.plot_data`) are of the deciding look. The null is ``null_effect``, or everything
+    up to it where ``at_most``; ``mde`` is the smallest effect detected with the planned power, ``alternative`` the
+    check's alternative, or the MDE if larger. ``summary`` is the first look's contribution to pools
+    (`attncheck.evidence.summaries`). Pools have the case ``{"pool": name, "of": case keys}``. ``arithmetic`` is
+    given where it differs from the manifest's.
     """
 
     id: str

@@ -17,7 +17,7 @@ from attncheck.records.schema import Closing, Line, content_hash
 
 try:
     import fcntl
-except ImportError:  # Windows
+except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
 

@@ -34,7 +34,7 @@ class Statement:
     def __init__(self, id: str, case: str) -> None:
         self.id, self.case = id, case
         self.numbers: dict[str, float] = {}
-        self.seconds: float | None = None  # of an earlier run
+        self.seconds: float | None = None  # duration in the resumed run, if taken from it
         self.inconclusive = ""
         self._p_values: dict[str, float] = {}
         self._of_neighbours: dict[str, float] = {}

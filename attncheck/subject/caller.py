@@ -117,7 +117,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
     def run(self, function: Callable[..., Any], case: _Case, *arguments: Any) -> Any:
         """Call a function of the subject; any exception becomes a one-line `InputError`."""
         try:
-            with np.errstate():  # undoes np.seterr calls of the subject
+            with np.errstate():  # restores the error handling if the subject calls np.seterr
                 return function(self.called_with(case), *arguments)
         except KeyboardInterrupt:
             raise

@@ -86,9 +86,9 @@ class PilotResult:
 class PowerRow:
     """Power of one check against a fault in one layer with one exposure.
 
-    ``size`` is the planned look, or 0; ``chance`` and ``least_chance`` are the power at the measured effect and at
-    its interval's end nearest to the null, ``needed`` the sufficient draws, or None; ``looks`` and ``seen`` count
-    verifying and suspicious looks.
+    ``size`` is the number of draws of the planned look, or 0; ``chance`` and ``least_chance`` are the power at the
+    measured effect and at its interval's end nearest to the null, ``needed`` the sufficient draws, or None;
+    ``looks`` and ``seen`` count verifying and suspicious looks.
     """
 
     exposure: str

@@ -114,10 +114,10 @@ def conditioned_sides(program: Program) -> dict[Score, int] | str:
         options = ({score: component[_weights(score)[0]] ^ flip for score in within} for flip in (0, 1))
         valid = next((option for option in options if _free(program, option)), None)
         if valid is None:
-            return "what enters a score depends on a matrix of the scores"
+            return "an input of a score depends on a matrix of the scores"
         chosen |= valid
     if not _free(program, chosen):
-        return "what enters a score depends on a matrix of the scores"
+        return "an input of a score depends on a matrix of the scores"
     return chosen
 
 
