@@ -189,7 +189,7 @@ def test_gate_and_report_say_that_a_shard_is_a_part(place: pytest.Pytester, caps
     assert said(capsys, "merge", "part1.jsonl", "part2.jsonl").code == ExitCode.CONSISTENT
     told = said(capsys, "gate", "run.jsonl", "--baseline", "part2.jsonl")
     assert told.code == ExitCode.INCOMPLETE
-    assert "baseline=part2.jsonl: is of shard 2/2, a part of a run; pass what attncheck merge makes of all" in told.out
+    assert "baseline=part2.jsonl: is of shard 2/2, a part of a run; merge all shards with attncheck merge" in told.out
     assert said(capsys, "gate", "run.jsonl", "--baseline", "run.jsonl.xz", "--write-baseline").code == 0
 
 
