@@ -1,4 +1,4 @@
-"""Theorem 1: averages of outputs tend to a random limit determined by the scores."""
+"""Theorem 1: averages of outputs tend to a random limit that the scores determine."""
 
 from __future__ import annotations
 

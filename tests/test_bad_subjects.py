@@ -156,7 +156,7 @@ class TestRefused:
                 lambda d: d | {"input_gram": np.triu(d["input_gram"])},
                 "subject['input_gram'][0, 0, 1]=",
             ),
-            (lambda d: d | {"value_gram": np.tril(d["value_gram"])}, "is not what its mirror image in the Gram"),
+            (lambda d: d | {"value_gram": np.tril(d["value_gram"])}, "differs from its mirror image in the Gram"),
         ],
     )
     def test_at_the_boundary(self, change: Callable[[Arrays], Any], words: str) -> None:

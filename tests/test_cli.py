@@ -287,7 +287,7 @@ def test_explain_counts_one_check_as_one(capsys: pytest.CaptureFixture[str]) -> 
 def test_explain_says_what_a_look_takes(capsys: pytest.CaptureFixture[str], name: str) -> None:
     """As many draws as a run plans: 2% of W_Q, a law at 0.03, and a check of grouped layers."""
     profile = PROFILES["default"]
-    pattern = r"look: ([\d,]+) draws on (.*), level .* verdict 99% at the (coarser )?departure"
+    pattern = r"look: ([\d,]+) draws on (.*), level .* verdict 99% at the (coarser )?alternative"
     look = re.search(pattern, explained(capsys, name))
     assert look
     layer = next(layer for layer in profile.layers if layer.describe() == look[2])

@@ -140,7 +140,7 @@ def test_summary_says_that_it_is_a_part(place: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(
         [
             "attncheck: subject shard_subjects:right, seed 0, *, shard 2/3",
-            "SKIPPED *: is of shard 1/3",
+            "SKIPPED *: belongs to shard 1/3",
             "CONSISTENT: *",
             "  Shard 2/3 is only part of a run; combine all shards with attncheck merge.",
         ]

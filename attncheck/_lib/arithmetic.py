@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 
 class _OneThread:
-    """Shared limit of one BLAS thread: overlapping `threadpool_limits` would leave theirs behind."""
+    """Limit of one BLAS thread, shared by overlapping uses so that the last one restores the caller's limit."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

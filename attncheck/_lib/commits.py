@@ -21,7 +21,7 @@ def commit_key(key: str | None = None) -> str:
     if key is None and not named:
         try:
             asked = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-        except OSError:  # no git
+        except OSError:  # git is not installed
             named = ""
         else:
             named = "" if asked.returncode else asked.stdout
@@ -41,7 +41,7 @@ def commit_here() -> str:
 
 
 def keyed_seed(key: str) -> int:
-    """Return a 48-bit seed derived from a commit; two of 1,000 coincide with probability 2 · 10⁻⁹.
+    """Return a 48-bit seed derived from a commit; two of 1,000 such seeds coincide with probability 2 · 10⁻⁹.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def keyed_seed(key: str) -> int:
 
 
 def seed_typed(text: str) -> str:
-    """Resolve the seeds ``random`` and ``keyed`` (by the commit); raises InputError without a commit.
+    """Resolve a seed given as ``random`` or ``keyed`` (derived from the commit); raises InputError without a commit.
 
     Examples
     --------

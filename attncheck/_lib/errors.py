@@ -27,7 +27,7 @@ def refuse(field: str, value: Any, problem: str, remedy: str) -> NoReturn:
 def _shown(value: Any) -> str:
     try:
         shown = repr(value)
-    except Exception:  # e.g. an int with more digits than Python prints
+    except Exception:  # repr fails, e.g. for an int with more digits than Python prints
         shown = f"<{type(value).__name__}>"
     if shown.splitlines() != [shown]:
         shown = " ".join(shown.split())

@@ -48,7 +48,7 @@ def _found(executor: str) -> Callable[[], Any]:
         refuse("executor", executor, "is not of the form module:make", remedy)
     try:
         make = find(executor)
-    except (Exception, SystemExit) as error:  # the module may raise anything
+    except (Exception, SystemExit) as error:  # importing a module may raise anything
         refuse("executor", executor, f"cannot be imported ({str(error) or type(error).__name__})", remedy)
     if not callable(make):
         refuse("executor", executor, "is not a function", remedy)
@@ -56,7 +56,7 @@ def _found(executor: str) -> Callable[[], Any]:
 
 
 def _made(name: str, make: Callable[[], Any]) -> Executor:
-    """Return a new executor; raises InputError if `make` fails or returns something else."""
+    """Return a new executor; raises InputError if `make` fails or does not return an executor."""
     try:
         made = make()
     except (Exception, SystemExit) as error:
@@ -76,7 +76,7 @@ def _of_dask(name: str, address: str) -> ExecutorSpec:
     try:
         # With an invalid address, a client would wait for 20 s and print a traceback.
         distributed.comm.resolve_address(address)
-    except Exception as error:  # including protocols that are not installed
+    except Exception as error:  # also raised for protocols that are not installed
         refuse("executor", name, f"is not a valid address ({error})", "pass dask:tcp://HOST:PORT of a scheduler")
     client = functools.partial(_client, distributed, name, address)
     return ExecutorSpec(name, client, _AT_ONCE, (distributed.KilledWorker,), _deserted)
@@ -87,7 +87,7 @@ def _client(distributed: Any, name: str, address: str) -> Iterator[Executor]:
     """Yield the executor of a dask client; raises InputError if no scheduler answers."""
     try:
         client = distributed.Client(address, timeout=_ANSWER, set_as_default=False)
-    except Exception as error:  # of the connection or the settings
+    except Exception as error:  # any error of the connection or of the settings
         remedy = "start one with `dask scheduler` and pass its address, dask:tcp://HOST:PORT"
         refuse("executor", name, f"no scheduler answers ({error})", remedy)
     with client:
@@ -96,10 +96,10 @@ def _client(distributed: Any, name: str, address: str) -> Iterator[Executor]:
         try:
             yield executor
         finally:
-            executor.shutdown(wait=False)  # cancels tasks in progress
+            executor.shutdown(wait=False)  # also cancels tasks in progress
 
 
 def _deserted(executor: Any) -> bool:
-    """Return whether the scheduler has no workers or has gone."""
+    """Return whether the scheduler has no workers or no longer runs."""
     client = executor._client  # a ClientExecutor has no public access to its client
     return client.status != "running" or not client.scheduler_info(n_workers=-1)["workers"]

@@ -22,7 +22,7 @@ _Result = TypeVar("_Result")
 
 #: Seconds that a run waits for new workers when none are left.
 PATIENCE = 60.0
-# If so many first and last tasks all kill their process, the others are not tried.
+# If this many tasks, first and last ones, all kill their process, the remaining tasks are not tried.
 _HOPELESS = 3
 # Attempts at running a task alone after its process died.
 _TRIES = 2
@@ -65,9 +65,9 @@ class ExecutorSpec:
 
 
 class TaskExecutor:
-    """Runs tasks on an executor, which is made at the first task and anew after it broke.
+    """Runs tasks on an executor, which is created at the first task and again whenever it breaks.
 
-    Tasks in flight when a process died are repeated alone; if it dies twice more, the result is `LostTask`.
+    Tasks in flight when a process died are repeated alone; if the process dies twice more, the result is `LostTask`.
 
     Examples
     --------
@@ -253,6 +253,6 @@ def processes(number: int) -> ExecutorSpec:
 
 
 def pool(number: int) -> ExecutorSpec:
-    """Return the spec of that many fresh processes, also for 1: its death does not end this process."""
+    """Return the spec of that many fresh processes, even for 1, so that a crash does not end this process."""
     # One extra task is queued so that no process waits for this one.
     return ExecutorSpec(f"{number} processes", functools.partial(pool_of, number), number + 1)

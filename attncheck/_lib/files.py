@@ -47,7 +47,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def check_writable(outputs: Mapping[str, Path | None]) -> None:
-    """Raise `InputError` if a path, by argument name, is a folder or not writable."""
+    """Raise `InputError` if one of the paths, given by argument name, is a folder or not writable."""
     for name, path in outputs.items():
         if path is None:
             continue
@@ -65,7 +65,7 @@ def check_writable(outputs: Mapping[str, Path | None]) -> None:
 
 
 def refuse_same(inputs: Mapping[str, Path | None], outputs: Mapping[str, Path | None]) -> None:
-    """Raise `InputError` if an output has the path of an input or of another output; paths are by argument name.
+    """Raise `InputError` if an output has the path of an input or of another output; paths are given by argument name.
 
     Examples
     --------

@@ -48,7 +48,7 @@ def find(path: str) -> Any:
     True
     """
     module, _, name = path.partition(":")
-    with np.errstate():  # undoes np.seterr calls of the module
+    with np.errstate():  # restores the error handling if the module calls np.seterr
         found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
@@ -104,7 +104,7 @@ def source_of(path: str) -> str:
 
 
 def _home(function: Any) -> str:
-    """Return the module of a function; older ufuncs do not know theirs."""
+    """Return the module of a function; older ufuncs do not have this attribute."""
     if isinstance(function, np.ufunc):
         homes = [home for home in (np, special) if getattr(home, function.__name__, None) is function]
         return homes[0].__name__ if homes else ""

@@ -19,7 +19,7 @@ class LeastSquares(NamedTuple):
 
 
 def least_squares(columns: FloatArray, values: FloatArray, errors: FloatArray) -> LeastSquares:
-    """Fit `values` by the columns, weighted by `errors`.
+    """Fit `values` by a linear combination of `columns`; `errors` are the standard errors of the values.
 
     Parameters
     ----------

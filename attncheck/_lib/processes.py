@@ -42,12 +42,12 @@ class _Pool(ProcessPoolExecutor):
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Defer Ctrl-C until exit, and in processes started meanwhile until `admit_interrupts`."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
+    """Defer Ctrl-C until the context exits, and in processes started within it until they call `admit_interrupts`."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
     pressed: list[int] = []
-    # A mask holds for one thread and the processes it starts; another thread may get the signal.
+    # A signal mask covers one thread and the processes that it starts; another thread may still get the signal.
     main = threading.current_thread() is threading.main_thread()
     handler = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number)) if main else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -22,10 +22,10 @@ _Item = TypeVar("_Item")
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """Yield a progress bar on a copy of standard error, which pytest does not capture; silent unless a terminal."""
+    """Yield a progress bar on a copy of standard error that pytest does not capture; none without a terminal."""
     try:
         copy = os.dup(2)
-    except OSError:  # a process without standard error
+    except OSError:  # the process has no standard error
         copy = os.open(os.devnull, os.O_WRONLY)
     with os.fdopen(copy, "w", encoding="utf-8", errors="replace") as stream:
         console = Console(file=stream)

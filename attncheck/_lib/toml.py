@@ -12,7 +12,7 @@ from attncheck._lib.errors import InputError, refuse
 def read_toml(text: str | Path, name: str, form: str) -> tuple[dict[str, Any], str]:
     """Return the table of a TOML text or file, and the name of its source; raises InputError if that fails.
 
-    `name` is what messages call a text, `form` the content that they recommend.
+    In messages, `name` refers to the text, and `form` shows the expected content.
 
     Examples
     --------

@@ -16,13 +16,13 @@ from attncheck.evidence.distances import one_sample_tail
 
 FloatArray = NDArray[np.float64]
 
-#: Levels of counted false alarms; the last is about that of a look.
+#: Levels at which false alarms are counted; the last is close to the level of a look.
 LEVELS = (0.05, 0.01, 0.001, 5e-4)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Calibration:
-    """First-look p-values of one check on correct samples, (replications,): uniform if ``uniform``, else no smaller."""
+    """First-look p-values of one check on correct samples, (replications,): uniform if ``uniform``, or larger."""
 
     check: str
     uniform: bool
@@ -38,7 +38,7 @@ class Calibration:
         return int((self.p_values < level).sum())
 
     def surprise(self, level: float) -> float:
-        """Return the null chance of so many alarms, or so few if p-values must be uniform."""
+        """Return the p-value of the number of alarms: one-sided, or two-sided if p-values must be uniform."""
         count, alarms = len(self.p_values), self.alarms(level)
         many = float(scipy.stats.binom.sf(alarms - 1, count, level))
         few = float(scipy.stats.binom.cdf(alarms, count, level)) if self.uniform else 1.0
@@ -55,11 +55,11 @@ class Calibration:
 
     @property
     def comparisons(self) -> int:
-        """The number of chances behind `least`."""
+        """The number of p-values of which `least` is the smallest."""
         return len(LEVELS) + self.uniform
 
     def least(self) -> float:
-        """Return the smallest of these chances, before correction for comparisons."""
+        """Return the smallest p-value of these comparisons, before correction for their number."""
         return min(self.distance_p(), *(self.surprise(level) for level in LEVELS))
 
 

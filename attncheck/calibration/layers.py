@@ -130,7 +130,7 @@ def _derived_by(checks: Iterable[Check], sample: Sample, reference: Reference) -
 
 
 def _cut(value: Any, part: slice) -> Any:
-    """Return a slice of a derived quantity; numbers belong to all draws."""
+    """Return a slice of a derived quantity; a plain number applies to all draws and is not sliced."""
     if isinstance(value, np.ndarray):
         return value[part]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

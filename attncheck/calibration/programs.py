@@ -26,7 +26,7 @@ from attncheck.subject import Subject, programs
 
 #: Number of fixed random programs besides all examples.
 RANDOM = 4
-#: Draws at several widths, about the planned minimum.
+#: Draws for cases with several widths, about the planned minimum.
 RATE_DRAWS = 1_000
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from attncheck.checks.check import AlternativeOf
 
-# Effect and coarsest effect worth a look: Kolmogorov distance; correlation or smooth component.
+# Effect, and coarsest effect worth a look: as Kolmogorov distance, and as correlation or smooth component.
 _DISTANCE, _FAR = 0.07, 0.2
 _CORRELATION, _STRONG = 0.14, 0.4
 # A correlation along one direction, where each draw has many entries.
@@ -14,7 +14,7 @@ _ALONG = 0.07
 
 
 def of_law(error: float = 0.0) -> AlternativeOf[Any]:
-    """Return a law at a Kolmogorov distance, beyond the error of the reference law.
+    """Return the alternative of a law at a Kolmogorov distance, beyond the error of the reference law.
 
     Examples
     --------
@@ -25,7 +25,7 @@ def of_law(error: float = 0.0) -> AlternativeOf[Any]:
 
 
 def of_correlation(where: str = "") -> AlternativeOf[Any]:
-    """Return a correlation.
+    """Return the alternative of a correlation.
 
     Examples
     --------
@@ -36,7 +36,7 @@ def of_correlation(where: str = "") -> AlternativeOf[Any]:
 
 
 def of_direction(where: str = "") -> AlternativeOf[Any]:
-    """Return a correlation with one direction, for many entries per draw."""
+    """Return the alternative of a correlation with one direction, for many entries per draw."""
     return _correlation(_ALONG, where)
 
 
@@ -45,7 +45,7 @@ def _correlation(size: float, where: str) -> AlternativeOf[Any]:
 
 
 def of_std() -> AlternativeOf[Any]:
-    """Return a standard deviation off by 3%.
+    """Return the alternative of a standard deviation off by 3%.
 
     Examples
     --------
@@ -56,10 +56,10 @@ def of_std() -> AlternativeOf[Any]:
 
 
 def of_spread() -> AlternativeOf[Any]:
-    """Return a standard deviation off by 10%, as a smooth component."""
+    """Return the alternative of a standard deviation off by 10%, as a smooth component."""
     return AlternativeOf.of("a standard deviation off by about 10%", _CORRELATION, coarsest=_STRONG)
 
 
 def of_kurtosis() -> AlternativeOf[Any]:
-    """Return a fourth smooth component."""
+    """Return the alternative of a fourth smooth component (kurtosis)."""
     return AlternativeOf.of(f"a fourth component of {_CORRELATION:g}", _CORRELATION, coarsest=_STRONG)

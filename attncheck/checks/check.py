@@ -83,7 +83,7 @@ class Setting:
         """Number of whitened entries of one head's scores."""
         layer = self.layer
         seen = np.ones((layer.seq_len,) * 2, dtype=bool) if "masked scores" in self.exposed else visible(layer)
-        if layer.rotary_base is not None:  # each row has its own rotated keys
+        if layer.rotary_base is not None:  # each row of scores uses differently rotated keys
             of_rows = np.minimum(seen.sum(axis=1), layer.head_width).sum()
             return int(min(of_rows, self.input_rank * layer.head_width))
         return int(seen[layer.seq_len - self.input_rank :, : self.head_rank].sum())
@@ -131,7 +131,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
     name : str
         Unique, ``property.statistic``.
     key : str
-        Permanent identifier in streams, records and digests: the first name.
+        Permanent identifier in streams, records and digests: the name that the check had first.
     claim : str
         Key of `attncheck.checks.claims.CLAIMS`.
     kind : {"exact", "limit"}

@@ -120,7 +120,7 @@ CLAIMS = {
         ),
         Claim(
             "heads",
-            "Scores, keys and values of different heads are independent given the inputs, but for declared groups.",
+            "Scores, keys and values of different heads are independent given the inputs, except in declared groups.",
             "Example 1, Assumption 1",
             "Only linear and size dependence of pairs of heads is tested, not of three or more.",
         ),
@@ -132,19 +132,19 @@ CLAIMS = {
         ),
         Claim(
             "outputs",
-            "Outputs have the law that scores, masks, values and scalings give them at the width.",
+            "Outputs have the law that scores, masks, values and scalings imply at the given width.",
             "Corollary 2, Example 1",
             "Detecting a 2% error in one weight's standard deviation from outputs takes tens of thousands of draws.",
         ),
         Claim(
             "outputs_joint",
-            "All positions have their joint law at the width.",
+            "The outputs of all positions have their exact joint law at the given width.",
             "Corollary 2",
             "Only one fixed random projection per layer is tested.",
         ),
         Claim(
             "joint",
-            "Inputs, scores and outputs have their joint law at the width.",
+            "Inputs, scores and outputs have their exact joint law at the given width.",
             "Theorem 1, Example 1",
             "Only a few functionals of pairs of them are tested.",
         ),
@@ -172,7 +172,7 @@ CLAIMS = {
             "Vectors are what the lines of a program say: initial ones normal, images of new directions normal and "
             "independent of all that came before, functions coordinate by coordinate.",
             "Definition 1 (i)-(iii)",
-            "Examined at the smallest width of a case, at two neurons; lengths over all of them.",
+            "Examined at the smallest width of a case, for two neurons; lengths for all neurons.",
         ),
         Claim(
             "fact1",
@@ -196,7 +196,7 @@ CLAIMS = {
         ),
         Claim(
             "corollary2",
-            "Results and scores of a program have their joint law at the width.",
+            "Results and scores of a program have their exact joint law at the given width.",
             "Corollary 2, Example 1",
             "Only a few numbers per draw are compared.",
         ),

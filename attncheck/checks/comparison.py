@@ -22,14 +22,14 @@ FloatArray = NDArray[np.float64]
 
 (_ENERGY,) = (functional for functional in FUNCTIONALS if functional.name == "output_energy")
 _INPUTS_AND_GRAM = frozenset({"inputs", "input_gram"})
-# Limits of a cheap draw: entries of literal matrices and of scores.
+# Maximum entries of literal matrices, and of scores, in a cheap draw.
 _CHEAP_WEIGHTS, _CHEAP_SCORES = 4_000, 64
 # Draws for the distance between the exact law and the matched Gaussian.
 _DISTANCE_DRAWS = 10_000
 
 
 def _sides(functional: Functional) -> frozenset[str]:
-    """Return which of inputs, scores and outputs it uses."""
+    """Return which of inputs, scores and outputs a functional uses."""
     names = {"masked scores": "scores", "input_gram": "inputs"}
     return frozenset(names.get(need, need) for need in functional.needs)
 
@@ -44,7 +44,7 @@ _HINTS = {
     frozenset({"inputs"}): "the activation, the scale or the correlation of the inputs differs from the declared one",
     frozenset({"scores"}): "W_Q, W_K, the score scaling or the inputs of the scores differ from the declared ones",
     frozenset({"outputs"}): "a weight, the attention map, the mask or H^{-1/2} differs from the declared one",
-    _INPUTS_AND_GRAM: "inputs and input_gram are not of the same draws, or not of the same positions",
+    _INPUTS_AND_GRAM: "inputs and input_gram do not belong to the same draws, or to the same positions",
     frozenset(
         {"inputs", "scores"}
     ): "the scores do not belong to these inputs: W_Q, W_K, the scaling or the inputs are wrong",
@@ -103,7 +103,7 @@ def _energy(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArra
 
 @functools.lru_cache(maxsize=256)
 def gaussian_distance(layer: AttentionLayer, neurons: int) -> float:
-    """Return the Kolmogorov distance of log Σ y² from the matched Gaussian, less sampling error."""
+    """Return the Kolmogorov distance of log Σ y² from that of the matched Gaussian, minus the sampling error."""
     rng = np.random.default_rng(0)
     size = affordable_draws(layer, _DISTANCE_DRAWS)
     drawn = drawn_blocks(layer, size, seed=1, coordinates=neurons, grams=frozenset())

@@ -29,7 +29,7 @@ def _entries(setting: Setting) -> int:
 
 
 def _joint(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-    """Return PITs of each draw's sum of squared residuals."""
+    """Return the probability integral transform (PIT) of each draw's sum of squared residuals."""
     squares, dof = sample.output_residual.squares()
     seen = dof > 0
     return (special.chdtr(dof[seen], squares[seen]),)
@@ -144,7 +144,7 @@ CHECKS = (
         reads="standardised covariance of the whitened outputs' size with the heads' shares in their covariance:",
         family=lambda setting: Association(),
         measure=_head_shares,
-        hint="W_O has another scale in some heads than in others",
+        hint="the scale of W_O differs between heads",
         requires=SEVERAL_HEADS,
     ),
     *gram_checks("conditional.value", "values", "value", Sample.value_energy, lambda sample: sample.value_factors),

@@ -30,7 +30,7 @@ _KEY_GRAM, _VALUE_GRAM = frozenset({"input_gram", "key_gram"}), frozenset({"inpu
 _SCORES = _KEY_GRAM | {"scores"}
 #: Calls compared in a look.
 CALLS = 16
-# Enough calls to show a matrix that all draws of a call share.
+# Number of calls: enough to reveal a matrix that all draws of a call share.
 _FEW_CALLS = 4
 # Single float32 numbers may coincide by chance. Draws with _NUMBERS distinct numbers do not, nor do runs of _RUN draws
 # with _NUMBERS nonzero ones.
@@ -116,7 +116,7 @@ _Energies = Callable[[Sample], tuple[FloatArray, FloatArray]]
 def _next_to(energies: _Energies) -> Callable[[Sample, Reference], tuple[FloatArray, FloatArray, NDArray[np.int64]]]:
     """Return the measure that pairs neighbouring draws by energies (draws, heads), χ² given the inputs.
 
-    The third array, the head of each pair, serves to subtract its mean: a wrong scale of a head is no dependence.
+    The third array, the head of each pair, serves to subtract its mean: a wrong scale of a head is not a dependence.
     """
 
     def pair(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
@@ -174,7 +174,7 @@ def _repeats(name: str, alternative: Alternative, field: str = "outputs", requir
         claim="draws",
         any_weights=True,
         needs=_OUTPUTS | {field},
-        null=f"no draw's {what} occur twice (in no run of draws, where those of one draw are a single number)",
+        null=f"no draw's {what} occur twice; if those of one draw are a single number, runs of draws are compared",
         alternative=alternative,
         reads=f"share of draws whose {what} occurred before:",
         family=lambda setting: Repeats(),
@@ -218,7 +218,7 @@ def _precision(field: str) -> Check:
         claim="draws",
         any_weights=True,
         needs=frozenset({"outputs", field}),
-        null=f"{field} carry at least single precision: 1 in 2^13 at most lies on the float16 grid",
+        null=f"{field} have at least single precision: at most 1 number in 2^13 lies on the float16 grid",
         alternative=Alternative.of("every tenth number on the float16 grid", 0.1),
         reads=f"share of {field} on the float16 grid:",
         family=lambda setting: Count(_HALF_GRID),

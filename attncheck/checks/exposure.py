@@ -18,7 +18,7 @@ _ROUNDING = 1e-2
 
 
 class ExposedFields(Protocol):
-    """What `Draws` and `Sample` have in common."""
+    """Common interface of `Draws` and `Sample`."""
 
     @property
     def scores(self) -> FloatArray | None:
@@ -32,7 +32,7 @@ class ExposedFields(Protocol):
 
 
 def weights_of(layer: AttentionLayer, arrays: ExposedFields) -> FloatArray:
-    """Return A, (draws, heads, s, s), computed from the scores, or as exposed if there are none."""
+    """Return A, (draws, heads, s, s), computed from the scores, or as exposed if scores are not."""
     if arrays.scores is not None:
         return attention_weights(layer, arrays.scores)
     assert arrays.attention is not None

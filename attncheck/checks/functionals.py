@@ -34,14 +34,14 @@ FloatArray = NDArray[np.float64]
 NEURONS = 8
 # Squared differences of logarithms due to rounding in single precision.
 _ROUNDING = 1e-8
-# Relative squared differences of outputs below which single precision loses them.
+# Smallest relative squared difference of outputs that single precision resolves.
 _CANCELLED = 1e-10
 # Outputs below this share of their scale have lost digits in single precision.
 _UNDERFLOW = 1e-30
 
 
 class Arrays(Protocol):
-    """What `Draws` and `Sample` have in common."""
+    """Common interface of `Draws` and `Sample`."""
 
     @property
     def outputs(self) -> FloatArray:
@@ -73,8 +73,8 @@ class Arrays(Protocol):
 class Functional:
     """A number per draw, the arrays it needs and the layers it requires.
 
-    `neurons` is the minimum number of returned neurons, `unit` the scale of rounding errors (1 for logarithms, 0 for
-    its own size). With `of_weights`, attention weights can replace scores.
+    `neurons` is the minimum number of returned neurons, `unit` the scale of rounding errors (1 for logarithms; 0
+    means the functional's own size). With `of_weights`, attention weights can replace scores.
     """
 
     name: str
@@ -171,7 +171,7 @@ def _alike(layer: AttentionLayer, arrays: Arrays, axis: int, groups: bool) -> Fl
 
 
 def _input_products(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return the correlation of x xᵀ with X Xᵀ/n, its diagonal and the rest centred."""
+    """Return the correlation of x xᵀ with X Xᵀ/n, after centring diagonal and other entries separately."""
     x, uneven = _inputs(arrays), _gram(arrays).copy()
     size = np.trace(uneven, axis1=1, axis2=2) / layer.seq_len
     diagonal = np.eye(layer.seq_len, dtype=bool)
@@ -226,7 +226,7 @@ _GROUPS_APART = (
     OfLayer(
         "neighbouring heads of one group",
         lambda layer: layer.group_size > 1,
-        "neighbouring heads are of two groups: score_columns examines this",
+        "neighbouring heads belong to different groups, which score_columns examines",
     )
     & SEVERAL_GROUPS
     & _ROW_BY_ROW
@@ -302,7 +302,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
     ),
     Functional(
         "score_contrast",
-        "how far log |det P| differs between heads",
+        "the spread of log |det P| over heads",
         _SCORES | _MASKED,
         _score_contrast,
         SEVERAL_HEADS & REGULAR_SCORES,
@@ -351,7 +351,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
     ),
     Functional(
         "input_products",
-        "how the products of a neuron's inputs go with the inputs' Gram matrix",
+        "the correlation of the products of a neuron's inputs with the inputs' Gram matrix",
         _INPUTS | _GRAM,
         _input_products,
         UNEQUAL_POSITIONS,

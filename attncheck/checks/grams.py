@@ -38,9 +38,9 @@ def gram_checks(
     Parameters
     ----------
     prefix : str
-        Beginning of their names.
+        Beginning of the checks' names.
     claim : str
-        Claim of those about the law.
+        Claim of the checks of the law.
     what : {"key", "value"}
     energy, factors : callable
         Sums of squares and Bartlett factors of a sample's whitened Gram matrices.
@@ -88,9 +88,9 @@ def gram_checks(
             name=f"{prefix}_copies",
             claim="heads",
             needs=bare,
-            null=f"no two groups of heads have one {what} Gram",
+            null=f"no two groups of heads have equal {what} Grams",
             alternative=Alternative.of("one draw in a hundred with two equal ones", 0.01),
-            reads=f"share of draws in which two groups of heads have one {what} Gram:",
+            reads=f"share of draws in which two groups of heads have equal {what} Grams:",
             family=lambda setting: Count(0.0),
             measure=lambda sample, reference: _copies(sample.need(field)[:, :: sample.layer.group_size]),
             hint=f"{matrix} is shared between heads that should not share it",
@@ -101,7 +101,7 @@ def gram_checks(
             name=f"{prefix}_groups",
             claim="heads",
             needs=bare,
-            null=f"heads of one group have one {what} Gram",
+            null=f"heads of one group share one {what} Gram",
             alternative=Alternative.of("one draw in a hundred with different ones", 0.01),
             reads=f"share of draws in which heads of a group differ in their {what} Gram:",
             family=lambda setting: Count(0.0),

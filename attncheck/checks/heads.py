@@ -46,7 +46,7 @@ def _each_head(
         reads=f"variance of one head's {what}, over that of the others':",
         family=family,
         measure=_sums(energies),
-        hint=f"the standard deviation of {matrix} differs from head to head, or a whole call has one {matrix}",
+        hint=f"the standard deviation of {matrix} differs from head to head, or all draws of a call share one {matrix}",
         requires=requires,
     )
 

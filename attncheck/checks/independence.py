@@ -107,7 +107,7 @@ def _whole(energies: Pair) -> FloatArray:
 
 
 def _values_with(other: Callable[[Sample], Pair]) -> Callable[[Sample, Reference], Pair]:
-    """Return the measure that pairs values with another matrix, by sizes summed over heads, as any two may depend."""
+    """Return the measure that pairs values with another matrix, by sizes summed over heads."""
 
     def pair(sample: Sample, reference: Reference) -> Pair:
         noise, weight = _whole(sample.value_energy()), _whole(other(sample))

@@ -43,7 +43,7 @@ _ONE_LENGTH = (
     OfLayer(
         "inputs without position vectors",
         lambda layer: not layer.position_std,
-        "what says where a position is has a length of its own",
+        "the position vectors do not share the length of h",
     )
     & _NORMAL
     & OfLayer(
@@ -62,7 +62,7 @@ def _reaching(layer: AttentionLayer) -> bool:
 
 
 _REACHING = PLAIN_INPUTS & OfLayer(
-    "an activation that shows how far inputs reach", _reaching, "the activation hides how far inputs reach"
+    "an activation that preserves large inputs", _reaching, "the activation hides large inputs"
 )
 
 
@@ -94,14 +94,14 @@ def _exceedances(sample: Sample, reference: Reference) -> tuple[int, int]:
     return int((np.abs(_one_entry(sample)) > _far_value(sample.layer)).sum()), len(sample)
 
 
-_HINT = "the inputs have another law than the declared one: initial vector, W, activation, or a normalisation"
+_HINT = "the law of the inputs differs from the declared one: initial vector, W, activation, or a normalisation"
 
 CHECKS = (
     Check(
         name="inputs.law",
         claim="inputs",
         needs=_INPUTS,
-        null="an input is a normal times √(χ²_n/n), plus a normal where there are positions",
+        null="an input is a normal times √(χ²_n/n), plus a normal if there are position vectors",
         alternative=of_law(),
         reads="Kolmogorov distance of inputs from their law:",
         family=lambda setting: Uniform(),
@@ -127,9 +127,9 @@ CHECKS = (
         name="inputs.tail_4",
         claim="inputs",
         needs=_INPUTS,
-        null="inputs come from beyond 4 standard deviations of h + e as often as their law says",
-        alternative=Alternative.of("no input from beyond 4 standard deviations", 0.0),
-        reads="share of inputs from beyond 4 standard deviations:",
+        null="inputs lie beyond 4 standard deviations of h + e as often as their law predicts",
+        alternative=Alternative.of("no input beyond 4 standard deviations", 0.0),
+        reads="share of inputs beyond 4 standard deviations:",
         family=lambda setting: Count(_far_probability(setting), tail="two-sided"),
         measure=_exceedances,
         hint="the inputs are clipped or truncated, or their tails are too heavy",

@@ -33,7 +33,7 @@ _SPARE = 1.15
 _DRAWS = 2_000
 _MOST_DRAWS = 64 * _DRAWS
 _TAIL_ENTRIES = 100_000_000
-# Maximum cost of all draws of a law, in about half nanoseconds, and the minimum number of draws.
+# Maximum cost of all draws of a law, in units of about half a nanosecond, and the minimum number of draws.
 _LAW_COST, _FEWEST_DRAWS = 2_000_000_000, 100
 # Standard errors in an error bound: the probability of a larger error is below 1e-8 per point.
 _SPAN = 6.0
@@ -160,7 +160,7 @@ def conditional_variances(
     method: _Method,
     known: Sequence[FloatArray] = (),
 ) -> list[FloatArray]:
-    """Return conditional variances, (marginals, draws) per block; `known` are the first blocks."""
+    """Return conditional variances, (marginals, draws) per block; `known` holds the blocks computed before."""
     outputs = any(marginal.direction for marginal in marginals)
     scores = any(not marginal.direction for marginal in marginals)
     grams = frozenset({"value_gram"} if outputs else ()) | frozenset({"key_gram"} if scores else ())

@@ -81,7 +81,7 @@ class LiteralReference(Reference):
         return {name: np.concatenate([part[name] for part in parts]) for name in self._kept}
 
     def _seen(self, name: str, values: FloatArray) -> FloatArray:
-        """Return an array with the subject's hidden scores and precision."""
+        """Return an array with the scores hidden that the subject hides, in the subject's precision."""
         if name == "scores" and "masked scores" not in self.like.exposed:
             values = np.where(visible(self.layer), values, -np.inf)
         single = precision(self.like.need(name)) == _SINGLE

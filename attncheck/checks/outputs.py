@@ -26,9 +26,10 @@ FloatArray = NDArray[np.float64]
 _OUTPUTS = frozenset({"outputs"})
 # Bound on the probability that rounding makes a correct draw 0.
 _ZEROS = 1e-9
-# From width _WIDE, sigmoid weights of scores of standard deviation up to _SMALL_SCORES do not all underflow.
+# From width _WIDE on, sigmoid weights do not all underflow if the standard deviation of the scores is at most
+# _SMALL_SCORES.
 _WIDE, _SMALL_SCORES = 8, 4.0
-# At any width, squared sigmoid weights of scores of standard deviation up to this seldom underflow.
+# Up to this standard deviation of the scores, squared sigmoid weights seldom underflow, at any width.
 _MODERATE_SCORES = 8.0
 _GIVEN = frozenset({"outputs", "scores", "input_gram"})
 
@@ -108,7 +109,7 @@ def _exceedances(multiple: float) -> Check:
         name=f"outputs.tail_{multiple:g}",
         claim="outputs",
         needs=_OUTPUTS,
-        null=f"|y| exceeds {multiple:g} standard deviations no more often than the exact law at the width says",
+        null=f"|y| exceeds {multiple:g} standard deviations no more often than the exact law at the width predicts",
         alternative=Alternative("as many exceedances again, plus 1% of the draws", lambda s: 2 * probability(s) + 0.01),
         reads=f"share of outputs beyond {multiple:g} standard deviations:",
         family=lambda setting: Count(probability(setting)),
@@ -222,7 +223,7 @@ CHECKS = (
         name="outputs.given_scores_spread",
         claim="outputs",
         needs=_GIVEN,
-        null="the same, examined for a wrong spread",
+        null="given scores and inputs, y_i is normal with variance Σ_a λ_a χ²_ν/ν, tested for a wrong spread",
         alternative=of_spread(),
         reads="spread component of outputs given scores (0 is right, above 0 too wide):",
         family=lambda setting: Smooth(2),
@@ -259,7 +260,7 @@ CHECKS = (
         name="outputs.symmetry",
         claim="outputs",
         needs=_OUTPUTS,
-        null="given scores and values the outputs are symmetric, independently over neurons: fair signs",
+        null="given scores and values the outputs are symmetric, independently over neurons: signs are fair coins",
         alternative=Alternative.of("a positive sum of positions in 55% of the draws", 0.55, coarsest=0.7),
         reads="share of positive sums over positions:",
         family=lambda setting: Count(0.5, setting.coordinates, "two-sided"),

@@ -64,7 +64,7 @@ def between_heads(sample: Sample) -> dict[str, Any]:
     sizes = np.sqrt(np.einsum("nhh->h", products))
     scale = np.maximum(np.outer(sizes, sizes), 1e-300) / len(sample)
     error = np.where(np.eye(heads) > 0, 1.0, products.std(axis=0) / np.sqrt(len(sample)) / scale)
-    what = "correlations between heads of what whitened scores make together"
+    what = "correlations between heads of N Nᵀ, N the whitened scores"
     return matrix(products.mean(axis=0) / scale, np.eye(heads), error, "heads", what, len(sample))
 
 

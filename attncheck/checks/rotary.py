@@ -16,7 +16,7 @@ MOST_POSITIONS = 16
 # Checks that whiten rows and columns of scores separately.
 _OF_MATRICES = {
     "scores.size": "rotary positions: the inputs alone do not whiten the scores",
-    "scores.head_pairs": "rotary positions: whitened scores have no axes of the inputs that one W_Q would share",
+    "scores.head_pairs": "rotary positions: whitened scores lack the axes along which a shared W_Q would show",
 }
 
 

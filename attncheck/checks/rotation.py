@@ -77,9 +77,9 @@ def _partners(count: int) -> NDArray[np.int64]:
 
 
 def centred(weight: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
-    """Return a weight less its mean over the draws in which it is seen, entrywise; 0 where it is not seen.
+    """Return a weight minus the mean of each entry over the draws in which it is seen; 0 where it is not seen.
 
-    A wrong scale changes the means of noise and weight. Against a centred weight, only dependence shows.
+    A wrong scale changes the means of noise and weight. With a centred weight, only dependence can be detected.
 
     Examples
     --------

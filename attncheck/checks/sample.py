@@ -32,9 +32,9 @@ FloatArray = NDArray[np.float64]
 
 #: Fields that a subject may return; outputs are required.
 FIELDS = ("outputs", "scores", "inputs", "input_gram", "key_gram", "value_gram")
-#: With substitutes for key_gram and scores.
+#: Fields including the substitutes for key_gram and scores.
 EVERY_FIELD = (*FIELDS, "keys", "attention")
-#: With fields that only files may hold.
+#: Fields including those that only files may hold.
 FILE_FIELDS = (*EVERY_FIELD, "score_entries")
 
 # Names of the axes after the draws.
@@ -53,8 +53,8 @@ _GRAMS = ("input_gram", "key_gram", "value_gram")
 LARGEST = 1e100
 # Tolerance for asymmetry and negative diagonals of Gram matrices, relative to the largest diagonal entry.
 _ROUNDING = 1e-2
-# In units of a typical score. Even at width 1, where a score is a product of six normals, fewer than one in 1e8 lies
-# below minus this; scores with a mask of -1e4 added do.
+# Limit beyond which a score is a placeholder, in units of a typical score. Even at width 1, where a score is a
+# product of six normals, fewer than one in 1e8 lies below minus this limit; scores with a mask of -1e4 added do.
 _FILLED = 1e3
 
 
@@ -405,7 +405,7 @@ def _check_gram(name: str, grams: FloatArray) -> None:
     mirrored = grams.swapaxes(-1, -2)
     if not (grams == mirrored).all():
         _refuse_where(
-            np.abs(grams - mirrored) > rounding, name, grams, "is not what its mirror image in the Gram matrix is"
+            np.abs(grams - mirrored) > rounding, name, grams, "differs from its mirror image in the Gram matrix"
         )
 
 

@@ -26,7 +26,7 @@ Pair = tuple[FloatArray, FloatArray]
 _VALUES = frozenset({"outputs", "scores", "value_gram"})
 #: Maximum number of tested pairs of heads: all pairs of 16 heads.
 MOST_PAIRS = 120
-# Factor that moves dropped positions beyond all eigenvalues.
+# Factor that gives dropped positions eigenvalues above all others.
 _BEYOND = 2.0
 
 
@@ -123,7 +123,7 @@ def _output_tie(
     sizes: Callable[[Sample], FloatArray],
     requires: OfLayer = ANY,
 ) -> Check:
-    """Return the check that W_O of a head is not another matrix of it."""
+    """Return the check that W_O of a head is not another matrix of this head."""
     return Check(
         name=f"independence.output_{name}_by_head",
         claim="independence",

@@ -42,8 +42,8 @@ class StatementRow:
 
 
 _ODD_CYCLE = (
-    "Programs whose scores can be given on no side, because their score matrices form an odd cycle or their score "
-    "inputs depend on a score matrix: they are only compared with the matrix-free method."
+    "Programs whose scores cannot be conditioned on one side, because their score matrices form an odd cycle or their "
+    "score inputs depend on a score matrix: they are only compared with the matrix-free method."
 )
 
 #: Statements in the order of the paper, its open problem and extensions last.
@@ -212,16 +212,16 @@ STATEMENTS: tuple[StatementRow, ...] = (
     ),
     StatementRow(
         "Tangent kernel: beyond the paper",
-        "Hron et al. give that of infinitely many heads. With H heads and 1/√n scores it is a function of the scores "
-        "and values of the limit: random, and not diagonal in the neurons.",
+        "Hron et al. give the tangent kernel of infinitely many heads. With H heads and 1/√n scores it is a function "
+        "of the scores and values of the limit: random, and not diagonal in the neurons.",
         ("test_tangent.py",),
         "Exact at finite width, for random layers: the kernel from Gram matrices alone has the law of literal "
         "gradients. In the limit, for one layer: its mean approaches that of infinitely many heads as 1/n; its "
         "variances, for one neuron and between two, are those of the limit after removing the order 1/n; with 1/n "
         "scores the contribution of W_Q and W_K falls as 1/n. At width 256 the law of an entry is the computed one and "
         "no further from the limit than computed; between neurons this distance falls as 1/n.",
-        "Joint laws of entries: that of one is computed, at 48 quantiles of its limit. Rotary positions, stacks, and "
-        "the kernel during training.",
+        "Joint laws of entries: only the law of one entry is computed, at 48 quantiles of its limit. Rotary positions, "
+        "stacks, and the kernel during training.",
     ),
     StatementRow(
         "Norms and blocks: beyond the paper",

@@ -1,7 +1,7 @@
 """Whitening of scores of rotary layers.
 
 Given inputs and keys, P_ij = ν^{-1/2} q^i · R_{j-i} k^j is Gaussian with covariance
-σ_Q² G_ik ⟨R_{j-i} k^j, R_{l-k} k^l⟩/ν. This is no Kronecker product, so all visible entries of a head are whitened
+σ_Q² G_ik ⟨R_{j-i} k^j, R_{l-k} k^l⟩/ν. This is not a Kronecker product, so all visible entries of a head are whitened
 jointly.
 """
 

@@ -93,7 +93,7 @@ def _single(array: FloatArray) -> bool:
 
 
 def spectrum(gram: FloatArray, eps: float) -> Spectrum:
-    """Return the eigen-roots of Gram matrices (..., s, s).
+    """Return the spectra of Gram matrices (..., s, s).
 
     With rounding unit eps, eigenvalues below eps^0.6 of the largest are dropped; kept ones have relative errors below
     eps^0.4.

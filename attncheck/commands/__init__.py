@@ -1,1 +1,1 @@
-"""What the commands of the command line do, a module for each; `attncheck.commands.cli` says what they take."""
+"""Commands of the command line, one module each, and their dispatch in `attncheck.commands.cli`."""

@@ -22,7 +22,7 @@ Verbose = Parameter(name=["--verbose", "-v"], negative="")
 
 
 def _option(read: Callable[[str, str], Any]) -> Parameter:
-    """Return a parameter read by a function of the option's name and text."""
+    """Return a parameter type whose values are parsed by a function of the option's name and text."""
 
     def convert(kind: Any, tokens: Sequence[Token]) -> Any:
         return read((tokens[0].keyword or "").lstrip("-").replace("-", "_"), tokens[0].value)
@@ -31,7 +31,7 @@ def _option(read: Callable[[str, str], Any]) -> Parameter:
 
 
 def _number(text: str) -> int | str:
-    """Return a whole number; other text as it is, for a check to refuse."""
+    """Return a whole number, or the text unchanged if it is not one: a later check rejects it."""
     return int(text) if text.removeprefix("-").isdecimal() else text
 
 

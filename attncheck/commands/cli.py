@@ -26,7 +26,7 @@ app = App(
     version=__version__,
     help_format="plaintext",
     default_parameter=Parameter(negative=()),
-    suppress_keyboard_interrupt=False,  # main reports it in one line
+    suppress_keyboard_interrupt=False,  # main reports an interrupt in one line
 )
 
 
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str, optional
-        Those of this process by default.
+        By default, the arguments of this process.
     """
     with lasting_output():
         return _outcome(list(sys.argv[1:] if arguments is None else arguments))

@@ -37,7 +37,7 @@ _KINDS_OF_NAMES = (
     f"pass a claim ({', '.join(list(CLAIMS)[:3])}, …), a property ({', '.join(EVERY_PROPERTY[:3])}, …) or a check "
     f"({EVERY_CHECK[0].name}, …); attncheck explain lists the claims, attncheck explain {_FAULTS} the faults"
 )
-# Number of neurons assumed of a subject.
+# Number of neurons that a subject is assumed to return.
 _NEURONS = 2
 
 
@@ -86,7 +86,7 @@ def explanation(name: str) -> list[str]:
 
 
 def _overview() -> Iterator[str]:
-    yield "Claims; attncheck explain NAME says more, of a property or a check too."
+    yield "Claims; attncheck explain NAME explains one of them, or a property or check."
     for claim in CLAIMS.values():
         checks = [check for check in EVERY_CHECK if check.claim == claim.name]
         yield ""
@@ -95,7 +95,7 @@ def _overview() -> Iterator[str]:
 
 
 def _faults() -> Iterator[str]:
-    yield "Known-wrong simulators; attncheck explain NAME says more, attncheck power NAME measures what sees it."
+    yield "Known-wrong simulators; attncheck explain NAME explains one, attncheck power NAME measures its detection."
     for kind, faults in (("layers", FAULTS), ("programs", PROGRAM_FAULTS)):
         yield f"Of {kind}:"
         for fault in faults.values():

@@ -46,7 +46,7 @@ def gate(
     history
         Add the run to this file if it passes, and fail if the runs together show drift.
     key
-        Name of the commit in the history; default: that in the record, GITHUB_SHA, or git HEAD.
+        Name of the commit in the history; default: the commit in the record, GITHUB_SHA, or git HEAD.
     """
     from attncheck._lib.errors import InputError, refuse
     from attncheck._lib.files import check_writable, refuse_same
@@ -72,7 +72,7 @@ def gate(
         judgement = judge(run, baseline, false_alarm, write=write_baseline)
         if history is not None:
             judgement = with_history(judgement, history, key)
-    except InputError as error:  # what an earlier run left must not be taken for this one's
+    except InputError as error:  # outputs of an earlier run must not be mistaken for those of this one
         if badge is not None:
             write_unusable(badge)
         if annotations:

@@ -16,7 +16,7 @@ from attncheck.checks.registry import EVERY_CHECK
 from attncheck.evidence.detector import ALARM
 from attncheck.gate.history import FloatArray, History, accept, write
 
-# Streams in the table; streams and claims in the plot.
+# Maximum number of streams in the table, and of streams and of claims in the plot.
 _ROWS, _DRAWN = 12, 5
 _OTHER = "of another version"
 
@@ -63,7 +63,7 @@ def by_claim(shown: History) -> dict[str, FloatArray]:
     claims = {check.key: check.claim for check in EVERY_CHECK}
     found: dict[str, FloatArray] = {}
     for place, stream in enumerate(shown.streams):
-        check = stream.rpartition("@")[0].partition("#")[0]  # "#" stands before a revision
+        check = stream.rpartition("@")[0].partition("#")[0]  # a stream's check may end in "#" and its revision
         claim, part = claims.get(check, _OTHER), shown.course.evidence[:, place]
         found[claim] = found[claim] + part if claim in found else part
     return dict(sorted(found.items(), key=lambda each: (-float(each[1].max()), each[0])))

@@ -25,7 +25,7 @@ def merge(
     min_examined
         Fewest examined results for a pass.
     verbose
-        Print details of what was skipped and visited.
+        Print details of skipped and visited cases.
     """
     from attncheck.commands.merging import merge_records
 

@@ -1,4 +1,4 @@
-"""`attncheck merge` and `attncheck run --owed`: records of shards in, the record of the run out."""
+"""`attncheck merge` and `attncheck run --owed`: combine the records of shards, and complete the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attncheck.subject import DEFAULT_SUBJECT, Subject
 
 
 def merge_records(paths: Sequence[Path], out: Path, min_examined: int | None, verbose: bool) -> int:
-    """Merge records and print what the run comes to; the arguments are those of `attncheck merge`."""
+    """Merge records and print the summary of the run; arguments as for `attncheck merge`."""
     if not paths:
         refuse("parts", "", "are no records", "pass the records of all shards, e.g. part*.jsonl")
     for path in paths:
@@ -40,7 +40,7 @@ def merge_records(paths: Sequence[Path], out: Path, min_examined: int | None, ve
 def take_owed(
     path: Path, options: RunOptions, *, workers: str, executor: str | None, report: Path | None, verbose: bool
 ) -> int:
-    """Run the follow-up looks that a record needs, rewrite it and print what the run comes to.
+    """Run the follow-up looks that a record needs, rewrite it and print the summary of the run.
 
     Of the options, only the subject and `min_examined` apply: the record determines the others.
     """
@@ -59,7 +59,7 @@ def take_owed(
 
 
 def _told(report: RunReport, verbose: bool) -> ExitCode:
-    """Print what a run comes to, and return its exit code."""
+    """Print the summary of a run, and return its exit code."""
     print(report.summary(sys.stdout.isatty(), verbose))
     assert report.conclusion is not None
     if report.failure and report.conclusion.verdict != "violated":

@@ -1,4 +1,4 @@
-"""Where commands write to: a reader that leaves, or a terminal that lacks a character, changes no exit code."""
+"""Robust output of commands: neither a closed pipe nor an unencodable character changes an exit code."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 # The file descriptor of standard error.
 _ERRORS = 2
-# Ways to write what a terminal cannot show that fail.
+# Encoding error handlers that raise an error for characters that a terminal cannot show.
 _FAILING = ("strict", "surrogateescape")
 
 
 class _PersistentStream(io.FileIO):
-    """An open file that takes what is written to it, also after its reader has left."""
+    """An open file that accepts writes even after its reader has closed the pipe."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         try:
             return super().write(data)
         except OSError as error:
             self._discard()
-            # Where standard error cannot be written, there is nobody to tell.
+            # If standard error itself cannot be written, the error cannot be reported.
             if not isinstance(error, BrokenPipeError) and self.fileno() != _ERRORS:
                 remedy = "make room, or write elsewhere"
                 refuse("output", "standard output", f"cannot be written ({error.strerror})", remedy)
         return memoryview(data).nbytes
 
     def _discard(self) -> None:
-        """Lead what is still to come nowhere, as it cannot be kept."""
+        """Discard all further output, which cannot be written."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
@@ -44,15 +44,15 @@ class _PersistentStream(io.FileIO):
 
 @contextmanager
 def lasting_output() -> Iterator[None]:
-    """Keep what is written to standard output and standard error from failing a command.
+    """Prevent errors of standard output and standard error from failing a command.
 
-    A reader that closes the pipe, ``head`` for example, has seen enough: the rest is thrown away, and the command goes
-    on to its exit code. Characters that the encoding of the terminal does not have are replaced by question marks.
+    After a reader such as ``head`` has closed the pipe, further output is discarded, and the command still returns
+    its exit code. Characters that the terminal's encoding lacks are replaced by question marks.
 
     Raises
     ------
     InputError
-        From what writes, where standard output is a file on a full disk.
+        On writing, if standard output is a file on a full disk.
     """
     with (
         _lasting(sys.stdout) as output,
@@ -65,11 +65,11 @@ def lasting_output() -> Iterator[None]:
 
 @contextmanager
 def _lasting(stream: TextIO | None) -> Iterator[TextIO]:
-    if stream is None:  # closed by whoever started this process
+    if stream is None:  # the parent process has closed the stream
         with open(os.devnull, "w", encoding="utf-8") as nowhere:
             yield nowhere
         return
-    if type(stream) is not io.TextIOWrapper:  # such as of a notebook: no file that is written to directly
+    if type(stream) is not io.TextIOWrapper:  # a stream without a file descriptor, as in a notebook
         yield stream
         return
     stream.flush()
@@ -83,10 +83,10 @@ def _lasting(stream: TextIO | None) -> Iterator[TextIO]:
     try:
         yield lasting
     finally:
-        with suppress(InputError):  # the command has said what it came to
+        with suppress(InputError):  # the command has already printed its result
             lasting.close()
 
 
 def as_json(document: Any) -> str:
-    """Return indented JSON for people."""
+    """Return indented, readable JSON."""
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)

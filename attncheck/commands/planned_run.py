@@ -66,8 +66,8 @@ def properties_folder() -> Path:
 def collect(run: Run, folder: Path) -> PlannedRun:
     """Return a run with the plan that pytest would collect from a folder of properties.
 
-    Files ``test_*.py`` examine the subject, those in ``theory`` statements. Raises `InputError` if nothing is
-    examined.
+    Files ``test_*.py`` examine the subject, those in the folder ``theory`` the statements of the theory. Raises
+    `InputError` if nothing is examined.
     """
     items = _items(run, folder)
     stated = _own(run, statements(run, folder)) if run.theory else {}
@@ -153,6 +153,6 @@ def _module(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # needed by dataclasses and pickle
+    sys.modules[name] = module  # dataclasses and pickle look the module up here
     spec.loader.exec_module(module)
     return module

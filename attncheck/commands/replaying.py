@@ -39,7 +39,7 @@ def replay_result(record: Path, id: str, subject: str | None = None, trust: Sequ
     if subject is None and not _trusted(named, trust):
         module = named.partition(":")[0]
         remedy = f"if you trust the record and the module, pass --trust {module}, or --subject {named}"
-        refuse("subject", named, "is code named by the record, which was not imported", remedy)
+        refuse("subject", named, "is code named by the record and was not imported", remedy)
     repeated = repeat(recorded, Subject.of(named), manifest.seed, trust, record)
     same = result_digest(recorded) == result_digest(repeated)
     for line in _comparison(manifest, recorded, repeated, named, same):
@@ -96,7 +96,7 @@ def find_result(record: Path, id: str) -> tuple[Manifest, Result | StatementResu
     assert isinstance(manifest, Manifest)
     found: Result | StatementResult | None = None
     pools = []
-    for line in lines:  # read to the end, where the hash is
+    for line in lines:  # read to the end: the hash in the last line is checked there
         if isinstance(line, Result) and of_pool(line):
             pools.append(line.id)
         if found is None and isinstance(line, Result | StatementResult) and line.id == id:

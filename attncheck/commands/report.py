@@ -39,7 +39,7 @@ def report(
     """
     panels = None
     if paper is not None:
-        from attncheck.paper.page import read_paper  # figures are drawn by more than most reports need
+        from attncheck.paper.page import read_paper  # slow imports, needed for figures only
 
         panels = read_paper(paper)
     print(f"Report: {render_report(run, baseline, recipe, out, power=power, paper=panels)}")

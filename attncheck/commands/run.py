@@ -64,7 +64,7 @@ def run(
     owed
         Merged record: run the follow-up looks that it still needs. Other settings are taken from the record.
     verbose
-        Print each violation as it is found, and details of what was skipped and visited.
+        Print each violation as it is found, and details of skipped and visited cases.
     """
     options = RunOptions(
         subject=subject,

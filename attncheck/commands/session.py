@@ -48,7 +48,7 @@ def run_properties(
     with _own_storage(), progress_bar() as progress, TaskExecutor(spec) as running:
         live = LiveDisplay(progress, run, verbose)
         collected = collect(run, properties_folder())
-        running.begin()  # before an older record is replaced
+        running.begin()  # a failure here must not replace an older record
         refused = refusal(collected.run, _subject(collected.run, running), running.results)
         if options.record is not None:
             set_aside(options.resume, options.record)
@@ -143,7 +143,7 @@ class ResultCollector:
 
 @contextmanager
 def _own_storage() -> Iterator[None]:
-    """Stop hypothesis, also in child processes, from writing here."""
+    """Stop hypothesis, also in child processes, from writing to the current folder."""
     name = "HYPOTHESIS_STORAGE_DIRECTORY"
     before = os.environ.get(name)
     with tempfile.TemporaryDirectory(prefix="attncheck-") as scratch:

@@ -34,7 +34,7 @@ def read_off(samples: Sequence[Sample], later: Sequence[Sample], laws: WeightLaw
 def _repeats(sample: Sample) -> Iterator[str]:
     """Yield a message if draws repeat exactly."""
     rows = sample.outputs.reshape(len(sample), -1)
-    rows = rows[rows.any(axis=1)]  # all-zero outputs have a separate cause
+    rows = rows[rows.any(axis=1)]  # draws of zeros are reported as a separate cause
     different = len(np.unique(rows, axis=0))
     if len(rows) - different > _AGAIN * len(rows):
         yield f"draws repeat exactly: only {different:,} of {len(rows):,} in one call are distinct"

@@ -59,7 +59,8 @@ _SETS: tuple[tuple[str, ...], ...] = (
 )
 _MATRIX = {_SCORES: "W_Q", _KEYS: "W_K", _VALUES: "W_V", _OUTPUTS: "W_O"}
 _MATRIX_OF = ("query", "key", "value", "output")
-# Matrices of nn.Linear that may have undeclared biases, and the standard deviation of its entries times √fan-in.
+# Matrices of nn.Linear that may have undeclared biases, and the standard deviation of nn.Linear's default entries
+# times √fan-in.
 _UNDECLARED = (_MATRIX_OF, _MATRIX_OF[:3], _MATRIX_OF[3:])
 _LINEAR = 3.0**-0.5
 _FIELDS: Mapping[str, tuple[Any, ...]] = {
@@ -80,18 +81,18 @@ _WITH: Mapping[str, Mapping[str, Any]] = {
     "activation": {"clip": DEFAULT_CLIP},
     "position_std": {"position_reach": 1.0},
 }
-# Position reaches with an exponent wrong by a factor of 2 or 4.
+# Factors of position_reach that make the exponent wrong by a factor of 2 or 4.
 _REACHES = {"half": 0.5, "1/√2": 0.5**0.5, "√2 times": 2.0**0.5, "twice": 2.0}
 # Faults already covered by a scale or by another layer.
 _TOLD_OTHERWISE = ("missing_head_scaling", "forgotten_norm", "other_norm")
 # Score factors tried if only outputs are exposed, whose sizes do not determine the scale of the scores.
 _GRID = (0.7, 0.8, 0.9, 1.1, 1.2, 1.3)
-# Questions for factors of scores or outputs.
+# Questions in the message, by factor of the scores or outputs.
 _ASKED: Mapping[tuple[str, ...], Mapping[str, str]] = {
     (_SCORES,): {"√n": "is the division by √n missing?", "1/√n": "are they divided by √n twice?"},
-    (_OUTPUTS,): {"√H": "is H^{-1/2} missing?", "1/√H": "is H^{-1/2} there twice?"},
+    (_OUTPUTS,): {"√H": "is H^{-1/2} missing?", "1/√H": "is H^{-1/2} applied twice?"},
 }
-# Initialisers that give matrices a factor; W_O is not packed.
+# Questions on initialisers that change the scale of matrices by a known factor; W_O is never packed.
 _INITIALISERS = {"1/√3": "nn.Linear's default, within ±1/√fan_in?", "√2": "He's?"}
 _PACKED = {"1/√2": "Xavier's for matrices packed in one, as in nn.MultiheadAttention?"}
 
@@ -196,7 +197,7 @@ def _scaled(layers: Sequence[AttentionLayer], exposed: frozenset[str], laws: Wei
     hidden = {field for field, gram in ((_KEYS, "key_gram"), (_VALUES, "value_gram")) if gram not in exposed}
     for matrices in _SETS:
         if len(matrices) == 1 and matrices[0] in hidden:
-            continue  # named with W_Q or W_O
+            continue  # the candidate of W_Q or W_O names this matrix too
         by_value: dict[tuple[float, ...], list[str]] = {}
         for text, factor in _FACTORS.items():
             powers = [factor(layer) for layer in layers]
@@ -238,7 +239,7 @@ def _inverse(text: str) -> str:
 
 
 def _drawn_otherwise(laws: WeightLaws, handed: bool, exposed: frozenset[str]) -> Iterator[Candidate]:
-    """Yield other weight laws, for all matrices and for the layer alone if inputs are seen or handed."""
+    """Yield other weight laws, for all matrices, and for all but those of the inputs if inputs are seen or handed."""
     for name in WEIGHT_LAWS:
         own = {matrix: name for matrix in laws.by_matrix if matrix != "inputs"}
         of_own = [laws.inputs] * (handed or bool({"inputs", "input_gram"} & exposed))

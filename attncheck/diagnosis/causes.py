@@ -75,7 +75,7 @@ def hints(tallies: Mapping[str, Tally]) -> list[str]:
 
 
 def sharpness(result: Result) -> float:
-    """Return the distance of an effect from its declared value in half-widths of its interval; log ratios."""
+    """Return how many half-widths of its interval an effect lies from its declared value; ratios by logarithms."""
     values = result.effect, result.low, result.high, result.null_effect
     known = [value for value in values if value is not None and math.isfinite(value)]
     if len(known) < len(values):

@@ -38,7 +38,8 @@ _SIZE = 4_000
 _ENTRIES = 2**21
 # Number of calls compared, draws of each, and test level.
 _CALLS, _CALL_DRAWS, _CALLS_LEVEL = 24, 60, 1e-6
-# For each Gram matrix: its estimate, the estimate given it, the overall estimate, and its formula.
+# For each Gram matrix: names of its estimate, of the estimate conditioned on it and of the overall estimate, and
+# its formula.
 _GRAMS = {
     "key_gram": (KEYS, SCORES_GIVEN, SCORES, "K Kᵀ/ν"),
     "value_gram": (VALUES, OUTPUTS_GIVEN, OUTPUTS, "V Vᵀ/ν"),
@@ -51,7 +52,7 @@ def diagnose(unit: Item, subject: Subject, seed: int) -> list[str]:
     """Return messages for estimates of a violated test item that differ from the declaration."""
     layer = unit.case
     if not isinstance(layer, AttentionLayer):
-        return []  # checks of programs name the differences themselves
+        return []  # messages of checks of programs already name the differences
     size = max(64, min(_SIZE, _ENTRIES // layer.stored_entries, 100_000_000 // layer.weight_entries))
     sample = subject.draw(layer, size, stream(seed, layer.key, role="diagnosis"))
     root = seed_sequence(seed, layer.key, role="diagnosis/reference")

@@ -19,17 +19,17 @@ _ROUNDING, _STEP = 100.0, 1e-5
 
 
 class _SampleStatistics:
-    """Features of a sample and the normal scores of ranks among them."""
+    """Features of a sample; they map values to normal scores of their ranks among the sample's values."""
 
     def __init__(self, values: FloatArray, rounding: float) -> None:
-        # Values equal up to rounding must tie: their order would be that of the rounding.
+        # Values that are equal up to rounding must tie: otherwise rounding would decide their order.
         sizes = np.quantile(np.abs(values), 0.9, axis=1, keepdims=True)
         self._steps = np.maximum(_ROUNDING * rounding, _STEP * sizes)
         self.sorted = np.sort(self._rounded(values), axis=1)
         found = [np.unique(row, return_counts=True) for row in self.sorted]
         self._different = [different for different, _ in found]
         self._values = np.concatenate(self._different)
-        # Offsets of each feature's values, and of the normal scores of its 2k + 1 ranks for k distinct values.
+        # Where each feature begins in the flat arrays: k distinct values have 2k + 1 ranks, each with a normal score.
         self._begin = np.cumsum([[0, *(len(each) for each in self._different[:-1])]], axis=1).T
         self._last = np.array([[len(each) - 1] for each in self._different])
         self._scores = np.concatenate([_scores_of(counts) for _, counts in found])
@@ -48,9 +48,9 @@ class _SampleStatistics:
 
 
 def _scores_of(counts: NDArray[np.intp]) -> FloatArray:
-    """Return normal scores below the first value, at it, between it and the next, and so on."""
+    """Return the normal scores of ranks below the first value, at this value, between it and the next, and so on."""
     upto = np.concatenate([[0], np.cumsum(counts)])
-    # Sum of the numbers of smaller and of not larger values.
+    # The number of smaller values plus the number of smaller or equal ones: twice the middle rank.
     below_and_upto = 2.0 * np.repeat(upto, 2)[:-1]
     below_and_upto[1::2] = upto[:-1] + upto[1:]
     return np.asarray(special.ndtri((below_and_upto + 1.0) / (2.0 * upto[-1] + 2.0)))
@@ -67,7 +67,7 @@ class SampleEmbedding:
     def __init__(self, sample: Sample) -> None:
         self.sample, self.size = sample, len(sample)
         found = features_of(sample)
-        # Keep constant features: another value elsewhere is the strongest sign of a difference.
+        # Keep constant features: a different value in another sample is the strongest sign of a difference.
         self.names = list(found)
         values = np.stack(list(found.values()))
         self._features = _SampleStatistics(values, sample.rounding)
@@ -92,7 +92,7 @@ class SampleEmbedding:
         gap = (means - self._center) @ self._whiten
         known = (
             max(1, self.size - self.dof - 2) / self.size
-        )  # corrects for the estimated covariance, as Hotelling's test does
+        )  # the factor corrects for the estimated covariance, as in Hotelling's test
         return known * float(gap @ gap) * self.size * len(other) / (self.size + len(other))
 
     def p_value(self, other: Sample) -> float:

@@ -18,7 +18,7 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 FloatArray = NDArray[np.float64]
 
-# Names used elsewhere.
+# Names of estimates that other modules refer to.
 SCORES, SCORES_GIVEN = "score variance", "score variance given inputs and keys"
 KEYS, VALUES = "key variance", "value variance"
 OUTPUTS, OUTPUTS_GIVEN = "output variance", "output variance given scores and values"
@@ -55,7 +55,7 @@ class Observation:
 
     @property
     def differs(self) -> bool:
-        """Whether the interval excludes the declared value; one of a positive number must not extend below 0."""
+        """Whether the interval excludes the declared value; that of a positive number must not extend below 0."""
         wide = self.positive and self.low <= 0.0 < self.high
         return not self.holds(self.declared) and not wide
 
@@ -131,7 +131,7 @@ def score_estimates(
         ours, theirs = (mean_square(each.need("scores")[..., seen]) for each in (sample, reference()))
         yield _compared(SCORES, ours, theirs)
     name, own = "mean score of a position with itself", _own_scores(sample)
-    if sample.layer.tied_query_key:  # two biases of mean 0 leave the other means at 0
+    if sample.layer.tied_query_key:  # untied, even biases leave this mean at 0
         yield _compared(name, own, _own_scores(reference()))
     else:
         yield _mean(name, own, 0.0)

@@ -126,7 +126,7 @@ def _distinct(fits: Sequence[FittedCause]) -> list[FittedCause]:
         if not found or abs(cause.distance - found[-1].distance) > 1e-2:
             found.append(cause)
     found.sort(key=lambda each: (each.distance + each.cost, each.candidate.name))
-    # A fitted factor repeats a known one before it.
+    # A fitted factor that equals a known factor earlier in the list adds nothing.
     known = next((at for at, each in enumerate(found) if each.candidate.scales), len(found))
     return _by_field([each for at, each in enumerate(found) if at < known or not each.candidate.free])
 
@@ -157,7 +157,7 @@ def _nearest(
     placed: Sequence[SampleEmbedding], tried: Sequence[Candidate], seed: np.random.SeedSequence, draws: int, most: int
 ) -> list[Candidate]:
     """Return the nearest candidates; those far on the first layers are not drawn on the others."""
-    reached = [(0.0, at, 0) for at in range(len(tried))]  # heap of distance, candidate, layers fitted
+    reached = [(0.0, at, 0) for at in range(len(tried))]  # a heap of (distance, candidate, number of layers fitted)
     found: list[Candidate] = []
     while reached and len(found) < most:
         distance, at, layers = reached[0]

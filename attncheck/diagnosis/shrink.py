@@ -16,7 +16,7 @@ from attncheck.subject import Subject
 
 #: Maximum number of candidates tried.
 MOST_CANDIDATES = 20
-# Fields that may change if a subject names its layers; the rest belongs to its module.
+# Fields that may change if a subject declares its layers; the other fields belong to its module.
 _FREE = ("seq_len", "input_std", "input_correlation", "position_std", "position_reach", "activation", "clip")
 # A candidate may cost this fraction of a look.
 _COST_SHARE = 10

@@ -54,7 +54,7 @@ def uniform_band(count: int, allowance: float = 0.0) -> tuple[IntArray, IntArray
 
 @functools.lru_cache(maxsize=256)
 def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[IntArray, IntArray]:
-    """Return the lowest and highest count of the first sample among the `pooled` (increasing) smallest of both.
+    """Return the lowest and highest count of the first sample among the smallest values of both, `pooled` in number.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[In
 
 @dataclass(frozen=True)
 class _Law:
-    """Law of counts up to each point given their total: ``parts(sizes)`` is that of counts in parts of these sizes."""
+    """Law of counts up to each point given their total; ``parts(sizes)`` gives that of counts in parts."""
 
     parts: Callable[[Any], Any]
     sizes: NDArray[Any]
@@ -117,7 +117,7 @@ def _kept(spectra: NDArray[np.complex128], fewest: IntArray, length: int, low: I
 
 
 def _table(law: _Law) -> tuple[IntArray, FloatArray]:
-    """Return the first count of a range up to the mean at each point, and the distribution function on it."""
+    """Return, at each point, the first count of a range that ends at the mean, and the distribution function on it."""
     share = law.sizes / law.total
     spread = np.sqrt(law.count * share * (1.0 - share))
     first = np.maximum(0, np.floor(law.count * share - 8.0 * spread - 12.0)).astype(np.int64)[:, None]

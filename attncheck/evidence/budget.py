@@ -11,9 +11,9 @@ from attncheck._lib.errors import check_number, check_whole, refuse
 class Budget:
     """Chance that a run on a right simulator ends violated, and how it is divided.
 
-    The uniformity test takes a share; the rest, B', is split evenly over the M planned statistics. Violations need
-    suspicious looks 1 to 3, or 1, 2 and 4: at level ℓ the chance is at most 2ℓ³, so that ℓ = (B'/2M)^(1/3) keeps
-    within B'.
+    The uniformity test takes a share; the rest, B', is split evenly over the M planned statistics. A violation
+    needs suspicious looks 1 to 3, or 1, 2 and 4: at level ℓ per look its chance is at most 2ℓ³, so that ℓ =
+    (B'/2M)^(1/3) keeps the run within B'.
 
     Parameters
     ----------

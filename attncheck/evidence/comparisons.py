@@ -59,8 +59,8 @@ def order_p_value(
 ) -> float:
     """Return the two-sided p-value of a power law between two widths, for independent estimates.
 
-    The statistic value₂ - value₁ (n₂/n₁)^order is linear in both values: unlike logarithms, valid however large the
-    errors.
+    The statistic value₂ - value₁ (n₂/n₁)^order is linear in both values and thus, unlike logarithms, valid however
+    large the errors are.
 
     Parameters
     ----------

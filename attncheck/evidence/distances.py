@@ -154,8 +154,8 @@ class TwoSample(Family):
     20 to 3000 p-values are never too small below 0.05, and at most 3% too small above; SciPy's ``method="asymp"``
     is up to 1.6 times too small. Ties only enlarge them.
 
-    Values move in favour of the null by single-precision rounding: 4e-6 of their size, the size that a tenth of
-    them exceeds, or `unit`, whichever is largest.
+    Values are moved in favour of the null by their single-precision rounding: 4e-6 times the largest of their own
+    size, the size that a tenth of them exceeds, and `unit`.
 
     Parameters
     ----------

@@ -130,9 +130,9 @@ class Calls(Family):
     def _outcome(self, count: int, freedom: int, between: float, total: float) -> Outcome:
         """Return the outcome for the sums of squares between calls and in total."""
         if total == 0.0 or freedom == 0 or count <= freedom + 1:
-            return Outcome(1.0, 0.0, 0.0, 1.0, 0.0, 0)  # a single call, or constant values
+            return Outcome(1.0, 0.0, 0.0, 1.0, 0.0, 0)  # there is a single call, or all values are equal
         statistic = (count - 1) * between / total
-        # Between over within: about noncentral chi-square if calls differ.
+        # Between-call over within-call variance: about noncentral chi-square if calls differ.
         odds = (count - 1) * between / max(total - between, 1e-9 * total)
         low, high = (self._share(self._noncentrality(odds, freedom, tail), count) for tail in (_TAIL, 1 - _TAIL))
         effect = self._share(odds - freedom, count)

@@ -1,4 +1,4 @@
-"""Ties at the extremes of draws, as clipping makes them."""
+"""Ties at the extremes of draws, such as clipping produces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attncheck.evidence.summaries import Events
 #: most 2^-23, times the hazard x f(x)/(1 - F(x)). For a normal law this is about x², 28 for the largest of 10⁶ numbers;
 #: heavier tails have less.
 TIE = 2.0**-23 * 32
-# Calls assumed in planning: fewer make ties rarer.
+# Number of calls assumed in planning: with fewer calls, ties are rarer.
 _CALLS = 100
 
 
@@ -54,7 +54,7 @@ class Extremes(Family):
         return False
 
     def test(self, sides: ArrayLike, counts: ArrayLike) -> Outcome:
-        """Return the outcome for the reach of each draw, (draws, sides), and the draws of each call, (calls,).
+        """Return the outcome for the largest number of each draw, (draws, sides), and the draws of each call, (calls,).
 
         Equal numbers must belong to different draws. A side whose largest number is 0 has no ties.
         """

@@ -172,7 +172,7 @@ class Family(ABC):
         """Return condensed data of many draws, given as for `test`; more can be added.
 
         Sums are exact but for rounding, and distances never give smaller p-values. Ranks refer to cells of these
-        first data: pass many draws, and whole calls.
+        first data, so pass many draws, and whole calls.
         """
 
     def nothing(self) -> Outcome:

@@ -137,7 +137,7 @@ class WithinGroups(Association):
         return super().test(noise, weights - means[numbers])
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to the sums that determine those of centred weights."""
+        """Condense to the sums from which those of centred weights follow."""
         groups = 1 if len(data) < 3 else max(self.per_draw, int(np.max(data[2])) + 1)
 
         def sums(noise: ArrayLike, weight: ArrayLike, group: ArrayLike | None = None) -> tuple[Any, ...]:

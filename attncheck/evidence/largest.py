@@ -19,9 +19,9 @@ from attncheck.evidence.summaries import NormalScore, normal_score
 class LargestAssociation(Association):
     """Noise that is standard normal given its weight under the null, in several columns.
 
-    ⟨noise, weight⟩/‖weight‖ of each column is N(0, 1), however the columns depend on each other. The p-value is the
-    smallest column's times their number, nearly uniform where small. The effect is that column's, its interval
-    simultaneous.
+    ⟨noise, weight⟩/‖weight‖ of each column is N(0, 1), however the columns depend on each other. The p-value is
+    that of the most significant column times the number of columns, nearly uniform where small. The effect is that
+    of the same column, with a simultaneous interval.
 
     Parameters
     ----------

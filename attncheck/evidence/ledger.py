@@ -15,7 +15,7 @@ from attncheck.evidence.family import Outcome
 from attncheck.evidence.verdicts import Verdict
 
 _REMEDY = "make one entry per planned statistic"
-# Most names in a message.
+# Maximum number of names in a message.
 _NAMED = 5
 # Case at the end of an id, omitted in messages; names of pools stay.
 _CASE = re.compile("@[0-9a-f]{12}$")
@@ -141,7 +141,7 @@ class Conclusion:
         return replace(self, findings=tuple(each for each in self.findings if each.part != "theory"))
 
     def unless(self, doubt: str) -> Conclusion:
-        """Return a copy that a non-empty `doubt` turns from consistent to inconclusive.
+        """Return a copy that is inconclusive instead of consistent if `doubt` is not empty.
 
         Examples
         --------
@@ -164,7 +164,7 @@ class Conclusion:
         return replace(self, findings=(*own, *(each for each in self.findings if each.part == "completeness")))
 
     def no_better_than(self, verdict: str, reasons: Sequence[str]) -> Conclusion:
-        """Return a copy with a finding on the verdict that the run itself ended with, unless it has one.
+        """Return a copy with a finding on the verdict that the run itself ended with, unless there is one already.
 
         Examples
         --------

@@ -83,7 +83,7 @@ class Association(Family):
         count = int(np.count_nonzero(weights))
         if count == 0:
             return Outcome(1.0, 0.0, -1.0, 1.0, 0.0, 0)
-        weights = weights / largest  # so that squares neither overflow nor vanish
+        weights = weights / largest  # scaled so that squares neither overflow nor vanish
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow is refused as infinite
             # Not BLAS, whose rounding depends on the number of threads.
             size = np.sqrt(np.sum(weights * weights))

@@ -34,8 +34,8 @@ class Order(Family):
     """Deviations at widths n, f n, f² n that fall as n^order under the null.
 
     The effect is (f s₂ - s₁)/(f - 1), where s₁ and s₂ are slopes of mean log |deviation| against log n between
-    neighbouring widths. If the scaled deviation approaches its limit law as 1/n, so do s₁ and s₂, and the effect as
-    1/n². The p-value uses the normal limit.
+    neighbouring widths. If the scaled deviation approaches its limit law as 1/n, so do s₁ and s₂, and the effect
+    converges as 1/n². The p-value uses the normal limit.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class Order(Family):
         half = _QUANTILE * error
         plot = rate(sizes, np.exp(means), np.exp(means) * spreads, slope, slope - half, slope + half)
         p_value = float(2.0 * special.ndtr(-abs(z)))
-        # By the known spread: a weight from the sample would depend on its slope.
+        # Weighted by the known spread: a weight estimated from the sample would depend on its slope.
         information = count / (_LOG_NORMAL * math.hypot(*self._weights)) ** 2
         summary = NormalScore(math.copysign(-special.ndtri(0.5 * max(p_value, 1e-300)), z), information)
         return Outcome(p_value, slope, slope - half, slope + half, self.order, count, plot, summary=summary)

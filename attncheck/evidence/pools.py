@@ -21,7 +21,7 @@ from attncheck.evidence.families import Count
 from attncheck.evidence.family import CONFIDENCE, Outcome, check_level, check_power
 from attncheck.evidence.summaries import Events, NormalScore, Summary
 
-#: Scores are clipped here: p-values need not be accurate further out.
+#: Scores are clipped at this absolute value: p-values need not be accurate further out.
 CLIP = 4.5
 _QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
 # Tail chance per side and sample left out of the law of a sum of counts.
@@ -86,7 +86,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class _Sums:
-    """Pooled scores: one of them for their kind, the normal score, information, bias and common effect."""
+    """Pooled scores: one of the scores (for their kind), the normal score, information, bias and common effect."""
 
     kind: NormalScore
     z: float
@@ -133,7 +133,7 @@ def _outcome_of_events(events: Sequence[Events]) -> Outcome:
     above, below = _tails(events, hits)
     two_sided = not events[0].one_sided
     p_value = min(1.0, 2.0 * min(above, below)) if two_sided else above
-    alike = Count(mean / trials).test(hits, trials)  # its interval needs no null
+    alike = Count(mean / trials).test(hits, trials)  # the interval does not depend on the null
     at_most = not two_sided and mean > 0.0
     return Outcome(p_value, alike.effect, alike.low, alike.high, mean / trials, len(events), at_most=at_most)
 

@@ -18,7 +18,7 @@ from attncheck.evidence.summaries import NormalScore
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-# Cells of an unknown law: too many for the share of one to be detectable in 10⁷ draws.
+# Number of cells of an unknown law: so many that the share of one cell is undetectable in 10⁷ draws.
 _CELLS = 2**14
 # Bins of joint ranks: normal scores lose less than 1% of their power.
 _BINS = 256
@@ -65,8 +65,8 @@ def rank_score(
 ) -> NormalScore:
     """Return the van der Waerden score of a shift between two sorted samples.
 
-    Mean and variance are over all assignments of the joint values to the samples; the information depends on these
-    only.
+    Mean and variance are over all assignments of the joint values to the samples; the information depends on the
+    joint values only.
 
     Parameters
     ----------

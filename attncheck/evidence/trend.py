@@ -17,7 +17,7 @@ from attncheck.evidence.ranks import ranker
 from attncheck.evidence.summaries import NormalScore, normal_score
 
 _QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
-# Fewest draws, less one per call, for a p-value.
+# Fewest draws, minus one per call, for a p-value.
 _FEWEST = 30
 
 
@@ -59,11 +59,11 @@ class Trend(Family):
 
     @staticmethod
     def _sums(scores: FloatArray, counts: ArrayLike) -> tuple[float, float, int, int]:
-        """Return the sum of score times position, its variance, draws less calls, and calls."""
+        """Return the sum of score times position, its variance, draws minus calls, and the number of calls."""
         sizes = np.asarray(counts, dtype=np.int64)
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         index = np.arange(len(scores)) - np.repeat(starts, sizes)
-        # From -1 to 1, in calls of any length.
+        # Positions run from -1 to 1, in calls of any length.
         place = (2.0 * index - np.repeat(sizes - 1, sizes)) / np.repeat(np.maximum(sizes - 1, 1), sizes)
         spread = scores - np.repeat(np.add.reduceat(scores, starts) / sizes, sizes)
         products, places, squares = (
@@ -75,7 +75,7 @@ class Trend(Family):
     @staticmethod
     def _outcome(product: float, variance: float, freedom: int, calls: int) -> Outcome:
         if variance <= 0.0 or freedom < _FEWEST:
-            return Outcome(1.0, 0.0, -1.0, 1.0, 0.0, 0)  # too few draws, or constant values
+            return Outcome(1.0, 0.0, -1.0, 1.0, 0.0, 0)  # there are too few draws, or all values are equal
         z, root = product / math.sqrt(variance), math.sqrt(freedom)
         p_value = float(special.betaincc(0.5, 0.5 * (freedom - 1), min(1.0, z * z / freedom)))
         interval = (z - _QUANTILE) / root, (z + _QUANTILE) / root

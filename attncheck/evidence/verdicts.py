@@ -86,7 +86,7 @@ class Trail:
         """max(p₁, p₂, p₃)³, or 1 after fewer looks.
 
         A valid p-value, as independent looks are all below t with chance at most t³. It ranks statistics but does
-        not decide the verdict, and may be large where the fourth look did.
+        not decide the verdict, and may be large where the fourth look decided.
         """
         return max(self.p_values[:3]) ** 3 if len(self.outcomes) >= 3 else 1.0
 

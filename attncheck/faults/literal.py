@@ -32,7 +32,7 @@ class Projections:
 
 
 def independent(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Project with independent matrices: one per head for queries, one per group for keys and values."""
+    """Project with independent matrices: one per head for queries, one per group for keys and for values."""
     root = gram_root(gram(inputs))[:, None]
 
     def project(matrices: int, std: float) -> FloatArray:

@@ -24,7 +24,7 @@ _LOW_RANK, _LINEAR, _MANY = (REGIMES[name].layer for name in ("low rank", "linea
 _CROWD = ANCHORS[4]
 _RELU, _POSITIONS = REGIMES["relu inputs"].layer, REGIMES["positions"].layer
 
-#: For every check of layers, a fault that it rejects given some thousands of draws, and the layer.
+#: For every check of layers, a fault that it rejects within some thousands of draws, and the layer.
 PAIRS: Mapping[str, tuple[str, AttentionLayer]] = MappingProxyType(
     {
         "exactness.score": ("tied_query_key", _ONE),

@@ -45,7 +45,7 @@ from attncheck.theory.limits.programs import limit_of_program
 FloatArray = NDArray[np.float64]
 ProgramSimulator = Callable[[Program, int, int, np.random.Generator], Mapping[str, FloatArray]]
 
-# Shifts of vectors whose coordinates have standard deviation about 1.
+# Shifts added to vectors whose coordinates have standard deviation about 1.
 _SHIFT, _INITIAL_SHIFT = 0.2, 0.5
 # Standard deviation over draws of the log scale of a matrix.
 _SPREAD = 0.3
@@ -112,7 +112,7 @@ def _tied_matrices(width: int, rng: np.random.Generator) -> Multiplier:
     right = MatrixFreeMultiplier(width, rng)
 
     def multiply(weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
-        # Equal weights are one matrix.
+        # Uses of equal weights share one matrix.
         return weight.std * right(Weight("", 1.0, weight.rows, weight.columns), vectors, rows, False)
 
     return multiply
@@ -224,7 +224,7 @@ _FAULTS = (
     ),
     ProgramFault(
         "biased_matmuls",
-        f"{_SHIFT:g} is added to what every matrix makes",
+        f"{_SHIFT:g} is added to the images of every matrix",
         SOME_MATRIX,
         LineByLineSimulator(matrices=_changed(lambda images: images + _SHIFT)),
         (
@@ -271,7 +271,7 @@ _FAULTS = (
     ),
     ProgramFault(
         "first_term",
-        "sums of vectors stop after the first one",
+        "sums of vectors consist of the first vector only",
         SOME_SUM,
         LineByLineSimulator(map=_first_term),
         (
@@ -282,7 +282,7 @@ _FAULTS = (
     ),
     ProgramFault(
         "half_precision",
-        "what nonlinearities make is rounded to float16",
+        "results of nonlinearities are rounded to float16",
         SOME_NONLINEARITY,
         LineByLineSimulator(map=_half_precision),
         ("netsor.functions",),
@@ -331,7 +331,7 @@ _FAULTS = (
     ),
     ProgramFault(
         "leaking_neuron",
-        "the first coordinates of its two vectors are added to every score",
+        "the first coordinates of the two vectors of a score are added to it",
         SOME_SCORE,
         LineByLineSimulator(score=_leaking),
         (
@@ -342,7 +342,7 @@ _FAULTS = (
     ),
     ProgramFault(
         "scores_of_another_draw",
-        "scores, and the outputs with them, are those of another draw",
+        "scores, and the outputs computed from them, are those of another draw",
         SOME_SCORE,
         LineByLineSimulator(score=_of_another_draw),
         (
@@ -370,7 +370,7 @@ _FAULTS = (
     ),
     ProgramFault(
         "outputs_apart",
-        "outputs take the scores of another draw",
+        "outputs use the scores of another draw",
         MIXED_OUTPUT,
         LineByLineSimulator(mix=_mixed_by_another_draw),
         ("netsor.functions",),

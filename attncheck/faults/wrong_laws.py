@@ -65,7 +65,7 @@ def _one_number(layer: AttentionLayer) -> bool:
 
 
 _STILL_GRAMS = (
-    OfLayer("Gram matrices of one number", _one_number, "Gram matrices that never change are refused before any look")
+    OfLayer("Gram matrices with one entry size", _one_number, "constant Gram matrices are refused before any look")
     & SMALL_HEADS
 )
 
@@ -126,7 +126,7 @@ FAULTS = (
         _MIXED,
         _gaussian_outputs,
     ),
-    Fault("limit_as_finite", "the infinite-width limit is passed off as a narrow layer", _STILL_GRAMS, _limit),
+    Fault("limit_as_finite", "the infinite-width limit is returned for a narrow layer", _STILL_GRAMS, _limit),
     Fault(
         "bartlett_freedom",
         "Bartlett diagonals of keys and values have one degree of freedom too many",

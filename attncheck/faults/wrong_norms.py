@@ -15,7 +15,7 @@ from attncheck.simulators.collapsed import draw_inputs
 _TOLD_APART = OfLayer(
     "two norms that differ",
     lambda layer: layer.width > 1 and (layer.activation == "relu" or layer.width <= SMALL_WIDTH),
-    f"the two norms differ by less than one neuron in {SMALL_WIDTH}, or are not both there",
+    f"the two norms differ by less than one neuron in {SMALL_WIDTH}, or are not both declared",
 )
 
 

@@ -33,7 +33,7 @@ from attncheck.simulators.collapsed import draw_hidden, draw_positions
 from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import collapsed
 
-# Heads with their own weights.
+# Number of heads with their own weights.
 _OWN_HEADS = 16
 _STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
 
@@ -43,7 +43,7 @@ def _over_root_n(layer: AttentionLayer) -> dict[str, Any]:
 
 
 _REPEATABLE = OfLayer(
-    "heads with keys of their own", lambda layer: layer.group_size == 1, "groups of heads are dealt with apart"
+    "heads with keys of their own", lambda layer: layer.group_size == 1, "grouped heads are covered by another fault"
 ) & OfLayer("many heads", lambda layer: layer.num_heads > _OWN_HEADS, f"there are no more than {_OWN_HEADS} heads")
 
 
@@ -134,7 +134,7 @@ FAULTS = (
     ),
     Fault(
         "centred_relu",
-        "the mean of relu is taken off the inputs",
+        "the mean of relu is subtracted from the inputs",
         RELU_INPUTS & PLAIN_INPUTS,
         LiteralSimulator(project=_centred),
     ),
@@ -146,13 +146,13 @@ FAULTS = (
     ),
     Fault(
         "positions_apart",
-        "the scores see positions drawn apart from those that the values see",
+        "scores and values use separately drawn position vectors",
         POSITION_VECTORS,
         _positions_apart,
     ),
     Fault(
         "skipped_values",
-        "a single position is handed on without W_V and W_O",
+        "a single position is returned without W_V and W_O",
         ONE_POSITION,
         _skipped_values,
     ),

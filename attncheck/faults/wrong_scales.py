@@ -48,7 +48,7 @@ _ROOT_S = OfLayer("W_Q other than W_K", lambda layer: not layer.tied_query_key, 
     "√s other than √n", lambda layer: layer.seq_len != layer.head_width, "√s is √n in this layer"
 )
 _CLIPPED = (
-    OfLayer("clipped inputs", lambda layer: layer.activation == "clip", "the inputs of this layer are not clipped ones")
+    OfLayer("clipped inputs", lambda layer: layer.activation == "clip", "this layer does not declare clipped inputs")
     & OfLayer(
         "a larger bound",
         lambda layer: layer.clip > _CLIPPED_AT * layer.inputs.hidden_std,

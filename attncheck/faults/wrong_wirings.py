@@ -97,7 +97,7 @@ def _inputs_apart(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gene
 
 
 def _independent_scores(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
-    """Draw each score independently, with its variance given query position and key."""
+    """Draw each score independently, with its conditional variance given query position and key."""
     queries = layer.query_std * (made.inputs**2).mean(axis=-1)[:, None, :, None] ** 0.5
     keys = (made.keys**2).mean(axis=-1)[:, :, None, :] ** 0.5
     spread = layer.score_factor * queries * keys
@@ -140,7 +140,7 @@ FAULTS = (
     ),
     Fault(
         "shared_keys",
-        "all heads share one W_K where each group should have its own",
+        "all heads share one W_K although each group should have its own",
         SEVERAL_GROUPS,
         LiteralSimulator(project=_shared_keys),
     ),
@@ -164,13 +164,13 @@ FAULTS = (
     ),
     Fault(
         "inputs_apart",
-        "the scores see inputs drawn apart from those that the values see",
+        "scores and values use separately drawn inputs",
         ANY,
         LiteralSimulator(project=_inputs_apart),
     ),
     Fault(
         "independent_scores",
-        "scores are drawn independently where a shared query or key correlates them",
+        "scores are drawn independently although a shared query or key correlates them",
         CORRELATED_POSITIONS,
         LiteralSimulator(score=_independent_scores),
     ),
@@ -188,7 +188,7 @@ FAULTS = (
     ),
     Fault(
         "leaking_mask",
-        "the causal mask lets every position see the one after it",
+        "the causal mask lets every position see the next one",
         CAUSAL,
         LiteralSimulator(weigh=_leaking_mask),
     ),

@@ -57,11 +57,11 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
     run : Path
         The record of the run.
     baseline : Path
-        Any whole record or reduced baseline. If missing, the run does not pass, but may become a candidate.
+        A complete record or a reduced baseline. If missing, the run does not pass, but may become a candidate.
     false_alarm : float, optional
         Chance of calling unchanged work drifted; by default the run's budget.
     write : bool
-        Make a clean run the new baseline.
+        Make the run the new baseline if it is clean.
 
     Raises
     ------

@@ -114,10 +114,10 @@ def _items(run: RunRecord, cause: str) -> Iterator[GateCase]:
         counts["reported"][result.item] += 1
         counts["examined"][result.item] += result.verdict != Verdict.NOT_EXAMINED
         counts[result.verdict][result.item] += 1
-        # Results of an item report the same seconds, pools those of all.
+        # All results of an item report the same seconds; each pool reports the time of all pools.
         seconds[result.item] = max(seconds.get(result.item, 0.0), result.seconds)
         layers.setdefault(result.item, layer_name(result.case))
-    # The pools follow from the results.
+    # The planned pools follow from the results.
     counts["planned"].update({pool.id: pool.item for pool in run.pools}.values())
     pooled = {pool.item for pool in run.pools}
     texts: dict[str, list[str]] = defaultdict(list)

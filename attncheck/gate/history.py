@@ -32,7 +32,8 @@ _FORMAT = 1
 _AGAIN = "pass a file written by attncheck gate --history"
 # Significant digits of a score.
 _DIGITS = 4
-# Feature pools that share half of a check's weight: more than exist, so that new ones take no weight from others.
+# Number of equal parts of the half of a check's weight that belongs to feature pools: more than there are pools,
+# so that new pools take no weight from others.
 FEATURES = 32
 
 
@@ -75,7 +76,7 @@ _Line = HistoryHead | PlannedChecks | RunEntry | Acceptance
 class DriftedSeries:
     """A stream ``check@pool`` since the run of its most likely change point.
 
-    ``evidence`` is its share of the total; ``mean`` and ``last`` are of its ``runs`` scores.
+    ``evidence`` is its share of the total; ``mean`` and ``last`` describe its ``runs`` scores since then.
     """
 
     stream: str
@@ -100,14 +101,14 @@ class History:
     def read(cls, paths: Sequence[Path]) -> History:
         """Read a history, or merge those of several branches.
 
-        Several are merged by start time, after the last accepted run of any; of two runs of a commit the earlier
-        counts.
+        Several histories are merged by start time, after the last run accepted in any of them; of two runs of a
+        commit the earlier counts.
 
         Raises
         ------
         InputError
-            If a file cannot be read, subjects differ, files disagree, two runs share draws, or one of several has an
-            alarm, which other runs might hide.
+            If a file cannot be read, subjects differ, files disagree, two runs share draws, or one of several
+            histories has an alarm, which the runs of others might hide.
         """
         first, *others = found = [_read(path) for path in paths]
         for path, each in zip(paths, found, strict=True):
@@ -117,7 +118,7 @@ class History:
         for path, other in zip(paths[1:], others, strict=True):
             for field in ("subject", "profile"):
                 if getattr(first, field) != getattr(other, field):
-                    problem = f"is of the {field} {getattr(other, field)}, and {paths[0]} of {getattr(first, field)}"
+                    problem = f"has the {field} {getattr(other, field)}, but {paths[0]} has {getattr(first, field)}"
                     refuse("history", str(path), problem, "keep a separate history for each")
             first = first._united(other, path)
         return first
@@ -162,7 +163,7 @@ class History:
 
     @cached_property
     def _one_sided(self) -> frozenset[str]:
-        """Streams of which only large scores speak against the subject."""
+        """Streams in which only large scores are evidence against the subject."""
         return frozenset(name for entry in self.since for name in entry.one_sided)
 
     @cached_property
@@ -170,8 +171,8 @@ class History:
         """The weight of each stream, (streams,), independent of the data.
 
         Half of the total belongs to the first run's checks, a quarter to those planned next, and so on. Half of a
-        check's weight is that of its pool of all cases, the rest of its feature pools. Checks keep their weight until
-        acceptance.
+        check's weight belongs to its pool of all cases, the rest to its feature pools. Checks keep their weight
+        until acceptance.
         """
         checks: dict[str, float] = {}
         left = 1.0
@@ -246,7 +247,7 @@ def entry_of(record: Path, key: str) -> tuple[Manifest, PlannedChecks, RunEntry]
 
 
 def _known_by(name: str) -> str:
-    """Return a check's key, with any revision above the first."""
+    """Return a check's key, with its revision if that is above the first."""
     check = check_named(name)
     return check.key if check.revision == 1 else f"{check.key}#{check.revision}"
 
@@ -273,13 +274,13 @@ def add(path: Path, record: Path, key: str) -> tuple[History, str]:
     history = History.read([path]) if path.exists() else History(manifest.subject, manifest.profile)
     for field in ("subject", "profile"):
         if getattr(history, field) != getattr(manifest, field):
-            problem = f"is of the {field} {getattr(history, field)}, and the run of {getattr(manifest, field)}"
+            problem = f"has the {field} {getattr(history, field)}, but the run has {getattr(manifest, field)}"
             refuse("history", str(path), problem, "keep a separate history for each")
     if any(each.key == key for each in history.entries):
         return history, f"{key[:12]} is already in the history: its first run counts"
     seeds = {0: "every run by default"} | {each.seed: each.key[:12] for each in history.entries}
     if entry.seed in seeds:
-        problem = f"is the seed of {seeds[entry.seed]} too: the same draws add no evidence"
+        problem = f"is also the seed of {seeds[entry.seed]}: the same draws add no evidence"
         refuse("seed", entry.seed, problem, "run with --seed keyed, which differs for each commit")
     lines: list[_Line] = [] if history.entries else [HistoryHead(_FORMAT, history.subject, history.profile)]
     _append(path, [*lines, *([] if plan.plan in history.plans else [plan]), entry])
@@ -329,12 +330,12 @@ def _append(path: Path, lines: Iterable[_Line]) -> None:
         with path.open("a+b") as file:
             length = file.seek(0, os.SEEK_END)
             file.seek(max(0, length - 1))
-            # An editor may have removed the final newline.
+            # An editor may have removed the final newline of the file.
             ended = file.read() in (b"", b"\n")
             try:
                 file.write(b"".join([b"" if ended else b"\n", *map(_encoded, lines)]))
                 file.flush()
-            except OSError:  # such as a full disk: old content stays readable
+            except OSError:  # e.g. the disk is full: old content stays readable
                 file.truncate(length)
                 raise
     except OSError as error:

@@ -20,7 +20,7 @@ _RENEW = "make a new one with --write-baseline"
 
 
 def judge_run(run: RunRecord) -> Iterator[Finding]:
-    """Iterate over what is wrong with a run by itself."""
+    """Iterate over the findings on a run by itself."""
     yield from run.conclusion.findings
     if run.closing is not None and run.closing.failed:
         yield Finding("completeness", "incomplete", run.closing.failed[0])
@@ -86,7 +86,7 @@ def _missing(run: RunRecord, baseline: Baseline) -> Iterator[str]:
         part = f"is of shard {number}/{of}, a part of a run"
         yield f"baseline={baseline.path}: {part}; merge all shards with attncheck merge"
     elif baseline.closing is None or baseline.closing.verdict == "incomplete":
-        yield f"baseline={baseline.path}: is of an unfinished or incomplete run; {_RENEW}"
+        yield f"baseline={baseline.path}: belongs to an unfinished or incomplete run; {_RENEW}"
     if _comparable(run, baseline):
         yield from _missing_layers(run, baseline)
         yield from _missing_results(run, baseline)

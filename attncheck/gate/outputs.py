@@ -20,7 +20,7 @@ from attncheck.records.baseline import Baseline, BaselineManifest
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Closing, Manifest
 
-# Reasons and notes in a summary; the other outputs have them all.
+# Maximum number of reasons, and of notes, in a summary; the other outputs have all of them.
 _REASONS, _NOTES = 8, 3
 # Characters per line of a summary.
 _LINE = 240
@@ -36,7 +36,7 @@ _COLOURS = {
 _TAGS = {"failed": "failure", "error": "error", "skipped": "skipped"}
 # Characters that XML 1.0 forbids.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-# The hash in an id.
+# The hash of a case in an id.
 _CASE = re.compile("@[0-9a-f]{12}\\b")
 # Characters with a meaning in Markdown.
 _MARKS = re.compile(r"([\\`*_\[\]#|~])")
@@ -80,7 +80,7 @@ def _badge(verdict: str) -> Iterator[str]:
 
 
 def annotated(judgement: Judgement) -> Iterator[str]:
-    """Iterate over GitHub error annotations, one per reason; the last one counts any beyond ten."""
+    """Iterate over GitHub error annotations, one per reason; if there are too many, the last one counts the rest."""
     words = "; ".join(f"{word}: {text}" for word, text in judgement.wrong)
     reasons = [(each.part, each.text) for each in judgement.findings]
     told = ([("wrong", words)] if words else []) + reasons

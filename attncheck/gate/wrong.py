@@ -1,4 +1,4 @@
-"""What is wrong with a violated run: cause, numbers, smallest layer and replay command, as in its summary."""
+"""Description of a violated run: cause, numbers, smallest layer and replay command, as in its summary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def wrong_with(run: RunRecord) -> tuple[tuple[str, str], ...]:
     """Return (label, text) pairs, "cause" first; empty where the subject has no violation."""
     if not run.count(Verdict.VIOLATED):
         return ()
-    from attncheck.runs.summary import wrong_in  # rarely needed
+    from attncheck.runs.summary import wrong_in  # a late import, as it is rarely needed
 
     single = any(tally.verdicts[Verdict.VIOLATED] for tally in run.tallies.values())
     causes = () if run.closing is None else run.closing.causes

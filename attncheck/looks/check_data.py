@@ -15,7 +15,7 @@ MOST_HELD = 2**17
 
 
 class CheckData:
-    """The data of one check: raw while they are few, condensed beyond."""
+    """The data of one check: kept as they are while few, condensed once they are many."""
 
     def __init__(self, check: AnyCheck, setting: Any) -> None:
         self._check, self._setting = check, setting

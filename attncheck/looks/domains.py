@@ -33,9 +33,9 @@ class Domain:
     kind : str
     properties : tuple of str
     setting : callable
-        ``setting(case, exposed, coordinates)``: what is known before any draw.
+        ``setting(case, exposed, coordinates)``: the properties of a test that are known before any draw.
     reference : callable
-        ``reference(setting, sample, seed, wanted, blocks)``: what draws are compared with.
+        ``reference(setting, sample, seed, wanted, blocks)``: the reference draws of a look.
     fixed, strategy, examples : callable
         ``fixed(name, profile)``, ``strategy(name)``, ``examples(profile)``: fixed cases; strategy and number of
         random ones.

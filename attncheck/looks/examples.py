@@ -17,7 +17,7 @@ class _SearchEnded(BaseException):
 def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[Any]:
     """Return at most `count` distinct layers or programs from a strategy, determined by seed and key.
 
-    All are drawn before the first look, so that no search can seek an unlucky seed.
+    All are drawn before the first look, so that the search cannot look for cases that fail by chance.
 
     Examples
     --------

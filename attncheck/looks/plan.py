@@ -44,7 +44,7 @@ class Plan:
     level, power : float
         Of one look.
     sizes : dict of Check to int
-        Draws of each check in a look, in whole chunks or all affordable ones.
+        Draws of each check in a look, in whole chunks, or all affordable draws.
     excused : dict of str to str
         Checks that are not examined, and why.
     """

@@ -58,7 +58,7 @@ POOLS: Mapping[str, tuple[str, ...]] = {
 # Role of the streams of further looks.
 _ROLE = "pool"
 
-#: Applies a function to each of some arguments, as `map` does.
+#: Callable that applies a function to each argument, like `map`.
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 #: Summaries of a look at a case, by check; or an error message.
 Left = dict[str, Summary] | str
@@ -167,7 +167,7 @@ def summaries_of(outcomes: Mapping[str, Outcome]) -> dict[str, Summary]:
     return {name: summary for name, summary in kept.items() if summary is not None}
 
 
-#: Takes a look at some pools, by its number and factor; returns summaries by case.
+#: Callable that takes a look, given its number and factor, at some pools; returns summaries by case.
 Later = Callable[[Sequence["CasePool"], int, int], Mapping[str, Left]]
 
 
@@ -180,8 +180,9 @@ def examine_pools(
 ) -> tuple[list[Result], list[str]]:
     """Return one result per pool, and the errors of further looks, whose pools have no result.
 
-    `violated` has keys of violated cases: a suspicious pool with one is explained and has no further looks, which
-    `later` takes. `protocol` is `attncheck.evidence.looks.examine`, or `examine_blocks` without fresh draws.
+    `violated` holds the keys of violated cases: a suspicious pool that contains one is explained and gets no
+    further looks; other suspicious pools get theirs from `later`. `protocol` is
+    `attncheck.evidence.looks.examine`, or `examine_blocks` without fresh draws.
     """
     started, bad = time.perf_counter(), set(violated)
     by_id, failed = {pool.id: pool for pool in pools}, dict[str, str]()
@@ -305,7 +306,7 @@ def _result(pool: CasePool, trail: Trail, seconds: float) -> Result:
         null_effect=last.null_effect,
         at_most=last.at_most,
         mde=mde if math.isfinite(mde) else None,
-        # A pool has no alternative of its own: it detects common effects from the minimum detectable one on.
+        # A pool has no alternative of its own: the record gives its minimum detectable effect instead.
         alternative=mde if math.isfinite(mde) else None,
         combined=trail.combined,
         continuous=False,

@@ -36,7 +36,8 @@ class Profile:
     fixed_programs, program_examples : int
         Programs of `attncheck.programs.EXAMPLES`, and random ones.
     program_entries, entries : int
-        Weight entries of a look at one program or layer: its draws are this over `weight_entries`.
+        Weight entries of a look at one program or layer: its number of draws is this limit divided by the case's
+        `weight_entries`.
     drawn : int
         Random layers or stacks of a user's test.
     most_draws : int

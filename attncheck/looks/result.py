@@ -12,7 +12,7 @@ from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost, Plan
 from attncheck.records.schema import Result
 
-# Effect, relative to the alternative, from which a violation is more than a trace of another.
+# Smallest effect, relative to the alternative, of a clear violation; smaller ones may be side effects of another.
 _CLEAR = 1.0
 
 
@@ -45,7 +45,7 @@ def examined_result(item: Item, check: AnyCheck, cost: Cost, planned: Plan, trai
         null_effect=last.null_effect,
         at_most=last.at_most,
         mde=mde,
-        # A look with less than the planned power promises its minimum detectable effect only.
+        # A look with less than the planned power only guarantees its minimum detectable effect.
         alternative=stated if check.meets(planned.setting, size, planned.level, planned.power) else mde,
         combined=trail.combined,
         continuous=check.kind == "exact" and not empty and check.family(planned.setting).continuous,

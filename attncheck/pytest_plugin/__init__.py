@@ -63,16 +63,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(option, metavar=metavar, default=_DEFAULTS[name], help=text)
 
     add("subject", "MODULE:CALLABLE", "simulator to examine (also ATTNCHECK_SUBJECT; default: attncheck's literal one)")
-    add("seed", "N|random|keyed", "run seed: same seed, same digits; keyed by the commit (default: 0)")
+    add("seed", "N|random|keyed", "run seed, which determines every digit; keyed: derived from the commit (default: 0)")
     add("profile", "NAME", "smoke, default or thorough")
     add("false_alarm", "B", "chance that a right simulator is called violated anywhere in the run (default: 1e-6)")
     add("draws", "N", "with the profile thorough: approximate budget of all first looks")
-    add("min_examined", "N", "examined results below which the run is inconclusive (default: a few on a law)")
+    add("min_examined", "N", "with fewer examined results the run is inconclusive (default: a few on a law)")
     add("only", "NAMES", "comma-separated properties to examine (default: all)")
     add("resume", "PATH", "record of an interrupted run to resume")
     add("shard", "K/N", "examine part K of N of the run; attncheck merge combines the records")
     add("record", "PATH", f"path of the record (default: {RECORD})")
-    own = "examine the statements of attncheck's own theory too, which say nothing of the simulator"
+    own = "also examine the statements of attncheck's own theory, which do not concern the simulator"
     group.addoption("--attncheck-theory", action="store_true", default=_DEFAULTS["theory"], help=own)
     group.addoption("--attncheck-report", metavar="PATH", help="render the record as an HTML page at the end")
 
@@ -168,7 +168,7 @@ def note(request: pytest.FixtureRequest) -> Generator[Statement, None, None]:
 
 @pytest.fixture
 def hold(request: pytest.FixtureRequest) -> Hold:
-    """Return the function that examines the property on a layer, failing if violated, skipping if not examined."""
+    """Return a function that examines the property on a layer, and fails or skips the test accordingly."""
     import msgspec
 
     from attncheck.diagnosis.messages import explain
@@ -252,11 +252,11 @@ def _take_pools(config: pytest.Config) -> None:
 
 
 def _report_failure(config: pytest.Config, name: str, sent: ReportPayload, message: str) -> None:
-    """Report a failure after the last item as an item."""
+    """Report a failure that occurs after the last item, as if it were an item."""
     node, where = f"attncheck::{name}", ("attncheck", None, name)
     failed = pytest.TestReport(node, where, {}, "failed", message, "call")
     ship(failed, sent)
-    # JUnit files need the teardown.
+    # JUnit files need a teardown report.
     for report in (failed, pytest.TestReport(node, where, {}, "passed", None, "teardown")):
         config.hook.pytest_runtest_logreport(report=report)
 
@@ -336,7 +336,7 @@ def _open(config: pytest.Config) -> None:
 
     run = config.stash[_RUN]
     if getattr(config.option, "numprocesses", None):
-        with TaskExecutor(pool(1)) as executor:  # a subject may kill its process
+        with TaskExecutor(pool(1)) as executor:  # in a separate process, which a subject may kill
             refused = refusal(run, run.subject.name, executor.results)
     else:
         refused = refusal(run, run.subject, map)

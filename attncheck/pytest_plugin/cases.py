@@ -1,4 +1,4 @@
-"""Items of one case share draws: the first examines all, on one worker."""
+"""Test items of one case share draws: the first item to run examines all of them, on one worker."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def scheduler(config: Any, log: Any) -> Any:
                 self._reschedule(node)
 
         def _reschedule(self, node: Any) -> None:
-            # Uncollected workers cannot be assigned items.
+            # Workers that have not collected yet cannot be assigned items.
             if node in self.registered_collections:
                 super()._reschedule(node)
 

@@ -32,15 +32,15 @@ def theory(key: str, strategy: Any = None, **parameters: Sequence[Any]) -> Calla
     """Mark a test of a theory statement, which does not involve the subject.
 
     The test becomes one item per case, recorded with the numbers passed to the fixture ``note``, as in
-    ``note(order=-1.0)``. Random numbers are keyed by the fixture ``run_seed``; estimates with errors, or p-values, go
-    to ``note``, so that looks on fresh draws decide.
+    ``note(order=-1.0)``. Random numbers are keyed by the fixture ``run_seed``; pass estimates with errors, or
+    p-values, to ``note``, so that looks on fresh draws decide.
 
     Parameters
     ----------
     key : str
         ``group.statement``: permanent identifier and key of the random stream.
     strategy : hypothesis strategy, optional
-        Of the arguments ``layer`` or ``stack``.
+        Strategy for the argument ``layer`` or ``stack``.
     **parameters : sequence
         Values of further arguments: all combinations are cases.
     """

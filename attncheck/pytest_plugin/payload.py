@@ -33,5 +33,5 @@ def shipped(report: pytest.TestReport | pytest.CollectReport) -> ReportPayload:
 
 
 def ship(report: pytest.TestReport, sent: ReportPayload) -> None:
-    """Attach a payload as an attribute: properties go into JUnit files."""
+    """Attach a payload to a report as an attribute, because report properties are written to JUnit files."""
     vars(report)["attncheck"] = sent

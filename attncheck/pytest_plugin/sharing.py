@@ -47,4 +47,4 @@ def own(names: Iterable[str], shard: Shard | None) -> list[str]:
 
 
 def _marks(shard: Shard, home: Shard) -> list[pytest.MarkDecorator]:
-    return [] if home == shard else [pytest.mark.skip(f"is of shard {home}")]
+    return [] if home == shard else [pytest.mark.skip(f"belongs to shard {home}")]

@@ -31,12 +31,12 @@ def take(item: pytest.Function, statement: Statement, run_seed: int) -> None:
     wanted = {name: item.funcargs[name] for name in inspect.signature(item.obj).parameters}
     statement.examine(item.obj, wanted, run_seed)
     if statement.inconclusive:
-        # Skipped, so the run is inconclusive and not a pass.
+        # The test is skipped, so that the run is inconclusive and does not pass.
         pytest.skip(f"inconclusive: {statement.inconclusive}")
 
 
 def told(statement: Statement, call: pytest.CallInfo[None]) -> dict[str, Any] | None:
-    """Return the statement for the record; None if inconclusive."""
+    """Return the statement's result for the record; None if inconclusive."""
     import msgspec
 
     failure = None if call.excinfo is None or statement.inconclusive else call.excinfo.value

@@ -21,13 +21,13 @@ from attncheck.records.schema import Closing, Manifest, StatementResult, content
 
 #: Suffix of compressed files.
 COMPRESSED = ".xz"
-# Numbers are rounded to this share of half their interval.
+# Numbers are rounded to this share of the half-width of their interval.
 _SHARE = 0.01
 _ROUNDED = ("effect", "low", "high", "mde")
 
 
 class BaselineManifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
-    """A manifest without its plan, which the lines imply."""
+    """A manifest without its plan, which follows from the lines."""
 
     versions: dict[str, str]
     seed: int
@@ -123,7 +123,7 @@ def write_baseline(run: Path, target: Path) -> int:
             closing = line
         elif isinstance(line, BaselineResult) and line.verdict != Verdict.NOT_EXAMINED:
             kept.append(_slim(line, fixed))
-    # This order compresses well and hides the number of workers.
+    # This order compresses well and does not depend on the number of workers.
     kept.sort(key=lambda pair: pair[0])
     head = msgspec.structs.replace(manifest, planned=[], statements=[], baseline=True)
     content = b"".join([_encoded(head), *(line for _, line in kept)])
@@ -161,6 +161,6 @@ def _encoded(line: msgspec.Struct) -> bytes:
 
 
 def _compressed(content: bytes) -> bytes:
-    import lzma  # missing in some builds of Python
+    import lzma  # lzma is missing in some builds of Python
 
     return lzma.compress(content, preset=6 | lzma.PRESET_EXTREME)

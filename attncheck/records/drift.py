@@ -15,7 +15,7 @@ from attncheck.records.baseline import Baseline, BaselineResult
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result
 
-# Half of an interval, in standard errors.
+# Half-width of an interval, in standard errors.
 _QUANTILE = float(ndtri(0.5 + 0.5 * CONFIDENCE))
 #: Relative loss of sensitivity that is ignored: the number of planned results changes the level a little.
 SLACK = 0.1
@@ -23,7 +23,7 @@ SLACK = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A number of one result that changed; NaN if there is none now."""
+    """A number of one result that changed; ``now`` is NaN if the run lacks it."""
 
     what: str
     result: Result
@@ -33,7 +33,7 @@ class Change:
 
 
 def common(run: RunRecord, baseline: Baseline) -> Iterator[tuple[BaselineResult, Result]]:
-    """Iterate over results that both examined; pools, of the same cases."""
+    """Iterate over pairs of results that both runs examined; pools must have the same cases."""
     for id, before in baseline.results.items():
         now = run.by_id.get(id)
         if now is not None and now.verdict != Verdict.NOT_EXAMINED and before.of == tuple(now.case.get("of", ())):
@@ -43,14 +43,14 @@ def common(run: RunRecord, baseline: Baseline) -> Iterator[tuple[BaselineResult,
 def moved(run: RunRecord, baseline: Baseline, false_alarm: float) -> list[Change]:
     """Return the effects that differ significantly, the most significant first.
 
-    Effects consistent in both runs are compared by a two-sided normal test, with errors from the facing sides of both
-    intervals. Holm's procedure bounds the chance of any false rejection by `false_alarm`.
+    Effects of results that are consistent in both runs are compared by a two-sided normal test, with errors from
+    the facing sides of both intervals. Holm's procedure bounds the chance of any false rejection by `false_alarm`.
     """
     passed = [pair for pair in common(run, baseline) if all(each.verdict == Verdict.CONSISTENT for each in pair)]
     p_values = {pair[1].id: p_value for pair in passed if (p_value := shift(*pair)) is not None}
     if not p_values:
         return []
-    from statsmodels.stats.multitest import multipletests  # slow to import
+    from statsmodels.stats.multitest import multipletests  # a late import, as it is slow
 
     rejected = multipletests(list(p_values.values()), alpha=false_alarm, method="holm")[0]
     found = {id for id, reject in zip(p_values, rejected, strict=True) if reject}
@@ -72,12 +72,12 @@ def shift(before: BaselineResult, now: Result) -> float | None:
     error = math.hypot(*sides) / _QUANTILE
     if error > 0.0:
         return float(2.0 * ndtr(-abs(effect - then) / error))
-    # Without error any difference is certain.
+    # If both effects have no error, any difference is significant.
     return 0.0 if effect != then else 1.0
 
 
 def weaker(run: RunRecord, baseline: Baseline) -> list[Change]:
-    """Return minimum detectable effects that grew, else sizes and then powers that fell, by more than `SLACK`."""
+    """Return the results whose minimum detectable effect grew, or else size or power fell, by more than `SLACK`."""
     found = [change for pair in common(run, baseline) if (change := _weaker(*pair)) is not None]
     return sorted(found, key=lambda change: (change.result.check, change.result.item))
 

@@ -58,7 +58,7 @@ class RunRecord:
 
     @cached_property
     def planned(self) -> dict[str, str]:
-        """The item of each planned result on a single case, by id."""
+        """The test item of each planned result on a single case, by id of the result."""
         return {each.id: each.item for each in self.manifest.planned}
 
     @cached_property
@@ -133,7 +133,8 @@ def read_record(path: Path) -> RunRecord:
         assert isinstance(line, Result | StatementResult)
         with sensible(path, number):
             pooled = isinstance(line, Result) and of_pool(line)
-            # The pools follow from the results; a shard states what it planned.
+            # Pools, and the results of a shard, count as planned: the manifest lacks the one, and plans more than
+            # the other.
             entries.append((entry_of(line), pooled or manifest.shard is not None))
         if isinstance(line, StatementResult):
             theory.append(line)

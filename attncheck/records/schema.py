@@ -66,15 +66,15 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
 
 
 class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
-    """One check on one case: its plan, the outcome of each look, and the verdict.
+    """One check on one case: its planned looks, their outcomes, and the verdict.
 
-    ``size`` is the draws of one look, out of ``affordable``; ``power`` is the planned chance of a violated verdict.
-    ``p_values`` and ``effects`` have one entry per look; ``effect``, ``low``, ``high`` and ``plot``
-    (`attncheck.evidence.plot_data`) are of the deciding look. The null is ``null_effect``, or everything up to it
-    where ``at_most``; ``mde`` is the smallest effect detected with the planned power, ``alternative`` the check's
-    alternative, or the MDE if larger. ``summary`` is the first look's contribution to pools
-    (`attncheck.evidence.summaries`). Pools have the case ``{"pool": name, "of": case keys}``. ``arithmetic`` is given
-    where it differs from the manifest's.
+    ``size`` is the number of draws of one look, at most ``affordable``; ``power`` is the planned chance of a
+    violated verdict. ``p_values`` and ``effects`` have one entry per look; ``effect``, ``low``, ``high`` and
+    ``plot`` (`attncheck.evidence.plot_data`) are of the deciding look. The null is ``null_effect``, or everything
+    up to it where ``at_most``; ``mde`` is the smallest effect detected with the planned power, ``alternative`` the
+    check's alternative, or the MDE if larger. ``summary`` is the first look's contribution to pools
+    (`attncheck.evidence.summaries`). Pools have the case ``{"pool": name, "of": case keys}``. ``arithmetic`` is
+    given where it differs from the manifest's.
     """
 
     id: str
@@ -230,7 +230,7 @@ def _sha256(digits: Any) -> bytes:
 
 def combined_digest(digests: bytes | bytearray) -> str:
     """Return the digest of a run from concatenated digests of results."""
-    # In place: bytes objects would take three times the memory.
+    # As one array: bytes objects would take three times the memory.
     ordered = np.sort(np.frombuffer(digests, dtype=np.dtype((np.void, hashlib.sha256().digest_size))))
     return hashlib.sha256(ordered.tobytes()).hexdigest()[:16]
 
@@ -310,7 +310,7 @@ def _opened(source: _Source) -> Iterator[io.BufferedReader]:
             if not file.peek(len(_XZ)).startswith(_XZ):
                 yield file
                 return
-            import lzma  # missing in some builds of Python
+            import lzma  # lzma is missing in some builds of Python
 
             try:
                 with lzma.open(file) as inside:
@@ -327,7 +327,7 @@ def sensible(path: Path, number: int) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        problem = str(error).rpartition("; ")[0]  # the remedy is for callers of the ledger
+        problem = str(error).rpartition("; ")[0]  # without the remedy, which is for callers of the ledger
         raise InputError(f"record={path}: line {number} was edited or damaged ({problem}); {_AGAIN}") from None
 
 

@@ -1,4 +1,4 @@
-"""Scope of results: limits a pass to the limit or to outputs."""
+"""Scope of results, which qualifies a pass, for example as "limit only" or "outputs only"."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from attncheck.checks.check import AnyCheck
 from attncheck.checks.registry import EVERY_CHECK
 from attncheck.records.schema import Result, of_pool
 
-#: Results on laws that a conclusive run needs, or all planned.
+#: Number of results on laws that a conclusive run needs; all planned ones if there are fewer.
 FEWEST_LAWS = 3
 # Share of the plan below which "little examined" is shown.
 _SMALL = 0.25
-# Fields without intermediate results.
+# Fields that contain no intermediate results.
 _OUTSIDE = frozenset({"outputs", "inputs", "input_gram"})
 
 
@@ -63,7 +63,7 @@ class Scope:
         return f"too little was examined: {self.examined:,} of {self.planned:,} results, {held}, and it takes {least}"
 
     def beside(self, verdict: str) -> str:
-        """Return a verdict for the first line.
+        """Return a verdict with its qualification, for the first line.
 
         Examples
         --------
@@ -76,7 +76,7 @@ class Scope:
 
 def _words(laws: Mapping[str, int], planned: int, examined: int) -> str:
     known = [check for name in laws if (check := _checks().get(name))]
-    if not laws or len(known) < len(laws):  # unknown checks may show anything
+    if not laws or len(known) < len(laws):  # checks unknown to this version may concern any field
         return ""
     if all(check.kind == "limit" for check in known):
         return "limit only"

@@ -15,7 +15,7 @@ from attncheck.layers.program.features import FEATURES, features_of
 from attncheck.records.schema import Result, case_key
 from attncheck.records.text import detectable
 
-#: Most suspicious results of a check that are shown.
+#: Number of most suspicious results shown per check.
 KEPT = 24
 
 
@@ -78,7 +78,7 @@ class Tally:
 
     @cached_property
     def hint(self) -> str:
-        """What a violation points at."""
+        """The likely cause of a violation."""
         return max((each.hint for each in self._looked_at), default="")
 
     @cached_property
@@ -128,7 +128,7 @@ class Space:
 
     @cached_property
     def violated_values(self) -> dict[str, Counter[str]]:
-        """As `values`, for the cases with a violation."""
+        """Number of violated cases with each value of each field."""
         return _counted(case for key, case in self.cases.items() if key in self.violated)
 
     @cached_property

@@ -11,7 +11,7 @@ from attncheck._lib.text import counted, number
 from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.records.schema import Result
 
-#: Modules of attncheck's own, trusted subjects.
+#: Modules of attncheck's own subjects, which are trusted.
 OWN_SUBJECTS = ("attncheck.subject", "attncheck.faults")
 
 
@@ -83,7 +83,7 @@ def interval(result: Result) -> str:
 
 
 def reads(result: Result) -> str:
-    """Return the quantity of an effect: the result's text before its first number."""
+    """Return the name of the measured quantity: the result's text before its first number."""
     return result.text.partition(f" {number(result.effect)} [")[0].rstrip(":") if result.effect is not None else ""
 
 

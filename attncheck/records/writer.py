@@ -17,7 +17,7 @@ from attncheck.records.schema import Closing, Line, content_hash
 
 try:
     import fcntl
-except ImportError:  # Windows
+except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
 
@@ -68,7 +68,7 @@ class Writer:
             _write_all(file, data)
         except OSError:
             with contextlib.suppress(OSError):
-                file.truncate(self._size)  # remove a partial line
+                file.truncate(self._size)  # removes a partially written line
             raise
 
 
@@ -116,7 +116,7 @@ def _started(path: Path, data: bytes) -> io.FileIO:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock the file of this name; raise if another run does."""
+    """Lock the file of this name; raise `InputError` if another run has locked it."""
     while True:
         with open(path, "ab") as held:
             try:

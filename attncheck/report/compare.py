@@ -13,7 +13,7 @@ from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result
 from attncheck.records.text import in_alternatives
 
-#: Results listed, and points drawn.
+#: Maximum number of results listed, and of points drawn.
 LISTED, DRAWN = 12, 400
 
 
@@ -36,14 +36,14 @@ class PairedResult:
 
     @property
     def earlier(self) -> str:
-        """The effect in the baseline, with half of its interval."""
+        """The effect in the baseline, with the half-width of its interval."""
         if self.before.effect is None:
             return "not kept"
         return f"{self.before.effect:.4g} ± {0.5 * ((self.before.high or 0.0) - (self.before.low or 0.0)):.2g}"
 
     @property
     def point(self) -> tuple[float, float] | None:
-        """Both effects in units of the alternative; None if one has none."""
+        """Both effects in units of the alternative; None if one of the results has no effect."""
         before, after = (in_alternatives(self.after, each.effect) for each in (self.before, self.after))
         return None if before is None or after is None else (before, after)
 

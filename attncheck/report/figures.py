@@ -30,7 +30,7 @@ from attncheck.runs.details import MAIN_CHECKS
 
 # Largest effect shown, in units of the alternative.
 _FARTHEST = 1e4
-# Widths of the cost plot, and its largest look.
+# Widths in the cost plot, and the largest look shown in it.
 _WIDTHS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 _MOST_DRAWS = 10**9
 

@@ -16,7 +16,7 @@ from attncheck.records.text import detectable, reads
 from attncheck.report import scales
 from attncheck.runs.details import MAIN_CHECKS
 
-# Cases shown in a map.
+# Maximum number of cases in a map.
 _COLUMNS = 40
 
 
@@ -26,7 +26,7 @@ class SubjectFinding:
 
     ``failures`` are the violated checks (pools only where no case is violated), the most significant first;
     ``sharpest`` is the most deviant violated result, ``smallest`` that on the smallest layer; ``causes`` fit the
-    draws, best first, if ``tried``.
+    draws, best first; ``tried`` tells whether a fit was attempted.
     """
 
     failures: tuple[Tally, ...]

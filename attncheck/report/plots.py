@@ -15,7 +15,7 @@ from attncheck.evidence.bands import QUANTILES, FloatArray, IntArray, two_sample
 
 # Largest number on an axis.
 _LARGEST = 1e12
-# More values take seconds.
+# Maximum number of values in a plot; more take seconds to draw.
 _MOST_VALUES = 10**8
 
 

@@ -59,7 +59,7 @@ def _counts(plot: Counts | PairedCounts, result: Result) -> Drawing:
     found = plot.in_errors(plot.below)
     outside = leaves(plot) is not None
     observed, declared = plot.shares
-    # Places of normal quantiles: any correct law appears as a bell curve.
+    # Values are placed by normal quantiles, so that any correct law appears as a bell curve.
     edges = np.array([min(-_WIDEST, places[0] - _STEP), *places, max(_WIDEST, places[-1] + _STEP)])
 
     def paint(axes: Axes) -> None:

@@ -16,7 +16,7 @@ from attncheck.records.schema import Result
 from attncheck.records.tallies import Tally
 from attncheck.records.text import in_mdes, interval, reads
 
-# Cases per scale, and marks per row.
+# Maximum number of cases per scale, and of marks per row.
 _SHOWN, _MARKS = 8, 12
 # Margin as a share of the scale.
 _ROOM = 0.04
@@ -38,7 +38,7 @@ class Mark:
 
 @dataclasses.dataclass(frozen=True)
 class PlotRow:
-    """A labelled row of marks, text, and band of undetectable effects."""
+    """A labelled row: marks, text, and the band of undetectable effects."""
 
     label: str
     said: str

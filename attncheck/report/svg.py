@@ -56,7 +56,7 @@ _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "attncheck",
     "text.color": INK,
-    "text.parse_math": False,  # names may contain dollar signs
+    "text.parse_math": False,  # no mathematics: names may contain dollar signs
     "xtick.color": MUTED,
     "xtick.labelcolor": INK,
     "ytick.color": MUTED,
@@ -65,7 +65,7 @@ _SETTINGS: dict[Any, Any] = {
 _NEEDLESS = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->|<metadata>.*?</metadata>", re.DOTALL)
 # Coordinates are rounded to hundredths of a pixel.
 _TAG, _LONG = re.compile(r"<[^>]*>"), re.compile(r"-?\b\d+\.\d{3,}")
-#: Nothing that changes between runs.
+#: Metadata without anything that changes between runs.
 METADATA: dict[str, Any] = {"Creator": None, "Date": None, "Format": None, "Type": None}
 # Shares of the height: lower axes, and the gap above.
 _LOWER, _LOWER_GAP = 0.45, 0.15

@@ -88,7 +88,7 @@ class ClaimView:
 
     @property
     def draws(self) -> int:
-        """Draws of first looks; checks on one case share them."""
+        """Number of draws of first looks; those that checks on one case share count once."""
         cases: dict[str, int] = {}
         for tally in self.tallies:
             for case, size in tally.draws.items():
@@ -182,7 +182,7 @@ class RunView:
 
     @cached_property
     def remedy(self) -> str:
-        """How to have more examined; empty if impossible."""
+        """How to get more results examined; empty if impossible."""
         larger = sum(
             count for tally in self.run.tallies.values() for reason, count in tally.reasons.items() if LARGER in reason
         )

@@ -28,7 +28,7 @@ def causes_of(subject: Subject, results: Sequence[Result], seed: int) -> list[st
     later: list[Sample] = []
     for layer in _telling(results):
         rng = stream(seed, "fit", layer.key, role="diagnosis")
-        with own_arithmetic(), contextlib.suppress(InputError):  # a subject that fails sometimes keeps its verdict
+        with own_arithmetic(), contextlib.suppress(InputError):  # if the subject fails here, its verdict stays
             exposed = samples[0].exposed if samples else _exposed(subject, layer, rng)
             draws = draws_of(layer, exposed)
             one, other = (subject.draw(layer, size, rng) for size in (draws, min(draws, OTHER_CALL)))
@@ -59,7 +59,7 @@ def causes_of_samples(
     tried = False
     # Layers with more features may have several faults; the first one has the fewest features.
     for some in [alike, alike[:1]] if len(alike) > 1 else [alike] * bool(alike):
-        with own_arithmetic(), contextlib.suppress(InputError):  # a candidate that the layer does not allow
+        with own_arithmetic(), contextlib.suppress(InputError):  # the layer does not allow this candidate
             fits, others = fitted(some, root, laws, handed)
             tried |= bool(others)
             if fits:

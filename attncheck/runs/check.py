@@ -101,7 +101,7 @@ class CheckReport:
         ...
         AssertionError: 10 results were examined, 1,000 are asked for
         """
-        __tracebackhide__ = True  # pytest shows the caller's line
+        __tracebackhide__ = True  # makes pytest show the caller's line
         fewest = None
         if min_examined is not None:
             fewest = check_whole("min_examined", min_examined, 0, "pass the number of results that must be examined")

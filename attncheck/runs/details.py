@@ -45,7 +45,7 @@ def by_property(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
 
 
 def skipped(results: Sequence[Result]) -> list[str]:
-    """Return lines on properties with no examined check on some cases, counted by their most informative reason."""
+    """Return lines that count the cases without an examined check, by property and most informative reason."""
     told = []
     for name, group in by_property(results):
         seen = {result.item for result in group if result.p_values}

@@ -37,7 +37,7 @@ _SAME = (
     *("subject", "source", "seed", "profile", "false_alarm", "draws", "versions"),
     *("planned", "statements", "level", "fixed"),
 )
-# Those too long for a message.
+# Manifest fields that are too long for a message.
 _LONG = ("planned", "statements", "level", "fixed")
 # Number of missing shards listed.
 _TOLD = 8
@@ -178,7 +178,7 @@ def planned_by(manifest: Manifest, subject: Subject, record: Path) -> Run:
     run = Run(subject, manifest.seed, profile, budget, record, manifest.draws).settled(items, manifest.statements)
     ids = {planned.id for planned in run.planned}
     if run.level != manifest.level or ids != {planned.id for planned in manifest.planned}:
-        refuse("record", str(record), "has a plan that this version does not make", "repeat the run")
+        refuse("record", str(record), "has a plan that differs from the one that this version makes", "repeat the run")
     return run
 
 
@@ -193,7 +193,7 @@ def _hand_over(part: RunRecord, report: RunReport) -> None:
 
 
 def _rounded(line: _Line, arithmetic: str) -> _Line:
-    """Add the arithmetic of its part to a result."""
+    """Return a result with the arithmetic of its shard."""
     return line if line.arithmetic else msgspec.structs.replace(line, arithmetic=arithmetic)
 
 

@@ -1,4 +1,4 @@
-"""Options of a run, as all front ends take them."""
+"""Options of a run, common to all front ends."""
 
 from __future__ import annotations
 

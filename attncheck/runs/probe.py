@@ -14,7 +14,7 @@ from attncheck.runs.tasks import Examination
 from attncheck.subject import Subject
 
 _Probe = tuple[Subject | str, int, Case]
-#: Applies a function to probes, as `map` does.
+#: Callable that applies a function to each probe, like `map`.
 Each = Callable[[Callable[[_Probe], Examination], list[_Probe]], Iterable[Examination | LostTask]]
 
 

@@ -49,7 +49,7 @@ def set_aside(earlier: Path | None, record: Path) -> Path | None:
         return earlier
     if not earlier.exists():
         return earlier.with_name(f"{earlier.name}.interrupted")
-    # Keep a larger one: this run may be interrupted before it has copied the earlier results.
+    # Keep an earlier copy that is larger: this run may be interrupted before it has copied the earlier results.
     names = (f"{earlier.name}.interrupted{number}" for number in itertools.chain([""], map(str, itertools.count(2))))
     paths = (earlier.with_name(name) for name in names)
     aside = next(path for path in paths if not path.exists() or path.stat().st_size <= earlier.stat().st_size)
@@ -57,5 +57,5 @@ def set_aside(earlier: Path | None, record: Path) -> Path | None:
 
 
 def _owed(item: str) -> int:
-    """Return the number of results of a test item."""
+    """Return the number of results that a test item must have."""
     return len(checks_of(item.partition("@")[0]))

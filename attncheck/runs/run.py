@@ -193,7 +193,7 @@ class Run:
     def _substitutes(self, cases: Iterable[Case]) -> Iterator[AttentionLayer]:
         """Yield substitutes for layers that the subject does not support."""
         layers = [case for case in cases if isinstance(case, AttentionLayer)]
-        with contextlib.suppress(InputError):  # the first result reports a failing declaration
+        with contextlib.suppress(InputError):  # a failing declaration is reported with the first result
             for layer in layers:
                 if self.subject.reason_unsupported(layer):
                     instead = substitute(layer, lambda each: not self.subject.reason_unsupported(each))
@@ -289,7 +289,7 @@ class Run:
         return conclusion.unless(Scope.of_results(results).doubt(self.min_examined))
 
     def _owed_pools(self, results: Sequence[Result]) -> list[str]:
-        """Return the ids of the pools of a complete run, else of those that are there."""
+        """Return the ids of all pools that a complete run must have, else of the pools reported so far."""
         single = [result for result in results if not of_pool(result)]
         if self.shard is None and {planned.id for planned in self.planned} <= {result.id for result in single}:
             return [pool.id for pool in pools_of(single)]

@@ -45,7 +45,7 @@ class Shard:
 class Dealer:
     """Distributes tasks among shards: most expensive first, each to the shard with the lowest load.
 
-    Earlier assignments stay, so later properties find the draws of a case.
+    Assignments are kept, so that later properties of a case go to the shard that has its draws.
 
     Examples
     --------

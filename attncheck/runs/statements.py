@@ -27,14 +27,14 @@ _ARGUMENTS = ("layer", "case", "stack")
 class Statement:
     """A statement of the theory on one case, named ``group.statement@digest of the case``.
 
-    Its test asserts computed facts and calls it with numbers. Random numbers go to `equals`, `order` or `p_value`,
-    with wrong neighbouring statements to reject; see `examine`.
+    Its test asserts computed facts and calls the statement with numbers. Estimates from random draws go to
+    `equals`, `order` or `p_value`, with wrong neighbouring statements to reject; see `examine`.
     """
 
     def __init__(self, id: str, case: str) -> None:
         self.id, self.case = id, case
         self.numbers: dict[str, float] = {}
-        self.seconds: float | None = None  # of an earlier run
+        self.seconds: float | None = None  # duration in the resumed run, if taken from it
         self.inconclusive = ""
         self._p_values: dict[str, float] = {}
         self._of_neighbours: dict[str, float] = {}
@@ -60,7 +60,7 @@ class Statement:
         """Test that a mean, with its standard error, has its expected value and not its neighbours.
 
         `allowance` is the allowed deviation from either; `df`, the degrees of freedom of the error, is infinite if
-        it is known.
+        the error is known.
         """
         self(**{name: estimate})
         self.p_value(name, mean_p_value(estimate, error, expected, allowance=allowance, df=df))

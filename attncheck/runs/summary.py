@@ -98,8 +98,8 @@ def wrong_in(
 ) -> list[tuple[str, str]]:
     """Return pairs of label and text on violated checks, starting with "cause".
 
-    `repeated` returns the command that repeats a result, by id; `only` a text on where alone a claim is violated.
-    Without `causes`, the checks suggest some.
+    `repeated(id)` returns the command that repeats a result; `only(claim)` returns a text on the features that
+    only layers violating the claim share. Without `causes`, the checks suggest some.
     """
     if not (found := sharpest_first(tallies)):
         return []

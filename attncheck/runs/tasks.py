@@ -52,7 +52,7 @@ class CaseTask:
     def _explained(self, results: Sequence[Result], subject: Subject) -> list[Result]:
         """Add a diagnosis to violated results, and a smaller layer for the worst of each item."""
         diagnosis: list[str] = []
-        with contextlib.suppress(InputError):  # a subject that fails intermittently keeps its verdict
+        with contextlib.suppress(InputError):  # if the subject fails here, its verdict stays
             diagnosis = diagnose(self.items[0], subject, self.seed)
         smaller = dict(self._illustrations(results, subject))
         return [

@@ -21,7 +21,8 @@ from attncheck.subject.named import in_one_line
 
 FloatArray = NDArray[np.float64]
 
-# Draws of a probe: enough to see shapes and use of the generator; more at small widths with discrete weights.
+# Draws of a probe: enough to determine the shapes and whether the generator is used; more at small widths with
+# discrete weights.
 _PROBE, _PROBE_DISCRETE, _FEW_NUMBERS = 4, 64, 8
 # Relative difference allowed between samples from equal generators: GPUs sum in any order.
 _WOBBLE = 0.05
@@ -116,7 +117,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
     def run(self, function: Callable[..., Any], case: _Case, *arguments: Any) -> Any:
         """Call a function of the subject; any exception becomes a one-line `InputError`."""
         try:
-            with np.errstate():  # undoes np.seterr calls of the subject
+            with np.errstate():  # restores the error handling if the subject calls np.seterr
                 return function(self.called_with(case), *arguments)
         except KeyboardInterrupt:
             raise

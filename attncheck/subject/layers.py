@@ -66,7 +66,7 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
         return lambda generator: self._draw_given(inputs, case, generator)
 
     def given(self, case: AttentionLayer) -> tuple[str, ...]:
-        """Return the arrays that may be the same for all generators: given or saturated inputs, and what follows."""
+        """Return the arrays that may be the same for all generators: given or saturated inputs, and derived ones."""
         given = ("inputs", "input_gram") if self.form == "inputs" or not linear(case) else ()
         signs = not self.weights.continuous and case.width == 1
         return (*given, "key_gram", "value_gram") if given and signs else given

@@ -36,7 +36,7 @@ def find_subject(name: str) -> Any:
     if not own and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        with np.errstate():  # undoes np.seterr calls of the module
+        with np.errstate():  # restores the error handling if the module calls np.seterr
             found: Any = importlib.import_module(module_name)
     except KeyboardInterrupt:
         raise

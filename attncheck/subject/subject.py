@@ -140,7 +140,8 @@ class Subject:
         Raises
         ------
         InputError
-            If two generators, or consecutive calls with one, give equal digits, or equal generators different ones.
+            If different generators, or consecutive calls with one generator, give equal digits, or if equal
+            generators give different digits.
         """
         setting: Setting | ProgramSetting = self.caller(case).probe(case, rng)
         return setting

@@ -167,7 +167,7 @@ def test_a_plain_baseline_that_was_cut_is_of_a_run_that_did_not_end(
     _cut(path)
     code, said = gated(run.write(tmp_path / "run.jsonl"), path)
     assert code == 4
-    assert f"baseline={path}: is of an unfinished or incomplete run; make a new one with --write" in said
+    assert f"baseline={path}: belongs to an unfinished or incomplete run; make a new one with --write" in said
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ SITUATIONS = {
     "gap gone": Situation(4, "power: scores.scale: minimum detectable effect was 1.05 and is nothing", mde_gone),
     "size fell": Situation(4, "power: scores.scale: size was 4000 and is 2000", size_fell),
     "planned power fell": Situation(4, "power: scores.scale: power was 0.99 and is 0.9", power_fell),
-    "baseline killed": Situation(4, "is of an unfinished or incomplete run", baseline_killed),
+    "baseline killed": Situation(4, "belongs to an unfinished or incomplete run", baseline_killed),
     "no baseline": Situation(4, "there is no baseline", damage=lambda run, base: base.unlink()),
 }
 

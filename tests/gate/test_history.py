@@ -184,9 +184,9 @@ class TestHistory:
         [
             (
                 {"subject": "other:one"},
-                "is of the subject other:one, and .* of mine:simulate; keep a separate history for each",
+                "has the subject other:one, but .* has mine:simulate; keep a separate history for each",
             ),
-            ({"profile": "default"}, "is of the profile default, and .* of smoke"),
+            ({"profile": "default"}, "has the profile default, but .* has smoke"),
             ({"entries": (entry(3, {"a@all": 9.0}),)}, "disagrees with the others on commit003"),
             (
                 {"entries": (entry(3, {}, key="else"),)},
@@ -337,10 +337,10 @@ class TestRuns:
         assert note == "first is already in the history: its first run counts"
         assert path.read_bytes() == before
         with pytest.raises(
-            InputError, match=r"seed=1: is the seed of first too: the same draws add no evidence; run with"
+            InputError, match=r"seed=1: is also the seed of first: the same draws add no evidence; run with"
         ):
             add(path, _record(folder, 1), "second")
-        with pytest.raises(InputError, match="seed=0: is the seed of every run by default too"):
+        with pytest.raises(InputError, match="seed=0: is also the seed of every run by default"):
             add(path, _record(folder, 0), "second")
         longer, _ = add(path, _record(folder, 2), "second")
         assert path.read_bytes().startswith(before)

@@ -377,8 +377,8 @@ class TestOwed:
         part = read_record(parts_of(whole("right"), 1, tmp_path)[0])
         for changes, words in (
             ({"versions": {"numpy": "0.1"}}, "was made with numpy 0.1, other versions than here; install these"),
-            ({"level": 0.3}, "has a plan that this version does not make"),
-            ({"planned": part.manifest.planned[1:]}, "has a plan that this version does not make"),
+            ({"level": 0.3}, "has a plan that differs from the one that this version makes"),
+            ({"planned": part.manifest.planned[1:]}, "has a plan that differs from the one that this version makes"),
         ):
             other = msgspec.structs.replace(part.manifest, **changes)
             with pytest.raises(InputError, match=words):

@@ -39,7 +39,7 @@ def cost_of(profile: Profile, case: Case) -> Cost:
 
 @dataclasses.dataclass(frozen=True)
 class PilotResult:
-    """One check's outcome on a pilot sample of a fault; names are for pickling."""
+    """One check's outcome on a pilot sample of a fault; it refers to objects by name, so that it can be pickled."""
 
     fault: str
     check_name: str
@@ -86,9 +86,9 @@ class PilotResult:
 class PowerRow:
     """Power of one check against a fault in one layer with one exposure.
 
-    ``size`` is the planned look, or 0; ``chance`` and ``least_chance`` are the power at the measured effect and at
-    its interval's end nearest to the null, ``needed`` the sufficient draws, or None; ``looks`` and ``seen`` count
-    verifying and suspicious looks.
+    ``size`` is the number of draws of the planned look, or 0; ``chance`` and ``least_chance`` are the power at the
+    measured effect and at its interval's end nearest to the null, ``needed`` the sufficient draws, or None;
+    ``looks`` and ``seen`` count verifying and suspicious looks.
     """
 
     exposure: str
@@ -118,7 +118,7 @@ class PowerRow:
 
 @dataclasses.dataclass(frozen=True)
 class PowerEntry:
-    """One fault with one exposure, with rows per profile; the best of the last is verified."""
+    """One fault with one exposure, with rows by profile; the best row of the last profile is verified."""
 
     fault: str
     exposure: str

@@ -30,11 +30,11 @@ from attncheck.subject import Subject
 
 # Draws of a first pilot.
 _FIRST = 6_000
-# Weight entries over a row's verifying looks, and their minimum number.
+# Total weight entries drawn in a row's verifying looks, and the minimum number of these looks.
 _MOST_VERIFIED, _FEWEST_LOOKS = 2_500_000_000, 30
 # Rows with a smaller chance are not verified.
 _COUNTED_ON = 0.5
-# Larger pilots, where no effect is significant: number of fixed cases, properties, and factor.
+# If no effect is significant, a larger pilot is taken: number of fixed cases, properties, and size factor.
 _CHEAP, _DEEP, _FACTOR = 4, ("exactness",), 8
 
 
@@ -90,8 +90,8 @@ def power_table(
 ) -> Iterator[PowerEntry]:
     """Iterate over the power table: measure, plan and verify, by fault.
 
-    `faults` and `exposures` are names in `attncheck.faults`; the last profile bounds the pilots and is verified by up
-    to `seeds` looks per best row. Results depend on `seed` only, with any executor.
+    `faults` and `exposures` are names in `attncheck.faults`; the last profile limits the size of the pilots, and
+    its best rows are verified by up to `seeds` looks each. Results depend on `seed` only, with any executor.
     """
     names = [check_choice("faults", name, tuple(FAULTS)) for name in faults]
     for exposure in exposures:
@@ -153,7 +153,7 @@ def _verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> Pow
         if not best.looks:
             after = verify(best, profile, seeds, seed)
         elif _too_few(best, profile) and best.look_draws < best.size:
-            # If few draws are informative, the mean effect suggests too few.
+            # If few draws are informative, planning by the mean effect gives too small a size.
             after = dataclasses.replace(best, needed=2 * best.look_draws, looks=0, seen=0)
         elif _too_few(best, profile):
             # Planned looks estimate the chance directly.

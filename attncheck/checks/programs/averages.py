@@ -38,7 +38,7 @@ def _limit(program: Program) -> ProgramLimit:
 
 
 def _netsor_pair(case: ProgramCase) -> tuple[Node, Node] | None:
-    """Return the last two full-width vectors that do not depend on scores, without initial vectors."""
+    """Return the last two full-width vectors that do not depend on scores, excluding initial vectors."""
     after = _after_scores(case)
     found = [
         node
@@ -159,12 +159,12 @@ def _measure(
 
 
 def _no_netsor(setting: ProgramSetting) -> str:
-    missing = "" if _netsor_pair(setting.case) else "no vector of the width's size is made without scores"
+    missing = "" if _netsor_pair(setting.case) else "no vector with n coordinates is computed without scores"
     return several_widths(setting) or no_limit(setting) or missing
 
 
 def _no_output(setting: ProgramSetting) -> str:
-    missing = "" if _output(setting.case) else "no output of the width's size takes scores"
+    missing = "" if _output(setting.case) else "no output with n coordinates uses scores"
     return several_widths(setting) or no_limit(setting) or missing
 
 
@@ -194,7 +194,7 @@ CHECKS = (
         reads="order in n of the deviation of |y|²/n from its random limit:",
         family=lambda setting: Order(-0.5),
         measure=_measure(_output_deviation),
-        hint="averages of outputs do not converge to the random limit that the scores decide",
+        hint="averages of outputs do not converge to the random limit that the scores determine",
         excluded=_no_output,
     ),
     ProgramCheck(

@@ -86,7 +86,7 @@ PROGRAM_FUNCTIONALS = (
     ),
     ProgramFunctional(
         "closest_scores",
-        "the least distance of two scores over the largest",
+        "the smallest difference of two scores over the largest score",
         _closest_scores,
         SEVERAL_SCORES,
         unit=1.0,
@@ -95,7 +95,7 @@ PROGRAM_FUNCTIONALS = (
         "two_results",
         "the product of the first and the last result",
         _two_results,
-        OfProgram("several results", lambda program: len(results_of(program)) > 1, "there is one result"),
+        OfProgram("several results", lambda program: len(results_of(program)) > 1, "there is only one result"),
     ),
     ProgramFunctional(
         "two_neurons",

@@ -17,7 +17,7 @@ def several_widths(setting: ProgramSetting) -> str:
     """Exclude cases without three suitable widths."""
     widths = setting.case.widths
     even = len(widths) == 3 and widths[1] ** 2 == widths[0] * widths[2] and widths[0] >= 32
-    return "" if even else "an order in n takes three widths in a fixed ratio, of at least 32"
+    return "" if even else "an order in n needs three widths of at least 32, in a fixed ratio"
 
 
 def no_limit(setting: ProgramSetting) -> str:

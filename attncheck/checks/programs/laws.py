@@ -31,7 +31,7 @@ def _check(functional: ProgramFunctional) -> ProgramCheck:
         reads=f"Kolmogorov distance of {functional.text} from the exact law:",
         family=lambda setting: TwoSample(RATIO, unit=functional.unit),
         measure=measure,
-        hint="the program that was simulated is not the declared one",
+        hint="the simulated program differs from the declared one",
         requires=functional.requires,
         excluded=lambda setting: "" if functional.neurons <= setting.coordinates else ONE_NEURON,
         compares=functional.name,

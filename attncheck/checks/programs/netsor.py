@@ -60,7 +60,7 @@ def _lengths(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatA
 
 
 def _mismatches(sample: ProgramSample, reference: ProgramReference) -> tuple[int, int]:
-    """Return how many draws have a line that differs from its function of its parents."""
+    """Return how many draws have a line that is not the declared function of its parents."""
     place = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
     score: dict[Node, int] = {node: k for k, node in enumerate(sample.case.scores)}
     vectors, scores = sample.need("vectors"), sample.need("scores")
@@ -98,12 +98,12 @@ CHECKS = (
         name="netsor.functions",
         claim="netsor",
         needs=frozenset({"vectors", "scores"}),
-        null="every Nonlin and output is its function of the lines that it is made from",
+        null="every Nonlin and output is the declared function of the lines that it uses",
         alternative=ProgramAlternative.of("one wrong draw in a hundred", 0.01),
-        reads="share of draws in which a line is not its function:",
+        reads="share of draws in which a line is not the declared function:",
         family=lambda setting: Count(0.0),
         measure=_mismatches,
-        hint="a nonlinearity or an output function differs from the declared one, or takes other lines",
+        hint="a nonlinearity or an output function differs from the declared one, or uses other lines",
         any_weights=True,
         requires=SOME_FUNCTION,
     ),
@@ -135,7 +135,7 @@ CHECKS = (
         name="netsor.sharing",
         claim="netsor",
         needs=ONE_WIDTH,
-        null="images of new directions are independent of the earlier ones: matrices are shared as declared, only",
+        null="images of new directions are independent of the earlier ones: matrices are shared only as declared",
         alternative=of_correlation(),
         reads="standardised covariance of images of new directions with earlier ones:",
         family=lambda setting: Association(),
@@ -152,7 +152,7 @@ CHECKS = (
         reads="Kolmogorov distance of squared lengths of images from their law:",
         family=lambda setting: Uniform(),
         measure=_lengths,
-        hint="a matrix is drawn afresh where it should be shared, neurons depend on each other, or n is another one",
+        hint="a matrix is drawn afresh where it should be shared, neurons depend on each other, or n is wrong",
         requires=SOME_MATRIX,
     ),
 )

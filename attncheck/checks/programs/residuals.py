@@ -114,10 +114,10 @@ def conditioned_sides(program: Program) -> dict[Score, int] | str:
         options = ({score: component[_weights(score)[0]] ^ flip for score in within} for flip in (0, 1))
         valid = next((option for option in options if _free(program, option)), None)
         if valid is None:
-            return "what enters a score depends on a matrix of the scores"
+            return "an input of a score depends on a matrix of the scores"
         chosen |= valid
     if not _free(program, chosen):
-        return "what enters a score depends on a matrix of the scores"
+        return "an input of a score depends on a matrix of the scores"
     return chosen
 
 
@@ -188,7 +188,7 @@ def given_one_side(case: ProgramCase, sides: dict[Score, int], gram: FloatArray)
 def given_inputs(case: ProgramCase, gram: FloatArray) -> FloatArray:
     """Return the covariance of the scores given the inputs of their matrices, (draws, r, r).
 
-    Formula (*), both terms of Isserlis, with x·x'/n for E[Z^x Z^x']: exact at every width.
+    Formula (*), both terms of Isserlis' theorem, with x·x'/n for E[Z^x Z^x']: exact at every width.
     """
     place = {node: k for k, node in enumerate(vectors_of(case.program))}
 

@@ -171,7 +171,7 @@ def _evaluate(samples: Samples, plan: Plan, seed: int) -> Any:
         size = next(iter(plan.sizes.values()))
         subject = Subject(samples.source, _Reader(samples, (look - 1) * size), "size", fields=FILE_FIELDS)
         reference = seed_sequence(seed, "samples", layer.key, look=look, role="reference")
-        rng = np.random.default_rng(0)  # unused
+        rng = np.random.default_rng(0)  # required argument, but files are read without random numbers
         return observe(plan, [by_name[name] for name in names], factor, subject, rng, reference)
 
     return evaluate
