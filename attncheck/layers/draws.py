@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Batch:
     """Arrays with one row per draw, `outputs` first."""
 
@@ -19,6 +19,20 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.outputs)
+
+    def __repr__(self) -> str:
+        """Return the shape of each array, one per line.
+
+        Examples
+        --------
+        >>> Batch(np.zeros((100, 3, 1)))
+        Batch of 100 draws:
+          outputs (100, 3, 1)
+        """
+        arrays = self.as_dict()
+        width = max(map(len, arrays))
+        lines = [f"  {name:{width}} {value.shape}" for name, value in arrays.items()]
+        return "\n".join([f"{type(self).__name__} of {len(self):,} draws:", *lines])
 
     def as_dict(self) -> dict[str, FloatArray]:
         """Return the arrays that are not None, by name."""
@@ -38,7 +52,7 @@ class Batch:
             getattr(self, name)[start : start + len(part)] = value
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Draws(Batch):
     """Independent draws of an attention layer.
 
@@ -71,7 +85,7 @@ class Draws(Batch):
     attention: FloatArray | None = None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ProgramDraws(Batch):
     """Independent draws of a program.
 
@@ -92,7 +106,7 @@ class ProgramDraws(Batch):
     gram: FloatArray | None = None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class StackDraws(Batch):
     """Independent draws of a stack of attention layers.
 

@@ -33,7 +33,7 @@ FloatArray = NDArray[np.float64]
 PARTS = ("query", "key", "value", "output")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TangentDraws(Batch):
     """Draws of a layer with its tangent kernel.
 
