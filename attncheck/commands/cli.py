@@ -13,12 +13,14 @@ from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.version import __version__
 from attncheck.commands.output import lasting_output
 
-_HELP = """Test whether an attention layer behaves as theory says at initialisation.
-
-Start with: attncheck init
-
-Exit codes: 0 consistent, 1 violated, 2 unusable input, 3 inconclusive, 4 incomplete, 6 a failed statement of
-attncheck's own theory."""
+_HELP = "\n\n".join(
+    [
+        "Test whether an attention layer behaves as theory says at initialisation.",
+        "Start with: attncheck init",
+        "Exit codes: 0 consistent, 1 violated, 2 unusable input, 3 inconclusive, 4 incomplete, "
+        "6 a failed statement of attncheck's own theory.",
+    ]
+)
 
 app = App(
     name="attncheck",
