@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -74,14 +75,30 @@ def detectable(results: Sequence[Result], pools: Sequence[Result] = ()) -> list[
 
 
 def mdes(results: Sequence[Result], pools: Sequence[Result]) -> list[str]:
-    """Return a line per main check on its minimum detectable effects, pooled and median."""
+    """Return a line per main check on its minimum detectable effects, pooled and median; ratios in percent."""
     common, lines = _of_all(pools), []
-    for claim, group in _main(results).items():
-        pool, middle = common.get(group[0].check), _middle(group)
-        of_all = f"{mde_text(pool.mde)} pooled, " if pool is not None else ""
-        told = f"{of_all}{mde_text(middle.mde)} on the median {of_cases(1, middle.check).partition(' ')[2]}"
-        lines.append(f"Smallest detectable error in {claim}: {told} ({reads(middle)})")
+    for group in _main(results).values():
+        middle = _middle(group)
+        what = reads(middle)
+        of = what.removesuffix(", observed over declared")
+        show = mde_text if of == what else _percent
+        pool = common.get(middle.check)
+        pooled = f"{show(pool.mde)} pooled, " if pool is not None else ""
+        case = of_cases(1, middle.check).partition(" ")[2]
+        text = what if of == what else f"error in {of}"
+        lines.append(f"Smallest detectable {text}: {pooled}{show(middle.mde)} on the median {case}")
     return lines
+
+
+def _percent(ratio: float | None) -> str:
+    """Return the distance of a variance ratio from 1.
+
+    Examples
+    --------
+    >>> _percent(1.0213), _percent(None)
+    ('2.1%', 'nothing')
+    """
+    return mde_text(ratio) if ratio is None or not math.isfinite(ratio) else f"{100.0 * (ratio - 1.0):.2g}%"
 
 
 def _main(results: Sequence[Result]) -> dict[str, list[Result]]:
