@@ -256,7 +256,7 @@ def test_a_simulator_that_changed_is_not_gone_on_with(folder: Path, few: Path, s
     part.write_bytes(lines[: len(lines) // 2].replace(manifest.source.encode(), b"0123456789abcdef"))
     done = examined(folder, few, "small", "--workers", "0", "--resume", str(part), record=str(tmp_path / "again.jsonl"))
     assert done.code == ExitCode.UNUSABLE
-    assert "is of a simulator whose file has since changed; start a new run" in refused(done.err)
+    assert "belongs to a simulator whose file has since changed; start a new run" in refused(done.err)
 
 
 @pytest.mark.parametrize("option", [[], ["--executor", "os:getcwd"]])

@@ -69,7 +69,7 @@ def _seed_of(field: str, text: str) -> int:
 Whole = Annotated[int, _option(whole_of)]
 #: A whole number, possibly 0.
 Natural = Annotated[int, _option(lambda field, text: check_whole(field, _number(text), 0, "pass a whole number"))]
-#: A number of draws.
+#: A number of draws, which may be written as 1e6.
 Draws = Annotated[int, _option(lambda field, text: check_whole(field, _count(text), 1, "pass e.g. 1e6"))]
 #: The seed of a run, also "random" or "keyed" (by the commit).
 Seed = Annotated[int, _option(_seed_of)]

@@ -132,7 +132,7 @@ def _distinct(fits: Sequence[FittedCause]) -> list[FittedCause]:
 
 
 def _by_field(fits: Sequence[FittedCause]) -> list[FittedCause]:
-    """Return one cause per field, with other fitting values in its message, to leave room for other fields."""
+    """Keep one cause per field, to leave room for other fields; its message lists the other values that fit."""
     of_field: dict[str, list[FittedCause]] = {}
     for cause in fits:
         of_field.setdefault(cause.candidate.field or cause.candidate.name, []).append(cause)

@@ -61,7 +61,7 @@ class AttentionView(Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CallView:
-    """View through a module's attention call.
+    """Access to queries, keys and values by a module's call of an attention function.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ def biases_of(products: Products, found: Factors, matrices: Mapping[str, FloatAr
         beside |= {"query": (key, products.column, products.scores), "key": (query, products.row, products.scores)}
     biases = {role: np.zeros((heads, 1)) for role in ROLES} | {"output": products.silent[None]}
     for role, (of, bias, product) in beside.items():
-        # Smaller values are rounding of the products.
+        # Smaller values are rounding errors of the products.
         if np.abs(bias).max() > _NO_BIAS * np.abs(product).max():
             biases[role] = (np.linalg.pinv(of) @ bias[..., None])[..., 0]
     return biases

@@ -59,7 +59,7 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
     baseline : Path
         A complete record or a reduced baseline. If missing, the run does not pass, but may become a candidate.
     false_alarm : float, optional
-        Chance of calling unchanged work drifted; by default the run's budget.
+        Probability of reporting drift if nothing changed; by default the run's budget.
     write : bool
         Make the run the new baseline if it is clean.
 

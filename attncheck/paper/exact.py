@@ -54,10 +54,10 @@ def fit_order(label: str, units: Sequence[Mapping[str, NDArray[Any]]]) -> Fit:
 
 
 def compute(wanted: ExactDistance, grid: FloatArray, seed: int, scale: float = 1.0) -> dict[str, NDArray[Any]]:
-    """Compute a distance, with half-widths of errors.
+    """Compute a distance and the half-width of its error interval.
 
     Curves at `grid`, (m,), have ``difference`` and ``difference_error``, (m,), and ``moments``: variance and excess
-    kurtosis, each with its error. `scale` is the share of the usual draws.
+    kurtosis, each with its error. `scale` multiplies the usual number of draws.
     """
     if wanted.of == "scores":
         return _of_scores(wanted.layer, grid)

@@ -135,7 +135,7 @@ class Figure(msgspec.Struct, frozen=True, tag="samples", tag_field="shows"):
         return np.array(self.sampled_as(label).kl)
 
 
-#: A published figure, or a further one.
+#: A figure of the paper, or a figure beyond the paper.
 Shown = Figure | ChartedFigure
 
 

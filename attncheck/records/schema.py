@@ -150,7 +150,7 @@ Line = Manifest | Result | StatementResult | Closing
 
 
 class ReportedResult(Protocol):
-    """A result, or a reader's own struct for one."""
+    """What `Result` and smaller structs of a result have in common."""
 
     @property
     def id(self) -> str:

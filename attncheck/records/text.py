@@ -101,7 +101,7 @@ def in_mdes(result: Result, value: float | None) -> float | None:
 
 
 def in_alternatives(result: Result, value: float | None) -> float | None:
-    """Return an effect in units of the alternative, by logarithms for ratios."""
+    """Return an effect divided by that of the alternative; ratios are compared by their logarithms."""
     return _between(value, result.null_effect, result.alternative)
 
 

@@ -149,7 +149,7 @@ def with_looks_taken(
     if subject.name != manifest.subject:
         refuse("owed", path, f"is of the subject {manifest.subject}, not {subject.name}", "pass --subject")
     if manifest.source and manifest.source != source_of(subject.name):
-        refuse("owed", path, f"predates a change of the file of {subject.name}", "repeat the run")
+        refuse("owed", path, f"was made before the file of {subject.name} changed", "repeat the run")
     run = dataclasses.replace(planned_by(manifest, subject, part.path), min_examined=min_examined)
     there = {each.id for each in part.results} | {each.id for each in part.theory}
     if gone := [id for id in (*(each.id for each in manifest.planned), *manifest.statements) if id not in there]:

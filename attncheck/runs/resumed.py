@@ -29,7 +29,7 @@ def earlier_of(path: Path, same: Mapping[str, object]) -> ResumedRun:
     for field, value in {"versions": installed_versions(), **same}.items():
         if getattr(manifest, field) != value:
             if field == "source":
-                refuse("resume", str(path), "is of a simulator whose file has since changed", "start a new run")
+                refuse("resume", str(path), "belongs to a simulator whose file has since changed", "start a new run")
             problem = f"is of a run with {field.replace('_', ' ')} {getattr(manifest, field)}, not {value}"
             refuse("resume", str(path), problem, "use the original options, or omit --resume")
     items: dict[str, list[Result]] = {}

@@ -24,7 +24,7 @@ NEXT = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Shares:
-    """Shares of the next larger order, negative for slow growth; standard errors; degrees of freedom: (taps,) each."""
+    """Fractions of mean squares that grow one order faster, standard errors and degrees of freedom, (taps,) each."""
 
     values: FloatArray
     errors: FloatArray

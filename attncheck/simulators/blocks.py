@@ -19,7 +19,7 @@ BLOCK_ENTRIES = 2**21
 
 @dataclasses.dataclass(frozen=True)
 class DrawPlan(Generic[_Batch]):
-    """How to draw a description, with the float64 entries per draw and those shared by draws."""
+    """A function that draws a description, and its memory: float64 entries per draw, and shared by all draws."""
 
     draw: Callable[[int, np.random.Generator], _Batch]
     entries: int

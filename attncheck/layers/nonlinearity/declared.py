@@ -44,7 +44,7 @@ class DeclaredFunction(Nonlinearity):
         if not isinstance(self.bounded, bool):
             refuse("bounded", self.bounded, "must be true or false", "pass True if φ is bounded, else False")
         if self.parameters:
-            refuse("parameters", self.parameters, "belong to the known functions", "write them into the function")
+            refuse("parameters", self.parameters, "is for built-in functions only", "write them into the function")
         _check_function(self.function)
 
     def __call__(self, x: ArrayLike) -> FloatArray:
