@@ -117,7 +117,7 @@ def test_a_right_layer_is_green_without_blame(wild: ModuleType, monkeypatch: pyt
     assert [wild.is_green(row) for row in rows] == [True, False, False, False]
     assert "query_std: 0.9" in rows[-1].refused
     page = wild.right_section(rows)
-    assert "False alarms: 3 of 4 inspections, so at most 0.987 of them (95%)" in page
+    assert "False alarms: 3 of 4 inspections, at most 0.987 of them (95%)" in page
     assert "| r     | 1 of 4 | 2                | 1       | W_Q is not drawn |" in page
 
 
