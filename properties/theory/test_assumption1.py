@@ -157,7 +157,7 @@ def test_values_by_the_matrix_of_the_keys_depart_as_the_inverse_root(
     for node in (p, y):
         line = program.coverage().of(node.name)
         assert line.statement == CoverageKind.EXTRA_USE
-        remedy = "give that one a matrix of its own"
+        remedy = "give that one a separate matrix"
         assert line.reason == f"B also makes {v.name}, which is in no score; {remedy}"
     with pytest.raises(InputError, match=r"violates Assumption 1 \(a\), B also makes"):
         limit_of_program(program)
@@ -202,7 +202,7 @@ def test_scores_of_what_their_matrix_made_depart_as_the_inverse_square(
     score = program.score(again, program.matmul(key, x2))
     line = program.coverage().of(score.name)
     assert line.statement == CoverageKind.CIRCULAR
-    remedy = f"give {again.name} inputs without"
+    remedy = f"give {again.name} other inputs"
     made = f"{source.name} depends on {image.name}, which {query.name}, a matrix of scores, makes"
     assert line.reason == f"{made}; {remedy}"
     with pytest.raises(InputError, match="violates Assumption 1: circular"):

@@ -450,7 +450,7 @@ def test_page_of_executors_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "job", job)
     page = executors.page("smoke", 1, 20, ["--repeats", "1"])
     assert re.search(r"^\| dask over processes, median +\| 1\.000 \(1\.15 promised\) \|$", page, re.MULTILINE)
-    assert len(re.findall(r"^\| a piece that does nothing, \w+ +\| \d+\.\d\d ms", page, re.MULTILINE)) == 2
+    assert len(re.findall(r"^\| empty task, \w+ +\| \d+\.\d\d ms", page, re.MULTILINE)) == 2
     cores = [
         int(each.replace(",", "")) for each in re.findall(r"^\| ([\d,]+) +\| [\d,.]+ +\| [\d,.]+ ", page, re.MULTILINE)
     ]
