@@ -155,9 +155,7 @@ def _check_kernel(kernel: ArrayLike) -> FloatArray:
     largest = float(np.abs(matrix).max())
     if np.isfinite(largest) and largest and not _SMALLEST <= largest <= _LARGEST:
         problem = f"has the largest entry {largest:.3g}, which is not between {_SMALLEST:g} and {_LARGEST:g}"
-        refuse(
-            "kernel", kernel, problem, "divide it by a number c, and multiply score_std by c, value_std by √c"
-        )
+        refuse("kernel", kernel, problem, "divide it by a number c, and multiply score_std by c, value_std by √c")
     psd_root(matrix, field="kernel")
     if np.abs(matrix - matrix.T).max() > 1e-12 * largest:
         refuse("kernel", kernel, "is not symmetric", "pass a covariance matrix")
