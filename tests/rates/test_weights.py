@@ -302,7 +302,7 @@ def test_bad_arguments_are_named() -> None:
         (low_rank, {"weights": "uniform", "width": math.inf}, "width"),
         (low_rank, {"weights": "uniform", "reference": "infinite width"}, "reference"),
         # Sums of few signs are often 0.
-        (layer, {"weights": "rademacher", "width": 2, "size": 512}, "width=2: with weights rademacher makes a law"),
+        (layer, {"weights": "rademacher", "width": 2, "size": 512}, "width=2: with weights rademacher gives a law"),
     ]:
         with pytest.raises(ac.InputError, match=field):
             # mypy cannot match arguments of any type to parameters.
