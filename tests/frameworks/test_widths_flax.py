@@ -138,7 +138,8 @@ def test_right_and_wrong_models_are_told() -> None:
 def test_changes_are_measured() -> None:
     found = ac.widths(Linen, WIDTHS, "mup", optimizer=lambda parameters: optax.adam(1e-2), steps=1, seeds=4)
     assert {row.steps for row in found.rows} == {0, 1}
-    # A constant learning rate of hidden matrices: their outputs change as the width.
+    # A constant learning rate of hidden matrices: their outputs change as the width in the limit, and at these widths
+    # with an exponent of 0.77, whose standard deviation over seeds is 0.03.
     moved = next(row for row in found.rows if row.name == "attention.query" and row.steps)
     assert moved.verdict == "violated"
-    assert moved.exponent == pytest.approx(1.0, abs=0.25)
+    assert 0.5 < moved.exponent < 1.1
