@@ -33,8 +33,11 @@ MOST = float(np.sqrt(np.log(2.0 * 200 / 1e-9) / SIZE))
 
 
 def numbers(y: FloatArray) -> FloatArray:
-    """Return functionals of outputs (size, s, k): one position, two, and lengths, (3, size)."""
-    return np.stack([y[:, -1, 0], y[:, 0, 0] * y[:, -1, 0], (y**2).sum(axis=(1, 2))])
+    """Return functionals of outputs (size, s, k): one position, two, and lengths, (3, size).
+
+    A norm over two neurons makes outputs ±1: without rounding, the law of rounding errors would be compared.
+    """
+    return np.round(np.stack([y[:, -1, 0], y[:, 0, 0] * y[:, -1, 0], (y**2).sum(axis=(1, 2))]), 9)
 
 
 def apart(one: FloatArray, other: FloatArray) -> float:
