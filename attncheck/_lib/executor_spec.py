@@ -52,7 +52,7 @@ def _found(executor: str) -> Callable[[], Any]:
         refuse("executor", executor, f"cannot be imported ({str(error) or type(error).__name__})", remedy)
     if not callable(make):
         refuse("executor", executor, "is not a function", remedy)
-    return make  # type: ignore[no-any-return]
+    return make  # type: ignore[no-any-return]  # an imported attribute is Any
 
 
 def _made(name: str, make: Callable[[], Any]) -> Executor:

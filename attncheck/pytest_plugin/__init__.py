@@ -310,11 +310,11 @@ def _collectable(make: Callable[[], list[Any]]) -> list[Any]:
 def _settle(config: pytest.Config, node_ids: Iterable[str]) -> None:
     """Fix the plan from the collected ids."""
     names = list(node_ids)
-    items, stated = _named(cases.UNIT_IN_ID, names), _named(_THEORY_IN_ID, names)
+    items, stated = _named(cases.CASE_IN_ID, names), _named(_THEORY_IN_ID, names)
     if items or stated:
         run = _run_of(config)
         mine = sharing.own(names, run.shard)
-        part = [*_named(cases.UNIT_IN_ID, mine), *_named(_THEORY_IN_ID, mine)]
+        part = [*_named(cases.CASE_IN_ID, mine), *_named(_THEORY_IN_ID, mine)]
         config.stash[_RUN] = run.settled(items, stated, part)
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from attncheck.runs.tasks import Examination
 
 # The test item in a pytest id: ``test_scores[scores@0123456789ab n=16 s=4 H=2 …]``.
-UNIT_IN_ID = re.compile(r"\[(\w+@([0-9a-f]{12})) n=\d")
+CASE_IN_ID = re.compile(r"\[(\w+@([0-9a-f]{12})) n=\d")
 
 
 class CaseResults:
@@ -42,9 +42,9 @@ def scheduler(config: Any, log: Any) -> Any:
     # pytest-xdist ships no types.
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-    class CaseScheduling(LoadScopeScheduling):  # type: ignore[misc]
+    class CaseScheduling(LoadScopeScheduling):  # type: ignore[misc]  # its base is Any
         def _split_scope(self, nodeid: str) -> str:
-            found = UNIT_IN_ID.search(nodeid)
+            found = CASE_IN_ID.search(nodeid)
             return found[2] if found else nodeid
 
         def schedule(self) -> None:

@@ -32,7 +32,7 @@ NOT_PROVED = (
     "does not' in the README."
 )
 # Number of diagnosis sentences and of minimum detectable effects shown.
-_OBSERVED, _GAPS = 3, 3
+_OBSERVED, _MDES = 3, 3
 # Number of violated pools and refuted statements shown.
 _POOLS = 3
 
@@ -67,7 +67,7 @@ def summarize(
     else:
         parts += not_examined(single)
     if conclusion.verdict == "consistent" and run.item_ids:
-        parts += [*([] if verbose else details.mdes(single, pools)[:_GAPS]), NOT_PROVED]
+        parts += [*([] if verbose else details.mdes(single, pools)[:_MDES]), NOT_PROVED]
     parts.append(f"Digest of all digits: {run_digest([*results, *theory])}")
     if run.record is not None:
         parts.append(f"Record: {run.record}")
@@ -277,7 +277,7 @@ def _of(part: int, whole: int) -> str:
 
 def render_table(table: Table, color: bool = False) -> str:
     """Return a table as text."""
-    console = Console(file=io.StringIO(), width=180, force_terminal=color, legacy_windows=False)
+    written = io.StringIO()
+    console = Console(file=written, width=180, force_terminal=color, legacy_windows=False)
     console.print(table)
-    text: str = console.file.getvalue()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())
+    return "\n".join(line.rstrip() for line in written.getvalue().splitlines() if line.strip())

@@ -134,7 +134,7 @@ def test_picture_has_no_say_in_equality_and_digest() -> None:
     outcome = Uniform().test(RNG.random(100))
     assert hash(outcome) == hash(outcome)
     fields = {name: None for name in Result.__struct_fields__}
-    result = msgspec.structs.replace(Result(**fields), id="a", case={})  # type: ignore[arg-type]
+    result = msgspec.structs.replace(Result(**fields), id="a", case={})  # type: ignore[arg-type]  # mixed values
     assert run_digest([result]) == run_digest([msgspec.structs.replace(result, plot={"kind": "counts"})])
 
 

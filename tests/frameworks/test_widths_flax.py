@@ -142,4 +142,5 @@ def test_changes_are_measured() -> None:
     # with an exponent of 0.77, whose standard deviation over seeds is 0.03.
     moved = next(row for row in found.rows if row.name == "attention.query" and row.steps)
     assert moved.verdict == "violated"
+    assert moved.exponent is not None
     assert 0.5 < moved.exponent < 1.1

@@ -21,7 +21,7 @@ from attncheck.looks.examine import probed, run_items, take_look
 from attncheck.looks.item import Item
 from attncheck.looks.plan import CALL_DRAWS, Cost
 from attncheck.programs import recurrent
-from attncheck.pytest_plugin.cases import UNIT_IN_ID, CaseResults, scheduler
+from attncheck.pytest_plugin.cases import CASE_IN_ID, CaseResults, scheduler
 from attncheck.records.schema import Result
 from attncheck.runs.tasks import CaseTask, examine
 from attncheck.simulators.weights import draw_with_weights
@@ -134,10 +134,10 @@ def _noted(asked: list[tuple[str, ...]], items: Sequence[Item], *rest: Any) -> l
 
 
 def test_ids_name_the_case_that_items_stay_together_by() -> None:
-    found = UNIT_IN_ID.search("properties/test_scores.py::test_scores[scores@0123456789ab n=16 s=4 H=2 shard=1/2]")
+    found = CASE_IN_ID.search("properties/test_scores.py::test_scores[scores@0123456789ab n=16 s=4 H=2 shard=1/2]")
     assert found
     assert found.groups() == ("scores@0123456789ab", "0123456789ab")
-    assert not UNIT_IN_ID.search("properties/theory/test_rates.py::test_outputs[rates.outputs@0123456789ab n=16]")
+    assert not CASE_IN_ID.search("properties/theory/test_rates.py::test_outputs[rates.outputs@0123456789ab n=16]")
 
 
 class Worker:

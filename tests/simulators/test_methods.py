@@ -175,7 +175,7 @@ def test_direct_has_the_law_of_the_definition(layer: AttentionLayer) -> None:
 def test_gram_matrices_fit_the_draw(layer: AttentionLayer, method: str) -> None:
     """Exact relations: shapes, symmetry, groups, the inputs' own Gram matrix, and the range of the scores."""
     # Overloads take literal names, parameters any string.
-    draws = simulate(layer, 40, 5, method, coordinates=layer.width)  # type: ignore[arg-type]
+    draws = simulate(layer, 40, 5, method, coordinates=layer.width)  # type: ignore[arg-type]  # method is a literal
     s, heads = layer.seq_len, layer.num_heads
     assert draws.outputs.shape == draws.inputs.shape == (40, s, layer.width)
     assert draws.scores.shape == (40, heads, s, s)
@@ -212,7 +212,7 @@ def test_scores_have_the_scale_of_their_gram_matrices(method: str, head_dim: int
         width=4, seq_len=1, num_heads=1, head_dim=head_dim, query_std=1.5, key_std=0.7, value_std=2.0, output_std=0.5
     )
     # Overloads take literal names, parameters any string.
-    draws = simulate(layer, 5_000, 6, method)  # type: ignore[arg-type]
+    draws = simulate(layer, 5_000, 6, method)  # type: ignore[arg-type]  # method is a literal
     assert draws.input_gram is not None
     assert draws.key_gram is not None
     assert draws.value_gram is not None

@@ -55,7 +55,7 @@ def apart(one: FloatArray, other: FloatArray) -> float:
 def test_readings_are_of_one_law(stack: AttentionStack) -> None:
     ours = numbers(simulate(stack, SIZE, 1, coordinates=2))
     for seed, method in ((2, "direct"), (3, "matrix-free")):
-        theirs: StackDraws = simulate(stack, SIZE, seed, method, coordinates=2)  # type: ignore[arg-type]
+        theirs: StackDraws = simulate(stack, SIZE, seed, method, coordinates=2)  # type: ignore[arg-type]  # method is a literal
         assert apart(ours, numbers(theirs)) < MOST
     without = stack.replace(mlp=None, mlp_ratio=4, mlp_std=1.0)
     assert apart(ours, numbers(simulate(without, SIZE, 4, coordinates=2))) > MOST

@@ -59,7 +59,7 @@ def test_readings_of_finite_width_agree_in_law(stack: AttentionStack) -> None:
     collapsed = simulate(stack, size, 1, coordinates=2)
     for seed, method in ((2, "direct"), (3, "matrix-free")):
         # Overloads take literal names.
-        theirs = simulate(stack, size, seed, method, coordinates=2)  # type: ignore[arg-type]
+        theirs = simulate(stack, size, seed, method, coordinates=2)  # type: ignore[arg-type]  # method is a literal
         found = p_values(collapsed, theirs)
         assert min(found.values()) > LEVEL / COMPARISONS, f"{method}: {found}"
     assert len(STACKS) * 2 * len(FUNCTIONALS) + 2 * len(FUNCTIONALS) <= COMPARISONS
@@ -131,7 +131,7 @@ def test_eight_layers_of_every_reading(method: str, residual: bool) -> None:
         layer=AttentionLayer(width=5, seq_len=6, num_heads=2), depth=8, activations=names, residual=residual
     )
     # Overloads take literal names.
-    draws = simulate(stack, 3, 0, method, coordinates=4)  # type: ignore[arg-type]
+    draws = simulate(stack, 3, 0, method, coordinates=4)  # type: ignore[arg-type]  # method is a literal
     assert draws.outputs.shape == (3, 6, 4)
     assert draws.scores.shape == (3, 8, 2, 6, 6)
     assert draws.streams.shape == (3, 8, 6, 4)
@@ -143,8 +143,8 @@ def test_eight_layers_of_every_reading(method: str, residual: bool) -> None:
 def test_chunks_have_the_digits_of_the_whole(method: str) -> None:
     stack = STACKS[1]
     # Overloads take literal names.
-    whole = simulate(stack, 50, 4, method)  # type: ignore[arg-type]
-    chunks = list(simulate_chunks(stack, 50, 17, 4, method))  # type: ignore[arg-type]
+    whole = simulate(stack, 50, 4, method)  # type: ignore[arg-type]  # method is a literal
+    chunks = list(simulate_chunks(stack, 50, 17, 4, method))  # type: ignore[arg-type]  # method is a literal
     np.testing.assert_array_equal(np.concatenate([chunk.outputs for chunk in chunks]), whole.outputs)
 
 

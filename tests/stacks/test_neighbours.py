@@ -83,4 +83,4 @@ _RANDOM: Any = draw_examples(stacks(max_depth=2, max_entries=200, blocks=True), 
 def test_readings_of_random_blocks_are_of_one_law(stack: AttentionStack) -> None:
     ours = drawn(stack, 6, "collapsed")
     for seed, method in ((7, "direct"), (8, "matrix-free")):
-        assert apart(ours, drawn(stack, seed, method)) < MOST  # type: ignore[arg-type]
+        assert apart(ours, drawn(stack, seed, method)) < MOST  # type: ignore[arg-type]  # method is a literal

@@ -58,7 +58,7 @@ def drawn(stack: AttentionStack, seed: int, method: Method = "collapsed") -> Sta
 def test_readings_are_of_one_law(stack: AttentionStack) -> None:
     ours = drawn(stack, 1)
     for seed, method in ((2, "direct"), (3, "matrix-free")):
-        theirs: StackDraws = simulate(stack, SIZE, seed, method, coordinates=2)  # type: ignore[arg-type]
+        theirs: StackDraws = simulate(stack, SIZE, seed, method, coordinates=2)  # type: ignore[arg-type]  # method is a literal
         assert apart(numbers(ours), numbers(theirs)).max() < MOST
     if stack.layer.norm:
         diagonal = np.diagonal(ours.grams, axis1=2, axis2=3)
