@@ -31,8 +31,8 @@ class Entry:
     ----------
     id : str
         Planned statistic; unique in a run.
-    unit : str
-        Test item whose draws it used.
+    case : str
+        Case whose draws it used.
     verdict : str
         A value of `Verdict`.
     p_values : tuple of float
@@ -53,7 +53,7 @@ class Entry:
     """
 
     id: str
-    unit: str
+    case: str
     verdict: str
     p_values: tuple[float, ...]
     combined: float = 1.0
@@ -62,7 +62,7 @@ class Entry:
     looks: bool = True
 
     def __post_init__(self) -> None:
-        for field in ("id", "unit"):
+        for field in ("id", "case"):
             if not isinstance(getattr(self, field), str) or not getattr(self, field):
                 refuse(field, getattr(self, field), "must be a non-empty string", _REMEDY)
         check_choice("verdict", self.verdict, tuple(str(each) for each in Verdict))
@@ -227,16 +227,16 @@ class Ledger:
             self._told[entry.verdict].append((entry.combined, entry.id))
         if entry.continuous and entry.p_values:
             candidate = digest([self._seed, entry.key], 64), float(entry.p_values[0])
-            self._best[entry.unit] = min(self._best.get(entry.unit, candidate), candidate)
+            self._best[entry.case] = min(self._best.get(entry.case, candidate), candidate)
 
     @property
     def keyed_p_values(self) -> dict[str, float]:
-        """One first-look p-value per test item, selected by key and never by value.
+        """One first-look p-value per case, selected by key and never by value.
 
-        Statistics of one item share draws, and dependent p-values would make the uniformity test fail right
+        Statistics of one case share draws, and dependent p-values would make the uniformity test fail right
         subjects.
         """
-        return {unit: self._best[unit][1] for unit in sorted(self._best)}
+        return {case: self._best[case][1] for case in sorted(self._best)}
 
     def conclude(self, budget: Budget, ended: bool = True) -> Conclusion:
         """Return the conclusion of a run; `ended` says whether it ended by itself."""

@@ -65,7 +65,7 @@ def finding(found: RunRecord) -> SubjectFinding | None:
 class ClaimMap:
     """Worst verdicts of claims (``rows``) by case; ``left`` counts cases not shown."""
 
-    configurations: tuple[str, ...]
+    cases: tuple[str, ...]
     rows: tuple[tuple[str, tuple[str, ...]], ...]
     left: int
 

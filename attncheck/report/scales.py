@@ -80,7 +80,7 @@ class _Axis:
         return tuple((self.place(value), words(value)) for value in values if self.low <= value <= self.high)
 
 
-def by_configuration(tally: Tally) -> PlotScale | None:
+def by_case(tally: Tally) -> PlotScale | None:
     """Return a check's effects on its most suspicious cases, violated first, with bands up to the MDE."""
     shown = [each for each in tally.worst if _finite(each)][:_SHOWN]
     if not shown:

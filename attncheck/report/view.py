@@ -30,7 +30,7 @@ from attncheck.report.plots import RatePlot, read_plot
 from attncheck.report.power import PowerTable
 from attncheck.report.recipe import Recipe
 from attncheck.report.results import of_result
-from attncheck.report.scales import PlotScale, by_check, by_configuration
+from attncheck.report.scales import PlotScale, by_case, by_check
 from attncheck.report.svg import Drawing
 from attncheck.runs.details import MAIN_CHECKS
 
@@ -53,7 +53,7 @@ class ClaimView:
 
     name: str
     tallies: tuple[Tally, ...]
-    configurations: int
+    cases: int
     most: int
 
     @property
@@ -115,7 +115,7 @@ class ClaimView:
         chosen = [result for result in results if result in first.values()][: self.most]
         limits = [result for tally in self.examined if tally.kind == "limit" for result in tally.worst]
         examined = {tally.name: tally for tally in self.examined}
-        main = next((by_configuration(examined[name]) for name in MAIN_CHECKS if name in examined), None)
+        main = next((by_case(examined[name]) for name in MAIN_CHECKS if name in examined), None)
         drawn = [main if self.most else None, figures.limit_distances(limits), *map(of_result, chosen)]
         return [drawing for drawing in drawn if drawing is not None]
 
@@ -168,7 +168,7 @@ class RunView:
         """The plot of the most significant violated result."""
         if self.finding is None:
             return None
-        return of_result(self.finding.sharpest) or by_configuration(self.finding.failures[0])
+        return of_result(self.finding.sharpest) or by_case(self.finding.failures[0])
 
     @cached_property
     def seen(self) -> PlotScale | None:
@@ -238,7 +238,7 @@ class RunView:
 
     def plots_of(self, tally: Tally) -> list[Drawing | PlotScale]:
         """Return a violated check's plots not yet shown."""
-        drawn = [by_configuration(tally), of_result(sharpest(tally))]
+        drawn = [by_case(tally), of_result(sharpest(tally))]
         first = self.evidence if isinstance(self.evidence, Drawing) else None
         return [each for each in drawn if each is not None and each != first]
 

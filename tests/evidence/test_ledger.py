@@ -188,7 +188,7 @@ def test_statsmodels_is_imported_only_when_ranking() -> None:
         ({"p_values": ("x",)}, "p_values"),
         ({"combined": -1.0}, "p_values"),
         ({"id": ""}, "id"),
-        ({"unit": 3}, "unit"),
+        ({"case": 3}, "case"),
     ],
 )
 def test_bad_entries_name_the_field(change: dict[str, Any], field: str, refusal: Callable[[str], str]) -> None:

@@ -34,7 +34,7 @@ from attncheck.records.schema import PlannedResult, read
 from attncheck.records.tallies import tallied
 from attncheck.report import render_report
 from attncheck.report.results import of_result
-from attncheck.report.scales import by_configuration
+from attncheck.report.scales import by_case
 
 from .conftest import LAYERS, long_record, make_result, plotted_results, violated_result, write_record
 
@@ -192,7 +192,7 @@ def test_map_keeps_violated_layers_and_says_how_many_are_left_out(tmp_path: Path
 
 def test_scale_ends_its_band_where_the_promise_ends() -> None:
     tally = tallied([make_result(), violated_result(layer=LAYERS[1], mde=1.5)])["scores.scale"]
-    scale = by_configuration(tally)
+    scale = by_case(tally)
     assert scale is not None
     wrong, right = scale.rows
     assert wrong.marks[0].wrong
