@@ -2,8 +2,8 @@
 
 ``python benchmarks/wild.py`` inspects every module of benchmarks/wild_bugs whose framework is installed and prints
 the user's messages. ``--old PYTHON`` uses a second interpreter, with keras 3.14.0 and transformers 5.14.1, for bugs
-of these versions only. ``--right N`` inspects each right layer N times. ``--write`` updates benchmarks/wild.md;
-``--resume FILE`` continues an interrupted call.
+of these versions only. ``--right N`` inspects each right layer N times; ``--variants N`` inspects random right layers
+and mutations of N seeds. ``--write`` updates benchmarks/wild.md; ``--resume FILE`` continues an interrupted call.
 """
 
 from __future__ import annotations
@@ -29,8 +29,17 @@ if str(ROOT) not in sys.path:
 import attncheck  # noqa: E402
 from attncheck._lib.measured import installed, spread, table  # noqa: E402
 from benchmarks import wild_bugs  # noqa: E402
-from benchmarks.wild_bugs import inspection  # noqa: E402
-from benchmarks.wild_bugs.inspection import ZOO_HEADER, BugRow, RightRow, Row, ZooRow, failure  # noqa: E402
+from benchmarks.wild_bugs import inspection, variants  # noqa: E402
+from benchmarks.wild_bugs.inspection import (  # noqa: E402
+    ZOO_HEADER,
+    BugRow,
+    MutantRow,
+    RightRow,
+    Row,
+    VariantRow,
+    ZooRow,
+    failure,
+)
 
 FRAMEWORKS = ("torch", "jax", "flax", "keras", "transformers", "equinox")
 #: Requirements of the interpreter with old versions.
@@ -53,7 +62,17 @@ def asked(options: argparse.Namespace) -> list[Asked]:
                 asked.append((RightRow, layer.name, seed, partial(inspection.on_right, layer, draws, seed)))
         for layer in wild_bugs.zoo()[:most]:
             asked.append((ZooRow, layer.name, 0, partial(inspection.on_zoo, layer, draws)))
+        for seed in range(options.variants):
+            asked.extend(asked_at(seed, most, draws))
     return asked
+
+
+def asked_at(seed: int, most: int | None, draws: int) -> Iterator[Asked]:
+    """Yield the inspections of the generator's modules at a seed."""
+    for variant in variants.variants(seed)[:most]:
+        yield VariantRow, variant.name, seed, partial(inspection.on_variant, variant, draws, seed)
+    for mutant in variants.mutants(seed)[:most]:
+        yield MutantRow, mutant.name, seed, partial(inspection.on_mutant, mutant, draws, seed)
 
 
 def inspected(options: argparse.Namespace) -> Iterator[Row]:
@@ -157,6 +176,36 @@ def zoo_section(rows: Sequence[ZooRow]) -> str:
     return f"## Well-known layers\n\n{words}\n\n{table(ZOO_HEADER, lines)}"
 
 
+def variant_section(rows: Sequence[VariantRow]) -> str:
+    """Show how many random right layers are called wrong, and how many cannot be inspected."""
+    wrong = [row for row in rows if row.wrong]
+    failed = [row for row in rows if row.failed]
+    upper = stats.beta.ppf(0.95, len(wrong) + 1, len(rows) - len(wrong)) if len(wrong) < len(rows) else 1.0
+    words = (
+        f"{len(rows)} random right modules. Called wrong: {len(wrong)}, at most {upper:.3g} of them (95%). "
+        f"Not inspected: {len(failed)}."
+    )
+    lines = [(cell(row.name), str(row.seed), cell(row.failed or "; ".join(row.wrong))) for row in (*wrong, *failed)]
+    shown = f"\n\n{table(('layer', 'seed', 'what the user reads'), lines)}" if lines else ""
+    return f"## Random right layers\n\n{words}{shown}"
+
+
+def mutant_section(rows: Sequence[MutantRow]) -> str:
+    """Show which kinds of mutations are named in the first line."""
+    lines = []
+    for kind in dict.fromkeys(row.kind for row in rows):
+        those = [row for row in rows if row.kind == kind]
+        first, anywhere = sum(row.named_first for row in those), sum(row.named for row in those)
+        example = next((f"{row.name}: {row.first}" for row in those if not row.named_first), "")
+        lines.append((kind, str(len(those)), str(first), str(anywhere), cell(example)))
+    words = (
+        f"Named in the first line: {sum(row.named_first for row in rows)} of {len(rows)}; in any line: "
+        f"{sum(row.named for row in rows)}."
+    )
+    header = ("kind", "mutants", "named first", "named anywhere", "first line of one not named first")
+    return f"## Mutations\n\n{words}\n\n{table(header, lines)}"
+
+
 def versions(names: Iterable[str]) -> str:
     here = [name for name in names if importlib.util.find_spec(name) is not None]
     return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in here)
@@ -166,7 +215,9 @@ def page(rows: Sequence[Row], options: argparse.Namespace) -> str:
     bugs = [row for row in rows if isinstance(row, BugRow)]
     right = [row for row in rows if isinstance(row, RightRow)]
     zoo = [row for row in rows if isinstance(row, ZooRow)]
-    given = [f"--right {options.right}", *(["--old PYTHON"] if options.old else [])]
+    made = [row for row in rows if isinstance(row, VariantRow)]
+    mutated = [row for row in rows if isinstance(row, MutantRow)]
+    given = [f"--right {options.right}", f"--variants {options.variants}", *(["--old PYTHON"] if options.old else [])]
     parts = [
         "# Public bugs",
         (
@@ -176,6 +227,8 @@ def page(rows: Sequence[Row], options: argparse.Namespace) -> str:
         bug_section(bugs),
         right_section(right),
         zoo_section(zoo),
+        *([variant_section(made)] if made else []),
+        *([mutant_section(mutated)] if mutated else []),
         f"{options.draws} draws of each module. New versions: {versions(FRAMEWORKS)}; old ones: "
         f"{OLD_VERSIONS}{'' if options.old else ', not inspected here'}. {installed()}.",
     ]
@@ -189,6 +242,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--draws", type=int, default=8, help="modules that are made for an inspection (default: 8)")
     parser.add_argument(
         "--right", type=int, default=1, metavar="N", help="inspections of each right layer (default: 1)"
+    )
+    parser.add_argument(
+        "--variants", type=int, default=1, metavar="N", help="seeds of random right layers and mutations (default: 1)"
     )
     parser.add_argument("--old", metavar="PYTHON", help="an interpreter with keras 3.14.0 and transformers 5.14.1")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep rows there as they come, and go on from it")

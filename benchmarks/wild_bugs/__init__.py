@@ -7,12 +7,12 @@ if it is installed.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 
+from benchmarks.wild_bugs import bug as _bug
 from benchmarks.wild_bugs.bug import Bug, Right, line_told, next_seed
 
-__all__ = ["MODULES", "Bug", "Right", "bugs", "installed", "line_told", "next_seed", "right", "zoo"]
+__all__ = ["MODULES", "WHOLE", "Bug", "Right", "bugs", "installed", "line_told", "next_seed", "right", "zoo"]
 
 #: Modules of this package, and their requirements.
 MODULES = {
@@ -23,10 +23,12 @@ MODULES = {
     "jax_bugs": ("jax", "flax"),
     "equinox_layers": ("jax", "equinox"),
 }
+#: Further ones: masks, positions, heads and blocks, of which the whole description must be right.
+WHOLE = {"torch_whole": ("torch",)}
 
 
 def installed(module: str) -> bool:
-    return all(importlib.util.find_spec(name) is not None for name in MODULES[module])
+    return _bug.installed({**MODULES, **WHOLE}[module])
 
 
 def bugs() -> tuple[Bug, ...]:
@@ -46,4 +48,4 @@ def zoo() -> tuple[Right, ...]:
 
 def _loaded() -> list[object]:
     os.environ.setdefault("KERAS_BACKEND", "torch")
-    return [importlib.import_module(f"{__name__}.{name}") for name in MODULES if installed(name)]
+    return [importlib.import_module(f"{__name__}.{name}") for name in (*MODULES, *WHOLE) if installed(name)]

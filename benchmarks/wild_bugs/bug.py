@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +74,10 @@ class Right:
     width : int
     call : callable or None
     declared : mapping
+    said : tuple of str
+        Regular expressions that must match somewhere in the output.
+    unsaid : tuple of str
+        Regular expressions that must match nowhere in it.
     """
 
     name: str
@@ -80,6 +85,18 @@ class Right:
     width: int
     call: Call | None = None
     declared: Mapping[str, Any] = field(default_factory=dict)
+    said: tuple[str, ...] = ()
+    unsaid: tuple[str, ...] = ()
+
+    def misstated(self, text: str) -> str:
+        """Return what an output fails to say, or says falsely; empty if neither."""
+        missing = [f"not said: {each}" for each in self.said if not re.search(each, text, re.IGNORECASE)]
+        false = [f"said: {each}" for each in self.unsaid if re.search(each, text, re.IGNORECASE)]
+        return "; ".join([*missing, *false])
+
+
+def installed(names: Iterable[str]) -> bool:
+    return all(importlib.util.find_spec(name) is not None for name in names)
 
 
 def line_told(text: str, sentence: tuple[str, ...]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.wild_bugs.bug import Bug, Right, line_told, next_seed
+from benchmarks.wild_bugs.variants import KINDS, Mutant, Variant
 
 # Typed loosely, as the report's API is newer than this script.
 ac: Any = importlib.import_module("attncheck")
@@ -55,7 +57,7 @@ class RightRow(msgspec.Struct, frozen=True, tag="right"):
     blames : tuple of str
         Notes that report an error.
     refused : str
-        Message of `require`, or of a failed inspection; empty if all is well.
+        Message of `require`, of a failed inspection, or what the text misstates; empty if all is well.
     seconds : float
     """
 
@@ -75,7 +77,51 @@ class ZooRow(msgspec.Struct, frozen=True, tag="zoo"):
     seed: int = 0
 
 
-Row = BugRow | RightRow | ZooRow
+class VariantRow(msgspec.Struct, frozen=True, tag="variant"):
+    """Inspection result of one random right module.
+
+    Attributes
+    ----------
+    name : str
+    seed : int
+    wrong : tuple of str
+        Lines that begin with `wrong`.
+    failed : str
+        Message of a failed inspection.
+    seconds : float
+    """
+
+    name: str
+    seed: int
+    wrong: tuple[str, ...]
+    failed: str
+    seconds: float
+
+
+class MutantRow(msgspec.Struct, frozen=True, tag="mutant"):
+    """Inspection result of one mutant.
+
+    Attributes
+    ----------
+    name, kind : str
+    seed : int
+    first : str
+        First line of the report, or the message of a failed inspection.
+    named_first, named : bool
+        Whether the first line, or any line, names the mutation.
+    seconds : float
+    """
+
+    name: str
+    kind: str
+    seed: int
+    first: str
+    named_first: bool
+    named: bool
+    seconds: float
+
+
+Row = BugRow | RightRow | ZooRow | VariantRow | MutantRow
 
 
 def settle(seed: int) -> None:
@@ -146,10 +192,40 @@ def on_right(layer: Right, draws: int, seed: int) -> RightRow:
         report = ac.inspect(layer.make, width=layer.width, call=layer.call, draws=draws, seed=seed)
         blames = blames_of(report)
         report.require(**layer.declared)
-        refused = ""
+        refused = layer.misstated(str(report))
     except Exception as error:
         refused = failure(error)
     return RightRow(layer.name, seed, blames, refused, time.perf_counter() - started)
+
+
+def lines_of(make: Variant | Mutant, call: Any, draws: int) -> list[str]:
+    """Return the report's lines that are not empty."""
+    settle(0)
+    report = ac.inspect(make.make, width=make.width, call=call, draws=draws, seed=0)
+    return [line.strip() for line in str(report).splitlines() if line.strip()]
+
+
+def on_variant(variant: Variant, draws: int, seed: int) -> VariantRow:
+    """Inspect a right module of the generator's seed."""
+    started = time.perf_counter()
+    wrong, failed = tuple[str, ...](), ""
+    try:
+        wrong = tuple(line for line in lines_of(variant, variant.call, draws) if line.startswith("wrong"))
+    except Exception as error:
+        failed = failure(error)
+    return VariantRow(variant.name, seed, wrong, failed, time.perf_counter() - started)
+
+
+def on_mutant(mutant: Mutant, draws: int, seed: int) -> MutantRow:
+    """Inspect a mutant; a failed inspection names nothing."""
+    started = time.perf_counter()
+    try:
+        lines = lines_of(mutant, None, draws) or [""]
+        named = [re.search(KINDS[mutant.kind], line) is not None for line in lines]
+        first = lines[0]
+    except Exception as error:
+        named, first = [False], f"not inspected: {failure(error)}"
+    return MutantRow(mutant.name, mutant.kind, seed, first, named[0], any(named), time.perf_counter() - started)
 
 
 #: Numbers of a report shown for the zoo, with formats.

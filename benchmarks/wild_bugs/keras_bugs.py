@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from benchmarks.wild_bugs.bug import KEY, QUERY, SAME, VALUE, Bug, Right
+from benchmarks.wild_bugs.variants_keras import one_tensor, plain
 
 WIDTH, HEADS = 64, 4
 #: Width and heads at which convolution fans are wrong by a factor of 36.
@@ -87,5 +88,12 @@ RIGHT = (
     Right(
         name="keras MultiHeadAttention", make=attention, width=WIDTH, declared={**_ALL, "mask": "none", "scale": 0.25}
     ),
+    Right(
+        name="keras EinsumDense, attention of one tensor",
+        make=lambda: one_tensor(WIDTH, HEADS),
+        width=WIDTH,
+        call=plain,
+        declared={"mask": "none", "scale": 0.25, "num_heads": HEADS},
+    ),
 )
-ZOO = (*RIGHT, Right(name="keras GroupQueryAttention", make=grouped, width=WIDTH))
+ZOO = (RIGHT[0], Right(name="keras GroupQueryAttention", make=grouped, width=WIDTH))

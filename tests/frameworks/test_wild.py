@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from benchmarks.wild_bugs import Bug, Right, inspection
-from benchmarks.wild_bugs.inspection import BugRow, RightRow
+from benchmarks.wild_bugs import Bug, Right, inspection, line_told, variants
+from benchmarks.wild_bugs.bug import installed
+from benchmarks.wild_bugs.inspection import BugRow, MutantRow, RightRow, VariantRow
+from benchmarks.wild_bugs.variants import KINDS, VARIANTS, Mutant, Variant
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "wild.py"
 BUG = Bug(
@@ -137,6 +142,7 @@ def test_rows_that_are_kept_are_not_made_again(
     monkeypatch.setattr(wild.wild_bugs, "right", lambda: (RIGHT,))
     monkeypatch.setattr(wild.wild_bugs, "zoo", lambda: ())
     given: dict[str, Any] = {"quick": False, "draws": 2, "environment": "new", "old": None, "resume": tmp_path / "rows"}
+    given["variants"] = 0
     first = list(wild.inspected(argparse.Namespace(right=2, **given)))
     assert [type(row) for row in first] == [BugRow, RightRow, RightRow]
     substitute(monkeypatch, Report("nothing", refusal="all of it"))
@@ -153,3 +159,187 @@ def test_another_interpreter_that_fails_leaves_rows(wild: ModuleType, monkeypatc
     assert [row.name for row in rows] == ["o"]
     assert rows[0].told.startswith("not inspected: FileNotFoundError")
     assert "not found: not inspected: FileNotFoundError" in wild.bug_section(rows)
+
+
+LAYER = Variant(name="v", make=object, width=8)
+MUTANT = Mutant(name="m", kind="tiling", make=object, right=object, width=8)
+
+
+def test_what_a_right_layer_must_and_must_not_get() -> None:
+    layer = Right(name="r", make=object, width=8, said=("window of 4",), unsaid=("0 in the limit",))
+    assert layer.misstated("mask: a window of 4") == ""
+    assert layer.misstated("none; 0 in the limit") == "not said: window of 4; said: 0 in the limit"
+
+
+def test_variants_called_wrong_and_mutants_named(wild: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    substitute(monkeypatch, Report("wrong: KV heads are tiled\nwidth 8"))
+    rows, mutants = [inspection.on_variant(LAYER, 2, 0)], [inspection.on_mutant(MUTANT, 2, 0)]
+    substitute(monkeypatch, Report("width 8\nwrong: KV heads are tiled"))
+    mutants.append(inspection.on_mutant(MUTANT, 2, 1))
+    substitute(monkeypatch, Report("width 8\nall is well"))
+    rows.append(inspection.on_variant(LAYER, 2, 1))
+    monkeypatch.setattr(inspection, "ac", None)
+    rows.append(inspection.on_variant(LAYER, 2, 2))
+    mutants.append(inspection.on_mutant(MUTANT, 2, 2))
+    assert [row.wrong for row in rows] == [("wrong: KV heads are tiled",), (), ()]
+    assert [(row.named_first, row.named) for row in mutants] == [(True, True), (False, True), (False, False)]
+    section = wild.variant_section(rows)
+    assert "3 random right modules. Called wrong: 1, at most 0.865 of them (95%). Not inspected: 1." in section
+    assert "| v     | 2    | AttributeError" in section
+    assert "| tiling | 3       | 1           | 2              | m: width 8" in wild.mutant_section(mutants)
+
+
+def test_rows_of_the_generator_are_kept(wild: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    substitute(monkeypatch, Report("width 8"))
+    for name in ("bugs", "right", "zoo"):
+        monkeypatch.setattr(wild.wild_bugs, name, lambda: ())
+    monkeypatch.setattr(wild.variants, "variants", lambda _: (LAYER,))
+    monkeypatch.setattr(wild.variants, "mutants", lambda _: (MUTANT,))
+    options = argparse.Namespace(
+        quick=False, draws=2, right=1, environment="new", old=None, resume=tmp_path / "rows", variants=2
+    )
+    first = list(wild.inspected(options))
+    assert [(type(row), row.seed) for row in first] == [
+        *((VariantRow, 0), (MutantRow, 0)),
+        *((VariantRow, 1), (MutantRow, 1)),
+    ]
+    monkeypatch.setattr(inspection, "ac", None)
+    assert list(wild.inspected(options)) == first
+
+
+def test_configurations_are_the_same_for_the_same_seed() -> None:
+    first = variants.configs(0)
+    assert first == variants.configs(0)
+    assert first != variants.configs(1)
+    assert {config.core for config in first} == set(variants.CORES)
+    for axis, choices in variants.CHOICES.items():
+        drawn = {getattr(config, axis) for seed in range(3) for config in variants.configs(seed)}
+        assert drawn >= set(choices), axis
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mutations_change_one_thing(kind: str) -> None:
+    apt = [config for config in variants.configs(0) if variants.faults_of(config, kind)]
+    assert len(apt) >= variants.PER_KIND
+    for pick, config in enumerate(apt):
+        wrong = variants.mutate(config, kind, pick)
+        assert (wrong.fault, wrong.factor) != (config.fault, config.factor)
+        assert not config.fault
+
+
+def inputs(width: int, framework: str, dtype: Any = None) -> Any:
+    values = np.random.default_rng(5).standard_normal((2, 16, width)).astype(np.float32)
+    if framework == "jax":
+        return importlib.import_module("jax").numpy.asarray(values)
+    return importlib.import_module("torch").as_tensor(values).to(dtype)
+
+
+def outputs(variant: Variant, framework: str) -> tuple[Any, Any]:
+    """Return inputs and outputs of a fresh module."""
+    layer = variant.make()
+    modules = framework == "torch" and hasattr(layer, "parameters")
+    layer = layer.eval() if modules and hasattr(layer, "eval") else layer
+    x = inputs(variant.width, framework, next(layer.parameters()).dtype if modules else None)
+    itself = type(layer).__name__ == "MultiheadAttention"
+    y = variant.call(layer, x) if variant.call else layer(*[x] * (3 if itself else 1))
+    return x, y[0] if isinstance(y, tuple) else y
+
+
+def array(values: Any) -> Any:
+    return np.asarray(values.detach().float() if hasattr(values, "detach") else values, dtype=np.float64)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_right_modules_run(name: str) -> None:
+    for framework in VARIANTS[name]:
+        pytest.importorskip(framework)
+    made = importlib.import_module(f"benchmarks.wild_bugs.{name}").variants(0)
+    assert [each.name for each in made] == [
+        each.name for each in importlib.import_module(f"benchmarks.wild_bugs.{name}").variants(0)
+    ]
+    assert len({each.name for each in made}) == len(made)
+    for variant in made:
+        x, y = outputs(variant, VARIANTS[name][0])
+        assert y.shape == x.shape, variant.name
+        assert np.isfinite(array(y)).all(), variant.name
+
+
+def test_right_modules_are_about_a_hundred() -> None:
+    if not all(map(installed, VARIANTS.values())):
+        pytest.skip("needs every framework")
+    assert 95 <= len(variants.variants(0)) <= 110
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mutants_differ(kind: str) -> None:
+    torch = pytest.importorskip("torch")
+    those = [mutant for mutant in variants.mutants(0) if mutant.kind == kind]
+    assert len(those) == variants.PER_KIND
+    for mutant in those:
+        right, wrong = mutant.right().eval(), mutant.make().eval()
+        x = inputs(mutant.width, "torch", next(right.parameters()).dtype)
+        if kind == "sharing":
+            assert shares(torch, wrong), mutant.name
+            assert not shares(torch, right), mutant.name
+            continue
+        wrong.load_state_dict(right.state_dict(), strict=False)
+        change = np.abs(array(right(x)) - array(wrong(x))).max()
+        if kind == "unused parameter":
+            assert change == 0
+            assert len(list(wrong.parameters())) > len(list(right.parameters()))
+        else:
+            assert np.isnan(change) or change > 1e-3, mutant.name
+
+
+def shares(torch: Any, layer: Any) -> bool:
+    """Return whether the first two equal matrices of a layer are W_Q and W_K."""
+    state = layer.state_dict()
+    for name, weight in state.items():
+        if name.endswith("q.weight"):
+            return bool(torch.equal(weight, state[name.removesuffix("q.weight") + "k.weight"]))
+        if name.endswith(("qkv.weight", "in_proj_weight")):
+            return bool(torch.equal(*weight.chunk(3)[:2]))
+    raise AssertionError(list(state))
+
+
+TOLD = {
+    "means of all positions, then a causal mask": (
+        "wrong: outputs at position 0 change with inputs at position 6, despite the causal mask"
+    ),
+    "inverted causal mask": "wrong: the mask is anticausal: position 6 attends to nothing",
+    "heads merged without a transpose": "wrong: heads are merged without a transpose",
+    "one head, √width in place of √head_dim": "wrong: scores times 1/sqrt(width), not 1/sqrt(head_dim)",
+    "√heads in place of √head_dim": "wrong: scores times 1/sqrt(heads), not 1/sqrt(head_dim)",
+}
+
+
+def test_modules_with_whole_descriptions_run_and_have_their_sentences() -> None:
+    pytest.importorskip("torch")
+    whole = importlib.import_module("benchmarks.wild_bugs.torch_whole")
+    right = "mask: causal; softmax over the keys; scores times 1/sqrt(head_dim)"
+    for bug in whole.BUGS:
+        assert line_told(TOLD[bug.name], bug.sentence) == TOLD[bug.name]
+        assert line_told(right, bug.sentence) is None
+    for fixture in (*whole.BUGS, *whole.RIGHT):
+        layer = fixture.make().eval()
+        x = inputs(fixture.width, "torch")[:, : 4 if "four" in fixture.name else 16]
+        y = layer(x, x, x)[0] if "MultiheadAttention" in fixture.name else layer(x)
+        assert y.shape[:2] == x.shape[:2], fixture.name
+        assert fixture.name.startswith("inverted") or np.isfinite(array(y)).all(), fixture.name
+
+
+def test_first_lines_are_matched_by_their_kinds_only() -> None:
+    lines = {
+        "mask off by one": "wrong: position i sees i + 1",
+        "inverted mask": "wrong: position 6 attends to nothing",
+        "scale": "wrong: scores times 1/sqrt(width)",
+        "axis": "wrong: softmax over the query axis",
+        "merge": "wrong: heads are merged without a transpose",
+        "leak": "wrong: outputs at position 0 change with inputs at position 6",
+        "tiling": "wrong: KV heads are tiled",
+        "dropout": "wrong: two calls on one input differ",
+        "sharing": "wrong: W_Q and W_K are the same matrix",
+        "unused parameter": "wrong: unused.weight is never used",
+    }
+    for kind, line in lines.items():
+        assert [name for name, pattern in KINDS.items() if re.search(pattern, line)] == [kind]
