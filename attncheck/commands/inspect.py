@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from attncheck._lib.exit_codes import ExitCode
@@ -17,12 +18,14 @@ def inspect(
     call: str | None = None,
     draws: Whole = 8,
     seed: Natural = 0,
+    expect: list[str] | None = None,
+    theory: bool = False,
     json: bool = False,
     report: Path | None = None,
 ) -> int:
     """Describe a PyTorch, flax, Keras or equinox attention layer at initialisation.
 
-    The exit code is 1 if something is wrong.
+    The exit code is 1 if something is wrong, or not as expected.
 
     Parameters
     ----------
@@ -36,6 +39,10 @@ def inspect(
         Number of modules to initialise.
     seed
         Seed of the first module.
+    expect
+        What the layer should be, such as causal, mup, query=normal(0.02), query_std=1.0; may be given several times.
+    theory
+        Add the predictions of theory for the layer, which takes some seconds.
     json
         Print JSON.
     report
@@ -47,6 +54,11 @@ def inspect(
     called = None if call is None else function_named("call", call)
     found = inspected(function_named("make", make), width, called, draws=draws, seed=seed)
     if report is not None:
-        render_inspection(found, make, report)
-    print(as_json(found.to_dict()) if json else found)
+        render_inspection(found, make, report, theory)
+    print(as_json(found.to_dict(theory)) if json else found.text(theory))
+    try:
+        found.require(*(expect or ()))
+    except AssertionError as error:
+        print("\n".join(f"not as expected: {line}" for line in str(error).splitlines()), file=sys.stderr)
+        return ExitCode.VIOLATED
     return ExitCode.VIOLATED if found.blamed else ExitCode.CONSISTENT

@@ -1,22 +1,21 @@
-"""Base of the JAX bindings: attention intercepted in compiled forward passes."""
+"""Base of the JAX bindings: attention cores watched in compiled forward passes."""
 
 from __future__ import annotations
 
 import abc
 import contextlib
 import functools
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from attncheck.frameworks.binding import SINGLE, Core, FloatArray, SoftmaxCore, untouched
+from attncheck.frameworks.binding import SINGLE, Binding
+from attncheck.frameworks.jax_trace import watching
+from attncheck.frameworks.trace import AttentionCore, Core, FloatArray, untouched
 
 # Relative tolerance for compiled against uncompiled results.
 _SAME = 1e-5
-#: Functions that a forward pass intercepts.
-NOTHING, ATTENTION, SOFTMAX = "nothing", "attention", "softmax"
 
 
 @contextlib.contextmanager
@@ -28,13 +27,15 @@ def on_cpu() -> Iterator[None]:
         yield
 
 
-class JaxBinding(abc.ABC):
+class JaxBinding(Binding):
     """Base of bindings to JAX modules."""
+
+    fills = True
 
     def __init__(self) -> None:
         import jax
 
-        self._watch = WatchedCore()
+        self._watch = Watch()
         # The compiled function runs a few times on small inputs, so optimising it does not pay.
         plainly = {"xla_backend_optimization_level": 0}
         self._compiled = jax.jit(self._traced, static_argnums=(0, 1), compiler_options=plainly)
@@ -42,18 +43,14 @@ class JaxBinding(abc.ABC):
         self._compiled_many = jax.jit(self._many, static_argnums=0)
         self._tried = False
 
-    @property
-    def precision(self) -> float:
-        """Unit roundoff of attention's inputs; at least that of float32."""
-        return self._watch.precision
+    def run(self, state: Any, x: FloatArray, core: Core, path: str = "") -> Any:
+        """Return the outputs for x, with `core` called at every attention core."""
+        import jax
 
-    def run(self, state: Any, x: FloatArray, core: Core) -> Any:
-        """Return the outputs for x, with `core` in place of attention."""
-        return self._run(NOTHING if core is untouched else ATTENTION, state, x, core)
-
-    def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore) -> Any:
-        """Return the outputs for x, with `core` in place of every softmax."""
-        return self._run(SOFTMAX, state, x, core)
+        with on_cpu(), self._watch.calling(core):
+            y = np.asarray(self._compiled(core is not untouched, *self._split(state), jax.numpy.asarray(x)))
+        self.precision = max(self.precision, self._watch.precision)
+        return y
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
         """Return the module's arrays by name."""
@@ -96,7 +93,27 @@ class JaxBinding(abc.ABC):
         with on_cpu():
             return self._joined(structure, jax.tree_util.tree_map_with_path(leaf, held))
 
-    def attended(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> tuple[FloatArray, ...]:
+    def unused(self, state: Any, x: FloatArray, path: str = "") -> tuple[str, ...]:
+        """Return the names of arrays from which nothing leads to the outputs."""
+        import jax
+
+        structure, held = self._split(state)
+        leaves = jax.tree_util.tree_leaves_with_path(held)
+        with on_cpu(), jax.disable_jit():
+            function = functools.partial(self._outputs, structure)
+            jaxpr = jax.make_jaxpr(function)(held, jax.numpy.asarray(x)).jaxpr
+        needed = set(map(id, jaxpr.outvars))
+        for equation in reversed(jaxpr.eqns):
+            if needed & set(map(id, equation.outvars)):
+                needed.update(map(id, equation.invars))
+        named = zip(leaves, jaxpr.invars, strict=False)  # the last is x
+        return tuple(
+            jax.tree_util.keystr(where) for (where, leaf), given in named if _is_real(leaf) and id(given) not in needed
+        )
+
+    def attended(
+        self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray, path: str = ""
+    ) -> tuple[FloatArray, ...]:
         """Return outputs, q, k and v of N modules; `arrays` (N, ...), `x` (N, B, L, n)."""
         with on_cpu():
             found = self._compiled_many(*self._split(state), dict(arrays), x)
@@ -109,15 +126,10 @@ class JaxBinding(abc.ABC):
             def leaf(path: Any, kept: Any) -> Any:
                 return own[jax.tree_util.keystr(path)].astype(kept.dtype) if _is_real(kept) else kept
 
-            with self._watch.recording() as seen:
-                y = self._traced(ATTENTION, structure, jax.tree_util.tree_map_with_path(leaf, held), given)
-            return (y, *seen[0])
+            forward = recorded(functools.partial(self._outputs, structure))
+            return forward(jax.tree_util.tree_map_with_path(leaf, held), given)
 
         return tuple(jax.vmap(one)(arrays, jax.numpy.asarray(x)))
-
-    @abc.abstractmethod
-    def init(self, seed: int) -> Any:
-        """Return a freshly initialised module."""
 
     @abc.abstractmethod
     def _split(self, state: Any) -> tuple[Any, Any]:
@@ -128,124 +140,89 @@ class JaxBinding(abc.ABC):
         """Return the module with this structure and these arrays."""
 
     @abc.abstractmethod
-    def _forward(self, watched: str, structure: Any, arrays: Any, x: Any) -> Any:
-        """Return the outputs, with `watched` functions intercepted."""
+    def _forward(self, structure: Any, arrays: Any, x: Any) -> Any:
+        """Return the outputs."""
 
-    def _run(self, watched: str, state: Any, x: FloatArray, core: Callable[..., Any]) -> Any:
-        import jax
+    def _traced(self, watched: bool, structure: Any, arrays: Any, x: Any) -> Any:
+        forward = functools.partial(self._outputs, structure)
+        return (self._watch.over(forward) if watched else forward)(arrays, x)
 
-        with on_cpu(), self._watch.calling(core):
-            return np.asarray(self._compiled(watched, *self._split(state), jax.numpy.asarray(x)))
-
-    def _traced(self, watched: str, structure: Any, arrays: Any, x: Any) -> Any:
+    def _outputs(self, structure: Any, arrays: Any, x: Any) -> Any:
         """Return the outputs, or their first element if a tuple."""
-        import jax
-
-        # Parts compiled earlier would bypass the core.
-        with jax.disable_jit():
-            y = self._forward(watched, structure, arrays, x)
+        y = self._forward(structure, arrays, x)
         return y[0] if isinstance(y, tuple) else y
 
 
-class WatchedCore:
-    """Callback that replaces attention or softmax functions of JAX."""
+class Watch:
+    """Core called from compiled functions.
+
+    Attributes
+    ----------
+    precision : float
+        Unit roundoff of the coarsest queries, keys and values seen; at least that of float32.
+    """
 
     def __init__(self) -> None:
         self.precision = SINGLE
-        self._core: Callable[..., FloatArray | None] = untouched
+        self._core: Core = untouched
         self._failure: Exception | None = None
-        self._within = False
-        self._recorded: list[tuple[Any, ...]] | None = None
 
     @contextlib.contextmanager
-    def recording(self) -> Iterator[list[tuple[Any, ...]]]:
-        """Leave the functions unchanged and record their arguments."""
-        self._recorded = []
-        try:
-            yield self._recorded
-        finally:
-            self._recorded = None
-
-    @contextlib.contextmanager
-    def calling(self, core: Callable[..., FloatArray | None]) -> Iterator[None]:
+    def calling(self, core: Core) -> Iterator[None]:
         """Call `core` within this context; raise its error at the end."""
         self._core, self._failure = core, None
         yield
         if self._failure is not None:
             raise self._failure
 
-    def over(self, function: Callable[..., Any], axes: str) -> Callable[..., Any]:
-        """Return a replacement for `function` that calls the core.
-
-        Attention takes arrays (..., L, H, d) for `axes` ``LHd``, (..., H, L, d) for ``HLd``; ``LL`` is a softmax.
-        """
+    def over(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """Return a function of parameters and x that calls the core, in the order of its cores."""
         import jax
 
-        signature = inspect.signature(function)
+        def watched(parameters: Any, x: Any) -> Any:
+            made: list[Any] = []
 
-        @functools.wraps(function)
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            if self._within:  # flax calls JAX's attention, which is intercepted too
-                return function(*args, **kwargs)
-            self._within = True
-            try:
-                own = function(*args, **kwargs)
-            finally:
-                self._within = False
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            given = list(bound.arguments.values())
-            if self._recorded is not None:
-                self._recorded.append(tuple(_heads_first(each, axes) for each in given[:3]))
-                return own
-            answer = functools.partial(self._answer, axes)
-            if axes == "LL":
-                answer, given = functools.partial(self._answer, axes, axis=given[1]), given[:1]
-            # The core needs concrete numbers; they arrive with all `jax.vmap` axes in front.
-            shape = jax.ShapeDtypeStruct(own.shape, own.dtype)
-            return jax.pure_callback(answer, shape, own, *given[:3], vmap_method="broadcast_all")
+            def core(*given: Any) -> Any:
+                shape = jax.ShapeDtypeStruct(given[-1].shape, given[-1].dtype)
+                answer = functools.partial(self._answer, len(made))
+                # The result before as an argument fixes the order.
+                made.append(jax.pure_callback(answer, shape, *given, *made[-1:], vmap_method="broadcast_all"))
+                return made[-1]
+
+            return watching(function, core)(parameters, x)
 
         return watched
 
-    def _answer(self, axes: str, own: Any, *given: Any, **options: Any) -> Any:
-        """Return the core's result in the shape and dtype of `own`, or `own` without a result."""
+    def _answer(self, index: int, *given: Any) -> Any:
+        """Return the core's result in the shape and dtype of the module's own, or the latter without a result."""
         import jax
 
-        self.precision = max(self.precision, *(float(jax.numpy.finfo(each.dtype).eps) / 2 for each in given))
-        shape, dtype, own = own.shape, own.dtype, np.asarray(own)
+        q, k, v, weights, own, *_ = (np.asarray(each) for each in given)
+        roundoffs = (float(jax.numpy.finfo(each.dtype).eps) / 2 for each in (q, k, v))
+        self.precision = max(self.precision, *roundoffs)
+        wide = [each.astype(np.float64).reshape(-1, *each.shape[-2:]) for each in (q, k, v, weights)]
         try:
-            found = self._core(*(_seen(np.asarray(each), axes) for each in given), **options)
-            if found is None:
-                return own
-            found = np.asarray(found)
-            return (found.swapaxes(1, 2) if axes == "LHd" else found).reshape(shape).astype(dtype)
+            found = self._core(AttentionCore(wide[0], wide[1], wide[2], wide[3], index))
+            return own if found is None else np.asarray(found).reshape(own.shape).astype(own.dtype)
         except Exception as failure:  # JAX would wrap the error in one of its own
             self._failure = self._failure or failure
             return own
 
-    @contextlib.contextmanager
-    def replacing(self, name: str, axes: str, *places: Any) -> Iterator[None]:
-        """Replace a function of some modules during tracing."""
-        kept = [(place, getattr(place, name)) for place in places]
-        for place, function in kept:
-            setattr(place, name, self.over(function, axes))
-        try:
-            yield
-        finally:
-            for place, function in kept:
-                setattr(place, name, function)
 
+def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[Any, ...]]:
+    """Return a function that returns outputs, and q, k and v of the first core."""
 
-def _seen(array: Any, axes: str) -> FloatArray:
-    """Return an argument in the core's layout."""
-    wide: FloatArray = array.astype(np.float64)
-    return wide if axes == "LL" else np.asarray(_heads_first(wide, axes))
+    def watched(parameters: Any, x: Any) -> tuple[Any, ...]:
+        seen: list[tuple[Any, ...]] = []
 
+        def core(*given: Any) -> Any:
+            seen.append(given[:3])
+            return given[-1]
 
-def _heads_first(array: Any, axes: str) -> Any:
-    """Return an array as (B, H, L, d)."""
-    array = array.swapaxes(-2, -3) if axes == "LHd" else array
-    return array.reshape(-1, *array.shape[-3:])
+        y = watching(function, core)(parameters, x)
+        return (y, *seen[0])
+
+    return watched
 
 
 def _named(held: Any) -> dict[str, FloatArray]:

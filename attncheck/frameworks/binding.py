@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import functools
 import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.imports import find
+from attncheck.frameworks.trace import Core, FloatArray
 
-FloatArray = NDArray[np.float64]
-#: Called with queries, keys and values (B, H, L, d) in place of attention; keys and values may have fewer heads.
-#: Returns the result, (B, H, L, d), or None to let the framework continue.
-Core = Callable[[FloatArray, FloatArray, FloatArray], FloatArray | None]
-#: Called with scores and axis (-1, -2, …) in place of a softmax. Returns the weights, or None to let the framework
-#: continue.
-SoftmaxCore = Callable[[FloatArray, int], FloatArray | None]
 #: The initialised arrays of a module, by name.
 Arrays = Mapping[str, FloatArray]
 
@@ -51,121 +45,108 @@ _FRAMEWORKS = {
 _ARGUMENTS = {"rngs": "flax", "key": "equinox"}
 
 
-def untouched(query: FloatArray, key: FloatArray, value: FloatArray) -> None:
-    """Core that lets the framework continue; a binding need not intercept anything for it."""
-
-
 class NoAttentionCall(Exception):
-    """A forward pass without any call that the binding intercepts."""
+    """A forward pass without attention."""
 
 
-@runtime_checkable
-class Binding(Protocol):
+class Binding(abc.ABC):
     """Interface that the inspector needs from a framework.
 
-    Optional members:
+    `init` and `run` are required. What else a framework can do is declared by the attributes, and by overriding
+    the other methods.
 
-    - ``paths: tuple[str, ...]``: names of code paths, such as ``("eval", "train")``, passed to `run` and `softmax`
-      as ``path=``. The first is inspected in full; the others are compared with it.
-    - ``spare: frozenset[str]``: paths of other configurations of the module.
-    - ``precision: float``: unit roundoff of the forward pass; by default that of float32.
-    - ``softmax(state, x, core)``: like `run`, but ``core(scores, axis)`` replaces every softmax, for hand-written
-      attention.
-    - ``parameters(state)``: the initialised arrays by name.
-    - ``random(state, x, path)``: whether a call draws random numbers.
-    - ``fill(state, arrays)``: the module with these arrays; it may modify `state`.
-    - ``attended(state, arrays, x)``: outputs, queries, keys and values of N modules in one batch. If it raises any
-      exception, the modules run one by one.
+    Attributes
+    ----------
+    paths : tuple of str
+        Names of code paths, such as ``("eval", "train")``. The first is inspected in full; the others are compared
+        with it.
+    spare : frozenset of str
+        Paths of other configurations of the module; differences between them are not errors.
+    precision : float
+        Unit roundoff of the forward pass.
+    fills : bool
+        Whether `parameters` and `fill` are there, so that weights can be replaced.
 
     Examples
     --------
     Attention in NumPy, two heads of a layer of width 8:
 
-    >>> class Plain:
+    >>> from attncheck.frameworks.trace import AttentionCore
+    >>> from scipy.special import softmax
+    >>> class Plain(Binding):
     ...     def init(self, seed):
     ...         return np.random.default_rng(seed).standard_normal((4, 8, 8)) / 8**0.5
     ...
-    ...     def run(self, state, x, core):
+    ...     def run(self, state, x, core, path):
     ...         q, k, v = ((x @ w).reshape(*x.shape[:2], 2, 4).swapaxes(1, 2) for w in state[:3])
-    ...         heads = core(q, k, v)
-    ...         if heads is None:
-    ...             weights = np.exp(q @ k.swapaxes(-1, -2) / 4**0.5)
-    ...             heads = weights / weights.sum(-1, keepdims=True) @ v
+    ...         weights = softmax(q @ k.swapaxes(-1, -2) / 4**0.5, axis=-1)
+    ...         heads = core(AttentionCore(q, k, v, weights))
+    ...         heads = weights @ v if heads is None else heads
     ...         return heads.swapaxes(1, 2).reshape(x.shape) @ state[3]
-    >>> isinstance(Plain(), Binding)
-    True
     >>> plain, x = Plain(), np.eye(8)[:, None, :]
     >>> seen = []
-    >>> y = plain.run(plain.init(0), x, lambda q, k, v: seen.append(q))
-    >>> seen[0].shape, y.shape
+    >>> y = plain.run(plain.init(0), x, seen.append, "")
+    >>> seen[0].query.shape, y.shape
     ((8, 2, 1, 4), (8, 1, 8))
     """
 
+    paths: tuple[str, ...] = ("",)
+    spare: frozenset[str] = frozenset()
+    precision: float = SINGLE
+    fills: bool = False
+
+    @abc.abstractmethod
     def init(self, seed: int) -> Any:
         """Return a freshly initialised module, determined by the seed."""
 
-    def run(self, state: Any, x: FloatArray, core: Core) -> Any:
-        """Return the output (B, L, n) for inputs (B, L, n), with `core` in place of attention."""
+    @abc.abstractmethod
+    def run(self, state: Any, x: FloatArray, core: Core, path: str) -> Any:
+        """Return the output (B, L, m) for inputs (B, L, n); call `core` at every attention core.
 
-
-class Instrument:
-    """Wrapper of a binding: failures become `InputError`, and optional members have defaults."""
-
-    def __init__(self, binding: Binding) -> None:
-        self.binding = binding
-        self.paths: tuple[str, ...] = tuple(getattr(binding, "paths", ()))
-        self.spare: frozenset[str] = frozenset(getattr(binding, "spare", ()))
-        self.softmax_watched = hasattr(binding, "softmax")
-
-    @property
-    def precision(self) -> float:
-        """Unit roundoff of the forward pass."""
-        return float(getattr(self.binding, "precision", SINGLE))
-
-    def init(self, seed: int) -> Any:
-        """Return a freshly initialised module."""
-        return in_words("make", self.binding.init, seed)
-
-    def run(self, state: Any, x: FloatArray, core: Core, path: str = "") -> FloatArray:
-        """Return the output, (B, L, n)."""
-        return self._output("run", x, state, np.ascontiguousarray(x), core, **({"path": path} if path else {}))
-
-    def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore, path: str = "") -> FloatArray:
-        """Return the output, (B, L, n), with only the softmax intercepted."""
-        return self._output("softmax", x, state, np.ascontiguousarray(x), core, **({"path": path} if path else {}))
-
-    def draws(self, state: Any, x: FloatArray, path: str = "") -> bool | None:
-        """Return whether a call draws random numbers, or None if unknown."""
-        found: Callable[..., bool] | None = getattr(self.binding, "random", None)
-        return None if found is None else found(state, x, **({"path": path} if path else {}))
+        With `attncheck.frameworks.trace.untouched`, nothing need be looked for.
+        """
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
-        """Return the initialised arrays by name, if the binding gives them."""
-        found: Callable[[Any], Mapping[str, FloatArray]] | None = getattr(self.binding, "parameters", None)
-        return {} if found is None else found(state)
+        """Return the initialised arrays by name."""
+        return {}
 
     def initialised(self, seed: int) -> Mapping[str, FloatArray]:
         """Return a fresh module's arrays by name."""
-        found: Callable[[int], Mapping[str, FloatArray]] | None = getattr(self.binding, "initialised", None)
-        return self.parameters(self.init(seed)) if found is None else found(seed)
+        return self.parameters(self.init(seed))
 
-    @property
-    def fills(self) -> bool:
-        """Whether arrays of modules can be replaced."""
-        return hasattr(self.binding, "fill") and hasattr(self.binding, "parameters")
+    def fill(self, state: Any, arrays: Arrays) -> Any:
+        """Return the module with these arrays; it may modify `state`."""
+        raise NotImplementedError
 
-    def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
+    def random(self, state: Any, x: FloatArray, path: str) -> bool | None:
+        """Return whether a call draws random numbers, or None if unknown."""
+        return None
+
+    def unused(self, state: Any, x: FloatArray, path: str) -> tuple[str, ...]:
+        """Return the names of arrays that the outputs do not depend on, if known."""
+        return ()
+
+    def attended(self, state: Any, arrays: Arrays, x: FloatArray, path: str) -> tuple[FloatArray, ...]:
+        """Return outputs, queries, keys and values of N modules in one batch.
+
+        `arrays` are (N, ...), `x` (N, B, L, n). After any exception, the modules run one by one.
+        """
+        raise NotImplementedError
+
+    # What the inspector calls: failures of a user's functions become `InputError`.
+
+    def fresh(self, seed: int) -> Any:
+        """Return a freshly initialised module."""
+        return in_words("make", self.init, seed)
+
+    def filled(self, state: Any, arrays: Arrays) -> Any:
         """Return a module with the given arrays; `state` may be modified."""
-        return in_words("make", getattr(self.binding, "fill"), state, arrays)  # noqa: B009  # an optional member
+        return in_words("make", self.fill, state, arrays)
 
-    @property
-    def attended(self) -> Callable[..., tuple[FloatArray, ...]] | None:
-        """Function that runs many modules in one batch, or None."""
-        found: Callable[..., tuple[FloatArray, ...]] | None = getattr(self.binding, "attended", None)
-        return found
-
-    def _output(self, method: str, x: FloatArray, *arguments: Any, **options: Any) -> FloatArray:
-        made = in_words("call", getattr(self.binding, method), *arguments, **options)
+    def outputs(self, state: Any, x: FloatArray, core: Core, path: str) -> FloatArray:
+        """Return the output, (B, L, m)."""
+        with np.errstate(all="ignore"):  # unit vectors are long, and give large scores
+            made = in_words("call", self.run, state, np.ascontiguousarray(x), core, path)
         if made is None:
             refuse("call", made, "is not an output array", "return the outputs, (batch, positions, width)")
         try:
@@ -174,12 +155,8 @@ class Instrument:
             refuse("call", made, "is not an array", "pass call=lambda module, x: ..., which returns outputs")
         if y.ndim != 3 or y.shape[:2] != x.shape[:2]:
             remedy = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
-            refuse(
-                "call",
-                y.shape,
-                f"is the output shape for inputs of shape {x.shape}, but should be (batch, positions, width)",
-                remedy,
-            )
+            what = f"is the output shape for inputs of shape {x.shape}, but should be (batch, positions, width)"
+            refuse("call", y.shape, what, remedy)
         return y
 
 
@@ -222,7 +199,7 @@ def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Bindi
     ...
     attncheck._lib.errors.InputError: make=3: is not a module of torch, flax, keras, equinox; return one, or pass ...
     """
-    if isinstance(make, Binding) and not inspect.isclass(make):
+    if isinstance(make, Binding):
         return make
     if home_of(make):
         refuse(

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError, refuse
-from attncheck.frameworks.binding import FloatArray, Instrument, NoAttentionCall
+from attncheck.frameworks.binding import SINGLE, Binding, NoAttentionCall
+from attncheck.frameworks.layout import CoreLayout, order_of, results
+from attncheck.frameworks.trace import AttentionCore, Core, FloatArray, untouched
+
+Booleans = NDArray[np.bool_]
 
 #: Roles of the inputs to attention; its output has the role "output".
 ROLES = ("query", "key", "value")
@@ -21,10 +28,20 @@ SHORT = 2.0**7
 NONE, RMS, LAYER = "none", "RMS norm", "layer norm"
 # Changes of at most this many unit roundoffs count as zero.
 _ROUNDED = 16.0
+# Rounding of stored values, and of sums: a random walk in steps of the unit roundoff.
+_STORED, _SUMMED = 5.0, 4.0
+#: How heads are merged: as they should be, or with heads in the place of positions.
+PROPERLY, WITHOUT_TRANSPOSE = "transposed", "not transposed"
 # Relative tolerance for rounding and a norm's epsilon.
 _ALIKE = 0.02
-# Two (batch, positions) pairs that identify the axes.
-_SHAPES = ((2, 3), (3, 5))
+# Lengths of sequences to try in turn (products over one position are not seen as such).
+_LENGTHS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 25, 32, 36, 49, 50, 64, 65, 77, 100, 128, 196, 197, 256)
+# Batch and length that identify the axes, and a length that tells how heads are merged.
+_BATCH, _POSITIONS, _SEVERAL = 2, 3, 7
+_SWAPPED = str.maketrans("bl", "lb")
+# Weights that do not follow the scores to the second number have an unusual layout, if they follow those of it better
+# by the first.
+_CLEARLY, _ROUGHLY = 0.1, 1e-4
 _REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
 
 
@@ -33,6 +50,11 @@ def alike(one: FloatArray, other: FloatArray, precision: float) -> bool:
     if one.shape != other.shape:
         return False
     return bool(np.all(np.abs(one - other) <= _ROUNDED * precision * np.abs(one).max(initial=0.0)))
+
+
+def rounding(precision: float, terms: int) -> float:
+    """Return the relative error that rounding explains; sums are taken in float32 or better."""
+    return _STORED * precision + _SUMMED * min(precision, SINGLE) * math.sqrt(terms)
 
 
 def normed(x: FloatArray, norm: str) -> FloatArray:
@@ -61,49 +83,21 @@ def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionCall:
-    """Output, (B, L, m), and inputs to attention: q (B, H, L, d), k and v (B, G, L', d)."""
+    """Output, (B, L, m), and attention: q (B, H, L, d), k and v (B, G, L', ·), weights (B, H, L, L').
+
+    `calls` is the number of cores, parallel ones counted once.
+    """
 
     y: FloatArray
     query: FloatArray
     key: FloatArray
     value: FloatArray
-    calls: int
+    weights: FloatArray
+    calls: int = 1
 
     def __getitem__(self, role: str) -> FloatArray:
         found: FloatArray = getattr(self, role)
         return found
-
-
-@dataclasses.dataclass(frozen=True)
-class HeadLayout:
-    """Axes of the inputs to attention.
-
-    Forms: (B, H, L, d); (H, B, L, d); (B·H, L, d); (H·B, L, d); or (B, L, H, d), with attention over heads.
-    `first_axis`: positions come first. `extra`: keys beyond the positions.
-    """
-
-    form: str
-    heads: int
-    first_axis: bool = False
-    extra: int = 0
-
-    def standard(self, a: FloatArray, batch: int) -> FloatArray:
-        """Return an input to attention as (B, H, L, d)."""
-        if self.form == "positions":
-            return a.swapaxes(1, 2)
-        if self.form == "flat":
-            return a.reshape(batch, -1, *a.shape[-2:])
-        if self.form == "flat, heads first":
-            a = a.reshape(-1, batch, *a.shape[-2:])
-        return a if self.form == "heads" else a.swapaxes(0, 1)
-
-    def own(self, a: FloatArray) -> FloatArray:
-        """Return (B, H, L, d) in the module's own layout."""
-        if self.form == "positions":
-            return a.swapaxes(1, 2)
-        if "first" in self.form:
-            a = a.swapaxes(0, 1)
-        return a.reshape(-1, *a.shape[-2:]) if "flat" in self.form else a
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,139 +129,300 @@ class Effective:
 class ModuleReader:
     """Reader of matrices from one code path; it determines the layout once for all draws.
 
-    Raises `NoAttentionCall` without a call of attention, and `InputError` for an unknown layout.
+    Raises `NoAttentionCall` without attention, and `InputError` for an unknown layout.
     """
 
-    def __init__(self, instrument: Instrument, state: Any, width: int, path: str) -> None:
-        self.instrument, self.width, self.path = instrument, width, path
-        self.layout, self.norm = HeadLayout("heads", 0), NONE
+    def __init__(self, binding: Binding, state: Any, width: int, path: str) -> None:
+        self.binding, self.width, self.path = binding, width, path
+        #: Shortest sequence that the module takes, and whether it takes any length.
+        self.length, self.any_length = self._lengths(state)
         self.layout = self._layout(state)
-        self.norm = norm_of(lambda x: self.see(state, x, silent=True).value, width)
+        self.split = self._split(state)
+        self.merged = self._merged(state)
+        self.norm = self._norm(state)
+
+    def _norm(self, state: Any) -> str:
+        """Return the norm before attention: that of values, unless queries grow with the inputs."""
+
+        def first(role: str, x: FloatArray) -> FloatArray:
+            return self.see(state, self.placed(x[0]), silent=True)[role][:, :, :1]
+
+        values, queries = (norm_of(functools.partial(first, role), self.width) for role in ("value", "query"))
+        return values if queries != NONE else NONE
+
+    def placed(self, x: FloatArray) -> FloatArray:
+        """Return sequences, (N, L, n), with vectors (N, n) at their first positions, and zeros at others."""
+        made = np.zeros((len(x), self.length, self.width))
+        made[:, 0] = x
+        return made
 
     def see(self, state: Any, x: FloatArray, returns: FloatArray | None = None, silent: bool = False) -> AttentionCall:
-        """Run on x, (B, L, n); return the inputs of the first attention call.
+        """Run on x, (B, L, n); return the inputs and weights of the first attention.
 
-        That call returns `returns`, (B, H, L, d), or zeros if `silent`.
+        Attention results in `returns`, (B, H, L, e), or in zeros if `silent`.
         """
-        got: list[tuple[FloatArray, ...]] = []
+        layout, got = self.layout, list[AttentionCore]()
 
-        def core(q: FloatArray, k: FloatArray, v: FloatArray) -> FloatArray | None:
-            got.append((q, k, v) if not got else ())
-            if len(got) > 1 or (returns is None and not silent):
+        def core(each: AttentionCore) -> FloatArray | None:
+            got.append(each)
+            if each.index >= layout.parallel or (returns is None and not silent):
                 return None
             if returns is not None:
-                return self.layout.own(returns)
-            return np.zeros((*q.shape[:-1], v.shape[-1]))
+                return layout.own(returns, each.index, each.weights)
+            return np.zeros((*each.weights.shape[:-1], each.value.shape[-1]))
 
-        fed = x.swapaxes(0, 1) if self.layout.first_axis else x
-        y = self.instrument.run(state, fed, core, self.path)
-        if not got:
+        y = self._run(state, x, core)
+        first = sorted((each for each in got if each.index < layout.parallel), key=lambda each: each.index)
+        if len(first) < layout.parallel:
             raise InputError("call: attention did not run; " + _REMEDY)
-        y = y.swapaxes(0, 1) if self.layout.first_axis else y
-        q, k, v = (self.layout.standard(np.asarray(a, dtype=np.float64), len(x)) for a in got[0])
-        return AttentionCall(y, q, k, v, len(got))
+        calls = 1 + max(0, len(got) - layout.parallel)
+        try:
+            found = layout.standard(first, *x.shape[:2])
+        except ValueError:
+            shown = f"{first[0].key.shape[-2]} for {x.shape[1]} positions"
+            refuse("keys", shown, "are not as many more than positions as at other lengths", "inspect self-attention")
+        return AttentionCall(y, found["query"], found["key"], found["value"], found["weights"], calls)
 
     def see_each(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> AttentionCall:
         """Like `see`, for N modules with arrays (N, ...) and inputs (N, L, n); may raise any exception."""
-        if self.instrument.attended is None:
-            raise NotImplementedError
         alone = 2 if self.layout.first_axis else 1
-        path = {"path": self.path} if self.path else {}
-        y, *got = self.instrument.attended(state, arrays, np.expand_dims(x, alone), **path)
-        q, k, v = (np.concatenate([self.layout.standard(each, 1) for each in a]) for a in got)
-        return AttentionCall(y.squeeze(alone), q, k, v, 1)
+        y, *got = self.binding.attended(state, arrays, np.expand_dims(x, alone), self.path)
+        nothing = np.zeros((*got[0].shape[1:-1], got[1].shape[-2]))
+        cores = (AttentionCore(q, k, v, nothing) for q, k, v in zip(*got, strict=True))
+        found = [self.layout.standard([each], 1, x.shape[1]) for each in cores]
+        q, k, v, w = (np.concatenate([each[n] for each in found]) for n in (*ROLES, "weights"))
+        return AttentionCall(y.squeeze(alone), q, k, v, w)
+
+    def _run(self, state: Any, x: FloatArray, core: Core) -> FloatArray:
+        swapped = self.layout.first_axis
+        y = self.binding.outputs(state, x.swapaxes(0, 1) if swapped else x, core, self.path)
+        return y.swapaxes(0, 1) if swapped else y
 
     def biases(self, state: Any) -> dict[str, FloatArray]:
         """Return the biases by role."""
         return self._added(self._none(state))
 
     def _none(self, state: Any) -> AttentionCall:
-        return self.see(state, np.zeros((1, 1, self.width)), silent=True)
+        return self.see(state, np.zeros((1, self.length, self.width)), silent=True)
 
     def _added(self, none: AttentionCall) -> dict[str, FloatArray]:
-        return {r: none[r][0, :, 0] for r in ROLES} | {"output": none.y[0, 0]}
+        return {r: self._first(none, r)[0] for r in ROLES} | {"output": none.y[0, 0]}
 
     def read(self, state: Any, rows: Any = slice(None), output_rows: Any = slice(None)) -> Effective:
         """Return the matrices, or the selected `rows` and `output_rows`."""
         none = self._none(state)
         length = LENGTH if self.norm == NONE else SHORT
-        units = self.see(state, length * np.eye(self.width)[rows][:, None, :], silent=True)
-        inner = none.query.shape[1] * none.value.shape[-1]
-        heads = LENGTH * np.eye(inner)[output_rows]
-        heads = heads.reshape(len(heads), none.query.shape[1], 1, none.value.shape[-1])
-        after = self.see(state, np.zeros((len(heads), 1, self.width)), heads)
-        size = unit_size(self.norm, self.width)
-        read = {r: self._change(units[r][:, :, 0], none[r][:, :, 0]) / size for r in ROLES}
-        output = self._change(after.y[:, 0], none.y[0]) / LENGTH
+        units = self.see(state, self.placed(length * np.eye(self.width)[rows]), silent=True)
+        number, size = none.query.shape[1], none.value.shape[-1]
+        chosen = LENGTH * np.eye(number * size)[output_rows]
+        heads = self._heads(chosen.reshape(len(chosen), number, size))
+        after = self.see(state, np.zeros((len(heads), self.length, self.width)), heads)
+        unit = unit_size(self.norm, self.width)
+        read = {r: self._change(self._first(units, r), self._first(none, r)) / unit for r in ROLES}
+        output = self._change(after.y[:, 0], none.y[0, 0]) / LENGTH
         for name, matrix in (read | {"output": output}).items():
             if not np.all(np.isfinite(matrix)):
                 what = "is an entry of this matrix, which must be finite"
                 refuse(name, float(matrix[~np.isfinite(matrix)][0]), what, "mend the initialiser")
-        return Effective(
-            **read, output=output, biases=self._added(none), past=self._change(units.y[:, 0], none.y[0]) / length
-        )
+        past = self._change(units.y[:, 0], none.y[0, 0]) / length
+        return Effective(**read, output=output, biases=self._added(none), past=past)
+
+    def _first(self, seen: AttentionCall, role: str) -> FloatArray:
+        """Return what a role has of the first position, (N, H, d)."""
+        at = np.arange(seen[role].shape[1])
+        if self.split[role] == WITHOUT_TRANSPOSE:
+            return np.asarray(seen[role][:, at // self.length, at % self.length])
+        return seen[role][:, :, 0]
+
+    def _split(self, state: Any) -> dict[str, str]:
+        """Return how each role is split into heads, from what moves with the first position."""
+        length = _SEVERAL if self.any_length else self.length
+        x = np.zeros((2, length, self.width))
+        x[0] = x[1] = np.round(np.random.default_rng(0).standard_normal((length, self.width)) * 8) / 8
+        x[1, 0] *= -1.0
+        seen = self.see(state, x, silent=True)
+        found = {}
+        for role in ROLES:
+            number = seen[role].shape[1]
+            moved = np.abs(seen[role][1] - seen[role][0]).max(axis=-1)[:, :length] > 0
+            at = np.arange(number)
+            wrong = np.zeros_like(moved)
+            wrong[at // length, at % length] = True
+            transposed = not np.array_equal(moved, wrong) or number == 1
+            found[role] = PROPERLY if transposed else WITHOUT_TRANSPOSE
+        return found
+
+    def _heads(self, chosen: FloatArray) -> FloatArray:
+        """Return results (N, H, L, e) with vectors (N, H, e) at the places that are merged to the first position."""
+        batch, number, size = chosen.shape
+        heads = np.zeros((batch, number, self.length, size))
+        at = np.arange(number)
+        if self.merged == WITHOUT_TRANSPOSE:
+            heads[:, at // self.length, at % self.length] = chosen
+        else:
+            heads[:, at, 0] = chosen
+        return heads
+
+    def _merged(self, state: Any) -> str | None:
+        """Return how heads are merged, from the positions that the result of the last head reaches."""
+        length = _SEVERAL if self.any_length else self.length
+        at, number = np.arange(length), self.layout.num_heads
+        rng = np.random.default_rng(0)
+        x = np.round(rng.standard_normal((1, length, self.width)) * 8) / 8
+        x = np.repeat(x, length, axis=0)
+        none = self.see(state, x, silent=True)
+        heads = np.zeros((length, number, length, none.value.shape[-1]))
+        heads[at, number - 1, at] = np.round(rng.standard_normal(heads.shape[-1]) * 8) + 0.5
+        moved = np.abs(self.see(state, x, heads).y - none.y).max(axis=-1)  # (position of the head, position reached)
+        bound = rounding(self.binding.precision, max(self.width, number * heads.shape[-1]))
+        reached = moved > 4 * bound * max(float(np.abs(none.y).max()), float(moved.max()))
+        for way, positions in ((PROPERLY, at), (WITHOUT_TRANSPOSE, ((number - 1) * length + at) // number)):
+            expected = np.zeros_like(reached)
+            expected[at, positions] = True
+            if not (reached & ~expected).any():
+                return way
+        return None
 
     def _change(self, made: FloatArray, before: FloatArray) -> FloatArray:
         """Return the response to unit vectors, or 0 if it is only rounding."""
         change = made - before
         size = float(np.abs(before).max(initial=0.0))
-        rounded = np.all(np.abs(change) <= _ROUNDED * self.instrument.precision * size)
+        rounded = np.all(np.abs(change) <= _ROUNDED * self.binding.precision * size)
         return np.zeros_like(change) if rounded else change
 
-    def _layout(self, state: Any) -> HeadLayout:
-        """Return the layout, from runs with different batch sizes and lengths."""
-        shapes = [self._shapes(state, *given) for given in _SHAPES]
-        queries, keys = ([s[i] for s in shapes] for i in (0, 1))
-        batch, length = np.transpose(_SHAPES)
-        axes = np.transpose(queries)
+    # The layout -----------------------------------------------------------------------------------
 
-        def moves(axis: int, with_: FloatArray) -> bool:
-            return bool(np.array_equal(axes[axis], with_))
+    def _lengths(self, state: Any) -> tuple[int, bool]:
+        """Return the shortest length that the module takes, and whether it takes all."""
+        failure: InputError | None = None
+        for i, length in enumerate(_LENGTHS):
+            try:
+                self.binding.outputs(state, np.zeros((2, length, self.width)), untouched, self.path)
+            except InputError as error:
+                failure = failure or error
+                continue
+            return length, i == 0 and self._takes(state, _POSITIONS)
+        assert failure is not None
+        raise failure
 
-        if moves(-2, length) and len({k[-2] for k in keys}) == 1:
-            refuse("keys", keys[0], "do not depend on the inputs: cross-attention", "inspect self-attention")
-        extra = [k[-2] - q[-2] for q, k in zip(queries, keys, strict=True)]
-        more = extra[0] if extra[0] == extra[1] and extra[0] > 0 else 0
-        if len(queries[0]) == 4:
-            for swapped, (b, t) in enumerate(((batch, length), (length, batch))):
-                if moves(0, b) and moves(2, t):
-                    return HeadLayout("heads", queries[0][1], bool(swapped), more)
-                if moves(1, b) and moves(2, t):
-                    return HeadLayout("heads first", queries[0][0], bool(swapped), more)
-            if moves(0, batch) and moves(1, length):
-                return HeadLayout("positions", queries[0][2])
-        if len(queries[0]) == 3:
-            for swapped, (b, t) in enumerate(((batch, length), (length, batch))):
-                heads = queries[0][0] // b[0]
-                if moves(0, heads * b) and moves(1, t):
-                    first = heads > 1 and self._heads_first(state, bool(swapped))
-                    return HeadLayout("flat, heads first" if first else "flat", heads, bool(swapped), more)
-        shown = f"{queries[0]} for inputs of shape {(*_SHAPES[0], self.width)}"
-        refuse("queries", shown, "is the shape of attention's inputs, in which no axis holds the positions", _REMEDY)
+    def _takes(self, state: Any, length: int) -> bool:
+        try:
+            self.binding.outputs(state, np.zeros((2, length, self.width)), untouched, self.path)
+        except InputError:
+            return False
+        return True
 
-    def _heads_first(self, state: Any, swapped: bool) -> bool:
-        """Return whether the second entry of (·, L, d) is another sequence, not another head."""
-        rows: list[FloatArray] = []
+    def _cores(self, state: Any, x: FloatArray, silenced: int = 0) -> list[AttentionCore]:
+        """Return all cores; the first ones result in zeros."""
+        got: list[AttentionCore] = []
 
-        def core(q: FloatArray, k: FloatArray, v: FloatArray) -> None:
-            rows.append(q[1])
+        def core(each: AttentionCore) -> FloatArray | None:
+            got.append(each)
+            if each.index >= silenced:
+                return None
+            return np.zeros((*each.weights.shape[:-1], each.value.shape[-1]))
 
-        x = np.zeros((2, 2, self.width))
-        for second in (0.0, 1.0):
-            x[1] = second
-            before = len(rows)
-            self.instrument.run(state, x.swapaxes(0, 1) if swapped else x, core, self.path)
-            del rows[before + 1 :]  # entered by later attention calls
-        without, with_ = rows
-        return not np.array_equal(without, with_)
+        self.binding.outputs(state, x, core, self.path)
+        return sorted(got, key=lambda each: each.index)
 
-    def _shapes(self, state: Any, batch: int, length: int) -> tuple[tuple[int, ...], ...]:
-        shapes: list[tuple[int, ...]] = []
-
-        def core(q: FloatArray, k: FloatArray, v: FloatArray) -> None:
-            shapes.extend((q.shape, k.shape))
-
-        self.instrument.run(state, np.zeros((batch, length, self.width)), core, self.path)
-        if not shapes:
+    def _layout(self, state: Any) -> CoreLayout:
+        """Return the layout, from what moves with one sequence, and with one position of all."""
+        length = _POSITIONS if self.any_length else max(self.length, 2)
+        batch = _BATCH if length != _BATCH else _BATCH + 1
+        rng = np.random.default_rng(0)
+        x, other = np.clip(np.round(rng.standard_normal((2, batch, length, self.width)) * 8), -31, 31) / 8
+        sequence, position = x.copy(), x.copy()
+        sequence[1], position[:, 1] = other[1], other[:, 1]
+        cores = self._cores(state, x)
+        if not cores:
             raise NoAttentionCall
-        return tuple(shapes[:2])
+        first, one, all_ = cores[0], self._cores(state, sequence)[0], self._cores(state, position)[0]
+        parallel = _parallel(cores, self._cores(state, x, silenced=1))
+        query, key = first.query, first.key
+        heads = math.prod(query.shape[:-1]) // (batch * length)
+        groups = max(1, math.prod(key.shape[:-2]) // (length if query.shape[-2] == batch else batch))
+        sizes = {"b": batch, "l": length, "h": heads, "g": groups, "r": max(heads // groups, 1)}
+        order = order_of(query, one.query, all_.query, sizes)
+        if order is None:
+            shown = f"{query.shape} for inputs of shape {x.shape}"
+            what = "is the shape of attention's inputs, in which no axis holds the positions"
+            refuse("queries", shown, what, _REMEDY)
+        attended = "l" if "r" in order[-2:] else order[-1]
+        extra = 0 if attended == "h" else key.shape[-2] - sizes[attended]
+        if extra < 0:
+            shown = f"{key.shape[-2]} for {sizes[attended]} positions"
+            refuse("keys", shown, "are fewer than the positions, such as pooled ones", "inspect the layer without that")
+        if extra and not np.any(all_.key != first.key) and not np.any(one.key != first.key):
+            refuse("keys", key.shape, "do not depend on the inputs: cross-attention", "inspect self-attention")
+        groups = math.prod(key.shape[:-1]) // (batch * length // sizes.get(attended, 1) * key.shape[-2])
+        beyond = sizes | {attended: key.shape[-2], "h": groups if attended != "h" else heads}
+        keys = order_of(first.key, one.key, all_.key, beyond, extra)
+        values = order_of(first.value, one.value, all_.value, beyond, extra)
+        keys, values = keys or order, values or keys or order
+        if swapped := attended == "b":
+            order, keys, values = (each.translate(_SWAPPED) for each in (order, keys, values))
+        among = attended == "h"
+        counts = (heads * parallel, (heads if among else groups) * parallel)
+        sides = (length, batch) if swapped else (batch, length)
+        plain = not among and not extra and heads == groups
+        layouts = [
+            CoreLayout(order, keys, values, result, *counts, parallel, swapped, among, turned, extra)
+            for result in results(order, values)
+            for turned in ((False, True) if plain else (False,))
+        ]
+        best = _best(layouts, first, *sides)
+        if not extra:
+            return best
+        one_key, all_keys = (best.standard([each], *sides)["key"] for each in (first, all_))
+        moved = np.abs(all_keys - one_key).max(axis=(0, 1, 3))
+        return dataclasses.replace(best, leading=max(0, int(np.argmax(moved)) - 1))
+
+
+def _parallel(cores: Sequence[AttentionCore], silenced: Sequence[AttentionCore]) -> int:
+    """Return how many of the first cores do not depend on the result of the first one, and have its shape."""
+    number = 1
+    for one, other in zip(cores[1:], silenced[1:], strict=True):
+        alike_ = one.query.shape == cores[0].query.shape and one.value.shape == cores[0].value.shape
+        if not alike_ or any(not np.array_equal(getattr(one, r), getattr(other, r)) for r in ROLES):
+            break
+        number += 1
+    return number
+
+
+def _best(layouts: Sequence[CoreLayout], core: AttentionCore, batch: int, length: int) -> CoreLayout:
+    """Return the first layout, or another in which weights follow the scores clearly better."""
+    if len(layouts) == 1:
+        return layouts[0]
+    left = [1.0 - _followed(layout.standard([core], batch, length)) for layout in layouts]
+    best = int(np.argmin(left))
+    return layouts[best if left[best] < _CLEARLY * left[0] and left[0] > _ROUGHLY else 0]
+
+
+def _followed(found: Mapping[str, FloatArray]) -> float:
+    """Return how closely weights, or their logarithms, follow the products of queries and keys: a correlation."""
+    query, key, weights = found["query"], found["key"], found["weights"]
+    scores = query @ np.repeat(key, query.shape[1] // key.shape[1], axis=1).swapaxes(-1, -2)
+    weights = np.where(np.isfinite(weights), weights, 0.0)
+    shown = np.broadcast_to((weights > 0.0).all(axis=0), weights.shape)
+    logarithms = np.log(np.where(shown, weights, 1.0))
+    # A softmax leaves a constant of each row, or column; a bias by position is the same in every sequence.
+    return max(
+        _correlation(*(_less_means(a, shown, axis) for a in (scores, each)))
+        for each in (weights, logarithms)
+        for axis in (-1, -2)
+    )
+
+
+def _less_means(a: FloatArray, shown: Booleans, axis: int) -> FloatArray:
+    for each in (0, axis):
+        a = np.where(
+            shown,
+            a - a.sum(axis=each, keepdims=True, where=shown) / np.maximum(shown.sum(axis=each, keepdims=True), 1),
+            0.0,
+        )
+    return a
+
+
+def _correlation(one: FloatArray, other: FloatArray) -> float:
+    size = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return abs(float(np.sum(one * other))) / size if size else 0.0

@@ -1,15 +1,12 @@
-"""Binding to equinox: intercepts the function that `MultiheadAttention` calls per head."""
+"""Binding to equinox."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from attncheck.frameworks._jax import ATTENTION, SOFTMAX, JaxBinding, on_cpu
+from attncheck.frameworks._jax import JaxBinding, on_cpu
 from attncheck.frameworks.binding import parameters_of
-
-_NAME = "dot_product_attention"
 
 
 class Equinox(JaxBinding):
@@ -41,18 +38,8 @@ class Equinox(JaxBinding):
 
         return equinox.combine(arrays, structure)
 
-    def _forward(self, watched: str, structure: Any, arrays: Any, x: Any) -> Any:
-        import equinox.nn._attention as attention
-        import jax
-
-        module = self._joined(structure, arrays)
-        with contextlib.ExitStack() as stack:
-            if watched == ATTENTION:
-                stack.enter_context(self._watch.replacing(_NAME, "HLd", attention))
-                stack.enter_context(self._watch.replacing(_NAME, "LHd", jax.nn))
-            elif watched == SOFTMAX:
-                stack.enter_context(self._watch.replacing("softmax", "LL", jax.nn))
-            return self._call(module, x)
+    def _forward(self, structure: Any, arrays: Any, x: Any) -> Any:
+        return self._call(self._joined(structure, arrays), x)
 
 
 def _self_attention(module: Any, x: Any) -> Any:

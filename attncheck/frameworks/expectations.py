@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attncheck._lib.errors import check_number, refuse
-from attncheck.frameworks.forward import AMONG_HEADS, AXES, LINEAR, OTHER, RELU, SIGMOID, scales
+from attncheck.frameworks.forward import AMONG_HEADS, AXES, LINEAR, NAMED, OFF_BY_ONE, OTHER, RELU, SIGMOID, Forward
 from attncheck.frameworks.initialiser import MatrixStatistics
 from attncheck.frameworks.laws import CONSTANT, LAWS, ORTHOGONAL
-from attncheck.frameworks.probe import UNTOLD, Forward
 
-_ROLES = ("query", "key", "value", "output", "query_key", "value_output")
+_ROLES = ("query", "key", "value", "output")
 _OF_FORWARD = ("mask", "map", "scale", "positions", "rotary_base")
 _OF_SHAPE = ("num_heads", "kv_heads", "head_dim")
 _NAMES = (
@@ -28,12 +27,59 @@ _NEAR = 1e-3
 _SYNONYMS = {"gaussian": "normal"}
 _CHOICES = {
     "law": (*(law.name for law in LAWS), ORTHOGONAL, CONSTANT, *_SYNONYMS),
-    "mask": ("none", "causal", "anticausal", "strictly causal", "strictly anticausal", OTHER),
+    "mask": ("none", "causal", "anticausal", OFF_BY_ONE, "strictly causal", "strictly anticausal", OTHER),
     "map": (*AXES, LINEAR, RELU, SIGMOID, AMONG_HEADS, OTHER),
-    "scale": (*scales(1, 1, 1, 1), UNTOLD, OTHER),
+    "scale": (*NAMED, OTHER),
     "positions": ("none", "rotary", OTHER),
 }
 _WINDOW = re.compile(r"(two-sided )?window of [1-9]\d*")
+
+
+# Words that stand for an expectation.
+_WORDS = {
+    "causal": ("mask", "causal"),
+    "unmasked": ("mask", "none"),
+    "mup": ("scale", "1/head_dim"),
+    "rotary": ("positions", "rotary"),
+    "unbiased": ("bias", False),
+}
+_INITIALISER = re.compile(r"(query|key|value|output)=([a-z ]+)\(([0-9.eE+-]+)\)")
+
+
+def declared(text: str, weights: Mapping[str, MatrixStatistics]) -> dict[str, Any]:
+    """Return the expectations of a text: a word, ``name=value``, or an initialiser, such as ``query=normal(0.02)``.
+
+    The number of an initialiser is the standard deviation of an entry.
+
+    Examples
+    --------
+    >>> declared("causal", {}), declared("query_std=1.0", {}), declared("mask=window of 4", {})
+    ({'mask': 'causal'}, {'query_std': 1.0}, {'mask': 'window of 4'})
+    """
+    if text in _WORDS:
+        return dict([_WORDS[text]])
+    if found := _INITIALISER.fullmatch(text):
+        role, law, std = found.groups()
+        fan_in = weights[role].fan_in if role in weights else 1
+        number = check_number(
+            "expect", _number(std), "write the standard deviation of an entry, e.g. query=normal(0.02)"
+        )
+        return {f"{role}_law": law, f"{role}_std": number * fan_in**0.5}
+    name, equals, value = text.partition("=")
+    if not equals:
+        remedy = f"use one of {', '.join(_WORDS)}, a name with a value, e.g. query_std=1.0, or query=normal(0.02)"
+        refuse("expect", text, "is not a known expectation", remedy)
+    return {name: _number(value)}
+
+
+def _number(text: str) -> Any:
+    """Return a text as a number or a truth value, if it is one."""
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def unmet(
@@ -89,10 +135,8 @@ def _of_biases(weights: Mapping[str, MatrixStatistics], wanted: bool) -> str:
 
 def _of_forward(forward: Forward, name: str, value: Any) -> str:
     if not forward.known:
-        return f"{name} cannot be compared with {value!r}: the outputs are {forward}"
+        return f"{name} cannot be compared with {value!r}: the attention weights are {forward}"
     is_ = getattr(forward, name)
-    if name == "scale" and is_ == UNTOLD:
-        return f"scale cannot be compared with {value!r}: only its product with W_Q W_Kᵀ is known"
     if name == "scale" and not isinstance(value, str):
         near = abs(forward.factor - check_number(name, value, "pass a name or a number")) <= _NEAR * abs(value)
         return "" if near else f"scores are multiplied by {forward.factor:.4g}, not {value:g}"

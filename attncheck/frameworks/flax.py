@@ -1,12 +1,11 @@
-"""Binding to flax (linen and nnx): intercepts `attention_fn` and attention functions of flax and JAX."""
+"""Binding to flax (linen and nnx)."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from attncheck.frameworks._jax import ATTENTION, NOTHING, JaxBinding, on_cpu
+from attncheck.frameworks._jax import JaxBinding, on_cpu
 from attncheck.frameworks.binding import parameters_of
 
 Call = Callable[[Any, Any], Any]
@@ -20,19 +19,7 @@ def bind(make: Callable[..., Any], width: int, call: Call | None = None) -> Line
     return (Linen if linen else NNX)(make, width, call)
 
 
-class _Flax(JaxBinding):
-    def _replacing(self, watched: str, *places: Any) -> contextlib.AbstractContextManager[None]:
-        """Replace functions of flax at `places`, and of JAX."""
-        import jax
-
-        if watched == NOTHING:
-            return contextlib.nullcontext()
-        name, axes = ("dot_product_attention", "LHd") if watched == ATTENTION else ("softmax", "LL")
-        found = [place for place in (*places, jax.nn) if hasattr(place, name)]
-        return self._watch.replacing(name, axes, *found)
-
-
-class Linen(_Flax):
+class Linen(JaxBinding):
     """Binding to a flax.linen layer that ``make()`` returns."""
 
     def __init__(self, make: Callable[[], Any], width: int, call: Call | None = None) -> None:
@@ -55,25 +42,13 @@ class Linen(_Flax):
     def _joined(self, structure: Any, arrays: Any) -> Any:
         return arrays
 
-    def _forward(self, watched: str, structure: Any, arrays: Any, x: Any) -> Any:
+    def _forward(self, structure: Any, arrays: Any, x: Any) -> Any:
         import flax.linen as nn
 
-        def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
-            own = vars(context.module).get("attention_fn")
-            if own is None or watched != ATTENTION:
-                return method(*args, **kwargs)
-            # A running module is frozen, and a clone of it would look for its own parameters.
-            object.__setattr__(context.module, "attention_fn", self._watch.over(own, "LHd"))
-            try:
-                return method(*args, **kwargs)
-            finally:
-                object.__setattr__(context.module, "attention_fn", own)
-
-        with self._replacing(watched, nn, nn.attention), nn.intercept_methods(intercept):
-            return nn.apply(self._call, self._module)(arrays, x)
+        return nn.apply(self._call, self._module)(arrays, x)
 
 
-class NNX(_Flax):
+class NNX(JaxBinding):
     """Binding to a flax.nnx layer that ``make(rngs)`` returns."""
 
     def __init__(self, make: Callable[..., Any], width: int, call: Call | None = None) -> None:
@@ -101,16 +76,8 @@ class NNX(_Flax):
 
         return nnx.merge(structure, arrays)
 
-    def _forward(self, watched: str, structure: Any, arrays: Any, x: Any) -> Any:
-        from flax import nnx
-
-        module = self._joined(structure, arrays)
-        if watched == ATTENTION:
-            for _, each in nnx.iter_graph(module):
-                if isinstance(each, nnx.Module) and hasattr(each, "attention_fn"):
-                    each.attention_fn = self._watch.over(each.attention_fn, "LHd")
-        with self._replacing(watched, nnx, nnx.nn.attention):
-            return self._call(module, x)
+    def _forward(self, structure: Any, arrays: Any, x: Any) -> Any:
+        return self._call(self._joined(structure, arrays), x)
 
 
 def _self_attention(module: Any, x: Any) -> Any:

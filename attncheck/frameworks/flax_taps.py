@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -17,34 +17,27 @@ from flax import nnx
 from attncheck._lib.errors import refuse
 from attncheck._lib.streams import stream
 from attncheck.frameworks._jax import on_cpu
-from attncheck.frameworks.binding import FloatArray, in_words, parameters_of
+from attncheck.frameworks.binding import in_words, parameters_of
+from attncheck.frameworks.jax_softmax import replaced, softmax_seen
+from attncheck.frameworks.models import FrameworkModels
 from attncheck.frameworks.tap_collector import TapCollector
+from attncheck.frameworks.trace import FloatArray
 from attncheck.scaling.taps import Tap
-
-# Default batch size and number of positions.
-_BATCH, _POSITIONS = 4, 16
-_OWN_ATTENTION, _OWN_SOFTMAX = jax.nn.dot_product_attention, jax.nn.softmax
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FlaxModels:
+class FlaxModels(FrameworkModels):
     """flax modules: linen from ``build(width)``, nnx from ``build(width, rngs)``.
 
     Inputs are standard normal vectors by default.
     """
 
-    build: Callable[..., Any]
-    inputs: Callable[..., Any] | None = None
-    call: Callable[..., Any] | None = None
-    optimizer: Callable[..., Any] | None = None
-    loss: Callable[..., Any] | None = None
     _steps: dict[int, Callable[..., Any]] = dataclasses.field(default_factory=dict, repr=False)
 
     def make(self, width: int, seed: int) -> FlaxModel:
         """Return a module of this width with inputs."""
         rng = stream(seed, "inputs", width)
-        drawn = in_words("inputs", self.inputs or _vectors, width, rng)
-        given = tuple(_given(each) for each in (drawn if isinstance(drawn, tuple) else (drawn,)))
+        given = tuple(_given(each) for each in self.given(width, rng))
         call = self.call or _called
         with on_cpu():
             if "rngs" in parameters_of(self.build):
@@ -69,7 +62,7 @@ class FlaxModel:
     def taps(self) -> Mapping[str, Tap]:
         """Run the module eagerly; return the taps by name."""
         seen = TapCollector(float(np.finfo(np.float32).eps), self.given[0].shape[:2][-1])
-        with on_cpu(), jax.disable_jit(), _attention_seen(seen):
+        with on_cpu(), jax.disable_jit(), softmax_seen(seen.softmax, nn, nnx):
             made = in_words("call", self.form.watched, seen, *self.given)
         if _first(made) is None:
             refuse("call", made, "returned no array of real numbers", "pass call=lambda module, *inputs: ...")
@@ -158,7 +151,7 @@ class _NNX:
         with contextlib.ExitStack() as stack:
             for kind in {type(node) for _, node in found}:
                 if "__call__" in dir(kind):
-                    stack.enter_context(_replaced(kind, "__call__", _telling(kind.__call__, names, seen)))
+                    stack.enter_context(replaced(kind, "__call__", _telling(kind.__call__, names, seen)))
             return self._call(module, *given)
 
 
@@ -186,68 +179,13 @@ def _told(seen: TapCollector, module: Any, made: Any, args: Any) -> None:
     seen.ends(module, values, id(array), array, None if entered is None else _numbers(entered))
 
 
-@contextlib.contextmanager
-def _replaced(place: Any, name: str, function: Any) -> Iterator[None]:
-    own = getattr(place, name)
-    had = name in vars(place)
-    setattr(place, name, function)
-    try:
-        yield
-    finally:
-        if had:
-            setattr(place, name, own)
-        else:
-            delattr(place, name)
-
-
-@contextlib.contextmanager
-def _attention_seen(seen: TapCollector) -> Iterator[None]:
-    """Tap the softmax of JAX and flax, and use it in JAX's attention."""
-
-    def softmax(x: Any, axis: Any = -1, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(axis, int):
-            seen.softmax(_numbers(x), axis % x.ndim - x.ndim)
-        return _OWN_SOFTMAX(x, axis, *args, **kwargs)
-
-    with contextlib.ExitStack() as stack:
-        for place in (jax.nn, nn, nnx):
-            if hasattr(place, "softmax"):
-                stack.enter_context(_replaced(place, "softmax", softmax))
-        stack.enter_context(_replaced(jax.nn, "dot_product_attention", _attention))
-        yield
-
-
-def _attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, **options: Any) -> Any:
-    """Return JAX's attention, (batch, positions, heads, head_dim), with a tapped softmax."""
-    known = {"scale", "is_causal", "implementation"}
-    if query.ndim != 4 or any(each is not None for name, each in options.items() if name not in known):
-        return _OWN_ATTENTION(query, key, value, bias, mask, **options)
-    repeats = query.shape[2] // key.shape[2]
-    key, value = (jax.numpy.repeat(each, repeats, axis=2) for each in (key, value))
-    scale = options.get("scale") or query.shape[-1] ** -0.5
-    scores = jax.numpy.einsum("bqhd,bkhd->bhqk", query, key) * scale
-    scores = scores if bias is None else scores + bias
-    shown = jax.numpy.ones(scores.shape[-2:], dtype=bool)
-    shown = jax.numpy.tril(shown) if options.get("is_causal") else shown
-    shown = shown if mask is None else shown & mask
-    weights = jax.nn.softmax(jax.numpy.where(shown, scores, -jax.numpy.inf), axis=-1)
-    return jax.numpy.einsum("bhqk,bkhd->bqhd", weights, value)
-
-
-def _vectors(width: int, rng: np.random.Generator) -> FloatArray:
-    return rng.standard_normal((_BATCH, _POSITIONS, width))
-
-
 def _called(module: Any, *given: Any) -> Any:
     if isinstance(module, nnx.MultiHeadAttention) and module.decode is None:
         return module(*given, decode=False)
     return module(*given)
 
 
-def _given(drawn: Any) -> Any:
-    array = np.asarray(drawn)
-    if array.dtype.kind not in "fiub":
-        refuse("inputs", array.dtype.name, "must hold numbers", "return arrays of numbers")
+def _given(array: np.ndarray[Any, Any]) -> Any:
     return jax.numpy.asarray(array, np.float32 if array.dtype.kind == "f" else None)
 
 

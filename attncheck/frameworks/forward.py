@@ -3,31 +3,106 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import optimize, special
 
-from attncheck.frameworks.binding import FloatArray
 from attncheck.frameworks.notes import Note
+from attncheck.frameworks.trace import FloatArray
 
 Booleans = NDArray[np.bool_]
 
 #: Axis of the weights, (B, H, L, L), that each map normalises.
 AXES = {"softmax": -1, "softmax over the query axis": -2, "softmax over the heads": -3}
+#: A causal mask that shows the next position too.
+OFF_BY_ONE = "causal, off by one"
 LINEAR, RELU, SIGMOID, OTHER = "linear", "relu", "sigmoid", "other"
 #: Attention among the heads of each position.
 AMONG_HEADS = "softmax among the heads of a position"
 REPEATED, TILED = "repeated", "tiled"
-# Largest condition number at which weights can be solved for.
-_CONDITION = 1e3
+# Factor of the error bound for fitted numbers.
+_FITTED = 10.0
+# Weights up to this are those of hidden keys: exactly; where a mask is a large number.
+_NOTHING, _HARDLY = 1e-30, 1e-9
+# Rounding below which tiny weights keep their digits.
+_FINE = 1e-4
 # Relative tolerance for a bias that takes two values.
 _TWO_NUMBERS = 1e-2
 # With fewer positions, any bias by distance takes two values.
 _FEWEST = 3
 _BY_ANY_NUMBER = ("causal", "anticausal")
+
+
+#: Scale of a correct layer.
+RIGHT = "1/sqrt(head_dim)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Forward:
+    """Formula of a forward pass.
+
+    Attributes
+    ----------
+    map : str
+        "softmax" (over the keys), "softmax over the query axis", "softmax over the heads", "linear", "relu",
+        "sigmoid" or "other".
+    mask : str
+        "none", "causal", "anticausal", "strictly causal", "strictly anticausal", "window of w", "two-sided window
+        of w" or "other".
+    scale : str
+        Factor of the products of queries and keys, by name or digits; "other" if unknown.
+    factor : float
+        The same as a number.
+    error : float
+        Largest difference of a weight from the formula, relative to the largest weight.
+    bound : float
+        Largest `error` that rounding explains.
+    biased : bool
+        Whether scores are more than products times one factor: with a bias by position, a soft cap, or a factor for
+        each head.
+    positions : str
+        "none", "rotary" or "other".
+    rotary_base : float or None
+        Base of the angles, with "rotary".
+    ties : tuple of str
+        Other names of the same scale.
+    """
+
+    map: str
+    mask: str
+    scale: str
+    factor: float
+    error: float
+    bound: float
+    biased: bool = False
+    positions: str = "none"
+    rotary_base: float | None = None
+    ties: tuple[str, ...] = ()
+
+    @property
+    def scales(self) -> str:
+        """All names of the scale."""
+        return self.scale if self.scale == RIGHT else " = ".join((self.scale, *self.ties))
+
+    @property
+    def known(self) -> bool:
+        """Whether the formula gives the weights up to rounding."""
+        return self.error <= self.bound
+
+    def __str__(self) -> str:
+        if self.error == math.inf:
+            return "unknown"
+        if not self.known:
+            explained = f"where rounding explains {self.bound:.1g}"
+            return f"not those of a known formula: the nearest is off by {self.error:.2g}, {explained}"
+        mask = {"none": "no mask", "causal": "causal mask"}.get(self.mask, f"mask: {self.mask}")
+        if self.rotary_base is not None:
+            mask += f", rotary positions (base {self.rotary_base:g})"
+        scale = "unknown scale of scores" if self.scale == OTHER else f"scores times {self.scales}"
+        return f"{self.map}, {mask}, {scale}; equal to the formula to {self.error:.1g}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,51 +112,82 @@ class Formula:
     Attributes
     ----------
     map : str
-        One of `AXES`, `LINEAR`, `RELU`, `SIGMOID`, or `OTHER`.
+        One of `AXES`, `LINEAR`, `RELU`, `SIGMOID`, `AMONG_HEADS`, or `OTHER`.
     mask : str
-        As in `attncheck.frameworks.probe.Forward`.
+        As in `attncheck.frameworks.forward.Forward`.
     factor : float
-        Factor of the products of queries and keys.
+        Factor of the products of queries and keys; the mean, if heads have their own.
+    factors : tuple of float
+        Those of the heads, if they differ.
     offset : float
         Added to scores before a sigmoid.
-    bias : ndarray, (H, L, L'), or None
-        Bias of the scores by position.
+    cap : float or None
+        c, where scores s are replaced by c·tanh(s/c).
+    fill : float or None
+        Score of hidden keys, where it is a number.
+    sinks : tuple of float
+        One more score of each head, without a value.
     groups : {"repeated", "tiled"}
         Which of G key heads query head h uses: h // (H/G), or h % G.
-    shown : ndarray, (L, L'), or None
+    bias : ndarray, (H, L, L'), or None
+        Bias of the scores by position.
+    shown : ndarray, (L, L') or (H, L, L'), or None
         Visible keys per query, for a mask without a name.
+    error, bound : float
+        Largest difference from the module's weights, relative to the largest, and what rounding explains of it.
     """
 
     map: str = "softmax"
     mask: str = "none"
     factor: float = 1.0
+    factors: tuple[float, ...] = ()
     offset: float = 0.0
+    cap: float | None = None
+    fill: float | None = None
+    sinks: tuple[float, ...] = ()
     groups: str = REPEATED
     bias: FloatArray | None = None
     shown: Booleans | None = None
+    error: float = math.inf
+    bound: float = 0.0
 
-    def weights(self, scores: FloatArray, visible: Booleans) -> FloatArray:
-        """Return weights (B, H, L, L') from q·k and visible pairs."""
-        p = scores * self.factor + (self.offset if self.bias is None else self.bias)
+    @property
+    def known(self) -> bool:
+        """Whether the formula gives the weights up to rounding."""
+        return self.map != OTHER and self.error <= self.bound
+
+    @property
+    def adjusted(self) -> bool:
+        """Whether scores are more than products times one factor."""
+        return bool(self.factors or self.sinks) or any(each is not None for each in (self.bias, self.cap, self.fill))
+
+    def compared(self, weights: FloatArray, products: FloatArray, rounding: float, exact: bool = False) -> Formula:
+        """Return the formula with its difference from weights (B, H, L, L'); `exact`: its numbers are not fitted."""
+        largest = max(float(np.abs(weights).max()), 1e-300)
+        error = float(np.abs(self.weights(products) - weights).max()) / largest
+        bound = rounding * (1.0 + float(np.std(self.scores(products)))) * (1.0 if exact else _FITTED)
+        return dataclasses.replace(self, error=error, bound=bound if math.isfinite(bound) else math.inf)
+
+    def scores(self, products: FloatArray) -> FloatArray:
+        """Return scores (B, H, L, L') from q·k."""
+        factor = np.array(self.factors or (self.factor,))[:, None, None]
+        p = np.zeros_like(products) if math.isnan(self.factor) else products * factor
+        return (p if self.cap is None else self.cap * np.tanh(p / self.cap)) + (0.0 if self.bias is None else self.bias)
+
+    def weights(self, products: FloatArray) -> FloatArray:
+        """Return weights (B, H, L, L') from q·k."""
+        shown = visible(self.mask, *products.shape[-2:]) if self.shown is None else self.shown
+        p = self.scores(products)
         if self.map in AXES:
-            p = np.where(visible, p, -np.inf)
+            p = np.where(shown, p, -np.inf if self.fill is None else self.fill)
             with np.errstate(invalid="ignore"):
-                a = np.exp(p - p.max(AXES[self.map], keepdims=True))
-                return np.asarray(np.nan_to_num(a / a.sum(AXES[self.map], keepdims=True)))
+                largest = p.max(AXES[self.map], keepdims=True)
+                a = np.exp(p - largest)
+                sinks = np.exp(np.array(self.sinks)[:, None, None] - largest) if self.sinks else 0.0
+                return np.asarray(np.nan_to_num(a / (a.sum(AXES[self.map], keepdims=True) + sinks)))
         if self.map == SIGMOID:
-            p = 1 / (1 + np.exp(-p))
-        return np.asarray((np.maximum(p, 0) if self.map == RELU else p) * visible)
-
-    def heads(self, query: FloatArray, key: FloatArray, value: FloatArray) -> FloatArray:
-        """Return the result of attention, (B, H, L, d)."""
-        if self.map == AMONG_HEADS:
-            turned = (a.swapaxes(1, 2) for a in (query, key, value))
-            return dataclasses.replace(self, map="softmax").heads(*turned).swapaxes(1, 2)
-        number = query.shape[1]
-        scores = query @ spread(key, number, self.groups).swapaxes(-1, -2)
-        shown = visible(self.mask, *scores.shape[-2:]) if self.shown is None else self.shown
-        weights = self.weights(scores, shown)
-        return np.asarray(weights @ spread(value, number, self.groups))
+            p = 1 / (1 + np.exp(-p - self.offset))
+        return np.asarray((np.maximum(p, 0) if self.map == RELU else p) * shown)
 
 
 def spread(a: FloatArray, heads: int, groups: str) -> FloatArray:
@@ -103,6 +209,7 @@ def visible(mask: str, queries: int, keys: int) -> Booleans:
         "none": np.ones_like(behind, dtype=np.bool_),
         "causal": behind >= 0,
         "anticausal": behind <= 0,
+        OFF_BY_ONE: behind >= -1,
         "strictly causal": behind > 0,
         "strictly anticausal": behind < 0,
     }
@@ -115,7 +222,8 @@ def visible(mask: str, queries: int, keys: int) -> Booleans:
 
 def masks(queries: int) -> Iterator[str]:
     """Yield all named masks, the common ones first."""
-    yield from ("none", "causal", "anticausal", "strictly causal", "strictly anticausal")
+    yield from ("none", "causal", "anticausal", *([OFF_BY_ONE] if queries > _FEWEST else []))
+    yield from ("strictly causal", "strictly anticausal")
     for kind in ("window", "two-sided window"):
         yield from (f"{kind} of {w}" for w in range(1, queries))
 
@@ -135,16 +243,8 @@ def scales(head_dim: int, width: int, heads: int, positions: int) -> dict[str, f
     }
 
 
-def named(factor: float, known: dict[str, float], tolerance: float) -> str:
-    """Return the first name of a factor, or its digits.
-
-    Examples
-    --------
-    >>> known = scales(head_dim=16, width=64, heads=4, positions=5)
-    >>> named(0.25, known, 1e-6), named(0.3, known, 1e-6)
-    ('1/sqrt(head_dim)', '0.3')
-    """
-    return next(iter(names_of(factor, known, tolerance)), f"{factor:.3g}")
+#: Names of scales.
+NAMED = tuple(scales(1, 1, 1, 1))
 
 
 def names_of(factor: float, known: dict[str, float], tolerance: float) -> tuple[str, ...]:
@@ -158,89 +258,143 @@ def names_of(factor: float, known: dict[str, float], tolerance: float) -> tuple[
     return tuple(name for name, value in known.items() if abs(factor / value - 1) <= tolerance)
 
 
-def candidates(known: dict[str, float], grouped: bool) -> Iterator[Formula]:
-    """Yield the common formulas, the correct one first."""
-    factors = [known[name] for name in list(known)[:4]]
-    for groups in (REPEATED, TILED) if grouped else (REPEATED,):
-        for factor, mask in itertools.product(factors, ("none", "causal")):
-            yield Formula(mask=mask, factor=factor, groups=groups)
+def formula_of(weights: FloatArray, products: FloatArray, rounding: float, groups: str = REPEATED) -> Formula:
+    """Return the formula that maps products q·k to weights, both (B, H, L, L'); B of at least 2.
 
-
-def solved(after: FloatArray, value: FloatArray, output: FloatArray, groups: str) -> tuple[FloatArray, float] | None:
-    """Solve for the attention weights, (B, H, L, L'), by least squares; return them with the relative residual.
-
-    Attention adds Σ_a Σ_j A^a_ij v^{a,j} W_O,a to the outputs: for each i, one equation per neuron for H·L'
-    weights. Shapes: `after` (B, L, m), `value` (B, G, L', d), `output` (H·d, m). Returns None if the weights are
-    not unique.
-    """
-    d = value.shape[-1]
-    blocks = output.reshape(-1, d, output.shape[-1])
-    parts = spread(value, len(blocks), groups) @ blocks  # (B, H, L', m)
-    batch, heads, keys, neurons = parts.shape
-    flat = parts.reshape(batch, heads * keys, neurons)
-    if heads * keys > neurons or not np.all(np.linalg.cond(flat) < _CONDITION):
-        return None
-    weights = after @ np.linalg.pinv(flat)
-    left = float(np.abs(weights @ flat - after).max() / max(np.abs(after).max(), 1e-300))
-    return weights.reshape(batch, -1, heads, keys).swapaxes(1, 2), left
-
-
-def plot(weights: FloatArray, scores: FloatArray, tolerance: float, groups: str) -> Formula:
-    """Return the formula that maps products q·k to weights, both (B, H, L, L').
+    `rounding` is the error of a weight that rounding explains, where scores are of order 1.
 
     Examples
     --------
-    >>> scores = np.random.default_rng(0).standard_normal((3, 2, 5, 5))
+    >>> products = np.random.default_rng(0).standard_normal((3, 2, 5, 5))
     >>> right = Formula("softmax over the query axis", "causal", 0.25)
-    >>> found = plot(right.weights(scores, visible("causal", 5, 5)), scores, 1e-9, REPEATED)
-    >>> found.map, found.mask, round(found.factor, 9)
-    ('softmax over the query axis', 'causal', 0.25)
+    >>> found = formula_of(right.weights(products), products, 1e-9)
+    >>> found.map, found.mask, round(found.factor, 9), found.known
+    ('softmax over the query axis', 'causal', 0.25, True)
     """
-    shown = np.abs(weights).max(axis=(0, 1)) > tolerance
-    mask = next((m for m in masks(shown.shape[0]) if np.array_equal(visible(m, *shown.shape), shown)), OTHER)
+    found = []
+    for shown in _shown(weights, rounding):
+        mask = _mask_of(shown)
+        plain = Formula(mask=mask, groups=groups, shown=shown if mask == OTHER or _has_extra(shown) else None)
+        for formula in _fits(plain, weights, products, np.broadcast_to(shown, weights.shape[1:]), rounding):
+            found.append(formula.compared(weights, products, rounding))
+            if formula.bias is None and found[-1].known:
+                return found[-1]
+    return next((each for each in found if each.known), min(found, key=lambda each: each.error / each.bound))
+
+
+def _mask_of(shown: Booleans) -> str:
+    """Return the name of a mask, (L, L') or (H, L, L'); keys beyond the positions, if any, are visible."""
+    rows = shown.shape[-2]
+    if not shown[..., rows:].all():
+        return OTHER
+    return next((m for m in masks(rows) if np.array_equal(visible(m, rows, rows), shown[..., :rows])), OTHER)
+
+
+def _has_extra(shown: Booleans) -> bool:
+    return bool(shown.shape[-1] != shown.shape[-2])
+
+
+def _shown(weights: FloatArray, tolerance: float) -> Iterator[Booleans]:
+    """Yield which keys queries may see, (L, L') or (H, L, L'), by what counts as no weight at all."""
+    found: list[Booleans] = []
+    for least in (_NOTHING, _HARDLY):
+        each = np.asarray((np.abs(weights) > least).any(axis=0))
+        shown = np.asarray(each[0]) if (each == each[0]).all() else each
+        # Maps that do not normalise may give no weight to what is visible.
+        whole = np.abs(weights.sum(-1) - 1).max() <= _FITTED * tolerance
+        shown = shown if whole or shown.ndim == 2 else np.asarray(each.any(axis=0))
+        if not any(np.array_equal(shown, other) for other in found):
+            found.append(shown)
+            yield shown
+
+
+def _fits(
+    plain: Formula, weights: FloatArray, products: FloatArray, shown: Booleans, tolerance: float
+) -> Iterator[Formula]:
+    """Yield fitted formulas, the simplest first."""
+    normalised = False
     for name, axis in AXES.items():
         sums = weights.sum(axis)
         some = np.broadcast_to(shown, weights.shape).any(axis)
-        if np.abs(np.where(some, sums - 1, 0)).max() <= 10 * tolerance:
-            found = _normalised(name, mask, weights, scores, shown, tolerance, groups)
-            return dataclasses.replace(found, shown=shown) if mask == OTHER else found
-    if mask == OTHER:
-        return Formula(OTHER, mask, groups=groups)
-    for name in (LINEAR, RELU, SIGMOID):
-        formula = _fitted(name, mask, weights, scores, shown, groups)
-        if formula and np.abs(formula.weights(scores, shown) - weights).max() <= 10 * tolerance * np.abs(weights).max():
-            return formula
-    return Formula(OTHER, mask, groups=groups)
+        if np.abs(np.where(some, sums - 1, 0)).max() <= _FITTED * tolerance:
+            normalised = True
+            yield from _softmaxes(dataclasses.replace(plain, map=name), weights, products, shown, tolerance)
+    if not normalised:
+        yield from _with_sinks(plain, weights, products, shown)
+        for name in (LINEAR, RELU, SIGMOID):
+            yield from _unnormalised(dataclasses.replace(plain, map=name), weights, products, shown)
+    yield dataclasses.replace(plain, map=OTHER)
 
 
-def _normalised(
-    name: str,
-    mask: str,
-    weights: FloatArray,
-    scores: FloatArray,
-    shown: Booleans,
-    tolerance: float,
-    groups: str,
-) -> Formula:
-    """Return the formula of a softmax, from the logarithms of its weights."""
-    axis = AXES[name]
-    # Logarithms of tiny weights are mostly rounding error.
-    use = np.broadcast_to(shown, weights.shape) & (weights > 10 * tolerance)
+def _softmaxes(
+    plain: Formula, weights: FloatArray, products: FloatArray, shown: Booleans, tolerance: float
+) -> Iterator[Formula]:
+    """Yield formulas of a softmax, from the logarithms of its weights."""
+    axis = AXES[plain.map]
+    # Weights are accurate relative to their size, down to where a coarse type has fewer digits.
+    least = _NOTHING if tolerance < _FINE else tolerance**1.5
+    use = np.broadcast_to(shown, weights.shape) & (weights > least)
     logs = _centred(np.log(np.where(use, weights, 1.0)), use, axis) * use
-    p = _centred(scores, use, axis) * use
-    power = float(np.sum(p**2))
-    factor = float(np.sum(p * logs)) / power if power else math.nan
-    found = Formula(name, mask, factor, groups=groups)
-    if np.abs(found.weights(scores, shown) - weights).max() <= 10 * tolerance:
-        return found
+    p = _centred(products, use, axis) * use
+    powers, both = (np.sum(p * a, axis=(0, 2, 3)) for a in (p, logs))
+    if powers.sum() <= 0.0:  # no scores, and no factor
+        yield dataclasses.replace(plain, factor=math.nan)
+        return
+    whole = dataclasses.replace(plain, factor=float(both.sum() / powers.sum()))
+    yield whole
+    yield _capped(whole, logs, products, use, axis)
+    factors = both / np.maximum(powers, 1e-300)
+    yield dataclasses.replace(plain, factor=float(factors.mean()), factors=tuple(map(float, factors)))
+    yield from _filled(whole, weights, products)
     # A bias by position is constant over the batch, so variation over the batch gives the factor.
     use = np.broadcast_to(use.all(axis=0), use.shape)
-    logs = _centred(np.log(np.maximum(weights, tolerance**2)), use, axis)
-    p = _centred(scores, use, axis)
+    logs = _centred(np.log(np.maximum(weights, least)), use, axis)
+    p = _centred(products, use, axis)
     change = np.where(use, p - p.mean(axis=0), 0.0)
     factor = float(np.sum(change * logs)) / max(float(np.sum(change**2)), 1e-300)
-    bias = np.average(logs - factor * p, axis=0, weights=np.maximum(weights, tolerance**2) ** 2)
-    return dataclasses.replace(found, factor=factor, bias=np.where(shown, bias, 0.0))
+    bias = np.average(logs - factor * p, axis=0, weights=np.maximum(weights, _HARDLY))
+    yield dataclasses.replace(plain, factor=factor, bias=np.where(shown, bias, 0.0))
+
+
+def _with_sinks(plain: Formula, weights: FloatArray, products: FloatArray, shown: Booleans) -> Iterator[Formula]:
+    """Yield the formula of a softmax with one more score of each head, for rows that sum to less than 1."""
+    use, sums = np.broadcast_to(shown, weights.shape), weights.sum(-1)
+    if not (np.all(weights[use] > 0) and np.all((sums > 0) & (sums < 1))):
+        return
+    logs, p = np.log(np.where(use, weights, 1.0)), _centred(products, use, -1) * use
+    factor = float(np.sum(p * _centred(logs, use, -1))) / max(float(np.sum(p**2)), 1e-300)
+    total = special.logsumexp(np.where(use, factor * products, -np.inf), axis=-1)
+    sinks = (np.log((1 - sums) / sums) + total).mean(axis=(0, 2))
+    yield dataclasses.replace(plain, factor=factor, sinks=tuple(map(float, sinks)))
+
+
+def _filled(plain: Formula, weights: FloatArray, products: FloatArray) -> Iterator[Formula]:
+    """Yield formulas with a number in the place of hidden scores."""
+    if plain.mask != "none" or plain.map != "softmax" or products.shape[-1] <= _FEWEST:
+        return
+    logs = np.log(np.maximum(weights, 1e-300))
+    for mask in _BY_ANY_NUMBER:
+        shown = np.broadcast_to(visible(mask, *weights.shape[-2:]), weights.shape)
+        p, own = _centred(products, shown, -1) * shown, _centred(logs, shown, -1) * shown
+        factor = float(np.sum(p * own)) / max(float(np.sum(p**2)), 1e-300)
+        # Each row's logarithms are its scores less a constant.
+        less = np.mean(factor * products - logs, axis=-1, where=shown, keepdims=True)
+        fill = float(np.mean(logs + less, where=~shown))
+        yield dataclasses.replace(plain, mask=mask, factor=factor, fill=fill)
+
+
+def _capped(plain: Formula, logs: FloatArray, products: FloatArray, use: Booleans, axis: int) -> Formula:
+    """Return the formula with scores replaced by c·tanh(s/c), for the c that fits best."""
+
+    def left(logarithms: FloatArray) -> FloatArray:
+        factor, cap = np.exp(logarithms)
+        made = cap * np.tanh(factor * products / cap)
+        return np.asarray((_centred(made, use, axis) - logs)[use])
+
+    start = np.log([max(abs(plain.factor), 1e-6), 3.0 * max(float(np.abs(plain.factor * products).max()), 1e-6)])
+    found = optimize.least_squares(left, start, x_scale=1.0, max_nfev=50)
+    factor, cap = np.exp(found.x)
+    return dataclasses.replace(plain, factor=math.copysign(float(factor), plain.factor), cap=float(cap))
 
 
 def added_mask(bias: FloatArray, most: float = math.inf) -> Note | None:
@@ -276,17 +430,17 @@ def _centred(a: FloatArray, use: Booleans, axis: int) -> FloatArray:
     return np.asarray(a - mean)
 
 
-def _fitted(
-    name: str, mask: str, weights: FloatArray, scores: FloatArray, shown: Booleans, groups: str
-) -> Formula | None:
-    """Return the formula of a map that does not normalise."""
+def _unnormalised(plain: Formula, weights: FloatArray, products: FloatArray, shown: Booleans) -> Iterator[Formula]:
+    """Yield the formula of a map that does not normalise."""
     use = np.broadcast_to(shown, weights.shape)
-    if name == SIGMOID:
-        if not np.all((weights > 0) & (weights < 1), where=use):
-            return None
-        logits = np.log(weights[use] / (1 - weights[use]))
-        slope, offset = np.polyfit(scores[use], logits, 1)
-        return Formula(name, mask, float(slope), float(offset), groups)
-    p = scores[use] if name == LINEAR else np.maximum(scores[use], 0.0)
-    power = float(np.sum(p**2))
-    return Formula(name, mask, float(np.sum(p * weights[use])) / power, groups=groups) if power else None
+    if not use.any():
+        return
+    if plain.map == SIGMOID:
+        if np.all((weights > 0) & (weights < 1), where=use):
+            logits = np.log(weights[use] / (1 - weights[use]))
+            slope, offset = np.polyfit(products[use], logits, 1)
+            yield dataclasses.replace(plain, factor=float(slope), offset=float(offset))
+        return
+    p = products[use] if plain.map == LINEAR else np.maximum(products[use], 0.0)
+    if power := float(np.sum(p**2)):
+        yield dataclasses.replace(plain, factor=float(np.sum(p * weights[use])) / power)

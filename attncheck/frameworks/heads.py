@@ -10,10 +10,10 @@ import numpy as np
 
 from attncheck._lib.text import listed
 from attncheck.frameworks import laws
-from attncheck.frameworks.binding import FloatArray
 from attncheck.frameworks.effective import Effective, alike
 from attncheck.frameworks.initialiser import SYMBOLS
 from attncheck.frameworks.notes import Note
+from attncheck.frameworks.trace import FloatArray
 
 
 def about_heads(

@@ -11,11 +11,13 @@ import numpy as np
 
 from attncheck._lib.text import listed
 from attncheck.frameworks import laws
-from attncheck.frameworks.binding import SINGLE, FloatArray
+from attncheck.frameworks.binding import SINGLE
 from attncheck.frameworks.effective import ROLES, Effective, alike
 from attncheck.frameworks.inputs import PLURALS
 from attncheck.frameworks.laws import ScaleEstimate
 from attncheck.frameworks.notes import Note
+from attncheck.frameworks.trace import FloatArray
+from attncheck.frameworks.weights_notes import tiled_heads
 
 SYMBOLS = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
 # Number of entries used for correlations.
@@ -120,7 +122,8 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
     first = draws[0]
     notes = _same_in_draws(draws, roles, precision)
     shown = [role for role in roles if np.ptp(first[role])]
-    flat = {role: first[role].reshape(first[role].shape[0], -1) for role in shown}
+    own = [labels.index(label) for label in sorted(set(labels))]
+    flat = {role: _distinct_heads(first[role], role, own).reshape(first[role].shape[0], -1) for role in shown}
     for one, other in itertools.combinations(shown, 2):
         for turned, matrix in (("", flat[other]), (", transposed", flat[other].T)):
             if matrix.shape != flat[one].shape:
@@ -137,12 +140,12 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
                 notes.append(Note(f"{SYMBOLS[one]} has the entries of {SYMBOLS[other]} in another order", blames=True))
     notes += _same_matrices([role for role in shown if role != "output"], flat, precision)
     for role in roles:
-        if role not in shown and first[role].size > 1 and first[role].any():
-            notes.append(Note(f"every entry of {SYMBOLS[role]} is {first[role].flat[0]:.3g}", blames=True))
-    own = [labels.index(label) for label in sorted(set(labels))]
+        if role not in shown and first[role].size > 1 and (role != "output" or first[role].any()):
+            text = f"every entry of {SYMBOLS[role]} is {first[role].flat[0]:.3g}: this initialiser does not draw it"
+            # Zeros are also a choice.
+            notes.append(Note(text, blames=bool(first[role].any()), convention=not first[role].any()))
     for role in shown:
-        matrix = first[role][:, own].reshape(len(first[role]), -1) if role in ("key", "value") else flat[role]
-        rank, full = _rank(matrix, precision)
+        rank, full = _rank(flat[role], precision)
         if rank < _FULL * full:
             notes.append(Note(f"{SYMBOLS[role]} has rank {rank}: its entries depend on each other"))
         scale = laws.scale_of(first[role])
@@ -153,13 +156,16 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
     size = len(labels) // of
     if 1 < of < len(labels) and len(labels) == of * size:
         expected = tuple(h // size for h in range(len(labels)))
-        tiled = tuple(h % of for h in range(len(labels)))
-        if tuple(labels) == tiled:
-            text = f"KV heads are tiled ({_listed(tiled)}), not repeated ({_listed(expected)})"
-            notes.append(Note(text, blames=True))
+        if tuple(labels) == tuple(h % of for h in range(len(labels))):
+            notes.append(tiled_heads(of, len(labels)))
         elif tuple(labels) != expected:
             notes.append(Note(f"heads share keys and values as {_listed(labels)}", blames=True))
     return notes
+
+
+def _distinct_heads(matrix: FloatArray, role: str, own: Sequence[int]) -> FloatArray:
+    """Return the matrix without heads of keys and values that are copies."""
+    return matrix[:, own] if role in ("key", "value") else matrix
 
 
 def _reordered(one: FloatArray, other: FloatArray, precision: float) -> bool:
@@ -225,6 +231,29 @@ def biased(matrices: Mapping[str, MatrixStatistics]) -> list[Note]:
     found = {role: m.bias_std for role, m in matrices.items() if m.bias_std > 0}
     texts = [f"{PLURALS[role]} have a bias of standard deviation {std:.3g}/sqrt(fan_in)" for role, std in found.items()]
     return [Note(text) for text in texts]
+
+
+def same_parameters(parameters: Mapping[str, FloatArray]) -> list[Note]:
+    """Report parameters, and thirds of them, that are equal; for layers whose matrices cannot be read.
+
+    Examples
+    --------
+    >>> one, other = np.random.default_rng(0).standard_normal((2, 4, 4))
+    >>> print(*same_parameters({"q": one, "k": one, "v": other}))
+    q and k are the same matrix
+    """
+    parts: dict[str, FloatArray] = {}
+    for name, array in parameters.items():
+        if array.ndim > 1 and np.ptp(array):
+            parts[name] = array
+            axis = int(np.argmax(array.shape))
+            if array.shape[axis] % 3 == 0:
+                parts |= {f"third {i + 1} of {name}": part for i, part in enumerate(np.split(array, 3, axis))}
+    return [
+        Note(f"{one} and {other} are the same matrix", blames=True)
+        for one, other in itertools.combinations(parts, 2)
+        if np.array_equal(parts[one], parts[other])
+    ]
 
 
 _NUMBER = re.compile(r"\d+")

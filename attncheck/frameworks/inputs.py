@@ -5,26 +5,32 @@ from __future__ import annotations
 import numpy as np
 
 from attncheck._lib.text import listed
-from attncheck.frameworks.binding import FloatArray
-from attncheck.frameworks.effective import NONE, ROLES
+from attncheck.frameworks.effective import NONE, ROLES, WITHOUT_TRANSPOSE
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Probe
+from attncheck.frameworks.trace import FloatArray
 
 PLURALS = {"query": "queries", "key": "keys", "value": "values", "output": "outputs"}
 # Relative tolerance for the lengths of normalised vectors.
 _STEADY = 0.02
 
 NORMALISED, ROTATED = "normalised", "rotated by position: rotary positions"
+PLACED = "x W + b, and a vector that depends on the position"
+TWISTED = "changed by position, but not by a rotation: rotary angles and neurons may not match"
+DEPENDENT = "dependent on the position"
+_ALIKE = "rotated in the same way at every position, as if by head"
 MIXED_BATCH = "outputs of a sequence depend on the other sequences of its batch"
 _RANDOM = "random: two calls on one input differ"
 _CHANGED = "different in a second call on the same input: a call changes the module's state"
 _SPLIT = "reshaped to heads without a transpose, so that heads hold positions"
 _MIXED = "made of inputs at other positions too"
 _UNKNOWN = "not x W + b"
+_WITHOUT_MATRIX = (NORMALISED, _UNKNOWN, _MIXED, _CHANGED)
+_WRONG = (_RANDOM, _CHANGED, _SPLIT, _ALIKE)
 
 
-def about_inputs(probe: Probe) -> tuple[list[Note], frozenset[str]]:
-    """Return notes on queries, keys and values, and roles without a matrix."""
+def about_inputs(probe: Probe) -> tuple[list[Note], frozenset[str], frozenset[str]]:
+    """Return notes on queries, keys and values, the roles without a matrix, and those without a bias of their own."""
     notes, layout = [], probe.reader.layout
     if layout.first_axis:
         notes.append(Note("attends over the first axis of its inputs: batch_first", blames=True))
@@ -33,49 +39,76 @@ def about_inputs(probe: Probe) -> tuple[list[Note], frozenset[str]]:
         notes.append(Note(f"attention sees {keys} beyond the positions: bias_k and bias_v, or add_zero_attn"))
     if probe.value_dim != probe.head_dim:
         notes.append(Note(f"heads of values have {probe.value_dim} neurons, those of keys {probe.head_dim}"))
-    if probe.reader.norm != NONE:
+    found = {role: kinds(probe, role) for role in ROLES}
+    if probe.reader.norm != NONE and any(_UNKNOWN not in each for each in found.values()):
         notes.append(Note(f"the inputs are normalised before attention: {probe.reader.norm}"))
-    found = {role: kind(probe, role) for role in ROLES}
-    if not probe.matrices.key.any() and probe.matrices.query.any() and found["key"] != _MIXED:
+    fixed = {role for role in ROLES if _is_fixed(probe, role) and _MIXED not in found[role]}
+    if "query" in fixed:
+        notes.append(Note("queries do not depend on the inputs: they are learned, or fixed by `call`"))
+    elif fixed:
         notes.append(Note("keys do not depend on the inputs: cross-attention, whose other inputs `call` keeps fixed"))
-    kinds: dict[str, list[str]] = {}
-    for role, what in found.items():
-        if what:
-            kinds.setdefault(what, []).append(role)
-    for what, roles in kinds.items():
-        which = ", ".join(PLURALS[role] for role in roles[:-1])
-        which = f"{which} and {PLURALS[roles[-1]]}" if which else PLURALS[roles[-1]]
-        claims = f": {listed([f'W_{role[0].upper()}' for role in roles])} unknown" if what == _MIXED else ""
-        notes.append(Note(f"{which} are {what}{claims}", blames=what in (_RANDOM, _CHANGED, _SPLIT)))
-    none = (NORMALISED, _UNKNOWN, _MIXED, _CHANGED)
-    unclaimed = {role for what, roles in kinds.items() if what in none for role in roles}
-    return notes, frozenset(unclaimed)
+    roles_by_kind: dict[str, list[str]] = {}
+    for role, each in found.items():
+        for what in each:
+            roles_by_kind.setdefault(what, []).append(role)
+    for what, roles in roles_by_kind.items():
+        which = listed([PLURALS[role] for role in roles])
+        claims = f": {listed([f'W_{role[0].upper()}' for role in roles])} unknown" if what in _WITHOUT_MATRIX else ""
+        notes.append(Note(f"{which} are {what}{claims}", blames=what in _WRONG, convention=what == TWISTED))
+    unclaimed = {role for what, roles in roles_by_kind.items() if what in _WITHOUT_MATRIX for role in roles}
+    return notes, frozenset(unclaimed | fixed), frozenset(roles_by_kind.get(PLACED, ()))
 
 
-def kind(probe: Probe, role: str) -> str:
-    """Return how a role differs from x W + b; empty if it does not."""
+def kinds(probe: Probe, role: str) -> tuple[str, ...]:
+    """Return how a role differs from x W + b; nothing if it does not."""
     seen, length = probe.seen[role], probe.x.shape[1]
     lin, seen = probe.lin(role), seen[:, :, :length]
     small = 2 * probe.bound * max(float(np.abs(lin).max()), 1e-300)
     if np.abs(lin - seen).max() <= small:
-        return ""
-    if np.abs(probe.reader.see(probe.state, probe.x)[role][:, :, :length] - seen).max() > small:
-        return _CHANGED if probe.reader.instrument.draws(probe.state, probe.x, probe.reader.path) is False else _RANDOM
+        return ()
+    reader, state = probe.reader, probe.state
+    if np.abs(reader.see(state, probe.x)[role][:, :, :length] - seen).max() > small:
+        return (_CHANGED if reader.binding.random(state, probe.x, reader.path) is False else _RANDOM,)
     if np.abs(lin.swapaxes(1, 2).reshape(lin.shape) - seen).max() <= small:
-        return _SPLIT
+        return (_SPLIT,)
     lengths = np.linalg.norm(seen, axis=-1)
     together = np.linalg.norm(lengths, axis=1)
-    if _steady(lengths.swapaxes(0, 1).reshape(lengths.shape[1], -1)) or _steady(together.reshape(1, -1)):
-        return NORMALISED
+    steady = _steady(lengths.swapaxes(0, 1).reshape(lengths.shape[1], -1)) or _steady(together.reshape(1, -1))
+    normalised = (NORMALISED,) if steady else ()
+    if _is_mixed(probe, role, seen, small):
+        return (_MIXED,)
+    same = reader.see(state, np.repeat(probe.x[:, :1], length, axis=1))[role][:, :, :length]
+    moved = same - same[:, :, :1]
+    if np.abs(moved).max() > small:
+        if np.ptp(moved, axis=0).max() <= 4 * small:
+            return (*normalised, PLACED)
+        # A rotation keeps the products of different vectors.
+        gram = np.einsum("bhld,chld->hlbc", same, same)
+        if np.ptp(gram, axis=1).max() <= 8 * probe.bound * np.abs(gram).max():
+            linear = normalised or np.abs(same[:, :, 0] - lin[:, :, 0]).max() <= small
+            return (*normalised, ROTATED) if linear else (_UNKNOWN, ROTATED)
+        return (*normalised, DEPENDENT) if normalised else (TWISTED,)
+    if normalised:
+        return normalised
     if np.abs(np.linalg.norm(lin, axis=-1) - lengths).max() <= 8 * probe.bound * lengths.max():
-        return ROTATED
+        return (_ALIKE,)
+    return (_UNKNOWN,)
+
+
+def _is_fixed(probe: Probe, role: str) -> bool:
+    """Return whether a role is the same for all inputs, and not 0."""
+    return not probe.matrices[role].any() and bool(probe.seen[role].any())
+
+
+def _is_mixed(probe: Probe, role: str, seen: FloatArray, small: float) -> bool:
+    """Return whether a role at some positions depends on inputs at others."""
     for at, others in ((-1, slice(None, -1)), (0, slice(1, None))):
         changed = probe.x.copy()
         changed[:, at] = 0.0
-        moved = probe.reader.see(probe.state, changed)[role][:, :, :length] - seen
+        moved = probe.reader.see(probe.state, changed)[role][:, :, : seen.shape[2]] - seen
         if np.abs(moved[:, :, others]).max() > small:
-            return _MIXED
-    return _UNKNOWN
+            return True
+    return False
 
 
 def multiplied_inputs(times: float) -> Note:
@@ -90,14 +123,16 @@ def _steady(lengths: FloatArray) -> bool:
 
 def about_outputs(probe: Probe) -> tuple[list[Note], bool]:
     """Return notes on the layer after attention, and whether W_O is known."""
-    notes = [] if probe.apart else [Note(MIXED_BATCH, blames=True)]
-    if probe.merged is None:
+    notes, merged = list[Note](), probe.reader.merged
+    if merged == WITHOUT_TRANSPOSE:
+        notes.append(Note("heads are merged without a transpose, so that outputs mix positions", blames=True))
+    elif not probe.apart:
+        notes.append(Note(MIXED_BATCH, blames=True))
+    if not probe.linear:
         return [*notes, Note(_after(probe))], False
     past, output = probe.matrices.past, probe.matrices.output
     if output.shape[1] != probe.reader.width:
         notes.append(Note(f"outputs have {output.shape[1]} neurons, inputs {probe.reader.width}"))
-    if probe.merged == "wrong":
-        notes.append(Note("heads are merged without a transpose, so that outputs mix positions", blames=True))
     small = 4 * probe.bound * max(float(np.abs(past).max()), float(np.abs(output).max()))
     if np.abs(past).max() > small:
         own = past.shape[0] == past.shape[1] and np.abs(past - np.eye(len(past))).max() <= small
@@ -110,10 +145,13 @@ def about_outputs(probe: Probe) -> tuple[list[Note], bool]:
 
 
 def _after(probe: Probe) -> str:
-    shape = (1, probe.num_heads, 1, probe.value_dim)
+    """Return why W_O is unknown."""
+    if probe.reader.merged is None:
+        return "what follows attention mixes positions: W_O is not read"
+    shape = (1, probe.num_heads, probe.length, probe.value_dim)
     heads = np.round(np.random.default_rng(0).standard_normal(shape) * 8) * 2.0**7
-    zero = np.zeros((1, 1, probe.reader.width))
+    zero = np.zeros((1, probe.length, probe.reader.width))
     once, twice = (probe.reader.see(probe.state, zero, each).y for each in (heads, 2 * heads))
     if np.abs(twice - once).max() <= _STEADY * np.abs(once).max():
-        return "the outputs are normalised: W_O cannot be determined"
-    return "the layer after attention is not linear: W_O cannot be determined, inspect attention alone"
+        return "the outputs are normalised: W_O is not read"
+    return "what follows attention is not linear: W_O is not read"

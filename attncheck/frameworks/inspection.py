@@ -4,41 +4,44 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from attncheck._lib.errors import InputError, check_whole, refuse
+from attncheck._lib.text import listed
 from attncheck.frameworks.binding import (
+    Arrays,
     Binding,
-    FloatArray,
-    Instrument,
     NoAttentionCall,
     bind,
     generator_kept,
     parameters_of,
 )
-from attncheck.frameworks.by_hand import watched
 from attncheck.frameworks.effective import LAYER, ROLES, Effective, ModuleReader
 from attncheck.frameworks.factors import gain_of
+from attncheck.frameworks.forward import NAMED, RIGHT, Formula, Forward
 from attncheck.frameworks.heads import about_heads
 from attncheck.frameworks.initialiser import (
     SYMBOLS,
-    MatrixStatistics,
     biased,
     kv_labels,
     matrix_of,
     repeated,
     same_layers,
+    same_parameters,
 )
-from attncheck.frameworks.inputs import PLURALS, about_inputs, about_outputs, multiplied_inputs
-from attncheck.frameworks.laws import Z
-from attncheck.frameworks.lengths import beyond
+from attncheck.frameworks.inputs import about_inputs, about_outputs, multiplied_inputs
+from attncheck.frameworks.lengths import beyond, leaks
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.paths import over_paths
-from attncheck.frameworks.probe import Forward, Probe
+from attncheck.frameworks.probe import Probe
 from attncheck.frameworks.result import Inspection
-from attncheck.frameworks.rotary import ROTARY, positions_of
-from attncheck.frameworks.views import CallView
+from attncheck.frameworks.rotary import ROTARY, Positions, positions_of
+from attncheck.frameworks.score_scale import Scaling, about_scale
+from attncheck.frameworks.views import AttentionView
+from attncheck.frameworks.weights_notes import about_weights
 
 # Entries of each matrix used from later draws.
 _ENTRIES = 2**16
@@ -47,8 +50,8 @@ _DRAWS, _MOST_DRAWS = 8, 1024
 _GAIN = 1e-2
 # Limit on the width: larger inputs fill the memory.
 _MOST_NEURONS = 2**20
-# Largest relative error at which ratios of standard deviations are used.
-_SURE = 0.1
+# Unused parameters that are listed.
+_LISTED = 3
 
 
 @generator_kept()
@@ -91,16 +94,17 @@ def inspect(
     Examples
     --------
     >>> import numpy as np
-    >>> class Plain:
+    >>> from attncheck.frameworks.trace import AttentionCore
+    >>> from scipy.special import softmax
+    >>> class Plain(Binding):
     ...     def init(self, seed):
     ...         return np.random.default_rng(seed).standard_normal((4, 64, 64)) / 8
     ...
-    ...     def run(self, state, x, core):
+    ...     def run(self, state, x, core, path):
     ...         q, k, v = ((x @ w).reshape(*x.shape[:2], 2, 32).swapaxes(1, 2) for w in state[:3])
-    ...         heads = core(q, k, v)
-    ...         if heads is None:
-    ...             weights = np.exp(q @ k.swapaxes(-1, -2) / 32**0.5)
-    ...             heads = weights / weights.sum(-1, keepdims=True) @ v
+    ...         weights = softmax(q @ k.swapaxes(-1, -2) / 32**0.5, axis=-1)
+    ...         heads = core(AttentionCore(q, k, v, weights))
+    ...         heads = weights @ v if heads is None else heads
     ...         return heads.swapaxes(1, 2).reshape(x.shape) @ state[3]
     >>> found = inspect(Plain(), width=64)
     >>> found.weights["query"].law, found.forward.mask, found.forward.scale, found.notes
@@ -114,14 +118,10 @@ def inspect(
     width = check_whole("width", width, 1, "pass the neurons of an input, e.g. width=64", _MOST_NEURONS)
     draws = check_whole("draws", draws, 1, "pass a number of draws, e.g. draws=8", _MOST_DRAWS)
     seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
-    instrument = Instrument(bind(make, width, call))
-    state = instrument.init(seed)
-    reader = _reader(instrument, state, width)
-    found = None if reader is None else _inspected(reader, state, draws, seed)
-    if found is None and instrument.softmax_watched:
-        found = watched(instrument, state, width, draws, seed)
+    binding = bind(make, width, call)
+    found = _inspected(binding, width, draws, seed)
     if found is None:
-        what = "its forward pass calls neither attention nor a softmax over positions"
+        what = "its forward pass has no attention that is recognised: no product of weights and values"
         refuse("make", make, what, "test it by sampling: pass a simulator to attncheck.check")
     if not isinstance(make, Binding) and "width" in parameters_of(make):
         other = _other_width(make, 2 * width, call, seed)
@@ -129,85 +129,124 @@ def inspect(
     return found
 
 
-def _reader(instrument: Instrument, state: Any, width: int) -> ModuleReader | None:
+def _reader(binding: Binding, state: Any, width: int) -> ModuleReader | None:
     """Return a reader on the first path where attention is called, or None."""
-    for path in instrument.paths or ("",):
+    for path in binding.paths:
         try:
-            return ModuleReader(instrument, state, width, path)
+            return ModuleReader(binding, state, width, path)
         except NoAttentionCall:
             continue
         except InputError:
             # A path of another configuration may fail.
-            if path not in instrument.spare:
+            if path not in binding.spare:
                 raise
     return None
 
 
-def _inspected(reader: ModuleReader, state: Any, draws: int, seed: int) -> Inspection | None:
-    """Return the inspection, or None if the result of attention has no effect."""
+def _inspected(binding: Binding, width: int, draws: int, seed: int) -> Inspection | None:
+    """Return the inspection, or None if there is no attention, or its result has no effect."""
+    state = binding.fresh(seed)
+    reader = _reader(binding, state, width)
+    if reader is None:
+        return None
     first = reader.read(state)
     probe = Probe(reader, state, first)
     if probe.idle:
         return None
-    before, unclaimed = about_inputs(probe)
+    before, unclaimed, placed = about_inputs(probe)
+    parameters = binding.parameters(state)
     # Roles other than x W + b have no matrix, and no factor.
-    gains = {} if unclaimed & {"query", "key"} else _gains(reader, state, first)
+    gains = {} if unclaimed & {"query", "key"} else _gains(reader, parameters, first)
     shared = _shared(gains)
     gains = {role: gain for role, gain in gains.items() if role != "value" and not shared}
     probe.gain = math.prod(gains.values())
     positions = positions_of(probe)
-    base = positions.rotation.base if positions.rotation and positions.name == ROTARY else None
-
-    def look(y: FloatArray) -> tuple[Forward, list[Note]]:
-        made, told = probe.forward(y)
-        return dataclasses.replace(made, positions=positions.name, rotary_base=base), told
-
-    forward, notes = look(probe.y) if probe.steady else probe.unsteady
-    formula = probe.formula
-    instrument = reader.instrument
-    paths, differing = over_paths(
-        instrument.paths,
-        instrument.spare,
-        reader.path,
-        forward,
-        probe.output,
-        probe.differs,
-        lambda path, y: look(y),
-        lambda path: instrument.draws(state, probe.x, path),
-    )
-    probe.formula = formula
-    forward, paths, longer = beyond(probe, forward, paths)
+    gains = _of_scores(probe, gains, seed)
+    forward, formula, about = _forward(probe, positions)
+    paths, differing = _over_paths(probe, positions, forward)
+    forward, paths, longer = beyond(probe, forward, formula, paths)
     after, has_output = about_outputs(probe)
     roles = [role for role in ROLES if role not in unclaimed] + ["output"] * has_output
-    precision = reader.instrument.precision
+    precision = binding.precision
     labels = kv_labels(first, precision)
-    copies = same_layers(reader.instrument.parameters(state))
+    copies = same_layers(parameters) + (same_parameters(parameters) if {"query", "key"} & unclaimed else [])
+    unused = _unused(binding.unused(state, probe.x, reader.path))
     # If make returns one module repeatedly, other draws modify it, so it is probed first.
+    leaking = list(leaks(probe, forward, formula))
     read = [_ungained(each, gains) for each in (first, *_others(reader, first, draws, seed))]
     distinct = [labels.index(label) for label in sorted(set(labels))]
     weights = {r: matrix_of(r, read, distinct, precision, reader.norm == LAYER) for r in roles}
-    said = [
+    scaled = Scaling(forward, gains, not parameters or bool(gains) or bool(shared), bool(unclaimed & {"query", "key"}))
+    notes = [
         *before,
         *([multiplied_inputs(shared)] if shared else []),
         *positions.notes,
-        *notes,
+        *about,
         *longer,
+        *leaking,
+        *about_scale(scaled, weights, probe.head_dim),
         *after,
         *repeated(read, roles, labels, precision),
         *about_heads(read, roles, labels, precision),
-        *(_multiplied(gains, forward) if gains or shared else _scaled_beforehand(weights, forward, probe)),
-        *biased(weights),
+        *biased({role: matrix for role, matrix in weights.items() if role not in placed}),
         *copies,
+        *unused,
         *differing,
     ]
     if probe.seen.calls > 1:
-        said.append(Note(f"attention runs {probe.seen.calls} times per forward pass: only the first is inspected"))
+        notes.append(Note(f"attention runs {probe.seen.calls} times per forward pass: only the first is inspected"))
     number = probe.num_heads
     kv = len(set(labels)) if len(labels) in (number, first.key.shape[1]) else number
     shape = (reader.width, number, kv, probe.head_dim)
-    view = CallView(reader, forward.factor, positions.rotation, gains)
+    rotation = positions.rotation if positions.name == ROTARY else None
+    view = AttentionView(reader, forward.factor, rotation, gains)
     value_dim = None if probe.value_dim == probe.head_dim else probe.value_dim
-    return Inspection(*shape, draws, weights, forward, paths, tuple(said), view, reader.layout.extra, value_dim)
+    return Inspection(*shape, draws, weights, forward, paths, tuple(notes), view, reader.layout.extra, value_dim)
+
+
+def _forward(probe: Probe, positions: Positions) -> tuple[Forward, Formula, list[Note]]:
+    """Return the formula of a probe's path, and notes on it."""
+    if not probe.steady:
+        return probe.unknown(), Formula(), []
+    made, formula = probe.forward(probe.seen)
+    base = positions.rotation.base if positions.rotation and positions.name == ROTARY else None
+    made = dataclasses.replace(made, positions=positions.name, rotary_base=base)
+    missing = np.flatnonzero(~np.isfinite(probe.y).all(axis=(0, 2)))
+    notes = about_weights(made, formula, probe.seen)
+    if len(missing):
+        notes.append(Note(f"outputs are NaN or infinite at positions {', '.join(map(str, missing))}", blames=True))
+    return made, formula, notes
+
+
+def _over_paths(probe: Probe, positions: Positions, forward: Forward) -> tuple[dict[str, Forward], list[Note]]:
+    """Return the formulas of all code paths, and notes on how they differ."""
+    binding, state = probe.reader.binding, probe.state
+
+    def look(path: str) -> tuple[Forward, list[Note]]:
+        try:
+            reader = ModuleReader(binding, state, probe.reader.width, path)
+        except NoAttentionCall:
+            return probe.unknown(), []
+        found = _forward(probe.on(reader), positions)
+        return found[0], found[2]
+
+    def draws(path: str) -> bool | None:
+        return binding.random(state, probe.x, path)
+
+    return over_paths(
+        binding.paths, binding.spare, probe.reader.path, forward, probe.output, probe.differs, look, draws
+    )
+
+
+def _unused(names: Sequence[str]) -> list[Note]:
+    """Report parameters that the outputs do not depend on."""
+    if not names:
+        return []
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    shown = listed(list(names[:_LISTED])) if not more else ", ".join(names[:_LISTED])
+    return [
+        Note(f"{shown}{more}: never used, the outputs do not depend on {'it' if len(names) == 1 else 'them'}", True)
+    ]
 
 
 def _others(reader: ModuleReader, first: Effective, draws: int, seed: int) -> Iterator[Effective]:
@@ -216,15 +255,13 @@ def _others(reader: ModuleReader, first: Effective, draws: int, seed: int) -> It
     rows = slice(0, -(-_ENTRIES // columns))
     output_rows = slice(0, -(-_ENTRIES // first.output.shape[1]))
     for i in range(1, draws):
-        yield reader.read(reader.instrument.init(seed + i), rows, output_rows)
+        yield reader.read(reader.binding.fresh(seed + i), rows, output_rows)
 
 
-def _gains(reader: ModuleReader, state: Any, first: Effective) -> dict[str, float]:
+def _gains(reader: ModuleReader, parameters: Arrays, first: Effective) -> dict[str, float]:
     """Return the factors of queries, keys and values relative to parameters."""
-    instrument = reader.instrument
-    parameters = instrument.parameters(state)
-    centred = reader.norm == LAYER
-    found = {r: gain_of(first[r][:, 0], parameters, instrument.precision, centred) for r in ROLES}
+    precision, centred = reader.binding.precision, reader.norm == LAYER
+    found = {r: gain_of(first[r][:, 0], parameters, precision, centred) for r in ROLES}
     seen = {role: gain for role, gain in found.items() if gain is not None}
     return seen if {"query", "key"} <= seen.keys() else {}
 
@@ -236,6 +273,18 @@ def _shared(gains: Mapping[str, float]) -> float | None:
     return value if alike and abs(value - 1) > _GAIN else None
 
 
+def _of_scores(probe: Probe, gains: dict[str, float], seed: int) -> dict[str, float]:
+    """Return the factors that belong to the scale of scores; those that vary between draws belong to the matrices."""
+    if all(abs(gain - 1) <= _GAIN for gain in gains.values()) or probe.forward(probe.seen)[0].scale in NAMED:
+        return gains
+    reader = probe.reader
+    state = reader.binding.fresh(seed + 1)
+    other = _gains(reader, reader.binding.parameters(state), reader.read(state))
+    kept = {role: gain for role, gain in gains.items() if abs(other.get(role, math.inf) / gain - 1) <= _GAIN}
+    probe.gain = math.prod(kept.values())
+    return kept
+
+
 def _ungained(read: Effective, gains: Mapping[str, float]) -> Effective:
     """Return the matrices divided by the known factors applied after them."""
     biases = {role: bias / gains.get(role, 1.0) for role, bias in read.biases.items()}
@@ -243,45 +292,10 @@ def _ungained(read: Effective, gains: Mapping[str, float]) -> Effective:
     return dataclasses.replace(read, **made, biases=biases) if made else read
 
 
-def _multiplied(gains: Mapping[str, float], forward: Forward) -> list[Note]:
-    """Report factors that multiply queries and keys before attention."""
-    return [
-        Note(f"{PLURALS[role]} are multiplied by {gain:.4g} before attention: scores times {forward.scales} in all")
-        for role, gain in gains.items()
-        if abs(gain - 1) > _GAIN
-    ]
-
-
-def _scaled_beforehand(weights: Mapping[str, MatrixStatistics], forward: Forward, probe: Probe) -> list[Note]:
-    """Report a W_Q smaller than W_K by the score scale."""
-    if not {"query", "key"} <= weights.keys() or probe.head_dim == 1:
-        return []
-    q, k = weights["query"], weights["key"]
-    factor = probe.head_dim**-0.5
-    error = Z * _relative(q, k)
-    if q.laws == k.laws and error < _SURE and abs(q.std / k.std / factor - 1) <= error:
-        what = "1/head_dim in all" if forward.scale == "1/sqrt(head_dim)" else "1/sqrt(head_dim) in all"
-        blames = forward.scale == "1/sqrt(head_dim)"
-        return [
-            Note(f"W_Q has W_K's scale times 1/sqrt(head_dim): queries seem to be scaled beforehand, {what}", blames)
-        ]
-    return []
-
-
-def _relative(one: MatrixStatistics, other: MatrixStatistics) -> float:
-    return math.hypot(*((m.high - m.low) / (2 * Z * max(m.std, 1e-300)) for m in (one, other)))
-
-
 def _other_width(make: Callable[..., Any], width: int, call: Callable[..., Any] | None, seed: int) -> Inspection | None:
     """Return the inspection of a module of another width, or None."""
     try:
-        instrument = Instrument(bind(make, width, call))
-        state = instrument.init(seed)
-        reader = _reader(instrument, state, width)
-        found = None if reader is None else _inspected(reader, state, 2, seed)
-        if found is None and instrument.softmax_watched:
-            found = watched(instrument, state, width, 2, seed)
-        return found
+        return _inspected(bind(make, width, call), width, 2, seed)
     except InputError:
         return None
 
@@ -298,4 +312,14 @@ def _over_widths(found: Inspection, other: Inspection | None) -> list[Note]:
         here, wide = (each.scale.times(each.fan_in**-0.5) for each in (m, there))
         if m.std and here.low <= wide.high and wide.low <= here.high and (m.high < there.low or there.high < m.low):
             notes.append(Note(f"{m.name}: std {here.std:.2g} whatever the width"))
-    return notes
+    return notes + _scale_over_widths(found, other)
+
+
+def _scale_over_widths(found: Inspection, other: Inspection) -> list[Note]:
+    """Report a scale of scores that is right at one width alone."""
+    mine, theirs = ({f.scale, *f.ties} for f in (found.forward, other.forward))
+    if not (found.forward.known and other.forward.known) or RIGHT not in mine or RIGHT in theirs:
+        return []
+    common = sorted(mine & theirs)
+    scale = common[0] if common else other.forward.scale
+    return [Note(f"scores times {scale}, not {RIGHT}: width {other.width} tells them apart", blames=True)]

@@ -1,9 +1,8 @@
-"""Binding to keras: intercepts `_compute_attention` and functions of `keras.ops`."""
+"""Binding to keras, on the backends JAX and torch."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,25 +10,34 @@ from typing import Any
 
 import numpy as np
 
-from attncheck.frameworks.binding import SINGLE, Core, FloatArray, SoftmaxCore, untouched
+from attncheck.frameworks.binding import SINGLE, Arrays, Binding
+from attncheck.frameworks.trace import Core, FloatArray, untouched
 
-Call = Callable[[Any, Any], Any]
+Call = Callable[..., Any]
+# Options of a call, by the path that they choose.
+_OPTIONS = {"train": "training", "scores": "return_attention_scores"}
 # Attribute in which keras counts the layers it has named, by kind.
 _NUMBERS = "object_name_uids"
 _ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
-class Keras:
+class Keras(Binding):
     """Binding to a keras layer or model that ``make()`` returns, on the backends JAX and torch.
 
-    The default call is ``layer(x, x)`` or ``layer(x)``.
+    The default call is ``layer(x, x)`` or ``layer(x)``, also with ``training=True`` and with scores if the layer
+    takes these.
     """
+
+    fills = True
 
     def __init__(self, make: Callable[[], Any], width: int, call: Call | None = None) -> None:
         self._make = make
         self._width = width
         self._call = call or self_attention
-        self.precision = SINGLE
+        if call is None:
+            with generators_kept():
+                taken = inspect.signature(make().call).parameters
+            self.paths = ("", *(path for path, option in _OPTIONS.items() if option in taken))
 
     def init(self, seed: int) -> Any:
         """Return a freshly built layer."""
@@ -46,56 +54,67 @@ class Keras:
         self.precision = max(SINGLE, *(_ROUNDOFF.get(dtype, 0.0) for dtype in dtypes))
         return layer
 
-    def run(self, state: Any, x: FloatArray, core: Core) -> Any:
-        """Return the outputs for x, with `core` in place of attention."""
-        with contextlib.nullcontext() if core is untouched else _watching(state, core):
-            return self._outputs(state, x)
+    def run(self, state: Any, x: FloatArray, core: Core, path: str = "") -> Any:
+        """Return the outputs for x, with `core` called at every attention core."""
+        import keras
 
-    def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore) -> Any:
-        """Return the outputs for x, with `core` in place of every softmax."""
-        from keras.src import backend
+        with generators_kept():
+            given = keras.ops.convert_to_tensor(x, keras.config.floatx())
+            if core is untouched:
+                y = self._outputs(state, given, path)
+            elif keras.backend.backend() == "jax":
+                y = self._watched_by_jax(state, given, core, path)
+            else:
+                from attncheck.frameworks.torch_trace import watching
 
-        own = backend.nn.softmax
-        backend.nn.softmax = _watched(own, core, [], arguments=1)
-        try:
-            return self._outputs(state, x)
-        finally:
-            backend.nn.softmax = own
+                with watching(core, given):
+                    y = self._outputs(state, given, path)
+            return numbers_of(y)
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
         """Return the layer's arrays by name."""
         return {each.path: numbers_of(each) for each in state.trainable_weights}
 
-    def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
+    def fill(self, state: Any, arrays: Arrays) -> Any:
         """Return the layer itself, with the given arrays assigned."""
         for each in state.trainable_weights:
             each.assign(arrays[each.path])
         return state
 
-    def attended(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> tuple[FloatArray, ...]:
+    def attended(self, state: Any, arrays: Arrays, x: FloatArray, path: str = "") -> tuple[FloatArray, ...]:
         """Return outputs, q, k and v of N layers; `arrays` (N, ...), `x` (N, B, L, n)."""
         import keras
 
         weights = state.trainable_weights
-
-        def one(own: Sequence[Any], given: Any) -> tuple[Any, ...]:
-            got: list[tuple[Any, ...]] = []
-            mapping = list(zip(weights, own, strict=True))
-            with keras.StatelessScope(state_mapping=mapping), _watching(state, lambda *a: got.append(a), tensors=True):
-                y = self._call(state, given)
-            return (y[0] if isinstance(y, tuple | list) else y, *got[0])
-
+        one = self._of_values(state, weights, path)
         with generators_kept():
             own = [keras.ops.convert_to_tensor(arrays[each.path], each.dtype) for each in weights]
             given = keras.ops.convert_to_tensor(x, keras.config.floatx())
-            return tuple(map(numbers_of, _vectorised(one)(own, given)))
+            return tuple(map(numbers_of, _many_recorded(one)(own, given)))
 
-    def _outputs(self, layer: Any, x: FloatArray) -> Any:
+    def _outputs(self, layer: Any, x: Any, path: str) -> Any:
+        """Return the outputs, or the first of them."""
+        y = self._call(layer, x, **({_OPTIONS[path]: True} if path else {}))
+        return y[0] if isinstance(y, tuple | list) else y
+
+    def _of_values(self, layer: Any, variables: Sequence[Any], path: str) -> Callable[[Any, Any], Any]:
+        """Return the outputs as a function of the variables' values and x."""
         import keras
 
-        with generators_kept():
-            y = self._call(layer, keras.ops.convert_to_tensor(x, keras.config.floatx()))
-        return numbers_of(y[0] if isinstance(y, tuple | list) else y)
+        def outputs(values: Sequence[Any], x: Any) -> Any:
+            with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
+                return self._outputs(layer, x, path)
+
+        return outputs
+
+    def _watched_by_jax(self, layer: Any, x: Any, core: Core, path: str) -> Any:
+        from attncheck.frameworks._jax import Watch
+
+        watch, variables = Watch(), layer.variables
+        with watch.calling(core):
+            y = watch.over(self._of_values(layer, variables, path))([each.value for each in variables], x)
+        self.precision = max(self.precision, watch.precision)
+        return y
 
 
 def numbers_of(tensor: Any) -> FloatArray:
@@ -105,100 +124,51 @@ def numbers_of(tensor: Any) -> FloatArray:
     return np.asarray(keras.ops.convert_to_numpy(tensor), float)
 
 
-def self_attention(layer: Any, *given: Any) -> Any:
+def self_attention(layer: Any, *given: Any, **options: Any) -> Any:
     """Return outputs; attention layers get the inputs as queries and values."""
     import keras
 
     two = isinstance(layer, keras.layers.MultiHeadAttention | keras.layers.GroupQueryAttention) and len(given) == 1
-    return layer(*given, *given) if two else layer(*given)
+    return layer(*given, *given, **options) if two else layer(*given, **options)
 
 
-def _vectorised(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function mapped over the first axis of its arguments."""
+def _many_recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[Any, ...]]:
+    """Return a function of N values and inputs that returns outputs, and q, k and v of the first core."""
     import keras
 
     if keras.backend.backend() == "jax":
         import jax
 
-        vectorised: Callable[..., Any] = jax.vmap(function)
+        from attncheck.frameworks._jax import recorded
+
+        vectorised: Callable[[Any, Any], tuple[Any, ...]] = jax.vmap(recorded(function))
         return vectorised
     import torch
+    from torch.nn import functional
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    def without_gradients(*given: Any) -> Any:
+    from attncheck.frameworks.torch_trace import attention_replaced
+
+    own = functional.scaled_dot_product_attention
+
+    def one(values: Any, x: Any) -> tuple[Any, ...]:
+        seen: list[tuple[Any, ...]] = []
+
+        def attend(query: Any, key: Any, value: Any, *args: Any, **options: Any) -> Any:
+            seen.append((query, key, value))
+            with torch._C.DisableTorchFunction():
+                return own(query, key, value, *args, **options)
+
+        with attention_replaced(attend):
+            y = function(values, x)
+        return (y, *seen[0])
+
+    def without_gradients(values: Any, x: Any) -> Any:
         # Other kernels do not batch over layers.
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-            return torch.vmap(function)(*given)
+            return torch.vmap(one)(values, x)
 
     return without_gradients
-
-
-def _watched(
-    function: Callable[..., Any],
-    core: Callable[..., FloatArray | None],
-    within: list[Any],
-    arguments: int = 3,
-    tensors: bool = False,
-) -> Callable[..., Any]:
-    """Return attention, or a softmax of one argument, with `core` in its place.
-
-    `within` marks nested calls. The core takes numbers, or with `tensors` backend arrays.
-    """
-    import keras
-
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        if within:  # `_compute_attention` calls `keras.ops`
-            return function(*args, **kwargs)
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        given = list(bound.arguments.values())
-        if arguments == 1:
-            found = core(numbers_of(given[0]), given[1])
-        else:
-            seen = (each if tensors else numbers_of(each) for each in given[:3])
-            found = core(*(each.swapaxes(1, 2) for each in seen))
-        if found is None:
-            within.append(function)
-            try:
-                return function(*args, **kwargs)
-            finally:
-                within.pop()
-        found = np.asarray(found)
-        return keras.ops.convert_to_tensor(found.swapaxes(1, 2) if arguments == 3 else found, given[0].dtype)
-
-    return watched
-
-
-@contextlib.contextmanager
-def _watching(layer: Any, core: Callable[..., FloatArray | None], tensors: bool = False) -> Iterator[None]:
-    """Replace attention in a layer, its sublayers, and where hand-written layers look it up."""
-    import keras
-
-    watched = functools.partial(_watched, core=core, within=[], tensors=tensors)
-    inner = [each for each in layer._flatten_layers() if hasattr(each, "_compute_attention")]
-    own = keras.ops.dot_product_attention
-    for each in inner:  # bypasses `__setattr__`, which tracks weights
-        vars(each)["_compute_attention"] = _with_weights(watched(each._compute_attention))
-    keras.ops.dot_product_attention = watched(own)
-    try:
-        yield
-    finally:
-        keras.ops.dot_product_attention = own
-        for each in inner:
-            del vars(each)["_compute_attention"]
-
-
-def _with_weights(attention: Callable[..., Any]) -> Callable[..., Any]:
-    """Return (outputs, weights) as `_compute_attention` does."""
-
-    def both(*args: Any, **kwargs: Any) -> Any:
-        found = attention(*args, **kwargs)
-        return found if isinstance(found, tuple) else (found, None)
-
-    return both
 
 
 @contextlib.contextmanager

@@ -9,35 +9,26 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras.src import backend
 
 from attncheck._lib.errors import refuse
 from attncheck._lib.streams import stream
-from attncheck.frameworks.binding import FloatArray, in_words
+from attncheck.frameworks.binding import in_words
 from attncheck.frameworks.keras import generators_kept, numbers_of, self_attention
+from attncheck.frameworks.models import FrameworkModels
 from attncheck.frameworks.tap_collector import TapCollector
+from attncheck.frameworks.trace import FloatArray
 from attncheck.scaling.taps import Tap
 
-# Default batch size and number of positions.
-_BATCH, _POSITIONS = 4, 16
 # Attributes that list sublayers known under other names.
 _LISTS = ("_layers", "_functional", "_modules")
-# Scores below this value count as masked.
-_HIDDEN = -1e30
 
 
 @dataclasses.dataclass(frozen=True)
-class KerasModels:
+class KerasModels(FrameworkModels):
     """keras layers or models from ``build(width)``, on the backends JAX and torch.
 
     Inputs are token ids if there is an embedding, else standard normal vectors. Optimisers need torch.
     """
-
-    build: Callable[[int], Any]
-    inputs: Callable[..., Any] | None = None
-    call: Callable[..., Any] | None = None
-    optimizer: Callable[..., Any] | None = None
-    loss: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         if self.optimizer is not None and keras.backend.backend() != "torch":
@@ -50,14 +41,15 @@ class KerasModels:
         with generators_kept():
             keras.utils.set_random_seed(seed)
             layer = in_words("build", self.build, width)
-            drawn = _drawn(layer, width, rng) if self.inputs is None else in_words("inputs", self.inputs, width, rng)
-            given = tuple(_given(each) for each in (drawn if isinstance(drawn, tuple) else (drawn,)))
+            embeddings = (each for _, each in named_layers(layer) if isinstance(each, keras.layers.Embedding))
+            tokens = next((each.input_dim for each in embeddings), None)
+            given = tuple(_given(each) for each in self.given(width, rng, tokens))
             made = in_words("call", self.call or self_attention, layer, *given)
         if _first(made) is None:
             refuse("call", made, "returned no array of real numbers", "pass call=lambda layer, *inputs: ...")
-        optimizer = None if self.optimizer is None else in_words("optimizer", self.optimizer, layer)
         targets = _given(rng.standard_normal(tuple(_first(made).shape)))
-        return KerasModel(layer, given, self.call or self_attention, optimizer, self.loss or _distance(targets))
+        call, loss = self.call or self_attention, self.loss or _distance(targets)
+        return KerasModel(layer, given, call, self.optimizer_of(layer), loss)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -141,42 +133,17 @@ def _told(names: Mapping[int, str], seen: TapCollector) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _attention_seen(seen: TapCollector) -> Iterator[None]:
-    """Tap the backend's softmax, and use it in its attention."""
-    own = backend.nn.softmax, backend.nn.dot_product_attention
+    """Tap every softmax of the backend."""
+    if keras.backend.backend() == "jax":
+        from attncheck.frameworks.jax_softmax import softmax_seen
 
-    def softmax(x: Any, axis: Any = -1) -> Any:
-        if isinstance(axis, int):
-            scores = numbers_of(x)
-            seen.softmax(np.where(scores <= 0.5 * _HIDDEN, -np.inf, scores), axis % scores.ndim - scores.ndim)
-        return own[0](x, axis)
+        with softmax_seen(seen.softmax):
+            yield
+        return
+    from attncheck.frameworks.torch_trace import SoftmaxMode, decomposed
 
-    backend.nn.softmax, backend.nn.dot_product_attention = softmax, _attention
-    try:
+    with decomposed(), SoftmaxMode(seen.softmax):
         yield
-    finally:
-        backend.nn.softmax, backend.nn.dot_product_attention = own
-
-
-def _attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    bias: Any = None,
-    mask: Any = None,
-    scale: float | None = None,
-    is_causal: bool = False,
-    **options: Any,
-) -> Any:
-    """Return keras attention, (batch, positions, heads, head_dim), with a tapped softmax."""
-    ops = keras.ops
-    repeats = query.shape[2] // key.shape[2]
-    key, value = (ops.repeat(each, repeats, axis=2) for each in (key, value))
-    scores = ops.einsum("bqhd,bkhd->bhqk", query, key) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    scores = scores if bias is None else scores + bias
-    shown = np.tril(np.ones(tuple(scores.shape[-2:]), dtype=bool)) if is_causal else None
-    for seen in (mask, shown):
-        scores = scores if seen is None else ops.where(ops.cast(seen, "bool"), scores, _HIDDEN)
-    return ops.einsum("bhqk,bkhd->bqhd", ops.softmax(scores, axis=-1), value)
 
 
 def _first(made: Any) -> Any:
@@ -185,18 +152,7 @@ def _first(made: Any) -> Any:
     return next((each for each in arrays if "float" in keras.backend.standardize_dtype(each.dtype)), None)
 
 
-def _drawn(layer: Any, width: int, rng: np.random.Generator) -> FloatArray | np.ndarray[Any, Any]:
-    """Return token ids for the first embedding, else vectors."""
-    embeddings = (each for _, each in named_layers(layer) if isinstance(each, keras.layers.Embedding))
-    if (found := next(embeddings, None)) is not None:
-        return rng.integers(found.input_dim, size=(_BATCH, _POSITIONS))
-    return rng.standard_normal((_BATCH, _POSITIONS, width))
-
-
-def _given(drawn: Any) -> Any:
-    array = np.asarray(drawn)
-    if array.dtype.kind not in "fiub":
-        refuse("inputs", array.dtype.name, "must hold numbers", "return arrays of numbers")
+def _given(array: np.ndarray[Any, Any]) -> Any:
     return keras.ops.convert_to_tensor(array, keras.config.floatx() if array.dtype.kind == "f" else None)
 
 

@@ -7,10 +7,14 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """One finding as a sentence; `blames`: whether it reports an error."""
+    """One finding as a sentence.
+
+    `blames`: whether it reports an error. `convention`: whether it is right where it is meant, and an error where not.
+    """
 
     text: str
     blames: bool = False
+    convention: bool = False
 
     def __str__(self) -> str:
         return self.text

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from attncheck._lib.errors import InputError
-from attncheck.frameworks.binding import FloatArray
+from attncheck.frameworks.forward import Forward
 from attncheck.frameworks.notes import Note
-from attncheck.frameworks.probe import Forward
+from attncheck.frameworks.trace import FloatArray
 
 # A path of this name may be random.
 _TRAINING = "train"
@@ -27,7 +27,7 @@ def over_paths(
     forward: Forward,
     output: Callable[[str], FloatArray],
     differs: Callable[[FloatArray, FloatArray], bool],
-    look: Callable[[str, FloatArray], tuple[Forward, list[Note]]],
+    look: Callable[[str], tuple[Forward, list[Note]]],
     draws: Callable[[str], bool | None],
 ) -> tuple[dict[str, Forward], list[Note]]:
     """Return the forward of every code path, and notes on how they differ.
@@ -46,13 +46,14 @@ def over_paths(
         output; whether a path is random, or None.
     """
     found, notes, usual = {own: forward}, list[Note](), output(own)
-    for path in paths or ("",):
+    failed: dict[str, list[str]] = {}
+    for path in paths:
         try:
             y, again = output(path), output(path)
         except InputError as error:
             if path not in spare:
                 raise
-            notes.append(Note(f"{path}: {error}"))
+            failed.setdefault(str(error), []).append(path)
             continue
         if differs(y, again):
             where = f"{path}: " if path else ""
@@ -62,9 +63,10 @@ def over_paths(
         elif not differs(y, usual):
             found[path] = forward
         else:
-            found[path], more = look(path, y)
+            found[path], more = look(path)
             notes += [Note(f"{path}: {note}", note.blames) for note in more]
-    return found, [*notes, *_differing(found, spare, own)]
+    unseen = [Note(f"{' and '.join(which)}: {error.partition('; ')[0]}") for error, which in failed.items()]
+    return found, [*unseen, *notes, *_differing(found, spare, own)]
 
 
 def _differing(found: dict[str, Forward], spare: Collection[str], own: str) -> Iterator[Note]:
@@ -72,9 +74,14 @@ def _differing(found: dict[str, Forward], spare: Collection[str], own: str) -> I
     alike: dict[tuple[str, str, str], list[str]] = {}
     for path, made in found.items():
         # Paths without a known formula were reported already.
-        if made is not found[own] and (made.known or made.error == math.inf):
-            for difference in _differences(found[own], made):
-                alike.setdefault(difference, []).append(path)
+        if made is found[own] or not (made.known or made.error == math.inf):
+            continue
+        differences = _differences(found[own], made)
+        if not differences:
+            text = f"outputs differ from those of {own}, with the same formula of attention: a batch norm, or the like"
+            yield Note(f"{path}: {text}", not path.startswith(_TRAINING) and path not in spare)
+        for difference in differences:
+            alike.setdefault(difference, []).append(path)
     for (what, one, other), paths in alike.items():
         where = " and ".join(paths)
         yield Note(
@@ -88,4 +95,8 @@ def _differences(one: Forward, other: Forward) -> list[tuple[str, str, str]]:
         a, b = getattr(one, what), getattr(other, what)
         if a != b:
             said.append((what, _WORDS.get(a, a), _WORDS.get(b, b)))
-    return said or [("their outputs", str(one), str(other))]
+    if not said and one.biased != other.biased:
+        names = {False: "products times one factor", True: "more than products times one factor"}
+        said.append(("scores", names[one.biased], names[other.biased]))
+    unknown = math.inf in (one.error, other.error)
+    return said or ([("their outputs", str(one), str(other))] if unknown else [])

@@ -10,18 +10,17 @@ from typing import Any
 
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.text import counted
+from attncheck.frameworks.expectations import declared as declarations
 from attncheck.frameworks.expectations import unmet
-from attncheck.frameworks.forward import OTHER
+from attncheck.frameworks.forward import OTHER, Forward
 from attncheck.frameworks.initialiser import MatrixStatistics
 from attncheck.frameworks.notes import Note
-from attncheck.frameworks.probe import Forward
 from attncheck.frameworks.subject import ModuleSubject, pooled, subject_of
 from attncheck.frameworks.theory import LayerTheory, theory_of
 from attncheck.frameworks.views import AttentionView
 from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN
 
-_PRODUCTS = {"query_key": ("query_std", "key_std"), "value_output": ("value_std", "output_std")}
 _STDS = {"query": "query_std", "key": "key_std", "value": "value_std", "output": "output_std"}
 
 
@@ -40,15 +39,14 @@ class Inspection:
     draws : int
         Number of modules initialised.
     weights : mapping of str to MatrixStatistics
-        By "query", "key", "value" and "output"; a note explains each missing one. For hand-written attention,
-        possibly by "query_key" and "value_output": σ_Qσ_K of W_Q W_Kᵀ, and σ_Vσ_O of W_V W_O.
+        By "query", "key", "value" and "output"; a note explains each missing one.
     forward : Forward
         Of the first path that calls attention.
     paths : mapping of str to Forward
         Of every code path with deterministic outputs.
     notes : tuple of Note
     view : AttentionView or None
-        View of the module for a subject; None if only products of matrices are known.
+        View of the module for a subject.
     extra : int
         Keys beyond the positions.
     value_dim : int or None
@@ -75,7 +73,7 @@ class Inspection:
 
     @property
     def _unknown(self) -> bool:
-        """Whether outputs follow no known formula."""
+        """Whether attention weights follow no known formula."""
         return math.isfinite(self.forward.error) and not self.forward.known
 
     @property
@@ -101,9 +99,6 @@ class Inspection:
             If no description matches this layer, because of its mask or of unknown matrices.
         """
         stds = {_STDS[role]: std for role, std in self._stds.items()}
-        for product, (one, other) in _PRODUCTS.items():
-            if product in self.weights:  # laws depend on the two factors only through their product
-                stds |= {one: self.weights[product].std, other: 1.0}
         missing = [name for name in _STDS.values() if name not in stds | changes and not name.startswith("output")]
         if missing:
             refuse(missing[0], None, "is unknown", f"pass it, e.g. {missing[0]}=1.0")
@@ -113,7 +108,8 @@ class Inspection:
             shown = "unknown" if self.forward.error == math.inf else shown
             refuse("forward", shown, "cannot be described by an AttentionLayer", remedy)
         if self.forward.biased or self.extra:
-            what = "a bias of scores by position" if self.forward.biased else "keys beyond the positions"
+            more = "scores that are not products times one factor"
+            what = more if self.forward.biased else "keys beyond the positions"
             refuse(
                 "forward",
                 self.forward.map,
@@ -162,16 +158,12 @@ class Inspection:
         Raises
         ------
         InputError
-            As for `layer`; if hand-written attention has unknown matrices, outputs contain more than
-            attention, or arrays cannot be replaced; with "own", for an entry law unknown to checks.
+            As for `layer`; if outputs contain more than attention, or arrays cannot be replaced; with "own", for an
+            entry law unknown to checks.
         """
         layer = self.layer(seq_len)
         if self.view is None:
-            remedy = (
-                "let the module call its framework's attention, such as scaled_dot_product_attention, or hand a "
-                "simulator of your own to attncheck.check"
-            )
-            refuse("attention", "by hand", "shows only products of its matrices, so that their law is unknown", remedy)
+            refuse("attention", None, "was inspected without a view of it", "inspect the module anew")
         laws = {role: matrix.laws for role, matrix in self.weights.items()}
         return subject_of(self.view, layer, weights, laws, self._stds)
 
@@ -180,11 +172,15 @@ class Inspection:
         """Predictions of the theorem for eight positions."""
         return theory_of(self.layer(seq_len=8))
 
-    def require(self, **expected: Any) -> None:
+    def require(self, *declared: str, **expected: Any) -> None:
         """Raise an error if the layer differs from expectations.
 
         Parameters
         ----------
+        *declared
+            Expectations as text, as for ``attncheck inspect --expect``: "causal", "unmasked", "mup" (scores times
+            1/head_dim), "rotary", "unbiased"; an initialiser with the standard deviation of its entries, such as
+            "query=normal(0.02)"; or any of the following, such as "query_std=1.0".
         **expected
             - ``query_std``, ``key_std``, ``value_std``, ``output_std``: a number in the interval.
             - ``query_law`` and so on: a law not rejected: "normal" (or "gaussian"), "uniform", "truncated normal",
@@ -204,28 +200,28 @@ class Inspection:
         """
         __tracebackhide__ = True
         shape = {"num_heads": self.num_heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
+        for text in declared:
+            expected |= declarations(text, self.weights)
         if failures := unmet(expected, self.weights, self.forward, shape, self.blamed):
             raise AssertionError("\n".join(failures))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as built-in types, with None for non-finite numbers."""
-        fields: dict[str, Any] = _finite(self._fields())
+    def to_dict(self, theory: bool = False) -> dict[str, Any]:
+        """Return everything as built-in types, with None for non-finite numbers; with `theory`, its predictions too."""
+        fields: dict[str, Any] = _finite(self._fields() | ({"theory": self._theory} if theory else {}))
         return fields
 
     def _fields(self) -> dict[str, Any]:
+        weights = {role: dataclasses.asdict(matrix) | {"law": matrix.law} for role, matrix in self.weights.items()}
         return {
             "width": self.width,
             "num_heads": self.num_heads,
             "kv_heads": self.kv_heads,
             "head_dim": self.head_dim,
             "draws": self.draws,
-            "weights": {
-                role: dataclasses.asdict(matrix) | {"law": matrix.law} for role, matrix in self.weights.items()
-            },
+            "weights": weights,
             "forward": dataclasses.asdict(self.forward),
             "paths": {path: dataclasses.asdict(forward) for path, forward in self.paths.items()},
             "notes": [dataclasses.asdict(note) for note in self.notes],
-            "theory": self._theory,
         }
 
     @property
@@ -237,18 +233,34 @@ class Inspection:
             return {"nothing": str(error)}
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
+        return self.text()
 
-    def _lines(self) -> Iterator[str]:
-        yield self.headline
+    def text(self, theory: bool = False) -> str:
+        """Return the inspection as text; with `theory`, the predictions for the layer too."""
+        return "\n".join(self._lines(theory))
+
+    def _lines(self, theory: bool) -> Iterator[str]:
+        yield self.verdict
         yield ""
+        if self.blamed:
+            yield self.headline
+            yield ""
         rows = self.rows
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         yield ""
-        for what, text in self.told:
+        for what, text in self.told + (self.predicted if theory else []):
             yield f"{what}: {text}"
+
+    @property
+    def verdict(self) -> str:
+        """What is wrong, and how much more of it there is; or that nothing is."""
+        if not self.blamed:
+            meant = next((f", if this is meant: {note}" for note in self.notes if note.convention), "")
+            return f"{self.headline}: nothing wrong was found{meant}"
+        more = len(self.blamed) - 1
+        return f"WRONG: {self.blamed[0]}" + (f" (and {counted(more, 'more error')} below)" if more else "")
 
     @property
     def headline(self) -> str:
@@ -270,15 +282,20 @@ class Inspection:
 
     @property
     def told(self) -> list[tuple[str, str]]:
-        """Lines below the table: "forward", "wrong", "note" or "theory", and the text."""
+        """Lines below the table: "forward", "wrong" or "note", and the text."""
         notes = [("wrong" if note.blames else "note", str(note)) for note in self.notes]
+        forward = f"{'weights are ' if self._unknown else ''}{self.forward}"
+        return [("forward", forward), *notes]
+
+    @property
+    def predicted(self) -> list[tuple[str, str]]:
+        """Lines of the predictions of theory, which take some seconds: "theory" and the text."""
         try:
             said = str(self.theory)
             said += "\nof the layer without its biases" * any(matrix.bias_std > 0 for matrix in self.weights.values())
         except InputError as error:
             said = f"nothing: {error}"
-        forward = f"{'outputs ' if self._unknown else ''}{self.forward}"
-        return [("forward", forward), *notes, *(("theory", line) for line in said.splitlines())]
+        return [("theory", line) for line in said.splitlines()]
 
 
 def _finite(value: Any) -> Any:

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.frameworks.binding import FloatArray
 from attncheck.frameworks.forward import OTHER
-from attncheck.frameworks.inputs import ROTATED, kind
+from attncheck.frameworks.inputs import DEPENDENT, PLACED, ROTATED, TWISTED, kinds
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Probe
+from attncheck.frameworks.trace import FloatArray
 
 NONE, ROTARY = "none", "rotary"
 #: Base for a single plane, which turns by one radian for any base.
@@ -21,6 +21,8 @@ _ANY_BASE = 1e4
 # Error amplification from one step to the last position.
 _STEPS = 16.0
 _MOST_DIGITS = 12
+# Rounding below which neurons that do not turn differ from those that turn slowly.
+_FINE = 1e-4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +37,14 @@ class Rotation:
         Whether neurons f and f + d/2 form a plane, as in Llama; else neighbours, as in GPT-J.
     sign : int
         1, or -1 for the opposite direction.
+    neurons : int
+        Rotated neurons of a head, the first ones.
     """
 
     base: float | None
     halves: bool
     sign: int
+    neurons: int
 
     def undone(self, vectors: FloatArray) -> FloatArray:
         """Return keys, (..., L, d), before rotation, in the planes of `attncheck.Draws`."""
@@ -68,14 +73,18 @@ class Positions:
 
 def positions_of(probe: Probe) -> Positions:
     """Return the rotation of queries and keys."""
-    kinds = {role: kind(probe, role) == ROTATED for role in ("query", "key", "value")}
-    if not any(kinds.values()):
+    found = {role: kinds(probe, role) for role in ("query", "key", "value")}
+    if any({PLACED, TWISTED, DEPENDENT} & {*each} for each in found.values()):
+        return Positions(OTHER)
+    turned = {role for role, each in found.items() if ROTATED in each}
+    if not turned:
         return Positions(NONE)
-    if not (kinds["query"] and kinds["key"]):
-        wrong = [Note("only one of queries and keys is rotated", blames=True)] * (kinds["query"] != kinds["key"])
+    if not {"query", "key"} <= turned:
+        wrong = [Note("only one of queries and keys is rotated", blames=True)] * (turned != {"value"})
         return Positions(OTHER, notes=tuple(wrong))
-    found = [_rotation(probe.lin(role), probe.seen[role][:, :, : probe.x.shape[1]], probe.bound) for role in _TURNED]
-    query, key = found
+    # With one vector at all positions, the rotation is all that differs, whatever came before it.
+    seen = probe.reader.see(probe.state, np.repeat(probe.x[:, :1], probe.length, axis=1))
+    query, key = (_rotation(seen[role][:, :, : probe.length], probe.bound) for role in ("query", "key"))
     if query is None or key is None:
         return Positions(OTHER, notes=(Note("queries and keys are rotated, but not by rotary positions"),))
     if query != key:
@@ -84,10 +93,10 @@ def positions_of(probe: Probe) -> Positions:
         return Positions(OTHER, notes=(Note(f"queries and keys are rotated {text}", blames=True),))
     if query.base is None:
         return Positions(OTHER, notes=(Note("rotary angles are not powers of one base"),))
-    return Positions(OTHER if kinds["value"] else ROTARY, query)
-
-
-_TURNED = ("query", "key")
+    if query.neurons < probe.head_dim:
+        what = f"rotary positions (base {query.base:g}) turn {query.neurons} of {probe.head_dim} neurons of a head"
+        return Positions(OTHER, notes=(Note(what),))
+    return Positions(OTHER if "value" in turned else ROTARY, query)
 
 
 def _planes(vectors: FloatArray, halves: bool) -> NDArray[np.complex128]:
@@ -101,20 +110,29 @@ def _frequencies(base: float, pairs: int) -> FloatArray:
     return np.asarray(base ** -(np.arange(pairs) / pairs))
 
 
-def _rotation(before: FloatArray, after: FloatArray, bound: float) -> Rotation | None:
-    """Return the rotation of vectors, (B, H, L, d), or None."""
-    if before.shape[-1] % 2 or before.shape[2] < 2:
+def _rotation(vectors: FloatArray, bound: float) -> Rotation | None:
+    """Return the rotation of vectors, (B, H, L, d), that are the same but for it; None if there is no such one."""
+    small = _STEPS * bound * float(np.abs(vectors).max())
+    number = _turned(vectors, small) if bound <= _FINE else vectors.shape[-1]
+    after = vectors[..., :number]
+    if number % 2 or number == 0 or after.shape[2] < 2:
         return None
-    small = _STEPS * bound * float(np.abs(before).max())
     for halves in (True, False):
-        planes, turned = _planes(before, halves), _planes(after, halves)
+        turned = _planes(after, halves)
+        planes = np.broadcast_to(turned[:, :, :1], turned.shape)
         angles = np.angle((planes.conj() * turned)[:, :, 1].sum(axis=(0, 1)))
         if _off(planes, turned, angles) <= small:
             sign = -1 if angles[0] < 0 else 1
             told = ((b, sign * _frequencies(b, len(angles))) for b in _bases(np.abs(angles)))
             bases = (b for b, each in told if _off(planes, turned, each) <= small)
-            return Rotation(next(bases, None), halves, sign)
+            return Rotation(next(bases, None), halves, sign, number)
     return None
+
+
+def _turned(vectors: FloatArray, small: float) -> int:
+    """Return up to which neuron vectors depend on the position."""
+    moves = np.abs(vectors - vectors[:, :, :1]).max(axis=(0, 1, 2)) > small / _STEPS
+    return int(np.flatnonzero(moves)[-1]) + 1 if moves.any() else 0
 
 
 def _off(planes: NDArray[np.complex128], turned: NDArray[np.complex128], angles: FloatArray) -> float:

@@ -10,9 +10,10 @@ import numpy as np
 
 from attncheck._lib.errors import check_choice, refuse
 from attncheck.frameworks import laws as entry_laws
-from attncheck.frameworks.binding import Arrays, FloatArray, Instrument
+from attncheck.frameworks.binding import Arrays, Binding
 from attncheck.frameworks.effective import ROLES, alike
 from attncheck.frameworks.initialiser import SYMBOLS
+from attncheck.frameworks.trace import FloatArray
 from attncheck.frameworks.views import AttentionView
 from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
@@ -79,7 +80,7 @@ class ModuleSubject:
 
     def __call__(self, layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
         """Draw one module per input, (N, s, n), and run each on its own input."""
-        step = max(1, _STORED // _entries(self.view.instrument.parameters(self.state)))
+        step = max(1, _STORED // _entries(self.view.binding.parameters(self.state)))
         parts = []
         for start in range(0, len(inputs), step):
             some = inputs[start : start + step]
@@ -100,22 +101,22 @@ def subject_of(
     cannot be replaced, or outputs contain more than attention.
     """
     check_choice("weights", weights, (GAUSSIAN, OWN))
-    instrument = view.instrument
-    if not instrument.fills:
+    binding = view.binding
+    if not binding.fills:
         refuse(
             "weights",
             weights,
             "needs a binding that can replace arrays",
             "give it methods parameters and fill",
         )
-    state = instrument.init(0)
+    state = binding.fresh(0)
     if weights == OWN:
         # A score scale that `AttentionLayer` does not have is attributed to queries and their bias.
         declared = _laws(laws) | _biases(view, layer, {"query": layer.query_std / stds["query"]})
-        return _checked(ModuleSubject(view, state, layer, declared, _initialised(instrument)))
+        return _checked(ModuleSubject(view, state, layer, declared, _initialised(binding)))
     fans = _fans(layer)
     own = {role: std / fans[role] ** 0.5 for role, std in stds.items()}
-    arrays = _gaussian(instrument, state, _by_array(view, state, own))
+    arrays = _gaussian(binding, state, _by_array(view, state, own))
     return _checked(ModuleSubject(view, state, layer, GAUSSIAN, arrays))
 
 
@@ -139,7 +140,7 @@ def _biases(view: AttentionView, layer: AttentionLayer, factors: Mapping[str, fl
     """
     drawn: dict[str, list[FloatArray]] = {}
     for seed in range(_MODULES):
-        for role, bias in view.biases(view.instrument.init(seed)).items():
+        for role, bias in view.biases(view.binding.fresh(seed)).items():
             drawn.setdefault(role, []).append(_different(bias))
         if all(np.abs(rows[0]).max() <= _SMALL or sum(map(np.size, rows)) >= _ENTRIES for rows in drawn.values()):
             break
@@ -148,7 +149,7 @@ def _biases(view: AttentionView, layer: AttentionLayer, factors: Mapping[str, fl
         entries = np.concatenate(rows, axis=None)
         if np.abs(entries).max() > _SMALL:
             scale = entry_laws.scale_of(entries)
-            law = _law(f"bias of {SYMBOLS[role]}", entry_laws.laws_of(entries, scale, view.instrument.precision))
+            law = _law(f"bias of {SYMBOLS[role]}", entry_laws.laws_of(entries, scale, view.binding.precision))
             found[f"{role}_bias"] = (law, scale.std * factors.get(role, 1.0) * fans[role] ** 0.5)
     return found
 
@@ -163,15 +164,15 @@ def _fans(layer: AttentionLayer) -> dict[str, int]:
     return dict.fromkeys(ROLES, layer.width) | {"output": layer.num_heads * layer.head_width}
 
 
-def _initialised(instrument: Instrument) -> Draw:
+def _initialised(binding: Binding) -> Draw:
     def arrays(rng: np.random.Generator) -> Arrays:
-        return instrument.initialised(int(rng.integers(_SEEDS)))
+        return binding.initialised(int(rng.integers(_SEEDS)))
 
     return arrays
 
 
-def _gaussian(instrument: Instrument, state: Any, stds: Mapping[str, float]) -> Draw:
-    kept = {name: array.copy() for name, array in instrument.parameters(state).items()}
+def _gaussian(binding: Binding, state: Any, stds: Mapping[str, float]) -> Draw:
+    kept = {name: array.copy() for name, array in binding.parameters(state).items()}
 
     def arrays(rng: np.random.Generator) -> Arrays:
         return kept | {name: std * rng.standard_normal(kept[name].shape) for name, std in stds.items()}
@@ -184,15 +185,15 @@ def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dic
 
     Biases get 0; other arrays are kept. Doubling an array shows its role.
     """
-    instrument = view.instrument
-    kept = {name: array.copy() for name, array in instrument.parameters(state).items()}
+    binding = view.binding
+    kept = {name: array.copy() for name, array in binding.parameters(state).items()}
     matrices, biases = view.matrices(state), view.biases(state)
     found: dict[str, float] = {}
     for name, array in kept.items():
         if not array.any():
             continue
-        doubled = instrument.fill(state, kept | {name: 2.0 * array})
-        changed = _changed(matrices, view.matrices(doubled), instrument.precision)
+        doubled = binding.filled(state, kept | {name: 2.0 * array})
+        changed = _changed(matrices, view.matrices(doubled), binding.precision)
         roles = [role for role in stds if role in changed and array.ndim > 1]
         told = {stds[role] for role in roles}
         if len(told) > 1:
@@ -201,9 +202,9 @@ def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dic
         if told:
             _refuse_gains(name, array, {role: matrices[role] for role in roles})
             found[name] = told.pop()
-        elif _changed(biases, view.biases(doubled), instrument.precision):
+        elif _changed(biases, view.biases(doubled), binding.precision):
             found[name] = 0.0
-    instrument.fill(state, kept)
+    binding.filled(state, kept)
     return found
 
 
@@ -228,7 +229,7 @@ def _refuse_gains(name: str, array: FloatArray, effective: Mapping[str, FloatArr
 def _checked(subject: ModuleSubject) -> ModuleSubject:
     """Refuse a module whose outputs contain more than attention."""
     view, rng = subject.view, np.random.default_rng(0)
-    state = view.instrument.fill(subject.state, subject.arrays(rng))
+    state = view.binding.filled(subject.state, subject.arrays(rng))
     if subject.weights == GAUSSIAN:
         for role, bias in view.biases(state).items():
             if np.abs(bias).max() > _SMALL:

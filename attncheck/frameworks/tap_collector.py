@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.errors import refuse
-from attncheck.frameworks.binding import FloatArray
+from attncheck.frameworks.trace import FloatArray
 from attncheck.scaling.taps import EMBEDDING, MODULE, NORM, OUTPUT, SCORES, WEIGHTS, Tap, root_mean_square
 
 _EMBEDDINGS = ("Embedding", "Embed")
+# Scores up to this value are those of a mask.
+_HIDDEN = -1e29
 
 
 class TapCollector:
@@ -56,7 +58,7 @@ class TapCollector:
 
     def softmax(self, scores: FloatArray, axis: int) -> None:
         """Tap the unmasked scores and weights of a softmax."""
-        scores = np.moveaxis(scores, axis, -1)
+        scores = np.moveaxis(np.where(scores <= _HIDDEN, -np.inf, scores), axis, -1)
         with np.errstate(invalid="ignore"):  # fully masked rows
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             weights /= weights.sum(-1, keepdims=True)

@@ -76,7 +76,7 @@ class LayerTheory:
     def __str__(self) -> str:
         scores = f"score variance {self.score_variance:.3g}, so softmax at temperature {self.temperature:.3g}"
         limit_only = ""
-        if self.score_variance != self.score_variance_here:
+        if self.layer.score_scaling == "1/n":
             here = f"{self.score_variance_here:.3g} at width {self.layer.width}"
             scores = f"score variance {here}, so softmax at temperature {self.temperature_here:.3g}; 0 in the limit"
             limit_only = " in the limit"

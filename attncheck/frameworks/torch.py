@@ -1,4 +1,4 @@
-"""Binding to PyTorch: intercepts scaled_dot_product_attention, or a hand-written softmax."""
+"""Binding to PyTorch."""
 
 from __future__ import annotations
 
@@ -8,28 +8,23 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from attncheck._lib.errors import refuse
-from attncheck.frameworks.binding import Arrays, Core, FloatArray, SoftmaxCore, untouched
+from attncheck.frameworks.binding import Arrays, Binding
+from attncheck.frameworks.torch_trace import array_of, attention_replaced, watching
+from attncheck.frameworks.trace import Core, FloatArray, untouched
 
 _ATTENTION = functional.scaled_dot_product_attention
-_HEADS = functional.multi_head_attention_forward
-_SOFTMAX = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)
-# Operations that may compute scores.
-_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default)
 _UNWATCHED = re.compile(r"HigherOrderOperator (\w+)")
 # Names of the two attention implementations in transformers.
 _IMPLEMENTATIONS = ("sdpa", "eager")
 _WEIGHTS = "need_weights"
 
 
-class Torch:
+class Torch(Binding):
     """Binding to PyTorch modules, including those of transformers.
 
     Paths are eval and train; with and without weights for `MultiheadAttention`; and both implementations of
@@ -41,32 +36,40 @@ class Torch:
         module = self.init(0)
         if not isinstance(module, torch.nn.Module):
             refuse("make", module, "is not a torch.nn.Module", "return one")
+        if any(isinstance(each, torch.jit.ScriptModule) for each in module.modules()):
+            refuse("make", type(module).__name__, "is compiled, which hides what it computes", "pass it uncompiled")
         self._dtype, self._device = place_of(module)
         if self._device.type == "meta":
             refuse("make", self._device, "is a device that holds no numbers", "make the module on the CPU")
         self.precision = float(torch.finfo(self._dtype).eps) / 2
-        self.paths: tuple[str, ...] = ("eval", "train")
+        self.fills = True
+        self.paths = ("eval", "train")
         if isinstance(module, torch.nn.MultiheadAttention) and call is None:
             self.paths += (f"eval, {_WEIGHTS}",)
         configurations = _configurations(module)
         self._implemented = bool(configurations)
-        self.spare: frozenset[str] = frozenset()
         if self._implemented:
             own = configurations[0]._attn_implementation
             names = sorted(_IMPLEMENTATIONS, key=lambda name: name != own)
             self.paths = tuple(f"{mode}, {name}" for name in names for mode in ("eval", "train"))
-            self.spare = frozenset(path for path in self.paths if own in names and not path.endswith(own))
+            self.spare = frozenset(path for path in self.paths if not path.endswith(names[0]))
 
     def init(self, seed: int) -> Any:
         """Return a freshly initialised module; the global generator is restored."""
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            return self.make()
+            module = self.make()
+        return getattr(module, "_orig_mod", module)  # of torch.compile
 
     def run(self, state: Any, x: FloatArray, core: Core, path: str = "eval") -> FloatArray:
         """Return the output; with `untouched`, without interception."""
-        with contextlib.nullcontext() if core is untouched else _watched(_answered(core, self._given)):
-            return self._output(state, x, path)
+        try:
+            return self._output(state, x, path, core)
+        except NotImplementedError as error:
+            if (found := _UNWATCHED.search(str(error))) is None:
+                raise
+            remedy = "call scaled_dot_product_attention, or test it by sampling: pass a simulator to attncheck.check"
+            refuse("call", found[1], "is a single PyTorch operation, which cannot be inspected", remedy)
 
     def random(self, state: Any, x: FloatArray, path: str = "eval") -> bool:
         """Return whether a call draws from PyTorch's generators."""
@@ -96,24 +99,23 @@ class Torch:
                     return _ATTENTION(query, key, value, *args, **kwargs)
 
             # Other kernels do not batch over modules.
-            with _watched(attend), sdpa_kernel(SDPBackend.MATH):
+            with attention_replaced(attend), sdpa_kernel(SDPBackend.MATH):
                 made = torch.func.functional_call(whole, parameters, (given,))
             return (made, *got[0])
 
         with self._ready(state, path):
-            given = torch.as_tensor(x, dtype=self._dtype, device=self._device)
-            return tuple(map(array_of, torch.vmap(one)(held, given)))
+            return tuple(map(array_of, torch.vmap(one)(held, self._tensor(x))))
 
-    def softmax(self, state: Any, x: FloatArray, core: SoftmaxCore, path: str = "eval") -> FloatArray:
-        """Return the output, with every softmax intercepted."""
-        try:
-            with slow_path(), SoftmaxMode(core, self._given):
-                return self._output(state, x, path)
-        except NotImplementedError as error:
-            if (found := _UNWATCHED.search(str(error))) is None:
-                raise
-            remedy = "call scaled_dot_product_attention, or test it by sampling: pass a simulator to attncheck.check"
-            refuse("call", found[1], "is a single PyTorch operation, which cannot be inspected", remedy)
+    def unused(self, state: Any, x: FloatArray, path: str = "eval") -> tuple[str, ...]:
+        """Return the names of parameters without a gradient."""
+        names, parameters = zip(*[(n, p) for n, p in state.named_parameters() if p.requires_grad], strict=True)
+        state.train(path.startswith("train"))
+        with torch.enable_grad(), torch.random.fork_rng():
+            y = self._called(state, self._tensor(x), _WEIGHTS in path)
+            if not y.requires_grad:
+                return ()
+            gradients = torch.autograd.grad(y.float().sum(), parameters, allow_unused=True)
+        return tuple(name for name, found in zip(names, gradients, strict=True) if found is None)
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
         """Return the parameters by name; shared ones under each name."""
@@ -126,11 +128,15 @@ class Torch:
                 parameter.copy_(torch.as_tensor(arrays[name]))
         return state
 
-    def _output(self, module: Any, x: FloatArray, path: str) -> FloatArray:
-        given = torch.as_tensor(x, dtype=self._dtype, device=self._device)
-        with self._ready(module, path):
+    def _output(self, module: Any, x: FloatArray, path: str, core: Core = untouched) -> FloatArray:
+        given = self._tensor(x)
+        plain = core is untouched
+        with self._ready(module, path), contextlib.nullcontext() if plain else watching(core, given, self._given):
             made = self._called(module, given, _WEIGHTS in path)
         return array_of(made) if isinstance(made, torch.Tensor) else made
+
+    def _tensor(self, x: FloatArray) -> Any:
+        return torch.as_tensor(x, dtype=self._dtype, device=self._device)
 
     @contextlib.contextmanager
     def _ready(self, module: Any, path: str) -> Iterator[None]:
@@ -158,84 +164,6 @@ class _CallableModule(torch.nn.Module):
 
     def forward(self, x: Any) -> Any:
         return self.called(self.held, x)
-
-
-class _Functions(TorchFunctionMode):
-    """Intercepts attention under any imported name."""
-
-    def __init__(self, attend: Callable[..., Any]) -> None:
-        super().__init__()
-        self.attend = attend
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function is _ATTENTION:
-            return self.attend(*args, **(kwargs or {}))
-        return function(*args, **(kwargs or {}))
-
-
-class SoftmaxMode(TorchDispatchMode):
-    """Intercepts every softmax, including hand-written attention."""
-
-    def __init__(self, core: SoftmaxCore, given: Callable[..., None] = lambda *_: None) -> None:
-        super().__init__()
-        self.core, self.given = core, given
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = function(*args, **(kwargs or {}))
-        if function in _PRODUCTS:
-            self.given(made)
-        if function not in _SOFTMAX:
-            return made
-        weights = self.core(array_of(args[0]), args[1] % args[0].ndim - args[0].ndim)
-        return made if weights is None else torch.tensor(weights, dtype=made.dtype, device=made.device)
-
-
-def _answered(core: Core, given: Callable[..., None]) -> Callable[..., Any]:
-    """Return attention replaced by `core`; `given` receives its inputs."""
-
-    def attend(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        given(query, key, value)
-        heads = core(*map(array_of, (query, key, value)))
-        if heads is None:
-            with torch._C.DisableTorchFunction():
-                return _ATTENTION(query, key, value, *args, **kwargs)
-        return torch.as_tensor(np.ascontiguousarray(heads), dtype=query.dtype, device=query.device)
-
-    return attend
-
-
-@contextlib.contextmanager
-def _watched(attend: Callable[..., Any]) -> Iterator[None]:
-    """Call `attend` in place of attention, also inside `MultiheadAttention`.
-
-    That module looks up attention where no mode intercepts it, bypasses it if weights are wanted, and takes a fast
-    path in inference.
-    """
-
-    @functools.wraps(_HEADS)
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        return _HEADS(*args, **{**kwargs, "need_weights": False})
-
-    with slow_path():
-        functional.scaled_dot_product_attention = attend
-        functional.multi_head_attention_forward = forward
-        try:
-            with _Functions(attend):
-                yield
-        finally:
-            functional.scaled_dot_product_attention = _ATTENTION
-            functional.multi_head_attention_forward = _HEADS
-
-
-@contextlib.contextmanager
-def slow_path() -> Iterator[None]:
-    """Disable the fused attention kernels."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
 
 
 @contextlib.contextmanager
@@ -268,9 +196,3 @@ def place_of(module: Any) -> tuple[Any, Any]:
 
 def _like(parameter: Any, values: FloatArray) -> Any:
     return torch.as_tensor(values, dtype=parameter.dtype, device=parameter.device)
-
-
-def array_of(tensor: Any) -> FloatArray:
-    """Return a tensor as a NumPy array."""
-    array: FloatArray = tensor.detach().to("cpu", torch.float64).numpy()
-    return array

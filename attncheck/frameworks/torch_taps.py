@@ -9,32 +9,26 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attncheck._lib.errors import refuse
 from attncheck._lib.streams import stream
-from attncheck.frameworks.binding import FloatArray, in_words
+from attncheck.frameworks.binding import in_words
+from attncheck.frameworks.models import FrameworkModels
 from attncheck.frameworks.tap_collector import TapCollector
-from attncheck.frameworks.torch import SoftmaxMode, array_of, place_of, slow_path
+from attncheck.frameworks.torch import place_of
+from attncheck.frameworks.torch_trace import SoftmaxMode, array_of, decomposed
+from attncheck.frameworks.trace import FloatArray
 from attncheck.scaling.taps import Tap
 
-# Default batch size and number of positions.
-_BATCH, _POSITIONS = 4, 16
 _HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclasses.dataclass(frozen=True)
-class TorchModels:
+class TorchModels(FrameworkModels):
     """PyTorch modules from ``build(width)``.
 
     Inputs are token ids if there is an embedding, else standard normal vectors.
     """
-
-    build: Callable[[int], Any]
-    inputs: Callable[..., Any] | None = None
-    call: Callable[..., Any] | None = None
-    optimizer: Callable[..., Any] | None = None
-    loss: Callable[..., Any] | None = None
 
     def make(self, width: int, seed: int) -> TorchModel:
         """Return a module of this width with inputs."""
@@ -44,10 +38,11 @@ class TorchModels:
         if place_of(module)[0] in _HALF:
             module = module.float()  # half precision would hide small changes
         rng = stream(seed, "inputs", width)
-        drawn = _drawn(module, width, rng) if self.inputs is None else in_words("inputs", self.inputs, width, rng)
-        given = tuple(_tensor(module, each) for each in (drawn if isinstance(drawn, tuple) else (drawn,)))
-        optimizer = None if self.optimizer is None else in_words("optimizer", self.optimizer, module)
-        return TorchModel(module.eval(), given, self.call or _called, optimizer, self.loss or _distance(rng))
+        embedding = next((each for each in module.modules() if isinstance(each, torch.nn.Embedding)), None)
+        tokens = None if embedding is None else embedding.num_embeddings
+        given = tuple(_tensor(module, each) for each in self.given(width, rng, tokens))
+        call, loss = self.call or _called, self.loss or _distance(rng)
+        return TorchModel(module.eval(), given, call, self.optimizer_of(module), loss)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,8 +60,7 @@ class TorchModel:
         seen = TapCollector(float(torch.finfo(place_of(self.module)[0]).eps), self.given[0].shape[:2][-1])
         watched = (
             _one_thread(),
-            slow_path(),
-            sdpa_kernel(SDPBackend.MATH),
+            decomposed(),
             _hooked(self.module, seen),
             SoftmaxMode(seen.softmax),
         )
@@ -158,18 +152,7 @@ def _called(module: Any, *given: Any) -> Any:
     return module(*given)
 
 
-def _drawn(module: Any, width: int, rng: np.random.Generator) -> Any:
-    """Return token ids for the first embedding, else vectors."""
-    found = next((each for each in module.modules() if isinstance(each, torch.nn.Embedding)), None)
-    if found is not None:
-        return rng.integers(found.num_embeddings, size=(_BATCH, _POSITIONS))
-    return rng.standard_normal((_BATCH, _POSITIONS, width))
-
-
-def _tensor(module: Any, given: Any) -> Any:
-    array = np.asarray(given)
-    if array.dtype.kind not in "fiub":
-        refuse("inputs", array.dtype.name, "must hold numbers", "return arrays of numbers")
+def _tensor(module: Any, array: np.ndarray[Any, Any]) -> Any:
     dtype, device = place_of(module)
     return torch.as_tensor(array, dtype=dtype if array.dtype.kind == "f" else None, device=device)
 

@@ -1,67 +1,30 @@
-"""Views of a module for a subject, through its attention call or its hand-written softmax."""
+"""View of a module for a subject, through its attention."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 
-from attncheck.frameworks.binding import Arrays, FloatArray, Instrument
+from attncheck.frameworks.binding import Arrays, Binding
 from attncheck.frameworks.effective import ROLES, AttentionCall, ModuleReader
-from attncheck.frameworks.factors import Factors
 from attncheck.frameworks.rotary import Rotation
-from attncheck.frameworks.softmax import HIDDEN, Products, Watcher
+from attncheck.frameworks.trace import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
 
 #: Number of output neurons returned.
 NEURONS = 2
-# Biases below this fraction of their product are rounding errors.
-_NO_BIAS = 1e-5
 # Relative tolerance for sums in a different order.
 _SAME = 1e-3
 
 
-class AttentionView(Protocol):
-    """Access to a module's attention."""
-
-    @property
-    def instrument(self) -> Instrument:
-        """The binding."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """Neurons of an input."""
-        ...
-
-    def drawn(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> dict[str, FloatArray]:
-        """Return draws of N modules on x, (N, L, n), one input each, with the names of `attncheck.Draws`."""
-        ...
-
-    def if_the_same(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> Self:
-        """Return a view that runs modules in one batch, if results agree."""
-        ...
-
-    def matrices(self, state: Any) -> Mapping[str, FloatArray]:
-        """Return the matrices of a module, by role."""
-        ...
-
-    def biases(self, state: Any) -> dict[str, FloatArray]:
-        """Return biases by role, one row per head."""
-        ...
-
-    def outputs(self, state: Any, layer: AttentionLayer, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return outputs on x, (1, L, n), and those of a layer with the module's matrices, both (1, L, m)."""
-        ...
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
-class CallView:
-    """Access to queries, keys and values by a module's call of an attention function.
+class AttentionView:
+    """Access to a module's queries, keys, values and outputs.
 
     Parameters
     ----------
@@ -82,9 +45,9 @@ class CallView:
     at_once: bool = False
 
     @property
-    def instrument(self) -> Instrument:
+    def binding(self) -> Binding:
         """The binding."""
-        return self.reader.instrument
+        return self.reader.binding
 
     @property
     def width(self) -> int:
@@ -95,7 +58,7 @@ class CallView:
         """Return outputs, scores, and keys or Gram matrices of keys and values."""
         if self.at_once:
             return self._exposed(self.reader.see_each(state, _stacked(arrays), x))
-        filled = self.instrument.fill
+        filled = self.binding.filled
         seen = (self.reader.see(filled(state, a), each) for a, each in zip(arrays, x[:, None], strict=True))
         parts = [self._exposed(each) for each in seen]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -153,67 +116,5 @@ class CallView:
         return self.gains.get(role, 1.0)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class SoftmaxView:
-    """View through a softmax, with matrices found among the parameters."""
-
-    watcher: Watcher
-    factors: Factors
-
-    @property
-    def instrument(self) -> Instrument:
-        """The binding."""
-        return self.watcher.instrument
-
-    @property
-    def width(self) -> int:
-        """Neurons of an input."""
-        return self.watcher.width
-
-    def drawn(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> dict[str, FloatArray]:
-        """Return outputs and scores."""
-        filled = self.instrument.fill
-        seen = (self.watcher.watch(filled(state, a), each) for a, each in zip(arrays, x[:, None], strict=True))
-        y, scores = (np.concatenate(parts) for parts in zip(*seen, strict=True))
-        return {"outputs": y[:, :, :NEURONS], "scores": np.where(scores < HIDDEN, -np.inf, scores)}
-
-    def if_the_same(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> Self:
-        """Return this view: it does not batch modules."""
-        return self
-
-    def matrices(self, state: Any) -> Mapping[str, FloatArray]:
-        """Return the matrices of a module, by role."""
-        return self.factors.matrices(self.instrument.parameters(state))
-
-    def biases(self, state: Any) -> dict[str, FloatArray]:
-        """Return biases by role, one row per head."""
-        return biases_of(self.watcher.read(state)[0], self.factors, self.matrices(state))
-
-    def outputs(self, state: Any, layer: AttentionLayer, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return outputs on x, (1, L, n), in the span of the unit vectors, and those of the products."""
-        products, x = self.watcher.read(state)[0], x.copy()
-        x[:, :, self.watcher.side :] = 0.0
-        y, scores = self.watcher.watch(state, x)
-        values = x[0, :, : self.watcher.side] @ products.values + products.value_bias[:, None]
-        weights = attention_weights(layer.replace(seq_len=x.shape[1]), scores[0])
-        return y, np.asarray((weights @ values).sum(axis=0) + products.silent)[None]
-
-
 def _stacked(arrays: Sequence[Arrays]) -> dict[str, FloatArray]:
     return {name: np.stack([each[name] for each in arrays]) for name in arrays[0]}
-
-
-def biases_of(products: Products, found: Factors, matrices: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return biases by role: (H, d), and (1, m) for the output."""
-    m, heads = products.values.shape[1], len(products.values)
-    blocks = matrices["output"].reshape(heads, found.head_dim, -1).swapaxes(1, 2)
-    beside = {"value": (blocks, products.value_bias, products.values)}
-    if "query" in matrices:
-        query, key = (found.factor * matrices[role][:m].swapaxes(0, 1) for role in ("query", "key"))
-        beside |= {"query": (key, products.column, products.scores), "key": (query, products.row, products.scores)}
-    biases = {role: np.zeros((heads, 1)) for role in ROLES} | {"output": products.silent[None]}
-    for role, (of, bias, product) in beside.items():
-        # Smaller values are rounding errors of the products.
-        if np.abs(bias).max() > _NO_BIAS * np.abs(product).max():
-            biases[role] = (np.linalg.pinv(of) @ bias[..., None])[..., 0]
-    return biases

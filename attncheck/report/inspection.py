@@ -12,7 +12,8 @@ from attncheck.report.page import encoded, fill
 from attncheck.report.recipe import load
 
 
-def render_inspection(found: Inspection, name: str, out: Path) -> Path:
-    """Write a self-contained page on an inspected layer made by `name`."""
+def render_inspection(found: Inspection, name: str, out: Path, theory: bool = False) -> Path:
+    """Write a self-contained page on an inspected layer made by `name`; with `theory`, also its predictions."""
+    lines = found.told + (found.predicted if theory else [])
     recipe = dataclasses.replace(load(DEFAULT_RECIPE), title="Inspection", template="inspection.html.j2")
-    return write_whole(out, encoded(fill(recipe, found=found, name=name)))
+    return write_whole(out, encoded(fill(recipe, found=found, name=name, lines=lines)))

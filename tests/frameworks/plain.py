@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.frameworks.binding import Core, SoftmaxCore
+from attncheck.frameworks.binding import Binding
+from attncheck.frameworks.trace import AttentionCore, Core
 
 Array = NDArray[Any]
 Draw = Callable[[np.random.Generator, tuple[int, int]], Array]
@@ -38,7 +39,7 @@ CAUSAL = hidden(lambda behind: behind >= 0)
 
 
 @dataclasses.dataclass
-class Plain:
+class Plain(Binding):
     """A right layer by default; `before` changes q, k and v, `mapped` turns scores q·k into weights."""
 
     width: int = 64
@@ -60,9 +61,8 @@ class Plain:
     after: Callable[[Array, Array], Array] = lambda y, x: y
     changed: Callable[[dict[str, Array]], None] = lambda state: None
 
-    @property
-    def precision(self) -> float:
-        return float(np.finfo(self.dtype).eps) / 2
+    def __post_init__(self) -> None:
+        self.precision = float(np.finfo(self.dtype).eps) / 2
 
     def init(self, seed: int) -> dict[str, Array]:
         rng = np.random.default_rng(seed)
@@ -76,37 +76,23 @@ class Plain:
         self.changed(state)
         return state
 
-    def run(self, state: dict[str, Array], x: Array, core: Core) -> Array:
-        given = x.astype(self.dtype)
-        z = self.normed(given)
+    def run(self, state: dict[str, Array], x: Array, core: Core, path: str = "") -> Array:
+        z = self.normed(x.astype(self.dtype))
         q, k, v = (
             self.split(z @ state[role] + state[f"{role} bias"], heads)
             for role, heads in (("query", self.heads), ("key", self.kv), ("value", self.kv))
         )
         q, k, v = (a.astype(self.dtype) for a in self.before(q, k, v))
-        out = core(*(a.astype(np.float64) for a in (q, k, v)))
-        o = self.attend(q, k, v) if out is None else np.asarray(out).astype(self.dtype)
-        return self.after(self.merge(o) @ state["output"] + state["output bias"], given)
+        weights = self.weights(q, k)
+        wide = [a.astype(np.float64) for a in (q, k, v, weights)]
+        given = core(AttentionCore(wide[0], wide[1], wide[2], wide[3]))
+        o = self.attend(weights, v) if given is None else np.asarray(given).astype(self.dtype)
+        return self.after(self.merge(o) @ state["output"] + state["output bias"], x.astype(self.dtype))
 
-    def attend(self, q: Array, k: Array, v: Array) -> Array:
+    def weights(self, q: Array, k: Array) -> Array:
         factor = q.shape[-1] ** -0.5 if self.factor is None else self.factor
-        k, v = (self.spread(a, q.shape[1] // a.shape[1]) for a in (k, v))
-        p = (q @ k.swapaxes(-1, -2)) * self.dtype(factor)
-        return np.asarray(self.mapped(self.masked(p)).astype(self.dtype) @ v)
+        k = self.spread(k, q.shape[1] // k.shape[1])
+        return np.asarray(self.mapped(self.masked((q @ k.swapaxes(-1, -2)) * self.dtype(factor)))).astype(self.dtype)
 
-
-@dataclasses.dataclass
-class ByHand(Plain):
-    """The same, with only the softmax observed."""
-
-    axis: int = -1
-
-    def run(self, state: dict[str, Array], x: Array, core: Core) -> Array:
-        return self.softmax(state, x, lambda p, axis: None)
-
-    def softmax(self, state: dict[str, Array], x: Array, core: SoftmaxCore) -> Array:
-        def mapped(p: Array) -> Array:
-            weights = core(p.astype(np.float64), self.axis)
-            return softmax(p, self.axis) if weights is None else np.asarray(weights)
-
-        return Plain.run(dataclasses.replace(self, mapped=mapped), state, x, lambda q, k, v: None)
+    def attend(self, weights: Array, v: Array) -> Array:
+        return np.asarray(weights @ self.spread(v, weights.shape[1] // v.shape[1]))

@@ -8,41 +8,34 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attncheck.frameworks.binding import untouched
+from attncheck.frameworks.effective import ModuleReader
+from attncheck.frameworks.factors import gain_of
 from attncheck.frameworks.subject import ModuleSubject
-from attncheck.frameworks.views import CallView
+from attncheck.frameworks.trace import untouched
 
 Array = npt.NDArray[np.float64]
 Read = dict[str, Array]
 
 
 def run(binding: Any, state: Any, x: Array, answer: Any = None) -> tuple[Array, Array, Array, Array]:
-    """Return y, and q, k, v of the one attention call, replaced by `answer(q, v)`."""
-    seen: list[tuple[Array, ...]] = []
-
-    def core(*qkv: Array) -> Array | None:
-        seen.append(qkv)
-        return None if answer is None else answer(qkv[0], qkv[2])
-
-    y = binding.run(state, x, core)
-    ((q, k, v),) = seen
-    return y, q, k, v
+    """Return y, and q, k, v (B, H, L, d) of the attention, replaced by `answer(q, v)`."""
+    reader = ModuleReader(binding, state, x.shape[-1], binding.paths[0])
+    seen = reader.see(state, x)
+    if answer is not None:
+        seen = reader.see(state, x, answer(seen.query, seen.value))
+    return seen.y, seen.query, seen.key, seen.value
 
 
 def read(binding: Any, state: Any, width: int) -> Read:
-    """Return W_Q, W_K, W_V (n, H, d), W_O (H, d, n) and their biases.
-
-    Inputs are zeros and vectors of length 1024, so biases cost no digits; attention then returns unit vectors.
-    """
-    found: Read = {}
-    x = 1024 * np.eye(width + 1, width, -1)[:, None]
-    for name, values in zip("QKV", run(binding, state, x)[1:], strict=True):
-        found["b" + name], found[name] = values[0, :, 0], (values[1:] - values[:1])[:, :, 0] / 1024
-    heads, size = len(found["bQ"]), found["V"].shape[-1]
-    units = np.eye(heads * size + 1, heads * size, -1).reshape(-1, heads, 1, size)
-    y = run(binding, state, np.zeros((len(units), 1, width)), lambda q, v: units)[0][:, 0]
-    found["bO"], found["O"] = y[0], (y[1:] - y[:1]).reshape(heads, size, -1)
-    return found
+    """Return W_Q, W_K, W_V (n, H, d), W_O (H, d, n) and their biases, without factors of queries and keys."""
+    found = ModuleReader(binding, state, width, binding.paths[0]).read(state)
+    parts: Read = {name: found[role] for name, role in zip("QKV", ("query", "key", "value"), strict=True)}
+    biases = {f"b{role[0].upper()}": bias for role, bias in found.biases.items()}
+    for name in "QK":
+        gain = gain_of(parts[name][:, 0], binding.parameters(state), binding.precision, centred=False)
+        assert gain is not None
+        parts[name], biases[f"b{name}"] = parts[name] / gain, biases[f"b{name}"] / gain
+    return parts | biases | {"O": found.output.reshape(*parts["Q"].shape[1:2], -1, found.output.shape[-1])}
 
 
 def assert_reads(found: Read, **own: Any) -> None:
@@ -79,30 +72,10 @@ def assert_forward(binding: Any, state: Any, found: Read, causal: bool = False) 
     np.testing.assert_allclose(other, np.einsum("bhld,hdn->bln", v, found["O"]) + found["bO"], atol=1e-5)
     assert np.abs(other - y).max() > 0.1
     np.testing.assert_array_equal(y, run(binding, state, x)[0])
-    np.testing.assert_allclose(y, binding.run(state, x, untouched), atol=1e-6)
-
-
-def assert_softmax(binding: Any, state: Any, found: Read) -> None:
-    """Assert that softmax is observed with its scores, and that the core can replace its result."""
-    x = np.random.default_rng(0).standard_normal((3, 5, found["Q"].shape[0]))
-    q, k, v = (np.einsum("bln,nhd->bhld", x, found[m]) + found["b" + m][:, None] for m in "QKV")
-    seen: list[Array] = []
-    axes: list[int] = []
-
-    def core(scores: Array, axis: int) -> None:
-        seen.append(scores)
-        axes.append(axis)
-
-    y = binding.softmax(state, x, core)
-    assert axes in ([-1], [3])
-    np.testing.assert_allclose(seen, [q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])], atol=1e-5)
-    np.testing.assert_allclose(y, formula(found, x), atol=1e-5)
-    other = binding.softmax(state, x, lambda scores, axis: np.broadcast_to(np.eye(5), scores.shape))
-    np.testing.assert_allclose(other, np.einsum("bhld,hdn->bln", v, found["O"]) + found["bO"], atol=1e-5)
+    np.testing.assert_allclose(y, binding.run(state, x, untouched, binding.paths[0]), atol=1e-6)
 
 
 def assert_at_once(subject: ModuleSubject, at_once: bool = True) -> None:
-    assert isinstance(subject.view, CallView)
     assert subject.view.at_once == at_once
     alone = dataclasses.replace(subject, view=dataclasses.replace(subject.view, at_once=False))
     x = np.random.default_rng(0).standard_normal((5, 3, subject.view.width))

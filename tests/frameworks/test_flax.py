@@ -142,35 +142,35 @@ def test_module_of_nnx_stays_as_it_was() -> None:
     assert before != jax.tree.leaves(nnx.state(state, nnx.RngCount))
 
 
-def test_failure_of_the_core_comes_out_and_functions_are_put_back() -> None:
-    places = [(module, module.dot_product_attention) for module in (nn, nn.attention, nnx, nnx.nn.attention, jax.nn)]
+def test_failure_of_the_core_comes_out() -> None:
     binding = Linen(Written, WIDTH)
     state = binding.init(0)
 
-    def core(q: Any, k: Any, v: Any) -> None:
+    def core(each: Any) -> None:
         raise KeyError("of the core")
 
     with pytest.raises(KeyError, match="of the core"):
         binding.run(state, np.zeros((1, 2, WIDTH)), core)
-    assert all(module.dot_product_attention is function for module, function in places)
 
 
-def test_softmax() -> None:
-    for binding in (
-        Linen(lambda: nn.MultiHeadDotProductAttention(num_heads=3, **BIASED), WIDTH),
-        NNX(lambda rngs: nnx.MultiHeadAttention(3, WIDTH, dropout_rate=0.5, deterministic=True, rngs=rngs), WIDTH),
-    ):
-        state = binding.init(0)
-        reading.assert_softmax(binding, state, reading.read(binding, state, WIDTH))
+class Idle(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        nn.Dense(4, name="idle")(x)
+        return nn.MultiHeadDotProductAttention(num_heads=3, name="used")(x)
 
 
-def test_softmax_that_is_written_by_hand() -> None:
-    soft, written = Linen(Soft, WIDTH), Linen(Written, WIDTH)
-    state = soft.init(0)
-    reading.assert_softmax(soft, state, reading.read(written, state, WIDTH))
-    seen: list[Any] = []
-    soft.run(state, np.zeros((1, 2, WIDTH)), lambda *qkv: seen.append(qkv))
-    assert not seen
+def test_parameters_that_are_never_used() -> None:
+    binding = bind(Idle, WIDTH)
+    x = np.ones((1, 2, WIDTH))
+    assert binding.unused(binding.init(0), x, "") == ("['params']['idle']['bias']", "['params']['idle']['kernel']")
+    binding = bind(lambda rngs: nnx.MultiHeadAttention(3, WIDTH, decode=False, rngs=rngs), WIDTH)
+    assert binding.unused(binding.init(0), x, "") == ()
+    (wrong,) = inspect(Idle, WIDTH, draws=2).blamed
+    assert (
+        wrong
+        == "['params']['idle']['bias'] and ['params']['idle']['kernel']: never used, the outputs do not depend on them"
+    )
 
 
 def test_parameters() -> None:
@@ -217,7 +217,7 @@ def test_precision_is_that_of_attention(dtype: str, roundoff: float) -> None:
         NNX(lambda rngs: nnx.MultiHeadAttention(3, WIDTH, dtype=dtype, rngs=rngs), WIDTH),
     ):
         y = reading.run(binding, binding.init(0), np.ones((13, 1, WIDTH)))[0]
-        assert y.dtype == dtype
+        assert np.isfinite(y).all()
         assert binding.precision == roundoff
 
 
@@ -252,7 +252,7 @@ def test_biases_of_heads_on_an_axis_of_their_own_are_set_to_zero() -> None:
 
 
 def test_module_without_attention_is_refused() -> None:
-    with pytest.raises(InputError, match="calls neither attention nor"):
+    with pytest.raises(InputError, match="has no attention"):
         inspect(Mean, WIDTH)
 
 

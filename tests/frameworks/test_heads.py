@@ -80,8 +80,8 @@ def test_products_of_matrices_with_a_head_that_is_zero() -> None:
     def zero(made: Any) -> None:
         made.q.weight[16:32] = 0.0
 
-    (told,) = ac.inspect(changed(zero, by_hand), 64).blamed
-    assert told == "W_Q W_Kᵀ of head 1 has 0 times the standard deviation of the other heads"
+    told = ac.inspect(changed(zero, by_hand), 64).blamed
+    assert "W_Q of head 1 has 0 times the standard deviation of the other heads" in told
 
 
 @pytest.mark.parametrize("draws", [2, 8])
@@ -122,15 +122,15 @@ def hidden(length: int, heads: int) -> Any:
     return mask
 
 
-@pytest.mark.parametrize(("heads", "said"), [(1, "heads have different masks"), (4, "the mask is neither")])
+@pytest.mark.parametrize(("heads", "said"), [(1, "heads have different masks"), (4, "position i sees i + 1")])
 def test_masks_by_hand_that_leak(heads: int, said: str) -> None:
     def leaking(q: Any, k: Any, v: Any) -> Any:
         return (q @ k.mT / 4).masked_fill(hidden(q.shape[2], heads), float("-inf")).softmax(-1) @ v
 
     found = ac.inspect(lambda: Own(leaking), 64)
     assert any(str(note).startswith(said) for note in found.notes)
-    assert found.forward.mask == "other"
-    with pytest.raises(AssertionError, match="mask is 'other'"):
+    assert found.forward.mask == ("other" if heads == 1 else "causal, off by one")
+    with pytest.raises(AssertionError, match="mask is '"):
         found.require(mask="causal")
 
 
@@ -142,11 +142,14 @@ def test_scores_and_keys_that_no_description_has() -> None:
     def extra() -> Any:
         return torch.nn.MultiheadAttention(64, 4, batch_first=True, add_zero_attn=True)
 
-    for make, what in ((lambda: Own(alibi), "a bias of scores by position"), (extra, "keys beyond the positions")):
+    for make, what in (
+        (lambda: Own(alibi), "scores that are not products times one factor"),
+        (extra, "keys beyond the positions"),
+    ):
         found = ac.inspect(make, 64)
         with pytest.raises(ac.InputError, match=what):
             found.layer()
-        assert "theory: nothing: forward='softmax': comes with " in str(found)
+        assert "theory: nothing: forward='softmax': comes with " in found.text(theory=True)
 
 
 class Cut(torch.nn.Module):  # type: ignore[name-defined]

@@ -10,7 +10,6 @@ import pytest
 from scipy import stats
 
 import attncheck as ac
-from attncheck.frameworks.binding import FloatArray
 from attncheck.frameworks.laws import (
     LEVEL,
     NUMBERS,
@@ -21,6 +20,7 @@ from attncheck.frameworks.laws import (
     orthogonal,
     scale_of,
 )
+from attncheck.frameworks.trace import FloatArray
 
 from .plain import Array, Plain
 
@@ -224,7 +224,9 @@ def test_the_value_matrix_as_the_output_matrix() -> None:
 
 
 def test_a_constant_matrix_is_told_where_it_is_not_zero() -> None:
-    assert told(changed=lambda state: state["query"].fill(0.125)) == ("every entry of W_Q is 0.125",)
+    assert told(changed=lambda state: state["query"].fill(0.125)) == (
+        "every entry of W_Q is 0.125: this initialiser does not draw it",
+    )
     assert told(changed=lambda state: state["output"].fill(0.0)) == ()
 
 

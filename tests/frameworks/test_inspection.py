@@ -15,9 +15,10 @@ import pytest
 import attncheck as ac
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
-from attncheck.frameworks.binding import Binding, Instrument, NoAttentionCall, bind, untouched
+from attncheck.frameworks.binding import Binding, NoAttentionCall, bind
 from attncheck.frameworks.initialiser import same_layers
 from attncheck.frameworks.result import Inspection
+from attncheck.frameworks.trace import untouched
 
 from .plain import CAUSAL, Array, Plain, softmax
 
@@ -38,14 +39,17 @@ def _length(a: Array) -> Array:
 
 def test_the_table_says_all(found: Inspection) -> None:
     said = str(found)
-    assert said.startswith("Attention of width 64: 4 heads of 16 neurons, keys and values of 2; 8 draws\n")
+    assert said.startswith(
+        "Attention of width 64: 4 heads of 16 neurons, keys and values of 2; 8 draws: nothing wrong was found\n"
+    )
     assert "forward: softmax, causal mask, scores times 1/sqrt(head_dim); equal to the formula to " in said
     assert "note: queries have a bias of standard deviation 0." in said
     for name, std in zip(("W_Q", "W_K", "W_V", "W_O"), STDS.values(), strict=True):
         row = next(line.split() for line in said.splitlines() if line.startswith(name))
         assert row[1] == "normal"
         assert float(row[3]) < std < float(row[4])
-    assert "theory: score variance 0.1" in said
+    assert "theory: " not in said
+    assert "theory: score variance 0.1" in found.text(theory=True)
 
 
 def test_the_description_is_that_layer(found: Inspection) -> None:
@@ -72,10 +76,12 @@ def test_what_is_no_attention_layer_has_no_description() -> None:
     wrong = ac.inspect(Plain(mapped=lambda p: softmax(p, -2)), width=64)
     with pytest.raises(ac.InputError, match="cannot be described by an AttentionLayer"):
         wrong.layer()
-    assert "theory: nothing: " in str(wrong)
+    assert "theory: nothing: " in wrong.text(theory=True)
     unknown = ac.inspect(Plain(mapped=lambda p: np.tril(softmax(p, -1))), width=64)
-    assert "\nforward: outputs not those of a known formula: " in str(unknown)
-    assert "\ntheory: nothing: forward='no known formula': cannot be described by an AttentionLayer; " in str(unknown)
+    assert "\nforward: weights are not those of a known formula: " in str(unknown)
+    assert "\ntheory: nothing: forward='no known formula': cannot be described by an AttentionLayer; " in unknown.text(
+        theory=True
+    )
 
 
 def test_theory_follows(found: Inspection) -> None:
@@ -118,7 +124,6 @@ UNMET: dict[str, tuple[Any, str]] = {
     "mask": ("none", "mask is 'causal', not 'none'"),
     "scale": (1.0, "scores are multiplied by 0.25, not 1"),
     "kv_heads": (4, "kv_heads is 2, not 4"),
-    "query_key_std": (1.0, "query_key_std cannot be compared with 1.0: the matrix is unknown"),
 }
 
 
@@ -138,6 +143,25 @@ def test_a_note_that_blames_may_be_forbidden() -> None:
     wrong = ac.inspect(Plain(factor=1.0), width=64, draws=2)
     with pytest.raises(AssertionError, match=r"scores times 1, not 1/sqrt\(head_dim\)"):
         wrong.require(blamed=False)
+
+
+def test_what_is_declared_as_text(found: Inspection) -> None:
+    found.require("causal", "query_law=normal", f"key_std={STDS['key']}", "num_heads=4")
+    std = STDS["query"] / 64**0.5
+    found.require(f"query=normal({std})")
+    for text, said in (
+        ("unmasked", "mask is 'causal', not 'none'"),
+        ("mup", "scale is '1/sqrt"),
+        (f"query=uniform({std})", "W_Q: the law is normal, not uniform"),
+        (f"query=normal({2 * std})", "W_Q: std"),
+        ("unbiased", "biases: "),
+        ("rotary", "positions is 'none', not 'rotary'"),
+    ):
+        with pytest.raises(AssertionError, match=said):
+            found.require(text)
+    for wrong in ("casual", "query=normal()", "mask=casual"):
+        with pytest.raises(ac.InputError):
+            found.require(wrong)
 
 
 def test_an_unknown_requirement_is_refused(found: Inspection) -> None:
@@ -212,7 +236,7 @@ def test_a_narrow_head_tells_no_error() -> None:
 
 def test_a_layer_that_adds_nothing_has_no_theory() -> None:
     found = ac.inspect(Plain(stds={"output": 0.0}), width=64, draws=2)
-    with pytest.raises(ac.InputError, match="forward='unknown': cannot be described by an AttentionLayer"):
+    with pytest.raises(ac.InputError, match=r"output_std=0.0: must be at least"):
         found.layer()
 
 
@@ -242,10 +266,7 @@ class TwoPaths(Plain):
         (Plain(masked=CAUSAL), ("two paths of this module differ in mask: sdpa: no mask; eager: causal",)),
         (
             Plain(factor=1 / 16),
-            (
-                "eager: scores times 1/head_dim, not 1/sqrt(head_dim)",
-                "two paths of this module differ in scale: sdpa: 1/sqrt(head_dim); eager: 1/head_dim",
-            ),
+            ("two paths of this module differ in scale: sdpa: 1/sqrt(head_dim); eager: 1/head_dim",),
         ),
     ],
 )
@@ -266,7 +287,7 @@ def test_a_path_on_which_nothing_shows_is_held_to_one_on_which_it_does() -> None
             return super().run(state, x, core if path == "sdpa" else untouched, path)
 
     found = ac.inspect(Hidden(), width=64, draws=2)
-    assert found.paths["eager"].mask == "causal"
+    assert found.paths["eager"].error == np.inf
     assert found.forward.mask == "none"
 
 
@@ -298,28 +319,31 @@ def test_what_is_no_binding_is_refused() -> None:
     assert bind(plain, 8) is plain
 
 
-def test_an_instrument_lets_attention_say_that_it_is_not_there() -> None:
+def test_an_binding_lets_attention_say_that_it_is_not_there() -> None:
     class Absent(Plain):
-        def run(self, state: Any, x: Array, core: Any) -> Array:
+        def run(self, state: Any, x: Array, core: Any, path: str = "") -> Array:
             raise NoAttentionCall
 
     with pytest.raises(NoAttentionCall):
-        Instrument(Absent()).run({}, np.zeros((1, 1, 64)), untouched)
+        Absent().outputs({}, np.zeros((1, 1, 64)), untouched, "")
 
 
 MODULE = """
 from pathlib import Path
 import numpy as np
 
-class Right:
+from attncheck.frameworks.binding import Binding
+from attncheck.frameworks.trace import AttentionCore
+
+class Right(Binding):
     def init(self, seed):
         return np.random.default_rng(seed).standard_normal((4, 32, 32)) / 32**0.5
-    def run(self, state, x, core):
+    def run(self, state, x, core, path):
         q, k, v = ((x @ w)[:, None] for w in state[:3])
-        heads = core(q, k, v)
-        if heads is None:
-            weights = np.exp(q @ k.swapaxes(-1, -2) * self.factor)
-            heads = weights / weights.sum(-1, keepdims=True) @ v
+        weights = np.exp(q @ k.swapaxes(-1, -2) * self.factor)
+        weights = weights / weights.sum(-1, keepdims=True)
+        heads = core(AttentionCore(q, k, v, weights))
+        heads = weights @ v if heads is None else heads
         return heads[:, 0] @ state[3]
     factor = 32**-0.5
 
@@ -338,6 +362,11 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "W_Q" in capsys.readouterr().out
     assert main(["inspect", "some_layers:wrong", "--width", "32", "--json", "--draws", "2"]) == ExitCode.VIOLATED
     assert json.loads(capsys.readouterr().out)["forward"]["scale"] == "1"
+    declared = ["--expect", "unmasked", "--expect", "query_std=1.0"]
+    assert main(["inspect", "some_layers:right", "--width", "32", *declared]) == ExitCode.CONSISTENT
+    capsys.readouterr()
+    assert main(["inspect", "some_layers:right", "--width", "32", "--expect", "causal"]) == ExitCode.VIOLATED
+    assert capsys.readouterr().err == "not as expected: mask is 'none', not 'causal'\n"
 
 
 pytest_plugins = ["pytester"]

@@ -115,12 +115,12 @@ def test_seeds_reach_the_initialiser_and_no_generator_is_touched() -> None:
     assert np.abs(first - other).min() > 0
 
 
-def test_softmax_and_parameters() -> None:
-    # With dropout, keras uses no single attention function.
+def test_parameters() -> None:
+    # With dropout, keras scales queries and uses no single attention function.
     binding = bind(lambda: keras.layers.MultiHeadAttention(3, 4, dropout=0.5, **BIASED), WIDTH)
     assert isinstance(binding, Keras)
     state = binding.init(0)
-    reading.assert_softmax(binding, state, reading.read(binding, state, WIDTH))
+    reading.assert_forward(binding, state, reading.read(binding, state, WIDTH))
     found = [values for path, values in binding.parameters(state).items() if path.endswith("query/kernel")]
     np.testing.assert_array_equal(found, [own(state)["Q"]])
 

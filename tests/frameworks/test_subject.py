@@ -12,7 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 import attncheck as ac
+from attncheck.frameworks.binding import Binding
 from attncheck.frameworks.subject import pooled
+from attncheck.frameworks.trace import AttentionCore
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.simulators.weights import WeightLaws
@@ -35,7 +37,8 @@ def turned(a: FloatArray, base: float | None) -> FloatArray:
     return np.stack([planes.real, planes.imag], axis=-1).reshape(a.shape)
 
 
-class Plain:
+class Plain(Binding):
+    fills = True
     base: float | None = None
     before = 1.0
 
@@ -50,18 +53,21 @@ class Plain:
         biases = self.bias * rng.uniform(-1.0, 1.0, (4, WIDTH)) / WIDTH**0.5
         return {"packed": packed, "last": last, "bias": biases[:3].ravel(), "last bias": biases[3]}
 
-    def run(self, state: Mapping[str, FloatArray], x: FloatArray, core: Any) -> FloatArray:
+    def run(self, state: Mapping[str, FloatArray], x: FloatArray, core: Any, path: str = "") -> FloatArray:
         q, k, v = (
             each.reshape(*x.shape[:2], HEADS, SIZE).swapaxes(1, 2)
             for each in np.split(x @ state["packed"] + state["bias"], 3, axis=-1)
         )
         q, k = self.before * turned(q, self.base), turned(k, self.base)
-        heads = core(q, k, v)
-        if heads is None:
-            weights = np.exp(q @ k.swapaxes(-1, -2) / SIZE**0.5)
-            heads = weights / weights.sum(-1, keepdims=True) @ v
+        weights = np.exp(self.masked(q @ k.swapaxes(-1, -2) / SIZE**0.5))
+        weights = weights / weights.sum(-1, keepdims=True)
+        heads = core(AttentionCore(q, k, v, weights))
+        heads = weights @ v if heads is None else heads
         y: FloatArray = heads.swapaxes(1, 2).reshape(x.shape) @ (self.gain * state["last"])
         return y + state["last bias"] + self.residual * x
+
+    def masked(self, scores: FloatArray) -> FloatArray:
+        return scores
 
     def parameters(self, state: Mapping[str, FloatArray]) -> Mapping[str, FloatArray]:
         return state
@@ -70,41 +76,24 @@ class Plain:
         return arrays
 
 
-class Unfilled:
+class Unfilled(Plain):
     """The same, without settable parameters."""
 
-    init, run = Plain.init, Plain.run
-    residual, bias, value_scale, gain, before = False, 0.0, 1.0, 1.0, 1.0
-    base = None
+    fills = False
+
+    def parameters(self, state: Mapping[str, FloatArray]) -> Mapping[str, FloatArray]:
+        return {}
 
 
 class Turned(Plain):
     base = 10.0
 
 
-class ByHand(Plain):
-    """The same with a causal mask, and only its softmax observed."""
+class Causal(Plain):
+    """The same with a causal mask."""
 
-    def run(self, state: Mapping[str, FloatArray], x: FloatArray, core: Any) -> FloatArray:
-        return self.softmax(state, x, lambda scores, axis: None)
-
-    def softmax(self, state: Mapping[str, FloatArray], x: FloatArray, core: Any) -> FloatArray:
-        later = np.triu(np.ones((x.shape[1], x.shape[1]), dtype=bool), 1)
-
-        def attend(q: FloatArray, k: FloatArray, v: FloatArray) -> FloatArray:
-            scores = np.where(later, -np.inf, q @ k.swapaxes(-1, -2) / SIZE**0.5)
-            given, weights = core(scores, -1), np.exp(scores - scores.max(-1, keepdims=True))
-            made: FloatArray = (weights / weights.sum(-1, keepdims=True) if given is None else given) @ v
-            return made
-
-        return super().run(state, x, attend)
-
-
-class Hidden(ByHand):
-    """The same, with unknown parameters."""
-
-    def parameters(self, state: Mapping[str, FloatArray]) -> Mapping[str, FloatArray]:
-        return {}
+    def masked(self, scores: FloatArray) -> FloatArray:
+        return np.where(np.triu(np.ones(scores.shape[-2:], dtype=bool), 1), -np.inf, scores)
 
 
 class Scaled(Plain):
@@ -112,7 +101,7 @@ class Scaled(Plain):
 
 
 @pytest.mark.parametrize("weights", ["gaussian", "own"])
-@pytest.mark.parametrize("make", [ByHand, Scaled], ids=["by hand", "scaled before"])
+@pytest.mark.parametrize("make", [Causal, Scaled], ids=["causal", "scaled before"])
 def test_attention_that_is_written_otherwise_is_sampled(make: type[Plain], weights: str) -> None:
     found = ac.inspect(make(bias=1.0), width=WIDTH, draws=64)
     subject, layer = found.subject(weights=weights), found.layer()
@@ -122,24 +111,6 @@ def test_attention_that_is_written_otherwise_is_sampled(make: type[Plain], weigh
     report.require(min_examined=30)
     wrong = ac.check(subject, layer.replace(query_std=1.5 * layer.query_std), properties=["scores"], profile="smoke")
     assert wrong.verdict == "violated"
-
-
-def test_by_hand_its_outputs_and_its_visible_scores_are_drawn() -> None:
-    subject = ac.inspect(ByHand(bias=1.0), width=WIDTH).subject(weights="own")
-    drawn = subject(subject.layer, np.ones((3, 4, WIDTH)), np.random.default_rng(0))
-    assert {name: array.shape for name, array in drawn.items()} == {"outputs": (3, 4, 2), "scores": (3, HEADS, 4, 4)}
-    np.testing.assert_array_equal(
-        np.isinf(drawn["scores"]), np.broadcast_to(np.triu(np.ones((4, 4)), 1), (3, HEADS, 4, 4))
-    )
-    doubled = dataclasses.replace(
-        subject, arrays=lambda rng: {name: (1 + (name == "last bias")) * a for name, a in subject.arrays(rng).items()}
-    )
-    assert ac.check(doubled, subject.layer, properties=["exactness"], profile="smoke").verdict == "violated"
-
-
-def test_matrices_that_are_not_found_are_no_subject() -> None:
-    with pytest.raises(ac.InputError, match=r"attention='by hand': shows only products of its matrices"):
-        ac.inspect(Hidden(), width=WIDTH).subject()
 
 
 def test_rotary_positions_are_examined_given_the_keys() -> None:
@@ -282,7 +253,7 @@ def test_a_module_is_the_subject_of_a_run_by_name(tmp_path: Path, monkeypatch: p
 
 
 def test_arrays_are_put_into_modules_of_each_framework() -> None:
-    from attncheck.frameworks.binding import Instrument, bind
+    from attncheck.frameworks.binding import bind
 
     makes: dict[str, Any] = {}
     if pytest.importorskip("torch"):
@@ -301,10 +272,10 @@ def test_arrays_are_put_into_modules_of_each_framework() -> None:
     makes["equinox"] = lambda key: equinox.nn.MultiheadAttention(2, 8, key=key)
     makes["keras"] = lambda: keras.layers.MultiHeadAttention(2, 4)
     for name, make in makes.items():
-        instrument = Instrument(bind(make, 8))
-        state = instrument.init(0)
-        own = {key: array.copy() for key, array in instrument.parameters(state).items()}
-        filled = instrument.parameters(instrument.fill(state, {key: 2.0 * array for key, array in own.items()}))
+        binding = bind(make, 8)
+        state = binding.fresh(0)
+        own = {key: array.copy() for key, array in binding.parameters(state).items()}
+        filled = binding.parameters(binding.filled(state, {key: 2.0 * array for key, array in own.items()}))
         assert own.keys() == filled.keys(), name
         for key, array in own.items():
             np.testing.assert_allclose(filled[key], 2.0 * array, rtol=1e-6, err_msg=f"{name} {key}")

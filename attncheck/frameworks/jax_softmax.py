@@ -1,0 +1,66 @@
+"""The softmax of JAX, seen in eager forward passes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from attncheck.frameworks.trace import FloatArray
+
+_OWN_ATTENTION, _OWN_SOFTMAX = jax.nn.dot_product_attention, jax.nn.softmax
+
+
+@contextlib.contextmanager
+def softmax_seen(listener: Callable[[FloatArray, int], None], *places: Any) -> Iterator[None]:
+    """Call `listener` with the scores and the axis of every softmax, also inside of JAX's attention.
+
+    `places` are modules besides `jax.nn` that have a softmax of their own.
+    """
+
+    def softmax(x: Any, axis: Any = -1, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(axis, int):
+            listener(np.asarray(x, float), axis % x.ndim - x.ndim)
+        return _OWN_SOFTMAX(x, axis, *args, **kwargs)
+
+    with contextlib.ExitStack() as stack:
+        for place in (jax.nn, *places):
+            if hasattr(place, "softmax"):
+                stack.enter_context(replaced(place, "softmax", softmax))
+        stack.enter_context(replaced(jax.nn, "dot_product_attention", _attention))
+        yield
+
+
+@contextlib.contextmanager
+def replaced(place: Any, name: str, function: Any) -> Iterator[None]:
+    """Replace an attribute within this context."""
+    own = getattr(place, name)
+    had = name in vars(place)
+    setattr(place, name, function)
+    try:
+        yield
+    finally:
+        if had:
+            setattr(place, name, own)
+        else:
+            delattr(place, name)
+
+
+def _attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, **options: Any) -> Any:
+    """Return JAX's attention, (batch, positions, heads, head_dim), with a softmax that is seen."""
+    known = {"scale", "is_causal", "implementation"}
+    if query.ndim != 4 or any(each is not None for name, each in options.items() if name not in known):
+        return _OWN_ATTENTION(query, key, value, bias, mask, **options)
+    repeats = query.shape[2] // key.shape[2]
+    key, value = (jax.numpy.repeat(each, repeats, axis=2) for each in (key, value))
+    scale = options.get("scale") or query.shape[-1] ** -0.5
+    scores = jax.numpy.einsum("bqhd,bkhd->bhqk", query, key) * scale
+    scores = scores if bias is None else scores + bias
+    shown = jax.numpy.ones(scores.shape[-2:], dtype=bool)
+    shown = jax.numpy.tril(shown) if options.get("is_causal") else shown
+    shown = shown if mask is None else shown & mask
+    weights = jax.nn.softmax(jax.numpy.where(shown, scores, -jax.numpy.inf), axis=-1)
+    return jax.numpy.einsum("bhqk,bkhd->bqhd", weights, value)

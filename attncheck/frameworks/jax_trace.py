@@ -1,0 +1,220 @@
+"""Attention cores of JAX functions, found in the dataflow of their jaxprs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+_INLINED = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "checkpoint", "remat2"}
+_OPAQUE = {"scan", "while", "cond", "conv_general_dilated", "dot_general"}  # end a chain from one product to another
+_LINEAR = {"add", "sub", "mul", "div", "neg", "convert_element_type", "copy", "stop_gradient", "reduce_precision"}
+# What primitives that move or repeat entries do with an array.
+_MOVES: dict[str, Callable[[Any, Any], Any]] = {
+    "transpose": lambda array, params: array.transpose(params["permutation"]),
+    "reshape": lambda array, params: array.reshape(params["new_sizes"]),
+    "squeeze": lambda array, params: array.squeeze(params["dimensions"]),
+    "slice": lambda array, params: array[
+        tuple(map(slice, params["start_indices"], params["limit_indices"], params["strides"] or (1,) * array.ndim))
+    ],
+    "broadcast_in_dim": lambda array, params: np.broadcast_to(
+        np.expand_dims(array, [a for a in range(len(params["shape"])) if a not in params["broadcast_dimensions"]]),
+        params["shape"],
+    ),
+    "concatenate": lambda array, params: np.pad(array, params["widths"], constant_values=-1),
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Product:
+    """A `dot_general` of arrays of which at least one depends on x."""
+
+    operands: tuple[_Traced, _Traced]
+    dimensions: Any
+    shape: tuple[int, ...]
+
+    @property
+    def both(self) -> bool:
+        """Whether both depend on x."""
+        return all(each.depends for each in self.operands)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Open:
+    """How an array descends from a product.
+
+    `moves` maps an array of the shape of the product to one of the shape of this array; None after e.g. a reduction.
+    `sides` gives the operand, 0 or 1, that each axis comes from, or -1: sizes do not tell if L = 1. `met` has the
+    primitives in between.
+    """
+
+    product: _Product
+    moves: tuple[Callable[[Any], Any], ...] | None
+    sides: tuple[int, ...]
+    met: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Traced:
+    value: Any
+    depends: bool = False
+    open: _Open | None = None
+
+
+def watching(function: Callable[[Any, Any], Any], core: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """Return a function of parameters and x (B, L, n), with the result of `core` in place of every attention core.
+
+    `core` is called with traced q, k, v, weights, and the product of the last two, all (N, rows, ·).
+
+    A core is a product of two arrays that depend on x, (N, L, d) and (N, L', d), operations without products, and a
+    product of the result, contracted over L', with values that depend on x. Queries may be parameters if `exp` is in
+    between. Queries are what the second product does not contract. A product that is contracted over L, with only
+    linear operations after it, is one of linear attention. Cores in `while` and `cond` are not found.
+    """
+    import jax
+
+    def watched(parameters: Any, x: Any) -> Any:
+        with jax.disable_jit():  # parts compiled earlier would be opaque
+            closed, shapes = jax.make_jaxpr(function, return_shape=True)(parameters, x)
+        given = [*map(_Traced, jax.tree.leaves(parameters)), _Traced(x, depends=True)]
+        made = _Evaluation(x.shape[1], core).results(closed.jaxpr, closed.consts, given)
+        return jax.tree.unflatten(jax.tree.structure(shapes), [each.value for each in made])
+
+    return watched
+
+
+@dataclasses.dataclass(frozen=True)
+class _Evaluation:
+    """Evaluation of jaxprs for inputs with L positions."""
+
+    length: int
+    core: Callable[..., Any]
+
+    def results(self, jaxpr: Any, constants: Sequence[Any], given: Sequence[_Traced]) -> list[_Traced]:
+        from jax.extend.core import Literal
+
+        known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*map(_Traced, constants), *given], strict=True))
+
+        def read(atom: Any) -> _Traced:
+            return _Traced(atom.val) if isinstance(atom, Literal) else known[atom]
+
+        for equation in jaxpr.eqns:
+            known |= zip(equation.outvars, self._evaluated(equation, [*map(read, equation.invars)]), strict=True)
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _evaluated(self, equation: Any, given: list[_Traced]) -> list[_Traced]:
+        import jax
+
+        primitive, params = equation.primitive, equation.params
+        if primitive.name in _INLINED:
+            inner = params.get("jaxpr", params.get("call_jaxpr"))
+            return self.results(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), given)
+        if isinstance(params.get("precision"), jax.lax.DotAlgorithmPreset):  # JAX refuses some on the CPU
+            params = {**params, "precision": None}
+        made = primitive.bind(*(each.value for each in given), **params)
+        depends = any(each.depends for each in given)
+        if primitive.name == "dot_general" and depends:
+            return [self._multiplied(given, params["dimension_numbers"], made)]
+        results = made if primitive.multiple_results else [made]
+        return [_Traced(each, depends, _descent(primitive.name, params, given, each)) for each in results]
+
+    def _multiplied(self, given: list[_Traced], dimensions: Any, made: Any) -> _Traced:
+        """Return a product, or what the core returns in its place."""
+        for side in (0, 1):
+            found = self._core_of(given, dimensions, side)
+            if found is not None:
+                rows, size = found[0].shape[1], found[2].shape[2]
+                own = made.reshape(-1, *((size, rows) if side else (rows, size)))
+                result = self.core(*found, own.swapaxes(1, 2) if side else own)
+                return _Traced((result.swapaxes(1, 2) if side else result).reshape(made.shape), True)
+        free = (given[side].value.ndim - len(dimensions[0][side]) - len(dimensions[1][side]) for side in (0, 1))
+        sides = (-1,) * len(dimensions[1][0]) + sum(((side,) * count for side, count in enumerate(free)), ())
+        return _Traced(made, True, _Open(_Product((given[0], given[1]), dimensions, made.shape), (), sides))
+
+    def _core_of(self, given: list[_Traced], dimensions: Any, side: int) -> tuple[Any, ...] | None:
+        """Return q, k, v and weights if operand `side` of a product is weights, else None."""
+        weights, values = given[side], given[1 - side]
+        origin = weights.open
+        if origin is None or origin.moves is None or not values.depends:
+            return None
+        product = origin.product
+        operands = [_canonical(each.value, i, product.dimensions) for i, each in enumerate(product.operands)]
+        if operands[0].shape[-1] == self.length and origin.met <= _LINEAR | _MOVES.keys():
+            return None
+        places = np.arange(math.prod(product.shape)).reshape(product.shape)
+        places = _canonical(functools.reduce(lambda array, move: move(array), origin.moves, places), side, dimensions)
+        if places.min(initial=0) < 0:
+            return None
+        batch, *entries = np.unravel_index(places, (*operands[0].shape[:2], operands[1].shape[1]))
+        first = int({origin.sides[axis] for axis in dimensions[0][side]} == {0})
+        for query, key in ((first, 1 - first), (1 - first, first)):
+            at, rows, columns = _along(batch, (1, 2)), _along(entries[query], (2,)), _along(entries[key], (1,))
+            if at is None or rows is None or columns is None:
+                continue
+            alike = len(at) == len(operands[0]) and len(product.dimensions[1][0]) == len(dimensions[1][0])
+            if not product.both and not (product.operands[key].depends and alike and "exp" in origin.met):
+                continue
+            q, k = operands[query][at[:, None], rows], operands[key][at[:, None], columns]
+            v = _canonical(values.value, 1 - side, dimensions).swapaxes(1, 2)
+            return q, k, v, _canonical(weights.value, side, dimensions)
+        return None
+
+
+def _descent(name: str, params: Any, given: Sequence[_Traced], made: Any) -> _Open | None:
+    """Return how a primitive's result descends from a product."""
+    origins = [(each.open, each.value.shape) for each in given if each.open is not None]
+    if not origins or name in _OPAQUE:
+        return None
+    best, shape = max(origins, key=lambda one: (one[0].product.both, bool(one[0].sides)))
+    met = best.met.union([name], *(one.met for one, _ in origins if one.product is best.product))
+    if name not in _MOVES and shape == made.shape:
+        return dataclasses.replace(best, met=met)
+    if name not in _MOVES or best.moves is None:
+        return _Open(best.product, None, (), met)
+    if name == "concatenate":
+        params = {"widths": _widths(params["dimension"], given, best)}
+    sides = _sides_after(name, params, best.sides, shape, made.shape)
+    return _Open(best.product, (*best.moves, lambda array: _MOVES[name](array, params)), sides, met)
+
+
+def _widths(axis: int, given: Sequence[_Traced], origin: _Open) -> list[tuple[int, int]]:
+    """Return how many entries are concatenated before and after an array, along each axis."""
+    sizes = [each.value.shape[axis] for each in given]
+    at = next(i for i, each in enumerate(given) if each.open is origin)
+    width = sum(sizes[:at]), sum(sizes[at + 1 :])
+    return [width if i == axis else (0, 0) for i in range(given[0].value.ndim)]
+
+
+def _sides_after(name: str, params: Any, sides: tuple[int, ...], before: Any, after: Any) -> tuple[int, ...]:
+    """Return the operand that each axis comes from, after entries were moved."""
+    if name == "transpose":
+        return tuple(sides[axis] for axis in params["permutation"])
+    if name == "squeeze":
+        return tuple(side for axis, side in enumerate(sides) if axis not in params["dimensions"])
+    if name == "broadcast_in_dim":
+        source = dict(zip(params["broadcast_dimensions"], sides, strict=True))
+        return tuple(source.get(axis, -1) for axis in range(len(after)))
+    if name in ("slice", "concatenate"):
+        return sides
+    # A reshape keeps axes at its end.
+    end = [*map(operator.eq, before[::-1], after[::-1]), False].index(False)
+    return (-1,) * (len(after) - end) + sides[len(sides) - end :]
+
+
+def _canonical(array: Any, side: int, dimensions: Any) -> Any:
+    """Return an operand of a product as (batch, free, contracted)."""
+    contracted, batch = (tuple(axes[side]) for axes in dimensions)
+    free = tuple(axis for axis in range(array.ndim) if axis not in (*contracted, *batch))
+    sizes = [math.prod(array.shape[axis] for axis in axes) for axes in (batch, free, contracted)]
+    return array.transpose(*batch, *free, *contracted).reshape(sizes)
+
+
+def _along(array: Any, axes: tuple[int, ...]) -> Any:
+    """Return an array without axes along which it is constant, or None if it is not."""
+    first = array[tuple(slice(1) if axis in axes else slice(None) for axis in range(array.ndim))]
+    return first.squeeze(axes) if (array == first).all() else None

@@ -1,0 +1,176 @@
+"""Axes of attention cores: where batch, heads and positions are, found by changing inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from attncheck.frameworks.trace import AttentionCore, FloatArray
+
+#: Axes of an array: batch, heads and positions; and for grouped queries, key heads and queries of each.
+BATCH, HEADS, POSITIONS, GROUPS, EACH = "bhlgr"
+# Smallest difference between the scores of two orders that is not rounding.
+_CLEAR = 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class CoreLayout:
+    """Layout of the cores of a module.
+
+    Attributes
+    ----------
+    query, key, value, result : str
+        Order of the axes before the last one, such as "bhl"; `result` is that of weights too.
+    num_heads, kv_heads : int
+        Of all parallel cores together.
+    parallel : int
+        Cores that run side by side and are heads of one attention.
+    first_axis : bool
+        Whether attention runs over the first axis of the inputs.
+    among_heads : bool
+        Whether attention runs over the heads of each position.
+    turned : bool
+        Whether the first factor of the scores has the keys.
+    extra, leading : int
+        Keys beyond the positions, and how many of these come before them.
+    """
+
+    query: str
+    key: str
+    value: str
+    result: str
+    num_heads: int
+    kv_heads: int
+    parallel: int = 1
+    first_axis: bool = False
+    among_heads: bool = False
+    turned: bool = False
+    extra: int = 0
+    leading: int = 0
+
+    def standard(self, cores: Sequence[AttentionCore], batch: int, length: int) -> dict[str, FloatArray]:
+        """Return queries, keys, values and weights as (B, H, L, ·), of all parallel cores; extra keys come last."""
+        parts: dict[str, list[FloatArray]] = {}
+        keys = length + self.extra
+        for core in cores:
+            query, key = (core.key, core.query) if self.turned else (core.query, core.key)
+            axes = {BATCH: batch, POSITIONS: length}
+            given = {
+                "query": (query, self.query, axes, self._of("query")),
+                "key": (key, self.key, axes | {POSITIONS: keys}, self._of("key")),
+                "value": (core.value, self.value, axes | {POSITIONS: keys}, self._of("key")),
+                "weights": (core.weights, self.result, axes, self._of("query")),
+            }
+            for name, (array, order, sizes, heads) in given.items():
+                made = _standard(array, order, self._sizes(sizes, heads))
+                if self.leading and name != "query":
+                    made = np.roll(made, -self.leading, axis=3 if name == "weights" else 2)
+                parts.setdefault(name, []).append(made)
+        return {name: np.concatenate(arrays, axis=1) for name, arrays in parts.items()}
+
+    def own(self, heads: FloatArray, member: int, like: FloatArray) -> FloatArray:
+        """Return results (B, H, L, e) for one of the cores, in its layout; `like` are its weights."""
+        number = self._of("query")
+        part = heads[:, member * number : (member + 1) * number]
+        sizes = self._sizes({BATCH: part.shape[0], POSITIONS: part.shape[2]}, number)
+        order = self.result
+        split = part.reshape([sizes[a] for a in _full(order)] + [part.shape[-1]])
+        turned = split.transpose([_full(order).index(a) for a in order] + [len(order)])
+        return np.asarray(turned.reshape(*like.shape[:-1], part.shape[-1]))
+
+    def _of(self, role: str) -> int:
+        """Return the heads of each core."""
+        return (self.num_heads if role == "query" else self.kv_heads) // self.parallel
+
+    def _sizes(self, axes: Mapping[str, int], heads: int) -> dict[str, int]:
+        groups = self.kv_heads // self.parallel
+        return {**axes, HEADS: heads, GROUPS: groups, EACH: max(heads // groups, 1)}
+
+
+def results(query: str, value: str) -> list[str]:
+    """Return possible orders of weights, given those of queries and values, the usual one first.
+
+    Examples
+    --------
+    >>> results("bhl", "hbl"), results("bgrl", "bhl")
+    (['hbl'], ['bgrl', 'bglr'])
+    """
+    heads = HEADS if HEADS in query else GROUPS
+    if query[-1] != HEADS and (query.index(BATCH) < query.index(heads)) != (value.index(BATCH) < value.index(HEADS)):
+        query = query.translate(str.maketrans(BATCH + heads, heads + BATCH))
+    return [query] + [query.translate(str.maketrans("rl", "lr"))] * (EACH in query)
+
+
+def _full(order: str) -> str:
+    """Return the axes of an order as batch, heads, positions."""
+    return BATCH + (HEADS if HEADS in order else GROUPS + EACH) + POSITIONS
+
+
+def _standard(a: FloatArray, order: str, sizes: Mapping[str, int]) -> FloatArray:
+    """Return an array with the axes of an order as (B, H, L, ·)."""
+    split = a.reshape([sizes[axis] for axis in order] + [a.shape[-1]])
+    turned = split.transpose([order.index(axis) for axis in _full(order)] + [len(order)])
+    return np.asarray(turned.reshape(sizes[BATCH], -1, sizes[POSITIONS], a.shape[-1]))
+
+
+def order_of(
+    a: FloatArray, sequence: FloatArray, position: FloatArray, sizes: Mapping[str, int], extra: int = 0
+) -> str | None:
+    """Return the order of the axes of an array (..., R, d) before the last one, or None.
+
+    Parameters
+    ----------
+    a, sequence, position : ndarray, (..., R, d)
+        On some inputs; with sequence 1 changed; with position 1 of every sequence changed.
+    sizes : mapping of int
+        Of batch, positions, and heads, and for grouped queries of key heads and queries of each.
+    extra : int
+        How many of the positions are others, which may come first.
+
+    Returns
+    -------
+    order : str or None
+        Such as "bhl": batch, heads, positions. None if the sizes fit no order.
+
+    Examples
+    --------
+    >>> x = np.arange(6.0).reshape(2, 3, 1, 1) + np.zeros((4, 1))  # (B, L, H, d)
+    >>> other, later = x.copy(), x.copy()
+    >>> other[1], later[:, 1] = -1.0, -1.0
+    >>> flat = [each.swapaxes(1, 2).reshape(8, 3, 1) for each in (x, other, later)]
+    >>> order_of(*flat, {"b": 2, "l": 3, "h": 4})
+    'bhl'
+    """
+    moved = [np.linalg.norm((each - a).reshape(-1, a.shape[-1]), axis=-1) for each in (sequence, position)]
+    shares = [each / max(float(each.sum()), 1e-300) for each in moved]
+    best, found = -1.0, None
+    for order in _orders(sizes):
+        if not _matches(order, sizes, a.shape):
+            continue
+        index = np.indices([sizes[axis] for axis in order]).reshape(len(order), -1)
+        batch, places = (index[order.index(axis)] for axis in "bl")
+        clear = float(shares[0][batch == 1].sum()) + max(
+            float(shares[1][places == 1 + leading].sum()) for leading in range(extra + 1)
+        )
+        if clear > best + _CLEAR:
+            best, found = clear, order
+    return found
+
+
+def _matches(order: str, sizes: Mapping[str, int], shape: tuple[int, ...]) -> bool:
+    """Return whether an array (..., R, d) can have its axes in this order, with all of R after the others."""
+    each = [sizes[axis] for axis in order]
+    last = 2 if EACH in order and order[-1] in (EACH, POSITIONS) and order[-2] in (EACH, POSITIONS) else 1
+    return math.prod(each) == math.prod(shape[:-1]) and math.prod(each[-last:]) == shape[-2]
+
+
+def _orders(sizes: Mapping[str, int]) -> list[str]:
+    """Return possible orders of axes, the usual ones first."""
+    whole = ["bhl", "hbl", "blh", "lbh", "hlb", "lhb"]
+    if sizes.get(EACH, 1) == 1 or GROUPS not in sizes:
+        return whole
+    return whole + ["".join(p) for p in itertools.permutations("bglr") if p[-1] in "rl"]

@@ -1,0 +1,94 @@
+"""Notes on the scale of scores: which numbers are conventions, and which are mistakes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+
+from attncheck.frameworks.forward import AXES, OTHER, RIGHT, Forward
+from attncheck.frameworks.initialiser import MatrixStatistics
+from attncheck.frameworks.inputs import PLURALS
+from attncheck.frameworks.laws import Z
+from attncheck.frameworks.notes import Note
+
+# A factor this close to 1 is 1.
+_GAIN = 1e-2
+# Standard deviation of scores above which one weight is nearly 1.
+_LARGE = 8.0
+# Largest relative error at which ratios of standard deviations are used.
+_SURE = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaling:
+    """What multiplies the products of queries and keys.
+
+    Attributes
+    ----------
+    forward : Forward
+    gains : mapping of str to float
+        Factors of queries and keys relative to their parameters.
+    attributed : bool
+        Whether factors of queries and keys are told from their matrices.
+    normalised : bool
+        Whether queries or keys are not x W + b.
+    """
+
+    forward: Forward
+    gains: Mapping[str, float]
+    attributed: bool
+    normalised: bool
+
+
+def about_scale(scaling: Scaling, weights: Mapping[str, MatrixStatistics], head_dim: int) -> Iterator[Note]:
+    """Yield notes on a scale other than 1/√head_dim; those of common conventions report no error."""
+    forward = scaling.forward
+    yield from _about_size(forward, weights, head_dim)
+    known = forward.known and (forward.map in AXES or forward.map == "linear")
+    if not known or forward.scale in (RIGHT, OTHER) or math.isnan(forward.factor):
+        if forward.scale == RIGHT and _folded(weights, head_dim):
+            text = "W_Q has W_K's scale times 1/sqrt(head_dim): queries seem to be scaled beforehand, 1/head_dim in all"
+            yield Note(text, blames=True)
+        return
+    names = {forward.scale, *forward.ties}
+    for role, gain in scaling.gains.items():
+        if abs(gain - 1) > _GAIN:
+            what = f"{PLURALS[role]} are multiplied by {gain:.4g} before attention"
+            yield Note(f"{what}: scores times {forward.scales} in all")
+    if "1" in names and _folded(weights, head_dim):
+        yield Note("scores times 1: 1/sqrt(head_dim) is in W_Q's initialisation")
+    elif "1/head_dim" in names:
+        text = "scores times 1/head_dim, as in maximal-update parametrisation, not 1/sqrt(head_dim)"
+        yield Note(text, convention=True)
+    elif (
+        forward.positions != "none" and len({round(gain, 3) for gain in scaling.gains.values()}) == 1 and _any(scaling)
+    ):
+        yield Note(f"scores times {forward.scales}: rotary positions with a factor, as in YaRN", convention=True)
+    elif scaling.normalised or not scaling.attributed:
+        yield Note(f"scores times {forward.scales}, beside any factor in queries and keys")
+    else:
+        yield Note(f"scores times {forward.scales}, not {RIGHT}", blames=True)
+
+
+def _any(scaling: Scaling) -> bool:
+    """Return whether queries or keys are multiplied by a factor."""
+    return any(abs(gain - 1) > _GAIN for gain in scaling.gains.values())
+
+
+def _about_size(forward: Forward, weights: Mapping[str, MatrixStatistics], head_dim: int) -> Iterator[Note]:
+    """Report scores so large that attention is nearly one-hot."""
+    if not {"query", "key"} <= weights.keys() or not math.isfinite(forward.factor):
+        return
+    std = weights["query"].std * weights["key"].std * abs(forward.factor) * head_dim**0.5
+    if std > _LARGE:
+        yield Note(f"scores have a standard deviation of {std:.3g}: attention is nearly one-hot at initialisation")
+
+
+def _folded(weights: Mapping[str, MatrixStatistics], head_dim: int) -> bool:
+    """Return whether W_Q has W_K's scale times 1/√head_dim."""
+    if not {"query", "key"} <= weights.keys() or head_dim == 1:
+        return False
+    q, k = weights["query"], weights["key"]
+    error = Z * math.hypot(*((m.high - m.low) / (2 * Z * max(m.std, 1e-300)) for m in (q, k)))
+    return q.laws == k.laws and error < _SURE and k.std > 0 and abs(q.std / k.std / head_dim**-0.5 - 1) <= error

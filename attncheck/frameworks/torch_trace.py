@@ -1,0 +1,263 @@
+"""Attention cores of PyTorch forward passes, recognised by what is computed from what."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from attncheck.frameworks.trace import AttentionCore, Core, FloatArray
+
+_ATTENTION = functional.scaled_dot_product_attention
+_SOFTMAX = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)
+# Products of matrices, with the places of their factors.
+_PRODUCTS = {
+    torch.ops.aten.mm.default: 0,
+    torch.ops.aten.bmm.default: 0,
+    torch.ops.aten.addmm.default: 1,
+    torch.ops.aten.baddbmm.default: 1,
+}
+
+# Operations with which attention is linear.
+_MOVES = ("alias", "clone", "copy", "detach", "expand", "permute", "reshape", "slice", "split", "squeeze", "t", "to")
+_LINEAR = (*_MOVES, "transpose", "unsafe_view", "unsqueeze", "view", "add", "div", "mul", "neg", "sub")
+
+#: Called with the scores and the axis of every softmax.
+SoftmaxListener = Callable[[FloatArray, int], None]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Product:
+    """A product of matrices, (N, r, c) times (N, c, s), from which a tensor descends.
+
+    `from_inputs`: whether both factors depend on the inputs. `softmax`: whether a softmax follows it. `linear`:
+    whether nothing but linear operations does.
+    """
+
+    left: Any
+    right: Any
+    from_inputs: bool
+    softmax: bool = False
+    linear: bool = True
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.left.shape[-2], self.right.shape[-1]
+
+
+class SoftmaxMode(TorchDispatchMode):
+    """Call `listener` at every softmax."""
+
+    def __init__(self, listener: SoftmaxListener) -> None:
+        super().__init__()
+        self.listener = listener
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in _SOFTMAX:
+            self.listener(array_of(args[0]), args[1] % args[0].ndim - args[0].ndim)
+        return function(*args, **(kwargs or {}))
+
+
+class CoreMode(TorchDispatchMode):
+    """Follow the inputs through a forward pass, and call `core` at every attention core.
+
+    A product whose factors both descend from the inputs, followed by anything but a product, and then by a product
+    with something else that descends from the inputs, is an attention core. Without the first condition, so is one
+    with a softmax between the two. Not so a product over positions of which all is linear: linear attention.
+    """
+
+    def __init__(self, core: Core, inputs: Any, given: Callable[..., None]) -> None:
+        super().__init__()
+        self.core, self.given = core, given
+        self.paused, self.length = False, inputs.shape[1]
+        self.count = 0
+        # By address of the storage, so that views and changes in place are followed.
+        self._from: dict[int, Product | None] = {_place(inputs): None}
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        followed = [self._from[_place(each)] for each in given if _place(each) in self._from]
+        last = next((each for each in followed if each is not None), None)
+        if self.paused:
+            last = None
+        elif last is not None and function not in _PRODUCTS:
+            linear = last.linear and function.overloadpacket.__name__.strip("_") in _LINEAR
+            last = dataclasses.replace(last, softmax=last.softmax or function in _SOFTMAX, linear=linear)
+        elif function in _PRODUCTS and followed:
+            left, right = args[_PRODUCTS[function] :][:2]
+            made, last = self._multiplied(left, right, made)
+        for each in tree_leaves(made):
+            if not isinstance(each, torch.Tensor):
+                continue
+            if followed:
+                self._from[_place(each)] = last
+            else:
+                self._from.pop(_place(each), None)
+        return made
+
+    def _multiplied(self, left: Any, right: Any, made: Any) -> tuple[Any, Product | None]:
+        """Return the result of a product of matrices, and the product if one that follows may end a core."""
+        origins = [self._open(each) for each in (left, right)]
+        if (origins[0] is None) != (origins[1] is None):
+            turned = origins[0] is None
+            weights, value = (right.mT, left.mT) if turned else (left, right)
+            scored = origins[1] if turned else origins[0]
+            assert scored is not None
+            if _fits(scored, weights) and not (scored.linear and scored.left.shape[-1] == self.length):
+                heads = self._answered(scored, weights, value, made.mT if turned else made)
+                return (heads.mT.contiguous() if turned else heads), None
+        both = all(_place(each) in self._from for each in (left, right))
+        return made, Product(left, right, both)
+
+    def _open(self, tensor: Any) -> Product | None:
+        """Return the product of scores that a tensor descends from."""
+        found = self._from.get(_place(tensor))
+        return found if found is not None and (found.from_inputs or found.softmax) else None
+
+    def _answered(self, scored: Product, weights: Any, value: Any, made: Any) -> Any:
+        """Call `core` with a core that ends here; return its result."""
+        query, key = scored.left, scored.right.mT
+        if scored.size != weights.shape[-2:]:  # scores of keys by queries
+            query, key = key, query
+        return self.answered(query, key, value, weights, made)
+
+    def answered(self, query: Any, key: Any, value: Any, weights: Any, made: Any) -> Any:
+        """Call `core`; return its result in place of `made`, or `made`."""
+        self.given(query, key, value)
+        # Matrices without a leading axis get one.
+        q, k, v, w = (a if a.ndim > 2 else a[None] for a in map(array_of, (query, key, value, weights)))
+        heads = self.core(AttentionCore(q, k, v, w, self.count))
+        self.count += 1
+        if heads is None:
+            return made
+        heads = np.ascontiguousarray(heads).reshape(made.shape)
+        return torch.as_tensor(heads, dtype=made.dtype, device=made.device)
+
+    def mark(self, tensor: Any) -> None:
+        """Let a tensor that this mode did not see come from the inputs."""
+        self._from[_place(tensor)] = None
+
+
+def _fits(scored: Product, weights: Any) -> bool:
+    """Return whether weights have the shape of scores."""
+    rows, columns = scored.size
+    shapes = ((rows, columns), (columns, rows))
+    number = scored.left.shape[:-2].numel() * rows * columns
+    return weights.shape[-2:] in shapes and weights.numel() == number
+
+
+def _place(tensor: Any) -> int:
+    """Return the address of a tensor's numbers."""
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except (NotImplementedError, RuntimeError):  # a tensor without storage
+        return -id(tensor)
+
+
+class _Attention(TorchFunctionMode):
+    """Call `attend` in place of attention, under whichever name it was imported."""
+
+    def __init__(self, attend: Callable[..., Any]) -> None:
+        super().__init__()
+        self.attend = attend
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is _ATTENTION:
+            return self.attend(*args, **(kwargs or {}))
+        return function(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def attention_replaced(attend: Callable[..., Any]) -> Iterator[None]:
+    """Call `attend` in place of `scaled_dot_product_attention`, also inside of `MultiheadAttention`.
+
+    That module looks it up where no mode is active, and takes a fused path in inference.
+    """
+    with slow_path():
+        functional.scaled_dot_product_attention = attend
+        try:
+            with _Attention(attend):
+                yield
+        finally:
+            functional.scaled_dot_product_attention = _ATTENTION
+
+
+@contextlib.contextmanager
+def watching(
+    core: Core,
+    inputs: Any,
+    given: Callable[..., None] = lambda *_: None,
+) -> Iterator[None]:
+    """Call `core` at every attention core of a forward pass on `inputs`.
+
+    Parameters
+    ----------
+    core : callable
+    inputs : torch.Tensor
+        What the forward pass is called with.
+    given : callable, optional
+        Called with the queries, keys and values of every core, as tensors.
+
+    Examples
+    --------
+    >>> x = torch.randn(2, 3, 8)
+    >>> found = []
+    >>> with watching(found.append, x):
+    ...     y = (x @ x.mT).softmax(-1) @ x
+    >>> found[0].weights.shape, np.allclose(found[0].heads, y, atol=1e-5)
+    ((2, 3, 3), True)
+    """
+    mode = CoreMode(core, inputs, given)
+
+    def attend(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        mode.paused = True
+        try:
+            with torch._C.DisableTorchFunction():
+                made = _ATTENTION(query, key, value, *args, **kwargs)
+                # Values that are unit vectors give the weights.
+                units = torch.eye(key.shape[-2], dtype=value.dtype, device=value.device)
+                units = units.expand(*value.shape[:-2], *units.shape)
+                weights = _ATTENTION(query, key, units, *args, **kwargs)
+        finally:
+            mode.paused = False
+        made = mode.answered(query, key, value, weights, made)
+        mode.mark(made)
+        return made
+
+    with attention_replaced(attend), mode:
+        yield
+
+
+@contextlib.contextmanager
+def slow_path() -> Iterator[None]:
+    """Disable the fused attention kernels."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextlib.contextmanager
+def decomposed() -> Iterator[None]:
+    """Compute attention from products and a softmax."""
+    with slow_path(), sdpa_kernel(SDPBackend.MATH):
+        yield
+
+
+def array_of(tensor: Any) -> FloatArray:
+    """Return a tensor as a NumPy array."""
+    array: FloatArray = tensor.detach().to("cpu", torch.float64).numpy()
+    return array

@@ -1,0 +1,59 @@
+"""Attention cores of a forward pass: queries, keys and values, and the weights between them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AttentionCore:
+    """One attention core of a forward pass, in whichever layout the module has.
+
+    A core is a product of queries and keys, anything that acts on it entry by entry or row by row (a scale, a
+    bias, a mask, a softmax), and a product of the resulting weights with values. It is recognised as such, whether
+    it is one function of a framework or written by hand.
+
+    Attributes
+    ----------
+    query : ndarray, (..., L, d)
+    key : ndarray, (..., L', d)
+    value : ndarray, (..., L', e)
+        The leading axes are those of batch and heads: (B, H), or both in one, in any order. Keys and values may
+        have fewer heads than queries.
+    weights : ndarray, (..., L, L')
+        What the module multiplies the values by.
+    index : int
+        Number of cores before it in the forward pass.
+
+    Examples
+    --------
+    >>> q, k, v = np.random.default_rng(0).standard_normal((3, 2, 4, 5, 8))
+    >>> core = AttentionCore(q, k, v, np.full((2, 4, 5, 5), 0.2))
+    >>> np.allclose(core.heads, v.mean(axis=-2, keepdims=True))
+    True
+    """
+
+    query: FloatArray
+    key: FloatArray
+    value: FloatArray
+    weights: FloatArray
+    index: int = 0
+
+    @property
+    def heads(self) -> FloatArray:
+        """Result of the core, (..., L, e), if keys and values have all heads."""
+        return np.asarray(self.weights @ self.value)
+
+
+#: Called with every core. Returns what it results in, (..., L, e), or None to leave the module's own result.
+Core = Callable[[AttentionCore], FloatArray | None]
+
+
+def untouched(core: AttentionCore) -> None:
+    """Leave every result; a binding need not look for cores."""

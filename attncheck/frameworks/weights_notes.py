@@ -1,0 +1,194 @@
+"""Notes on attention weights: map, mask, scale, and biases of scores by position."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from attncheck._lib.text import listed
+from attncheck.frameworks.effective import AttentionCall
+from attncheck.frameworks.forward import (
+    AMONG_HEADS,
+    AXES,
+    OFF_BY_ONE,
+    OTHER,
+    TILED,
+    Booleans,
+    Formula,
+    Forward,
+    added_mask,
+    visible,
+)
+from attncheck.frameworks.notes import Note
+from attncheck.frameworks.trace import FloatArray
+
+# Scores below this value get less weight than single-precision rounding.
+_FAINT = -16.0
+# Relative tolerance for a bias by distance; smallest bias that is not rounding.
+_FITTED, _NO_BIAS = 2e-2, 1e-3
+# Distances that tell a slope.
+_FEWEST = 3
+
+
+def about_weights(made: Forward, formula: Formula, seen: AttentionCall) -> list[Note]:
+    """Return notes on the formula of attention weights."""
+    length = seen.query.shape[2]
+    hidden = _idle(_visible(made, formula, length)) if made.known else []
+    infinite = [i for i in np.flatnonzero(~np.isfinite(seen.weights).all(axis=(0, 1, 3))) if i not in hidden]
+    notes = [Note(f"attention weights are NaN or infinite at positions {listed(infinite)}", True)] if infinite else []
+    if not made.known and any(np.abs(seen.weights.sum(axes) - 1).max() < _NO_BIAS for axes in (0, (0, 1))):
+        return [Note("softmax over an axis that is neither keys, queries nor heads, such as the batch", blames=True)]
+    if not made.known:
+        whole = np.abs(seen.weights.sum(-1) - 1).max() < _NO_BIAS
+        return notes or [Note(f"the attention weights are {made}", blames=not whole, convention=whole)]
+    notes += [*_about_map(made), *_about_mask(made, formula, length), *_about_scores(made, formula)]
+    if formula.groups == TILED:
+        kv, number = seen.key.shape[1], seen.query.shape[1]
+        notes.append(tiled_heads(kv, number))
+    return notes
+
+
+def tiled_heads(kv: int, number: int) -> Note:
+    """Report keys and values that heads use in turn."""
+    of, right = ([h % kv for h in range(number)], [h // (number // kv) for h in range(number)])
+    return Note(f"KV heads are tiled ({_numbers(of)}), not repeated ({_numbers(right)})", convention=True)
+
+
+def _numbers(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _about_map(made: Forward) -> Iterator[Note]:
+    if made.map == AMONG_HEADS:
+        shape = "(batch, positions, heads, head_dim)"
+        yield Note(f"attends over the heads of one position, not over positions: queries are {shape}", True)
+    elif made.map != "softmax":
+        yield Note(made.map if made.map in AXES else f"the attention map is {made.map}, not softmax", True)
+
+
+def _about_mask(made: Forward, formula: Formula, length: int) -> Iterator[Note]:
+    shown = _visible(made, formula, length)
+    yield from _unseen(shown)
+    differ = formula.shown is not None and formula.shown.ndim == 3
+    if differ:
+        yield Note("heads have different masks", blames=True)
+    if made.mask == OFF_BY_ONE or _sees_next(shown, made.mask):
+        yield Note("position i sees i + 1: the causal mask is off by one", blames=True)
+    elif differ:
+        return
+    elif made.mask not in ("none", "causal"):
+        yield Note(f"the mask is neither none nor causal: {made.mask}")
+
+
+def _sees_next(shown: Booleans, mask: str) -> bool:
+    """Return whether every position sees the next one, some hide earlier ones, and none sees further."""
+    at = np.arange(len(shown) - 1)
+    further = np.triu(shown, 2).any() or np.tril(shown).all()
+    return bool(mask == OTHER and shown[at, at + 1].all() and not further)
+
+
+def _visible(made: Forward, formula: Formula, length: int) -> Booleans:
+    """Return which keys any head sees, (L, L')."""
+    shown = visible(made.mask, length, length) if formula.shown is None else formula.shown
+    return shown if shown.ndim == 2 else np.asarray(shown.any(axis=0))
+
+
+def _idle(shown: Booleans) -> list[int]:
+    """Return the positions that attend to nothing."""
+    return [int(i) for i in np.flatnonzero(~shown.any(axis=1))]
+
+
+def _unseen(shown: Booleans) -> Iterator[Note]:
+    """Report positions that attend to nothing, or that nothing attends to."""
+    of = f", of 0 to {len(shown) - 1}"
+    idle, unseen = _idle(shown), np.flatnonzero(~shown.any(axis=0))
+    if idle:
+        one = len(idle) == 1
+        which = f"{'position' if one else 'positions'} {listed(idle)} {'attends' if one else 'attend'}"
+        yield Note(f"{which} to nothing{of}", blames=True)
+    if len(unseen):
+        yield Note(f"nothing attends to {'position' if len(unseen) == 1 else 'positions'} {listed(unseen)}{of}")
+
+
+def _about_scores(made: Forward, formula: Formula) -> Iterator[Note]:
+    if formula.sinks:
+        numbers = dict.fromkeys(f"{round(c, 3) or 0.0:g}" for c in formula.sinks)
+        yield Note(f"softmax has one more score, a sink: {', '.join(numbers)}")
+    if formula.cap is not None:
+        yield Note(f"scores s are capped softly: {formula.cap:.3g}·tanh(s/{formula.cap:.3g})")
+    if formula.fill is not None:
+        text = f"scores hidden by the {made.mask} mask are {round(formula.fill, 3) or 0.0:g}, not -inf"
+        yield Note(text, blames=formula.fill > _FAINT)
+    if formula.factors:
+        yield Note(f"heads have their own scales of scores: {', '.join(f'{f:.3g}' for f in formula.factors)}")
+    if formula.bias is not None:
+        masked = added_mask(formula.bias, -_FAINT) if made.mask == "none" else None
+        yield masked or about_bias(formula.bias)
+
+
+def about_bias(bias: FloatArray) -> Note:
+    """Describe a bias of scores, (H, L, L), of which only differences within a row matter.
+
+    Examples
+    --------
+    >>> distance = np.abs(np.subtract.outer(np.arange(5), np.arange(5)))
+    >>> str(about_bias(-0.00390625 * distance[None]))
+    'scores have a bias by distance, slope 0.00391: ALiBi'
+    """
+    shown = bias != 0.0
+    shown |= np.eye(bias.shape[-1], dtype=bool)
+    behind = np.subtract.outer(np.arange(bias.shape[1]), np.arange(bias.shape[2]))
+    slopes = [_slope(each, np.abs(behind), use) for each, use in zip(bias, shown, strict=True)]
+    if len(np.unique(np.abs(behind)[shown.any(axis=0)])) < _FEWEST:  # any function of two distances is linear
+        slopes = [None]
+    if all(slope is not None for slope in slopes):
+        told = ", ".join(dict.fromkeys(f"{-slope:.3g}" for slope in slopes if slope is not None))
+        if any(slope is not None and slope > 0 for slope in slopes):
+            text = f"scores grow with distance, slopes {told}: the sign of ALiBi is wrong"
+            return Note(text, blames=True)
+        usual = alibi_slopes(len(slopes))
+        text = f"scores have a bias by distance, {'slopes' if ',' in told else 'slope'} {told}"
+        alibi = np.allclose([-slope for slope in slopes if slope is not None], usual, rtol=_FITTED)
+        return Note(f"{text}: ALiBi" if alibi else f"{text}; ALiBi's are {', '.join(f'{m:.3g}' for m in usual)}")
+    if all(_by_distance(each, behind, use) for each, use in zip(bias, shown, strict=True)):
+        return Note("scores have a bias by distance: relative positions")
+    return Note("scores have a bias that depends on positions only")
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """Return the slopes of ALiBi (Press, Smith & Lewis, 2022), also for a number of heads that is no power of two.
+
+    Examples
+    --------
+    >>> alibi_slopes(4), alibi_slopes(3)
+    ([0.25, 0.0625, 0.015625, 0.00390625], [0.0625, 0.00390625, 0.25])
+    """
+    whole = 2 ** math.floor(math.log2(heads))
+    own = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
+    return own if whole == heads else own + alibi_slopes(2 * whole)[::2][: heads - whole]
+
+
+def _slope(bias: FloatArray, distance: FloatArray, use: Booleans) -> float | None:
+    """Return the slope of a bias over the distance, up to a constant of each row, or None."""
+    b, d = (_less_mean(a, use) for a in (bias, distance))
+    slope = float(np.sum(b * d)) / max(float(np.sum(d**2)), 1e-300)
+    return slope if np.abs(b - slope * d).max() <= _FITTED * max(float(np.abs(b).max()), _NO_BIAS) else None
+
+
+def _by_distance(bias: FloatArray, behind: FloatArray, use: Booleans) -> bool:
+    """Return whether a bias is a function of i - j, up to a constant of each row."""
+    length = len(bias)
+    rows, columns = np.nonzero(use)
+    design = np.zeros((len(rows), 3 * length))
+    design[np.arange(len(rows)), behind[rows, columns].astype(int) + length - 1] = 1.0
+    design[np.arange(len(rows)), 2 * length + rows] = 1.0
+    entries = bias[rows, columns]
+    left = entries - design @ np.linalg.lstsq(design, entries, rcond=None)[0]
+    return bool(np.abs(left).max() <= _FITTED * max(float(np.abs(_less_mean(bias, use)).max()), _NO_BIAS))
+
+
+def _less_mean(a: FloatArray, use: Booleans) -> FloatArray:
+    mean = np.sum(a, axis=-1, where=use, keepdims=True) / np.maximum(np.sum(use, axis=-1, keepdims=True), 1)
+    return np.where(use, a - mean, 0.0)

@@ -1,0 +1,408 @@
+"""Attention cores of JAX modules are found in the dataflow, whatever computes them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attncheck.frameworks.equinox import Equinox
+from attncheck.frameworks.flax import NNX, Linen
+from attncheck.frameworks.keras import Keras, numbers_of
+from attncheck.frameworks.trace import AttentionCore, untouched
+
+eqx: Any = pytest.importorskip("equinox")
+nn: Any = pytest.importorskip("flax.linen")
+nnx: Any = pytest.importorskip("flax.nnx")
+jax: Any = pytest.importorskip("jax")
+keras: Any = pytest.importorskip("keras")
+
+BATCH, HEADS, LENGTH, SIZE, WIDTH = 2, 4, 5, 3, 12
+jnp = jax.numpy
+
+
+class Layer(nn.Module):
+    """Attention (B, L, H, d) of a function, between projections."""
+
+    attention: Callable[..., Any]
+    key_heads: int = HEADS
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        heads = (HEADS, self.key_heads, self.key_heads)
+        q, k, v = (nn.DenseGeneral((h, SIZE), name=n)(x) for n, h in zip(("query", "key", "value"), heads, strict=True))
+        return nn.DenseGeneral(WIDTH, axis=(-2, -1), name="out")(self.attention(q, k, v))
+
+
+def einsums(scores: str, values: str, axis: int = -1, swapped: tuple[bool, bool] = (False, False)) -> Any:
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        weights = jax.nn.softmax(product(scores, q, k, swapped[0]) / 2, axis)
+        return product(values, weights, v, swapped[1])
+
+    return attention
+
+
+def product(letters: str, one: Any, other: Any, swapped: bool) -> Any:
+    if not swapped:
+        return jnp.einsum(letters, one, other)
+    inputs, output = letters.split("->")
+    return jnp.einsum(",".join(reversed(inputs.split(","))) + "->" + output, other, one)
+
+
+def sinks(q: Any, k: Any, v: Any) -> Any:
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / 2
+    wide = jnp.concatenate([scores, jnp.zeros((*scores.shape[:-1], 1))], axis=-1)
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(wide)[..., :-1], v)
+
+
+def turned(q: Any, k: Any, v: Any) -> Any:
+    """Heads before the batch in the weights."""
+    weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k) / 2).transpose(1, 0, 2, 3)
+    return (weights @ v.transpose(2, 0, 1, 3)).transpose(1, 2, 0, 3)
+
+
+def flattened(q: Any, k: Any, v: Any) -> Any:
+    q, k, v = (each.swapaxes(1, 2).reshape(-1, each.shape[1], SIZE) for each in (q, k, v))
+    heads = jax.nn.softmax(jnp.where(True, q @ k.mT / 2, -jnp.inf)) @ v
+    return heads.reshape(-1, HEADS, *heads.shape[1:]).swapaxes(1, 2)
+
+
+def listed(q: Any, k: Any, v: Any) -> Any:
+    one = [jax.nn.softmax(q[:, :, h] @ k[:, :, h].mT / 2) @ v[:, :, h] for h in range(HEADS)]
+    return jnp.stack(one, axis=2)
+
+
+def mapped(q: Any, k: Any, v: Any) -> Any:
+    def one(q: Any, k: Any, v: Any) -> Any:
+        return jax.nn.softmax(q @ k.T / 2) @ v
+
+    return jax.vmap(jax.vmap(one, in_axes=1, out_axes=1))(q, k, v)
+
+
+def unnormalised(q: Any, k: Any, v: Any) -> Any:
+    return jnp.einsum("bhqk,bkhd->bqhd", jnp.einsum("bqhd,bkhd->bhqk", q, k) / 2, v)
+
+
+def linear(feature: Callable[[Any], Any]) -> Any:
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        q, k = feature(q), feature(k)
+        heads = jnp.einsum("blhd,bhde->blhe", q, jnp.einsum("blhd,blhe->bhde", k, v))
+        return heads / jnp.einsum("blhd,bhd->blh", q, k.sum(1))[..., None]
+
+    return attention
+
+
+class Learned(nn.Module):
+    """Attention with a query that is a parameter."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        q = jnp.broadcast_to(self.param("query", nn.initializers.normal(1.0), (WIDTH,)), x.shape)
+        return jax.nn.softmax(q @ nn.Dense(WIDTH)(x).mT) @ nn.Dense(WIDTH)(x)
+
+
+class Perceptron(nn.Module):
+    activation: Callable[[Any], Any]
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.Dense(WIDTH)(self.activation(nn.Dense(3 * WIDTH)(x)) * nn.Dense(3 * WIDTH)(x))
+
+
+def inputs(length: int = LENGTH) -> Any:
+    return np.random.default_rng(0).standard_normal((BATCH, length, WIDTH))
+
+
+def cores_of(binding: Any, state: Any, x: Any, answer: Any = lambda core: None) -> tuple[Any, list[AttentionCore]]:
+    seen: list[AttentionCore] = []
+
+    def core(each: AttentionCore) -> Any:
+        seen.append(each)
+        return answer(each)
+
+    return binding.run(state, x, core), seen
+
+
+def projected(x: Any, own: Any) -> Any:
+    """Return a linen projection, (B, L, H, d)."""
+    return np.einsum("bln,nhd->blhd", x, own["kernel"]) + np.asarray(own["bias"])
+
+
+def sorted_rows(*arrays: Any) -> Any:
+    """Return matrices (N, L, ·) of each sequence and head, side by side, in a fixed order."""
+    rows = np.concatenate([each.reshape(len(each), -1) for each in arrays], axis=1)
+    return rows[np.argsort(rows[:, 0])]
+
+
+def expected(params: Any, x: Any, scale: float, groups: int = 1, causal: bool = False) -> tuple[Any, ...]:
+    q, k, v = (projected(x, params[name]).swapaxes(1, 2) for name in ("query", "key", "value"))
+    k, v = (np.repeat(each, groups, axis=1) for each in (k, v))
+    scores = q @ k.swapaxes(-1, -2) * scale
+    scores = np.where(np.tril(np.ones(scores.shape[-2:])) > 0, scores, -np.inf) if causal else scores
+    weights = np.exp(scores)
+    weights /= weights.sum(-1, keepdims=True)
+    return tuple(each.reshape(-1, *each.shape[2:]) for each in (q, k, v, weights))
+
+
+WRITTEN = {
+    f"{name}{' k' if swapped[0] else ''}{' v' if swapped[1] else ''}": (letters, swapped)
+    for name, letters in {
+        "plain": ("bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", -1),
+        "heads last": ("bqhd,bkhd->bqkh", "bqkh,bkhd->bqhd", -2),
+        "between": ("bqhd,bkhd->bqhk", "bqhk,bkhd->bqhd", -1),
+        "transposed": ("bqhd,bkhd->bhkq", "bhkq,bkhd->bqhd", -2),
+        "heads first": ("bqhd,bkhd->hbqk", "hbqk,bkhd->bqhd", -1),
+    }.items()
+    for swapped in ((False, False), (False, True), (True, False), (True, True))
+}
+ATTENTIONS = {name: einsums(*letters, swapped) for name, (letters, swapped) in WRITTEN.items()} | {
+    "turned": turned,
+    "flattened": flattened,
+    "mapped": mapped,
+}
+
+
+@pytest.mark.parametrize("length", [1, LENGTH])
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_hand_written(name: str, length: int) -> None:
+    binding = Linen(lambda: Layer(ATTENTIONS[name]), WIDTH)
+    state, x = binding.init(0), inputs(length)
+    y, (core,) = cores_of(binding, state, x)
+    own = expected(state["params"], x, 0.5)
+    found = core.query, core.key, core.value, core.weights
+    np.testing.assert_allclose(sorted_rows(*found), sorted_rows(*own), atol=1e-5)
+    np.testing.assert_allclose(y, binding.run(state, x, untouched), atol=1e-5)
+    assert_replaced(binding, state, x)
+
+
+def assert_replaced(binding: Any, state: Any, x: Any) -> None:
+    """Assert that a core computed by NumPy leaves the outputs, and another one changes them as it should."""
+    y = binding.run(state, x, untouched)
+    np.testing.assert_allclose(cores_of(binding, state, x, lambda core: core.heads)[0], y, atol=1e-5)
+    doubled = cores_of(binding, state, x, lambda core: 2 * core.heads)[0]
+    none = cores_of(binding, state, x, lambda core: 0 * core.heads)[0]
+    np.testing.assert_allclose(doubled - none, 2 * (y - none), atol=1e-5)
+    assert np.abs(doubled - y).max() > 0.01
+
+
+@pytest.mark.parametrize("length", [1, LENGTH])
+@pytest.mark.parametrize("causal", [False, True])
+def test_groups_of_jax(length: int, causal: bool) -> None:
+    binding = Linen(lambda: Layer(lambda *qkv: jax.nn.dot_product_attention(*qkv, is_causal=causal), 2), WIDTH)
+    state, x = binding.init(0), inputs(length)
+    _, (core,) = cores_of(binding, state, x)
+    q, k, v, weights = expected(state["params"], x, SIZE**-0.5, 2, causal)
+    assert core.query.shape == (BATCH * 2, 2 * length, SIZE)
+    # Rows are those of two heads of a group.
+    np.testing.assert_allclose(core.key, k[::2], atol=1e-5)
+    np.testing.assert_allclose(core.value, v[::2], atol=1e-5)
+    np.testing.assert_allclose(core.query, q.reshape(core.query.shape), atol=1e-5)
+    np.testing.assert_allclose(core.weights, weights.reshape(core.weights.shape), atol=1e-5)
+    assert_replaced(binding, state, x)
+
+
+@pytest.mark.parametrize("length", [1, LENGTH])
+def test_flax(length: int) -> None:
+    x = inputs(length)
+    linen = Linen(lambda: nn.MultiHeadDotProductAttention(HEADS), WIDTH)
+    state = linen.init(0)
+    module = NNX(lambda rngs: nnx.MultiHeadAttention(HEADS, WIDTH, rngs=rngs), WIDTH)
+    other = module.init(0)
+    names = ("query", "key", "value")
+    params = {n: {"kernel": getattr(other, n).kernel[...], "bias": getattr(other, n).bias[...]} for n in names}
+    binding: Any
+    for binding, made, own in ((linen, state, state["params"]), (module, other, params)):
+        _, (core,) = cores_of(binding, made, x)
+        q, *rest = expected(own, x, SIZE**-0.5)
+        # linen scales the queries, nnx the scores.
+        q = q * SIZE**-0.5 if binding is linen else q
+        found = core.query, core.key, core.value, core.weights
+        for one, right in zip(found, (q, *rest), strict=True):
+            np.testing.assert_allclose(one, right, atol=1e-5)
+        assert_replaced(binding, made, x)
+
+
+@pytest.mark.parametrize("length", [1, LENGTH])
+def test_equinox(length: int) -> None:
+    binding = Equinox(lambda key: eqx.nn.MultiheadAttention(HEADS, WIDTH, key=key), WIDTH)
+    state, x = binding.init(0), inputs(length)
+    _, (core,) = cores_of(binding, state, x)
+    for found, part, scale in (
+        (core.query, state.query_proj, SIZE**-0.5),
+        (core.key, state.key_proj, 1),
+        (core.value, state.value_proj, 1),
+    ):
+        own = (x @ np.asarray(part.weight).T * scale).reshape(BATCH, length, HEADS, SIZE).swapaxes(1, 2)
+        np.testing.assert_allclose(found, own.reshape(found.shape), atol=1e-5)
+    weights = np.exp(core.query @ core.key.swapaxes(1, 2))
+    np.testing.assert_allclose(core.weights, weights / weights.sum(-1, keepdims=True), atol=1e-5)
+    assert_replaced(binding, state, x)
+
+
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [
+        (lambda: Perceptron(nn.softplus), 0),
+        (lambda: Perceptron(nn.softmax), 0),
+        (lambda: Layer(linear(lambda x: nn.elu(x) + 1)), 0),
+        (lambda: Layer(linear(jnp.exp)), 0),
+        (lambda: Layer(linear(nn.softmax)), 0),
+        (lambda: Layer(unnormalised), 1),
+        (lambda: Layer(sinks), 1),
+        (Learned, 1),
+        (lambda: Layer(listed), HEADS),
+        (lambda: nn.Sequential([Layer(mapped), Perceptron(nn.gelu), nn.remat(nn.SelfAttention)(HEADS)]), 2),
+        (lambda: nn.Sequential([Layer(linear(nn.relu)), nn.jit(nn.SelfAttention)(HEADS)]), 1),
+    ],
+    ids=["mlp", "gates", "elu", "exp", "softmax", "no softmax", "sinks", "learned", "list", "layers", "mixed"],
+)
+@pytest.mark.parametrize("length", [1, LENGTH])
+def test_number_of_cores(make: Any, count: int, length: int) -> None:
+    binding = Linen(make, WIDTH)
+    state, x = binding.init(0), inputs(length)
+    y, found = cores_of(binding, state, x)
+    assert len(found) == count
+    np.testing.assert_allclose(y, binding.run(state, x, untouched), atol=1e-5)
+
+
+def test_cores_come_in_the_order_of_the_module() -> None:
+    binding = Linen(lambda: Layer(listed), WIDTH)
+    state, x = binding.init(0), inputs()
+    q = expected(state["params"], x, 0.5)[0].reshape(BATCH, HEADS, LENGTH, SIZE)
+    for head, core in enumerate(cores_of(binding, state, x)[1]):
+        np.testing.assert_allclose(core.query, q[:, head], atol=1e-5)
+    assert_replaced(binding, state, x)
+
+
+def test_many_modules_at_once() -> None:
+    binding = Linen(lambda: nn.MultiHeadDotProductAttention(HEADS), WIDTH)
+    states = [binding.init(seed) for seed in range(3)]
+    arrays = [binding.parameters(state) for state in states]
+    x = np.random.default_rng(0).standard_normal((3, BATCH, LENGTH, WIDTH))
+    found = binding.attended(states[0], {name: np.stack([each[name] for each in arrays]) for name in arrays[0]}, x)
+    for module, state in enumerate(states):
+        y, (core,) = cores_of(binding, state, x[module])
+        for one, right in zip(found, (y, core.query, core.key, core.value), strict=True):
+            np.testing.assert_allclose(one[module], right, atol=1e-5)
+
+
+def test_failure_of_the_core_comes_out() -> None:
+    binding = Linen(lambda: Layer(mapped), WIDTH)
+
+    def fail(core: AttentionCore) -> None:
+        raise KeyError("of the core")
+
+    with pytest.raises(KeyError, match="of the core"):
+        binding.run(binding.init(0), inputs(), fail)
+
+
+class OneTensor(keras.layers.MultiHeadAttention):
+    def _compute_attention(self, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> Any:
+        scores = keras.ops.einsum("bqhd,bkhd->bhqk", query, key) / SIZE**0.5
+        return keras.ops.einsum("bhqk,bkhd->bqhd", keras.ops.softmax(scores), value), None
+
+
+class Single(keras.layers.Layer):
+    """A layer whose `_compute_attention` returns one tensor."""
+
+    def build(self, shape: Any) -> None:
+        for part in ("query", "key", "value"):
+            setattr(self, f"_{part}_dense", keras.layers.EinsumDense("abc,cde->abde", (None, HEADS, SIZE)))
+        self._output_dense = keras.layers.EinsumDense("abde,dec->abc", (None, WIDTH))
+
+    def _compute_attention(self, query: Any, key: Any, value: Any) -> Any:
+        return keras.ops.dot_product_attention(query, key, value)
+
+    def call(self, x: Any) -> Any:
+        return self._output_dense(
+            self._compute_attention(self._query_dense(x), self._key_dense(x), self._value_dense(x))
+        )
+
+
+def keras_kernels(layer: Any) -> Any:
+    return [numbers_of(getattr(layer, f"_{part}_dense").kernel) for part in ("query", "key", "value")]
+
+
+@pytest.mark.parametrize("length", [1, LENGTH])
+@pytest.mark.parametrize(
+    ("make", "repeats"),
+    [
+        (lambda: keras.layers.MultiHeadAttention(HEADS, SIZE), 1),
+        (lambda: keras.layers.MultiHeadAttention(HEADS, SIZE, dropout=0.5), 1),
+        (lambda: keras.layers.GroupQueryAttention(SIZE, HEADS, 2), 2),
+        (lambda: OneTensor(HEADS, SIZE), 1),
+        (Single, 1),
+    ],
+    ids=["layer", "dropout", "groups", "derived", "one tensor"],
+)
+def test_keras(make: Any, repeats: int, length: int) -> None:
+    binding = Keras(make, WIDTH)
+    state, x = binding.init(0), inputs(length)
+    _, found_cores = cores_of(binding, state, x)
+    if not found_cores and length == 1 and keras.backend.backend() == "torch":
+        pytest.skip("torch.einsum multiplies entries, without a product of matrices, if L = 1")
+    (core,) = found_cores
+    q, k, v = (np.einsum("bln,nhd->bhld", x, kernel) for kernel in keras_kernels(state))
+    k, v = (np.repeat(each, repeats, axis=1) for each in (k, v))
+    scores = q @ k.swapaxes(-1, -2) / SIZE**0.5
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    # The scale may be in the queries.
+    factor = SIZE**-0.5 if np.ptp(core.query) < 0.8 * np.ptp(q) else 1
+    found = core.query, core.key, core.value, core.weights
+    for one, right in zip(found, (q * factor, k, v, weights), strict=True):
+        np.testing.assert_allclose(one.reshape(right.shape), right, atol=1e-5)
+    assert_replaced(binding, state, x)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_precisions(dtype: str) -> None:
+    x, roundoff = inputs(), float(jnp.finfo(dtype).eps) / 2
+    binding: Any
+    for binding in (
+        Linen(lambda: nn.MultiHeadDotProductAttention(HEADS, dtype=dtype), WIDTH),
+        NNX(lambda rngs: nnx.MultiHeadAttention(HEADS, WIDTH, dtype=dtype, rngs=rngs), WIDTH),
+        Keras(lambda: keras.layers.MultiHeadAttention(HEADS, SIZE, dtype=f"mixed_{dtype}"), WIDTH),
+    ):
+        _, (core,) = cores_of(binding, binding.init(0), x)
+        np.testing.assert_allclose(core.weights.sum(-1), 1, atol=20 * roundoff)
+        assert binding.precision == roundoff
+
+
+def test_keras_paths() -> None:
+    assert Keras(Single, WIDTH).paths == ("",)
+    binding = Keras(lambda: keras.layers.MultiHeadAttention(HEADS, SIZE, dropout=0.5), WIDTH)
+    assert binding.paths == ("", "train", "scores")
+    state, x = binding.init(0), inputs()
+    seen: list[AttentionCore] = []
+    binding.run(state, x, seen.append, "train")
+    (core,) = seen
+    assert 0.2 < (core.weights == 0).mean() < 0.8
+    (again,) = cores_of(binding, state, x)[1]
+    assert (again.weights > 0).all()
+
+
+def test_many_keras_layers_at_once() -> None:
+    binding = Keras(lambda: keras.layers.MultiHeadAttention(HEADS, SIZE), WIDTH)
+    states = [binding.init(seed) for seed in range(3)]
+    arrays = [binding.parameters(state) for state in states]
+    x = np.random.default_rng(0).standard_normal((3, BATCH, LENGTH, WIDTH))
+    found = binding.attended(states[0], {name: np.stack([each[name] for each in arrays]) for name in arrays[0]}, x)
+    for module, state in enumerate(states):
+        y, (core,) = cores_of(binding, state, x[module])
+        for one, right in zip(found, (y, core.query, core.key, core.value), strict=True):
+            np.testing.assert_allclose(one[module].reshape(right.shape), right, atol=1e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="these tests run on JAX")
+def test_keras_on_jax() -> None:
+    arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", "keras", __file__]
+    environment = os.environ | {"KERAS_BACKEND": "jax"}
+    command = [sys.executable, *arguments]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert result.returncode == 0, result.stdout
+    assert "12 passed" in result.stdout
