@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from attncheck._lib.exit_codes import ExitCode
@@ -48,17 +47,19 @@ def inspect(
     report
         Also write an HTML page to this path.
     """
+    from attncheck.frameworks.expectations import check_declared
     from attncheck.frameworks.inspection import inspect as inspected
     from attncheck.report.inspection import render_inspection
 
+    wanted = tuple(expect or ())
+    check_declared(wanted)
     called = None if call is None else function_named("call", call)
     found = inspected(function_named("make", make), width, called, draws=draws, seed=seed)
     if report is not None:
         render_inspection(found, make, report, theory)
-    print(as_json(found.to_dict(theory)) if json else found.text(theory))
-    try:
-        found.require(*(expect or ()))
-    except AssertionError as error:
-        print("\n".join(f"not as expected: {line}" for line in str(error).splitlines()), file=sys.stderr)
-        return ExitCode.VIOLATED
-    return ExitCode.VIOLATED if found.blamed else ExitCode.CONSISTENT
+    unexpected = found.unmet(*wanted)
+    if json:
+        print(as_json(found.to_dict(theory) | {"unexpected": unexpected}))
+    else:
+        print("\n".join([*(f"NOT AS EXPECTED: {line}" for line in unexpected), found.text(theory)]))
+    return ExitCode.VIOLATED if found.blamed or unexpected else ExitCode.CONSISTENT

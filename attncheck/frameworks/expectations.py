@@ -72,6 +72,22 @@ def declared(text: str, weights: Mapping[str, MatrixStatistics]) -> dict[str, An
     return {name: _number(value)}
 
 
+def check_declared(texts: Sequence[str]) -> None:
+    """Refuse unknown expectations, before anything is inspected."""
+    for text in texts:
+        for name, value in declared(text, {}).items():
+            _checked(_known(name, value), value)
+
+
+def _known(name: str, value: Any) -> str:
+    """Return the name of an expectation; refuse an unknown one."""
+    if name not in _NAMES:
+        close = difflib.get_close_matches(name, _NAMES, n=1)
+        remedy = f"did you mean {close[0]!r}?" if close else "use one of " + ", ".join(_NAMES)
+        refuse(name, value, "is not a known expectation", remedy)
+    return name
+
+
 def _number(text: str) -> Any:
     """Return a text as a number or a truth value, if it is one."""
     if text in ("true", "false"):
@@ -92,11 +108,7 @@ def unmet(
     """Return one sentence per unmet expectation."""
     said: list[str] = []
     for name, value in expected.items():
-        if name not in _NAMES:
-            close = difflib.get_close_matches(name, _NAMES, n=1)
-            remedy = f"did you mean {close[0]!r}?" if close else "use one of " + ", ".join(_NAMES)
-            refuse(name, value, "is not a known expectation", remedy)
-        value = _checked(name, value)
+        value = _checked(_known(name, value), value)
         if name == "blamed":
             said += blamed if not value else []
         elif name == "bias":

@@ -119,7 +119,7 @@ def inspect(
     draws = check_whole("draws", draws, 1, "pass a number of draws, e.g. draws=8", _MOST_DRAWS)
     seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
     binding = bind(make, width, call)
-    found = _inspected(binding, width, draws, seed)
+    found = _inspected(binding, width, draws, seed, whole=call is None)
     if found is None:
         what = "its forward pass has no attention that is recognised: no product of weights and values"
         refuse("make", make, what, "test it by sampling: pass a simulator to attncheck.check")
@@ -143,8 +143,11 @@ def _reader(binding: Binding, state: Any, width: int) -> ModuleReader | None:
     return None
 
 
-def _inspected(binding: Binding, width: int, draws: int, seed: int) -> Inspection | None:
-    """Return the inspection, or None if there is no attention, or its result has no effect."""
+def _inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) -> Inspection | None:
+    """Return the inspection, or None if there is no attention, or its result has no effect.
+
+    `whole`: whether the module itself is called, and not a part of it by a user's function.
+    """
     state = binding.fresh(seed)
     reader = _reader(binding, state, width)
     if reader is None:
@@ -162,7 +165,7 @@ def _inspected(binding: Binding, width: int, draws: int, seed: int) -> Inspectio
     probe.gain = math.prod(gains.values())
     positions = positions_of(probe)
     gains = _of_scores(probe, gains, seed)
-    forward, formula, about = _forward(probe, positions)
+    forward, formula, about = _forward(probe, positions, probe.steady)
     paths, differing = _over_paths(probe, positions, forward)
     forward, paths, longer = beyond(probe, forward, formula, paths)
     after, has_output = about_outputs(probe)
@@ -170,7 +173,7 @@ def _inspected(binding: Binding, width: int, draws: int, seed: int) -> Inspectio
     precision = binding.precision
     labels = kv_labels(first, precision)
     copies = same_layers(parameters) + (same_parameters(parameters) if {"query", "key"} & unclaimed else [])
-    unused = _unused(binding.unused(state, probe.x, reader.path))
+    unused = _unused(binding.unused(state, probe.x, reader.path) if whole else ())
     # If make returns one module repeatedly, other draws modify it, so it is probed first.
     leaking = list(leaks(probe, forward, formula))
     read = [_ungained(each, gains) for each in (first, *_others(reader, first, draws, seed))]
@@ -201,12 +204,13 @@ def _inspected(binding: Binding, width: int, draws: int, seed: int) -> Inspectio
     rotation = positions.rotation if positions.name == ROTARY else None
     view = AttentionView(reader, forward.factor, rotation, gains)
     value_dim = None if probe.value_dim == probe.head_dim else probe.value_dim
-    return Inspection(*shape, draws, weights, forward, paths, tuple(notes), view, reader.layout.extra, value_dim)
+    more = (reader.layout.extra, value_dim, probe.seen.calls)
+    return Inspection(*shape, draws, weights, forward, paths, tuple(notes), view, *more)
 
 
-def _forward(probe: Probe, positions: Positions) -> tuple[Forward, Formula, list[Note]]:
-    """Return the formula of a probe's path, and notes on it."""
-    if not probe.steady:
+def _forward(probe: Probe, positions: Positions, steady: bool) -> tuple[Forward, Formula, list[Note]]:
+    """Return the formula of a probe's path, and notes on it; nothing unless calls are `steady`."""
+    if not steady:
         return probe.unknown(), Formula(), []
     made, formula = probe.forward(probe.seen)
     base = positions.rotation.base if positions.rotation and positions.name == ROTARY else None
@@ -227,8 +231,9 @@ def _over_paths(probe: Probe, positions: Positions, forward: Forward) -> tuple[d
             reader = ModuleReader(binding, state, probe.reader.width, path)
         except NoAttentionCall:
             return probe.unknown(), []
-        found = _forward(probe.on(reader), positions)
-        return found[0], found[2]
+        there = probe.on(reader)
+        made, _, notes = _forward(there, positions, steady=True)
+        return made, notes
 
     def draws(path: str) -> bool | None:
         return binding.random(state, probe.x, path)
@@ -295,7 +300,7 @@ def _ungained(read: Effective, gains: Mapping[str, float]) -> Effective:
 def _other_width(make: Callable[..., Any], width: int, call: Callable[..., Any] | None, seed: int) -> Inspection | None:
     """Return the inspection of a module of another width, or None."""
     try:
-        return _inspected(bind(make, width, call), width, 2, seed)
+        return _inspected(bind(make, width, call), width, 2, seed, whole=False)
     except InputError:
         return None
 

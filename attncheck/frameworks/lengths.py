@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from attncheck.frameworks.effective import WITHOUT_TRANSPOSE
-from attncheck.frameworks.forward import AXES, NAMED, OTHER, Formula, Forward
+from attncheck.frameworks.forward import AXES, NAMED, OTHER, Formula, Forward, visible
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Probe
 from attncheck.frameworks.trace import FloatArray
@@ -74,7 +74,8 @@ def leaks(probe: Probe, found: Forward, formula: Formula) -> Iterator[Note]:
     long = probe.longer(_LENGTHS, _ENTRIES)
     for x in (probe.x[:1], *([] if long is None else [long[:1]])):
         reached = _reached(probe, x)
-        later = np.argwhere(np.tril(reached, -1))  # (position of the input, earlier output)
+        idle = ~visible(found.mask, x.shape[1], x.shape[1]).any(axis=1)  # reported already
+        later = np.argwhere(np.tril(reached & ~idle, -1))  # (position of the input, earlier output)
         if len(later):
             at, output = (int(i) for i in later[np.lexsort((-later[:, 0], later[:, 1]))[0]])
             text = f"outputs at position {output} change with inputs at position {at}, despite the {found.mask} mask"

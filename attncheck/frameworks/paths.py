@@ -57,9 +57,16 @@ def over_paths(
             continue
         if differs(y, again):
             where = f"{path}: " if path else ""
-            notes.append(
-                Note(f"{where}two calls on one input differ: {_CAUSES[draws(path)]}", not path.startswith(_TRAINING))
-            )
+            text = f"{where}two calls on one input differ: {_CAUSES[draws(path)]}"
+            trained = path.startswith(_TRAINING)
+            # Attention is seen without dropout.
+            seen = trained and forward.error != math.inf
+            made, more = look(path) if seen else (forward, [])
+            if seen and made.known:
+                found[path] = made if _differences(forward, made) else forward
+                notes += [Note(text), *(Note(f"{path}: {note}", note.blames, note.convention) for note in more)]
+            else:
+                notes.append(Note(text + (": this path is not examined" if trained else ""), not trained))
         elif not differs(y, usual):
             found[path] = forward
         else:

@@ -51,6 +51,8 @@ class Inspection:
         Keys beyond the positions.
     value_dim : int or None
         Head dimension of values, if not `head_dim`.
+    attentions : int
+        How often attention runs in a forward pass; the first is inspected.
     """
 
     width: int
@@ -65,6 +67,7 @@ class Inspection:
     view: AttentionView | None = dataclasses.field(default=None, repr=False, compare=False)
     extra: int = dataclasses.field(default=0, repr=False)
     value_dim: int | None = None
+    attentions: int = 1
 
     @property
     def blamed(self) -> tuple[str, ...]:
@@ -119,6 +122,8 @@ class Inspection:
         if self.value_dim is not None:
             what = f"comes with values of {self.value_dim} neurons per head, which no AttentionLayer has"
             refuse("head_dim", self.head_dim, what, "give values as many neurons as keys")
+        if self.forward.mask not in ("none", "causal") and "mask" not in changes:
+            refuse("mask", self.forward.mask, "is none that an AttentionLayer has", "pass mask='none' or mask='causal'")
         if self.forward.positions == OTHER and "rotary_base" not in changes:
             what = "in a way that no rotary_base describes"
             refuse(
@@ -199,11 +204,15 @@ class Inspection:
             For an unknown name or value.
         """
         __tracebackhide__ = True
+        if failures := self.unmet(*declared, **expected):
+            raise AssertionError("\n".join(failures))
+
+    def unmet(self, *declared: str, **expected: Any) -> list[str]:
+        """Return one sentence for each expectation, as of `require`, that is not met."""
         shape = {"num_heads": self.num_heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
         for text in declared:
             expected |= declarations(text, self.weights)
-        if failures := unmet(expected, self.weights, self.forward, shape, self.blamed):
-            raise AssertionError("\n".join(failures))
+        return unmet(expected, self.weights, self.forward, shape, self.blamed)
 
     def to_dict(self, theory: bool = False) -> dict[str, Any]:
         """Return everything as built-in types, with None for non-finite numbers; with `theory`, its predictions too."""
@@ -222,6 +231,8 @@ class Inspection:
             "forward": dataclasses.asdict(self.forward),
             "paths": {path: dataclasses.asdict(forward) for path, forward in self.paths.items()},
             "notes": [dataclasses.asdict(note) for note in self.notes],
+            "attentions": self.attentions,
+            "verdict": self.verdict,
         }
 
     @property
@@ -258,7 +269,8 @@ class Inspection:
         """What is wrong, and how much more of it there is; or that nothing is."""
         if not self.blamed:
             meant = next((f", if this is meant: {note}" for note in self.notes if note.convention), "")
-            return f"{self.headline}: nothing wrong was found{meant}"
+            which = f" in the first of {self.attentions} attentions" * (self.attentions > 1)
+            return f"{self.headline}: nothing wrong was found{which}{meant}"
         more = len(self.blamed) - 1
         return f"WRONG: {self.blamed[0]}" + (f" (and {counted(more, 'more error')} below)" if more else "")
 

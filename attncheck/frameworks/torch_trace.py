@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from attncheck.frameworks.trace import AttentionCore, Core, FloatArray
 
 _ATTENTION = functional.scaled_dot_product_attention
+_DROPOUTS = (functional.dropout, torch.dropout)
 _SOFTMAX = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)
 # Products of matrices, with the places of their factors.
 _PRODUCTS = {
@@ -166,7 +167,7 @@ def _place(tensor: Any) -> int:
 
 
 class _Attention(TorchFunctionMode):
-    """Call `attend` in place of attention, under whichever name it was imported."""
+    """Call `attend` in place of attention, under whichever name it was imported, and leave dropout out."""
 
     def __init__(self, attend: Callable[..., Any]) -> None:
         super().__init__()
@@ -175,6 +176,8 @@ class _Attention(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is _ATTENTION:
             return self.attend(*args, **(kwargs or {}))
+        if function in _DROPOUTS:
+            return args[0]
         return function(*args, **(kwargs or {}))
 
 
@@ -199,7 +202,7 @@ def watching(
     inputs: Any,
     given: Callable[..., None] = lambda *_: None,
 ) -> Iterator[None]:
-    """Call `core` at every attention core of a forward pass on `inputs`.
+    """Call `core` at every attention core of a forward pass on `inputs`, without dropout.
 
     Parameters
     ----------
@@ -220,7 +223,10 @@ def watching(
     """
     mode = CoreMode(core, inputs, given)
 
-    def attend(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    def attend(
+        query: Any, key: Any, value: Any, mask: Any = None, dropout_p: float = 0.0, *args: Any, **kwargs: Any
+    ) -> Any:
+        args = (kwargs.pop("attn_mask", mask), 0.0, *args)
         mode.paused = True
         try:
             with torch._C.DisableTorchFunction():

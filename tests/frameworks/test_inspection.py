@@ -366,7 +366,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert main(["inspect", "some_layers:right", "--width", "32", *declared]) == ExitCode.CONSISTENT
     capsys.readouterr()
     assert main(["inspect", "some_layers:right", "--width", "32", "--expect", "causal"]) == ExitCode.VIOLATED
-    assert capsys.readouterr().err == "not as expected: mask is 'none', not 'causal'\n"
+    assert capsys.readouterr().out.startswith("NOT AS EXPECTED: mask is 'none', not 'causal'\n")
 
 
 pytest_plugins = ["pytester"]

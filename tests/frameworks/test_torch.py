@@ -612,7 +612,7 @@ def test_two_implementations_of_one_module() -> None:
         return transformers.GPT2Model(config).h[0].attn
 
     found = ac.inspect(make, width=64)
-    told = "two paths of this module differ in mask: eval, sdpa: causal; eval, eager: no mask"
+    told = "two paths of this module differ in mask: eval, sdpa: causal; eval, eager and train, eager: no mask"
     assert told in map(str, found.notes)
     assert found.blamed == ()  # configured for the other
     assert found.weights["query"].known == ("0.02² (whatever the width)",)
