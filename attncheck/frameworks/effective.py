@@ -5,18 +5,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError, refuse
 from attncheck.frameworks.binding import SINGLE, Binding, NoAttentionCall
-from attncheck.frameworks.layout import CoreLayout, order_of, results
+from attncheck.frameworks.layout import CoreLayout, layout_of
 from attncheck.frameworks.trace import AttentionCore, Core, FloatArray, untouched
-
-Booleans = NDArray[np.bool_]
 
 #: Roles of the inputs to attention; its output has the role "output".
 ROLES = ("query", "key", "value")
@@ -36,12 +33,8 @@ PROPERLY, WITHOUT_TRANSPOSE = "transposed", "not transposed"
 _ALIKE = 0.02
 # Lengths of sequences to try in turn (products over one position are not seen as such).
 _LENGTHS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 25, 32, 36, 49, 50, 64, 65, 77, 100, 128, 196, 197, 256)
-# Batch and length that identify the axes, and a length that tells how heads are merged.
-_BATCH, _POSITIONS, _SEVERAL = 2, 3, 7
-_SWAPPED = str.maketrans("bl", "lb")
-# Weights that do not follow the scores to the second number have an unusual layout, if they follow those of it better
-# by the first.
-_CLEARLY, _ROUGHLY = 0.1, 1e-4
+# Lengths that identify the axes, and that tell how heads are merged.
+_POSITIONS, _SEVERAL = 3, 7
 _REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
 
 
@@ -312,117 +305,20 @@ class ModuleReader:
             return False
         return True
 
-    def _cores(self, state: Any, x: FloatArray, silenced: int = 0) -> list[AttentionCore]:
-        """Return all cores; the first ones result in zeros."""
-        got: list[AttentionCore] = []
-
-        def core(each: AttentionCore) -> FloatArray | None:
-            got.append(each)
-            if each.index >= silenced:
-                return None
-            return np.zeros((*each.weights.shape[:-1], each.value.shape[-1]))
-
-        self.binding.outputs(state, x, core, self.path)
-        return sorted(got, key=lambda each: each.index)
-
     def _layout(self, state: Any) -> CoreLayout:
-        """Return the layout, from what moves with one sequence, and with one position of all."""
-        length = _POSITIONS if self.any_length else max(self.length, 2)
-        batch = _BATCH if length != _BATCH else _BATCH + 1
-        rng = np.random.default_rng(0)
-        x, other = np.clip(np.round(rng.standard_normal((2, batch, length, self.width)) * 8), -31, 31) / 8
-        sequence, position = x.copy(), x.copy()
-        sequence[1], position[:, 1] = other[1], other[:, 1]
-        cores = self._cores(state, x)
-        if not cores:
+        """Return the layout; without attention, raise `NoAttentionCall`."""
+
+        def cores(x: FloatArray, silenced: int) -> list[AttentionCore]:
+            got: list[AttentionCore] = []
+
+            def core(each: AttentionCore) -> FloatArray | None:
+                got.append(each)
+                return np.zeros((*each.weights.shape[:-1], each.value.shape[-1])) if each.index < silenced else None
+
+            self.binding.outputs(state, x, core, self.path)
+            return sorted(got, key=lambda each: each.index)
+
+        found = layout_of(cores, self.width, _POSITIONS if self.any_length else self.length)
+        if found is None:
             raise NoAttentionCall
-        first, one, all_ = cores[0], self._cores(state, sequence)[0], self._cores(state, position)[0]
-        parallel = _parallel(cores, self._cores(state, x, silenced=1))
-        query, key = first.query, first.key
-        heads = math.prod(query.shape[:-1]) // (batch * length)
-        groups = max(1, math.prod(key.shape[:-2]) // (length if query.shape[-2] == batch else batch))
-        sizes = {"b": batch, "l": length, "h": heads, "g": groups, "r": max(heads // groups, 1)}
-        order = order_of(query, one.query, all_.query, sizes)
-        if order is None:
-            shown = f"{query.shape} for inputs of shape {x.shape}"
-            what = "is the shape of attention's inputs, in which no axis holds the positions"
-            refuse("queries", shown, what, _REMEDY)
-        attended = "l" if "r" in order[-2:] else order[-1]
-        extra = 0 if attended == "h" else key.shape[-2] - sizes[attended]
-        if extra < 0:
-            shown = f"{key.shape[-2]} for {sizes[attended]} positions"
-            refuse("keys", shown, "are fewer than the positions, such as pooled ones", "inspect the layer without that")
-        if extra and not np.any(all_.key != first.key) and not np.any(one.key != first.key):
-            refuse("keys", key.shape, "do not depend on the inputs: cross-attention", "inspect self-attention")
-        groups = math.prod(key.shape[:-1]) // (batch * length // sizes.get(attended, 1) * key.shape[-2])
-        beyond = sizes | {attended: key.shape[-2], "h": groups if attended != "h" else heads}
-        keys = order_of(first.key, one.key, all_.key, beyond, extra)
-        values = order_of(first.value, one.value, all_.value, beyond, extra)
-        keys, values = keys or order, values or keys or order
-        if swapped := attended == "b":
-            order, keys, values = (each.translate(_SWAPPED) for each in (order, keys, values))
-        among = attended == "h"
-        counts = (heads * parallel, (heads if among else groups) * parallel)
-        sides = (length, batch) if swapped else (batch, length)
-        plain = not among and not extra and heads == groups
-        layouts = [
-            CoreLayout(order, keys, values, result, *counts, parallel, swapped, among, turned, extra)
-            for result in results(order, values)
-            for turned in ((False, True) if plain else (False,))
-        ]
-        best = _best(layouts, first, *sides)
-        if not extra:
-            return best
-        one_key, all_keys = (best.standard([each], *sides)["key"] for each in (first, all_))
-        moved = np.abs(all_keys - one_key).max(axis=(0, 1, 3))
-        return dataclasses.replace(best, leading=max(0, int(np.argmax(moved)) - 1))
-
-
-def _parallel(cores: Sequence[AttentionCore], silenced: Sequence[AttentionCore]) -> int:
-    """Return how many of the first cores do not depend on the result of the first one, and have its shape."""
-    number = 1
-    for one, other in zip(cores[1:], silenced[1:], strict=True):
-        alike_ = one.query.shape == cores[0].query.shape and one.value.shape == cores[0].value.shape
-        if not alike_ or any(not np.array_equal(getattr(one, r), getattr(other, r)) for r in ROLES):
-            break
-        number += 1
-    return number
-
-
-def _best(layouts: Sequence[CoreLayout], core: AttentionCore, batch: int, length: int) -> CoreLayout:
-    """Return the first layout, or another in which weights follow the scores clearly better."""
-    if len(layouts) == 1:
-        return layouts[0]
-    left = [1.0 - _followed(layout.standard([core], batch, length)) for layout in layouts]
-    best = int(np.argmin(left))
-    return layouts[best if left[best] < _CLEARLY * left[0] and left[0] > _ROUGHLY else 0]
-
-
-def _followed(found: Mapping[str, FloatArray]) -> float:
-    """Return how closely weights, or their logarithms, follow the products of queries and keys: a correlation."""
-    query, key, weights = found["query"], found["key"], found["weights"]
-    scores = query @ np.repeat(key, query.shape[1] // key.shape[1], axis=1).swapaxes(-1, -2)
-    weights = np.where(np.isfinite(weights), weights, 0.0)
-    shown = np.broadcast_to((weights > 0.0).all(axis=0), weights.shape)
-    logarithms = np.log(np.where(shown, weights, 1.0))
-    # A softmax leaves a constant of each row, or column; a bias by position is the same in every sequence.
-    return max(
-        _correlation(*(_less_means(a, shown, axis) for a in (scores, each)))
-        for each in (weights, logarithms)
-        for axis in (-1, -2)
-    )
-
-
-def _less_means(a: FloatArray, shown: Booleans, axis: int) -> FloatArray:
-    for each in (0, axis):
-        a = np.where(
-            shown,
-            a - a.sum(axis=each, keepdims=True, where=shown) / np.maximum(shown.sum(axis=each, keepdims=True), 1),
-            0.0,
-        )
-    return a
-
-
-def _correlation(one: FloatArray, other: FloatArray) -> float:
-    size = float(np.linalg.norm(one) * np.linalg.norm(other))
-    return abs(float(np.sum(one * other))) / size if size else 0.0
+        return found

@@ -5,14 +5,26 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
+from attncheck._lib.errors import refuse
 from attncheck.frameworks.trace import AttentionCore, FloatArray
 
 #: Axes of an array: batch, heads and positions; and for grouped queries, key heads and queries of each.
 BATCH, HEADS, POSITIONS, GROUPS, EACH = "bhlgr"
+#: Returns the cores on inputs (B, L, n), the first ones of which result in zeros.
+Cores = Callable[[FloatArray, int], list[AttentionCore]]
+Booleans = NDArray[np.bool_]
+_ROLES = ("query", "key", "value")
+_BATCH = 2
+_SWAPPED = str.maketrans("bl", "lb")
+# Weights that do not follow the scores to the second number have an unusual layout, if they follow those of it better
+# by the first.
+_CLEARLY, _ROUGHLY = 0.1, 1e-4
+_REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
 # Smallest difference between the scores of two orders that is not rounding.
 _CLEAR = 1e-6
 
@@ -174,3 +186,116 @@ def _orders(sizes: Mapping[str, int]) -> list[str]:
     if sizes.get(EACH, 1) == 1 or GROUPS not in sizes:
         return whole
     return whole + ["".join(p) for p in itertools.permutations("bglr") if p[-1] in "rl"]
+
+
+def layout_of(cores: Cores, width: int, length: int) -> CoreLayout | None:
+    """Return the layout of a module's cores, from what moves with one sequence, and with one position of all.
+
+    `cores` returns the cores on inputs (B, L, n), of which the first ones, a given number, result in zeros. Returns
+    None without cores; raises `InputError` if no axis holds the positions, or keys are not those of the inputs.
+    """
+    batch = _BATCH if length != _BATCH else _BATCH + 1
+    rng = np.random.default_rng(0)
+    x, other = np.clip(np.round(rng.standard_normal((2, batch, length, width)) * 8), -31, 31) / 8
+    sequence, position = x.copy(), x.copy()
+    sequence[1], position[:, 1] = other[1], other[:, 1]
+    plainly = cores(x, 0)
+    if not plainly:
+        return None
+    first, by_sequence, by_position = plainly[0], cores(sequence, 0)[0], cores(position, 0)[0]
+    parallel = _parallel(plainly, cores(x, 1))
+    query, key = first.query, first.key
+    heads = math.prod(query.shape[:-1]) // (batch * length)
+    groups = max(1, math.prod(key.shape[:-2]) // (length if query.shape[-2] == batch else batch))
+    sizes = {"b": batch, "l": length, "h": heads, "g": groups, "r": max(heads // groups, 1)}
+    order = order_of(query, by_sequence.query, by_position.query, sizes)
+    if order is None:
+        shown = f"{query.shape} for inputs of shape {x.shape}"
+        what = "is the shape of attention's inputs, in which no axis holds the positions"
+        refuse("queries", shown, what, _REMEDY)
+    attended = "l" if "r" in order[-2:] else order[-1]
+    fixed = all(np.array_equal(each.key, first.key) for each in (by_sequence, by_position))
+    extra = 0 if attended == "h" else _extra(key, sizes[attended], fixed)
+    groups = math.prod(key.shape[:-1]) // (batch * length // sizes.get(attended, 1) * key.shape[-2])
+    beyond = sizes | {attended: key.shape[-2], "h": groups if attended != "h" else heads}
+    keys = order_of(first.key, by_sequence.key, by_position.key, beyond, extra)
+    values = order_of(first.value, by_sequence.value, by_position.value, beyond, extra)
+    keys, values = keys or order, values or keys or order
+    if swapped := attended == "b":
+        order, keys, values = (each.translate(_SWAPPED) for each in (order, keys, values))
+    among = attended == "h"
+    counts = (heads * parallel, (heads if among else groups) * parallel)
+    sides = (length, batch) if swapped else (batch, length)
+    plain = not among and not extra and heads == groups
+    layouts = [
+        CoreLayout(order, keys, values, result, *counts, parallel, swapped, among, turned, extra)
+        for result in results(order, values)
+        for turned in ((False, True) if plain else (False,))
+    ]
+    best = _best(layouts, first, *sides)
+    if not extra:
+        return best
+    own_key, moved_key = (best.standard([each], *sides)["key"] for each in (first, by_position))
+    moved = np.abs(moved_key - own_key).max(axis=(0, 1, 3))
+    return dataclasses.replace(best, leading=max(0, int(np.argmax(moved)) - 1))
+
+
+def _extra(key: FloatArray, positions: int, fixed: bool) -> int:
+    """Return the number of keys beyond the positions; refuse keys that are not those of the inputs."""
+    extra = int(key.shape[-2]) - positions
+    if extra < 0:
+        shown = f"{key.shape[-2]} for {positions} positions"
+        refuse("keys", shown, "are fewer than the positions, such as pooled ones", "inspect the layer without that")
+    if extra and fixed:
+        refuse("keys", key.shape, "do not depend on the inputs: cross-attention", "inspect self-attention")
+    return extra
+
+
+def _parallel(cores: Sequence[AttentionCore], silenced: Sequence[AttentionCore]) -> int:
+    """Return how many of the first cores do not depend on the result of the first one, and have its shape."""
+    number = 1
+    for one, other in zip(cores[1:], silenced[1:], strict=True):
+        same_shape = one.query.shape == cores[0].query.shape and one.value.shape == cores[0].value.shape
+        if not same_shape or any(not np.array_equal(getattr(one, r), getattr(other, r)) for r in _ROLES):
+            break
+        number += 1
+    return number
+
+
+def _best(layouts: Sequence[CoreLayout], core: AttentionCore, batch: int, length: int) -> CoreLayout:
+    """Return the first layout, or another in which weights follow the scores clearly better."""
+    if len(layouts) == 1:
+        return layouts[0]
+    left = [1.0 - _followed(layout.standard([core], batch, length)) for layout in layouts]
+    best = int(np.argmin(left))
+    return layouts[best if left[best] < _CLEARLY * left[0] and left[0] > _ROUGHLY else 0]
+
+
+def _followed(found: Mapping[str, FloatArray]) -> float:
+    """Return how closely weights, or their logarithms, follow the products of queries and keys: a correlation."""
+    query, key, weights = found["query"], found["key"], found["weights"]
+    scores = query @ np.repeat(key, query.shape[1] // key.shape[1], axis=1).swapaxes(-1, -2)
+    weights = np.where(np.isfinite(weights), weights, 0.0)
+    shown = np.broadcast_to((weights > 0.0).all(axis=0), weights.shape)
+    logarithms = np.log(np.where(shown, weights, 1.0))
+    # A softmax leaves a constant of each row, or column; a bias by position is the same in every sequence.
+    return max(
+        _correlation(*(_less_means(a, shown, axis) for a in (scores, each)))
+        for each in (weights, logarithms)
+        for axis in (-1, -2)
+    )
+
+
+def _less_means(a: FloatArray, shown: Booleans, axis: int) -> FloatArray:
+    for each in (0, axis):
+        a = np.where(
+            shown,
+            a - a.sum(axis=each, keepdims=True, where=shown) / np.maximum(shown.sum(axis=each, keepdims=True), 1),
+            0.0,
+        )
+    return a
+
+
+def _correlation(one: FloatArray, other: FloatArray) -> float:
+    size = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return abs(float(np.sum(one * other))) / size if size else 0.0

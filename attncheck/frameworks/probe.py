@@ -20,6 +20,7 @@ from attncheck.frameworks.effective import (
     normed,
     rounding,
 )
+from attncheck.frameworks.fits import formula_of
 from attncheck.frameworks.forward import (
     AMONG_HEADS,
     OTHER,
@@ -27,7 +28,6 @@ from attncheck.frameworks.forward import (
     TILED,
     Formula,
     Forward,
-    formula_of,
     names_of,
     scales,
     spread,

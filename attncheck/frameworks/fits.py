@@ -1,0 +1,194 @@
+"""Fits of formulas to the attention weights of a module."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from scipy import optimize, special
+
+from attncheck.frameworks.forward import (
+    AXES,
+    FITTED,
+    LINEAR,
+    OTHER,
+    RELU,
+    REPEATED,
+    SIGMOID,
+    Booleans,
+    Formula,
+    masks,
+    visible,
+)
+from attncheck.frameworks.trace import FloatArray
+
+# Weights up to this are those of hidden keys: exactly; where a mask is a large number.
+_NOTHING, _HARDLY = 1e-30, 1e-9
+# Rounding below which tiny weights keep their digits.
+_FINE = 1e-4
+# With fewer positions, a mask has no name.
+_FEWEST = 3
+# Masks by which hidden scores may be numbers.
+_FILLED = ("causal", "anticausal")
+
+
+def formula_of(weights: FloatArray, products: FloatArray, rounding: float, groups: str = REPEATED) -> Formula:
+    """Return the formula that maps products q·k to weights, both (B, H, L, L'); B of at least 2.
+
+    `rounding` is the error of a weight that rounding explains, where scores are of order 1.
+
+    Examples
+    --------
+    >>> products = np.random.default_rng(0).standard_normal((3, 2, 5, 5))
+    >>> right = Formula("softmax over the query axis", "causal", 0.25)
+    >>> found = formula_of(right.weights(products), products, 1e-9)
+    >>> found.map, found.mask, round(found.factor, 9), found.known
+    ('softmax over the query axis', 'causal', 0.25, True)
+    """
+    found = []
+    for shown in _shown(weights, rounding):
+        mask = _mask_of(shown)
+        plain = Formula(mask=mask, groups=groups, shown=shown if mask == OTHER or _has_extra(shown) else None)
+        for formula in _fits(plain, weights, products, np.broadcast_to(shown, weights.shape[1:]), rounding):
+            found.append(formula.compared(weights, products, rounding))
+            if formula.bias is None and found[-1].known:
+                return found[-1]
+    return next((each for each in found if each.known), min(found, key=lambda each: each.error / each.bound))
+
+
+def _mask_of(shown: Booleans) -> str:
+    """Return the name of a mask, (L, L') or (H, L, L'); keys beyond the positions, if any, are visible."""
+    rows = shown.shape[-2]
+    if not shown[..., rows:].all():
+        return OTHER
+    return next((m for m in masks(rows) if np.array_equal(visible(m, rows, rows), shown[..., :rows])), OTHER)
+
+
+def _has_extra(shown: Booleans) -> bool:
+    return bool(shown.shape[-1] != shown.shape[-2])
+
+
+def _shown(weights: FloatArray, tolerance: float) -> Iterator[Booleans]:
+    """Yield which keys queries may see, (L, L') or (H, L, L'), by what counts as no weight at all."""
+    found: list[Booleans] = []
+    for least in (_NOTHING, _HARDLY):
+        each = np.asarray((np.abs(weights) > least).any(axis=0))
+        shown = np.asarray(each[0]) if (each == each[0]).all() else each
+        # Maps that do not normalise may give no weight to what is visible.
+        whole = np.abs(weights.sum(-1) - 1).max() <= FITTED * tolerance
+        shown = shown if whole or shown.ndim == 2 else np.asarray(each.any(axis=0))
+        if not any(np.array_equal(shown, other) for other in found):
+            found.append(shown)
+            yield shown
+
+
+def _fits(
+    plain: Formula, weights: FloatArray, products: FloatArray, shown: Booleans, tolerance: float
+) -> Iterator[Formula]:
+    """Yield fitted formulas, the simplest first."""
+    normalised = False
+    for name, axis in AXES.items():
+        sums = weights.sum(axis)
+        some = np.broadcast_to(shown, weights.shape).any(axis)
+        if np.abs(np.where(some, sums - 1, 0)).max() <= FITTED * tolerance:
+            normalised = True
+            yield from _softmaxes(dataclasses.replace(plain, map=name), weights, products, shown, tolerance)
+    if not normalised:
+        yield from _with_sinks(plain, weights, products, shown)
+        for name in (LINEAR, RELU, SIGMOID):
+            yield from _unnormalised(dataclasses.replace(plain, map=name), weights, products, shown)
+    yield dataclasses.replace(plain, map=OTHER)
+
+
+def _softmaxes(
+    plain: Formula, weights: FloatArray, products: FloatArray, shown: Booleans, tolerance: float
+) -> Iterator[Formula]:
+    """Yield formulas of a softmax, from the logarithms of its weights."""
+    axis = AXES[plain.map]
+    # Weights are accurate relative to their size, down to where a coarse type has fewer digits.
+    least = _NOTHING if tolerance < _FINE else tolerance**1.5
+    use = np.broadcast_to(shown, weights.shape) & (weights > least)
+    logs = _centred(np.log(np.where(use, weights, 1.0)), use, axis) * use
+    p = _centred(products, use, axis) * use
+    powers, both = (np.sum(p * a, axis=(0, 2, 3)) for a in (p, logs))
+    if powers.sum() <= 0.0:  # no scores, and no factor
+        yield dataclasses.replace(plain, factor=math.nan)
+        return
+    whole = dataclasses.replace(plain, factor=float(both.sum() / powers.sum()))
+    yield whole
+    yield _capped(whole, logs, products, use, axis)
+    factors = both / np.maximum(powers, 1e-300)
+    yield dataclasses.replace(plain, factor=float(factors.mean()), factors=tuple(map(float, factors)))
+    yield from _filled(whole, weights, products)
+    # A bias by position is constant over the batch, so variation over the batch gives the factor.
+    use = np.broadcast_to(use.all(axis=0), use.shape)
+    logs = _centred(np.log(np.maximum(weights, least)), use, axis)
+    p = _centred(products, use, axis)
+    change = np.where(use, p - p.mean(axis=0), 0.0)
+    factor = float(np.sum(change * logs)) / max(float(np.sum(change**2)), 1e-300)
+    bias = np.average(logs - factor * p, axis=0, weights=np.maximum(weights, _HARDLY))
+    yield dataclasses.replace(plain, factor=factor, bias=np.where(shown, bias, 0.0))
+
+
+def _with_sinks(plain: Formula, weights: FloatArray, products: FloatArray, shown: Booleans) -> Iterator[Formula]:
+    """Yield the formula of a softmax with one more score of each head, for rows that sum to less than 1."""
+    use, sums = np.broadcast_to(shown, weights.shape), weights.sum(-1)
+    if not (np.all(weights[use] > 0) and np.all((sums > 0) & (sums < 1))):
+        return
+    logs, p = np.log(np.where(use, weights, 1.0)), _centred(products, use, -1) * use
+    factor = float(np.sum(p * _centred(logs, use, -1))) / max(float(np.sum(p**2)), 1e-300)
+    total = special.logsumexp(np.where(use, factor * products, -np.inf), axis=-1)
+    sinks = (np.log((1 - sums) / sums) + total).mean(axis=(0, 2))
+    yield dataclasses.replace(plain, factor=factor, sinks=tuple(map(float, sinks)))
+
+
+def _filled(plain: Formula, weights: FloatArray, products: FloatArray) -> Iterator[Formula]:
+    """Yield formulas with a number in the place of hidden scores."""
+    if plain.mask != "none" or plain.map != "softmax" or products.shape[-1] <= _FEWEST:
+        return
+    logs = np.log(np.maximum(weights, 1e-300))
+    for mask in _FILLED:
+        shown = np.broadcast_to(visible(mask, *weights.shape[-2:]), weights.shape)
+        p, own = _centred(products, shown, -1) * shown, _centred(logs, shown, -1) * shown
+        factor = float(np.sum(p * own)) / max(float(np.sum(p**2)), 1e-300)
+        # Each row's logarithms are its scores less a constant.
+        less = np.mean(factor * products - logs, axis=-1, where=shown, keepdims=True)
+        fill = float(np.mean(logs + less, where=~shown))
+        yield dataclasses.replace(plain, mask=mask, factor=factor, fill=fill)
+
+
+def _capped(plain: Formula, logs: FloatArray, products: FloatArray, use: Booleans, axis: int) -> Formula:
+    """Return the formula with scores replaced by c·tanh(s/c), for the c that fits best."""
+
+    def left(logarithms: FloatArray) -> FloatArray:
+        factor, cap = np.exp(logarithms)
+        made = cap * np.tanh(factor * products / cap)
+        return np.asarray((_centred(made, use, axis) - logs)[use])
+
+    start = np.log([max(abs(plain.factor), 1e-6), 3.0 * max(float(np.abs(plain.factor * products).max()), 1e-6)])
+    found = optimize.least_squares(left, start, x_scale=1.0, max_nfev=50)
+    factor, cap = np.exp(found.x)
+    return dataclasses.replace(plain, factor=math.copysign(float(factor), plain.factor), cap=float(cap))
+
+
+def _centred(a: FloatArray, use: Booleans, axis: int) -> FloatArray:
+    mean = np.sum(a, axis, where=use, keepdims=True) / np.maximum(np.sum(use, axis, keepdims=True), 1)
+    return np.asarray(a - mean)
+
+
+def _unnormalised(plain: Formula, weights: FloatArray, products: FloatArray, shown: Booleans) -> Iterator[Formula]:
+    """Yield the formula of a map that does not normalise."""
+    use = np.broadcast_to(shown, weights.shape)
+    if not use.any():
+        return
+    if plain.map == SIGMOID:
+        if np.all((weights > 0) & (weights < 1), where=use):
+            logits = np.log(weights[use] / (1 - weights[use]))
+            slope, offset = np.polyfit(products[use], logits, 1)
+            yield dataclasses.replace(plain, factor=float(slope), offset=float(offset))
+        return
+    p = products[use] if plain.map == LINEAR else np.maximum(products[use], 0.0)
+    if power := float(np.sum(p**2)):
+        yield dataclasses.replace(plain, factor=float(np.sum(p * weights[use])) / power)
