@@ -166,7 +166,7 @@ def _inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool)
     positions = positions_of(probe)
     gains = _of_scores(probe, gains, seed)
     forward, formula, about = _forward(probe, positions, probe.steady)
-    paths, differing = _over_paths(probe, positions, forward)
+    paths, differing = _over_paths(probe, positions, forward, gains)
     forward, paths, longer = beyond(probe, forward, formula, paths)
     after, has_output = about_outputs(probe)
     roles = [role for role in ROLES if role not in unclaimed] + ["output"] * has_output
@@ -222,7 +222,9 @@ def _forward(probe: Probe, positions: Positions, steady: bool) -> tuple[Forward,
     return made, formula, notes
 
 
-def _over_paths(probe: Probe, positions: Positions, forward: Forward) -> tuple[dict[str, Forward], list[Note]]:
+def _over_paths(
+    probe: Probe, positions: Positions, forward: Forward, gains: Mapping[str, float]
+) -> tuple[dict[str, Forward], list[Note]]:
     """Return the formulas of all code paths, and notes on how they differ."""
     binding, state = probe.reader.binding, probe.state
 
@@ -232,6 +234,8 @@ def _over_paths(probe: Probe, positions: Positions, forward: Forward) -> tuple[d
         except NoAttentionCall:
             return probe.unknown(), []
         there = probe.on(reader)
+        own = _gains(reader, binding.parameters(state), reader.read(state))
+        there.gain = math.prod(own.get(role, gain) for role, gain in gains.items())
         made, _, notes = _forward(there, positions, steady=True)
         return made, notes
 

@@ -191,3 +191,37 @@ def test_a_causal_layer_that_leaks_at_long_lengths_only() -> None:
 
     assert first_line(lambda: Around(causal)).endswith("nothing wrong was found")
     assert "change with inputs at position" in first_line(lambda: Around(causal, chunks))
+
+
+def test_a_path_that_scales_queries_has_the_same_scale() -> None:
+    class TwoPaths(Layer):
+        def forward(self, x: Any) -> Any:
+            def by_hand(q: Any, k: Any, v: Any) -> Any:
+                return 1.001 * ((q / 4 @ k.mT).softmax(-1) @ v)
+
+            self.attend = by_hand if self.training else F.scaled_dot_product_attention
+            return super().forward(x)
+
+    found = ac.inspect(lambda: TwoPaths(causal), width=64, draws=2)
+    assert found.blamed == ()
+    assert found.paths["train"].scale == "1/sqrt(head_dim)"
+
+
+def test_the_training_path_is_examined_without_dropout() -> None:
+    class Dropped(Layer):
+        def forward(self, x: Any) -> Any:
+            y = super().forward(x)
+            return F.dropout(y, 0.5, self.training)
+
+    def masks(train: Attend) -> Any:
+        class Masked(Dropped):
+            def forward(self, x: Any) -> Any:
+                self.attend = train if self.training else causal
+                return super().forward(x)
+
+        return ac.inspect(lambda: Masked(causal), width=64, draws=2)
+
+    right = masks(causal)
+    assert right.blamed == ()
+    assert [str(note) for note in right.notes] == ["train: two calls on one input differ: dropout"]
+    assert "train: position i sees i + 1: the causal mask is off by one" in masks(next_too).blamed
