@@ -227,10 +227,13 @@ def _same_matrices(roles: Sequence[str], flat: Mapping[str, FloatArray], precisi
 
 
 def biased(matrices: Mapping[str, MatrixStatistics]) -> list[Note]:
-    """Report nonzero biases."""
-    found = {role: m.bias_std for role, m in matrices.items() if m.bias_std > 0}
-    texts = [f"{PLURALS[role]} have a bias of standard deviation {std:.3g}/sqrt(fan_in)" for role, std in found.items()]
-    return [Note(text) for text in texts]
+    """Report nonzero biases, in one sentence."""
+    found = {PLURALS[role]: f"{m.bias_std:.3g}" for role, m in matrices.items() if m.bias_std > 0}
+    if not found:
+        return []
+    what = "a bias" if len(found) == 1 else "biases"
+    text = f"{listed(list(found))} have {what} of standard deviation {listed(list(found.values()))} over sqrt(fan_in)"
+    return [Note(text)]
 
 
 def same_parameters(parameters: Mapping[str, FloatArray]) -> list[Note]:

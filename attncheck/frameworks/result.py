@@ -279,7 +279,7 @@ class Inspection:
         """Width, heads and draws as text."""
         heads = f"{counted(self.num_heads, 'head')} of {counted(self.head_dim, 'neuron')}"
         if self.kv_heads != self.num_heads:
-            heads += f", keys and values of {self.kv_heads}"
+            heads += f", {self.kv_heads} of keys and values"
         return f"Attention of width {self.width}: {heads}; {counted(self.draws, 'draw')}"
 
     @property

@@ -40,10 +40,10 @@ def _length(a: Array) -> Array:
 def test_the_table_says_all(found: Inspection) -> None:
     said = str(found)
     assert said.startswith(
-        "Attention of width 64: 4 heads of 16 neurons, keys and values of 2; 8 draws: nothing wrong was found\n"
+        "Attention of width 64: 4 heads of 16 neurons, 2 of keys and values; 8 draws: nothing wrong was found\n"
     )
     assert "forward: softmax, causal mask, scores times 1/sqrt(head_dim); equal to the formula to " in said
-    assert "note: queries have a bias of standard deviation 0." in said
+    assert "note: queries, keys, values and outputs have biases of standard deviation 0." in said
     for name, std in zip(("W_Q", "W_K", "W_V", "W_O"), STDS.values(), strict=True):
         row = next(line.split() for line in said.splitlines() if line.startswith(name))
         assert row[1] == "normal"
