@@ -381,7 +381,9 @@ def test_keras_paths() -> None:
     seen: list[AttentionCore] = []
     binding.run(state, x, seen.append, "train")
     (core,) = seen
-    assert 0.2 < (core.weights == 0).mean() < 0.8
+    dropped = (core.weights == 0).mean()  # PyTorch is watched without dropout
+    assert dropped == 0 if keras.backend.backend() == "torch" else 0.2 < dropped < 0.8
+    assert np.abs(binding.run(state, x, untouched, "train") - binding.run(state, x, untouched, "")).max() > 0.01
     (again,) = cores_of(binding, state, x)[1]
     assert (again.weights > 0).all()
 
