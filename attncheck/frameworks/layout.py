@@ -211,6 +211,9 @@ def layout_of(cores: Cores, width: int, length: int) -> CoreLayout | None:
     order = order_of(query, by_sequence.query, by_position.query, sizes)
     if order is None:
         shown = f"{query.shape} for inputs of shape {x.shape}"
+        if query.shape[-2] > length:
+            what = f"has {query.shape[-2]} rows for {length} positions, as where tokens or padding are added inside"
+            refuse("queries", shown, what, "inspect the attention module alone, or pass call=lambda module, x: ...")
         what = "is the shape of attention's inputs, in which no axis holds the positions"
         refuse("queries", shown, what, _REMEDY)
     attended = "l" if "r" in order[-2:] else order[-1]

@@ -305,6 +305,7 @@ class Inspection:
         try:
             said = str(self.theory)
             said += "\nof the layer without its biases" * any(matrix.bias_std > 0 for matrix in self.weights.values())
+            said += "\nW_O is not read: a variance of 1/fan_in is assumed" * ("output" not in self.weights)
         except InputError as error:
             said = f"nothing: {error}"
         return [("theory", line) for line in said.splitlines()]

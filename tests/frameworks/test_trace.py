@@ -91,6 +91,20 @@ def test_keys_of_another_length_are_refused() -> None:
         told(pooled)
 
 
+def test_tokens_that_are_added_inside_are_said() -> None:
+    class Token(Layer):
+        def forward(self, x: Any) -> Any:
+            return super().forward(torch.cat([torch.ones_like(x[:, :1]), x], 1))[:, 1:]
+
+    with pytest.raises(ac.InputError, match="has 4 rows for 3 positions, as where tokens or padding are added inside"):
+        ac.inspect(lambda: Token(F.scaled_dot_product_attention), width=64)
+
+
+def test_theory_says_what_it_assumes() -> None:
+    found = ac.inspect(lambda: Around(causal), width=64, draws=2)
+    assert "theory: W_O is not read: a variance of 1/fan_in is assumed" in found.text(theory=True)
+
+
 def test_a_spectral_norm_belongs_to_the_matrix() -> None:
     def make() -> Any:
         layer = Layer(F.scaled_dot_product_attention)
