@@ -29,8 +29,8 @@ if str(ROOT) not in sys.path:
 import attncheck  # noqa: E402
 from attncheck._lib.measured import installed, spread, table  # noqa: E402
 from benchmarks import wild_bugs  # noqa: E402
-from benchmarks.wild_bugs import inspection, variants  # noqa: E402
-from benchmarks.wild_bugs.inspection import (  # noqa: E402
+from benchmarks.wild_bugs import inspection, variants  # noqa: E402  # found by the path above
+from benchmarks.wild_bugs.inspection import (  # noqa: E402  # found by the path above
     ZOO_HEADER,
     BugRow,
     MutantRow,

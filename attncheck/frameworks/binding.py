@@ -116,7 +116,7 @@ class Binding(abc.ABC):
 
     def fill(self, state: Any, arrays: Arrays) -> Any:
         """Return the module with these arrays; it may modify `state`."""
-        raise NotImplementedError
+        raise NotImplementedError  # called only if `fills`
 
     def random(self, state: Any, x: FloatArray, path: str) -> bool | None:
         """Return whether a call draws random numbers, or None if unknown."""
@@ -131,7 +131,7 @@ class Binding(abc.ABC):
 
         `arrays` are (N, ...), `x` (N, B, L, n). After any exception, the modules run one by one.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # so they run one by one
 
     # What the inspector calls: failures of a user's functions become `InputError`.
 

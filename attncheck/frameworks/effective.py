@@ -13,7 +13,7 @@ import numpy as np
 from attncheck._lib.errors import InputError, refuse
 from attncheck.frameworks.binding import SINGLE, Binding, NoAttentionCall
 from attncheck.frameworks.layout import CoreLayout, layout_of
-from attncheck.frameworks.trace import AttentionCore, Core, FloatArray, untouched
+from attncheck.frameworks.trace import AttentionCore, Core, FloatArray, untouched, zeros
 
 #: Roles of the inputs to attention; its output has the role "output".
 ROLES = ("query", "key", "value")
@@ -162,7 +162,7 @@ class ModuleReader:
                 return None
             if returns is not None:
                 return layout.own(returns, each.index, each.weights)
-            return np.zeros((*each.weights.shape[:-1], each.value.shape[-1]))
+            return zeros(each)
 
         y = self._run(state, x, core)
         first = sorted((each for each in got if each.index < layout.parallel), key=lambda each: each.index)
@@ -313,7 +313,7 @@ class ModuleReader:
 
             def core(each: AttentionCore) -> FloatArray | None:
                 got.append(each)
-                return np.zeros((*each.weights.shape[:-1], each.value.shape[-1])) if each.index < silenced else None
+                return zeros(each) if each.index < silenced else None
 
             self.binding.outputs(state, x, core, self.path)
             return sorted(got, key=lambda each: each.index)

@@ -17,8 +17,8 @@ from attncheck.frameworks.trace import FloatArray
 _LENGTHS = (65, 33)
 _ENTRIES = 2**23
 _COARSEST = 1e-3
-#: Masks that hide all later positions.
-CAUSAL = ("causal", "strictly causal")
+# Masks that hide all later positions.
+_CAUSAL = ("causal", "strictly causal")
 
 
 def beyond(
@@ -62,7 +62,7 @@ def leaks(probe: Probe, found: Forward, formula: Formula) -> Iterator[Note]:
 
     The function is examined, whatever computes it: one input of each sequence is changed, at several lengths.
     """
-    hides = found.mask in CAUSAL or found.mask.startswith("window")
+    hides = found.mask in _CAUSAL or found.mask.startswith("window")
     if (
         not hides
         or formula.fill is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 
@@ -35,7 +36,7 @@ def over_paths(
     Parameters
     ----------
     paths : sequence of str
-        Empty if the module has only one path.
+        One of an empty name if the module has only one.
     spare : collection of str
         Paths of other configurations: differences are not errors.
     own : str
@@ -64,14 +65,14 @@ def over_paths(
             made, more = look(path) if seen else (forward, [])
             if seen and made.known:
                 found[path] = made if _differences(forward, made) else forward
-                notes += [Note(text), *(Note(f"{path}: {note}", note.blames, note.convention) for note in more)]
+                notes += [Note(text), *(dataclasses.replace(note, text=f"{path}: {note}") for note in more)]
             else:
                 notes.append(Note(text + (": this path is not examined" if trained else ""), not trained))
         elif not differs(y, usual):
             found[path] = forward
         else:
             found[path], more = look(path)
-            notes += [Note(f"{path}: {note}", note.blames) for note in more]
+            notes += [dataclasses.replace(note, text=f"{path}: {note}") for note in more]
     unseen = [Note(f"{' and '.join(which)}: {error.partition('; ')[0]}") for error, which in failed.items()]
     return found, [*unseen, *notes, *_differing(found, spare, own)]
 

@@ -52,6 +52,7 @@ def about_scale(scaling: Scaling, weights: Mapping[str, MatrixStatistics], head_
             yield Note(text, blames=True)
         return
     names = {forward.scale, *forward.ties}
+    factors = {round(gain, 2) for gain in scaling.gains.values()}
     for role, gain in scaling.gains.items():
         if abs(gain - 1) > _GAIN:
             what = f"{PLURALS[role]} are multiplied by {gain:.4g} before attention"
@@ -61,19 +62,12 @@ def about_scale(scaling: Scaling, weights: Mapping[str, MatrixStatistics], head_
     elif "1/head_dim" in names:
         text = "scores times 1/head_dim, as in maximal-update parametrisation, not 1/sqrt(head_dim)"
         yield Note(text, convention=True)
-    elif (
-        forward.positions != "none" and len({round(gain, 3) for gain in scaling.gains.values()}) == 1 and _any(scaling)
-    ):
+    elif forward.positions != "none" and len(factors) == 1 and factors != {1.0}:
         yield Note(f"scores times {forward.scales}: rotary positions with a factor, as in YaRN", convention=True)
     elif scaling.normalised or not scaling.attributed:
         yield Note(f"scores times {forward.scales}, beside any factor in queries and keys")
     else:
         yield Note(f"scores times {forward.scales}, not {RIGHT}", blames=True)
-
-
-def _any(scaling: Scaling) -> bool:
-    """Return whether queries or keys are multiplied by a factor."""
-    return any(abs(gain - 1) > _GAIN for gain in scaling.gains.values())
 
 
 def _about_size(forward: Forward, weights: Mapping[str, MatrixStatistics], head_dim: int) -> Iterator[Note]:

@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attncheck._lib.errors import refuse
 from attncheck.frameworks.binding import Arrays, Binding
-from attncheck.frameworks.torch_trace import array_of, attention_replaced, watching
+from attncheck.frameworks.torch_trace import ATTENTION, array_of, attention_replaced, watching
 from attncheck.frameworks.trace import Core, FloatArray, untouched
 
-_ATTENTION = functional.scaled_dot_product_attention
 _UNWATCHED = re.compile(r"HigherOrderOperator (\w+)")
 # Names of the two attention implementations in transformers.
 _IMPLEMENTATIONS = ("sdpa", "eager")
@@ -65,7 +63,7 @@ class Torch(Binding):
         """Return the output; with `untouched`, without interception."""
         try:
             return self._output(state, x, path, core)
-        except NotImplementedError as error:
+        except NotImplementedError as error:  # PyTorch refuses to watch some operators
             if (found := _UNWATCHED.search(str(error))) is None:
                 raise
             remedy = "call scaled_dot_product_attention, or test it by sampling: pass a simulator to attncheck.check"
@@ -96,7 +94,7 @@ class Torch(Binding):
             def attend(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
                 got.append((query, key, value))
                 with torch._C.DisableTorchFunction():
-                    return _ATTENTION(query, key, value, *args, **kwargs)
+                    return ATTENTION(query, key, value, *args, **kwargs)
 
             # Other kernels do not batch over modules.
             with attention_replaced(attend), sdpa_kernel(SDPBackend.MATH):

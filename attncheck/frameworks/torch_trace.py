@@ -17,7 +17,8 @@ from torch.utils._pytree import tree_leaves
 
 from attncheck.frameworks.trace import AttentionCore, Core, FloatArray
 
-_ATTENTION = functional.scaled_dot_product_attention
+#: PyTorch's own attention, also while it is replaced.
+ATTENTION = functional.scaled_dot_product_attention
 _DROPOUTS = (functional.dropout, torch.dropout)
 _SOFTMAX = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)
 # Products of matrices, with the places of their factors.
@@ -174,7 +175,7 @@ class _Attention(TorchFunctionMode):
         self.attend = attend
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function is _ATTENTION:
+        if function is ATTENTION:
             return self.attend(*args, **(kwargs or {}))
         if function in _DROPOUTS:
             return args[0]
@@ -193,7 +194,7 @@ def attention_replaced(attend: Callable[..., Any]) -> Iterator[None]:
             with _Attention(attend):
                 yield
         finally:
-            functional.scaled_dot_product_attention = _ATTENTION
+            functional.scaled_dot_product_attention = ATTENTION
 
 
 @contextlib.contextmanager
@@ -230,11 +231,11 @@ def watching(
         mode.paused = True
         try:
             with torch._C.DisableTorchFunction():
-                made = _ATTENTION(query, key, value, *args, **kwargs)
+                made = ATTENTION(query, key, value, *args, **kwargs)
                 # Values that are unit vectors give the weights.
                 units = torch.eye(key.shape[-2], dtype=value.dtype, device=value.device)
                 units = units.expand(*value.shape[:-2], *units.shape)
-                weights = _ATTENTION(query, key, units, *args, **kwargs)
+                weights = ATTENTION(query, key, units, *args, **kwargs)
         finally:
             mode.paused = False
         made = mode.answered(query, key, value, weights, made)

@@ -51,6 +51,11 @@ class AttentionCore:
         return np.asarray(self.weights @ self.value)
 
 
+def zeros(core: AttentionCore) -> FloatArray:
+    """Return a result of zeros."""
+    return np.zeros((*core.weights.shape[:-1], core.value.shape[-1]))
+
+
 #: Called with every core. Returns what it results in, (..., L, e), or None to leave the module's own result.
 Core = Callable[[AttentionCore], FloatArray | None]
 
