@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import numpy as np
@@ -54,14 +55,19 @@ def numbers(values: FloatArray) -> list[FloatArray]:
     return [*entries, *products, *(first - others), (flat**2).sum(axis=(1, 2))]
 
 
+def law(bug: Reported, layer: ac.AttentionLayer, seed: int) -> list[FloatArray]:
+    return [np.sort(x) for values in drawn(bug, layer, SIZE, seed) for x in numbers(values)]
+
+
+@functools.cache
+def right_law(layer: ac.AttentionLayer) -> list[FloatArray]:
+    return law(RIGHT, layer, 1)
+
+
 def differs(bug: Reported, layer: ac.AttentionLayer) -> bool:
-    """Return whether a bug's law differs from the right one: Kolmogorov–Smirnov tests, Bonferroni."""
-    laws = [
-        [x for values in drawn(one, layer, SIZE, seed) for x in numbers(values)]
-        for seed, one in enumerate((bug, RIGHT))
-    ]
-    pairs = list(zip(*laws, strict=True))
-    return min(float(ks_2samp(x, y, method="asymp").pvalue) for x, y in pairs) < LEVEL / len(pairs)
+    """Return whether a bug's law differs from the right one: Kolmogorov–Smirnov tests, Bonferroni, up to the first."""
+    pairs = list(zip(law(bug, layer, 0), right_law(layer), strict=True))
+    return any(float(ks_2samp(x, y, method="asymp").pvalue) < LEVEL / len(pairs) for x, y in pairs)
 
 
 @pytest.mark.parametrize("bug", EVERY_BUG, ids=lambda bug: bug.name)

@@ -63,16 +63,13 @@ class Blocks(Family):
     ratio: float = 1.0
     #: With fewer blocks, ranks waste most of the level.
     minimum_count: ClassVar[int] = 8
+    # The sum of scores is discrete, and p-values are conservative.
+    continuous = False
 
     @property
     def null_effect(self) -> float:
         """Null effect of the base family."""
         return self.base.null_effect
-
-    @property
-    def continuous(self) -> bool:
-        """False: the sum of scores is discrete, and p-values are conservative."""
-        return False
 
     def test(self, ours: ArrayLike, theirs: ArrayLike) -> Outcome:
         """Return the outcome for effects of blocks, (blocks,) and (others,)."""

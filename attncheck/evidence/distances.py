@@ -72,15 +72,12 @@ class Uniform(Family):
 
     allowance: float = 0.0
     per_draw: int = 1
+    comparable = True
+    _farthest = 1.0
 
     def __post_init__(self) -> None:
         check_number("allowance", self.allowance, _DISTANCE, minimum=0.0, maximum=1.0)
         check_whole("per_draw", self.per_draw, 1, _PER_DRAW)
-
-    @property
-    def comparable(self) -> bool:
-        """Whether effects of blocks can be compared with those of another law."""
-        return True
 
     @property
     def one_per_draw(self) -> bool:
@@ -141,10 +138,6 @@ class Uniform(Family):
         count = check_whole("size", size, 1, "pass a number of draws") * self.per_draw
         return least_power(distance - self.allowance - _critical(check_level(level), count), count)
 
-    @property
-    def _farthest(self) -> float:
-        return 1.0
-
 
 @dataclass(frozen=True)
 class TwoSample(Family):
@@ -182,6 +175,10 @@ class TwoSample(Family):
     unit: float = 0.0
     #: With fewer values, the limiting law wastes most of the level.
     minimum_count: ClassVar[int] = 20
+    null_effect = 0.0
+    # The distance is discrete, and p-values are conservative.
+    continuous = False
+    _farthest = 1.0
 
     def __post_init__(self) -> None:
         check_number("ratio", self.ratio, "pass a size ratio, e.g. ratio=4", above=0.0)
@@ -197,16 +194,6 @@ class TwoSample(Family):
     def one_per_draw(self) -> bool:
         """Whether each draw gives one number."""
         return self.per_draw == 1
-
-    @property
-    def null_effect(self) -> float:
-        """Zero."""
-        return 0.0
-
-    @property
-    def continuous(self) -> bool:
-        """False: the distance is discrete, and p-values are conservative."""
-        return False
 
     def test(self, sample: ArrayLike, reference: ArrayLike) -> Outcome:
         """Return the outcome for a sample and an independent reference, of any shapes; `effect` is the distance."""
@@ -258,10 +245,6 @@ class TwoSample(Family):
         effective = count * self.ratio / (1.0 + self.ratio)
         critical = float(special.kolmogi(level)) / math.sqrt(effective)
         return least_power(distance - critical, effective)
-
-    @property
-    def _farthest(self) -> float:
-        return 1.0
 
 
 # Cached: plans with other allowances and caps try the same sizes.

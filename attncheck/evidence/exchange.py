@@ -46,16 +46,10 @@ class Repeats(Family):
 
     tail_exact = True
     across_blocks = True
-
-    @property
-    def null_effect(self) -> float:
-        """Zero."""
-        return 0.0
-
-    @property
-    def continuous(self) -> bool:
-        """False: the p-value is 0 or 1."""
-        return False
+    null_effect = 0.0
+    # The p-value is 0 or 1.
+    continuous = False
+    _farthest = 1.0
 
     def test(self, marks: NDArray[np.uint64]) -> Outcome:
         """Return the outcome for integer marks, (draws,), equal for equal draws only."""
@@ -72,10 +66,6 @@ class Repeats(Family):
     def power(self, alternative: float, size: int, level: float) -> float:
         """Return the chance of any repeat among `size` draws, each with chance `alternative`."""
         return Count(0.0).power(alternative, size, level)
-
-    @property
-    def _farthest(self) -> float:
-        return 1.0
 
 
 @dataclass(frozen=True)
@@ -94,14 +84,11 @@ class Calls(Family):
 
     calls: int
     minimum_count: ClassVar[int] = 2
+    null_effect = 0.0
+    _farthest = 0.999
 
     def __post_init__(self) -> None:
         check_whole("calls", self.calls, 2, "pass how many calls are compared")
-
-    @property
-    def null_effect(self) -> float:
-        """Zero."""
-        return 0.0
 
     def test(self, values: ArrayLike, counts: ArrayLike) -> Outcome:
         """Return the outcome for one number per draw, (draws,), and the draws of each call, (calls,)."""
@@ -149,10 +136,6 @@ class Calls(Family):
         if share >= 1.0:
             return 1.0
         return float(scipy.stats.ncx2.sf(critical, freedom, count * share / (1.0 - share)))
-
-    @property
-    def _farthest(self) -> float:
-        return 0.999
 
     @staticmethod
     def _share(noncentrality: float, count: int) -> float:

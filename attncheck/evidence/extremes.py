@@ -42,16 +42,10 @@ class Extremes(Family):
     """
 
     tail_exact = True
-
-    @property
-    def null_effect(self) -> float:
-        """Zero."""
-        return 0.0
-
-    @property
-    def continuous(self) -> bool:
-        """False: without a tie the p-value is 1."""
-        return False
+    null_effect = 0.0
+    # Without a tie the p-value is 1.
+    continuous = False
+    _farthest = 1.0
 
     def test(self, sides: ArrayLike, counts: ArrayLike) -> Outcome:
         """Return the outcome for the largest number of each draw, (draws, sides), and the draws of each call, (calls,).
@@ -80,10 +74,6 @@ class Extremes(Family):
         rate = _rate(_CALLS, 2)
         fewest = next(ties for ties in range(1, 1000) if special.pdtrc(ties - 1, rate) < check_level(level))
         return float(scipy.stats.binom.sf(fewest, draws, share))
-
-    @property
-    def _farthest(self) -> float:
-        return 1.0
 
 
 def _rate(calls: int, sides: int) -> float:

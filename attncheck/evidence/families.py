@@ -50,23 +50,16 @@ class Scale(Family):
     tail_exact = True
 
     dof: float
+    comparable = True
+    null_effect = 1.0
+    _farthest = 1e12
 
     def __post_init__(self) -> None:
         check_number("dof", self.dof, "pass the degrees of freedom of one draw, e.g. dof=64", above=0.0)
 
-    @property
-    def comparable(self) -> bool:
-        """Whether effects of blocks can be compared with those of another law."""
-        return True
-
     def plannable(self, effect: float) -> float:
         """Return the nearest effect that `power` accepts."""
         return max(effect, 1e-9)
-
-    @property
-    def null_effect(self) -> float:
-        """One."""
-        return 1.0
 
     def test(self, squares: ArrayLike, dof: ArrayLike | None = None) -> Outcome:
         """Return the outcome for independent sums of squares in units of the declared variance, of any shape.
@@ -117,10 +110,6 @@ class Scale(Family):
         lower = float(special.chdtr(total, _chi_square_below(total, half) / ratio))
         return min(1.0, upper + lower)
 
-    @property
-    def _farthest(self) -> float:
-        return 1e12
-
     def _mirrored(self, alternative: float) -> tuple[float, ...]:
         return alternative, 1.0 / alternative
 
@@ -155,6 +144,9 @@ class Count(Family):
     probability: float
     per_draw: int = 1
     tail: str = "upper"
+    # Counts are discrete, and p-values are conservative.
+    continuous = False
+    _farthest = 1.0
 
     def __post_init__(self) -> None:
         remedy = "pass the chance of the event in one trial"
@@ -171,11 +163,6 @@ class Count(Family):
     def null_effect(self) -> float:
         """The declared probability."""
         return float(self.probability)
-
-    @property
-    def continuous(self) -> bool:
-        """False: counts are discrete, and p-values are conservative."""
-        return False
 
     def test(self, events: int, trials: int) -> Outcome:
         """Return the outcome for events in independent trials, with the Clopper–Pearson interval."""
@@ -211,10 +198,6 @@ class Count(Family):
             most = int(scipy.stats.binom.ppf(share, trials, self.probability)) - 1  # cdf(most) < share ≤ cdf(most + 1)
             chance += float(scipy.stats.binom.cdf(most, trials, truth))
         return min(1.0, chance)
-
-    @property
-    def _farthest(self) -> float:
-        return 1.0
 
 
 def _two_sided(below: float, above: float) -> float:

@@ -45,15 +45,12 @@ class EqualVariances(Family):
 
     groups: int
     dof: float
+    null_effect = 1.0
+    _farthest = 1e12
 
     def __post_init__(self) -> None:
         check_whole("groups", self.groups, 2, "pass how many groups are compared, two or more")
         check_number("dof", self.dof, "pass the degrees of freedom of a group in one draw", above=0.0)
-
-    @property
-    def null_effect(self) -> float:
-        """One."""
-        return 1.0
 
     @property
     def continuous(self) -> bool:
@@ -104,10 +101,6 @@ class EqualVariances(Family):
         upper = float(special.fdtrc(ours, others, _above(ours, others, half) / ratio))
         lower = float(special.fdtrc(others, ours, _above(others, ours, half) * ratio))
         return min(1.0, upper + lower)
-
-    @property
-    def _farthest(self) -> float:
-        return 1e12
 
     def _mirrored(self, alternative: float) -> tuple[float, ...]:
         return alternative, 1.0 / alternative

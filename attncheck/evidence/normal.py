@@ -55,6 +55,8 @@ class Association(Family):
     tail_exact = True
 
     per_draw: int = 1
+    null_effect = 0.0
+    _farthest = 1.0
 
     def __post_init__(self) -> None:
         check_whole("per_draw", self.per_draw, 1, "pass how many pairs one draw holds, e.g. per_draw=64")
@@ -67,11 +69,6 @@ class Association(Family):
     def plannable(self, effect: float) -> float:
         """Return the nearest effect that `power` accepts."""
         return min(1.0, max(-1.0, effect))
-
-    @property
-    def null_effect(self) -> float:
-        """Zero."""
-        return 0.0
 
     def test(self, noise: ArrayLike, weight: ArrayLike) -> Outcome:
         """Return the outcome for noise and weight of one shape; `count` is the number of nonzero weights."""
@@ -103,10 +100,6 @@ class Association(Family):
         mean = check_number("alternative", alternative, remedy, minimum=-1.0, maximum=1.0)
         count = check_whole("size", size, 1, _DRAWS) * self.per_draw
         return _normal_power(mean * math.sqrt(count), level)
-
-    @property
-    def _farthest(self) -> float:
-        return 1.0
 
     def _mirrored(self, alternative: float) -> tuple[float, ...]:
         return alternative, -alternative
@@ -140,21 +133,13 @@ class Smooth(Family):
     per_draw: int = 1
     #: Fewest values for the normal limit.
     minimum_count: ClassVar[int] = 500
+    comparable = True
+    null_effect = 0.0
 
     def __post_init__(self) -> None:
         if check_whole("order", self.order, 1, "pass order 1, 2, 3 or 4") > 4:
             refuse("order", self.order, "must be at most 4", "pass order 1, 2, 3 or 4")
         check_whole("per_draw", self.per_draw, 1, "pass how many values one draw holds, e.g. per_draw=1")
-
-    @property
-    def comparable(self) -> bool:
-        """Whether effects of blocks can be compared with those of another law."""
-        return True
-
-    @property
-    def null_effect(self) -> float:
-        """Zero."""
-        return 0.0
 
     def test(self, values: ArrayLike) -> Outcome:
         """Return the outcome for probability integral transforms in [0, 1], of any shape."""

@@ -6,6 +6,7 @@ Sums by ``math.fsum`` do not depend on the order or grouping of the samples.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -147,13 +148,22 @@ def _tails(events: Sequence[Events], hits: int) -> tuple[float, float]:
     """Return the exact (Poisson binomial) chances of at least and at most `hits` events, by convolution."""
     start, law = 0, np.ones(1)
     for each in sorted(events, key=lambda one: one.trials * one.probability):
-        least = int(scipy.stats.binom.ppf(_LEFT_OUT, each.trials, each.probability)) if each.probability > 0.0 else 0
-        most = int(scipy.stats.binom.isf(_LEFT_OUT, each.trials, each.probability)) if each.probability > 0.0 else 0
-        start += max(0, least)
-        chances = scipy.stats.binom.pmf(np.arange(max(0, least), most + 1), each.trials, each.probability)
+        least, chances = _binomial(each.trials, each.probability)
+        start += least
         law = np.maximum(scipy.signal.convolve(law, chances), 0.0)
     place = hits - start
     return _sum(law[max(0, place) :]), _sum(law[: max(0, place + 1)])
+
+
+# A pool's cases mostly have the same trials, in every look.
+@functools.lru_cache(maxsize=64)
+def _binomial(trials: int, probability: float) -> tuple[int, NDArray[np.float64]]:
+    """Return the least number of events that is not left out, and the chances from there on, read-only."""
+    least = int(scipy.stats.binom.ppf(_LEFT_OUT, trials, probability)) if probability > 0.0 else 0
+    most = int(scipy.stats.binom.isf(_LEFT_OUT, trials, probability)) if probability > 0.0 else 0
+    chances = np.asarray(scipy.stats.binom.pmf(np.arange(max(0, least), most + 1), trials, probability))
+    chances.flags.writeable = False
+    return max(0, least), chances
 
 
 def _sum(chances: NDArray[np.float64]) -> float:

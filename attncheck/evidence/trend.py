@@ -38,10 +38,8 @@ class Trend(Family):
     3374
     """
 
-    @property
-    def null_effect(self) -> float:
-        """Zero."""
-        return 0.0
+    null_effect = 0.0
+    _farthest = 1.0
 
     def test(self, values: ArrayLike, counts: ArrayLike) -> Outcome:
         """Return the outcome for one number per draw, (draws,), and the draws of each call, (calls,)."""
@@ -92,10 +90,6 @@ class Trend(Family):
         mean = correlation * math.sqrt(count - 1)
         critical = -float(special.ndtri(0.5 * check_level(level)))
         return float(special.ndtr(mean - critical) + special.ndtr(-mean - critical))
-
-    @property
-    def _farthest(self) -> float:
-        return 1.0
 
     def _mirrored(self, alternative: float) -> tuple[float, ...]:
         return alternative, -alternative

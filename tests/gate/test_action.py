@@ -66,17 +66,21 @@ class Done(NamedTuple):
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Return a folder with subjects, and an attncheck command on the path that examines one property."""
+    """Return a folder with subjects, and an attncheck command on the path that examines one property.
+
+    The command does nothing where its first argument is in the variable SKIPPED.
+    """
     (tmp_path / "action_subjects.py").write_text(SUBJECTS, encoding="utf-8")
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "attncheck"
     few = '[ "$1" != run ] || set -- "$@" --only scores --workers 0'
-    command.write_text(f'#!/bin/sh\n{few}\nexec "{sys.executable}" -m attncheck "$@"\n', encoding="utf-8")
+    skip = '[ "$1" != "$SKIPPED" ] || exit 0'
+    command.write_text(f'#!/bin/sh\n{skip}\n{few}\nexec "{sys.executable}" -m attncheck "$@"\n', encoding="utf-8")
     command.chmod(0o755)
     return tmp_path
 
 
-def act(place: Path, **inputs: str) -> Done:
+def act(place: Path, skipped: str = "", **inputs: str) -> Done:
     """Run the steps as GitHub does: each in a separate bash with its environment."""
     given = defaults() | {name.replace("_", "-"): value for name, value in inputs.items()}
     summary, outputs = place / "summary.md", place / "outputs.txt"
@@ -87,6 +91,7 @@ def act(place: Path, **inputs: str) -> Done:
         named = dict(re.findall(r"^        ([A-Z]+): \$\{\{ inputs\.([\w-]+) \}\}$", step.text, re.MULTILINE))
         environment = os.environ | {name: given[each] for name, each in named.items()}
         environment |= {"GITHUB_STEP_SUMMARY": str(summary), "GITHUB_OUTPUT": str(outputs), "GITHUB_SHA": "cafe"}
+        environment["SKIPPED"] = skipped
         environment["PATH"] = f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}"
         shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step.script]
         done = subprocess.run(shell, cwd=place, env=environment, capture_output=True, text=True, check=False)
@@ -105,7 +110,8 @@ def test_steps_do_what_a_pull_request_needs(place: Path) -> None:
     assert (place / "attncheck-output" / "report.html").exists()
     (place / "baseline.jsonl.xz.candidate").rename(place / "baseline.jsonl.xz")
 
-    right = act(place, subject="action_subjects:right", **quick)
+    # The same commit has the same seed: its run, seconds ago, would come out the same.
+    right = act(place, "run", subject="action_subjects:right", **quick)
     assert (right.codes, right.verdict) == ([0, 0, 0], "verdict=consistent")
     assert "::notice title=attncheck::CONSISTENT" in right.said
     assert right.summary.startswith("## attncheck: consistent\n")
@@ -113,7 +119,8 @@ def test_steps_do_what_a_pull_request_needs(place: Path) -> None:
     assert badge == {"schemaVersion": 1, "label": "attncheck", "message": "consistent", "color": "brightgreen"}
     assert (place / "history.jsonl").exists()
 
-    wrong = act(place, subject="action_subjects:wrong", **quick)
+    # The report with a baseline has been written above.
+    wrong = act(place, "report", subject="action_subjects:wrong", **quick)
     assert (wrong.codes, wrong.verdict) == ([0, 1, 0], "verdict=violated")
     assert re.search(r"^::error title=attncheck%3A wrong::cause: \S", wrong.said, re.MULTILINE)
     assert "- **cause**: " in wrong.summary

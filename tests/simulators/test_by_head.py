@@ -24,6 +24,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "without head scaling": {"head_scaling": False, "attention_map": "sigmoid", "output_std": 2.0},
 }
 DRAWS = 3_000
+# Draws whose attention weights are compared, which have no chance in them given the scores.
+COMPARED = 100
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -35,7 +37,8 @@ def test_law_is_that_of_all_heads_together(kind: str) -> None:
         assert len(heads) == layer.num_heads
         scores.append([head.scores for head in heads])
         outputs.append(sum(head.outputs for head in heads))
-        np.testing.assert_array_equal(heads[-1].weights, attention_weights(layer, heads[-1].scores))
+        if seed < COMPARED:
+            np.testing.assert_array_equal(heads[-1].weights, attention_weights(layer, heads[-1].scores))
     ours_scores, ours_outputs = np.array(scores), np.array(outputs)
     theirs = simulate(layer, 20_000, seed=1, coordinates=2)
     for name, one, other in (

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from attncheck import AttentionLayer, AttentionStack, simulate
+from attncheck import AttentionLayer, AttentionStack, simulate_chunks
 from attncheck.layers.norm import normalised
 from attncheck.looks.examples import draw_examples
 from attncheck.methods import Method
@@ -46,7 +46,9 @@ def apart(one: FloatArray, other: FloatArray) -> float:
 
 
 def drawn(stack: AttentionStack, seed: int, method: Method = "direct") -> FloatArray:
-    return simulate(stack, SIZE, seed, method, coordinates=stack.width).outputs
+    # In chunks: scores of all draws would take hundreds of megabytes.
+    drawn = simulate_chunks(stack, SIZE, 1_000, seed, method, coordinates=stack.width)
+    return np.concatenate([chunk.outputs for chunk in drawn])
 
 
 def composed(stack: AttentionStack, seed: int, second: bool = True) -> FloatArray:
