@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 
@@ -87,3 +87,16 @@ def printable(text: str, most: int = 200) -> str:
     """
     shown = "".join(char if char.isprintable() else "\ufffd" for char in text[: most + 1])
     return shown if len(text) <= most else shown[: most - 1] + "…"
+
+
+def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Yield the lines of a table with aligned columns.
+
+    Examples
+    --------
+    >>> list(aligned([("", "law"), ("W_Q", "normal")]))
+    ['     law', 'W_Q  normal']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

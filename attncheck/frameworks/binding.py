@@ -23,10 +23,14 @@ Arrays = Mapping[str, FloatArray]
 #: The unit roundoff of float32.
 SINGLE = float(np.finfo(np.float32).eps) / 2
 _MESSAGE = 200
+# Products over one position are not seen as such.
+_LENGTHS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 25, 32, 36, 49, 50, 64, 65, 77, 100, 128, 196, 197, 256)
 # Remedies shown when a user's function fails.
 _REMEDIES = {
     "make": "pass a function that returns a new module, e.g. lambda: MyAttention(64); it may take width, rngs or key",
-    "call": "check the width and the module, or pass call=lambda module, x: ...",
+    "call": "check the width and the module, or pass call=lambda module, x: ...; "
+    "for a whole model, pass inputs= and no width",
+    "model": "check the inputs of the model, or pass call=lambda model, ...: ...",
     "build": "pass a function of the width that returns a new model",
     "inputs": "pass a function of (width, rng) that returns arrays",
     "optimizer": "pass a function of the module that returns an optimiser",
@@ -64,6 +68,8 @@ class Binding(abc.ABC):
         Paths of other configurations of the module; differences between them are not errors.
     precision : float
         Unit roundoff of the forward pass.
+    lengths : tuple of int
+        Numbers of positions to try, in turn, until the module takes one.
     fills : bool
         Whether `parameters` and `fill` are there, so that weights can be replaced.
 
@@ -93,6 +99,7 @@ class Binding(abc.ABC):
     paths: tuple[str, ...] = ("",)
     spare: frozenset[str] = frozenset()
     precision: float = SINGLE
+    lengths: tuple[int, ...] = _LENGTHS
     fills: bool = False
 
     @abc.abstractmethod

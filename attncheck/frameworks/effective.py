@@ -31,8 +31,6 @@ _STORED, _SUMMED = 5.0, 4.0
 PROPERLY, WITHOUT_TRANSPOSE = "transposed", "not transposed"
 # Relative tolerance for rounding and a norm's epsilon.
 _ALIKE = 0.02
-# Lengths of sequences to try in turn (products over one position are not seen as such).
-_LENGTHS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 25, 32, 36, 49, 50, 64, 65, 77, 100, 128, 196, 197, 256)
 # Lengths that identify the axes, and that tell how heads are merged.
 _POSITIONS, _SEVERAL = 3, 7
 _REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
@@ -288,13 +286,14 @@ class ModuleReader:
     def _lengths(self, state: Any) -> tuple[int, bool]:
         """Return the shortest length that the module takes, and whether it takes all."""
         failure: InputError | None = None
-        for i, length in enumerate(_LENGTHS):
+        for i, length in enumerate(self.binding.lengths):
             try:
                 self.binding.outputs(state, np.zeros((2, length, self.width)), untouched, self.path)
             except InputError as error:
                 failure = failure or error
                 continue
-            return length, i == 0 and self._takes(state, _POSITIONS)
+            several = len(self.binding.lengths) > 1
+            return length, i == 0 and several and self._takes(state, _POSITIONS)
         assert failure is not None
         raise failure
 

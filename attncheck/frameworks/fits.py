@@ -96,7 +96,7 @@ def _fits(
             normalised = True
             yield from _softmaxes(dataclasses.replace(plain, map=name), weights, products, shown, tolerance)
     if not normalised:
-        yield from _with_sinks(plain, weights, products, shown)
+        yield from _with_sinks(plain, weights, products, shown, tolerance)
         for name in (LINEAR, RELU, SIGMOID):
             yield from _unnormalised(dataclasses.replace(plain, map=name), weights, products, shown)
     yield dataclasses.replace(plain, map=OTHER)
@@ -132,15 +132,19 @@ def _softmaxes(
     yield dataclasses.replace(plain, factor=factor, bias=np.where(shown, bias, 0.0))
 
 
-def _with_sinks(plain: Formula, weights: FloatArray, products: FloatArray, shown: Booleans) -> Iterator[Formula]:
+def _with_sinks(
+    plain: Formula, weights: FloatArray, products: FloatArray, shown: Booleans, tolerance: float
+) -> Iterator[Formula]:
     """Yield the formula of a softmax with one more score of each head, for rows that sum to less than 1."""
     use, sums = np.broadcast_to(shown, weights.shape), weights.sum(-1)
-    if not (np.all(weights[use] > 0) and np.all((sums > 0) & (sums < 1))):
+    if not np.all(weights[use] > 0) or np.any((sums <= 0) | (sums > 1 + tolerance)) or not np.any(sums < 1):
         return
     logs, p = np.log(np.where(use, weights, 1.0)), _centred(products, use, -1) * use
     factor = float(np.sum(p * _centred(logs, use, -1))) / max(float(np.sum(p**2)), 1e-300)
     total = special.logsumexp(np.where(use, factor * products, -np.inf), axis=-1)
-    sinks = (np.log((1 - sums) / sums) + total).mean(axis=(0, 2))
+    # The less weight a sink takes, the less of it is left by rounding.
+    rest = np.maximum(1 - sums, 0.0)
+    sinks = np.average(np.log(np.maximum(rest, 1e-300) / sums) + total, axis=(0, 2), weights=rest**2)
     yield dataclasses.replace(plain, factor=factor, sinks=tuple(map(float, sinks)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -18,9 +17,10 @@ from attncheck._lib.errors import refuse
 from attncheck._lib.streams import stream
 from attncheck.frameworks._jax import on_cpu
 from attncheck.frameworks.binding import in_words, parameters_of
-from attncheck.frameworks.jax_softmax import replaced, softmax_seen
+from attncheck.frameworks.flax_modules import linen_heard, nnx_heard
+from attncheck.frameworks.jax_softmax import softmax_seen
 from attncheck.frameworks.models import FrameworkModels
-from attncheck.frameworks.tap_collector import TapCollector
+from attncheck.frameworks.tap_collector import ArrayReader, TapCollector
 from attncheck.frameworks.trace import FloatArray
 from attncheck.scaling.taps import Tap
 
@@ -61,12 +61,13 @@ class FlaxModel:
 
     def taps(self) -> Mapping[str, Tap]:
         """Run the module eagerly; return the taps by name."""
-        seen = TapCollector(float(np.finfo(np.float32).eps), self.given[0].shape[:2][-1])
+        precision = float(np.finfo(np.float32).eps)
+        seen = TapCollector(ArrayReader(_first, _numbers), precision, self.given[0].shape[:2][-1])
         with on_cpu(), jax.disable_jit(), softmax_seen(seen.softmax, nn, nnx):
             made = in_words("call", self.form.watched, seen, *self.given)
         if _first(made) is None:
             refuse("call", made, "returned no array of real numbers", "pass call=lambda module, *inputs: ...")
-        seen.ends_with(id(_first(made)))
+        seen.ends_with(_first(made))
         return seen.taps
 
     def weights(self) -> list[FloatArray]:
@@ -118,16 +119,7 @@ class _Linen:
 
     def watched(self, seen: TapCollector, *given: Any) -> Any:
         """Return the outputs and collect taps."""
-
-        def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
-            if context.method_name != "__call__":
-                return method(*args, **kwargs)
-            seen.begins(".".join(context.module.path))
-            made = method(*args, **kwargs)
-            _told(seen, context.module, made, args)
-            return made
-
-        with nn.intercept_methods(intercept):
+        with linen_heard(seen):
             return self.outputs(self.parameters, self.others, *given)
 
 
@@ -146,37 +138,11 @@ class _NNX:
     def watched(self, seen: TapCollector, *given: Any) -> Any:
         """Return the outputs and collect taps."""
         module = nnx.merge(self._structure, self.parameters, self.others)
-        found = [(path, node) for path, node in nnx.iter_graph(module) if isinstance(node, nnx.Module)]
-        names = {id(node): ".".join(map(str, path)) for path, node in found}
-        with contextlib.ExitStack() as stack:
-            for kind in {type(node) for _, node in found}:
-                if "__call__" in dir(kind):
-                    stack.enter_context(replaced(kind, "__call__", _telling(kind.__call__, names, seen)))
+        with nnx_heard(module, seen):
             return self._call(module, *given)
 
 
 _Form = _Linen | _NNX
-
-
-def _telling(own: Callable[..., Any], names: Mapping[int, str], seen: TapCollector) -> Callable[..., Any]:
-    """Return a module class's call that also collects its outputs."""
-
-    @functools.wraps(own)
-    def called(module: Any, *args: Any, **kwargs: Any) -> Any:
-        if id(module) not in names:
-            return own(module, *args, **kwargs)
-        seen.begins(names[id(module)])
-        made = own(module, *args, **kwargs)
-        _told(seen, module, made, args)
-        return made
-
-    return called
-
-
-def _told(seen: TapCollector, module: Any, made: Any, args: Any) -> None:
-    array, entered = _first(made), _first(args)
-    values = None if array is None else _numbers(array)
-    seen.ends(module, values, id(array), array, None if entered is None else _numbers(entered))
 
 
 def _called(module: Any, *given: Any) -> Any:

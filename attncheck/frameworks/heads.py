@@ -24,11 +24,24 @@ def about_heads(
     Heads with the same label share keys and values, so equality is not an error.
     """
     own = [list(labels).index(label) for label in sorted(set(labels))]
+    if doubled := _doubled(draws[0], precision):
+        yield Note("several heads have the same queries and keys: one attention of values in several parts")
     for role in roles:
         heads = own if role in ("key", "value") else list(range(draws[0].query.shape[1]))
         told = list(_of_heads(draws, role, heads, precision))
+        if doubled and role != "output":
+            told = []
         yield from told
         yield from _of_lines(draws, role, heads, precision, bool(told))
+
+
+def _doubled(first: Effective, precision: float) -> bool:
+    """Return whether several heads have the same queries and keys, with values of their own."""
+    q, k, v = (first[role].swapaxes(0, 1) for role in ("query", "key", "value"))
+    if not len(q) == len(k) == len(v):
+        return False
+    pairs = [(h, g) for h in range(len(q)) for g in range(h) if alike(q[g], q[h], precision)]
+    return bool(pairs) and all(alike(k[g], k[h], precision) and not alike(v[g], v[h], precision) for h, g in pairs)
 
 
 def _of_heads(draws: Sequence[Effective], role: str, heads: Sequence[int], precision: float) -> Iterator[Note]:
@@ -64,6 +77,10 @@ def _of_lines(
         if found is not None:
             mean = squares.mean(axis=0)
             ratio = float(np.sqrt(mean[found] / np.delete(mean, found).mean()))
+            nothing = int(np.sum(mean == 0.0))
+            if what == "column" and nothing > 1 and nothing % draws[0].query.shape[1] == 0:
+                yield Note(f"{SYMBOLS[role]}: {nothing} columns are 0 in every draw: they have other inputs, or none")
+                continue
             text = f"{ratio:.3g} times the standard deviation of the others" if ratio else "0 in every draw"
             yield Note(f"{SYMBOLS[role]}: {what} {found} {'has' if ratio else 'is'} {text}", blames=True)
 

@@ -132,7 +132,7 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
                 if turned or other == "output":
                     notes.append(Note(f"{SYMBOLS[one]} is {SYMBOLS[other]}{turned}", blames=True))
                 break
-            if r := laws.correlated(*(m.ravel()[:_MOST] for m in (flat[one], matrix))):
+            if r := laws.correlated(flat[one].ravel()[:_MOST], matrix.ravel()[:_MOST]):
                 text = f"entries of {SYMBOLS[one]} and {SYMBOLS[other]}{turned} have correlation {r:.2f}"
                 notes.append(Note(text, blames=True))
         else:

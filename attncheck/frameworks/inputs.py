@@ -25,6 +25,8 @@ _CHANGED = "different in a second call on the same input: a call changes the mod
 _SPLIT = "reshaped to heads without a transpose, so that heads hold positions"
 _MIXED = "made of inputs at other positions too"
 _UNKNOWN = "not x W + b"
+#: Note on attention in which sequences are taken for positions.
+FIRST_AXIS = "attends over the first axis of its inputs: batch_first"
 _WITHOUT_MATRIX = (NORMALISED, _UNKNOWN, _MIXED, _CHANGED)
 _WRONG = (_RANDOM, _CHANGED, _SPLIT, _ALIKE)
 
@@ -33,7 +35,7 @@ def about_inputs(probe: Probe) -> tuple[list[Note], frozenset[str], frozenset[st
     """Return notes on queries, keys and values, the roles without a matrix, and those without a bias of their own."""
     notes, layout = [], probe.reader.layout
     if layout.first_axis:
-        notes.append(Note("attends over the first axis of its inputs: batch_first", blames=True))
+        notes.append(Note(FIRST_AXIS, blames=True))
     if layout.extra:
         keys = "a key" if layout.extra == 1 else f"{layout.extra} keys"
         notes.append(Note(f"attention sees {keys} beyond the positions: bias_k and bias_v, or add_zero_attn"))
@@ -138,7 +140,7 @@ def about_outputs(probe: Probe) -> tuple[list[Note], bool]:
         own = past.shape[0] == past.shape[1] and np.abs(past - np.eye(len(past))).max() <= small
         what = "the inputs" if own else "inputs that bypass attention"
         notes.append(Note(f"a residual path: the outputs include {what}" if own else f"the outputs include {what}"))
-    none = output.shape[0] == output.shape[1] and np.abs(output - np.eye(len(output))).max() <= small
+    none = output.shape[0] <= output.shape[1] and np.abs(output - np.eye(*output.shape)).max() <= small
     if none:
         notes.append(Note("heads are concatenated and returned: there is no W_O"))
     return notes, not none

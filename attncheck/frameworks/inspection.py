@@ -45,7 +45,7 @@ from attncheck.frameworks.weights_notes import about_weights
 
 # Entries of each matrix used from later draws.
 _ENTRIES = 2**16
-_DRAWS, _MOST_DRAWS = 8, 1024
+DRAWS, MOST_DRAWS = 8, 1024
 # A matrix closer than this to a parameter is identified with it.
 _GAIN = 1e-2
 # Limit on the width: larger inputs fill the memory.
@@ -62,66 +62,15 @@ def inspect(
     width: int,
     call: Callable[..., Any] | None = None,
     *,
-    draws: int = _DRAWS,
+    draws: int = DRAWS,
     seed: int = 0,
 ) -> Inspection:
-    """Inspect an attention layer at initialisation: matrices, entry laws, scales and formula.
-
-    Unit vectors as inputs, with the module's attention replaced, give its matrices exactly, for any law of the
-    weights. The outputs are then compared with the formula for these matrices.
-
-    Parameters
-    ----------
-    make : callable or attncheck.frameworks.binding.Binding
-        Returns a freshly initialised module of torch, flax, keras or equinox. With an argument `width`, a second
-        width is inspected too. flax.nnx receives generators as `rngs`, equinox a key as `key`.
-    width : int
-        Number of input neurons.
-    call : callable, optional
-        ``call(module, x)`` returns the outputs, if ``module(x)`` does not; both are (batch, positions, width).
-    draws : int
-        Number of modules to initialise.
-    seed : int
-        Seed of the first module.
-
-    Returns
-    -------
-    Inspection
-
-    Raises
-    ------
-    InputError
-        If the module fails, or its attention cannot be observed.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attncheck.frameworks.trace import AttentionCore
-    >>> from scipy.special import softmax
-    >>> class Plain(Binding):
-    ...     def init(self, seed):
-    ...         return np.random.default_rng(seed).standard_normal((4, 64, 64)) / 8
-    ...
-    ...     def run(self, state, x, core, path):
-    ...         q, k, v = ((x @ w).reshape(*x.shape[:2], 2, 32).swapaxes(1, 2) for w in state[:3])
-    ...         weights = softmax(q @ k.swapaxes(-1, -2) / 32**0.5, axis=-1)
-    ...         heads = core(AttentionCore(q, k, v, weights))
-    ...         heads = weights @ v if heads is None else heads
-    ...         return heads.swapaxes(1, 2).reshape(x.shape) @ state[3]
-    >>> found = inspect(Plain(), width=64)
-    >>> found.weights["query"].law, found.forward.mask, found.forward.scale, found.notes
-    ('normal', 'none', '1/sqrt(head_dim)', ())
-    >>> found.require(query_std=1.0, mask="none", bias=False)
-    >>> found.require(query_std=0.5)
-    Traceback (most recent call last):
-    ...
-    AssertionError: W_Q: std·√fan-in is 0.9992, from 0.9771 to 1.022, not 0.5
-    """
+    """Inspect an attention layer at initialisation; see `attncheck.models.inspection.inspect`."""
     width = check_whole("width", width, 1, "pass the neurons of an input, e.g. width=64", _MOST_NEURONS)
-    draws = check_whole("draws", draws, 1, "pass a number of draws, e.g. draws=8", _MOST_DRAWS)
+    draws = check_whole("draws", draws, 1, "pass a number of draws, e.g. draws=8", MOST_DRAWS)
     seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
     binding = bind(make, width, call)
-    found = _inspected(binding, width, draws, seed, whole=call is None)
+    found = inspected(binding, width, draws, seed, whole=call is None)
     if found is None:
         what = "its forward pass has no attention that is recognised: no product of weights and values"
         refuse("make", make, what, "test it by sampling: pass a simulator to attncheck.check")
@@ -145,7 +94,7 @@ def _reader(binding: Binding, state: Any, width: int) -> ModuleReader | None:
     return None
 
 
-def _inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) -> Inspection | None:
+def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) -> Inspection | None:
     """Return the inspection, or None if there is no attention, or its result has no effect.
 
     `whole`: whether the module itself is called, and not a part of it by a user's function.
@@ -308,7 +257,7 @@ def _ungained(read: Effective, gains: Mapping[str, float]) -> Effective:
 def _other_width(make: Callable[..., Any], width: int, call: Callable[..., Any] | None, seed: int) -> Inspection | None:
     """Return the inspection of a module of another width, or None."""
     try:
-        return _inspected(bind(make, width, call), width, 2, seed, whole=False)
+        return inspected(bind(make, width, call), width, 2, seed, whole=False)
     except InputError:
         return None
 

@@ -16,8 +16,8 @@ from attncheck.frameworks.trace import Core, FloatArray, untouched
 Call = Callable[..., Any]
 # Options of a call, by the path that they choose.
 _OPTIONS = {"train": "training", "scores": "return_attention_scores"}
-# Attribute in which keras counts the layers it has named, by kind.
-_NUMBERS = "object_name_uids"
+#: Attribute in which keras counts the layers it has named, by kind.
+NUMBERS = "object_name_uids"
 _ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
@@ -47,7 +47,7 @@ class Keras(Binding):
         with generators_kept():
             keras.utils.set_random_seed(seed)
             # Restart the numbering of unnamed layers, so that every layer made has the same names.
-            global_state.set_global_attribute(_NUMBERS, None)
+            global_state.set_global_attribute(NUMBERS, None)
             layer = self._make()
             self._call(layer, keras.ops.zeros((1, 2, self._width)))
         dtypes = {each.compute_dtype for each in layer._flatten_layers()}
@@ -177,7 +177,7 @@ def generators_kept() -> Iterator[None]:
     import keras
     from keras.src.backend.common import global_state
 
-    names = ("global_random_seed", "global_seed_generator", _NUMBERS)
+    names = ("global_random_seed", "global_seed_generator", NUMBERS)
     own = [global_state.get_global_attribute(name) for name in names]
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - keras seeds it
     with contextlib.ExitStack() as stack:

@@ -14,13 +14,11 @@ from attncheck._lib.errors import refuse
 from attncheck._lib.streams import stream
 from attncheck.frameworks.binding import in_words
 from attncheck.frameworks.keras import generators_kept, numbers_of, self_attention
+from attncheck.frameworks.keras_layers import layers_heard, named_layers
 from attncheck.frameworks.models import FrameworkModels
-from attncheck.frameworks.tap_collector import TapCollector
+from attncheck.frameworks.tap_collector import ArrayReader, TapCollector
 from attncheck.frameworks.trace import FloatArray
 from attncheck.scaling.taps import Tap
-
-# Attributes that list sublayers known under other names.
-_LISTS = ("_layers", "_functional", "_modules")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +63,9 @@ class KerasModel:
     def taps(self) -> Mapping[str, Tap]:
         """Run the layer; return the taps by layer name."""
         precision = float(np.finfo(np.float32).eps)
-        seen = TapCollector(precision, tuple(self.given[0].shape)[:2][-1])
-        names = {id(each): name for name, each in named_layers(self.layer)}
-        with generators_kept(), _told(names, seen), _attention_seen(seen):
-            seen.ends_with(id(_first(in_words("call", self.call, self.layer, *self.given))))
+        seen = TapCollector(ArrayReader(_first, numbers_of), precision, tuple(self.given[0].shape)[:2][-1])
+        with generators_kept(), layers_heard(self.layer, seen), _attention_seen(seen):
+            seen.ends_with(_first(in_words("call", self.call, self.layer, *self.given)))
         return seen.taps
 
     def weights(self) -> list[FloatArray]:
@@ -82,53 +79,6 @@ class KerasModel:
             outputs = _first(in_words("call", self.call, self.layer, *self.given))
             in_words("loss", lambda *given: self.loss(*given).backward(), outputs, *self.given)
         in_words("optimizer", self.optimizer.step)
-
-
-def named_layers(layer: Any) -> list[tuple[str, Any]]:
-    """Return a layer and its sublayers by attribute path, since keras numbers names globally."""
-    found: dict[int, tuple[str, Any]] = {}
-
-    def visit(name: str, each: Any) -> None:
-        if isinstance(each, keras.layers.Layer):
-            if id(each) not in found:
-                found[id(each)] = (name, each)
-                # On torch, attributes that are layers are stored as submodules.
-                own = {**vars(each), **vars(each).get("_modules", {})}
-                for key, held in ((key, held) for key, held in own.items() if key not in _LISTS):
-                    visit(f"{name}.{key.lstrip('_')}".lstrip("."), held)
-                for place, held in enumerate(each._layers):
-                    visit(f"{name}.{place}".lstrip("."), held)
-        elif isinstance(each, list | tuple):
-            for place, held in enumerate(each):
-                visit(f"{name}.{place}", held)
-        elif isinstance(each, dict):
-            for key, held in each.items():
-                visit(f"{name}.{key}", held)
-
-    visit("", layer)
-    return list(found.values())
-
-
-@contextlib.contextmanager
-def _told(names: Mapping[int, str], seen: TapCollector) -> Iterator[None]:
-    """Make every named layer also collect its outputs."""
-    own = keras.layers.Layer.__call__
-
-    def called(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        if id(layer) not in names:
-            return own(layer, *args, **kwargs)
-        seen.begins(names[id(layer)])
-        made = own(layer, *args, **kwargs)
-        array, entered = _first(made), _first(args)
-        values = None if array is None else numbers_of(array)
-        seen.ends(layer, values, id(array), array, None if entered is None else numbers_of(entered))
-        return made
-
-    keras.layers.Layer.__call__ = called
-    try:
-        yield
-    finally:
-        keras.layers.Layer.__call__ = own
 
 
 @contextlib.contextmanager

@@ -100,11 +100,13 @@ def scale_of(entries: FloatArray, z: float = Z) -> ScaleEstimate:
     return ScaleEstimate(std, std / low**1.5, std / high**1.5 if high > 0 else math.inf)
 
 
-def laws_of(entries: FloatArray, scale: ScaleEstimate, precision: float, lost: float = 0.0) -> tuple[str, ...]:
+def laws_of(
+    entries: FloatArray, scale: ScaleEstimate, precision: float, lost: float = 0.0, level: float = LEVEL
+) -> tuple[str, ...]:
     """Return the laws not rejected by Kolmogorov distance and largest entry.
 
     `precision` is the entries' unit roundoff, `lost` the fraction of variance, 1/n, lost by subtracting the mean of n
-    entries.
+    entries, `level` the probability of rejecting the true law.
 
     Examples
     --------
@@ -127,7 +129,7 @@ def laws_of(entries: FloatArray, scale: ScaleEstimate, precision: float, lost: f
     x = np.sort(x[:: -(-x.size // _MOST)]) / scale.std
     relative = (scale.high - scale.low) / (2 * scale.std) + 4 * precision
     tried = [_less_mean(law, lost) if lost else law for law in LAWS]
-    kept = [law.name for law in tried if not _refused(x, law, relative, precision)]
+    kept = [law.name for law in tried if not _refused(x, law, relative, precision, level)]
     return tuple(kept) or (UNKNOWN,)
 
 
@@ -144,23 +146,23 @@ def _less_mean(law: Law, lost: float) -> Law:
     return dataclasses.replace(law, cdf=cdf)
 
 
-def _refused(x: FloatArray, law: Law, relative: float, precision: float) -> bool:
+def _refused(x: FloatArray, law: Law, relative: float, precision: float, level: float) -> bool:
     """Return whether sorted entries of unit variance, with relative error `relative`, reject a law."""
     largest, size = float(max(-x[0], x[-1])), x.size
     inner = float(2 * law.cdf(np.array(largest * (1 + relative))) - 1)
     outer = float(2 * law.cdf(np.array(-largest * (1 - relative))))
-    too_small = size * math.log(max(inner, 1e-300)) < math.log(LEVEL / 3)
-    too_large = outer * size < LEVEL / 3
+    too_small = size * math.log(max(inner, 1e-300)) < math.log(level / 3)
+    too_large = outer * size < level / 3
     if too_small or too_large:
         return True
     ranks = np.arange(size + 1) / size
     below = law.cdf(x)
     distance = float(max(np.max(ranks[1:] - below), np.max(below - ranks[:-1]))) - 2 * precision * law.crowding
     # The Dvoretzky–Kiefer–Wolfowitz inequality, valid for any number of entries.
-    return distance > math.sqrt(math.log(6 / LEVEL) / (2 * size))
+    return distance > math.sqrt(math.log(6 / level) / (2 * size))
 
 
-def orthogonal(matrix: FloatArray) -> bool:
+def orthogonal(matrix: FloatArray, z: float = Z) -> bool:
     """Return whether the columns of a matrix, or its rows if fewer, are significantly orthogonal.
 
     For c independent columns, the mean squared product over pairs, in units of r σ⁴, is 1 ± 2/c.
@@ -178,22 +180,22 @@ def orthogonal(matrix: FloatArray) -> bool:
         return False
     products = (tall.T @ tall)[np.triu_indices(columns, 1)]
     overlap = float(np.mean(products**2)) / (rows * square**2)
-    return bool(overlap < _OVERLAP and (overlap - 1) * columns / 2 < -Z)
+    return bool(overlap < _OVERLAP and (overlap - 1) * columns / 2 < -z)
 
 
-def correlated(one: FloatArray, other: FloatArray) -> float:
+def correlated(one: FloatArray, other: FloatArray, z: float = Z) -> float:
     """Return the correlation of two arrays' entries, 0 if it is within chance."""
     size = one.size
     norm = math.sqrt(float(np.sum(one**2) * np.sum(other**2)))
     if norm == 0.0:
         return 0.0
     r = float(np.sum(one * other)) / norm
-    return r if abs(r) * math.sqrt(size) > Z else 0.0
+    return r if abs(r) * math.sqrt(size) > z else 0.0
 
 
-def off_centre(entries: FloatArray, scale: ScaleEstimate) -> bool:
+def off_centre(entries: FloatArray, scale: ScaleEstimate, z: float = Z) -> bool:
     """Return whether the mean of independent entries differs from 0 beyond chance."""
-    return abs(float(entries.mean())) * math.sqrt(entries.size) > Z * max(scale.high, 1e-300)
+    return abs(float(entries.mean())) * math.sqrt(entries.size) > z * max(scale.high, 1e-300)
 
 
 def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int | None:

@@ -18,6 +18,8 @@ _CAUSES = {
     False: "a call changes the module's state",
     None: "dropout, or a state that a call changes",
 }
+#: Note on dropout in training.
+DROPOUT = f"{_TRAINING}: two calls on one input differ: {_CAUSES[True]}"
 _WORDS = {"none": "no mask"}
 
 

@@ -123,7 +123,8 @@ class Probe:
         query, key, weights = seen.query, seen.key, np.where(np.isfinite(seen.weights), seen.weights, 0.0)
         if self.reader.layout.among_heads:
             query, key, weights = (a.swapaxes(1, 2) for a in (query, key, weights))
-        weights = _without_idle(weights)
+        if query.any() and key.any():  # without scores, each row has equal weights
+            weights = _without_idle(weights)
         number, kv = query.shape[1], key.shape[1]
         error = rounding(self.reader.binding.precision, self.head_dim) / 2
         found = []

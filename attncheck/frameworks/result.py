@@ -6,10 +6,10 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from attncheck._lib.errors import InputError, refuse
-from attncheck._lib.text import counted
+from attncheck._lib.text import aligned, counted
 from attncheck.frameworks.expectations import declared as declarations
 from attncheck.frameworks.expectations import unmet
 from attncheck.frameworks.forward import OTHER, Forward
@@ -26,6 +26,48 @@ _STDS = {"query": "query_std", "key": "key_std", "value": "value_std", "output":
 
 # Range of standard deviations shown with three decimals.
 _SMALL, _LARGE = 0.01, 1e4
+
+
+class Readable(Protocol):
+    """What an inspection prints."""
+
+    @property
+    def verdict(self) -> str:
+        """The first line."""
+
+    @property
+    def blamed(self) -> tuple[str, ...]:
+        """Notes that report an error."""
+
+    @property
+    def headline(self) -> str:
+        """What was inspected."""
+
+    @property
+    def tables(self) -> Mapping[str, list[tuple[str, ...]]]:
+        """Tables as text by title, each with its heading first."""
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """Lines below the tables."""
+
+    @property
+    def predicted(self) -> list[tuple[str, str]]:
+        """Lines of the predictions of theory."""
+
+
+def lines_of(found: Readable, theory: bool) -> Iterator[str]:
+    """Yield the lines of an inspection; with `theory`, the predictions too."""
+    yield found.verdict
+    yield ""
+    if found.blamed:
+        yield found.headline
+        yield ""
+    for rows in found.tables.values():
+        yield from aligned(rows)
+        yield ""
+    for what, text in found.told + (found.predicted if theory else []):
+        yield f"{what}: {text}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,7 +258,7 @@ class Inspection:
 
     def to_dict(self, theory: bool = False) -> dict[str, Any]:
         """Return everything as built-in types, with None for non-finite numbers; with `theory`, its predictions too."""
-        fields: dict[str, Any] = _finite(self._fields() | ({"theory": self._theory} if theory else {}))
+        fields: dict[str, Any] = finite(self._fields() | ({"theory": self._theory} if theory else {}))
         return fields
 
     def _fields(self) -> dict[str, Any]:
@@ -248,21 +290,7 @@ class Inspection:
 
     def text(self, theory: bool = False) -> str:
         """Return the inspection as text; with `theory`, the predictions for the layer too."""
-        return "\n".join(self._lines(theory))
-
-    def _lines(self, theory: bool) -> Iterator[str]:
-        yield self.verdict
-        yield ""
-        if self.blamed:
-            yield self.headline
-            yield ""
-        rows = self.rows
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        yield ""
-        for what, text in self.told + (self.predicted if theory else []):
-            yield f"{what}: {text}"
+        return "\n".join(lines_of(self, theory))
 
     @property
     def verdict(self) -> str:
@@ -283,8 +311,12 @@ class Inspection:
         return f"Attention of width {self.width}: {heads}; {counted(self.draws, 'draw')}"
 
     @property
-    def rows(self) -> list[tuple[str, ...]]:
-        """Table of matrices as text, heading first."""
+    def tables(self) -> Mapping[str, list[tuple[str, ...]]]:
+        """Tables as text by title, each with its heading first."""
+        return {"Matrices": self._rows}
+
+    @property
+    def _rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = [("", "law", "std·√fan-in", "from", "to", "bias", "matches initialiser")]
         for m in self.weights.values():
             places = ".3f" if m.std == 0.0 or _SMALL <= m.std < _LARGE else ".4g"
@@ -311,10 +343,10 @@ class Inspection:
         return [("theory", line) for line in said.splitlines()]
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """Return built-in types without NaN and infinities, which JSON lacks."""
     if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
+        return {name: finite(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

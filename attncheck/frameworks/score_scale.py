@@ -18,6 +18,8 @@ _GAIN = 1e-2
 _LARGE = 8.0
 # Largest relative error at which ratios of standard deviations are used.
 _SURE = 0.1
+# Answers as text.
+_YES, _MAYBE = "is", "may be"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +49,7 @@ def about_scale(scaling: Scaling, weights: Mapping[str, MatrixStatistics], head_
     yield from _about_size(forward, weights, head_dim)
     known = forward.known and (forward.map in AXES or forward.map == "linear")
     if not known or forward.scale in (RIGHT, OTHER) or math.isnan(forward.factor):
-        if forward.scale == RIGHT and _folded(weights, head_dim):
+        if forward.scale == RIGHT and _folded(weights, head_dim) == _YES:
             text = "W_Q has W_K's scale times 1/sqrt(head_dim): queries seem to be scaled beforehand, 1/head_dim in all"
             yield Note(text, blames=True)
         return
@@ -57,8 +59,9 @@ def about_scale(scaling: Scaling, weights: Mapping[str, MatrixStatistics], head_
         if abs(gain - 1) > _GAIN:
             what = f"{PLURALS[role]} are multiplied by {gain:.4g} before attention"
             yield Note(f"{what}: scores times {forward.scales} in all")
-    if "1" in names and _folded(weights, head_dim):
-        yield Note("scores times 1: 1/sqrt(head_dim) is in W_Q's initialisation")
+    if "1" in names and (folded := _folded(weights, head_dim)):
+        text = f"scores times 1: 1/sqrt(head_dim) {folded} in W_Q's initialisation"
+        yield Note(text, convention=folded != _YES)
     elif "1/head_dim" in names:
         text = "scores times 1/head_dim, as in maximal-update parametrisation, not 1/sqrt(head_dim)"
         yield Note(text, convention=True)
@@ -79,10 +82,12 @@ def _about_size(forward: Forward, weights: Mapping[str, MatrixStatistics], head_
         yield Note(f"scores have a standard deviation of {std:.3g}: attention is nearly one-hot at initialisation")
 
 
-def _folded(weights: Mapping[str, MatrixStatistics], head_dim: int) -> bool:
-    """Return whether W_Q has W_K's scale times 1/√head_dim."""
+def _folded(weights: Mapping[str, MatrixStatistics], head_dim: int) -> str:
+    """Return whether W_Q has, or may have, W_K's scale times 1/√head_dim; nothing if it has not."""
     if not {"query", "key"} <= weights.keys() or head_dim == 1:
-        return False
+        return ""
     q, k = weights["query"], weights["key"]
     error = Z * math.hypot(*((m.high - m.low) / (2 * Z * max(m.std, 1e-300)) for m in (q, k)))
-    return q.laws == k.laws and error < _SURE and k.std > 0 and abs(q.std / k.std / head_dim**-0.5 - 1) <= error
+    if not set(q.laws) & set(k.laws) or k.std == 0 or abs(q.std / k.std / head_dim**-0.5 - 1) > error:
+        return ""
+    return _YES if error < _SURE else _MAYBE

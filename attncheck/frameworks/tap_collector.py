@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,23 @@ _EMBEDDINGS = ("Embedding", "Embed")
 _HIDDEN = -1e29
 
 
+@dataclasses.dataclass(frozen=True)
+class ArrayReader:
+    """Functions of a framework's arrays: the first real one in an output, its numbers, and its place in memory."""
+
+    first: Callable[[Any], Any]
+    numbers: Callable[[Any], FloatArray]
+    place: Callable[[Any], Hashable] = id
+
+
 class TapCollector:
     """Collector of taps while modules run; `precision` is one unit in the last place of 1.0.
 
     A softmax over `positions` entries counts as attention, as does one over square scores or with a head axis.
     """
 
-    def __init__(self, precision: float, positions: int) -> None:
+    def __init__(self, read: ArrayReader, precision: float, positions: int) -> None:
+        self._read = read
         self.taps: dict[str, Tap] = {}
         self._precision, self._positions = precision, positions
         self._running: list[str] = []
@@ -32,29 +42,26 @@ class TapCollector:
         # Indexed by memory address, so that each output is tapped once. Keeping outputs prevents reuse of addresses.
         self._kept: dict[Hashable, tuple[str, Any]] = {}
 
-    def begins(self, name: str) -> None:
+    def begins(self, name: str, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Record that a module starts."""
         self._running.append(name)
 
-    def ends(
-        self, module: Any, values: FloatArray | None, where: Hashable, made: Any, entered: FloatArray | None
-    ) -> None:
-        """Record the output of the module that started last, or None without real numbers.
-
-        `where` is the output's memory address, `made` keeps it in use, and `entered` is the input.
-        """
+    def ends(self, module: Any, args: tuple[Any, ...], made: Any) -> None:
+        """Record the output of the module that started last."""
         name = self._running.pop()
-        if values is None:
+        array, entered = self._read.first(made), self._read.first(args)
+        if array is None:
             return
+        values, where = self._read.numbers(array), self._read.place(array)
         if np.isnan(values).any():
             refuse("call", name or "the model", "returns NaN", "mend the model")
         known, _ = self._kept.get(where, ("", None))
         if known and np.array_equal(self.taps[known].values, values, equal_nan=True):
             return
         what = type(module).__name__
-        summed = 0.0 if entered is None else root_mean_square(entered)
+        summed = 0.0 if entered is None else root_mean_square(self._read.numbers(entered))
         told = self._add(name or "output", values, _kind(what), what, summed)
-        self._kept[where] = told, made
+        self._kept[where] = told, array
 
     def softmax(self, scores: FloatArray, axis: int) -> None:
         """Tap the unmasked scores and weights of a softmax."""
@@ -70,9 +77,9 @@ class TapCollector:
             told = kind if attends else f"softmax {kind}"
             self._add(f"{where}.{told}".lstrip("."), shown, kind if attends else MODULE, "softmax")
 
-    def ends_with(self, where: Hashable) -> None:
-        """Mark the tap at this address as the model's output."""
-        name, _ = self._kept.get(where, ("", None))
+    def ends_with(self, array: Any) -> None:
+        """Mark the tap of this array as the model's output."""
+        name, _ = self._kept.get(self._read.place(array), ("", None))
         if name:
             self.taps[name] = dataclasses.replace(self.taps[name], kind=OUTPUT)
 

@@ -14,9 +14,9 @@ from attncheck._lib.errors import refuse
 from attncheck._lib.streams import stream
 from attncheck.frameworks.binding import in_words
 from attncheck.frameworks.models import FrameworkModels
-from attncheck.frameworks.tap_collector import TapCollector
+from attncheck.frameworks.tap_collector import ArrayReader, TapCollector
 from attncheck.frameworks.torch import place_of
-from attncheck.frameworks.torch_trace import SoftmaxMode, array_of, decomposed
+from attncheck.frameworks.torch_trace import SoftmaxMode, array_of, decomposed, modules_heard
 from attncheck.frameworks.trace import FloatArray
 from attncheck.scaling.taps import Tap
 
@@ -57,17 +57,18 @@ class TorchModel:
 
     def taps(self) -> Mapping[str, Tap]:
         """Run the module; return the taps by module name."""
-        seen = TapCollector(float(torch.finfo(place_of(self.module)[0]).eps), self.given[0].shape[:2][-1])
+        precision = float(torch.finfo(place_of(self.module)[0]).eps)
+        seen = TapCollector(ArrayReader(_first, array_of, _where), precision, self.given[0].shape[:2][-1])
         watched = (
             _one_thread(),
             decomposed(),
-            _hooked(self.module, seen),
+            modules_heard(self.module, seen),
             SoftmaxMode(seen.softmax),
         )
         with contextlib.ExitStack() as stack, torch.no_grad():
             for each in watched:
                 stack.enter_context(each)
-            seen.ends_with(_where(self._outputs()))
+            seen.ends_with(self._outputs())
         return seen.taps
 
     def weights(self) -> list[FloatArray]:
@@ -87,36 +88,6 @@ class TorchModel:
         if tensor is None:
             refuse("call", made, "returned no tensor of real numbers", "pass call=lambda module, *inputs: ...")
         return tensor
-
-
-@contextlib.contextmanager
-def _hooked(module: Any, seen: TapCollector) -> Iterator[None]:
-    """Collect the output of every module."""
-    handles = []
-    for name, each in module.named_modules():
-        if isinstance(each, torch.jit.ScriptModule):
-            refuse(
-                "build",
-                name or type(each).__name__,
-                "is compiled, which hides its activations",
-                "pass it uncompiled",
-            )
-
-        def begins(_: Any, __: Any, name: str = name) -> None:
-            seen.begins(name)
-
-        def ends(each: Any, given: Any, made: Any) -> None:
-            tensor, entered = _first(made), _first(given)
-            values = None if tensor is None else array_of(tensor)
-            where = None if tensor is None else _where(tensor)
-            seen.ends(each, values, where, tensor, None if entered is None else array_of(entered))
-
-        handles += [each.register_forward_pre_hook(begins), each.register_forward_hook(ends)]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextlib.contextmanager

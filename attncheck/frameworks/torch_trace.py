@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +16,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from attncheck.frameworks.trace import AttentionCore, Core, FloatArray
+from attncheck._lib.errors import refuse
+from attncheck.frameworks.trace import AttentionCore, Core, FloatArray, ModuleListener
 
 #: PyTorch's own attention, also while it is replaced.
 ATTENTION = functional.scaled_dot_product_attention
@@ -243,6 +245,20 @@ def watching(
         return made
 
     with attention_replaced(attend), mode:
+        yield
+
+
+@contextlib.contextmanager
+def modules_heard(model: Any, listener: ModuleListener) -> Iterator[None]:
+    """Let a listener hear of the calls of a model and of all modules in it."""
+    with contextlib.ExitStack() as stack:
+        for name, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                what = "is compiled, which hides its activations"
+                refuse("model", name or type(module).__name__, what, "pass it uncompiled")
+            begins = functools.partial(listener.begins, name)
+            stack.callback(module.register_forward_pre_hook(begins, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(listener.ends).remove)
         yield
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,16 @@ class AttentionCore:
     def heads(self) -> FloatArray:
         """Result of the core, (..., L, e), if keys and values have all heads."""
         return np.asarray(self.weights @ self.value)
+
+
+class ModuleListener(Protocol):
+    """Listener to the modules of a forward pass, in the order in which they begin and end."""
+
+    def begins(self, name: str, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Hear that the module of this name is called."""
+
+    def ends(self, module: Any, args: tuple[Any, ...], made: Any) -> None:
+        """Hear what the module that began last returns."""
 
 
 def zeros(core: AttentionCore) -> FloatArray:

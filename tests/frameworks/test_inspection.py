@@ -218,7 +218,7 @@ def test_two_layers_are_compared() -> None:
 def test_numbers_of_any_size_are_shown(found: Inspection) -> None:
     wide = dataclasses.replace(found.weights["query"], std=6.25e-06, low=6e-06, high=6.5e-06)
     shown = dataclasses.replace(found, weights={"query": wide}, num_heads=1, kv_heads=1, draws=1)
-    assert shown.rows[1][2:5] == ("6.25e-06", "6e-06", "6.5e-06")
+    assert shown.tables["Matrices"][1][2:5] == ("6.25e-06", "6e-06", "6.5e-06")
     assert shown.headline.endswith("1 head of 16 neurons; 1 draw")
 
 
@@ -388,3 +388,9 @@ def test_the_fixture(pytester: pytest.Pytester) -> None:
     done = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     done.assert_outcomes(passed=1, failed=1)
     done.stdout.fnmatch_lines(["*AssertionError: scale is '1', not '1/sqrt(head_dim)'*"])
+
+
+def test_a_causal_layer_without_scores() -> None:
+    found = ac.inspect(Plain(stds={"key": 0.0}, masked=CAUSAL), width=64, draws=2)
+    assert found.forward.mask == "causal"
+    assert found.blamed == ()

@@ -270,7 +270,7 @@ def sgd(module: Any) -> Any:
         (
             lambda width: torch.nn.Sequential(torch.jit.script(torch.nn.Linear(width, width))),
             {},
-            "build='0': is compiled, which hides its activations",
+            "model='0': is compiled, which hides its activations",
         ),
     ],
     ids=["not a number", "one seed", "nothing learns", "compiled"],

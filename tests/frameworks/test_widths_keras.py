@@ -18,7 +18,8 @@ pytest.importorskip("keras")
 
 import keras
 
-from attncheck.frameworks.keras_taps import KerasModels, named_layers
+from attncheck.frameworks.keras_layers import named_layers
+from attncheck.frameworks.keras_taps import KerasModels
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTHS = (16, 32, 64, 128)
