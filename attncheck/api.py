@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from attncheck._lib.errors import InputError
 from attncheck.frameworks.compare import InspectionComparison, compare
-from attncheck.frameworks.inspection import inspect
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.widths import widths
 from attncheck.layers.attention import AttentionLayer
@@ -27,6 +26,8 @@ from attncheck.layers.nonlinearity import (
 from attncheck.layers.program import Program
 from attncheck.layers.stack import AttentionStack
 from attncheck.methods import simulate, simulate_chunks, tangent_kernel
+from attncheck.models.inspection import inspect
+from attncheck.models.result import ModelInspection
 from attncheck.runs.check import CheckReport, check
 from attncheck.scaling.result import Widths
 from attncheck.simulators.by_head import HeadDraw, simulate_heads
@@ -55,6 +56,7 @@ __all__ = [
     "Inspection",
     "InspectionComparison",
     "LimitLaw",
+    "ModelInspection",
     "Program",
     "ProgramDraws",
     "ProgramLimit",

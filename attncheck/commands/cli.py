@@ -36,7 +36,7 @@ app = App(
 COMMANDS = {
     "init": "Create a starter layer, test and GitHub workflow.",
     "run": "Test a simulator against the theorem and write a record.",
-    "inspect": "Describe a PyTorch, flax, Keras or equinox attention layer at initialisation.",
+    "inspect": "Describe an attention layer, or every layer and parameter of a model, at initialisation.",
     "widths": "Check width scaling of a model against a prediction (standard or μP).",
     "check": "Test samples from files against the exact law at their width and the limit.",
     "gate": "Decide whether a run passes: complete, not violated, and no worse than a baseline.",

@@ -13,7 +13,8 @@ def inspect(
     make: str,
     /,
     *,
-    width: Whole,
+    width: Whole | None = None,
+    inputs: str | None = None,
     call: str | None = None,
     draws: Whole = 8,
     seed: Natural = 0,
@@ -22,7 +23,7 @@ def inspect(
     json: bool = False,
     report: Path | None = None,
 ) -> int:
-    """Describe a PyTorch, flax, Keras or equinox attention layer at initialisation.
+    """Describe an attention layer, or every layer and parameter of a model, at initialisation.
 
     The exit code is 1 if something is wrong, or not as expected.
 
@@ -31,7 +32,10 @@ def inspect(
     make
         Function that returns a newly initialised module, MODULE:FUNCTION; searched in the current folder too.
     width
-        Number of input neurons.
+        Number of input neurons of a layer; omit it for a whole model.
+    inputs
+        Function that returns the inputs of a model, by argument name or in order, MODULE:FUNCTION; models of
+        transformers have their own.
     call
         Function of (module, *inputs) that returns the outputs, MODULE:FUNCTION; default: call the module.
     draws
@@ -39,7 +43,8 @@ def inspect(
     seed
         Seed of the first module.
     expect
-        What the layer should be, such as causal, mup, query=normal(0.02), query_std=1.0; may be given several times.
+        What the layer should be, such as causal, mup, query=normal(0.02), query_std=1.0; of a model also initialisers
+        by pattern, such as "*.bias=zeros"; may be given several times.
     theory
         Add the predictions of theory for the layer, which takes some seconds.
     json
@@ -48,13 +53,15 @@ def inspect(
         Also write an HTML page to this path.
     """
     from attncheck.frameworks.expectations import check_declared
-    from attncheck.frameworks.inspection import inspect as inspected
+    from attncheck.models.inspection import inspect as inspected
+    from attncheck.models.result import is_pattern
     from attncheck.report.inspection import render_inspection
 
     wanted = tuple(expect or ())
-    check_declared(wanted)
+    check_declared([text for text in wanted if width is not None or not is_pattern(text)])
     called = None if call is None else function_named("call", call)
-    found = inspected(function_named("make", make), width, called, draws=draws, seed=seed)
+    given = None if inputs is None else function_named("inputs", inputs)
+    found = inspected(function_named("make", make), width, called, inputs=given, draws=draws, seed=seed)
     if report is not None:
         render_inspection(found, make, report, theory)
     unexpected = found.unmet(*wanted)

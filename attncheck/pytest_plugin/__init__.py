@@ -23,7 +23,6 @@ from attncheck.pytest_plugin.reporter import Reporter
 from attncheck.runs.options import RECORD, RunOptions
 
 if TYPE_CHECKING:
-    from attncheck.frameworks.result import Inspection
     from attncheck.layers.case import Case
     from attncheck.runs.reporting import RunReport
     from attncheck.runs.run import Run
@@ -150,9 +149,9 @@ def run_seed(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
-def attncheck_layer() -> Callable[..., Inspection]:
+def attncheck_layer() -> Callable[..., Any]:
     """Return `attncheck.inspect`: ``attncheck_layer(make, width=64).require(mask="causal")``."""
-    from attncheck.frameworks.inspection import inspect
+    from attncheck.models.inspection import inspect
 
     return inspect
 

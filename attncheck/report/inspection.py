@@ -6,14 +6,14 @@ import dataclasses
 from pathlib import Path
 
 from attncheck._lib.files import write_whole
-from attncheck.frameworks.result import Inspection
+from attncheck.frameworks.result import Readable
 from attncheck.report import DEFAULT_RECIPE
 from attncheck.report.page import encoded, fill
 from attncheck.report.recipe import load
 
 
-def render_inspection(found: Inspection, name: str, out: Path, theory: bool = False) -> Path:
-    """Write a self-contained page on an inspected layer made by `name`; with `theory`, also its predictions."""
+def render_inspection(found: Readable, name: str, out: Path, theory: bool = False) -> Path:
+    """Write a self-contained page on an inspected layer or model made by `name`; with predictions if `theory`."""
     lines = found.told + (found.predicted if theory else [])
     recipe = dataclasses.replace(load(DEFAULT_RECIPE), title="Inspection", template="inspection.html.j2")
     return write_whole(out, encoded(fill(recipe, found=found, name=name, lines=lines)))

@@ -1,0 +1,1 @@
+"""Inspection of whole models at initialisation: every attention module, and every parameter."""

@@ -1,0 +1,116 @@
+"""Interface between the inspection of models and a framework."""
+
+from __future__ import annotations
+
+import abc
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from attncheck._lib.errors import refuse
+from attncheck._lib.imports import find
+from attncheck.frameworks.binding import Binding, home_of, in_words, parameters_of
+from attncheck.models.calls import ModuleCall
+from attncheck.models.parameters import Parameter
+
+#: Inputs of a model: by argument name, in order, or a function that returns them.
+Inputs = Mapping[str, Any] | Sequence[Any] | Callable[[], Any]
+# Binding of each framework, by the top-level package of a model's class.
+_FRAMEWORKS = {
+    "torch": "attncheck.models.torch:TorchModel",
+    "flax": "attncheck.models.flax:flax_model",
+    "keras": "attncheck.models.keras:KerasModel",
+}
+
+
+class ModelBinding(abc.ABC):
+    """What the inspection of a model needs from a framework."""
+
+    @abc.abstractmethod
+    def fresh(self, seed: int) -> Any:
+        """Return a newly initialised model, determined by the seed."""
+
+    def kind(self, model: Any) -> str:
+        """Return the class of a model."""
+        return type(model).__name__
+
+    @abc.abstractmethod
+    def calls(self, model: Any) -> Sequence[ModuleCall]:
+        """Return the calls of modules in a forward pass, in the order in which they begin."""
+
+    @abc.abstractmethod
+    def module(self, model: Any, name: str) -> Any:
+        """Return the module of that name."""
+
+    @abc.abstractmethod
+    def replayed(self, call: ModuleCall, modules: Sequence[Any]) -> Binding:
+        """Return the binding to a module that is called as recorded; `modules` are its draws."""
+
+    @abc.abstractmethod
+    def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
+        """Return all parameters, with at most so many entries of this draw."""
+
+    def unused(self, model: Any) -> frozenset[str] | None:
+        """Return the names of parameters that the outputs do not depend on, if known."""
+        return None
+
+    def steady(self, model: Any) -> bool | None:
+        """Return whether two calls on one input agree, if known."""
+        return None
+
+    def numbers(self, model: Any) -> Mapping[str, float]:
+        """Return the numbers of a model's configuration, by name."""
+        return {}
+
+
+def bound_model(
+    make: Any, inputs: Inputs | None, call: Callable[..., Any] | None, seed: int
+) -> tuple[ModelBinding, Any]:
+    """Return the binding to the models that `make` returns, and the first model.
+
+    Raises
+    ------
+    InputError
+        If `make` returns no model of a supported framework.
+
+    Examples
+    --------
+    >>> bound_model(lambda: 3, None, None, 0)
+    Traceback (most recent call last):
+    ...
+    attncheck._lib.errors.InputError: make=3: is not a model of torch, flax, keras; return one, or pass width= to ...
+    """
+    if call is not None and not callable(call):
+        refuse("call", call, "is not a function", "pass call=lambda model, ...: ..., or omit it")
+    if not callable(make) or home_of(make):
+        refuse("make", type(make).__name__, "is not a function", "pass lambda: ..., which returns a new model")
+    inputs = _checked(inputs)
+    # PyTorch's models are known only once they are drawn: it is tried first, so that none is drawn in vain.
+    framework = "flax" if "rngs" in parameters_of(make) else "torch" if "torch" in sys.modules else ""
+    if framework == "torch":
+        first: ModelBinding = find(_FRAMEWORKS["torch"])(make, inputs, call)
+        model = first.fresh(seed)
+        if (framework := home_of(model)) == "torch":
+            return first, model
+    if not framework:
+        model = in_words("make", make)
+        framework = home_of(model)
+    if framework not in _FRAMEWORKS:
+        what = f"is not a model of {', '.join(_FRAMEWORKS)}"
+        refuse("make", model, what, "return one, or pass width= to inspect a layer")
+    binding: ModelBinding = find(_FRAMEWORKS[framework])(make, inputs, call)
+    return binding, binding.fresh(seed)
+
+
+def _checked(inputs: Any) -> Mapping[str, Any] | Sequence[Any] | None:
+    """Return the inputs of a model; a single array is the first of them."""
+    if callable(inputs) and not hasattr(inputs, "shape"):
+        inputs = in_words("inputs", inputs)
+    if hasattr(inputs, "shape"):
+        inputs = (inputs,)
+    if inputs is None or (isinstance(inputs, Mapping | tuple | list) and len(inputs)):
+        for each in inputs.values() if isinstance(inputs, Mapping) else inputs or ():
+            if tuple(getattr(each, "shape", ()))[:1] == (0,):
+                refuse("inputs", tuple(each.shape), "is the shape of an array of no sequences", "pass one or more")
+        return inputs
+    refuse("inputs", inputs, "are neither arrays by name nor in order", 'pass {"input_ids": ids} or (x,)')

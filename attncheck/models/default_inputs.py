@@ -1,0 +1,82 @@
+"""Inputs for models of transformers, which state what they are called with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from attncheck._lib.errors import refuse
+
+Array = np.ndarray[Any, Any]
+# Batch size, and numbers of positions and of samples of sound.
+_BATCH, _POSITIONS, _SAMPLES = 2, 12, 8000
+
+
+def default_inputs(model: Any) -> Mapping[str, Array]:
+    """Return inputs for a model of transformers; refuse other models.
+
+    Examples
+    --------
+    >>> default_inputs(object())
+    Traceback (most recent call last):
+    ...
+    attncheck._lib.errors.InputError: inputs=None: are unknown for a model of class object; pass the inputs of one ...
+    """
+    name = getattr(model, "main_input_name", None)
+    config = getattr(model, "config", None)
+    if not isinstance(name, str) or name not in _MADE or config is None:
+        what = f"are unknown for a model of class {type(model).__name__}"
+        refuse("inputs", None, what, 'pass the inputs of one call, such as inputs={"input_ids": ids} or inputs=(x,)')
+    inputs = {name: _MADE[name](config)}
+    if getattr(config, "is_encoder_decoder", False) and hasattr(model, "get_decoder"):
+        inputs["decoder_input_ids"] = _ids(config)
+    return inputs
+
+
+def _ids(config: Any) -> Array:
+    """Return token ids, none of which is padding."""
+    vocabulary = int(_number(config, "vocab_size") or 2)
+    padding = _number(config, "pad_token_id")
+    ids = np.arange(_BATCH * _POSITIONS) % vocabulary
+    return np.where(ids == padding, (ids + 1) % vocabulary, ids).reshape(_BATCH, _POSITIONS)
+
+
+def _pixels(config: Any) -> Array:
+    size = _of(config, "image_size", "vision_config") or 224
+    height, width = size if isinstance(size, list | tuple) else (size, size)
+    channels = int(_of(config, "num_channels", "vision_config") or 3)
+    return _normal((_BATCH, channels, height, width))
+
+
+def _features(config: Any) -> Array:
+    length = 2 * int(_number(config, "max_source_positions") or _POSITIONS)
+    bins = int(_number(config, "num_mel_bins") or 80)
+    return _normal((_BATCH, bins, length))
+
+
+def _sound(config: Any) -> Array:
+    return _normal((_BATCH, _SAMPLES))
+
+
+def _number(config: Any, name: str) -> Any:
+    return _of(config, name, "text_config")
+
+
+def _of(config: Any, name: str, nested: str) -> Any:
+    """Return an attribute of a configuration, or of one within it."""
+    found = getattr(config, name, None)
+    return found if found is not None else getattr(getattr(config, nested, None), name, None)
+
+
+def _normal(shape: tuple[int, ...]) -> Array:
+    return np.random.default_rng(0).standard_normal(shape)
+
+
+_MADE: Mapping[str, Callable[[Any], Array]] = {
+    "input_ids": _ids,
+    "pixel_values": _pixels,
+    "input_features": _features,
+    "input_values": _sound,
+}

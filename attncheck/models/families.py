@@ -1,0 +1,156 @@
+"""Families of parameters: those whose names differ in numbers alone, in groups that are alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+from attncheck.frameworks.laws import LAWS, UNKNOWN
+from attncheck.models.names import indices, name_of, pattern_of
+from attncheck.models.parameters import (
+    FIXED,
+    NEVER_DRAWN,
+    NOT_FINITE,
+    NOT_INITIALISED,
+    ParameterStatistics,
+)
+
+#: Why a parameter is not compared with others.
+STATES = (NOT_INITIALISED, NOT_FINITE, NEVER_DRAWN, FIXED)
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Parameters with the same initialiser and a common name, such as "h.*.mlp.c_fc.weight".
+
+    `depth` is the number of different first numbers in the names of these and of others with such names.
+    """
+
+    name: str
+    members: tuple[ParameterStatistics, ...]
+    depth: int = 1
+
+    def __str__(self) -> str:
+        return self.name if len(self.members) == 1 else f"{self.name} ×{len(self.members)}"
+
+    @property
+    def first(self) -> ParameterStatistics:
+        """The first member."""
+        return self.members[0]
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the members are drawn at random."""
+        return not self.first.constant and state_of(self.first) == "" and math.isfinite(self.std)
+
+    @property
+    def laws(self) -> tuple[str, ...]:
+        """Laws that no member rejects; those of the first member if there are none."""
+        return tuple(law for law in self.first.laws if all(law in m.laws for m in self.members)) or self.first.laws
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Interval of the standard deviation common to all members."""
+        return max(m.scale.low for m in self.members), min(m.scale.high for m in self.members)
+
+    @property
+    def std(self) -> float:
+        """Root mean square of the members' standard deviations."""
+        return math.sqrt(sum(m.scale.std**2 for m in self.members) / len(self.members))
+
+    @property
+    def keeps_default(self) -> bool:
+        """Whether each member keeps the default of its owner."""
+        return all(member.keeps_default for member in self.members)
+
+    @property
+    def matches(self) -> set[str]:
+        """Known initialisers that fit all members."""
+        return set.intersection(*(set(member.matches) for member in self.members))
+
+    @property
+    def text(self) -> str:
+        """Law, standard deviation and mean."""
+        first = self.first
+        if first.constant or not math.isfinite(self.std):
+            return first.law
+        mean = f", mean {first.mean:.2g}" if abs(first.mean) > first.mean_error else ""
+        return f"{' or '.join(self.laws)}, std {self.std:.2g}{mean}"
+
+    @property
+    def text_with_default(self) -> str:
+        """The text, and whether it is the default of the owner."""
+        return f"{self.text} (default of {self.first.owner})" if self.keeps_default else self.text
+
+
+def state_of(row: ParameterStatistics) -> str:
+    """Return why a parameter is not compared with others, or nothing."""
+    return next((state for state in STATES if state in row.notes), "")
+
+
+def families(table: Sequence[ParameterStatistics]) -> list[Family]:
+    """Return the parameters grouped by name, shape and initialiser, in order of appearance.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attncheck.models.parameters import Parameter, statistics_of
+    >>> rng = np.random.default_rng(0)
+    >>> names = [f"h.{i}.fc.weight" for i in range(12)]
+    >>> table = [Parameter(name, (64, 64), "Linear", (64, 64), (rng.normal(0, 0.02, 4096),)) for name in names]
+    >>> for family in families(statistics_of(table)):
+    ...     print(f"{family}: {family.text}")
+    h.*.fc.weight ×12: normal, std 0.02
+    """
+    order = {row.name: i for i, row in enumerate(table)}
+    return sorted(itertools.chain(*parts_of(table)), key=lambda family: order[family.first.name])
+
+
+def parts_of(table: Sequence[ParameterStatistics]) -> list[list[Family]]:
+    """Return families of comparable parameters, each split into groups that are alike, largest first."""
+    comparable: dict[tuple[object, ...], list[ParameterStatistics]] = {}
+    for row in table:
+        key = (pattern_of(row.name), row.shape, row.owner, row.fans, row.default, state_of(row))
+        comparable.setdefault(key, []).append(row)
+    split = []
+    for rows in comparable.values():
+        names, parts = [row.name for row in rows], []
+        depth = len({number for name in names for number in indices(name)[:1]})
+        while rows:
+            group = _largest_group(rows)
+            parts.append(Family(name_of([row.name for row in group], names), tuple(group), depth))
+            rows = [row for row in rows if row not in group]
+        split.append(parts)
+    return split
+
+
+def kinds(row: ParameterStatistics) -> set[str]:
+    """Return the kinds of laws that a parameter may have.
+
+    The laws called normal and truncated normal are one kind: entries may follow another law between the two, and
+    then chance decides which is rejected.
+    """
+    if row.constant:
+        return {row.law}
+    every = {law.name for law in LAWS} | {UNKNOWN}
+    return {law.removeprefix("truncated ") for law in (every if row.laws == (UNKNOWN,) else row.laws)}
+
+
+def _largest_group(rows: Sequence[ParameterStatistics]) -> list[ParameterStatistics]:
+    """Return the largest group of parameters with a common kind of law, standard deviation and mean."""
+    best = [rows[0]]
+    for kind in sorted({kind for row in rows for kind in kinds(row)}):
+        same = [row for row in rows if kind in kinds(row)]
+        near = _with_common_point({row: (row.scale.low, row.scale.high) for row in same})
+        near = _with_common_point({row: row.mean_bounds for row in near})
+        best = max(best, near, key=len)
+    return best
+
+
+def _with_common_point(bounds: Mapping[ParameterStatistics, tuple[float, float]]) -> list[ParameterStatistics]:
+    """Return the most parameters whose intervals share a point."""
+    points = sorted({low for low, _ in bounds.values()})
+    groups = [[row for row, (low, high) in bounds.items() if low <= point <= high] for point in points]
+    return max(groups, key=len)

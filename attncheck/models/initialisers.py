@@ -1,0 +1,181 @@
+"""Expected initialisers of parameters, written as text such as ``normal(0.02/sqrt(2*n_layer))``."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import fnmatch
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from attncheck._lib.errors import InputError, refuse
+from attncheck.frameworks.laws import CONSTANT, LAWS, ORTHOGONAL
+from attncheck.models.names import name_of, pattern_of
+from attncheck.models.parameters import NOT_FINITE, NOT_INITIALISED, ParameterStatistics
+
+_FIELD = "parameters"
+_EXAMPLE = "write e.g. 'normal(0.02/sqrt(fan_in))', 'zeros', 'ones' or 'constant(0.1)'"
+_DRAWN = (*(law.name for law in LAWS), ORTHOGONAL)
+_VALUES = {"zeros": 0.0, "ones": 1.0}
+_CALL = re.compile(r"\s*([a-z ]+?)\s*(?:\((.*)\))?\s*", re.DOTALL)
+_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+# Numbers that need no evaluation.
+_PLAIN = re.compile(r"([\d.]+(e[+-]?\d+)?)?")
+_OPERATORS: dict[type[ast.AST], Callable[..., float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: math.pow,
+    ast.USub: operator.neg,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Expected:
+    """Law, number and its expression with names replaced by their values."""
+
+    law: str
+    number: float | None
+    text: str
+
+
+def unmet(expected: Any, table: Sequence[ParameterStatistics], names: Mapping[str, float]) -> list[str]:
+    """Return one sentence per parameter, or group of alike ones, that does not meet an expectation.
+
+    Parameters
+    ----------
+    expected : mapping of str to str
+        Initialisers by pattern of names. The number is the standard deviation of an entry, and may use fan_in,
+        fan_out and `names`: ``{"*.c_proj.weight": "normal(0.02/sqrt(2*n_layer))", "*.bias": "zeros"}``.
+    table : sequence of ParameterStatistics
+    names : mapping of str to float
+        Numbers of the model's configuration.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attncheck.models.parameters import Parameter, statistics_of
+    >>> bias = Parameter("fc.bias", (4,), "Linear", None, (np.zeros(4), np.zeros(4)))
+    >>> unmet({"*.bias": "constant(eps)"}, statistics_of([bias]), {"eps": 0.1})
+    ['fc.bias: zeros, not constant 0.1']
+    """
+    if not isinstance(expected, Mapping) or not all(isinstance(pattern, str) for pattern in expected):
+        refuse(_FIELD, expected, "is not a mapping of patterns to initialisers", 'pass e.g. {"*.bias": "zeros"}')
+    sentences = []
+    for pattern, text in expected.items():
+        rows = [row for row in table if any(fnmatch.fnmatchcase(name, pattern) for name in (row.name, *row.tied))]
+        if not rows:
+            example = table[0].name if table else "*.weight"
+            refuse(_FIELD, pattern, "matches no parameter", f"use a pattern of names such as {example!r}")
+        wrong: dict[tuple[str, tuple[str, ...], _Expected], list[ParameterStatistics]] = {}
+        for row in rows:
+            wanted = _expected(text, row, names)
+            if failed := _failures(row, wanted):
+                wrong.setdefault((pattern_of(row.name), failed, wanted), []).append(row)
+        for (_, failed, wanted), members in wrong.items():
+            sentences.append(_sentence(members, failed, wanted))
+    return sentences
+
+
+def _expected(text: Any, row: ParameterStatistics, names: Mapping[str, float]) -> _Expected:
+    """Return the expectation of a text on a parameter."""
+    found = _CALL.fullmatch(text) if isinstance(text, str) else None
+    law, expression = found.groups() if found else ("", None)
+    accepted = (*_DRAWN, *_VALUES) if expression is None else (*_DRAWN, CONSTANT)
+    if law not in accepted:
+        laws = ", ".join((*_DRAWN, *_VALUES, CONSTANT))
+        refuse(_FIELD, text, "is not a known initialiser", f"use one of {laws}; {_EXAMPLE}")
+    if expression is None:
+        return _Expected(law, _VALUES.get(law), "")
+    fans = {} if row.fans is None else {"fan_in": row.fans[0], "fan_out": row.fans[1]}
+    known: dict[str, float] = {**names, **fans}
+    number = _evaluated(text, expression, known)
+    if law != CONSTANT and number <= 0:
+        refuse(_FIELD, text, f"its standard deviation is {number:g}", _EXAMPLE)
+    shown = _NAME.sub(lambda word: f"{known[word[0]]:g}" if word[0] in known else word[0], expression).strip()
+    return _Expected(law, number, shown)
+
+
+def _evaluated(text: str, expression: str, names: Mapping[str, float]) -> float:
+    """Return the value of an arithmetic expression; refuse any other."""
+    try:
+        number = _value(text, ast.parse(expression.strip(), mode="eval").body, names)
+    except InputError:
+        raise
+    except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
+        number = math.nan
+    if not math.isfinite(number):
+        refuse(_FIELD, text, "is not an arithmetic expression with a finite value", _EXAMPLE)
+    return number
+
+
+def _value(text: str, node: ast.AST, names: Mapping[str, float]) -> float:
+    """Return the value of a node of an arithmetic expression."""
+    match node:
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+            return float(value)
+        case ast.Name(id=name) if name in names:
+            return float(names[name])
+        case ast.Name(id=name) if name != "sqrt":
+            known = ", ".join(sorted(names))
+            remedy = f"use one of: {known}" if known else "write a number: a parameter has fans if it is a projection"
+            refuse(_FIELD, text, f"{name} is not a known number", remedy)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_value(text, left, names), _value(text, right, names))
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_value(text, operand, names))
+        case ast.Call(func=ast.Name(id="sqrt"), args=[argument], keywords=[]):
+            return math.sqrt(_value(text, argument, names))
+    refuse(_FIELD, text, "is not an arithmetic expression", "use numbers, names, + - * / ** and sqrt")
+
+
+def _failures(row: ParameterStatistics, wanted: _Expected) -> tuple[str, ...]:
+    """Return which of law, standard deviation, mean and value an expectation does not meet."""
+    state = next((note for note in (NOT_INITIALISED, NOT_FINITE) if note in row.notes), "")
+    if state or math.isnan(row.scale.std):
+        return (state,) if state else ()
+    if wanted.law in (*_VALUES, CONSTANT):
+        near = wanted.number is not None and abs(row.mean - wanted.number) <= max(row.mean_error, 1e-12)
+        return () if row.constant and near else ("value",)
+    failed = []
+    unknown = wanted.law == ORTHOGONAL and not row.orthogonality_known
+    if unknown and not row.constant:
+        failed.append("whether it is orthogonal is not determined: it has few entries, or many")
+    elif row.constant or wanted.law not in row.laws:
+        failed.append("law")
+    if wanted.number is not None and not row.constant and not row.scale.holds(wanted.number):
+        failed.append("std")
+    if not row.constant and abs(row.mean) > row.mean_error:
+        failed.append("mean")
+    return tuple(failed)
+
+
+def _sentence(rows: Sequence[ParameterStatistics], failed: Sequence[str], wanted: _Expected) -> str:
+    """Return the sentence on parameters that fail alike."""
+    names = [row.name for row in rows]
+    name = names[0] if len(rows) == 1 else f"{name_of(names, names)} ({len(rows)})"
+    first = rows[0]
+    number = "" if wanted.number is None else f"{wanted.number:.3g}"
+    origin = "" if _PLAIN.fullmatch(wanted.text) else f" = {wanted.text}"
+    found = first.law if first.constant else f"{first.law}, std {_std_text(rows)}"
+    value = wanted.law if wanted.law in _VALUES else f"constant {number}"
+    texts = {
+        "law": f"{first.law}, not {wanted.law}",
+        "value": f"{found}, not {value}{origin}",
+        "std": f"std {_std_text(rows)}, not {number}{origin}",
+        "mean": f"mean {first.mean:.3g}, not 0",
+    }
+    return f"{name}: {'; '.join(texts.get(failure, failure) for failure in failed)}"
+
+
+def _std_text(rows: Sequence[ParameterStatistics]) -> str:
+    """Return the standard deviation of one parameter with its interval, or the range of several."""
+    if len(rows) == 1:
+        scale = rows[0].scale
+        return f"{scale.std:.3g}, from {scale.low:.3g} to {scale.high:.3g}"
+    stds = [row.scale.std for row in rows]
+    return f"{min(stds):.3g} to {max(stds):.3g}"

@@ -1,0 +1,73 @@
+"""Names of parameters and modules that differ in numbers alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from attncheck._lib.text import listed
+
+# Numbers that are whole words of a name: those of h.2 and Dense_0, not that of linear1.
+_NUMBER = re.compile(r"(?<![^\W_])\d+(?![^\W_])")
+# Largest number of indices listed in the name of a part of a family.
+_LISTED = 4
+
+
+def pattern_of(name: str) -> str:
+    """Return a parameter's name with * for each number.
+
+    Examples
+    --------
+    >>> pattern_of("h.11.mlp.linear1.weight"), pattern_of("Dense_0/kernel")
+    ('h.*.mlp.linear1.weight', 'Dense_*/kernel')
+    """
+    return _NUMBER.sub("*", name)
+
+
+def name_of(names: Sequence[str], all_names: Sequence[str]) -> str:
+    """Return a common name of some members of a family, given the names of all.
+
+    Examples
+    --------
+    >>> every = [f"h.{i}.w" for i in range(12)]
+    >>> name_of(every, every), name_of(every[3:5], every), name_of(every[:1], every), name_of(every[1:], every)
+    ('h.*.w', 'h.{3,4}.w', 'h.0.w', 'h.*.w')
+    """
+    few = len(names) <= min(_LISTED, len(all_names) / 2)
+    parts = []
+    for column in zip(*(_NUMBER.findall(name) for name in names), strict=True):
+        numbers = list(dict.fromkeys(column))
+        several = "{" + ",".join(numbers) + "}" if few else "*"
+        parts.append(numbers[0] if len(numbers) == 1 else several)
+    filled = iter(parts)
+    return _NUMBER.sub(lambda _: next(filled), names[0])
+
+
+def part_of(names: Sequence[str], every: Sequence[str]) -> str:
+    """Return the name of a part of a family; its numbers are named unless it is all."""
+    if len(names) in (1, len(every)):
+        return name_of(names, every)
+    columns = zip(*(_NUMBER.findall(name) for name in names), strict=True)
+    numbers = (list(dict.fromkeys(column)) for column in columns)
+    filled = iter([each[0] if len(each) == 1 else "{" + ",".join(each) + "}" for each in numbers])
+    return _NUMBER.sub(lambda _: next(filled), names[0])
+
+
+def names_of(names: Sequence[str]) -> str:
+    """Return names as text, those that differ in numbers as one, with their count.
+
+    Examples
+    --------
+    >>> names_of(["h.0.attn"]), names_of([f"h.{i}.attn" for i in range(12)])
+    ('h.0.attn', 'h.*.attn (12)')
+    """
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(pattern_of(name), []).append(name)
+    counts = (f" ({len(each)})" if len(each) > 1 else "" for each in groups.values())
+    return listed(f"{name_of(each, each)}{count}" for each, count in zip(groups.values(), counts, strict=True))
+
+
+def indices(name: str) -> list[int]:
+    """Return the numbers in a name."""
+    return [int(number) for number in _NUMBER.findall(name)]

@@ -1,0 +1,313 @@
+"""Notes on the parameters of a model: what differs from its family, or from the rest of the model."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from attncheck._lib.text import counted, listed
+from attncheck.frameworks.initialiser import same_layers
+from attncheck.frameworks.notes import Note
+from attncheck.models.families import STATES, Family, families, kinds, parts_of, state_of
+from attncheck.models.names import indices, part_of, pattern_of
+from attncheck.models.parameters import (
+    NEVER_DRAWN,
+    NOT_FINITE,
+    NOT_INITIALISED,
+    NOT_USED,
+    Parameter,
+    ParameterStatistics,
+    depth_scales,
+)
+
+# Fraction of families, or of a family's other members, that counts as most.
+_MOST = 2 / 3
+# Parts of a family that are listed.
+_LISTED = 4
+# Fan-in from which a standard deviation of 1 is large, and the widest interval that tells 1.
+_MANY, _NARROW = 16, 1.25
+_DEPENDENCES: tuple[tuple[str, Callable[[int], float]], ...] = (
+    ("1/sqrt(i + 1)", lambda i: (i + 1) ** -0.5),
+    ("1/(i + 1)", lambda i: 1 / (i + 1)),
+    ("sqrt(i + 1)", lambda i: (i + 1) ** 0.5),
+    ("i + 1", lambda i: i + 1),
+)
+_BIAS_NAMES = {"bias", "beta", "b"}
+
+
+def notes_of(table: Sequence[ParameterStatistics]) -> list[Note]:
+    """Return notes on the parameters of a model, worst first.
+
+    A note blames only what chance explains with probability 1e-6 at most, over the whole table.
+    """
+    every = families(table)
+    notes = [*_notes_of_states(every, table), *_notes_within(table), *_constant_projections(table)]
+    notes += [*_notes_among_projections(table), *_notes_of_biases(every), *_notes_of_norms(every)]
+    if unused := [row.name for row in table if NOT_USED in row.notes]:
+        text = f"the outputs do not depend on {_outermost(unused, [row.name for row in table])}"
+        notes.append(Note(text, convention=True))
+    return sorted(notes, key=lambda note: not note.blames)
+
+
+def copied(parameters: Sequence[Parameter]) -> list[Note]:
+    """Report drawn parameters of several layers that are equal; equal biases alone may be meant.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> entries = (np.arange(4.0),)
+    >>> print(*copied([Parameter(f"h.{i}.weight", (2, 2), "Linear", (2, 2), entries) for i in range(2)]))
+    layers 0 and 1 have the same weights: h.#.weight
+    """
+    drawn = [each for each in parameters if each.drawn and each.initialised]
+    weights, biases = (
+        {p.name: p.entries[0][None] for p in drawn if (len(p.shape) > 1) == many} for many in (True, False)
+    )
+    found = same_layers(weights)
+    if not found:
+        alike = (str(note).replace("the same weights", "the same biases") for note in same_layers(biases))
+        found = [Note(text, convention=True) for text in alike]
+    return found
+
+
+def _names(rows: Iterable[ParameterStatistics], table: Sequence[ParameterStatistics]) -> str:
+    """Return the names of some parameters of a table, those of a family as one."""
+    return _listed([row.name for row in rows], [row.name for row in table])
+
+
+def _listed(names: Iterable[str], every: Iterable[str]) -> str:
+    """Return some of all names as text, those of a family as one."""
+    some, whole = (dict[str, list[str]](), dict[str, list[str]]())
+    for groups, members in ((some, names), (whole, every)):
+        for name in dict.fromkeys(members):
+            groups.setdefault(pattern_of(name), []).append(name)
+    return listed(part_of(members, whole[pattern]) for pattern, members in some.items())
+
+
+def _outermost(names: Sequence[str], every: Sequence[str]) -> str:
+    """Return some of all names as text, with modules of which all parameters are among them as one."""
+    below: dict[str, set[str]] = {}
+    for name in every:
+        parts = name.split(".")
+        for k in range(1, len(parts)):
+            below.setdefault(".".join(parts[:k]), set()).add(name)
+    some, found = set(names), []
+    for name in names:
+        parts = name.split(".")
+        modules = (".".join(parts[:k]) for k in range(1, len(parts)))
+        found.append(next((module for module in modules if below[module] <= some), name))
+    return _listed(found, [*below, *every])
+
+
+def _notes_of_states(every: Sequence[Family], table: Sequence[ParameterStatistics]) -> list[Note]:
+    """Report parameters that are not initialised, not finite or never drawn."""
+    rows = {state: [m for f in every if state_of(f.first) == state for m in f.members] for state in (*STATES, "")}
+    texts = {
+        NOT_INITIALISED: "{} not initialised: nothing, or NaN, was written to this memory",
+        NOT_FINITE: "{}: NaN or infinite entries",
+        NEVER_DRAWN: "{}: random entries, the same in every draw",
+    }
+    if rows[NEVER_DRAWN] and all(row.constant for row in rows[""]):
+        texts[NEVER_DRAWN] = "all parameters are the same in every draw: make returns the same weights"
+    return [Note(text.format(_names(rows[state], table)), blames=True) for state, text in texts.items() if rows[state]]
+
+
+def _notes_within(table: Sequence[ParameterStatistics]) -> list[Note]:
+    """Report families whose members differ."""
+    notes = []
+    for parts in parts_of(table):
+        main, others = parts[0], parts[1:]
+        if not others or state_of(main.first):
+            continue
+        members = [member for part in parts for member in part.members]
+        name = _names(members, members)
+        if dependence := _dependence(members):
+            notes.append(Note(f"{name}: std in proportion to {dependence}"))
+        elif _dominates(parts) and not _may_be_trend(members, parts):
+            notes += [_different(part, main, members) for part in others]
+        else:
+            notes.append(Note(f"{name} differ: {'; '.join(f'{part}: {part.text}' for part in parts[:_LISTED])}"))
+    return notes
+
+
+def _dominates(parts: Sequence[Family]) -> bool:
+    """Return whether a member outside the first part of a family differs from most others."""
+    count = sum(len(part.members) for part in parts)
+    return len(parts[0].members) >= max(2, _MOST * (count - 1))
+
+
+def _different(part: Family, main: Family, members: Sequence[ParameterStatistics]) -> Note:
+    """Report a part of a family that differs from most members; zeros in the last one are a convention."""
+    last = max(members, key=lambda member: indices(member.name))
+    zero = part.members == (last,) and last.law == "zeros"
+    text = f"{part}: {part.text_with_default}; {main.name} elsewhere: {main.text_with_default}"
+    return Note(text, blames=not zero, convention=zero)
+
+
+def _may_be_trend(members: Sequence[ParameterStatistics], parts: Sequence[Family]) -> bool:
+    """Return whether a standard deviation that rises or falls with the depth explains what differs.
+
+    A single member apart from the interval of every other is no trend.
+    """
+    main = parts[0].members
+    low, high = (f(m.mean_bounds[k] for p in parts for m in p.members) for f, k in ((max, 0), (min, 1)))
+    if low > high:  # means differ
+        return False
+    outside = [member for part in parts[1:] for member in part.members]
+    if not all(kinds(member) & kinds(main[0]) for member in outside):
+        return False
+    only = outside[0].scale
+    apart = all(only.low > member.scale.high or only.high < member.scale.low for member in main)
+    if len(outside) == 1 and apart:
+        return False
+    scales = [member.scale for member in sorted(members, key=lambda member: indices(member.name))]
+    pairs = list(itertools.combinations(scales, 2))
+    return all(one.high >= other.low for one, other in pairs) or all(one.low <= other.high for one, other in pairs)
+
+
+def _dependence(members: Sequence[ParameterStatistics]) -> str:
+    """Return the named dependence of the standard deviation on an index that fits all members, or nothing."""
+    if any(member.constant for member in members):
+        return ""
+    for column in zip(*(indices(member.name) for member in members), strict=True):
+        if len(set(column)) < 3:
+            continue
+        for text, shape in _DEPENDENCES:
+            low = max(m.scale.low / shape(i) for m, i in zip(members, column, strict=True))
+            high = min(m.scale.high / shape(i) for m, i in zip(members, column, strict=True))
+            if low <= high:
+                return text
+    return ""
+
+
+def _constant_projections(table: Sequence[ParameterStatistics]) -> list[Note]:
+    """Report projections whose entries are all the same, unless most of their family is drawn."""
+    constant = [parts[0] for parts in parts_of(table) if parts[0].first.constant and parts[0].first.fans is not None]
+    text = "{}: {}: this initialiser does not draw the projection"
+    return [Note(text.format(f, f.first.law), blames=f.first.mean != 0, convention=f.first.mean == 0) for f in constant]
+
+
+def _divisors(family: Family) -> tuple[tuple[str, float], ...]:
+    """Return what may divide a common standard deviation in a family: nothing, or a root of the depth."""
+    return (("", 1.0), *(depth_scales(family.depth) if family.depth > 1 else ()))
+
+
+def _divisor(family: Family, std: float) -> str | None:
+    """Return the divisor with which a family has a standard deviation, None if there is none."""
+    low, high = family.bounds
+    return next((text for text, by in _divisors(family) if low <= std / by <= high), None)
+
+
+def _common_initialiser(projections: Sequence[Family]) -> dict[str, str]:
+    """Return the divisors of families with the initialiser that most projections have instead of their defaults."""
+    own = {family.first.name for family in projections if not family.keeps_default}
+    best, score = dict[str, str](), (0, 0, 0)
+    for kind in sorted({kind for family in projections for kind in kinds(family.first)}):
+        same = [family for family in projections if kind in kinds(family.first)]
+        for point in sorted({family.bounds[0] * by for family in same for _, by in _divisors(family)}):
+            found = {f.first.name: text for f in same if (text := _divisor(f, point)) is not None}
+            direct = sum(found[name] == "" for name in found.keys() & own)
+            best, score = max((best, score), (found, (len(found.keys() & own), len(found), direct)), key=lambda x: x[1])
+    return best if score[2] > 1 and score[0] >= _MOST * len(projections) else {}
+
+
+def _representatives(table: Sequence[ParameterStatistics]) -> list[Family]:
+    """Return the main part of each family, and other parts at their defaults unless they are named already."""
+    every = parts_of(table)
+    others = [part for parts in every if not _dominates(parts) for part in parts[1:] if part.keeps_default]
+    return [*(parts[0] for parts in every), *others]
+
+
+def _notes_among_projections(table: Sequence[ParameterStatistics]) -> list[Note]:
+    """Report projections that differ from most others, unless one rule of the fans fits them too."""
+    projections = [family for family in _representatives(table) if family.first.fans is not None and family.drawn]
+    common = _common_initialiser(projections)
+    direct = [family for family in projections if common.get(family.first.name) == ""]
+    if not direct:
+        return []
+    main = Family("projections", tuple(member for family in direct for member in family.members))
+    which = "all other" if len(direct) == len(projections) - 1 else "most"
+    others = [f for f in projections if common.get(f.first.name) != "" and not f.matches & main.matches]
+    scaled = [family for family in others if family.first.name in common]
+    apart = [family for family in others if family not in scaled]
+    notes = [Note(f"depth scaling: {main.std:.2g}/{common[f.first.name]} in {f.name}") for f in scaled]
+    return (
+        notes
+        + _notes_apart(apart, projections, f"{which} projections: {main.text}")
+        + _notes_of_embeddings(table, main)
+    )
+
+
+def _notes_apart(apart: Sequence[Family], projections: Sequence[Family], usual: str) -> list[Note]:
+    """Report projections that have another initialiser than the usual one of a model."""
+    chosen = {family.first.owner for family in projections if not family.keeps_default}
+    notes = []
+    unit = [family.name for family in apart if _is_unit(family)]
+    if unit:
+        more = f" and {counted(len(unit) - 1, 'other')}" if len(unit) > 1 else ""
+        text = f"{unit[0]}{more}: normal, std 1 for any fan-in, as by normal_ without a number"
+        notes.append(Note(f"{text}; {usual}", blames=True))
+    classes: dict[str, list[str]] = {}
+    for family in (family for family in apart if not _is_unit(family)):
+        owner = family.first.owner
+        if family.keeps_default and owner not in chosen:
+            classes.setdefault(owner, []).append(family.name)
+            continue
+        kept = f" keeps the default of {owner}" if family.keeps_default else ""
+        notes.append(Note(f"{family.name}{kept}: {family.text}; {usual}", blames=family.keeps_default))
+    for owner, names in classes.items():
+        notes.append(Note(f"every {owner} keeps its default: {listed(names)}; {usual}", convention=True))
+    return notes
+
+
+def _notes_of_embeddings(table: Sequence[ParameterStatistics], projections: Family) -> list[Note]:
+    """Report embeddings that keep their default, where projections have a scale of their own."""
+    kept = (family for family in families(table) if family.first.owner == "Embedding" and family.keeps_default)
+    text = "{} keeps the default of Embedding: {}; projections: {}"
+    return [Note(text.format(f, f.text, projections.text)) for f in kept if not f.matches & projections.matches]
+
+
+def _is_unit(family: Family) -> bool:
+    """Return whether the entries of a projection are standard normal, although it sums many of them."""
+    low, high = family.bounds
+    summed = family.first.fans is not None and family.first.fans[0] >= _MANY
+    return summed and "normal" in family.laws and low <= 1 <= high <= _NARROW * low
+
+
+def _is_norm(row: ParameterStatistics) -> bool:
+    return "norm" in row.owner.lower()
+
+
+def _last_word(row: ParameterStatistics) -> str:
+    return re.split(r"[./_]", row.name)[-1]
+
+
+def _notes_of_biases(every: Sequence[Family]) -> list[Note]:
+    """Report random biases if others are zero."""
+    biases = [f for f in every if _last_word(f.first) in _BIAS_NAMES and not _is_norm(f.first)]
+    drawn = [family for family in biases if family.drawn]
+    if not drawn or all(family.first.law != "zeros" for family in biases):
+        return []
+    texts = "; ".join(f"{family}: {family.text_with_default}" for family in drawn)
+    return [Note(f"random biases, while others are zeros: {texts}")]
+
+
+def _notes_of_norms(every: Sequence[Family]) -> list[Note]:
+    """Report norms whose scale is not one or whose bias is not zero."""
+    notes = []
+    centred: dict[str, list[str]] = {}
+    for family in every:
+        first = family.first
+        law = "zeros" if _last_word(first) in _BIAS_NAMES else "ones"
+        if not _is_norm(first) or state_of(first) or first.law == law:
+            continue
+        if law == "ones" and family.drawn and first.mean_bounds[0] <= 0 <= first.mean_bounds[1]:
+            centred.setdefault(first.owner, []).extend(member.name for member in family.members)
+        else:
+            notes.append(Note(f"{family} of {first.owner}: {family.text}, not {law}"))
+    for owner, names in centred.items():
+        more = f" and {counted(len(names) - 1, 'other')}" if len(names) > 1 else ""
+        text = f"scales of {owner} are drawn around 0, where ones are usual: {names[0]}{more}"
+        notes.append(Note(text, blames=True))
+    return notes

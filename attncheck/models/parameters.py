@@ -1,0 +1,272 @@
+"""Statistics of each parameter of a model, within one false-alarm budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from attncheck.frameworks import laws
+from attncheck.frameworks.laws import CONSTANT, FALSE_ALARM, ORTHOGONAL, UNKNOWN, ScaleEstimate
+from attncheck.frameworks.trace import FloatArray
+
+# Statistics per parameter that share the budget: standard deviation, mean, law and orthogonality.
+_STATISTICS = 4
+NOT_INITIALISED, NOT_FINITE = "not initialised", "NaN or infinite entries"
+NEVER_DRAWN, FIXED, NOT_USED = "never drawn", "the same in every draw", "not used"
+# Fewest entries that look random, the smallest fraction of distinct ones among them, and the p-value below which a
+# test of randomness fails.
+_FEWEST, _DISTINCT, _UNLIKELY = 32, 0.9, 0.01
+# Number of entries that suffices to tell laws apart.
+_ENOUGH = 2**14
+# Standard deviations of an entry that authors choose whatever the width.
+_CHOSEN = (0.01, 0.02, 1.0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Parameter:
+    """A parameter of a model in K draws.
+
+    Attributes
+    ----------
+    name : str
+    shape : tuple of int
+    owner : str
+        Class of the module that holds it, e.g. "Linear".
+    fans : tuple of int or None
+        (fan_in, fan_out) of a projection or convolution, None for all others.
+    entries : tuple of ndarray
+        Flat sample of entries in each of one draw or more, at the same places.
+    tied : tuple of str
+        Other names of the same parameter.
+    used : bool or None
+        Whether the outputs depend on it; None if unknown.
+    initialised : bool
+        False for memory that nothing was written to.
+    default : tuple of str and float, or None
+        Law and standard deviation of the owner's default initialiser, e.g. ("uniform", 0.072).
+    precision : float
+        Unit roundoff of the entries.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    owner: str
+    fans: tuple[int, int] | None
+    entries: tuple[FloatArray, ...]
+    tied: tuple[str, ...] = ()
+    used: bool | None = None
+    initialised: bool = True
+    default: tuple[str, float] | None = None
+    precision: float = 2.0**-24
+
+    @property
+    def drawn(self) -> bool:
+        """Whether draws differ, or there is one draw of an array that has several axes."""
+        first, *others = self.entries
+        return not np.array_equal(first, others[0]) if others else len(self.shape) > 1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ParameterStatistics:
+    """Estimate of a parameter's initialiser; all intervals of a table hold jointly with probability 1 - 1e-6.
+
+    Attributes
+    ----------
+    name, shape, owner, fans, default, tied
+        As in `Parameter`.
+    laws : tuple of str
+        Those not rejected among normal, uniform and truncated normal; or orthogonal, constant, none known.
+    scale : ScaleEstimate
+        Standard deviation of an entry with its interval.
+    mean, mean_error : float
+        Mean of an entry, or the value of a constant; it is known up to `mean_error`.
+    orthogonality_known : bool
+        Whether there are enough entries to tell an orthogonal matrix from a random one.
+    matches : tuple of str
+        Known initialisers that fit.
+    notes : tuple of str
+        "not initialised", "never drawn", "tied to X", "not used", ...
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    owner: str
+    fans: tuple[int, int] | None
+    default: tuple[str, float] | None
+    tied: tuple[str, ...]
+    laws: tuple[str, ...]
+    scale: ScaleEstimate
+    mean: float
+    mean_error: float
+    orthogonality_known: bool = False
+    matches: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def constant(self) -> bool:
+        """Whether every entry is the same."""
+        return self.laws == (CONSTANT,)
+
+    @property
+    def law(self) -> str:
+        """The laws not rejected, or the constant, as text."""
+        if not self.constant:
+            return " or ".join(self.laws)
+        named = {0.0: "zeros", 1.0: "ones"}
+        return named.get(self.mean, f"constant {self.mean:.4g}")
+
+    @property
+    def mean_bounds(self) -> tuple[float, float]:
+        """Interval of the mean."""
+        if not math.isfinite(self.mean_error):
+            return -math.inf, math.inf
+        return self.mean - self.mean_error, self.mean + self.mean_error
+
+    @property
+    def relative_scale(self) -> ScaleEstimate | None:
+        """Standard deviation times √fan_in, None without a fan."""
+        return self.scale.times(math.sqrt(self.fans[0])) if self.fans else None
+
+    @property
+    def keeps_default(self) -> bool:
+        """Whether law, scale and mean are those of the owner's default initialiser."""
+        if self.default is None or abs(self.mean) > self.mean_error:
+            return False
+        law, std = self.default
+        return law in self.laws and self.scale.holds(std)
+
+
+def places_of(size: int, most: int) -> slice | NDArray[np.intp]:
+    """Return the places of at most so many entries, the same for every array of a size.
+
+    Examples
+    --------
+    >>> places_of(10, 100), places_of(1000, 100).size <= 100
+    (slice(None, None, None), True)
+    """
+    if size <= most:
+        return slice(None)
+    return np.unique(np.random.default_rng(size).integers(size, size=most))
+
+
+#: Estimate where nothing is known.
+_NOTHING = ScaleEstimate(math.nan, 0.0, math.inf)
+_Estimates = tuple[str, tuple[str, ...], ScaleEstimate, float, float]
+
+
+def statistics_of(parameters: Sequence[Parameter], depth: int | None = None) -> list[ParameterStatistics]:
+    """Return the statistics of all parameters of a model; `depth` is its number of blocks, if known.
+
+    Examples
+    --------
+    >>> entries = tuple(0.02 * np.random.default_rng(0).standard_normal((4, 8192)))
+    >>> (row,) = statistics_of([Parameter("wte.weight", (512, 64), "Embedding", None, entries)])
+    >>> print(f"{row.law}, std {row.scale.std:.3f}", *row.matches)
+    normal, std 0.020 normal(0.02)
+    """
+    level = FALSE_ALARM / (_STATISTICS * max(len(parameters), 1))
+    return [_row(parameter, level, depth) for parameter in parameters]
+
+
+def _row(parameter: Parameter, level: float, depth: int | None) -> ParameterStatistics:
+    """Return the statistics of one parameter, each wrong with probability `level` at most."""
+    z = float(-special.ndtri(level / 2))
+    state, found, scale, mean, error = _estimates(parameter, level, z)
+    p, known = parameter, _shows_orthogonality(parameter, z)
+    row = ParameterStatistics(
+        p.name, p.shape, p.owner, p.fans, p.default, p.tied, found, scale, mean, error, orthogonality_known=known
+    )
+    tied = tuple(f"tied to {name}" for name in parameter.tied)
+    notes = (*((state,) if state else ()), *tied, *((NOT_USED,) if parameter.used is False else ()))
+    return dataclasses.replace(row, matches=_matches(row, depth), notes=notes)
+
+
+def _estimates(parameter: Parameter, level: float, z: float) -> _Estimates:
+    """Return state, laws, scale, mean and the error of the mean."""
+    if not parameter.initialised:
+        return NOT_INITIALISED, (UNKNOWN,), _NOTHING, math.nan, math.inf
+    first = parameter.entries[0]
+    x = np.concatenate(parameter.entries)
+    if not np.isfinite(x).all():
+        return NOT_FINITE, (UNKNOWN,), _NOTHING, math.nan, math.inf
+    if x.size and np.ptp(x) <= 4 * parameter.precision * np.abs(x).max():
+        value = float(x[0])
+        # The only entry of a projection may be drawn.
+        if x.size > 1 or value in (0.0, 1.0) or parameter.fans is None:
+            return "", (CONSTANT,), ScaleEstimate(0.0, 0.0, 0.0), value, 4 * parameter.precision * abs(value)
+    same = len(parameter.entries) > 1 and all(np.array_equal(first, other) for other in parameter.entries[1:])
+    x = first if same else x
+    if x.size < 2:
+        return FIXED if same else "", (UNKNOWN,), _NOTHING, math.nan, math.inf
+    mean = float(x.mean())
+    lost = math.sqrt(x.size / (x.size - 1))
+    deviations = (x - mean) * lost
+    scale = laws.scale_of(deviations, z * lost)
+    found = laws.laws_of(deviations[:: -(-x.size // _ENOUGH)], scale, parameter.precision, level=level)
+    if same:
+        return NEVER_DRAWN if _looks_random(x, parameter.precision) else FIXED, found, scale, mean, 0.0
+    if _shows_orthogonality(parameter, z) and laws.orthogonal(first.reshape(parameter.shape), z):
+        found = (ORTHOGONAL,)
+    # With one draw, a table that follows no known law may be fixed.
+    state = FIXED if found == (UNKNOWN,) and len(parameter.entries) == 1 else ""
+    return state, found, scale, mean, z * scale.high / math.sqrt(x.size)
+
+
+def _shows_orthogonality(parameter: Parameter, z: float) -> bool:
+    """Return whether the entries are a whole matrix with enough columns for `laws.orthogonal`."""
+    if parameter.fans is None or len(parameter.shape) != 2 or not parameter.entries:
+        return False
+    return parameter.entries[0].size == math.prod(parameter.shape) and min(parameter.shape) > 2 * z
+
+
+def _looks_random(x: FloatArray, precision: float) -> bool:
+    """Return whether entries look independent, of a known law and mean 0, unlike a table such as a sinusoid.
+
+    Examples
+    --------
+    >>> x = np.random.default_rng(0).standard_normal(64)
+    >>> _looks_random(x, 2.0**-24), _looks_random(np.sin(np.arange(64.0)), 2.0**-24)
+    (True, False)
+    """
+    if x.size < _FEWEST or np.unique(x).size < _DISTINCT * x.size:
+        return False
+    z = float(-special.ndtri(_UNLIKELY / 2))
+    scale = laws.scale_of(x, z)
+    if laws.laws_of(x, scale, precision, level=_UNLIKELY) == (UNKNOWN,) or laws.off_centre(x, scale, z):
+        return False
+    # Fisher's test of the largest ordinate of the periodogram.
+    power = np.abs(np.fft.rfft(x)[1:]) ** 2
+    return bool(power.size * (1 - power.max() / power.sum()) ** (power.size - 1) > _UNLIKELY)
+
+
+def _matches(row: ParameterStatistics, depth: int | None) -> tuple[str, ...]:
+    """Return the known initialisers that fit a parameter."""
+    unclear = row.laws in ((CONSTANT,), (UNKNOWN,)) or not math.isfinite(row.scale.high)
+    if unclear or abs(row.mean) > row.mean_error:
+        return ()
+    known: list[str] = []
+    if row.relative_scale is not None and row.fans is not None:
+        # The last convention is a standard deviation whatever the width, which follows with its law.
+        known += laws.known_by(row.relative_scale, laws.conventions(*row.fans, 0)[:-1])
+    if row.keeps_default:
+        known.append(f"default of {row.owner}")
+    known += [f"{row.laws[0]}({std:g})" for std in _CHOSEN if row.scale.holds(std)]
+    if depth is not None and depth > 1:
+        known += [f"{std:g}/{text}" for std in _CHOSEN for text, by in depth_scales(depth) if row.scale.holds(std / by)]
+    return tuple(known)
+
+
+def depth_scales(depth: int) -> tuple[tuple[str, float], ...]:
+    """Return the customary divisors of a standard deviation in a model of several blocks.
+
+    Examples
+    --------
+    >>> [text for text, _ in depth_scales(12)]
+    ['sqrt(2·12)', 'sqrt(12)']
+    """
+    return ((f"sqrt(2·{depth})", math.sqrt(2 * depth)), (f"sqrt({depth})", math.sqrt(depth)))

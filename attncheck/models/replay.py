@@ -1,0 +1,268 @@
+"""Calls of modules, recorded in a model and repeated on other hidden states, in any framework."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+# Parts of the names of arguments that keys and values of cross-attention come from.
+_SOURCES = ("encoder", "key", "value", "kv", "memory", "context", "cross")
+# Parts of the names of arguments that are added to keys or hide them.
+_OTHERS = ("pos", "mask", "bias")
+# Part of the name of classes that keep keys and values of earlier calls.
+_CACHE = "Cache"
+# Limit on width times positions².
+_MOST = 2**24
+# Axis of a number that is proportional to the number of sequences.
+_COUNT = -1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CallArguments:
+    """Arguments of one call of a module.
+
+    Attributes
+    ----------
+    given : tuple
+        Positional and keyword arguments.
+    leaves : tuple
+        Arrays and other objects in them, copied.
+    names : tuple of str
+        Argument of each leaf; empty for a leaf inside of a container.
+    places : tuple of int
+        Equal for leaves that are one object.
+    """
+
+    given: tuple[Any, Any]
+    leaves: tuple[Any, ...]
+    names: tuple[str, ...]
+    places: tuple[int, ...]
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
+        """Return the arguments of a call of a function."""
+        named = [*zip(_positional(function, len(args)), args, strict=True), *kwargs.items()]
+        leaves = [(name if value is leaf else "", leaf) for name, value in named for leaf in _leaves(value)]
+        copies = tuple(_kept(leaf) for _, leaf in leaves)
+        places = tuple(id(leaf) for _, leaf in leaves)
+        return cls((tuple(args), dict(kwargs)), copies, tuple(name for name, _ in leaves), places)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Replay:
+    """A call of a module on one sequence, which can be repeated on other hidden states.
+
+    Attributes
+    ----------
+    arguments : CallArguments
+    batch : tuple of int or None
+        Axis of each leaf that grows with the number of sequences; -1 for a number that does.
+    hidden : frozenset of int
+        Leaves that are replaced.
+    axis : int
+        Axis of sequences in the hidden states.
+    """
+
+    arguments: CallArguments
+    batch: tuple[int | None, ...]
+    hidden: frozenset[int]
+    axis: int
+
+    def __call__(self, module: Any, x: Any) -> Any:
+        """Return the output, (B, L, m), of a module on hidden states (B, L, n)."""
+        own = x.swapaxes(0, 1) if self.axis else x
+        leaves = iter(
+            [
+                own if i in self.hidden else _repeated(leaf, axis, len(x))
+                for i, (leaf, axis) in enumerate(zip(self.arguments.leaves, self.batch, strict=True))
+            ]
+        )
+        args, kwargs = _with_leaves(self.arguments.given, leaves)
+        made = module(*args, **kwargs)
+        for each in _leaves(made):
+            if _is_array(each) and each.ndim == x.ndim and each.shape[:2] == own.shape[:2]:
+                return each.swapaxes(0, 1) if self.axis else each
+        return made
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HiddenStates:
+    """Hidden states among the arguments of a call.
+
+    Attributes
+    ----------
+    replay : Replay
+    width : int
+    lengths : tuple of int
+        Numbers of positions to try, in this order.
+    source : str
+        Argument that `replay` replaces too, as the source of keys and values.
+    crossed : HiddenStates or None
+        The same with such a source, if there is an argument that may be one.
+    """
+
+    replay: Replay
+    width: int
+    lengths: tuple[int, ...]
+    source: str = ""
+    crossed: HiddenStates | None = None
+
+    @property
+    def long(self) -> bool:
+        """Whether an inspection, with as many sequences as neurons, would fill the memory."""
+        return self.width * self.lengths[0] ** 2 > _MOST
+
+
+def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None:
+    """Return the hidden states of a call, made on `one` sequence and on `two` that are alike, or None.
+
+    Examples
+    --------
+    >>> def attention(x, mask): ...
+    >>> one, two = (CallArguments.of(attention, (np.zeros((b, 5, 8)),), {"mask": np.eye(5)}) for b in (1, 2))
+    >>> found = hidden_states(one, two)
+    >>> found.width, found.lengths
+    (8, (5,))
+    """
+    if len(one.leaves) != len(two.leaves):
+        return None
+    batch = tuple(map(_batch_axis, one.leaves, two.leaves))
+    found = [i for i, name in enumerate(one.names) if name and _is_hidden(one.leaves[i], batch[i])]
+    if not found:
+        return None
+    first = found[0]
+    width = int(one.leaves[first].shape[-1])
+    same = [i for i in found if one.places[i] == one.places[first]]
+    others = [i for i in found if i not in same and _is_source(one.names[i]) and batch[i] == batch[first]]
+    others = [i for i in others if one.leaves[i].shape[-1] == width]
+    made = _replacing(one, batch, same, width)
+    if others:
+        crossed = dataclasses.replace(_replacing(one, batch, [*same, *others], width), source=one.names[others[0]])
+        return dataclasses.replace(made, crossed=crossed)
+    return made
+
+
+def _replacing(
+    arguments: CallArguments, batch: tuple[int | None, ...], hidden: Sequence[int], width: int
+) -> HiddenStates:
+    """Return hidden states that are in some leaves; those of different lengths are cut to the shortest one."""
+    axis = batch[hidden[0]]
+    assert axis is not None
+    sizes = [int(arguments.leaves[i].shape[1 - axis]) for i in hidden]
+    length, longer = min(sizes), max(sizes)
+    if length < longer:
+        cut = map(functools.partial(_cut, longer, length), arguments.leaves, batch)
+        arguments = dataclasses.replace(arguments, leaves=tuple(cut))
+    others = [(leaf, b) for i, (leaf, b) in enumerate(zip(arguments.leaves, batch, strict=True)) if i not in hidden]
+    fixed = any(_has(leaf, length, b) for leaf, b in others)
+    lengths = (length,) if fixed else tuple(range(2, max(length, 2) + 1))
+    return HiddenStates(Replay(arguments, batch, frozenset(hidden), axis), width, lengths)
+
+
+def sequences_of(
+    inputs: Mapping[str, Any] | Sequence[Any], number: int | None
+) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Return the arguments of a model's call on its first sequence, so many times; on all for None.
+
+    Examples
+    --------
+    >>> args, kwargs = sequences_of({"x": np.ones((4, 7, 8)), "scale": 2.0}, 2)
+    >>> args, kwargs["x"].shape, kwargs["scale"]
+    ((), (2, 7, 8), 2.0)
+    """
+    values = list(inputs.values() if isinstance(inputs, Mapping) else inputs)
+    batch = next((len(each) for each in values if _is_array(each) and each.ndim), 1)
+    if number is not None:
+        places = np.zeros(number, dtype=int)
+        values = [each[places] if _is_array(each) and each.ndim and len(each) == batch else each for each in values]
+    return ((), dict(zip(inputs, values, strict=True))) if isinstance(inputs, Mapping) else (tuple(values), {})
+
+
+def _positional(function: Callable[..., Any], number: int) -> list[str]:
+    """Return the names of positional arguments, or their numbers."""
+    try:
+        known = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        known = []
+    return [known[i] if i < len(known) else str(i) for i in range(number)]
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Yield what is in nested containers."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, tuple | list):
+        for each in value:
+            yield from _leaves(each)
+    else:
+        yield value
+
+
+def _with_leaves(value: Any, leaves: Iterator[Any]) -> Any:
+    """Return nested containers with other leaves."""
+    if isinstance(value, Mapping):
+        return {name: _with_leaves(each, leaves) for name, each in value.items()}
+    if isinstance(value, tuple | list):
+        made = [_with_leaves(each, leaves) for each in value]
+        return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
+    return next(leaves)
+
+
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and hasattr(leaf, "ndim")
+
+
+def _is_hidden(leaf: Any, axis: int | None) -> bool:
+    """Return whether a leaf may be hidden states."""
+    return _is_array(leaf) and leaf.ndim == 3 and axis in (0, 1) and "float" in str(leaf.dtype)
+
+
+def _is_source(name: str) -> bool:
+    """Return whether keys and values may come from an argument of this name."""
+    return any(part in name for part in _SOURCES) and not any(part in name for part in _OTHERS)
+
+
+def _is_number(leaf: Any) -> bool:
+    return isinstance(leaf, int) and not isinstance(leaf, bool)
+
+
+def _batch_axis(one: Any, two: Any) -> int | None:
+    """Return the axis along which a leaf grows with the number of sequences, or -1 for a number."""
+    if _is_array(one) and _is_array(two) and one.ndim == two.ndim:
+        return next((i for i, (a, b) in enumerate(zip(one.shape, two.shape, strict=True)) if b == 2 * a != 0), None)
+    return _COUNT if _is_number(one) and _is_number(two) and two == 2 * one != 0 else None
+
+
+def _repeated(leaf: Any, axis: int | None, number: int) -> Any:
+    """Return a leaf of one sequence for several."""
+    if axis is None:
+        return leaf
+    if axis == _COUNT:
+        return leaf * number
+    return leaf[(*[slice(None)] * axis, np.tile(np.arange(leaf.shape[axis]), number))]
+
+
+def _cut(size: int, length: int, leaf: Any, batch: int | None) -> Any:
+    """Return a leaf without the last positions of its axes of a size."""
+    if not _is_array(leaf):
+        return length if _is_number(leaf) and leaf == size else leaf
+    return leaf[tuple(slice(length if n == size and i != batch else None) for i, n in enumerate(leaf.shape))]
+
+
+def _has(leaf: Any, length: int, batch: int | None) -> bool:
+    """Return whether a leaf depends on the number of positions."""
+    if _is_array(leaf):
+        return any(size == length for i, size in enumerate(leaf.shape) if i != batch)
+    return _is_number(leaf) and leaf == length
+
+
+def _kept(leaf: Any) -> Any:
+    """Return a copy of a leaf that later changes in place do not reach; None for a cache of keys and values."""
+    if _CACHE in type(leaf).__name__:
+        return None
+    return leaf.detach().clone() if hasattr(leaf, "detach") else leaf

@@ -1,0 +1,226 @@
+"""Result of the inspection of a model: its attention modules, its parameters, and what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from attncheck._lib.errors import refuse
+from attncheck._lib.text import counted
+from attncheck.frameworks.notes import Note
+from attncheck.frameworks.paths import DROPOUT
+from attncheck.frameworks.result import Inspection, finite, lines_of
+from attncheck.models.attention import AttentionModules
+from attncheck.models.families import Family, families
+from attncheck.models.initialisers import unmet as unmet_initialisers
+from attncheck.models.parameters import ParameterStatistics
+
+_NOTE = "all attention modules"
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelInspection:
+    """A model at initialisation.
+
+    ``found["h.3.attn"]`` is the `Inspection` of one attention module.
+
+    Attributes
+    ----------
+    kind : str
+        Class of the model.
+    draws : int
+        Number of models initialised.
+    attention : tuple of AttentionModules
+        Attention modules, in groups that are alike.
+    modules : mapping of str to Inspection
+        All attention modules by name.
+    parameters : tuple of ParameterStatistics
+        Statistics of every parameter.
+    notes : tuple of Note
+        On the model and its parameters; those on attention modules are in `modules`.
+    numbers : mapping of str to float
+        Numbers of the model's configuration, for the laws that `require` takes.
+    """
+
+    kind: str
+    draws: int
+    attention: tuple[AttentionModules, ...]
+    modules: Mapping[str, Inspection]
+    parameters: tuple[ParameterStatistics, ...]
+    notes: tuple[Note, ...]
+    numbers: Mapping[str, float] = dataclasses.field(default_factory=dict, repr=False)
+
+    def __getitem__(self, name: str) -> Inspection:
+        """Return the inspection of the attention module of that name."""
+        if name not in self.modules:
+            refuse("module", name, "is not an inspected attention module", f"use one of {', '.join(self.modules)}")
+        return self.modules[name]
+
+    @property
+    def all_notes(self) -> list[Note]:
+        """Notes on the model, its attention and its parameters, errors first."""
+        notes = [*self.notes, *self._of_attention()]
+        return sorted(notes, key=lambda note: not note.blames)
+
+    def _of_attention(self) -> Iterator[Note]:
+        """Yield the notes of the attention modules, each with all modules that it is about."""
+        about: dict[Note, list[str]] = {}
+        for group in self.attention:
+            for note in group.inspection.notes:
+                if str(note) == DROPOUT:  # as every model has in training
+                    continue
+                about.setdefault(note, []).append(group.title)
+        for note, titles in about.items():
+            everywhere = len(titles) == len(self.attention) > 1
+            where = _NOTE if everywhere else ", ".join(titles)
+            yield dataclasses.replace(note, text=f"{where}: {note}")
+
+    @property
+    def blamed(self) -> tuple[str, ...]:
+        """Notes that report an error."""
+        return tuple(str(note) for note in self.all_notes if note.blames)
+
+    def require(self, *declared: str, parameters: Mapping[str, str] | None = None, **expected: Any) -> None:
+        """Raise an error if the model differs from expectations.
+
+        Parameters
+        ----------
+        *declared, **expected
+            Expectations of every attention module, as of `Inspection.require`; ``mask`` is not compared in
+            cross-attention. ``blamed=False``: no line of the result begins with `wrong`.
+        parameters : mapping of str to str
+            Initialisers by pattern of names, such as ``{"*.bias": "zeros", "*.c_proj.weight":
+            "normal(0.02/sqrt(2*n_layer))"}``: a law with the standard deviation of an entry, of which expressions may
+            contain fan_in, fan_out and the numbers of the model's configuration. Each pattern that matches applies.
+
+        Raises
+        ------
+        AssertionError
+            With the values found.
+        InputError
+            For an unknown name or value, and for a pattern that matches no parameter.
+        """
+        __tracebackhide__ = True
+        if failures := self.unmet(*declared, parameters=parameters, **expected):
+            raise AssertionError("\n".join(failures))
+
+    def unmet(self, *declared: str, parameters: Mapping[str, str] | None = None, **expected: Any) -> list[str]:
+        """Return one sentence for each expectation, as of `require`, that is not met.
+
+        Of texts, a pattern with an initialiser, ``"*.bias=zeros"``, is one of `parameters`.
+        """
+        patterns = dict(text.split("=", 1) for text in declared if is_pattern(text))
+        declared = tuple(text for text in declared if not is_pattern(text))
+        said: list[str] = []
+        if "blamed" in expected and not expected.pop("blamed"):
+            said += self.blamed
+        if (declared or expected) and not self.attention:
+            said.append("no attention module was inspected")
+        for group in self.attention:
+            wanted = {name: value for name, value in expected.items() if not (group.source and name == "mask")}
+            own = [text for text in declared if not (group.source and text in ("causal", "unmasked"))]
+            said += [f"{group.title}: {sentence}" for sentence in group.inspection.unmet(*own, **wanted)]
+        said += unmet_initialisers(patterns, self.parameters, self.numbers)
+        return said + unmet_initialisers({} if parameters is None else parameters, self.parameters, self.numbers)
+
+    def to_dict(self, theory: bool = False) -> dict[str, Any]:
+        """Return everything as built-in types, with None for non-finite numbers; with `theory`, its predictions too."""
+        made: dict[str, Any] = finite(
+            {
+                "model": self.kind,
+                "draws": self.draws,
+                "verdict": self.verdict,
+                "attention": {name: each.to_dict(theory) for name, each in self.modules.items()},
+                "parameters": [dataclasses.asdict(each) for each in self.parameters],
+                "notes": [dataclasses.asdict(note) for note in self.all_notes],
+            }
+        )
+        return made
+
+    @property
+    def headline(self) -> str:
+        """Class, attention modules, parameters and draws as text."""
+        number = counted(len(self.modules), "attention module")
+        size = sum(math.prod(row.shape) for row in self.parameters)
+        return f"{self.kind}: {number}, {counted(size, 'parameter')}; {counted(self.draws, 'draw')}"
+
+    @property
+    def verdict(self) -> str:
+        """What is wrong, and how much more of it there is; or that nothing is."""
+        if not self.blamed:
+            meant = next((f", if this is meant: {note}" for note in self.all_notes if note.convention), "")
+            return f"{self.headline}: nothing wrong was found{meant}"
+        more = len(self.blamed) - 1
+        return f"WRONG: {self.blamed[0]}" + (f" (and {counted(more, 'more error')} below)" if more else "")
+
+    @property
+    def tables(self) -> Mapping[str, list[tuple[str, ...]]]:
+        """Tables as text, by title, each with its heading first."""
+        attention: list[tuple[str, ...]] = [("", "class", "heads", "forward")]
+        for group in self.attention:
+            found = group.inspection
+            heads = f"{found.num_heads} of {counted(found.head_dim, 'neuron')}"
+            heads += f", {found.kv_heads} of keys and values" * (found.kv_heads != found.num_heads)
+            forward = str(found.forward).partition("; equal")[0]
+            source = f"keys and values from {group.source}: " if group.source else ""
+            attention.append((group.title, group.kind, heads, source + forward))
+        return {"Attention": attention, "Parameters": _rows(self.parameters)}
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """Lines below the tables: "wrong" or "note", and the text."""
+        return [("wrong" if note.blames else "note", str(note)) for note in self.all_notes]
+
+    def __str__(self) -> str:
+        return self.text()
+
+    @property
+    def predicted(self) -> list[tuple[str, str]]:
+        """Lines of the predictions of theory for each group of attention modules: "theory" and the text."""
+        return [
+            (what, f"{group.title}: {line}") for group in self.attention for what, line in group.inspection.predicted
+        ]
+
+    def text(self, theory: bool = False) -> str:
+        """Return the inspection as text; with `theory`, the predictions for its attention modules too."""
+        return "\n".join(lines_of(self, theory))
+
+
+def is_pattern(text: str) -> bool:
+    """Return whether an expectation as text is about parameters.
+
+    Examples
+    --------
+    >>> is_pattern("*.bias=zeros"), is_pattern("wte.weight=normal(0.02)"), is_pattern("query=normal(0.02)")
+    (True, True, False)
+    """
+    name, equals, _ = text.partition("=")
+    return bool(equals) and any(mark in name for mark in ".*/")
+
+
+def _rows(table: Sequence[ParameterStatistics]) -> list[tuple[str, ...]]:
+    """Return the table of parameters as text, one line for each group of alike ones."""
+    rows = [("", "shape", "law", "std", "from", "to", "std·√fan-in", "matches initialiser", "")]
+    return [*rows, *map(_row, families(table))]
+
+
+def _row(family: Family) -> tuple[str, ...]:
+    """Return the line of parameters that are alike."""
+    first = family.first
+    shape = " × ".join(map(str, first.shape))
+    known = math.isfinite(family.std) and not first.constant
+    stds = [f"{each:.3g}" for each in (family.std, *family.bounds)] if known else [""] * 3
+    relative = f"{family.std * math.sqrt(first.fans[0]):.3f}" if first.fans and known else ""
+    matches = [text for text in first.matches if all(text in member.matches for member in family.members)]
+    notes = [note for note in first.notes if len(family.members) == 1 or not note.startswith("tied")]
+    return (
+        str(family),
+        shape,
+        " or ".join(family.laws) if known else first.law,
+        *stds,
+        relative,
+        ", ".join(matches),
+        ", ".join(notes),
+    )

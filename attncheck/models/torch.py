@@ -1,0 +1,242 @@
+"""Models of PyTorch: calls of their modules, and their parameters."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_leaves
+
+from attncheck._lib.errors import InputError, refuse
+from attncheck.frameworks.binding import Binding, in_words
+from attncheck.frameworks.torch import Torch, place_of
+from attncheck.frameworks.torch_trace import array_of, modules_heard
+from attncheck.models.binding import ModelBinding
+from attncheck.models.calls import CallRecorder, ModuleCall, paired
+from attncheck.models.default_inputs import default_inputs
+from attncheck.models.parameters import Parameter, places_of
+from attncheck.models.replay import sequences_of
+
+# Layers whose weights are (outputs, inputs), and whose default initialiser is uniform of variance 1/(3 fan_in).
+_PROJECTIONS = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
+
+
+class TorchModel(ModelBinding):
+    """Models that ``make()`` returns, called with `inputs`: arrays or tensors by argument name, or in order."""
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        inputs: Mapping[str, Any] | Sequence[Any] | None,
+        call: Callable[..., Any] | None = None,
+    ) -> None:
+        self.make, self.inputs, self.call = make, inputs, call
+
+    def fresh(self, seed: int) -> Any:
+        """Return a newly initialised model; memory that no initialiser writes to is NaN."""
+        with torch.random.fork_rng(), _unwritten_as_nan():
+            torch.manual_seed(seed)
+            model = in_words("make", self.make)
+        model = getattr(model, "_orig_mod", model)  # of torch.compile
+        if not isinstance(model, torch.nn.Module):
+            return model
+        if any(isinstance(each, torch.jit.ScriptModule) for each in model.modules()):
+            refuse("make", type(model).__name__, "is compiled, which hides what it computes", "pass it uncompiled")
+        if any(each.is_meta for each in model.parameters()):
+            refuse("make", "meta", "is a device that holds no numbers", "make the model on the CPU")
+        if any(isinstance(each, torch.nn.parameter.UninitializedParameter) for each in model.parameters()):
+            with torch.no_grad():
+                self._called(model, 1)  # which gives lazy parameters their shapes
+        return model.eval()
+
+    def calls(self, model: Any) -> Sequence[ModuleCall]:
+        """Return the calls of modules in a forward pass on the first sequence."""
+        try:
+            return paired(*(self._recorded(model, number) for number in (1, 2)))
+        except InputError:  # inputs of which no axis is the batch
+            whole = self._recorded(model, None)
+            return paired(whole, whole)
+
+    def module(self, model: Any, name: str) -> Any:
+        """Return the module of that name."""
+        return model.get_submodule(name)
+
+    def replayed(self, call: ModuleCall, modules: Sequence[Any]) -> Binding:
+        """Return the binding to a module that is called as recorded."""
+        return ReplayedModule(call, modules)
+
+    def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
+        """Return all parameters, with at most so many entries of this draw; what is not initialised becomes 0."""
+        names: dict[int, list[str]] = {}
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            names.setdefault(id(parameter), []).append(name)
+        owners = {f"{at}.{name}".lstrip("."): each for at, each in model.named_modules() for name in each._parameters}
+        found = []
+        for name, parameter in model.named_parameters():
+            if parameter.is_floating_point():
+                found.append(_described(owners[name], name, parameter.detach(), tuple(names[id(parameter)][1:]), most))
+                parameter.detach().nan_to_num_(0.0)
+        return found
+
+    def unused(self, model: Any) -> frozenset[str] | None:
+        """Return the names of parameters without a gradient."""
+        wanted = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+        with torch.enable_grad(), torch.random.fork_rng():
+            made = [y for y in tree_leaves(self._called(model)) if isinstance(y, torch.Tensor) and y.requires_grad]
+            if not made:
+                return None
+            total = sum(y.float().sum() for y in made)
+            try:
+                gradients = torch.autograd.grad(total, [p for _, p in wanted], allow_unused=True)
+            except Exception:  # a backward pass of the model's own may refuse in any way
+                return None
+        return frozenset(name for (name, _), found in zip(wanted, gradients, strict=True) if found is None)
+
+    def steady(self, model: Any) -> bool | None:
+        """Return whether two calls on one input agree."""
+        with torch.no_grad(), torch.random.fork_rng():
+            made = [[y for y in tree_leaves(self._called(model)) if isinstance(y, torch.Tensor)] for _ in range(2)]
+        pairs = zip(*made, strict=False)
+        return all(one.shape == other.shape and one.allclose(other, equal_nan=True) for one, other in pairs)
+
+    def numbers(self, model: Any) -> Mapping[str, float]:
+        """Return the numbers of a transformers configuration."""
+        config = getattr(model, "config", None)
+        held = {} if config is None or not hasattr(config, "to_dict") else config.to_dict()
+        return {n: v for n, v in held.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+
+    def _called(self, model: Any, sequences: int | None = None) -> Any:
+        """Call the model on its inputs, or on the first sequence of them so many times."""
+        inputs = default_inputs(model) if self.inputs is None else self.inputs
+        args, kwargs = sequences_of(inputs, sequences)
+        tensor = functools.partial(_tensor, place=place_of(model))
+        called = model if self.call is None else functools.partial(self.call, model)
+        with _without_cache(model):
+            return in_words(
+                "model", called, *map(tensor, args), **{name: tensor(each) for name, each in kwargs.items()}
+            )
+
+    def _recorded(self, model: Any, sequences: int | None) -> CallRecorder:
+        """Return the calls in a forward pass on so many sequences, or on all inputs."""
+        recorder = CallRecorder("forward")
+        with torch.no_grad(), modules_heard(model, recorder):
+            self._called(model, sequences)
+        return recorder
+
+
+class ReplayedModule(Torch):
+    """Binding to the draws of a module of a model, called as the model does."""
+
+    def __init__(self, call: ModuleCall, modules: Sequence[Any]) -> None:
+        given = call.given
+        assert given is not None
+        self._modules = modules
+        super().__init__(lambda: modules[0], given.width, given.replay)
+        self.lengths = given.lengths
+        self.paths, self.spare, self._implemented = ("eval", "train"), frozenset(), False
+
+    def init(self, seed: int) -> Any:
+        """Return the draw of that number, the last one for larger numbers."""
+        return self._modules[min(seed, len(self._modules) - 1)]
+
+
+def _described(owner: Any, name: str, parameter: Any, tied: tuple[str, ...], most: int) -> Parameter:
+    """Return a parameter of a module."""
+    shape, kind, own = tuple(parameter.shape), _kind(owner), name.rpartition(".")[2]
+    fans = _fans(owner, own, shape)
+    entries = parameter
+    padding = getattr(owner, "padding_idx", None)
+    if padding is not None and padding < len(entries) and not entries[padding].any():
+        entries = torch.cat([entries[:padding], entries[padding + 1 :]])
+    flat = entries.reshape(-1)
+    infinite = flat[~flat.isfinite()][:1]
+    return Parameter(
+        name,
+        shape,
+        kind,
+        fans,
+        (np.concatenate([array_of(flat[places_of(len(flat), most)]), array_of(infinite)]),),
+        tied,
+        initialised=not bool(entries.isnan().any()),
+        default=_default(owner, own, fans),
+    )
+
+
+def _kind(module: Any) -> str:
+    """Return the name of the class that PyTorch documents, or of the module's own."""
+    documented = (each.__name__ for each in type(module).__mro__ if getattr(torch.nn, each.__name__, None) is each)
+    found = next(documented, "Module")
+    return type(module).__name__ if found == "Module" else found
+
+
+def _fans(owner: Any, name: str, shape: tuple[int, ...]) -> tuple[int, int] | None:
+    """Return the fans of a weight, if the class of its module says which axis is which."""
+    if len(shape) < 2:
+        return None
+    if isinstance(owner, _PROJECTIONS) and name == "weight":
+        size = math.prod(shape[2:])
+        return shape[1] * size, shape[0] * size
+    if isinstance(owner, torch.nn.MultiheadAttention) and name.endswith("proj_weight"):
+        return shape[1], shape[0]
+    if type(owner).__name__ == "Conv1D" and name == "weight":  # of transformers: (inputs, outputs)
+        return shape[0], shape[1]
+    return None
+
+
+def _default(owner: Any, name: str, fans: tuple[int, int] | None) -> tuple[str, float] | None:
+    """Return the law and standard deviation of PyTorch's own initialiser, for layers with a random one."""
+    if isinstance(owner, _PROJECTIONS):
+        fan_in = (fans or _fans(owner, "weight", tuple(owner.weight.shape)) or (1, 1))[0]
+        return "uniform", (3 * fan_in) ** -0.5
+    if isinstance(owner, torch.nn.Embedding):
+        return "normal", 1.0
+    if isinstance(owner, torch.nn.MultiheadAttention) and name == "in_proj_weight" and fans is not None:
+        return "uniform", math.sqrt(2 / sum(fans))
+    return None
+
+
+def _tensor(value: Any, place: tuple[Any, Any]) -> Any:
+    """Return an array or a tensor on the model's device; real numbers in its precision."""
+    value = torch.as_tensor(value) if isinstance(value, np.ndarray) else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    dtype, device = place
+    return value.to(device, dtype) if value.is_floating_point() else value.to(device)
+
+
+@contextlib.contextmanager
+def _without_cache(model: Any) -> Iterator[None]:
+    """Let a model of transformers keep no keys and values."""
+    config = getattr(model, "config", None)
+    held = [each for each in (config, *_nested(config)) if getattr(each, "use_cache", False)]
+    for each in held:
+        each.use_cache = False
+    try:
+        yield
+    finally:
+        for each in held:
+            each.use_cache = True
+
+
+def _nested(config: Any) -> list[Any]:
+    """Return the configurations within one."""
+    return [each for each in vars(config).values() if hasattr(each, "use_cache")] if config is not None else []
+
+
+@contextlib.contextmanager
+def _unwritten_as_nan() -> Iterator[None]:
+    """Fill new memory with NaN."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    fills = torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.utils.deterministic.fill_uninitialized_memory = fills

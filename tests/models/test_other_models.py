@@ -1,0 +1,111 @@
+"""Whole models of flax and Keras: what is read off them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attncheck as ac
+
+WIDTH, HEADS, LAYERS = 32, 2, 2
+IDS = np.arange(24).reshape(2, 12)
+X = np.random.default_rng(0).standard_normal((2, 12, WIDTH)).astype(np.float32)
+
+
+def test_linen() -> None:
+    pytest.importorskip("flax")
+    from flax import linen as nn
+
+    class Block(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, mask: Any) -> Any:
+            x = x + nn.MultiHeadDotProductAttention(HEADS)(nn.LayerNorm()(x), mask=mask)
+            return x + nn.Dense(WIDTH)(nn.gelu(nn.Dense(2 * WIDTH)(nn.LayerNorm()(x))))
+
+    class Model(nn.Module):
+        std: float | None = None
+
+        @nn.compact
+        def __call__(self, ids: Any) -> Any:
+            x = nn.Embed(50, WIDTH)(ids)
+            for _ in range(LAYERS):
+                x = Block()(x, nn.make_causal_mask(ids))
+            init = nn.initializers.zeros if self.std is None else nn.initializers.normal(self.std)
+            return nn.Dense(50, kernel_init=init)(x)
+
+    found = ac.inspect(Model, inputs=(IDS,), draws=2)
+    (group,) = found.attention
+    assert found.blamed == ()
+    assert group.title == "Block_*.MultiHeadDotProductAttention_0 (2)"
+    assert group.inspection.forward.mask == "causal"
+    found.require("causal", parameters={"*.bias": "zeros", "*MultiHead*.kernel": "truncated normal(1/sqrt(fan_in))"})
+    assert any("Dense_0.kernel: zeros: this initialiser does not draw the projection" in str(n) for n in found.notes)
+    other = ac.inspect(lambda: Model(std=0.5), inputs=(IDS,), draws=2)
+    other.require(parameters={"Dense_0.kernel": "normal(0.5)"})
+
+
+def test_nnx() -> None:
+    pytest.importorskip("flax")
+    from flax import nnx
+
+    class Block(nnx.Module):
+        def __init__(self, rngs: Any) -> None:
+            self.norm = nnx.LayerNorm(WIDTH, rngs=rngs)
+            self.attn = nnx.MultiHeadAttention(HEADS, WIDTH, decode=False, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            return x + self.attn(self.norm(x))
+
+    class Model(nnx.Module):
+        def __init__(self, rngs: Any) -> None:
+            self.blocks = nnx.List([Block(rngs) for _ in range(LAYERS)])
+
+        def __call__(self, x: Any) -> Any:
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    found = ac.inspect(lambda rngs: Model(rngs), inputs=(X,), draws=2)
+    assert found.blamed == ()
+    assert [group.title for group in found.attention] == ["blocks.*.attn (2)"]
+    assert found["blocks.1.attn"].num_heads == HEADS
+    found.require(parameters={"*.attn.*.kernel": "truncated normal(1/sqrt(fan_in))", "*.scale": "ones"})
+
+
+def test_keras() -> None:
+    keras = pytest.importorskip("keras")
+
+    def build(causal: bool = True) -> Any:
+        given = keras.Input((None, WIDTH))
+        made = given
+        for _ in range(LAYERS):
+            heads = keras.layers.MultiHeadAttention(HEADS, WIDTH // HEADS)(made, made, use_causal_mask=causal)
+            made = keras.layers.LayerNormalization()(made + heads)
+        return keras.Model(given, keras.layers.Dense(WIDTH)(made))
+
+    found = ac.inspect(build, inputs=(X,), draws=2)
+    assert found.blamed == ()
+    assert len(found.modules) == LAYERS
+    assert {each.forward.mask for each in found.modules.values()} == {"causal"}
+    found.require(parameters={"*query_dense.kernel": "uniform(1/sqrt(32))", "*.bias": "zeros"})
+    with pytest.raises(AssertionError, match="mask is 'none', not 'causal'"):
+        ac.inspect(lambda: build(False), inputs=(X,), draws=1).require(mask="causal")
+
+
+@pytest.mark.parametrize("framework", ["flax", "keras"])
+def test_inputs_are_needed(framework: str) -> None:
+    pytest.importorskip(framework)
+
+    def make() -> Any:
+        if framework == "flax":
+            from flax import linen
+
+            return linen.Dense(3)
+        import keras
+
+        return keras.layers.Dense(3)
+
+    with pytest.raises(ac.InputError, match=f"inputs=None: are unknown for a model of {framework}"):
+        ac.inspect(make)

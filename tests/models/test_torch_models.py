@@ -1,0 +1,284 @@
+"""Whole PyTorch models: what is read off them, and which public mistakes are named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attncheck as ac
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402  # only where torch is
+
+from tests.models.language_model import (  # noqa: E402
+    HEADS,
+    IDS,
+    LAYERS,
+    SIZE,
+    STD,
+    TOKENS,
+    WIDTH,
+    Attention,
+    Model,
+    inspected,
+)
+
+
+def test_a_right_model_is_described() -> None:
+    found = inspected()
+    assert found.blamed == ()
+    assert found.headline == f"Model: 4 attention modules, {SIZE:,} parameters; 8 draws"
+    (group,) = found.attention
+    assert group.title == "h.*.attn (4)"
+    assert group.kind == "Attention"
+    assert str(group.inspection.forward).startswith("softmax, causal mask, scores times 1/sqrt(head_dim)")
+    assert found["h.3.attn"].weights["query"].laws
+    assert found["h.3.attn"].forward.mask == "causal"
+    assert "depth scaling: 0.05/sqrt(2·4) in h.*.attn.c_proj.weight" in map(str, found.notes)
+    # One draw of every model, of which the other layers have one.
+    assert (found["h.0.attn"].draws, found["h.3.attn"].draws) == (8, 1)
+    assert "h.*.fc.weight ×4" in str(found)
+    assert "h.*.attn (4)" in str(found)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_right_model_is_right_at_every_seed(seed: int) -> None:
+    assert inspected(seed=100 * seed, draws=4).blamed == ()
+
+
+def test_requirements() -> None:
+    found = inspected(draws=4)
+    right = {"*.c_proj.weight": "normal(0.05/sqrt(2*4))", "*.bias": "zeros", "wte.weight": "normal(0.05)"}
+    found.require("causal", parameters=right, num_heads=2, blamed=False)
+    with pytest.raises(AssertionError, match=r"h\.\*\.attn \(4\): mask is 'causal', not 'none'"):
+        found.require(mask="none")
+    with pytest.raises(AssertionError, match=r"head\.weight: std 0\.0.*, not 0\.02"):
+        found.require(parameters={"head.weight": "normal(0.02)"})
+    with pytest.raises(ac.InputError, match=r"parameters='\*\.gamma': matches no parameter"):
+        found.require(parameters={"*.gamma": "ones"})
+    with pytest.raises(ac.InputError, match=r"module='h\.9\.attn': is not an inspected attention module"):
+        found["h.9.attn"]
+
+
+def _default(model: Any) -> None:
+    model.h[2].fc.reset_parameters()
+
+
+def _head_default(model: Any) -> None:
+    model.head.reset_parameters()
+
+
+def _cloned(model: Any) -> None:
+    model.h[2].load_state_dict(model.h[1].state_dict())
+
+
+def _unwritten(model: Any) -> None:
+    model.h[1].fc.weight = nn.Parameter(torch.empty(2 * WIDTH, WIDTH))
+
+
+def _fixed(model: Any) -> None:
+    weight = np.random.default_rng(0).normal(0, STD, (2 * WIDTH, WIDTH))
+    model.h[0].fc.weight.copy_(torch.as_tensor(weight))
+
+
+def _norm_around_zero(model: Any) -> None:
+    for block in model.h:
+        nn.init.normal_(block.ln_1.weight, std=0.02)
+
+
+def _unit(model: Any) -> None:
+    for block in model.h:
+        nn.init.normal_(block.fc.weight)
+
+
+def _zero(model: Any) -> None:
+    for block in model.h:
+        nn.init.constant_(block.fc.weight, 0.01)
+
+
+def _not_causal(model: Any) -> None:
+    model.h[3].attn.forward = lambda x, mask: Attention.forward(model.h[3].attn, x, mask=0.0)
+
+
+#: A mistake, and what the inspection calls it.
+MISTAKES = [
+    (_default, "h.2.fc.weight: uniform, std 0.1 (default of Linear); h.*.fc.weight elsewhere: normal, std 0.05"),
+    (_head_default, "head.weight keeps the default of Linear: uniform, std 0.1; most projections: normal, std 0.05"),
+    (_cloned, "layers 1 and 2 have the same weights: h.#.attn.c_attn.weight and 3 more"),
+    (_unwritten, "h.1.fc.weight not initialised: nothing, or NaN, was written to this memory"),
+    (_fixed, "h.0.fc.weight: random entries, the same in every draw"),
+    (_norm_around_zero, "scales of LayerNorm are drawn around 0, where ones are usual: h.0.ln_1.weight and 3 others"),
+    (_unit, "h.*.fc.weight: normal, std 1 for any fan-in, as by normal_ without a number"),
+    (_zero, "h.*.fc.weight ×4: constant 0.01: this initialiser does not draw the projection"),
+]
+
+
+@pytest.mark.parametrize(("mistake", "text"), MISTAKES)
+def test_a_mistake_is_named_first(mistake: Callable[[Any], None], text: str) -> None:
+    found = inspected(mistake, draws=4)
+    assert found.verdict.startswith(f"WRONG: {text}"), found.verdict
+
+
+def test_layers_that_differ_are_named() -> None:
+    found = inspected(_not_causal, draws=2)
+    assert [group.title for group in found.attention] == ["h.*.attn (3)", "h.3.attn"]
+    assert found.verdict == "WRONG: h.3.attn: mask none; h.*.attn: mask causal"
+
+
+def test_a_norm_that_is_never_called() -> None:
+    class Forgotten(Model):
+        def forward(self, ids: Any) -> Any:
+            self.ln_f.forward = lambda x: x
+            return super().forward(ids)
+
+    found = ac.inspect(Forgotten, inputs=(IDS,), draws=2)
+    assert "the outputs do not depend on ln_f" in map(str, found.notes)
+
+
+def test_tied_embeddings_are_said() -> None:
+    def tie(model: Any) -> None:
+        model.head.weight = model.wte.weight
+
+    found = inspected(tie, draws=2)
+    (row,) = (row for row in found.parameters if row.name == "wte.weight")
+    assert row.tied == ("head.weight",)
+    assert "tied to head.weight" in str(found)
+    assert sum(np.prod(each.shape) for each in found.parameters) == SIZE - TOKENS * WIDTH
+
+
+def test_a_second_width_and_depth() -> None:
+    class Sized(nn.Module):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__()
+            self.wte = nn.Embedding(TOKENS, width)
+            self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+            self.head = nn.Linear(width, TOKENS)
+            nn.init.normal_(self.wte.weight, std=0.02)
+            for layer in self.layers:
+                nn.init.normal_(layer.weight, std=(width * depth) ** -0.5)
+            nn.init.normal_(self.head.weight, std=1 / width)
+
+        def forward(self, ids: Any) -> Any:
+            x = self.wte(ids)
+            for layer in self.layers:
+                x = layer(x)
+            return self.head(x)
+
+    def make(width: int = 64, depth: int = 4) -> Any:
+        return Sized(width, depth)
+
+    notes = list(map(str, ac.inspect(make, inputs=(IDS,), draws=4).notes))
+    wide = "does not change in wte.weight; ∝ 1/sqrt(width) in layers.*.weight; ∝ 1/width in head.weight"
+    assert f"std at width 128 against 64: {wide}" in notes
+    deep = "does not change in head.weight and wte.weight; ∝ 1/sqrt(depth) in layers.*.weight"
+    assert f"std at depth 8 against 4: {deep}" in notes
+
+
+class TestInputs:
+    def test_arrays_by_name_and_a_function(self) -> None:
+        for inputs in ({"ids": IDS.numpy()}, lambda: (IDS,), IDS):
+            assert len(ac.inspect(Model, inputs=inputs, draws=1).modules) == LAYERS
+
+    def test_sequences_first(self) -> None:
+        class First(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.attn = nn.MultiheadAttention(WIDTH, HEADS)
+
+            def forward(self, x: Any) -> Any:
+                x = x.transpose(0, 1)
+                return self.attn(x, x, x)[0].transpose(0, 1)
+
+        found = ac.inspect(First, inputs=(torch.randn(3, 5, WIDTH),), draws=2)
+        assert found.blamed == ()
+        assert found["attn"].num_heads == HEADS
+
+    def test_cross_attention_of_another_length(self) -> None:
+        model = ac.inspect(
+            lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(WIDTH, HEADS, 64, batch_first=True), 1),
+            inputs=(torch.randn(2, 5, WIDTH), torch.randn(2, 9, WIDTH)),
+            draws=2,
+        )
+        sources = {group.title: group.source for group in model.attention}
+        assert sources == {"layers.0.self_attn": "", "layers.0.multihead_attn": "key"}
+
+    def test_queries_from_outside_are_of_the_outer_module(self) -> None:
+        class Inner(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.out = nn.Linear(WIDTH, WIDTH)
+
+            def forward(self, q: Any, k: Any, v: Any) -> Any:
+                return self.out((q @ k.mT / WIDTH**0.5).softmax(-1) @ v)
+
+        class Outer(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner, self.qkv = Inner(), nn.Linear(WIDTH, 3 * WIDTH)
+
+            def forward(self, x: Any) -> Any:
+                return self.inner(*self.qkv(x).chunk(3, -1))
+
+        class Whole(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.outer = Outer()
+
+            def forward(self, x: Any) -> Any:
+                return self.outer(x)
+
+        found = ac.inspect(Whole, inputs=(torch.randn(2, 5, WIDTH),), draws=2)
+        assert list(found.modules) == ["outer"]
+        assert found["outer"].forward.scale == "1/sqrt(head_dim)"
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({}, "inputs=None: are unknown for a model of class Model; pass the inputs of one call"),
+            ({"inputs": 3}, "inputs=3: are neither arrays by name nor in order"),
+            ({"inputs": (IDS,), "width": 32}, "width=32: is read off a model that has inputs; omit it"),
+            ({"inputs": (torch.zeros(2, 3),)}, "model: failed"),
+            ({"inputs": (IDS,), "draws": 0}, "draws=0"),
+        ],
+    )
+    def test_what_is_refused(self, options: dict[str, Any], message: str) -> None:
+        with pytest.raises(ac.InputError, match=message):
+            ac.inspect(Model, **options)
+
+    def test_a_model_is_built_once_for_each_draw(self) -> None:
+        built: list[int] = []
+
+        def make() -> Any:
+            built.append(1)
+            return Model()
+
+        ac.inspect(make, inputs=(IDS,), draws=3)
+        assert len(built) == 3
+
+
+@pytest.mark.parametrize("name", ["GPT2", "Bert", "Llama", "ViT", "T5"])
+def test_transformers_find_their_inputs(name: str) -> None:
+    t = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 64}
+    own = {
+        "GPT2": {"n_embd": 32, "n_head": 2, "n_layer": 2, "vocab_size": 60, "bos_token_id": 1, "eos_token_id": 2},
+        "ViT": {**sizes, "image_size": 16, "patch_size": 4},
+        "T5": {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2, "vocab_size": 60},
+    }.get(name, {**sizes, "vocab_size": 60})
+    config = getattr(t, f"{name}Config")(**own)
+    found = ac.inspect(lambda: getattr(t, f"{name}Model")(config), draws=2)
+    assert found.blamed == ()
+    assert len(found.modules) == (6 if name == "T5" else 2)
+    masks = {group.title: group.inspection.forward.mask for group in found.attention}
+    causal = {
+        "GPT2": "h.*.attn (2)",
+        "Llama": "layers.*.self_attn (2)",
+        "T5": "decoder.block.*.layer.0.SelfAttention (2)",
+    }
+    assert {title for title, mask in masks.items() if mask == "causal"} == ({causal[name]} if name in causal else set())
+    if name == "GPT2":
+        found.require(parameters={"*.c_proj.weight": "normal(0.02/sqrt(2*n_layer))"})
