@@ -34,7 +34,7 @@ PACKAGES = ("torch", "transformers", "timm", "x-transformers", "vit-pytorch", "o
 SECONDS = 120
 # Characters of a cell.
 _WIDEST = 110
-RELEASE, SETTING, DESIGN, OURS = "mistake in a release", "setting of a release", "design", "mistake of attncheck"
+RELEASE, SETTING, DESIGN = "mistake in a release", "setting of a release", "design"
 #: What examination of the source gave, by patterns of model and statement.
 JUDGED = (
     (
@@ -84,11 +84,9 @@ JUDGED = (
         DESIGN,
         "`_init_weights` states this law for the projection of features; it is the default of Linear",
     ),
-    ("yoso", "known formula", DESIGN, "YOSO's weights are expected collisions of hashes, not a softmax"),
     ("zamba2", "scores times 0.25", DESIGN, "the scale is (head_dim/2)**-0.5, for inputs of twice the width"),
     ("gpt_neo", "scores times 1, not", DESIGN, "GPT-Neo has no scale of scores, and initialises as if it had one"),
     ("informer", "random|differ in scale", DESIGN, "ProbSparse attention samples keys in evaluation too"),
-    ("inkling2", "known formula", OURS, "sinks and biases that depend on the inputs are no formula that is known"),
 )
 
 _TRANSFORMERS = "import transformers as t"

@@ -167,7 +167,7 @@ def _forward(probe: Probe, positions: Positions, steady: bool) -> tuple[Forward,
     base = positions.rotation.base if positions.rotation and positions.name == ROTARY else None
     made = dataclasses.replace(made, positions=positions.name, rotary_base=base)
     missing = np.flatnonzero(~np.isfinite(probe.y).all(axis=(0, 2)))
-    notes = about_weights(made, formula, probe.seen)
+    notes = about_weights(made, formula, probe.seen, None if made.known else probe.partial(probe.seen))
     if len(missing):
         notes.append(Note(f"outputs are NaN or infinite at positions {', '.join(map(str, missing))}", blames=True))
     return made, formula, notes

@@ -158,6 +158,13 @@ class Probe:
         )
         return made, formula
 
+    def partial(self, seen: AttentionCall) -> Forward | None:
+        """Return what is said of weights divided by the sums of their rows, or None if these are not less than 1."""
+        sums = seen.weights.sum(-1, keepdims=True)
+        if not np.all((sums > 0) & (sums <= 1 + _ALIKE)):
+            return None
+        return self.forward(dataclasses.replace(seen, weights=seen.weights / sums))[0]
+
     def unknown(self) -> Forward:
         """Return what is said without a formula."""
         return Forward(OTHER, OTHER, OTHER, math.nan, math.inf, self.bound)

@@ -32,17 +32,25 @@ _FITTED, _NO_BIAS = 2e-2, 1e-3
 _FEWEST = 3
 
 
-def about_weights(made: Forward, formula: Formula, seen: AttentionCall) -> list[Note]:
-    """Return notes on the formula of attention weights."""
+def about_weights(made: Forward, formula: Formula, seen: AttentionCall, partial: Forward | None = None) -> list[Note]:
+    """Return notes on the formula of attention weights.
+
+    `partial` is the formula of weights divided by the sums of their rows, where these are less than 1.
+    """
     length = seen.query.shape[2]
     hidden = _idle(_visible(made, formula, length)) if made.known else []
     infinite = [i for i in np.flatnonzero(~np.isfinite(seen.weights).all(axis=(0, 1, 3))) if i not in hidden]
     notes = [Note(f"attention weights are NaN or infinite at positions {listed(infinite)}", True)] if infinite else []
     if not made.known and any(np.abs(seen.weights.sum(axes) - 1).max() < _NO_BIAS for axes in (0, (0, 1))):
         return [Note("softmax over an axis that is neither keys, queries nor heads, such as the batch", blames=True)]
+    if not made.known and partial is not None and partial.known:
+        sums = seen.weights.sum(-1)
+        text = f"rows of the attention weights sum to {sums.min():.2g} to {sums.max():.2g}, and not to 1"
+        return notes or [Note(f"{text}; divided by these, they are {partial}", blames=True)]
     if not made.known:
-        whole = np.abs(seen.weights.sum(-1) - 1).max() < _NO_BIAS
-        return notes or [Note(f"the attention weights are {made}", blames=not whole, convention=whole)]
+        # A softmax with sinks sums to less than 1.
+        meant = bool(np.all(seen.weights >= 0) and seen.weights.sum(-1).max() < 1 + _NO_BIAS)
+        return notes or [Note(f"the attention weights are {made}", blames=not meant, convention=meant)]
     notes += [*_about_map(made), *_about_mask(made, formula, length), *_about_scores(made, formula)]
     if formula.groups == TILED:
         kv, number = seen.key.shape[1], seen.query.shape[1]

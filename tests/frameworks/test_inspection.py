@@ -79,6 +79,8 @@ def test_what_is_no_attention_layer_has_no_description() -> None:
     assert "theory: nothing: " in wrong.text(theory=True)
     unknown = ac.inspect(Plain(mapped=lambda p: np.tril(softmax(p, -1))), width=64)
     assert "\nforward: weights are not those of a known formula: " in str(unknown)
+    assert unknown.verdict.startswith("WRONG: rows of the attention weights sum to ")
+    assert "and not to 1; divided by these, they are softmax, causal mask, " in unknown.verdict
     assert "\ntheory: nothing: forward='no known formula': cannot be described by an AttentionLayer; " in unknown.text(
         theory=True
     )
@@ -394,3 +396,12 @@ def test_a_causal_layer_without_scores() -> None:
     found = ac.inspect(Plain(stds={"key": 0.0}, masked=CAUSAL), width=64, draws=2)
     assert found.forward.mask == "causal"
     assert found.blamed == ()
+
+
+def test_sinks_and_biases_that_depend_on_the_inputs_may_be_meant() -> None:
+    def mapped(p: Array) -> Array:
+        return np.asarray(softmax(p + 0.5 * np.sin(p), -1) / (1 + np.exp(-p.mean(-1, keepdims=True))))
+
+    found = ac.inspect(Plain(mapped=mapped), width=64, draws=2)
+    assert found.blamed == ()
+    assert "if this is meant: the attention weights are not those of a known formula" in found.verdict
