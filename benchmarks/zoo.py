@@ -89,7 +89,7 @@ JUDGED = (
     ("informer", "random|differ in scale", DESIGN, "ProbSparse attention samples keys in evaluation too"),
 )
 
-_TRANSFORMERS = "import transformers as t"
+_TRANSFORMERS = "import transformers as t\n"
 _SMALL = "hidden_size=64, num_attention_heads=4, num_hidden_layers=1, intermediate_size=128"
 #: Smallest reproductions of mistakes in releases: package, what is seen, what is expected, and code that sets `seen`.
 REPRODUCTIONS = (
@@ -104,7 +104,7 @@ REPRODUCTIONS = (
         "transformers",
         "mean size of a scale of BatchNorm2d in a fresh RT-DETR, with a small backbone",
         "1",
-        f"{_TRANSFORMERS}\nstages = ['stage2', 'stage3', 'stage4']\n"
+        f'{_TRANSFORMERS}\nstages = ["stage2", "stage3", "stage4"]\n'
         "backbone = t.RTDetrResNetConfig(depths=[1] * 4, out_features=stages)\n"
         "model = t.RTDetrModel(t.RTDetrConfig(backbone_config=backbone))\n"
         "seen = model.encoder_input_proj[0][1].weight.abs().mean()",
@@ -114,7 +114,8 @@ REPRODUCTIONS = (
         "standard deviation of q_proj in a fresh vision tower of Phi-4-multimodal, of width 64",
         "1/sqrt(64), 0.125, by Xavier's law",
         "from transformers.models.phi4_multimodal import modeling_phi4_multimodal as phi4\n"
-        f"config = phi4.Phi4MultimodalVisionConfig({_SMALL})\nmodel = phi4.Phi4MultimodalVisionModel(config)\n"
+        f"\nconfig = phi4.Phi4MultimodalVisionConfig(\n    {_SMALL}\n)\n"
+        "model = phi4.Phi4MultimodalVisionModel(config)\n"
         "seen = model.encoder.layers[0].self_attn.q_proj.weight.std()",
     ),
     (
@@ -129,7 +130,7 @@ REPRODUCTIONS = (
         "x-transformers",
         "scores with fresh talking heads before the softmax, relative to those without",
         "1",
-        "import torch\nfrom x_transformers.attend import Attend\nx = torch.randn(1, 4, 5, 16)\n"
+        "import torch\nfrom x_transformers.attend import Attend\n\nx = torch.randn(1, 4, 5, 16)\n"
         "made = (Attend(heads=4, pre_talking_heads=talk)(x, x, x)[1] for talk in (True, False))\n"
         "one, other = (each.pre_softmax_attn for each in made)\n"
         "seen = (one / other).mean()",
