@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
-import attncheck as ac  # noqa: E402
-from attncheck._lib.measured import installed, spread, table  # noqa: E402
+import attncheck as ac  # noqa: E402  # found by the path above
+from attncheck._lib.measured import installed, spread, table  # noqa: E402  # found by the path above
 from benchmarks import zoo_models  # noqa: E402  # found by the path above
 
 PACKAGES = ("torch", "transformers", "timm", "x-transformers", "vit-pytorch", "open_clip_torch", "litgpt")

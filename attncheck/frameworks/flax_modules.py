@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import flax.linen as nn
 from flax import nnx
 
 from attncheck.frameworks.jax_softmax import replaced
-from attncheck.frameworks.trace import ModuleListener
+from attncheck.frameworks.trace import ModuleListener, heard
 
 
 @contextlib.contextmanager
@@ -40,18 +39,3 @@ def nnx_heard(model: Any, listener: ModuleListener) -> Iterator[None]:
             if "__call__" in dir(kind):
                 stack.enter_context(replaced(kind, "__call__", heard(kind.__call__, names, listener)))
         yield
-
-
-def heard(own: Callable[..., Any], names: Mapping[int, str], listener: ModuleListener) -> Callable[..., Any]:
-    """Return the call of a class of modules that a listener hears; `names` are by the identity of a module."""
-
-    @functools.wraps(own)
-    def called(module: Any, *args: Any, **kwargs: Any) -> Any:
-        if id(module) not in names:
-            return own(module, *args, **kwargs)
-        listener.begins(names[id(module)], module, args, kwargs)
-        made = own(module, *args, **kwargs)
-        listener.ends(module, args, made)
-        return made
-
-    return called

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from attncheck.frameworks.trace import ModuleListener
+from attncheck.frameworks.trace import ModuleListener, heard
 
 # Attributes that list sublayers known under other names.
 _LISTS = ("_layers", "_functional", "_modules")
@@ -44,16 +44,7 @@ def layers_heard(model: Any, listener: ModuleListener) -> Iterator[None]:
     """Let a listener hear of the calls of a layer and of all layers in it."""
     names = {id(each): name for name, each in named_layers(model)}
     own = keras.layers.Layer.__call__
-
-    def called(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        if id(layer) not in names:
-            return own(layer, *args, **kwargs)
-        listener.begins(names[id(layer)], layer, args, kwargs)
-        made = own(layer, *args, **kwargs)
-        listener.ends(layer, args, made)
-        return made
-
-    keras.layers.Layer.__call__ = called
+    keras.layers.Layer.__call__ = heard(own, names, listener)
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -60,6 +61,21 @@ class ModuleListener(Protocol):
 
     def ends(self, module: Any, args: tuple[Any, ...], made: Any) -> None:
         """Hear what the module that began last returns."""
+
+
+def heard(own: Callable[..., Any], names: Mapping[int, str], listener: ModuleListener) -> Callable[..., Any]:
+    """Return the call of a class of modules that a listener hears; `names` are by the identity of a module."""
+
+    @functools.wraps(own)
+    def called(module: Any, *args: Any, **kwargs: Any) -> Any:
+        if id(module) not in names:
+            return own(module, *args, **kwargs)
+        listener.begins(names[id(module)], module, args, kwargs)
+        made = own(module, *args, **kwargs)
+        listener.ends(module, args, made)
+        return made
+
+    return called
 
 
 def zeros(core: AttentionCore) -> FloatArray:

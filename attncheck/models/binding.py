@@ -24,7 +24,25 @@ _FRAMEWORKS = {
 
 
 class ModelBinding(abc.ABC):
-    """What the inspection of a model needs from a framework."""
+    """What the inspection of a model needs from a framework.
+
+    Parameters
+    ----------
+    make : callable
+        Returns a new model.
+    inputs : mapping, sequence or None
+        Inputs of one call, by argument name or in order; None for a model that states its own.
+    call : callable, optional
+        ``call(model, *inputs)``, if not ``model(*inputs)``.
+    """
+
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        inputs: Mapping[str, Any] | Sequence[Any] | None,
+        call: Callable[..., Any] | None = None,
+    ) -> None:
+        self.make, self.inputs, self.call = make, inputs, call
 
     @abc.abstractmethod
     def fresh(self, seed: int) -> Any:
@@ -98,6 +116,8 @@ def bound_model(
     if framework not in _FRAMEWORKS:
         what = f"is not a model of {', '.join(_FRAMEWORKS)}"
         refuse("make", model, what, "return one, or pass width= to inspect a layer")
+    if inputs is None and framework != "torch":
+        refuse("inputs", None, f"are unknown for a model of {framework}", "pass those of one call, e.g. inputs=(x,)")
     binding: ModelBinding = find(_FRAMEWORKS[framework])(make, inputs, call)
     return binding, binding.fresh(seed)
 

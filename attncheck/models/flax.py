@@ -12,7 +12,6 @@ import jax
 import numpy as np
 from flax import nnx
 
-from attncheck._lib.errors import refuse
 from attncheck.frameworks._jax import on_cpu
 from attncheck.frameworks.binding import Binding, in_words, parameters_of
 from attncheck.frameworks.flax import NNX, Linen
@@ -22,14 +21,12 @@ from attncheck.models.calls import CallRecorder, ModuleCall, paired
 from attncheck.models.parameters import Parameter, places_of
 from attncheck.models.replay import sequences_of
 
-Inputs = Mapping[str, Any] | Sequence[Any] | None
+Inputs = Mapping[str, Any] | Sequence[Any]
 Call = Callable[..., Any]
 
 
 def flax_model(make: Call, inputs: Inputs, call: Call | None = None) -> ModelBinding:
     """Return the binding to linen or nnx models."""
-    if inputs is None:
-        refuse("inputs", inputs, "are unknown for a model of flax", "pass those of one call, e.g. inputs=(x,)")
     if "rngs" not in parameters_of(make) and isinstance(module := in_words("make", make), nn.Module):
         return LinenModel(module, inputs, call)
     return NNXModel(make, inputs, call)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 from keras.src.backend.common import global_state
 
-from attncheck._lib.errors import refuse
 from attncheck.frameworks.binding import Binding, in_words
 from attncheck.frameworks.keras import NUMBERS, Keras, generators_kept, numbers_of
 from attncheck.frameworks.keras_layers import layers_heard, named_layers
@@ -22,16 +21,6 @@ from attncheck.models.replay import sequences_of
 
 class KerasModel(ModelBinding):
     """Models that ``make()`` returns, called with `inputs` by name or in order."""
-
-    def __init__(
-        self,
-        make: Callable[[], Any],
-        inputs: Mapping[str, Any] | Sequence[Any] | None,
-        call: Callable[..., Any] | None = None,
-    ) -> None:
-        if inputs is None:
-            refuse("inputs", inputs, "are unknown for a model of keras", "pass those of one call, e.g. inputs=(x,)")
-        self.make, self.inputs, self.call = make, inputs, call
 
     def fresh(self, seed: int) -> Any:
         """Return a newly built model."""
@@ -68,7 +57,7 @@ class KerasModel(ModelBinding):
         return list(found.values())
 
     def _called(self, model: Any, sequences: int) -> Any:
-        args, kwargs = sequences_of(self.inputs, sequences)
+        args, kwargs = sequences_of(self.inputs or (), sequences)
         tensor = keras.ops.convert_to_tensor
         called = model if self.call is None else functools.partial(self.call, model)
         return in_words("model", called, *map(tensor, args), **{name: tensor(each) for name, each in kwargs.items()})

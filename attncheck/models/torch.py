@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,14 +28,6 @@ _PROJECTIONS = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
 
 class TorchModel(ModelBinding):
     """Models that ``make()`` returns, called with `inputs`: arrays or tensors by argument name, or in order."""
-
-    def __init__(
-        self,
-        make: Callable[[], Any],
-        inputs: Mapping[str, Any] | Sequence[Any] | None,
-        call: Callable[..., Any] | None = None,
-    ) -> None:
-        self.make, self.inputs, self.call = make, inputs, call
 
     def fresh(self, seed: int) -> Any:
         """Return a newly initialised model; memory that no initialiser writes to is NaN."""
@@ -164,6 +156,7 @@ def _described(owner: Any, name: str, parameter: Any, tied: tuple[str, ...], mos
         tied,
         initialised=not bool(entries.isnan().any()),
         default=_default(owner, own, fans),
+        precision=float(torch.finfo(entries.dtype).eps) / 2,
     )
 
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch import autograd, nn  # noqa: E402  # only where torch is
 
-from tests.models.language_model import HEADS, IDS, LAYERS, WIDTH, Model, inspected  # noqa: E402
+from tests.models.language_model import HEADS, IDS, LAYERS, WIDTH, Model, inspected  # noqa: E402  # it needs torch
 
 
 def varying() -> Callable[[], Any]:

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # only where torch is
 
-from tests.models.language_model import (  # noqa: E402
+from tests.models.language_model import (  # noqa: E402  # it needs torch
     HEADS,
     IDS,
     LAYERS,
