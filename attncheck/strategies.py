@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
 
-from attncheck._lib.errors import check_whole, refuse
-from attncheck.layers.attention import ATTENTION_MAPS, MASKS, SCORE_SCALINGS, AttentionLayer
+from attncheck._lib.errors import check_choice, check_whole, refuse
+from attncheck.layers.attention import SCORE_SCALINGS, AttentionLayer
 from attncheck.layers.inputs import ACTIVATIONS, DEFAULT_CLIP, NORMS
 from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, gaussian, identity, relu, sin, tanh
+from attncheck.layers.parts import named_parts
+from attncheck.layers.parts.attention_map import ATTENTION_MAPS, Linear
+from attncheck.layers.parts.mask import MASKS
 from attncheck.layers.program import LinearCombination, Node, Program, ProgramCase
 from attncheck.layers.program.mixes import sigmoid_mix, softmax_mix
 from attncheck.layers.stack import AttentionStack
@@ -30,7 +33,6 @@ STDS = (1.0, 0.5, 0.7, 1.5, 2.0)
 POSITION_STDS = (0.0, 0.0, 0.0, 0.0, 0.5, 1.5)
 POSITION_REACHES = (1.0, 0.5, 2.0)
 MLP_RATIOS = (1, 2, 4)
-ROTARY_BASES = (10_000.0, 100.0, 500_000.0)
 INPUTS: tuple[dict[str, Any], ...] = (
     {"activation": "clip", "clip": DEFAULT_CLIP},
     {"activation": "clip", "clip": 1.0},
@@ -48,8 +50,7 @@ def layers(
     max_entries: int = DIRECT_ENTRIES,
     min_width: int = 1,
     max_width: int = 4096,
-    rotary: bool = False,
-    norm: bool = False,
+    parts: Collection[str] = (),
 ) -> AttentionLayer:
     """Draw attention layers over all their options.
 
@@ -64,15 +65,14 @@ def layers(
         without matrices.
     min_width, max_width : int
         Bounds on the width.
-    rotary : bool
-        Whether to use rotary positions wherever possible; the paper's layer has none.
-    norm : bool
-        Whether to normalise inputs by RMS norm or layer norm; the paper's layer does not.
+    parts : collection of str
+        Parts that the paper's layer lacks, used wherever possible: "norm", and the names of
+        `attncheck.layers.parts`: "rotary positions", "window", "softcap", "sink".
 
     Raises
     ------
     InputError
-        If no layer within the bounds has at most `max_entries`.
+        If no layer within the bounds has at most `max_entries`, or a part is not known.
 
     Examples
     --------
@@ -83,6 +83,8 @@ def layers(
     ...     assert layer.weight_entries <= 1000
     >>> check()
     """
+    for name in parts:
+        check_choice("parts", name, ("norm", *(part.name for part in named_parts())))
     min_width = check_whole("min_width", min_width, 1, "pass the smallest width")
     max_width = check_whole("max_width", max_width, min_width, "pass a width of at least min_width")
     fields: dict[str, Any] = {
@@ -128,14 +130,15 @@ def layers(
     tieable = fields["num_kv_heads"] is None and fields["query_std"] == fields["key_std"]
     if tieable and fields["score_scaling"] == "1/n":
         fields["tied_query_key"] = draw(st.booleans())
-    pairs = within("head_dim", [dim for dim in HEAD_DIMS if dim % 2 == 0])
-    if rotary and pairs and not fields.get("tied_query_key"):
-        fields["head_dim"] = draw(st.sampled_from(pairs))
-        fields["rotary_base"] = draw(st.sampled_from(ROTARY_BASES))
-    if norm:
+    if "norm" in parts:
         # Layer norm maps a single neuron to 0.
         fields["norm"] = draw(st.sampled_from(NORMS if fields["width"] > 1 else NORMS[:1]))
-    return AttentionLayer(**fields, **draw(st.sampled_from(INPUTS)))
+    layer = AttentionLayer(**fields, **draw(st.sampled_from(INPUTS)))
+    for part in named_parts():
+        if part.name in parts:
+            options = [option for option in part.values(layer) if layer.replace(**option).weight_entries <= max_entries]
+            layer = layer.replace(**draw(st.sampled_from(options))) if options else layer
+    return layer
 
 
 BOUNDED: tuple[Nonlinearity, ...] = (tanh(), clip(1.0), erf(), sin(), gaussian(1.0))
@@ -277,12 +280,12 @@ def stacks(
     deepest = check_whole("max_depth", max_depth, least, "pass the most layers a stack may have")
     layer = draw(layers(max_entries=max_entries))
     if regular:
-        bounded = layer.attention_map if layer.attention_map == "sigmoid" else "softmax"
+        bounded = layer.attention_map if layer.map.traits.bounded else "softmax"
         changes = {"head_dim": None, "score_scaling": "1/sqrt(n)", "attention_map": bounded, "tied_query_key": False}
         layer = layer.replace(**changes)
         if layer.query_std * layer.key_std * layer.inputs.hidden_std**2 > _LARGEST_SCORE:
             layer = layer.replace(query_std=1.0, key_std=1.0, input_std=1.0, position_std=min(1.0, layer.position_std))
-    if layer.attention_map == "linear":
+    if layer.map == Linear():
         deepest = max(least, min(deepest, _DEEPEST_LINEAR))
     depth = draw(st.integers(least, deepest))
     names = draw(st.lists(st.sampled_from(ACTIVATIONS), min_size=depth, max_size=depth))

@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncheck import AttentionLayer, InputError
-from attncheck.layers.attention import ATTENTION_MAPS, MASKS, SCORE_SCALINGS
+from attncheck.layers.attention import SCORE_SCALINGS
 from attncheck.layers.inputs import ACTIVATIONS
+from attncheck.layers.parts.attention_map import ATTENTION_MAPS
+from attncheck.layers.parts.mask import MASKS
 from attncheck.strategies import layers
 
 NAN, INF = float("nan"), float("inf")
@@ -185,7 +187,7 @@ def test_numpy_numbers_become_built_in() -> None:
         rotary_base=10_000.0,
         norm="rms",
     )
-    assert {type(value) for value in layer.to_dict().values()} == {int, float, str, bool}
+    assert {type(value) for value in layer.to_dict().values()} == {int, float, str, bool, type(None)}
     assert AttentionLayer.from_toml(layer.to_toml()) == layer
 
 

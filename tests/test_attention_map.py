@@ -10,8 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from attncheck import AttentionLayer
-from attncheck.layers.attention import ATTENTION_MAPS, MASKS
 from attncheck.layers.attention_map import attention_weights, map_scores, visible
+from attncheck.layers.parts.attention_map import ATTENTION_MAPS
+from attncheck.layers.parts.mask import MASKS
 
 FloatArray = NDArray[np.float64]
 

@@ -66,12 +66,12 @@ def test_a_field_that_comes_later_changes_no_key() -> None:
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class Later(AttentionLayer):
         dropout: float = 0.0
-        map: str = dataclasses.field(default="softmax", metadata={"key": "attention_map_2"})
+        mapping: str = dataclasses.field(default="softmax", metadata={"key": "attention_map_2"})
 
     layer = AttentionLayer(width=8, mask="causal")
     assert Later(width=8, mask="causal").key == layer.key
     assert Later(width=8, mask="causal", dropout=0.1).key != layer.key
-    assert given_fields(Later(width=8, map="relu")) == {"width": 8, "attention_map_2": "relu"}
+    assert given_fields(Later(width=8, mapping="relu")) == {"width": 8, "attention_map_2": "relu"}
     assert layer.replace(mask="none").key != layer.key
 
 

@@ -18,7 +18,7 @@ from attncheck.checks.check import Setting
 from attncheck.checks.registry import CHECKS, check_named
 from attncheck.checks.sample import Sample
 from attncheck.faults.literal import LiteralSimulator, Projections
-from attncheck.layers.rotary import pair_alignment, score_alignment, turned, turned_by
+from attncheck.layers.parts.rotary import pair_alignment, score_alignment, turned, turned_by
 from attncheck.layers.stack import AttentionStack
 from attncheck.looks.examine import run_item
 from attncheck.looks.item import Item

@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 
 from attncheck import AttentionLayer, InputError, simulate
-from attncheck.layers.attention import ATTENTION_MAPS, MASKS, SCORE_SCALINGS
+from attncheck.layers.attention import SCORE_SCALINGS
 from attncheck.layers.inputs import ACTIVATIONS, NORMS
+from attncheck.layers.parts.attention_map import ATTENTION_MAPS
+from attncheck.layers.parts.mask import MASKS
 from attncheck.layers.stack import AttentionStack
 from attncheck.looks.examples import draw_examples
 from attncheck.methods import NAMES
@@ -310,17 +312,17 @@ def test_examples_do_not_depend_on_the_environment() -> None:
 
 def test_rotary_positions_are_drawn_where_they_are_asked_for() -> None:
     assert all(layer.rotary_base is None for layer in collect(layers(), 100))
-    drawn = collect(layers(rotary=True), 100)
+    drawn = collect(layers(parts=["rotary positions"]), 100)
     turned = [layer for layer in drawn if layer.rotary_base is not None]
     assert len(turned) > 0.9 * len(drawn)
     assert len({layer.rotary_base for layer in turned}) == 3
-    assert collect(layers(max_entries=8, rotary=True), 20)
+    assert collect(layers(max_entries=8, parts=["rotary positions"]), 20)
 
 
 def test_norms_are_drawn_where_they_are_asked_for() -> None:
     assert all(layer.norm is None for layer in collect(layers(), 100))
-    assert {layer.norm for layer in collect(layers(norm=True), 100)} == set(NORMS)
-    assert {layer.norm for layer in collect(layers(max_width=1, norm=True), 20)} == {"rms"}
+    assert {layer.norm for layer in collect(layers(parts=["norm"]), 100)} == set(NORMS)
+    assert {layer.norm for layer in collect(layers(max_width=1, parts=["norm"]), 20)} == {"rms"}
 
 
 def test_drawing_leaves_no_callback_of_garbage_collection() -> None:

@@ -16,6 +16,7 @@ from attncheck.evidence.family import Family, Outcome
 from attncheck.evidence.text import expected
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
+from attncheck.layers.parts.mask import nested
 from attncheck.layers.requirement import ANY, Requirement
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
@@ -86,6 +87,10 @@ class Setting:
         if layer.rotary_base is not None:  # each row of scores uses differently rotated keys
             of_rows = np.minimum(seen.sum(axis=1), layer.head_width).sum()
             return int(min(of_rows, self.input_rank * layer.head_width))
+        if not nested(seen):
+            of_rows = np.minimum(seen.sum(axis=1), self.head_rank).sum()
+            of_columns = np.minimum(seen.sum(axis=0), self.input_rank).sum()
+            return int(min(of_rows, of_columns, self.input_rank * self.head_rank))
         return int(seen[layer.seq_len - self.input_rank :, : self.head_rank].sum())
 
     @property

@@ -60,7 +60,7 @@ def with_scores(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str
     if "attention" not in given:
         return given
     weights, seen = given["attention"], visible(layer)
-    remedy = f"return the weights of attention_map={layer.attention_map!r} and mask={layer.mask!r}, before any dropout"
+    remedy = f"return the weights of {layer.describe()!r}, before any dropout"
     _refuse_unless(not (weights[..., ~seen] != 0.0).any(), weights, "is not 0 behind the mask", remedy)
     if "scores" in given:
         off = np.abs(attention_weights(layer, given["scores"]) - weights).max()
@@ -69,21 +69,13 @@ def with_scores(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str
             bool(close), off, "is the largest difference from the weights computed from the given scores", remedy
         )
         return {name: value for name, value in given.items() if name != "attention"}
-    if layer.attention_map in ("linear", "sigmoid"):
-        scores = weights
-        if layer.attention_map == "sigmoid":
-            _refuse_unless(
-                bool(((weights[..., seen] > 0) & (weights[..., seen] < 1)).all()),
-                weights,
-                "contains values outside (0, 1)",
-                remedy,
-            )
-            with np.errstate(divide="ignore"):
-                scores = np.log(weights) - np.log1p(-weights) + np.log(layer.seq_len)
+    scores = layer.map.scores_of(weights, seen)
+    if scores is not None:
         kept = {name: value for name, value in given.items() if name != "attention"}
         return {**kept, "scores": np.where(seen, scores, -np.inf)}
-    _refuse_unless(not (weights < 0.0).any(), float(weights.min()), "is below 0", remedy)
-    if layer.attention_map == "softmax":
+    if layer.map.traits.positive:
+        _refuse_unless(not (weights < 0.0).any(), float(weights.min()), "is below 0", remedy)
+    if layer.map.traits.sums_to_one:
         off = np.abs(weights.sum(axis=-1) - 1.0).max()
         _refuse_unless(bool(off <= _ROUNDING), off, "is the largest error of row sums, which must be 1", remedy)
     return given

@@ -16,6 +16,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import (
+    FAR_VISIBLE,
     POSITIONS_TOLD_APART,
     PROBABILITIES,
     REGULAR_SCORES,
@@ -241,14 +242,14 @@ FUNCTIONALS: tuple[Functional, ...] = (
         "the last head's score of the last position with the first",
         _SCORES,
         lambda layer, a: _scores(a)[:, -1, -1, 0],
-        SEVERAL_POSITIONS,
+        SEVERAL_POSITIONS & FAR_VISIBLE,
     ),
     Functional(
         "score_heads",
         "the product of the first and the last head's scores of the last position with the first",
         _SCORES,
         lambda layer, a: _scores(a)[:, 0, -1, 0] * _scores(a)[:, -1, -1, 0],
-        SEVERAL_HEADS,
+        SEVERAL_HEADS & FAR_VISIBLE,
     ),
     Functional("score_energy", "log Σ P² over visible scores", _SCORES, _score_energy, unit=1.0),
     Functional(

@@ -12,7 +12,7 @@ from attncheck._lib.streams import stream
 from attncheck.checks.functionals import Arrays
 from attncheck.checks.rotation import neighbours
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights
+from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.draws import Draws
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.covariance import output_factor
@@ -90,8 +90,8 @@ def random_direction(layer: AttentionLayer) -> Scalar:
 
 
 def one_score(layer: AttentionLayer) -> Scalar:
-    """Return the first head's score of the last position with the first."""
-    return Scalar()
+    """Return the first head's score of the last position with the first that it sees."""
+    return Scalar(entry=(0, -1, int(np.argmax(visible(layer)[-1]))))
 
 
 def usual(layer: AttentionLayer) -> tuple[Scalar, ...]:

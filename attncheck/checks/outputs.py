@@ -85,8 +85,8 @@ _MODERATE_WEIGHTS = OfLayer(
 _NEVER_ZERO = (
     OfLayer(
         "a map other than relu",
-        lambda layer: layer.attention_map != "relu",
-        "relu attention gives 0 where no score is positive",
+        lambda layer: not layer.map.traits.may_vanish,
+        "all weights of a position may be 0, as with relu where no score is positive",
     )
     & OfLayer(
         "inputs that are not all 0",

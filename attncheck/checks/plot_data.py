@@ -11,7 +11,7 @@ from attncheck.checks.laws import MarginalLaw
 from attncheck.checks.sample import Sample
 from attncheck.evidence.plot_data import covariances, density, histogram_of_residuals, matrix
 from attncheck.layers.attention_map import visible
-from attncheck.layers.rotary import score_alignment
+from attncheck.layers.parts.rotary import score_alignment
 
 FloatArray = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ def whitened_outputs(sample: Sample) -> dict[str, Any]:
 def score_covariances(sample: Sample) -> dict[str, Any]:
     """Return E[P_ij P_kl], observed and predicted from the inputs' Gram matrix: σ² G_ik G_jl, and 0 between heads.
 
-    Rotary positions add the factor c(d) of `attncheck.layers.rotary`.
+    Rotary positions add the factor c(d) of `attncheck.layers.parts.rotary`.
     """
     layer, gram, scores = sample.layer, sample.need("input_gram"), sample.need("scores")
     rows, columns = np.nonzero(visible(layer))

@@ -1,7 +1,7 @@
-"""Rotary positions: which checks apply to layers that have them.
+"""Which checks apply where all visible scores of a head are whitened at once; see `attncheck.checks.turned`.
 
-Given inputs, keys, values and single scores have the same law as without rotation. Conditioning on keys needs the
-keys themselves; see `attncheck.checks.turned`.
+With rotary positions, given inputs, keys, values and single scores have the same law as without rotation.
+Conditioning on keys needs the keys themselves.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ import dataclasses
 
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.claims import NOT_EXPOSED
+from attncheck.checks.sample import whitens_jointly
 
 #: Maximum positions for whitening all scores of a head jointly, at a cost of s⁶ operations.
 MOST_POSITIONS = 16
 # Checks that whiten rows and columns of scores separately.
 _OF_MATRICES = {
-    "scores.size": "rotary positions: the inputs alone do not whiten the scores",
-    "scores.head_pairs": "rotary positions: whitened scores lack the axes along which a shared W_Q would show",
+    "scores.size": "the inputs alone do not whiten the scores",
+    "scores.head_pairs": "whitened scores lack the axes along which a shared W_Q would show",
 }
 
 
-def for_rotary(check: Check) -> Check:
-    """Return a check that excludes rotary layers to which it does not apply."""
+def for_joint_whitening(check: Check) -> Check:
+    """Return a check that excludes layers whose scores are whitened jointly, if it does not apply to them."""
 
     def excluded(setting: Setting) -> str:
         return check.excluded(setting) or _reason(check, setting)
@@ -34,11 +35,13 @@ def _concerned(check: Check) -> bool:
 
 
 def _reason(check: Check, setting: Setting) -> str:
-    if setting.layer.rotary_base is None:
+    if not whitens_jointly(setting.layer, setting.exposed):
         return ""
+    rotary = setting.layer.rotary_base is not None
+    cause = "rotary positions" if rotary else "scores that a window or mask hides"
     if check.name in _OF_MATRICES:
-        return _OF_MATRICES[check.name]
-    if "keys" not in setting.exposed:
+        return f"{cause}: {_OF_MATRICES[check.name]}"
+    if rotary and "keys" not in setting.exposed:
         return NOT_EXPOSED + "keys"
     too_many = setting.layer.seq_len > MOST_POSITIONS
-    return f"rotary positions: scores of more than {MOST_POSITIONS} positions are not whitened" if too_many else ""
+    return f"{cause}: scores of more than {MOST_POSITIONS} positions are not whitened" if too_many else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError, refuse
 from attncheck.checks.exposure import weights_of, with_keys, with_scores
-from attncheck.checks.turned import whiten_turned
+from attncheck.checks.turned import whiten_jointly
 from attncheck.checks.whitening import (
     Residual,
     Spectrum,
@@ -27,6 +27,7 @@ from attncheck.checks.whitening import (
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.draws import Batch
+from attncheck.layers.parts.mask import nested
 
 FloatArray = NDArray[np.float64]
 
@@ -206,25 +207,30 @@ class Sample:
     def whitened_scores(self) -> Residual:
         """N with P = σ_Q F N Bᵀ: i.i.d. N(0, 1) given inputs and keys, (draws, heads, s, s).
 
-        Only visible entries are kept if masked scores are hidden. Rotary layers use ``attncheck.checks.turned``.
+        Only visible entries are kept if masked scores are hidden. See ``attncheck.checks.turned`` for rotary layers,
+        and for hidden scores behind other masks than the causal one.
         """
-        if self.layer.rotary_base is not None:
-            return self._turned[0]
+        if self._whitens_jointly:
+            return self._jointly_whitened[0]
         scale = self.layer.query_std * self.layer.score_factor
         return self._whiten_scores(self.need("scores") / scale)
 
     @cached_property
     def tied_direction(self) -> Residual:
         """The whitened scores under W_Q = W_K, a function of inputs and keys alone."""
-        if self.layer.rotary_base is not None:
-            return self._turned[1]
+        if self._whitens_jointly:
+            return self._jointly_whitened[1]
         return self._whiten_scores(self.need("key_gram"))
 
     @cached_property
-    def _turned(self) -> tuple[Residual, Residual]:
+    def _whitens_jointly(self) -> bool:
+        return whitens_jointly(self.layer, self.exposed)
+
+    @cached_property
+    def _jointly_whitened(self) -> tuple[Residual, Residual]:
         seen = visible(self.layer) if self._hidden else np.ones((self.layer.seq_len,) * 2, dtype=bool)
-        scores, gram, keys = (self.need(name) for name in ("scores", "input_gram", "keys"))
-        return whiten_turned(self.layer, scores, gram, keys, seen, self.rounding)
+        keys = self.need("key_gram" if self.layer.rotary_base is None else "keys")
+        return whiten_jointly(self.layer, self.need("scores"), self.need("input_gram"), keys, seen, self.rounding)
 
     def _whiten_scores(self, matrices: FloatArray) -> Residual:
         """Whiten matrices like scores."""
@@ -348,6 +354,12 @@ class Sample:
         mixed = grouped @ gram[:, None, None] @ grouped.swapaxes(-1, -2)
         values = mixed[..., 0] if layer.group_size == 1 else np.linalg.eigvalsh(mixed)
         return scale * np.maximum(values.reshape(size, s, layer.num_heads), 0.0)
+
+
+def whitens_jointly(layer: AttentionLayer, exposed: Collection[str]) -> bool:
+    """Return whether all visible scores of a head are whitened at once, not by rows and columns."""
+    hidden = "masked scores" not in exposed
+    return layer.rotary_base is not None or (hidden and not nested(visible(layer)))
 
 
 def _as_array(name: str, value: Any) -> FloatArray:

@@ -1,8 +1,9 @@
-"""Whitening of scores of rotary layers.
+"""Whitening of scores whose covariance is no Kronecker product: all visible entries of a head jointly.
 
 Given inputs and keys, P_ij = ν^{-1/2} q^i · R_{j-i} k^j is Gaussian with covariance
-σ_Q² G_ik ⟨R_{j-i} k^j, R_{l-k} k^l⟩/ν. This is not a Kronecker product, so all visible entries of a head are whitened
-jointly.
+σ_Q² G_ik ⟨R_{j-i} k^j, R_{l-k} k^l⟩/ν, where R is the rotation of rotary positions or the identity. Without rotation
+it is σ_Q² G_ik B_jl, with B the keys' Gram matrix, of which a window shows a part that is no product of rows and
+columns.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from numpy.typing import NDArray
 
 from attncheck.checks.whitening import Residual, triangular
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.rotary import turned_by
+from attncheck.layers.parts.rotary import turned_by
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 # Maximum covariance entries in memory.
 _ENTRIES = 2**21
 
 
-def whiten_turned(
+def whiten_jointly(
     layer: AttentionLayer,
     scores: FloatArray,
     gram: FloatArray,
@@ -30,27 +32,41 @@ def whiten_turned(
 ) -> tuple[Residual, Residual]:
     """Return scores whitened given inputs and keys, and the whitened scores under W_Q = W_K, (draws, heads, s, s).
 
-    `gram` (draws, s, s) is of the inputs, `keys` (draws, heads, s, ν) are not rotated, and `seen` (s, s) marks
-    the scores to whiten.
+    `gram` (draws, s, s) is of the inputs and `seen` (s, s) marks the scores to whiten. `keys` are those of each head
+    before rotation, (draws, heads, s, ν), or without rotary positions their Gram matrices, (draws, heads, s, s).
     """
     whitened, directions = np.zeros((2, *scores.shape))
     kept = np.zeros(scores.shape, dtype=bool)
     rows, columns = np.nonzero(seen)
     own = keys[:, :: layer.group_size]
     scale = layer.query_std * layer.score_factor
-    per_draw = own.shape[1] * len(rows) * (4 * len(rows) + 2 * layer.head_width)
+    per_draw = own.shape[1] * len(rows) * (4 * len(rows) + 2 * own.shape[-1])
+    products = _plain_products if layer.rotary_base is None else _turned_products
     step = max(1, _ENTRIES // per_draw)
     for start in range(0, len(scores), step):
         part = slice(start, start + step)
-        # R_{j-i} k^j of each visible entry, (draws, groups, entries, ν).
-        turned = turned_by(layer, own[part][:, :, columns], columns - rows)
-        covariance = turned @ turned.swapaxes(-1, -2) / layer.head_width
-        covariance *= gram[part][:, None][..., rows[:, None], rows]
+        covariance, tied = products(layer, own[part], rows, columns)
+        covariance = covariance * gram[part][:, None][..., rows[:, None], rows]
         whitener = triangular(covariance, eps)
-        tied = (turned * own[part][:, :, rows]).sum(axis=-1) / layer.head_width
         root = np.repeat(whitener.inverse_root.swapaxes(-1, -2), layer.group_size, axis=1)
         tied = np.repeat(tied, layer.group_size, axis=1)
         whitened[part][:, :, rows, columns] = (root @ (scores[part][:, :, rows, columns] / scale)[..., None])[..., 0]
         directions[part][:, :, rows, columns] = (root @ tied[..., None])[..., 0]
         kept[part][:, :, rows, columns] = np.repeat(whitener.kept, layer.group_size, axis=1)
     return Residual(whitened, kept), Residual(directions, kept)
+
+
+def _plain_products(
+    layer: AttentionLayer, grams: FloatArray, rows: IntArray, columns: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return ⟨k^j, k^l⟩/ν between visible entries (i, j) and (k, l), and ⟨k^j, k^i⟩/ν of each."""
+    return grams[:, :, columns[:, None], columns], grams[:, :, rows, columns]
+
+
+def _turned_products(
+    layer: AttentionLayer, keys: FloatArray, rows: IntArray, columns: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the products of `_plain_products` with R_{j-i} k^j in place of each k^j, and R_{l-k} k^l of each k^l."""
+    turned = turned_by(layer, keys[:, :, columns], columns - rows)
+    covariance = turned @ turned.swapaxes(-1, -2) / layer.head_width
+    return covariance, (turned * keys[:, :, rows]).sum(axis=-1) / layer.head_width

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from attncheck.faults.fault import Fault
 from attncheck.faults.literal import LiteralSimulator, Projections, dot_products
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.parts.rotary import turned, turned_by
 from attncheck.layers.requirements import CORRELATED_POSITIONS, UNTIED, OfLayer
-from attncheck.layers.rotary import turned, turned_by
 
 FloatArray = NDArray[np.float64]
 Rng = np.random.Generator

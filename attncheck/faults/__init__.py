@@ -11,7 +11,7 @@ from typing import Any
 
 from attncheck._lib.errors import check_choice
 from attncheck.checks.sample import FIELDS
-from attncheck.faults import wrong_laws, wrong_norms, wrong_regimes, wrong_scales, wrong_sharing, wrong_wirings
+from attncheck.faults import misread, wrong_laws, wrong_norms, wrong_regimes, wrong_scales, wrong_sharing, wrong_wirings
 from attncheck.faults.fault import Fault, ReducedExposure, Simulator
 
 __all__ = ["EXPOSURES", "FAULTS", "Fault", "ReducedExposure", "Simulator", "exposing"]
@@ -20,7 +20,7 @@ __all__ = ["EXPOSURES", "FAULTS", "Fault", "ReducedExposure", "Simulator", "expo
 FAULTS: Mapping[str, Fault] = MappingProxyType(
     {
         fault.name: fault
-        for module in (wrong_scales, wrong_wirings, wrong_sharing, wrong_laws, wrong_regimes, wrong_norms)
+        for module in (wrong_scales, wrong_wirings, wrong_sharing, wrong_laws, wrong_regimes, wrong_norms, misread)
         for fault in module.FAULTS
     }
 )

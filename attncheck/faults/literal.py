@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
-from attncheck.layers.rotary import turned
+from attncheck.layers.parts.rotary import turned
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.linalg import gram_root
 

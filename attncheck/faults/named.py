@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.parts import named_parts
 from attncheck.layers.regimes import REGIMES
 from attncheck.looks.profiles import ANCHORS
 
@@ -57,6 +58,11 @@ NAMED_BY: Mapping[str, tuple[AttentionLayer, str]] = MappingProxyType(
         "untied_query_key": (REGIMES["tied queries and keys"].layer, "exactness.score"),
         "centred_relu": (REGIMES["relu inputs"].layer, "exactness.input_overlap"),
         "forgotten_positions": (REGIMES["positions"].layer, "inputs.law"),
+        **{
+            misreading.name: (_PAPER.replace(**part.example), misreading.check)
+            for part in named_parts()
+            for misreading in part.misreadings
+        },
         "positions_apart": (REGIMES["positions"].layer, "scores.key_law"),
         "skipped_values": (_ONE, "independence.output_inputs"),
         "ignored_mask": (_GROUPED, "conditional.joint"),

@@ -44,7 +44,7 @@ def _mean_root(layer: AttentionLayer) -> FloatArray:
 # For one position, softmax attention is the identity.
 _MIXED = OfLayer(
     "outputs that are a mixture",
-    lambda layer: layer.seq_len > 1 or layer.attention_map != "softmax" or layer.head_width <= SMALL_WIDTH,
+    lambda layer: layer.seq_len > 1 or not layer.map.traits.sums_to_one or layer.head_width <= SMALL_WIDTH,
     f"there is one position only, and heads are wider than {SMALL_WIDTH}",
 )
 

@@ -115,7 +115,7 @@ def _softmax_over_columns(layer: AttentionLayer, scores: FloatArray) -> FloatArr
 def _leaking_mask(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     if layer.mask == "none":
         return attention_weights(layer, scores)
-    return map_scores(layer, scores, np.tri(layer.seq_len, k=1, dtype=bool))
+    return map_scores(layer, scores, visible(layer) | np.eye(layer.seq_len, k=1, dtype=bool))
 
 
 def _without_last_head(layer: AttentionLayer, scores: FloatArray) -> FloatArray:

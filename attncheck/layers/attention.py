@@ -5,24 +5,25 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, refuse
+from attncheck._lib.errors import InputError, check_choice, check_whole, refuse
 from attncheck._lib.streams import digest, given_fields
 from attncheck._lib.toml import read_toml
 from attncheck.layers.draws import Draws
 from attncheck.layers.inputs import DEFAULT_CLIP, Activation, InputLaw, Norm, check_std
+from attncheck.layers.parts import PARTS, named_function
+from attncheck.layers.parts.attention_map import AttentionMap, map_of
 
 ScoreScaling = Literal["1/sqrt(n)", "1/n"]
-AttentionMap = Literal["softmax", "linear", "relu", "sigmoid"]
-Mask = Literal["none", "causal"]
+# A name, the import path of a function, or a function.
+NamedOrFunction = str | Callable[..., Any]
 
 SCORE_SCALINGS: tuple[str, ...] = ("1/sqrt(n)", "1/n")
-ATTENTION_MAPS: tuple[str, ...] = ("softmax", "linear", "relu", "sigmoid")
-MASKS: tuple[str, ...] = ("none", "causal")
-_BASES = (1.5, 1e12)
+#: Fields that may hold functions.
+NAMED_FIELDS = ("attention_map", "mask")
 _OF_INPUTS = tuple(field.name for field in dataclasses.fields(InputLaw))
 
 
@@ -48,10 +49,12 @@ class AttentionLayer:
         ν, the neurons per head. None: n, as in the theorem.
     score_scaling : {"1/sqrt(n)", "1/n"}
         Divisor of the scores, n standing for `head_dim` if set: the theorem's 1/√n, or Yang's 1/n.
-    attention_map : {"softmax", "linear", "relu", "sigmoid"}
-        A from P: row-wise softmax; p itself; max(p, 0)/s; 1/(1 + exp(-p + log s)).
-    mask : {"none", "causal"}
-        With "causal" position i attends to j ≤ i only.
+    attention_map : {"softmax", "linear", "relu", "sigmoid"}, or callable
+        A from P: row-wise softmax; p itself; max(p, 0)/s; 1/(1 + exp(-p + log s)). Or a vectorised function of
+        (scores, visible), both (..., s), that returns weights.
+    mask : {"none", "causal"}, or callable
+        With "causal" position i attends to j ≤ i only. Or a vectorised function of positions (i, j) that returns
+        True where i attends to j; each position must attend to itself.
     num_kv_heads : int or None
         Grouped-query attention: the number of groups of consecutive heads that share W^K and W^V; a divisor of
         `num_heads`. None: no sharing.
@@ -84,10 +87,22 @@ class AttentionLayer:
         Norm of φ(h^i + e^i) without gain and bias: "rms" divides by ‖x‖/√n, "layer" first subtracts the mean.
         Vectors that are 0 (constant for "layer") become 0. Simulators that take inputs receive them unnormalised.
 
+    window : int or None
+        Sliding window: position i attends to j with |i - j| < window only, where the mask allows it.
+    softcap : float or None
+        Cap c of the scores: the map receives c tanh(P/c). From 1e-3 to 1e6.
+    sink : float or None
+        Softmax with exp(sink) added to its denominator; from -100 to 100, and 0 adds 1.
+
     Raises
     ------
     InputError
         For an impossible value or combination.
+
+    Notes
+    -----
+    Functions at the top level of a module are recorded by import path, as ``module:name``, which is also accepted as
+    a value. Others are used as they are, and cannot be read back from records.
 
     Examples
     --------
@@ -106,8 +121,8 @@ class AttentionLayer:
     num_heads: int = 2
     head_dim: int | None = None
     score_scaling: ScoreScaling = "1/sqrt(n)"
-    attention_map: AttentionMap = "softmax"
-    mask: Mask = "none"
+    attention_map: NamedOrFunction = "softmax"
+    mask: NamedOrFunction = "none"
     num_kv_heads: int | None = None
     query_std: float = 1.0
     key_std: float = 1.0
@@ -123,6 +138,9 @@ class AttentionLayer:
     tied_query_key: bool = False
     rotary_base: float | None = None
     norm: Norm | None = None
+    window: int | None = None
+    softcap: float | None = None
+    sink: float | None = None
 
     def __post_init__(self) -> None:
         def settle(field: str, value: object) -> None:
@@ -144,8 +162,6 @@ class AttentionLayer:
                 refuse("num_kv_heads", groups, f"does not divide num_heads={self.num_heads}", remedy)
             settle("num_kv_heads", groups)
         settle("score_scaling", check_choice("score_scaling", self.score_scaling, SCORE_SCALINGS))
-        settle("attention_map", check_choice("attention_map", self.attention_map, ATTENTION_MAPS))
-        settle("mask", check_choice("mask", self.mask, MASKS))
         for field in ("query_std", "key_std", "value_std", "output_std"):
             settle(field, check_std(field, getattr(self, field)))
         if not isinstance(self.head_scaling, bool):
@@ -161,8 +177,9 @@ class AttentionLayer:
             refuse("tied_query_key", self.tied_query_key, "must be a boolean", "pass True for W^Q = W^K, or False")
         if self.tied_query_key:
             self._check_tied()
-        if self.rotary_base is not None:
-            settle("rotary_base", self._checked_rotary(self.rotary_base))
+        for part in PARTS:
+            for field, value in part.settle(self).items():
+                settle(field, value)
         if self.norm == "layer" and self.width == 1:
             refuse("norm", self.norm, "makes a single neuron 0", "use width=2 or more, or norm='rms'")
 
@@ -175,16 +192,6 @@ class AttentionLayer:
         if self.num_kv_heads is not None:
             remedy = "leave num_kv_heads out"
             refuse("num_kv_heads", self.num_kv_heads, "with tied_query_key would share the queries too", remedy)
-
-    def _checked_rotary(self, base: float) -> float:
-        remedy = f"pass a number between {_BASES[0]:g} and {_BASES[1]:g}, e.g. rotary_base=10000.0, or None"
-        base = check_number("rotary_base", base, remedy, minimum=_BASES[0], maximum=_BASES[1])
-        if self.head_dim is None or self.head_dim % 2:
-            problem = "rotates pairs of neurons in each head, which needs an even head_dim"
-            refuse("rotary_base", base, problem, f"pass head_dim, e.g. {2 * ((self.head_dim or self.width) // 2 + 1)}")
-        if self.tied_query_key:
-            refuse("rotary_base", base, "is not supported with tied_query_key", "leave out one of them")
-        return base
 
     @property
     def head_width(self) -> int:
@@ -200,6 +207,11 @@ class AttentionLayer:
     def group_size(self) -> int:
         """Heads that share one W^K and one W^V."""
         return self.num_heads // self.kv_heads
+
+    @functools.cached_property
+    def map(self) -> AttentionMap:
+        """The attention map, with its cap and sink."""
+        return map_of(self)
 
     @functools.cached_property
     def inputs(self) -> InputLaw:
@@ -260,22 +272,37 @@ class AttentionLayer:
                 continue
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as built-in types, for `from_dict`."""
-        return dataclasses.asdict(self)
+        """Return the fields as built-in types, for `from_dict`; functions by import path."""
+        return {name: _as_text(value) for name, value in dataclasses.asdict(self).items()}
 
     @functools.cached_property
     def key(self) -> str:
         """Permanent identifier in streams, records and digests."""
-        return digest(given_fields(self))
+        return digest({name: _as_text(value) for name, value in given_fields(self).items()})
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Build a layer from a mapping of field names; unknown or missing names raise `InputError`."""
+    def from_dict(cls, fields: Mapping[str, Any], trust: Sequence[str] | None = ()) -> Self:
+        """Build a layer from a mapping of field names.
+
+        Parameters
+        ----------
+        fields : mapping
+            As `to_dict` returns it.
+        trust : sequence of str, or None
+            Modules whose functions may be imported. None: import nothing, for a layer that is only described.
+
+        Raises
+        ------
+        InputError
+            For unknown or missing names, and for functions of other modules.
+        """
         if not isinstance(fields, Mapping):
             refuse("layer", fields, "must be a table of fields", "pass a mapping such as {'width': 64}")
         _refuse_unknown(fields, "layer")
         if "width" not in fields:
             refuse("width", None, "is missing", "add width, the number of neurons, e.g. width = 64")
+        for name in NAMED_FIELDS if trust is not None else ():
+            named_function.check_trusted(name, fields.get(name), trust or ())
         return cls(**fields)
 
     def to_toml(self) -> str:
@@ -285,12 +312,12 @@ class AttentionLayer:
         return tomli_w.dumps({"layer": {k: v for k, v in self.to_dict().items() if v is not None}})
 
     @classmethod
-    def from_toml(cls, text: str | Path) -> Self:
-        """Read the ``[layer]`` table of a TOML text, or of the file at a `Path`."""
+    def from_toml(cls, text: str | Path, trust: Sequence[str] = ()) -> Self:
+        """Read the ``[layer]`` table of a TOML text, or of the file at a `Path`; see `from_dict` for `trust`."""
         document, source = read_toml(text, "layer", "a [layer] table of field = value")
         if not isinstance(document.get("layer"), dict):
             raise InputError(f"{source}: has no [layer] table; write [layer] above the fields")
-        return cls.from_dict(document["layer"])
+        return cls.from_dict(document["layer"], trust)
 
     def describe(self) -> str:
         """Return a short name with the non-default fields, e.g. ``n=64 s=4 H=2 causal``."""
@@ -298,8 +325,14 @@ class AttentionLayer:
         for field in _described_fields():
             value = getattr(self, field.name)
             if value != field.default:
-                parts.append(value if field.name in ("mask", "activation") else f"{field.name}={value}")
+                text = _as_text(value)
+                parts.append(text if field.name in ("mask", "activation") else f"{field.name}={text}")
         return " ".join(parts)
+
+
+def _as_text(value: Any) -> Any:
+    """Return a value of a field, or the name of a function."""
+    return named_function.label(value) if callable(value) else value
 
 
 @functools.cache

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attncheck._lib.errors import InputError
-from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention import NAMED_FIELDS, AttentionLayer
 from attncheck.layers.program import ProgramCase
 
 #: Widths for exact checks of programs, with literal matrices.
@@ -22,7 +22,7 @@ def read_case(fields: Mapping[str, Any], trust: Sequence[str] = ()) -> Case:
     """Return the layer or program of a record; `InputError` if invalid or untrusted."""
     if not isinstance(fields, Mapping):
         raise InputError("layer: is not a table; make the record again")
-    return ProgramCase.from_dict(fields, trust) if "program" in fields else AttentionLayer.from_dict(fields)
+    return ProgramCase.from_dict(fields, trust) if "program" in fields else AttentionLayer.from_dict(fields, trust)
 
 
 def modules_of(fields: Any) -> tuple[str, ...]:
@@ -34,7 +34,8 @@ def modules_of(fields: Any) -> tuple[str, ...]:
     ('mine.layers',)
     """
     if isinstance(fields, Mapping):
-        found = [fields["path"].partition(":")[0]] if isinstance(fields.get("path"), str) else []
+        paths = [path for name in ("path", *NAMED_FIELDS) if isinstance(path := fields.get(name), str) and ":" in path]
+        found = [path.partition(":")[0] for path in paths]
         return tuple(dict.fromkeys([*found, *(name for each in fields.values() for name in modules_of(each))]))
     if isinstance(fields, list | tuple):
         return tuple(dict.fromkeys(name for each in fields for name in modules_of(each)))

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.inputs import DEFAULT_CLIP
+from attncheck.layers.parts import named_parts
 
 _STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
 
@@ -24,8 +25,8 @@ FEATURES: Mapping[str, Callable[[AttentionLayer], bool]] = MappingProxyType(
         "plain sum of heads": lambda layer: not layer.head_scaling,
         "correlated inputs": lambda layer: layer.input_correlation != 0.0,
         "position vectors": lambda layer: layer.position_std != 0.0,
-        "rotary positions": lambda layer: layer.rotary_base is not None,
         "normalised inputs": lambda layer: layer.norm is not None,
+        **{part.name: part.present for part in named_parts()},
     }
 )
 

@@ -17,7 +17,7 @@ def layer_name(layer: dict[str, Any]) -> str:
     if "pool" in layer:
         return f"{counted(len(layer['of']), 'case')} together, pool {layer['pool']}"
     try:
-        return AttentionLayer.from_dict(layer).describe()
+        return AttentionLayer.from_dict(layer, trust=None).describe()
     except (InputError, TypeError):
         return " ".join(f"{name}={value}" for name, value in sorted(layer.items()))
 

@@ -6,6 +6,8 @@ import numpy as np
 
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import input_covariance, input_kernel
+from attncheck.layers.parts.attention_map import Linear, Softmax
+from attncheck.layers.parts.mask import visible
 from attncheck.layers.requirement import Requirement
 
 #: Widths at which finite-width effects are large.
@@ -106,13 +108,21 @@ TWO_SCALINGS = OfLayer("heads of width two or more", lambda layer: layer.head_wi
 
 CAUSAL = OfLayer(
     "a mask that hides positions",
-    lambda layer: layer.mask == "causal" and layer.seq_len > 1,
-    "nothing is masked",
+    lambda layer: layer.mask == "causal" and layer.window is None and layer.seq_len > 1,
+    "nothing is masked, or not by a causal mask alone",
 )
-SOFTMAX = OfLayer("softmax", lambda layer: layer.attention_map == "softmax", "the attention map has no softmax")
-PROBABILITIES = SOFTMAX & UNEQUAL_POSITIONS
+FAR_VISIBLE = OfLayer(
+    "a last position that sees the first",
+    lambda layer: bool(visible(layer)[-1, 0]),
+    "the mask hides the first position from the last",
+)
+SOFTMAX = OfLayer("softmax", lambda layer: layer.map == Softmax(), "the attention map is not plain softmax")
+PROBABILITIES = (
+    OfLayer("weights that sum to 1", lambda layer: layer.map.traits.sums_to_one, "the attention map has no softmax")
+    & UNEQUAL_POSITIONS
+)
 LINEAR_ATTENTION = OfLayer(
-    "linear attention", lambda layer: layer.attention_map == "linear", "the layer declares no linear attention"
+    "linear attention", lambda layer: layer.map == Linear(), "the layer declares no linear attention"
 )
 
 PLAIN_INPUTS = OfLayer("unnormalised inputs", lambda layer: layer.norm is None, "the inputs are normalised")

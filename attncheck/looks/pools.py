@@ -116,7 +116,7 @@ def pools_of(results: Iterable[Result]) -> list[CasePool]:
 def _shared(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, frozenset[str]]:
     """Return the pools besides `ALL` of each case, by key."""
     return {
-        key: frozenset() if "program" in fields else _pools_of(AttentionLayer.from_dict(dict(fields)))
+        key: frozenset() if "program" in fields else _pools_of(AttentionLayer.from_dict(dict(fields), trust=None))
         for key, fields in cases.items()
     }
 

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from attncheck._lib.errors import InputError
-from attncheck.layers.attention import ATTENTION_MAPS, MASKS, AttentionLayer
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.parts.attention_map import ATTENTION_MAPS
+from attncheck.layers.parts.mask import MASKS
 
 # Fields without defaults.
 _SIZES = ("width", "seq_len", "num_heads")

@@ -16,8 +16,10 @@ from attncheck.checks.statements import STATEMENTS, StatementRow
 from attncheck.diagnosis import causes
 from attncheck.diagnosis.causes import sharpest
 from attncheck.evidence.verdicts import Verdict
-from attncheck.layers.attention import ATTENTION_MAPS, MASKS, SCORE_SCALINGS
+from attncheck.layers.attention import SCORE_SCALINGS
 from attncheck.layers.inputs import ACTIVATIONS
+from attncheck.layers.parts.attention_map import ATTENTION_MAPS
+from attncheck.layers.parts.mask import MASKS
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result
 from attncheck.records.tallies import Space, Tally, suspicion

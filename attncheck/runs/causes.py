@@ -79,7 +79,7 @@ def _exposed(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
 def _telling(results: Sequence[Result]) -> list[AttentionLayer]:
     """Return violated layers that discriminate between causes: several positions, few features, few entries."""
     bad = {str(each.case): each.case for each in results if each.verdict == Verdict.VIOLATED and of_layer(each)}
-    layers = [AttentionLayer.from_dict(case) for case in bad.values()]
+    layers = [AttentionLayer.from_dict(case, trust=None) for case in bad.values()]
     ordered = sorted(layers, key=_plainness)
     return ordered[:LAYERS]
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import check_whole, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
-from attncheck.layers.rotary import turned
+from attncheck.layers.parts.rotary import turned
 from attncheck.simulators.blocks import root_of
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.linalg import bartlett, gram_root

@@ -12,8 +12,8 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import Draws
 from attncheck.layers.expansion import AttentionProgram, expand
 from attncheck.layers.norm import normalised
+from attncheck.layers.parts.rotary import turned
 from attncheck.layers.program import Step
-from attncheck.layers.rotary import turned
 from attncheck.simulators.interpret import Multiplier, interpret
 
 FloatArray = NDArray[np.float64]

@@ -139,7 +139,7 @@ def attend(
         "relu": lambda p: np.maximum(p, 0.0) / s,
         "sigmoid": lambda p: expit(p - np.log(s)),
     }
-    return np.asarray(mapped[layer.attention_map](scores) * visible)
+    return np.asarray(mapped[str(layer.attention_map)](scores) * visible)
 
 
 def merge(layer: AttentionLayer, heads: FloatArray, output: FloatArray) -> FloatArray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from attncheck import AttentionLayer
-from attncheck.layers.rotary import turned
+from attncheck.layers.parts.rotary import turned
 from benchmarks.diagnosis_bugs.parts import (
     SCALE,
     FloatArray,

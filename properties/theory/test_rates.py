@@ -14,7 +14,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from attncheck._lib.streams import stream
-from attncheck.layers.attention import AttentionLayer, AttentionMap
+from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.nonlinearity import tanh
 from attncheck.layers.program import Program
 from attncheck.pytest_plugin import theory
@@ -137,7 +137,7 @@ def _constant(mean: float, spread: float) -> float:
 
 @theory("rates.vanishing", attention_map=("linear", "softmax"))
 def test_what_vanishes_falls_as_a_root_and_is_the_theorems_on_its_own_scale(
-    attention_map: AttentionMap, run_seed: int, note: Statement
+    attention_map: str, run_seed: int, note: Statement
 ) -> None:
     """With 1/n the mean size of outputs of a linear map, and of scores with any, falls as n^{-1/2}."""
     of = "outputs" if attention_map == "linear" else "scores"

@@ -46,7 +46,7 @@ def _numbers(draws: TangentDraws) -> FloatArray:
     return np.stack([*one, *between, trace, np.einsum("nri,nijrq,nqj->n", draws.outputs, draws.kernel, draws.outputs)])
 
 
-@theory("tangent.readings", layers(max_entries=300, max_width=8, norm=True))
+@theory("tangent.readings", layers(max_entries=300, max_width=8, parts=["norm"]))
 def test_the_collapsed_kernel_has_the_law_of_literal_gradients(
     layer: AttentionLayer, run_seed: int, note: Statement
 ) -> None:

@@ -50,7 +50,7 @@ def weights_of_row(layer: AttentionLayer, row: Sequence[float], position: int) -
         "relu": lambda p: max(p, 0.0) / s,
         "sigmoid": lambda p: 1.0 / (1.0 + math.exp(-p + math.log(s))),
     }
-    return [maps[layer.attention_map](row[j]) if seen[j] else 0.0 for j in range(s)]
+    return [maps[str(layer.attention_map)](row[j]) if seen[j] else 0.0 for j in range(s)]
 
 
 def attend_by_definition(

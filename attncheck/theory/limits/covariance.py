@@ -13,7 +13,9 @@ from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.kernel import FloatArray, Kernel, input_kernel, psd_root
-from attncheck.layers.rotary import pair_alignment
+from attncheck.layers.parts.attention_map import Linear, Relu, Softmax
+from attncheck.layers.parts.mask import MASKS
+from attncheck.layers.parts.rotary import pair_alignment
 from attncheck.theory.limits.heads import softmax_means
 from attncheck.theory.limits.mixture import check_numbers
 from attncheck.theory.limits.rows import (
@@ -51,7 +53,7 @@ def conditional_covariance(layer: AttentionLayer, kernel: FloatArray, scores: Fl
 def mean_covariance(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
     """Return E[S] and its error, each of shape (s, s).
 
-    Linear and ReLU attention have closed forms; softmax uses control variates, and sigmoid Sobol points alone.
+    Linear and ReLU attention have closed forms; softmax uses control variates, other maps Sobol points alone.
     """
     factor = output_factor(layer) * layer.num_heads
     mean, error = _one_head(layer, kernel, seed)
@@ -172,9 +174,9 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
         mean = weights @ kernel @ weights.T
         return mean, _ROUNDING * np.abs(mean)
     turned = turns(layer, kernel)
-    if layer.attention_map == "softmax" and not turned:
+    if plain_softmax(layer) and not turned:
         return softmax_means(kernel, std, layer.mask == "causal", seed)
-    if layer.attention_map in ("softmax", "sigmoid"):
+    if not isinstance(layer.map, Linear | Relu):
         replicates = by_points(layer, kernel, seed, mean_grams)
         return replicates.mean(axis=0), 4.0 * replicates.std(axis=0, ddof=1) / REPLICATES**0.5
     seen = visible(layer)
@@ -185,12 +187,17 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
         shown, covariances = np.outer(seen[i], seen[k]), std**2 * kernel[i, k] * kernel
         if aligned is not None:
             covariances = covariances * aligned[i, :, k]
-        if layer.attention_map == "relu":
+        if isinstance(layer.map, Relu):
             variances = own[i] * np.diagonal(kernel)[:, None], own[k] * np.diagonal(kernel)[None, :]
             covariances = nonlinearity.relu().dual(*variances, covariances)[0] / s**2
         mean[i, k] = mean[k, i] = (covariances * kernel)[shown].sum()
     scale = np.sqrt(np.outer(np.diagonal(mean), np.diagonal(mean)))
     return mean, _ROUNDING * s * scale
+
+
+def plain_softmax(layer: AttentionLayer) -> bool:
+    """Return whether weights are softmax over all positions, or over those up to each."""
+    return layer.map == Softmax() and layer.mask in MASKS and layer.window is None
 
 
 def mean_grams(weights: FloatArray, root: FloatArray) -> FloatArray:
@@ -233,7 +240,7 @@ def by_points(
     # A separate stream key, since these points must differ from those of a row.
     streams = np.random.SeedSequence([seed, s]).spawn(REPLICATES)
     means = np.stack([replicate(stream) for stream in streams])
-    alike = layer.mask == "none" and whole is None and _exchangeable(kernel)
+    alike = bool(visible(layer).all()) and whole is None and _exchangeable(kernel)
     return _symmetrised(means) if alike else means
 
 

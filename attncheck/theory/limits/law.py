@@ -15,6 +15,7 @@ from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.kernel import FloatArray, Kernel, input_kernel, psd_root
+from attncheck.layers.parts.attention_map import Linear, Relu
 from attncheck.theory.limits import covariance, rows
 from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.mixture import ScaleMixture, check_chances, check_points, pool
@@ -319,10 +320,10 @@ class LimitLaw(SymmetricLaw):
         """Return whether the density at 0 is infinite: with positive probability, v is p² for one score p."""
         if rows.score_std(self.layer) == 0:
             return False
-        if self.layer.attention_map == "linear":
+        if self.layer.map == Linear():
             root = rows.row_root(self.layer, self.kernel.matrix, self._check_position(position))
             return bool(self.layer.num_heads * root.shape[1] == 1)
-        return self.layer.attention_map == "relu"
+        return isinstance(self.layer.map, Relu)
 
 
 def _error(replicates: FloatArray) -> FloatArray:

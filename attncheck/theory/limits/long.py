@@ -14,12 +14,14 @@ by 1/Z² = ∫ t e^{-tZ} dt. In the logarithm of each variable the trapezoidal r
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import FloatArray, input_kernel
+from attncheck.layers.parts.mask import visible_counts
 
 # Steps in log t and in the scores; steps twice as large would still be exact to rounding. Relative contributions below
 # e^-40, and a double exponential beyond 5, are dropped.
@@ -102,6 +104,15 @@ def condensed(b: float) -> float:
     return max(0.0, 1.0 - math.sqrt(2.0) / b) if b > 0 else 0.0
 
 
+# Fields of layers to which the formula does not apply.
+_REFUSED: tuple[tuple[str, Any, str], ...] = (
+    ("position_std", 0.0, "distinguishes positions"),
+    ("rotary_base", None, "distinguishes positions"),
+    ("softcap", None, "changes the law of the scores"),
+    ("sink", None, "has rows that do not sum to 1"),
+)
+
+
 def distance_from_uniform(layer: AttentionLayer) -> float:
     """Return E‖A - U‖²_F at infinite width, with U uniform over the visible positions of each row.
 
@@ -135,22 +146,22 @@ def distance_from_uniform(layer: AttentionLayer) -> float:
         refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
     if layer.attention_map != "softmax":
         refuse("layer.attention_map", layer.attention_map, "has rows that do not sum to 1", "use softmax")
-    for field, plain in (("position_std", 0.0), ("rotary_base", None)):
+    for field, plain, problem in _REFUSED:
         if (value := getattr(layer, field)) != plain:
-            refuse(f"layer.{field}", value, "distinguishes positions", f"use {field}={plain}")
+            refuse(f"layer.{field}", value, problem, f"use {field}={plain}")
     kernel = input_kernel(layer.replace(seq_len=min(layer.seq_len, 2)).inputs).matrix
     own, other = float(kernel[0, 0]), float(kernel[0, -1]) if layer.seq_len > 1 else 0.0
     scale, apart = layer.query_std * layer.key_std, max(0.0, own - other)
-    counts = range(1, layer.seq_len + 1) if layer.mask == "causal" else [layer.seq_len]
-    rows = 1 if layer.mask == "causal" else layer.seq_len
+    counts, repeats = np.unique(visible_counts(layer), return_counts=True)
     if layer.tied_query_key:
         if layer.head_dim is not None:
             problem = "has no known law of scores with tied queries and keys"
             refuse("layer.head_dim", layer.head_dim, problem, "use full heads, head_dim=None")
-        return rows * sum(_constant(m, scale * apart) - 1.0 / m for m in counts)
+        each = [_constant(m, scale * apart) - 1.0 / m for m in counts]
+        return float(np.dot(repeats, each))
     stds, shares = _score_stds(layer, scale * math.sqrt(own * apart))
-    found = (inverse_participation(m, std) - 1.0 / m for m in counts for std in stds)
-    return rows * float(np.dot(np.tile(shares, len(counts)), np.fromiter(found, float)))
+    found = [[inverse_participation(int(m), std) - 1.0 / m for std in stds] for m in counts]
+    return float(repeats @ (np.array(found) @ shares))
 
 
 def _constant(m: int, ahead: float) -> float:

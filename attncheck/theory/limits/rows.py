@@ -11,7 +11,8 @@ from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import map_scores, visible
 from attncheck.layers.kernel import FloatArray, psd_root
-from attncheck.layers.rotary import pair_alignment, row_alignment
+from attncheck.layers.parts.attention_map import Linear, Softmax
+from attncheck.layers.parts.rotary import pair_alignment, row_alignment
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 from attncheck.theory.limits.proposals import Proposal, enlarged, towards_keys, weigh
 
@@ -44,7 +45,7 @@ def row_root(layer: AttentionLayer, kernel: FloatArray, position: int) -> FloatA
     seen = visible(layer)[position]
     between = (kernel * row_alignment(layer, limit=True))[np.ix_(seen, seen)]
     root = score_std(layer) * np.sqrt(kernel[position, position]) * psd_root(between)
-    if layer.attention_map != "softmax":
+    if not layer.map.traits.shift_invariant:
         return np.asarray(root if score_std(layer) > 0 else root[:, :0])
     centred = root - root.mean(axis=0)
     left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
@@ -106,7 +107,7 @@ def head_laws(layer: AttentionLayer, kernel: FloatArray, position: int, seed: in
 
     pilot, *streams = np.random.SeedSequence([seed, position]).spawn(1 + REPLICATES)
     proposals = enlarged(root.shape[1])
-    if layer.attention_map == "softmax":
+    if isinstance(layer.map, Softmax):
         normals = np.random.default_rng(pilot).standard_normal((_PILOT, root.shape[1]))
         proposals = towards_keys(root, variance, float(variance(normals @ root.T).mean()))
 
@@ -123,7 +124,7 @@ def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> 
     For linear attention u = zᵀ M z, M = Fᵀ K F; if all eigenvalues of M are m > 0, the sum is m χ²_{rH}.
     """
     root = row_root(layer, kernel, position)
-    if layer.attention_map != "linear" or layer.tied_query_key or root.shape[1] == 0:
+    if layer.map != Linear() or layer.tied_query_key or root.shape[1] == 0:
         return None
     seen = visible(layer)[position]
     sizes = np.linalg.eigvalsh(root.T @ kernel[np.ix_(seen, seen)] @ root)

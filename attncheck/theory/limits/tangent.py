@@ -21,9 +21,17 @@ from attncheck._lib.errors import check_whole, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.kernel import FloatArray, Kernel, input_kernel, psd_root
+from attncheck.layers.parts.attention_map import Linear, Relu, Sigmoid
 from attncheck.simulators.blocks import DrawPlan
 from attncheck.simulators.tangent import Grams, TangentDraws, kernel_entries, kernel_of, refuse_rotary
-from attncheck.theory.limits.covariance import by_points, mean_covariance, mean_grams, output_factor, settled
+from attncheck.theory.limits.covariance import (
+    by_points,
+    mean_covariance,
+    mean_grams,
+    output_factor,
+    plain_softmax,
+    settled,
+)
 from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.heads import softmax_moments
 from attncheck.theory.limits.rows import REPLICATES, score_std
@@ -149,7 +157,7 @@ def infinite_heads_tangent(
     Raises
     ------
     InputError
-        As `infinite_heads_kernel`, and with rotary positions.
+        As `infinite_heads_kernel`, with rotary positions, and for softmax with a window, cap or sink.
 
     Examples
     --------
@@ -174,7 +182,7 @@ def _mean_parts(
 ) -> tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:
     """Return contributions of W^V, W^O and of W^Q, W^K to the mean, with errors."""
     std, factor = score_std(layer), 2.0 * output_factor(layer) * layer.num_heads
-    if std > 0 and kernel.any() and layer.attention_map == "softmax":
+    if std > 0 and kernel.any() and plain_softmax(layer):
         values, slopes = softmax_moments(kernel, std, layer.mask == "causal", seed, (0, 1))
     else:
         mean, error = mean_covariance(layer, kernel, seed)
@@ -191,11 +199,14 @@ def _mean_slopes(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[
     # Constant scores or zero values contribute nothing.
     if std == 0 or not kernel.any():
         return np.zeros((s, s)), np.zeros((s, s))
-    if layer.attention_map == "sigmoid":
+    if not isinstance(layer.map, Sigmoid | Linear | Relu):
+        problem = "has an attention map or a mask for which the mean is not known"
+        refuse("layer", layer.describe(), problem, "leave it out, or average draws of tangent_kernel(method='limit')")
+    if isinstance(layer.map, Sigmoid):
         root = psd_root(squares)
         replicates = by_points(layer, kernel, seed, lambda A, _: mean_grams(A * (1.0 - A), root))
         return replicates.mean(axis=0), _SPAN * replicates.std(axis=0, ddof=1) / REPLICATES**0.5
-    if layer.attention_map == "linear":
+    if isinstance(layer.map, Linear):
         mean = seen @ squares @ seen.T
         return mean, _ROUNDING * mean
     own = np.diagonal(kernel)

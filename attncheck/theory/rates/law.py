@@ -239,7 +239,7 @@ class FiniteWidthLaw(SymmetricLaw):
 
     @property
     def _narrow(self) -> bool:
-        bounded = self.layer.attention_map in ("softmax", "sigmoid")
+        bounded = self.layer.map.traits.bounded
         heavy = "student5" in self.weights.by_matrix.values()
         return heavy or min(self.layer.width, self.layer.head_width) < (_NARROW if bounded else _NARROW_UNBOUNDED)
 

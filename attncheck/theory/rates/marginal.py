@@ -80,7 +80,7 @@ class OutputEntry:
     @property
     def kinked(self) -> bool:
         """Whether ReLU attention sees several positions; the sign of a single score is fixed."""
-        return self.layer.attention_map == "relu" and len(self._seen) > 1
+        return self.layer.map.traits.may_vanish and len(self._seen) > 1
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
         """Return the law of G, and of each group's keys and values."""

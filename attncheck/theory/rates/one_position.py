@@ -83,7 +83,7 @@ def _image(second: float, fourth: float, cumulant: float, columns: float, rows: 
 
 def _check(layer: AttentionLayer) -> AttentionLayer:
     wanted: dict[str, Any] = {"seq_len": 1, "attention_map": "softmax", "activation": "identity", "position_std": 0.0}
-    wanted |= {"tied_query_key": False, "rotary_base": None, "norm": None}
+    wanted |= {"tied_query_key": False, "rotary_base": None, "norm": None, "sink": None}
     for field, value in wanted.items():
         if getattr(layer, field) != value:
             refuse(field, getattr(layer, field), "has no exact formula for the moments", f"pass {field}={value!r}")

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from attncheck.layers.attention import AttentionLayer
 
-#: Maps A of scores with A(c p) = c A(p) for c > 0.
-HOMOGENEOUS: tuple[str, ...] = ("linear", "relu")
-
 
 def vanishes(layer: AttentionLayer, of: str = "outputs") -> bool:
     """Return whether outputs, or scores, are 0 in the limit.
@@ -23,7 +20,7 @@ def vanishes(layer: AttentionLayer, of: str = "outputs") -> bool:
     """
     if layer.score_scaling != "1/n" or layer.tied_query_key:
         return False
-    return of == "scores" or layer.attention_map in HOMOGENEOUS
+    return of == "scores" or layer.map.traits.homogeneous
 
 
 def restored(layer: AttentionLayer) -> AttentionLayer:

@@ -6,13 +6,52 @@ depend on positions through their distance: P_ij = ν^{-1/2} q^i · R_{j-i} k^j.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck.layers.attention import AttentionLayer
+from attncheck._lib.errors import check_number, refuse
+from attncheck.layers.parts.part import LayerPart
+
+if TYPE_CHECKING:
+    from attncheck.layers.attention import AttentionLayer
 
 FloatArray = NDArray[np.float64]
+
+_BASES = (1.5, 1e12)
+# Head widths and bases of random layers.
+_HEAD_DIMS = (2, 4, 8, 16)
+_RANDOM_BASES = (10_000.0, 100.0, 500_000.0)
+
+
+class RotaryPart(LayerPart):
+    """The field `rotary_base`."""
+
+    fields: ClassVar[Mapping[str, Any]] = {"rotary_base": None}
+    name: ClassVar[str] = "rotary positions"
+
+    def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
+        """Return the validated field."""
+        if layer.rotary_base is None:
+            return {}
+        remedy = f"pass a number between {_BASES[0]:g} and {_BASES[1]:g}, e.g. rotary_base=10000.0, or None"
+        base = check_number("rotary_base", layer.rotary_base, remedy, minimum=_BASES[0], maximum=_BASES[1])
+        if layer.head_dim is None or layer.head_dim % 2:
+            problem = "rotates pairs of neurons in each head, which needs an even head_dim"
+            example = 2 * ((layer.head_dim or layer.width) // 2 + 1)
+            refuse("rotary_base", base, problem, f"pass head_dim, e.g. {example}")
+        if layer.tied_query_key:
+            refuse("rotary_base", base, "is not supported with tied_query_key", "leave out one of them")
+        return {"rotary_base": base}
+
+    def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
+        """Return values to choose from at random."""
+        if layer.tied_query_key:
+            return []
+        return [{"head_dim": width, "rotary_base": base} for width in _HEAD_DIMS for base in _RANDOM_BASES]
 
 
 def turned(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
@@ -20,6 +59,7 @@ def turned(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
 
     Examples
     --------
+    >>> from attncheck.layers.attention import AttentionLayer
     >>> layer = AttentionLayer(width=4, seq_len=2, head_dim=2, rotary_base=10_000.0)
     >>> turned(layer, np.array([[1.0, 0.0], [1.0, 0.0]])).round(4)
     array([[1.    , 0.    ],
@@ -50,6 +90,7 @@ def score_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray
 
     Examples
     --------
+    >>> from attncheck.layers.attention import AttentionLayer
     >>> layer = AttentionLayer(width=4, seq_len=2, head_dim=2, rotary_base=10_000.0)
     >>> score_alignment(layer).round(4)
     array([ 1.    ,  0.5403, -0.4161])

@@ -1,0 +1,20 @@
+"""Simulators that misread an optional part of the layer; see `attncheck.layers.parts`."""
+
+from __future__ import annotations
+
+from attncheck.faults.fault import Fault
+from attncheck.faults.wrong_scales import MisreadLayer
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.parts import LayerPart, Misreading, named_parts
+from attncheck.layers.requirement import Requirement
+
+
+def _fault(part: LayerPart, misreading: Misreading) -> Fault:
+    def differs(layer: AttentionLayer) -> bool:
+        return part.present(layer) and part.shows(layer, layer.replace(**misreading.changes(layer)))
+
+    requires = Requirement(f"{part.name} that matters", differs, f"the layer has no {part.name} that matters")
+    return Fault(misreading.name, misreading.what, requires, MisreadLayer(misreading.changes))
+
+
+FAULTS = tuple(_fault(part, misreading) for part in named_parts() for misreading in part.misreadings)

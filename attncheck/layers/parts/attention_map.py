@@ -1,0 +1,316 @@
+"""Attention maps: weights from rows of scores."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from attncheck._lib.errors import refuse
+from attncheck.layers.parts import named_function
+from attncheck.layers.parts.part import LayerPart
+
+if TYPE_CHECKING:
+    from attncheck.layers.attention import AttentionLayer
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+# Rows shorter than this are reduced column by column.
+_SHORT = 8
+# Positions, rows and relative tolerance of the trial of a user's map.
+_TRIED, _ROWS, _TOLERANCE = 5, 8, 1e-9
+
+
+@dataclasses.dataclass(frozen=True)
+class Traits:
+    """What is known of an attention map.
+
+    Attributes
+    ----------
+    sums_to_one : bool
+        Whether the weights of a row are probabilities.
+    shift_invariant : bool
+        Whether a constant added to a row of scores changes nothing.
+    bounded : bool
+        Whether weights are bounded.
+    homogeneous : bool
+        Whether A(c P) = c A(P) for c > 0.
+    positive : bool
+        Whether weights are at least 0.
+    may_vanish : bool
+        Whether all weights of a row can be exactly 0.
+    """
+
+    sums_to_one: bool = False
+    shift_invariant: bool = False
+    bounded: bool = False
+    homogeneous: bool = False
+    positive: bool = False
+    may_vanish: bool = False
+
+
+class AttentionMap(abc.ABC):
+    """Weights A from rows of scores P."""
+
+    @property
+    @abc.abstractmethod
+    def traits(self) -> Traits:
+        """What is known of the map."""
+
+    @abc.abstractmethod
+    def weights(self, scores: FloatArray, seen: BoolArray) -> FloatArray:
+        """Return weights (..., s) for scores (..., s), 0 where `seen` is False."""
+
+    @abc.abstractmethod
+    def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
+        """Return the derivative of Σ_j A_rj u_j by each score P_rl, (..., s, s), for values u, (..., s)."""
+
+    def scores_of(self, weights: FloatArray, seen: BoolArray) -> FloatArray | None:
+        """Return visible scores from weights, or None if weights do not determine them."""
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Softmax(AttentionMap):
+    """Row-wise softmax, with exp(`sink`) added to the denominator unless that is None."""
+
+    sink: float | None = None
+
+    @property
+    def traits(self) -> Traits:
+        """What is known of the map."""
+        return Traits(sums_to_one=self.sink is None, shift_invariant=self.sink is None, bounded=True, positive=True)
+
+    def weights(self, scores: FloatArray, seen: BoolArray) -> FloatArray:
+        """Return weights for scores (..., s)."""
+        shifted = np.where(seen, scores, -np.inf)
+        largest = _over_rows(np.maximum, shifted)
+        if self.sink is not None:
+            largest = np.maximum(largest, self.sink)
+        shifted -= largest
+        np.exp(shifted, out=shifted)
+        total = _over_rows(np.add, shifted)
+        shifted /= total if self.sink is None else total + np.exp(self.sink - largest)
+        return shifted
+
+    def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
+        """Return A_rl (u_l - Σ_j A_rj u_j)."""
+        weights = self.weights(scores, seen)
+        return np.asarray(weights * (values[..., None, :] - weights @ values[..., None]))
+
+
+class _Elementwise(AttentionMap):
+    """A map of each score alone."""
+
+    @abc.abstractmethod
+    def of(self, scores: FloatArray) -> FloatArray:
+        """Return weights from scores."""
+
+    @abc.abstractmethod
+    def slope(self, scores: FloatArray) -> FloatArray:
+        """Return the derivative of weights by scores."""
+
+    def weights(self, scores: FloatArray, seen: BoolArray) -> FloatArray:
+        """Return weights for scores (..., s)."""
+        return np.where(seen, self.of(scores), 0.0)
+
+    def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
+        """Return the derivative of Σ_j A_rj u_j by each score."""
+        return np.where(seen, self.slope(scores), 0.0) * values[..., None, :]
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear(_Elementwise):
+    """Scores as weights."""
+
+    @property
+    def traits(self) -> Traits:
+        """What is known of the map."""
+        return Traits(homogeneous=True)
+
+    def of(self, scores: FloatArray) -> FloatArray:
+        """Return weights from scores."""
+        return scores
+
+    def slope(self, scores: FloatArray) -> FloatArray:
+        """Return the derivative of weights by scores."""
+        return np.ones_like(scores)
+
+    def scores_of(self, weights: FloatArray, seen: BoolArray) -> FloatArray:
+        """Return visible scores from weights."""
+        return weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Relu(_Elementwise):
+    """max(p, 0)/s."""
+
+    seq_len: int
+
+    @property
+    def traits(self) -> Traits:
+        """What is known of the map."""
+        return Traits(homogeneous=True, positive=True, may_vanish=True)
+
+    def of(self, scores: FloatArray) -> FloatArray:
+        """Return weights from scores."""
+        return np.asarray(np.maximum(scores, 0.0) / self.seq_len)
+
+    def slope(self, scores: FloatArray) -> FloatArray:
+        """Return 1/s where scores are positive; 0 at 0."""
+        return np.asarray((scores > 0.0) / self.seq_len)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sigmoid(_Elementwise):
+    """1/(1 + exp(-p + log s))."""
+
+    seq_len: int
+
+    @property
+    def traits(self) -> Traits:
+        """What is known of the map."""
+        return Traits(bounded=True, positive=True)
+
+    def of(self, scores: FloatArray) -> FloatArray:
+        """Return weights from scores."""
+        return np.asarray(special.expit(scores - np.log(self.seq_len)))
+
+    def slope(self, scores: FloatArray) -> FloatArray:
+        """Return the derivative of weights by scores."""
+        weights = self.of(scores)
+        return np.asarray(weights * (1.0 - weights))
+
+    def scores_of(self, weights: FloatArray, seen: BoolArray) -> FloatArray:
+        """Return visible scores from weights."""
+        if not ((weights[..., seen] > 0) & (weights[..., seen] < 1)).all():
+            refuse(
+                "subject['attention']", weights, "contains values outside (0, 1)", "return the sigmoid of the scores"
+            )
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(weights) - np.log1p(-weights) + np.log(self.seq_len))
+
+
+@dataclasses.dataclass(frozen=True)
+class Softcapped(AttentionMap):
+    """A map of capped scores, c tanh(P/c)."""
+
+    inner: AttentionMap
+    cap: float
+
+    @property
+    def traits(self) -> Traits:
+        """What is known of the map."""
+        return dataclasses.replace(self.inner.traits, shift_invariant=False, homogeneous=False, bounded=True)
+
+    def weights(self, scores: FloatArray, seen: BoolArray) -> FloatArray:
+        """Return weights for scores (..., s)."""
+        return self.inner.weights(self._capped(scores), seen)
+
+    def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
+        """Return the derivative of Σ_j A_rj u_j by each score."""
+        capped = self._capped(scores)
+        return self.inner.slopes(capped, seen, values) * (1.0 - (capped / self.cap) ** 2)
+
+    def _capped(self, scores: FloatArray) -> FloatArray:
+        return np.asarray(self.cap * np.tanh(scores / self.cap))
+
+
+@dataclasses.dataclass(frozen=True)
+class DeclaredMap(AttentionMap):
+    """A user's function of (scores, visible), of which nothing else is known."""
+
+    function: Callable[[FloatArray, BoolArray], Any]
+    name: str
+
+    @property
+    def traits(self) -> Traits:
+        """What is known of the map."""
+        return Traits(may_vanish=True)
+
+    def weights(self, scores: FloatArray, seen: BoolArray) -> FloatArray:
+        """Return weights for scores (..., s)."""
+        shown = np.broadcast_to(seen, scores.shape)
+        return np.where(seen, np.asarray(self.function(scores, shown), dtype=np.float64), 0.0)
+
+    def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
+        """Return the derivative of Σ_j A_rj u_j by each score."""
+        refuse("attention_map", self.name, "has no declared derivative", "use a map of attncheck for tangent kernels")
+
+
+_PLAIN: Mapping[str, Callable[[int], AttentionMap]] = {
+    "softmax": lambda seq_len: Softmax(),
+    "linear": lambda seq_len: Linear(),
+    "relu": Relu,
+    "sigmoid": Sigmoid,
+}
+#: Names of attncheck's maps.
+ATTENTION_MAPS: tuple[str, ...] = tuple(_PLAIN)
+
+
+def map_of(layer: AttentionLayer) -> AttentionMap:
+    """Return the attention map of a layer, with its sink and cap.
+
+    Examples
+    --------
+    >>> from attncheck.layers.attention import AttentionLayer
+    >>> map_of(AttentionLayer(width=8, attention_map="relu", softcap=5.0))
+    Softcapped(inner=Relu(seq_len=4), cap=5.0)
+    """
+    name = layer.attention_map
+    if layer.sink is not None:
+        plain: AttentionMap = Softmax(layer.sink)
+    elif name in _PLAIN:
+        plain = _PLAIN[str(name)](layer.seq_len)
+    else:
+        plain = DeclaredMap(named_function.resolve("attention_map", name), named_function.label(name))
+    return plain if layer.softcap is None else Softcapped(plain, layer.softcap)
+
+
+class AttentionMapPart(LayerPart):
+    """The field `attention_map`."""
+
+    fields: ClassVar[Mapping[str, Any]] = {"attention_map": "softmax"}
+
+    def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
+        """Return the validated field."""
+        remedy = "or pass a function of (scores, visible), arrays (..., s), that returns weights"
+        settled = named_function.settle("attention_map", layer.attention_map, ATTENTION_MAPS, remedy, _try_map)
+        return {"attention_map": settled}
+
+
+def _try_map(function: Callable[..., Any]) -> None:
+    """Require that weights are finite, of the right shape, and functions of their own row."""
+    scores = np.linspace(-4.0, 4.0, _ROWS * _TRIED).reshape(_ROWS, _TRIED) * np.linspace(0.1, 2.0, _ROWS)[:, None]
+    seen = np.tri(_ROWS, _TRIED, dtype=bool)
+    remedy = "pass a vectorised function of (scores, visible) with visible entries of a row along the last axis"
+    try:
+        weights = np.asarray(function(scores.copy(), seen.copy()), dtype=np.float64)
+        alone = np.asarray(function(scores[:1].copy(), seen[:1].copy()), dtype=np.float64)
+        hidden = np.asarray(function(np.where(seen, scores, 1.0), seen.copy()), dtype=np.float64)
+    except Exception as error:
+        refuse("attention_map", function, f"raised {type(error).__name__}: {error}", remedy)
+    if weights.shape != scores.shape:
+        refuse("attention_map", function, f"returned shape {weights.shape} for shape {scores.shape}", remedy)
+    if not np.isfinite(weights[seen]).all():
+        refuse("attention_map", function, "returned weights that are not finite", remedy)
+    close = functools.partial(np.allclose, rtol=_TOLERANCE, atol=_TOLERANCE)
+    if not close(alone[0, seen[0]], weights[0, seen[0]]):
+        refuse("attention_map", function, "gives weights that depend on other rows or vary between calls", remedy)
+    if not close(hidden[seen], weights[seen]):
+        refuse("attention_map", function, "gives weights that depend on scores that are not visible", remedy)
+
+
+def _over_rows(combine: np.ufunc, rows: FloatArray) -> FloatArray:
+    """Reduce rows to (..., 1), in NumPy's order."""
+    if rows.shape[-1] >= _SHORT:
+        return np.asarray(combine.reduce(rows, axis=-1, keepdims=True))
+    # Slices: np.split takes longer than the rest on few rows.
+    return functools.reduce(combine, [rows[..., k : k + 1] for k in range(rows.shape[-1])])

@@ -1,0 +1,113 @@
+"""Masks: which positions a position attends to."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck._lib.errors import refuse
+from attncheck.layers.parts import named_function
+from attncheck.layers.parts.part import LayerPart
+
+if TYPE_CHECKING:
+    from attncheck.layers.attention import AttentionLayer
+
+BoolArray = NDArray[np.bool_]
+
+#: Names of attncheck's masks.
+MASKS: tuple[str, ...] = ("none", "causal")
+_REMEDY = "or pass a vectorised function of positions (i, j) that returns True where i attends to j"
+
+
+def visible(layer: AttentionLayer) -> BoolArray:
+    """Return the (seq_len, seq_len) mask, True where position i may attend to position j; read-only.
+
+    Examples
+    --------
+    >>> from attncheck.layers.attention import AttentionLayer
+    >>> visible(AttentionLayer(width=8, seq_len=3, mask="causal", window=2))
+    array([[ True, False, False],
+           [ True,  True, False],
+           [False,  True,  True]])
+    """
+    return _visible(layer.mask, layer.window, layer.seq_len)
+
+
+def visible_counts(layer: AttentionLayer) -> NDArray[np.int64]:
+    """Return the number of visible positions of each position, (seq_len,), for sequences of any length.
+
+    Examples
+    --------
+    >>> from attncheck.layers.attention import AttentionLayer
+    >>> visible_counts(AttentionLayer(width=8, seq_len=4, mask="causal", window=2))
+    array([1, 2, 2, 2])
+    """
+    if layer.mask not in MASKS:
+        return np.asarray(visible(layer).sum(axis=1))
+    places = np.arange(layer.seq_len)
+    reach = layer.seq_len if layer.window is None else layer.window
+    last = places if layer.mask == "causal" else np.minimum(places + reach - 1, layer.seq_len - 1)
+    return np.asarray(last - np.maximum(places - reach + 1, 0) + 1)
+
+
+@functools.lru_cache(maxsize=256)
+def _visible(mask: Any, window: int | None, seq_len: int) -> BoolArray:
+    rows, columns = np.ogrid[:seq_len, :seq_len]
+    seen = np.ones((seq_len, seq_len), dtype=bool)
+    if mask == "causal":
+        seen = rows >= columns
+    elif mask != "none":
+        seen = _evaluated(named_function.resolve("mask", mask), seq_len)
+    if window is not None:
+        seen = seen & (np.abs(rows - columns) < window)
+    seen.setflags(write=False)
+    return seen
+
+
+def nested(seen: BoolArray) -> bool:
+    """Return whether later positions see all that earlier ones see up to any of them: no mask, and the causal one.
+
+    Then visible scores P = U N Lᵀ, with triangular U and L, depend on visible entries of N alone.
+
+    Examples
+    --------
+    >>> nested(np.tri(3, dtype=bool)), nested(np.eye(3, dtype=bool))
+    (True, False)
+    """
+    needed = np.flip(np.logical_or.accumulate(np.flip(seen, axis=1), axis=1), axis=1)
+    needed = np.logical_or.accumulate(needed, axis=0)
+    return bool((seen == needed).all())
+
+
+class MaskPart(LayerPart):
+    """The field `mask`."""
+
+    fields: ClassVar[Mapping[str, Any]] = {"mask": "none"}
+
+    def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
+        """Return the validated field."""
+
+        def examine(function: Callable[..., Any]) -> None:
+            _evaluated(function, layer.seq_len)
+
+        return {"mask": named_function.settle("mask", layer.mask, MASKS, _REMEDY, examine)}
+
+
+def _evaluated(function: Callable[..., Any], seq_len: int) -> BoolArray:
+    """Return a user's mask as a matrix, after validating it."""
+    rows, columns = np.indices((seq_len, seq_len))
+    try:
+        seen = np.asarray(function(rows, columns))
+    except Exception as error:
+        refuse("mask", function, f"raised {type(error).__name__}: {error}", _REMEDY[3:])
+    if seen.shape != rows.shape or seen.dtype != bool:
+        problem = f"returned {seen.dtype} of shape {seen.shape} for positions of shape {rows.shape}"
+        refuse("mask", function, problem, "return booleans of that shape")
+    if not np.diagonal(seen).all():
+        hidden = int(np.flatnonzero(~np.diagonal(seen))[0])
+        refuse("mask", function, f"hides position {hidden} from itself", "let each position attend to itself")
+    return seen

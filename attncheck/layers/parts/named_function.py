@@ -1,0 +1,68 @@
+"""Functions of users as values of a layer's fields: by import path in keys and records, or the function itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from attncheck._lib.errors import refuse
+from attncheck._lib.imports import find, find_trusted, path_of, short_name
+
+# How records write a function that has no import path.
+_LOCAL = "local:"
+
+
+def settle(
+    field: str, value: Any, known: Sequence[str], remedy: str, examine: Callable[[Callable[..., Any]], None]
+) -> Any:
+    """Return a validated value: one of the known names, the import path of a function, or a local function.
+
+    Import paths are imported when they are first used. `examine` raises `InputError` for an unusable function.
+    """
+    if callable(value):
+        examine(value)
+        return path_of(value) or value
+    if isinstance(value, str) and ":" in value:
+        return str(value)
+    if not isinstance(value, str) or value not in known:
+        refuse(field, value, "is not known", f"use one of {', '.join(map(repr, known))}, {remedy}")
+    return str(value)
+
+
+def resolve(field: str, value: Any) -> Callable[..., Any]:
+    """Return the function that a settled value names."""
+    if callable(value):
+        function: Callable[..., Any] = value
+        return function
+    if value.startswith(_LOCAL):
+        _refuse_local(field, value)
+    try:
+        found: Callable[..., Any] = find(value)
+    except (ImportError, AttributeError, ValueError) as error:
+        refuse(field, value, f"cannot be imported ({error})", "write module:function, importable from here")
+    return found
+
+
+def label(value: Any) -> str:
+    """Return a settled value as text, for keys and records."""
+    return f"{_LOCAL}{short_name(value)}" if callable(value) else str(value)
+
+
+def check_trusted(field: str, value: Any, trust: Sequence[str]) -> None:
+    """Raise `InputError` for a value of a record that names a function of an untrusted module, or a local one."""
+    if not isinstance(value, str) or ":" not in value:
+        return
+    if value.startswith(_LOCAL):
+        _refuse_local(field, value)
+    try:
+        find_trusted(value, trust)
+    except PermissionError as error:
+        remedy = f"if you trust the file and the module, pass trust=['{error}'], or --trust {error} on the command line"
+        refuse(field, value, "is code of an untrusted module, which was not imported", remedy)
+    except (ImportError, AttributeError, ValueError) as error:
+        refuse(field, value, f"cannot be imported ({error})", "write module:function, importable from here")
+
+
+def _refuse_local(field: str, value: str) -> NoReturn:
+    problem = "was a local function, which cannot be imported"
+    refuse(field, value, problem, "define it at the top level of a module and build the layer again")

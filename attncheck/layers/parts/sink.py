@@ -1,0 +1,48 @@
+"""Sinks: softmax with a constant in its denominator (off-by-one softmax, GPT-OSS)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from attncheck._lib.errors import check_number, refuse
+from attncheck.layers.parts.part import LayerPart, Misreading
+
+if TYPE_CHECKING:
+    from attncheck.layers.attention import AttentionLayer
+
+_REACH = 100.0
+
+
+class SinkPart(LayerPart):
+    """The field `sink`: A_ij = exp(P_ij)/(exp(sink) + Σ_k exp(P_ik))."""
+
+    fields: ClassVar[Mapping[str, Any]] = {"sink": None}
+    name: ClassVar[str] = "sink"
+    example: ClassVar[Mapping[str, Any]] = {"sink": 0.0}
+    misreadings: ClassVar[tuple[Misreading, ...]] = (
+        Misreading(
+            "ignored_sink",
+            "the sink is left out: weights of a row sum to 1",
+            lambda layer: {"sink": None},
+            "conditional.scale",
+        ),
+    )
+
+    def shows(self, layer: AttentionLayer, misread: AttentionLayer) -> bool:
+        """Return True: the sink takes weight at any length."""
+        return True
+
+    def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
+        """Return the validated field."""
+        if layer.sink is None:
+            return {}
+        if layer.attention_map != "softmax":
+            problem = f"belongs to softmax, and attention_map is {layer.attention_map!r}"
+            refuse("sink", layer.sink, problem, "leave out one of them")
+        remedy = f"pass the sink's score, from {-_REACH:g} to {_REACH:g}; 0 adds 1 to the denominator; or None"
+        return {"sink": check_number("sink", layer.sink, remedy, minimum=-_REACH, maximum=_REACH)}
+
+    def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
+        """Return values to choose from at random."""
+        return [{"sink": sink} for sink in (0.0, 1.0, -1.0)] if layer.attention_map == "softmax" else []

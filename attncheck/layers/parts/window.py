@@ -1,0 +1,51 @@
+"""Sliding windows: a position attends to near positions only (Mistral, Gemma)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from attncheck._lib.errors import check_whole
+from attncheck.layers.parts.mask import visible
+from attncheck.layers.parts.part import LayerPart, Misreading
+
+if TYPE_CHECKING:
+    from attncheck.layers.attention import AttentionLayer
+
+
+class WindowPart(LayerPart):
+    """The field `window`: position i attends to j with |i - j| < window, where the mask allows it."""
+
+    fields: ClassVar[Mapping[str, Any]] = {"window": None}
+    name: ClassVar[str] = "window"
+    example: ClassVar[Mapping[str, Any]] = {"mask": "causal", "window": 2}
+    misreadings: ClassVar[tuple[Misreading, ...]] = (
+        Misreading(
+            "ignored_window",
+            "the window is ignored: positions attend to distant ones too",
+            lambda layer: {"window": None},
+            "conditional.joint",
+        ),
+        Misreading(
+            "wide_window",
+            "the window holds one position more than declared",
+            lambda layer: {"window": None if layer.window is None else layer.window + 1},
+            "conditional.joint",
+        ),
+    )
+
+    def shows(self, layer: AttentionLayer, misread: AttentionLayer) -> bool:
+        """Return whether other positions are visible."""
+        return not np.array_equal(visible(layer), visible(misread))
+
+    def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
+        """Return the validated field."""
+        if layer.window is None:
+            return {}
+        return {"window": check_whole("window", layer.window, 1, "pass the positions that are seen, or None for all")}
+
+    def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
+        """Return values to choose from at random."""
+        return [{"window": window} for window in (1, 2, 3) if window < layer.seq_len]

@@ -1,0 +1,302 @@
+"""Optional parts of layers: against networks written out here, their limits, refusals, records and faults."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+import attncheck as ac
+from attncheck._lib.errors import InputError
+from attncheck.checks.registry import EVERY_CHECK, checks_of
+from attncheck.faults import FAULTS
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import attention_weights, visible, weight_slopes
+from attncheck.layers.case import modules_of, read_case
+from attncheck.layers.names import layer_call
+from attncheck.layers.parts import PARTS, named_parts
+from attncheck.layers.parts.mask import nested, visible_counts
+from attncheck.methods import Method
+
+FloatArray = NDArray[np.float64]
+
+_DRAWS = 10_000
+# Chance that one comparison of two right samples fails; all of this file together fail once in some 10⁵ runs.
+_LEVEL = 1e-7
+
+
+def prefix(i: NDArray[np.int64], j: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """See the first two positions, and everything before oneself."""
+    return (j < 2) | (j <= i)
+
+
+def squared_relu(scores: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
+    """Return max(p, 0)² over the number of visible positions."""
+    return np.asarray(np.where(seen, np.maximum(scores, 0.0) ** 2, 0.0) / seen.sum(axis=-1, keepdims=True))
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Return a fresh generator: statements hold for any."""
+    return np.random.default_rng()
+
+
+# Each part in several shapes.
+LAYERS: dict[str, AttentionLayer] = {
+    "window": AttentionLayer(width=8, seq_len=5, num_heads=2, window=2),
+    "causal window": AttentionLayer(width=6, seq_len=4, num_heads=4, num_kv_heads=2, mask="causal", window=2),
+    "window of one": AttentionLayer(width=4, seq_len=3, num_heads=1, head_dim=2, window=1, attention_map="relu"),
+    "softcap": AttentionLayer(width=8, seq_len=3, num_heads=2, softcap=0.5, key_std=2.0),
+    "capped linear": AttentionLayer(width=4, seq_len=3, num_heads=1, softcap=1.0, attention_map="linear"),
+    "capped causal": AttentionLayer(width=8, seq_len=4, num_heads=2, head_dim=3, softcap=0.3, mask="causal"),
+    "sink": AttentionLayer(width=8, seq_len=3, num_heads=2, sink=0.0),
+    "sink of one position": AttentionLayer(width=6, seq_len=1, num_heads=2, sink=1.0),
+    "sink, cap, window": AttentionLayer(width=8, seq_len=5, num_heads=2, sink=-1.0, softcap=1.5, window=3),
+    "own mask": AttentionLayer(width=8, seq_len=4, num_heads=2, mask=prefix),
+    "own map": AttentionLayer(width=8, seq_len=4, num_heads=2, attention_map=squared_relu, mask="causal"),
+}
+
+
+def written_out(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
+    """Return outputs of one neuron, (size, s), draw by draw with matrices, and weights entry by entry."""
+    n, s, nu = layer.width, layer.seq_len, layer.head_dim or layer.width
+    outputs = np.zeros((size, s))
+    for draw in range(size):
+        h = rng.standard_normal(n)
+        x = np.stack([rng.standard_normal((n, n)) @ h / np.sqrt(n) for _ in range(s)])
+        shared = [rng.standard_normal((2, nu, n)) / np.sqrt(n) for _ in range(layer.kv_heads)]
+        for head in range(layer.num_heads):
+            key, value = shared[head // layer.group_size]
+            query = rng.standard_normal((nu, n)) / np.sqrt(n)
+            scores = layer.query_std * layer.key_std * (x @ query.T) @ (x @ key.T).T / np.sqrt(nu)
+            projected = x @ value.T @ rng.standard_normal(nu) / np.sqrt(nu)
+            for i in range(s):
+                outputs[draw, i] += _row(layer, scores[i], i) @ projected / np.sqrt(layer.num_heads)
+    return outputs
+
+
+def _row(layer: AttentionLayer, scores: FloatArray, i: int) -> FloatArray:
+    s = layer.seq_len
+    if layer.softcap is not None:
+        scores = layer.softcap * np.tanh(scores / layer.softcap)
+    seen = np.ones(s, dtype=bool)
+    for j in range(s):
+        if layer.window is not None and abs(i - j) >= layer.window:
+            seen[j] = False
+        if layer.mask == "causal" and j > i:
+            seen[j] = False
+        if layer.mask not in ("none", "causal") and not (j < 2 or j <= i):
+            seen[j] = False
+    if layer.attention_map == "softmax":
+        weights = np.where(seen, np.exp(scores), 0.0)
+        return np.asarray(weights / (weights.sum() + (0.0 if layer.sink is None else np.exp(layer.sink))))
+    if layer.attention_map == "linear":
+        return np.where(seen, scores, 0.0)
+    if layer.attention_map == "relu":
+        return np.where(seen, np.maximum(scores, 0.0), 0.0) / s
+    return np.asarray(np.where(seen, np.maximum(scores, 0.0) ** 2, 0.0) / seen.sum())
+
+
+def numbers(outputs: FloatArray) -> dict[str, FloatArray]:
+    """Return statistics of one neuron's outputs, (draws,) each."""
+    return {
+        "last": outputs[:, -1],
+        "size": np.log(np.maximum((outputs**2).sum(axis=1), 1e-300)),
+        "product": outputs[:, 0] * outputs[:, -1],
+    }
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_methods_agree_with_networks_written_out(name: str, rng: np.random.Generator) -> None:
+    layer = LAYERS[name]
+    expected = numbers(written_out(layer, _DRAWS, rng))
+    for method in get_args(Method)[:3]:
+        drawn = numbers(ac.simulate(layer, _DRAWS, seed=int(rng.integers(2**31)), method=method).outputs[:, :, 0])
+        for what, values in drawn.items():
+            assert stats.ks_2samp(values, expected[what]).pvalue > _LEVEL, (method, what)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_written_out_networks_differ_from_the_layer_without_the_part(name: str, rng: np.random.Generator) -> None:
+    layer = LAYERS[name]
+    plain = layer.replace(window=None, softcap=None, sink=None)
+    if layer.mask not in ("none", "causal"):
+        plain = plain.replace(mask="none")
+    if layer.attention_map is not plain.attention_map or layer.attention_map not in ("softmax", "linear", "relu"):
+        plain = plain.replace(attention_map="relu")
+    expected = numbers(written_out(layer, _DRAWS, rng))
+    drawn = numbers(ac.simulate(plain, _DRAWS, seed=int(rng.integers(2**31))).outputs[:, :, 0])
+    assert min(stats.ks_2samp(drawn[what], expected[what]).pvalue for what in drawn) < 1e-9
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_limit_laws_are_those_of_draws_from_the_limit(name: str, rng: np.random.Generator) -> None:
+    layer = LAYERS[name].replace(head_dim=None)
+    law = ac.LimitLaw(layer)
+    drawn = ac.simulate(layer, _DRAWS, seed=int(rng.integers(2**31)), method="limit").outputs[:, :, 0]
+    for position in (0, layer.seq_len - 1):
+        values = drawn[:, position]
+        moving = values[values != 0.0]
+        assert abs((values == 0.0).mean() - law.atom(position)) < 6 * _DRAWS**-0.5
+        uniform = (law.cdf(moving, position) - law.atom(position) * (moving > 0)) / (1.0 - law.atom(position))
+        assert stats.kstest(uniform, "uniform").pvalue > _LEVEL, position
+    covariance, error = law.covariance(), law.covariance_error()
+    products = drawn[:, :, None] * drawn[:, None, :]
+    allowed = error + 6.0 * products.std(axis=0) / _DRAWS**0.5
+    # Products of outputs of unbounded maps are heavy-tailed: their means are compared for bounded maps.
+    if layer.map.traits.bounded:
+        assert (np.abs(products.mean(axis=0) - covariance) <= allowed).all()
+
+
+@pytest.mark.parametrize("name", ["softcap", "sink", "sink, cap, window", "capped linear", "causal window"])
+def test_slopes_are_derivatives_of_weights(name: str, rng: np.random.Generator) -> None:
+    layer = LAYERS[name]
+    s = layer.seq_len
+    scores, values = rng.standard_normal((s, s)), rng.standard_normal(s)
+    slopes, step = weight_slopes(layer, scores, values), 1e-6
+    for i in range(s):
+        for j in range(s):
+            moved = np.zeros((s, s))
+            moved[i, j] = step
+            change = attention_weights(layer, scores + moved) - attention_weights(layer, scores - moved)
+            assert slopes[i, j] == pytest.approx((change @ values)[i] / (2 * step), abs=1e-7)
+
+
+def test_counts_of_visible_positions_are_those_of_the_mask() -> None:
+    for layer in LAYERS.values():
+        assert visible_counts(layer).tolist() == visible(layer).sum(axis=1).tolist()
+    assert not nested(visible(LAYERS["window"]))
+    assert nested(visible(AttentionLayer(width=4, mask="causal")))
+
+
+@pytest.mark.parametrize("method", get_args(Method)[:2])
+@pytest.mark.parametrize("name", ["causal window", "window", "own mask", "sink, cap, window"])
+def test_scores_behind_a_window_need_not_be_exposed(name: str, method: Method) -> None:
+    layer = LAYERS[name].replace(width=16)
+
+    def subject(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+        drawn = ac.simulate(layer, size, seed=np.random.SeedSequence(rng.integers(2**63)), method=method).as_dict()
+        return {**drawn, "scores": np.where(visible(layer), drawn["scores"], -np.inf)}
+
+    report = ac.check(subject, layer, profile="smoke", seed=5)
+    assert not report.violated, report
+    examined = {result.check for result in report.results if result.size}
+    assert {"scores.scale", "scores.law", "conditional.joint"} <= examined
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_right_layers_pass_all_checks(name: str) -> None:
+    assert not ac.check("attncheck.subject:collapsed", LAYERS[name], profile="smoke", seed=3).violated
+
+
+@pytest.mark.parametrize(
+    ("part", "misread"), [(part, each) for part in named_parts() for each in part.misreadings], ids=lambda v: v.name
+)
+def test_misreadings_are_rejected_and_named(part: Any, misread: Any) -> None:
+    layer = AttentionLayer(width=16, seq_len=4, num_heads=2, **part.example)
+    fault = FAULTS[misread.name]
+    assert not fault.reason_hidden(layer)
+    assert fault.reason_hidden(AttentionLayer(width=16))
+    report = ac.check(fault.subject, layer, profile="smoke", seed=1)
+    assert report.violated
+    assert misread.what in str(report)
+
+
+def test_every_field_of_a_part_is_a_field_of_layers_with_that_default() -> None:
+    plain = AttentionLayer(width=8)
+    for part in PARTS:
+        assert all(getattr(plain, field) == absent for field, absent in part.fields.items())
+        assert not part.present(plain)
+
+
+def test_functions_are_recorded_by_import_path() -> None:
+    layer = LAYERS["own mask"]
+    path = f"{__name__}:prefix"
+    assert layer.mask == path
+    assert layer == AttentionLayer(width=8, seq_len=4, num_heads=2, mask=path)
+    fields = json.loads(json.dumps(layer.to_dict()))
+    assert modules_of(fields) == (__name__,)
+    assert read_case(fields, trust=[__name__]) == layer
+    with pytest.raises(InputError, match=r"untrusted module.*--trust"):
+        read_case(fields)
+    assert AttentionLayer.from_toml(layer.to_toml(), trust=[__name__]) == layer
+    assert AttentionLayer.from_dict(fields, trust=None).describe() == f"n=8 s=4 H=2 {path}"
+    assert path in layer_call(layer)
+
+
+def test_local_functions_work_here_and_are_refused_from_records() -> None:
+    layer = AttentionLayer(width=8, seq_len=3, mask=lambda i, j: abs(i - j) < 2)
+    assert np.array_equal(visible(layer), visible(AttentionLayer(width=8, seq_len=3, window=2)))
+    assert ac.simulate(layer, 2).outputs.shape == (2, 3, 1)
+    assert layer.key != AttentionLayer(width=8, seq_len=3).key
+    with pytest.raises(InputError, match="local function"):
+        AttentionLayer.from_dict(layer.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"window": 0}, r"window=0: must be at least 1"),
+        ({"window": 1.5}, r"window=1\.5"),
+        ({"softcap": -1.0}, r"softcap=-1\.0"),
+        ({"sink": 1e9}, r"sink=1000000000\.0"),
+        ({"sink": 0.0, "attention_map": "relu"}, r"sink=0\.0: belongs to softmax"),
+        ({"mask": "window"}, r"mask='window': is not known; use one of 'none', 'causal', or pass"),
+        ({"mask": lambda i, j: i > j}, "hides position 0 from itself"),
+        ({"mask": lambda i, j: 1.0 * (i >= j)}, "returned float64"),
+        ({"mask": lambda i, j: np.True_}, "returned bool of shape"),
+        ({"mask": lambda i, j: 1 / 0}, "raised ZeroDivisionError"),
+        ({"attention_map": lambda p, seen: p.sum()}, "returned shape"),
+        ({"attention_map": lambda p, seen: p / 0.0 * np.inf}, "not finite"),
+        ({"attention_map": lambda p, seen: p - p.mean()}, "depend on other rows"),
+        ({"attention_map": lambda p, seen: p - p.mean(axis=-1, keepdims=True)}, "not visible"),
+        ({"attention_map": "no.such.module:f"}, "cannot be imported"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_impossible_parts_are_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        ac.simulate(AttentionLayer(width=8, **fields), 1)
+
+
+def test_no_tangent_kernel_is_invented() -> None:
+    with pytest.raises(InputError, match="has no declared derivative"):
+        ac.tangent_kernel(LAYERS["own map"], 2)
+    for name in ("window", "softcap", "sink"):
+        with pytest.raises(InputError, match="for which the mean is not known"):
+            ac.infinite_heads_tangent(LAYERS[name])
+
+
+def _sums_to_one(layer: AttentionLayer) -> bool:
+    weights = attention_weights(layer, np.random.default_rng(0).standard_normal((4, layer.seq_len, layer.seq_len)))
+    return bool(np.allclose(weights.sum(axis=-1), 1.0))
+
+
+@pytest.mark.parametrize("name", [*LAYERS, "softmax", "relu", "linear", "sigmoid"])
+def test_traits_are_true(name: str, rng: np.random.Generator) -> None:
+    layer = LAYERS[name] if name in LAYERS else AttentionLayer(width=8, attention_map=name)
+    traits, seen = layer.map.traits, visible(layer)
+    scores = rng.standard_normal((100, layer.seq_len, layer.seq_len))
+    weights: Callable[[FloatArray], FloatArray] = lambda p: attention_weights(layer, p)  # noqa: E731
+    assert not traits.sums_to_one or _sums_to_one(layer)
+    assert not traits.shift_invariant or np.allclose(weights(scores + 3.0), weights(scores))
+    assert not traits.homogeneous or np.allclose(weights(3.0 * scores), 3.0 * weights(scores))
+    assert not traits.positive or (weights(scores) >= 0.0).all()
+    assert not traits.bounded or np.abs(weights(1e6 * scores)).max() <= max(1.0, layer.softcap or 0.0)
+    assert traits.may_vanish or (np.abs(weights(scores))[:, seen.any(axis=-1)].sum(axis=-1) > 0.0).all()
+
+
+def test_checks_say_why_they_leave_out_hidden_scores() -> None:
+    from attncheck.checks.check import Setting
+
+    exposed = frozenset({"outputs", "scores", "input_gram", "key_gram", "value_gram"})
+    setting = Setting(LAYERS["window"], exposed)
+    reasons = {check.name: check.reason_not_examined(setting) for check in checks_of("scores")}
+    assert "window or mask hides" in reasons["scores.head_pairs"]
+    assert not reasons["scores.scale"]
+    assert any(check.name == "exactness.score_off" and check.reason_not_examined(setting) for check in EVERY_CHECK)
