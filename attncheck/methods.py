@@ -36,7 +36,7 @@ _USUAL: tuple[Method, ...] = ("collapsed", "matrix-free")
 
 def limit_layer(layer: AttentionLayer, coordinates: int) -> DrawPlan[Draws]:
     """Return the plan for drawing the limit of a layer."""
-    shared = 0 if layer.rotary_base is None else 4 * layer.seq_len**4
+    shared = 0 if layer.rotary_base is None and not layer.bias_std else 4 * layer.seq_len**4
 
     def draw(count: int, rng: np.random.Generator) -> Draws:
         return draw_limit(layer, count, coordinates, rng)

@@ -57,6 +57,18 @@ LAYERS: dict[str, AttentionLayer] = {
     "sink": AttentionLayer(width=8, seq_len=3, num_heads=2, sink=0.0),
     "sink of one position": AttentionLayer(width=6, seq_len=1, num_heads=2, sink=1.0),
     "sink, cap, window": AttentionLayer(width=8, seq_len=5, num_heads=2, sink=-1.0, softcap=1.5, window=3),
+    "slopes": AttentionLayer(width=8, seq_len=4, num_heads=2, bias_slopes=(1.0, 0.25)),
+    "alibi": AttentionLayer(width=6, seq_len=8, num_heads=3, bias_slopes="alibi", query_std=0.5, key_std=0.25),
+    "slopes of sigmoid": AttentionLayer(width=8, seq_len=3, num_heads=1, bias_slopes=(2.0,), attention_map="sigmoid"),
+    "bias table": AttentionLayer(width=8, seq_len=4, num_heads=2, bias_std=1.5),
+    "table of linear": AttentionLayer(width=6, seq_len=3, num_heads=1, bias_std=1.0, attention_map="linear"),
+    "both biases": AttentionLayer(
+        width=8, seq_len=4, num_heads=4, num_kv_heads=2, bias_std=1.0, bias_slopes=(1, 0, 2, 0)
+    ),
+    "qk norm": AttentionLayer(width=8, seq_len=3, num_heads=2, qk_norm=True, query_std=2.0),
+    "qk norm of small heads": AttentionLayer(
+        width=8, seq_len=4, num_heads=4, num_kv_heads=2, head_dim=2, qk_norm=True, mask="causal", attention_map="linear"
+    ),
     "own mask": AttentionLayer(width=8, seq_len=4, num_heads=2, mask=prefix),
     "own map": AttentionLayer(width=8, seq_len=4, num_heads=2, attention_map=squared_relu, mask="causal"),
 }
@@ -73,11 +85,27 @@ def written_out(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
         for head in range(layer.num_heads):
             key, value = shared[head // layer.group_size]
             query = rng.standard_normal((nu, n)) / np.sqrt(n)
-            scores = layer.query_std * layer.key_std * (x @ query.T) @ (x @ key.T).T / np.sqrt(nu)
+            queries, keys = x @ query.T, x @ key.T
+            if layer.qk_norm:
+                queries /= np.sqrt((queries**2).mean(axis=1, keepdims=True))
+                keys /= np.sqrt((keys**2).mean(axis=1, keepdims=True))
+            scores = layer.query_std * layer.key_std * queries @ keys.T / np.sqrt(nu)
+            table = layer.bias_std * rng.standard_normal(2 * s - 1)
+            slope = _slope(layer, head)
+            for i in range(s):
+                for j in range(s):
+                    scores[i, j] += table[j - i + s - 1] - slope * abs(i - j)
             projected = x @ value.T @ rng.standard_normal(nu) / np.sqrt(nu)
             for i in range(s):
                 outputs[draw, i] += _row(layer, scores[i], i) @ projected / np.sqrt(layer.num_heads)
     return outputs
+
+
+def _slope(layer: AttentionLayer, head: int) -> float:
+    if layer.bias_slopes == "alibi":
+        # 2^{-8h/2} for two heads, and the first of four heads.
+        return (2.0**-4, 2.0**-8, 2.0**-2)[head]
+    return 0.0 if layer.bias_slopes is None else float(layer.bias_slopes[head])
 
 
 def _row(layer: AttentionLayer, scores: FloatArray, i: int) -> FloatArray:
@@ -97,6 +125,8 @@ def _row(layer: AttentionLayer, scores: FloatArray, i: int) -> FloatArray:
         return np.asarray(weights / (weights.sum() + (0.0 if layer.sink is None else np.exp(layer.sink))))
     if layer.attention_map == "linear":
         return np.where(seen, scores, 0.0)
+    if layer.attention_map == "sigmoid":
+        return np.where(seen, 1.0 / (1.0 + s * np.exp(-scores)), 0.0)
     if layer.attention_map == "relu":
         return np.where(seen, np.maximum(scores, 0.0), 0.0) / s
     return np.asarray(np.where(seen, np.maximum(scores, 0.0) ** 2, 0.0) / seen.sum())
@@ -124,10 +154,15 @@ def test_methods_agree_with_networks_written_out(name: str, rng: np.random.Gener
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_written_out_networks_differ_from_the_layer_without_the_part(name: str, rng: np.random.Generator) -> None:
     layer = LAYERS[name]
-    plain = layer.replace(window=None, softcap=None, sink=None)
+    plain = layer.replace(window=None, softcap=None, sink=None, bias_slopes=None, bias_std=0.0, qk_norm=False)
     if layer.mask not in ("none", "causal"):
         plain = plain.replace(mask="none")
-    if layer.attention_map is not plain.attention_map or layer.attention_map not in ("softmax", "linear", "relu"):
+    if layer.attention_map is not plain.attention_map or layer.attention_map not in (
+        "softmax",
+        "linear",
+        "relu",
+        "sigmoid",
+    ):
         plain = plain.replace(attention_map="relu")
     expected = numbers(written_out(layer, _DRAWS, rng))
     drawn = numbers(ac.simulate(plain, _DRAWS, seed=int(rng.integers(2**31))).outputs[:, :, 0])
@@ -246,6 +281,14 @@ def test_local_functions_work_here_and_are_refused_from_records() -> None:
         ({"softcap": -1.0}, r"softcap=-1\.0"),
         ({"sink": 1e9}, r"sink=1000000000\.0"),
         ({"sink": 0.0, "attention_map": "relu"}, r"sink=0\.0: belongs to softmax"),
+        ({"bias_slopes": "steep"}, r"bias_slopes='steep': is not known"),
+        ({"bias_slopes": (1.0,)}, "are 1 slopes for num_heads=2"),
+        ({"bias_slopes": (1.0, np.nan)}, "bias_slopes=nan"),
+        ({"bias_slopes": 3}, "bias_slopes=3: is not known"),
+        ({"bias_std": -1.0}, r"bias_std=-1\.0"),
+        ({"bias_std": 1.0, "softcap": 1.0}, "not supported with a position bias"),
+        ({"qk_norm": 2}, "qk_norm=2: must be a boolean"),
+        ({"qk_norm": True, "tied_query_key": True, "score_scaling": "1/n"}, "not supported with tied_query_key"),
         ({"mask": "window"}, r"mask='window': is not known; use one of 'none', 'causal', or pass"),
         ({"mask": lambda i, j: i > j}, "hides position 0 from itself"),
         ({"mask": lambda i, j: 1.0 * (i >= j)}, "returned float64"),
@@ -267,6 +310,11 @@ def test_impossible_parts_are_refused(fields: dict[str, Any], said: str) -> None
 def test_no_tangent_kernel_is_invented() -> None:
     with pytest.raises(InputError, match="has no declared derivative"):
         ac.tangent_kernel(LAYERS["own map"], 2)
+    for name in ("slopes", "bias table", "qk norm"):
+        with pytest.raises(InputError, match="not supported by the tangent kernel"):
+            ac.tangent_kernel(LAYERS[name], 2)
+        with pytest.raises(InputError, match=r"finite width|not normal given the keys"):
+            ac.finite_width_law(LAYERS[name])
     for name in ("window", "softcap", "sink"):
         with pytest.raises(InputError, match="for which the mean is not known"):
             ac.infinite_heads_tangent(LAYERS[name])

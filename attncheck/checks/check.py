@@ -87,6 +87,9 @@ class Setting:
         if layer.rotary_base is not None:  # each row of scores uses differently rotated keys
             of_rows = np.minimum(seen.sum(axis=1), layer.head_width).sum()
             return int(min(of_rows, self.input_rank * layer.head_width))
+        if layer.bias_std:
+            distances = len(np.unique(np.subtract(*np.nonzero(seen))))
+            return int(min(seen.sum(), self.input_rank * self.head_rank + distances))
         if not nested(seen):
             of_rows = np.minimum(seen.sum(axis=1), self.head_rank).sum()
             of_columns = np.minimum(seen.sum(axis=0), self.input_rank).sum()

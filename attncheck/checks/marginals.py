@@ -14,9 +14,10 @@ from attncheck.checks.rotation import neighbours
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.draws import Draws
+from attncheck.layers.parts.position_bias import mean_bias
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.covariance import output_factor
-from attncheck.theory.limits.rows import score_std
+from attncheck.theory.limits.rows import score_kernel, score_std
 
 FloatArray = NDArray[np.float64]
 
@@ -31,10 +32,13 @@ class Scalar:
         Weights of the positions; empty for a score.
     entry : tuple of int
         Indices (head, i, j) of a score; negative ones count from the end.
+    mean : float
+        Of the score, subtracted from it.
     """
 
     direction: tuple[float, ...] = ()
     entry: tuple[int, int, int] = (0, -1, 0)
+    mean: float = 0.0
 
     def values(self, arrays: Arrays) -> FloatArray:
         """Return the number of each draw, (draws,)."""
@@ -42,7 +46,7 @@ class Scalar:
             return np.asarray(neighbours(arrays.outputs, 2)[:, :, 0] @ np.array(self.direction))
         assert arrays.scores is not None
         head, i, j = self.entry
-        return arrays.scores[:, head, i, j]
+        return np.asarray(arrays.scores[:, head, i, j] - self.mean)
 
     def variances(self, layer: AttentionLayer, draws: Draws, weights: FloatArray | None) -> FloatArray:
         """Return the conditional variance of each draw, at finite width or (without Gram matrices) in the limit.
@@ -66,15 +70,15 @@ class Scalar:
     def limit_score_variance(self, layer: AttentionLayer) -> float:
         """Return the variance of a score in the limit, where it is normal."""
         _, i, j = self.entry
-        kernel = limit(layer).kernel.matrix
-        return float(score_std(layer) ** 2 * (kernel[i, i] * kernel[j, j]))
+        kernel = score_kernel(layer, limit(layer).kernel.matrix)
+        return float(score_std(layer) ** 2 * (kernel[i, i] * kernel[j, j])) + layer.bias_std**2
 
     def _score_variances(self, layer: AttentionLayer, draws: Draws) -> FloatArray:
         head, i, j = self.entry
         if draws.input_gram is None or draws.key_gram is None:
             return np.full(len(draws), self.limit_score_variance(layer))
         scale = (layer.query_std * layer.score_factor) ** 2
-        return np.asarray(scale * draws.input_gram[:, i, i] * draws.key_gram[:, head, j, j])
+        return np.asarray(scale * draws.input_gram[:, i, i] * draws.key_gram[:, head, j, j] + layer.bias_std**2)
 
 
 def last_position(layer: AttentionLayer) -> Scalar:
@@ -91,7 +95,13 @@ def random_direction(layer: AttentionLayer) -> Scalar:
 
 def one_score(layer: AttentionLayer) -> Scalar:
     """Return the first head's score of the last position with the first that it sees."""
-    return Scalar(entry=(0, -1, int(np.argmax(visible(layer)[-1]))))
+    return of_entry(layer, (0, -1, int(np.argmax(visible(layer)[-1]))))
+
+
+def of_entry(layer: AttentionLayer, entry: tuple[int, int, int]) -> Scalar:
+    """Return a score by its indices (head, i, j)."""
+    mean = float(mean_bias(layer)[entry]) if layer.bias_slopes is not None else 0.0
+    return Scalar(entry=entry, mean=mean)
 
 
 def usual(layer: AttentionLayer) -> tuple[Scalar, ...]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from attncheck.checks.alternatives import of_law, of_spread
 from attncheck.checks.check import FEWEST_NUMBERS, Alternative, Check, Setting
 from attncheck.checks.laws import LAW_ERROR, limit_distance, marginal_law, mixture_uniform
-from attncheck.checks.marginals import Scalar, last_position, one_score, random_direction
+from attncheck.checks.marginals import Scalar, last_position, of_entry, one_score, random_direction
 from attncheck.checks.plot_data import against_limit
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import neighbours
@@ -178,15 +178,18 @@ def score_checks(entries: Iterable[tuple[int, int, int]]) -> tuple[Check, ...]:
 def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
     """Return the checks of one entry, at the width and in the limit."""
     name = "score_" + "_".join(str(number + 1) for number in entry)
-    marginal, needs = Scalar(entry=entry), frozenset({"score entries"})
+    needs = frozenset({"score entries"})
+
+    def marginal(layer: AttentionLayer) -> Scalar:
+        return of_entry(layer, entry)
 
     def values(sample: Sample) -> FloatArray:
         assert sample.score_entries is not None
-        return sample.score_entries[entry]
+        return sample.score_entries[entry] - marginal(sample.layer).mean
 
     def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
         column = values(sample)
-        return (marginal_law(sample.layer, marginal).uniform(column[column != 0.0]),)
+        return (marginal_law(sample.layer, marginal(sample.layer)).uniform(column[column != 0.0]),)
 
     at_width = Check(
         name=f"outputs.{name}",
@@ -195,13 +198,13 @@ def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
         null=f"{name} has its exact law at the width",
         alternative=of_law(LAW_ERROR),
         reads=f"Kolmogorov distance of {name} from its law at this width:",
-        family=lambda setting: Uniform(allowance=marginal_law(setting.layer, marginal).error),
+        family=lambda setting: Uniform(allowance=marginal_law(setting.layer, marginal(setting.layer)).error),
         measure=measure,
         hint="the standard deviation of W_Q or W_K, or the score scaling, differs from the declared one",
         requires=UNTIED,
         fewest_draws=FEWEST_NUMBERS,
     )
-    return at_width, _limit_check(f"limit_{name}", name, needs, lambda layer: marginal, requires=UNTIED, values=values)
+    return at_width, _limit_check(f"limit_{name}", name, needs, marginal, requires=UNTIED, values=values)
 
 
 # Maximum distance at which the limit is tested.

@@ -37,7 +37,7 @@ def score_covariances(sample: Sample) -> dict[str, Any]:
 
     Rotary positions add the factor c(d) of `attncheck.layers.parts.rotary`.
     """
-    layer, gram, scores = sample.layer, sample.need("input_gram"), sample.need("scores")
+    layer, gram, scores = sample.layer, sample.need("input_gram"), sample.centred_scores
     rows, columns = np.nonzero(visible(layer))
     chosen = np.unique(np.linspace(0, len(rows) - 1, _ENTRIES).astype(int))
     first, second = (chosen[index] for index in np.triu_indices(len(chosen)))
@@ -45,6 +45,7 @@ def score_covariances(sample: Sample) -> dict[str, Any]:
     predicted = std**2 * gram[:, rows[first], rows[second]] * gram[:, columns[first], columns[second]]
     steps = columns - rows
     predicted = predicted * score_alignment(layer)[np.abs(steps[first] - steps[second])]
+    predicted = predicted + layer.bias_std**2 * (steps[first] == steps[second])
     entries = scores[:, :, rows, columns]
     products = (entries[:, :, first] * entries[:, :, second]).mean(axis=1)
     if layer.num_heads > 1:

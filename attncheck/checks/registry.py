@@ -19,13 +19,13 @@ from attncheck.checks import (
     trends,
 )
 from attncheck.checks.check import AnyCheck, Check, by_weights
+from attncheck.checks.exclusions import for_parts
 from attncheck.checks.literal import for_any_law
 from attncheck.checks.programs import PROGRAM_CHECKS
-from attncheck.checks.rotary import for_joint_whitening
 
 #: Checks of layers.
 CHECKS: tuple[Check, ...] = tuple(
-    for_any_law(for_joint_whitening(by_weights(check)))
+    for_any_law(for_parts(by_weights(check)))
     for module in (
         comparison,
         inputs,

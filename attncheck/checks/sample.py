@@ -28,6 +28,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.draws import Batch
 from attncheck.layers.parts.mask import nested
+from attncheck.layers.parts.position_bias import mean_bias
 
 FloatArray = NDArray[np.float64]
 
@@ -199,6 +200,12 @@ class Sample:
         scores = self.need("attention") if self.scores is None else self.scores
         return np.where(visible(self.layer), scores, 0.0)
 
+    @property
+    def centred_scores(self) -> FloatArray:
+        """P without the mean of the position bias, (draws, heads, s, s)."""
+        scores = self.need("scores")
+        return scores if self.layer.bias_slopes is None else scores - mean_bias(self.layer)
+
     @cached_property
     def _inputs_spectrum(self) -> Spectrum:
         return spectrum(self.need("input_gram"), self.rounding)
@@ -213,7 +220,7 @@ class Sample:
         if self._whitens_jointly:
             return self._jointly_whitened[0]
         scale = self.layer.query_std * self.layer.score_factor
-        return self._whiten_scores(self.need("scores") / scale)
+        return self._whiten_scores(self.centred_scores / scale)
 
     @cached_property
     def tied_direction(self) -> Residual:
@@ -230,7 +237,7 @@ class Sample:
     def _jointly_whitened(self) -> tuple[Residual, Residual]:
         seen = visible(self.layer) if self._hidden else np.ones((self.layer.seq_len,) * 2, dtype=bool)
         keys = self.need("key_gram" if self.layer.rotary_base is None else "keys")
-        return whiten_jointly(self.layer, self.need("scores"), self.need("input_gram"), keys, seen, self.rounding)
+        return whiten_jointly(self.layer, self.centred_scores, self.need("input_gram"), keys, seen, self.rounding)
 
     def _whiten_scores(self, matrices: FloatArray) -> Residual:
         """Whiten matrices like scores."""
@@ -264,7 +271,7 @@ class Sample:
         """F⁺ P F⁺ᵀ/σ, whose law depends on rank and ν only, (draws, heads, s, s)."""
         scale = self.layer.query_std * self.layer.key_std * self.layer.score_factor
         side = self._inputs_spectrum.spread(1)
-        values = side.inverse_root.swapaxes(-1, -2) @ (self.need("scores") / scale) @ side.inverse_root
+        values = side.inverse_root.swapaxes(-1, -2) @ (self.centred_scores / scale) @ side.inverse_root
         return Residual(values, side.kept[..., :, None] & side.kept[..., None, :])
 
     @cached_property
@@ -359,7 +366,7 @@ class Sample:
 def whitens_jointly(layer: AttentionLayer, exposed: Collection[str]) -> bool:
     """Return whether all visible scores of a head are whitened at once, not by rows and columns."""
     hidden = "masked scores" not in exposed
-    return layer.rotary_base is not None or (hidden and not nested(visible(layer)))
+    return layer.rotary_base is not None or layer.bias_std > 0.0 or (hidden and not nested(visible(layer)))
 
 
 def _as_array(name: str, value: Any) -> FloatArray:

@@ -46,14 +46,14 @@ def rotating_scores(sample: Sample) -> tuple[FloatArray, FloatArray]:
     i, j = rows[place], columns[place]
     std = layer.query_std * layer.key_std * layer.score_factor
     variances = std**2 * gram[draw, i, i] * gram[draw, j, j]
-    values = sample.need("scores")[draw, head, i, j]
-    seen = variances > 0
+    values = sample.centred_scores[draw, head, i, j]
+    seen = variances + layer.bias_std > 0
     return values[seen], variances[seen]
 
 
 def _marginal(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     values, variances = rotating_scores(sample)
-    return (mixture_uniform(values, variances[:, None], sample.layer.head_width),)
+    return (mixture_uniform(values, variances[:, None], sample.layer.head_width, sample.layer.bias_std**2),)
 
 
 def _law(sample: Sample, reference: Reference) -> tuple[FloatArray]:

@@ -41,12 +41,14 @@ def whiten_jointly(
     own = keys[:, :: layer.group_size]
     scale = layer.query_std * layer.score_factor
     per_draw = own.shape[1] * len(rows) * (4 * len(rows) + 2 * own.shape[-1])
+    # Entries of one distance share a random bias.
+    table = (layer.bias_std / scale) ** 2 * np.equal.outer(columns - rows, columns - rows)
     products = _plain_products if layer.rotary_base is None else _turned_products
     step = max(1, _ENTRIES // per_draw)
     for start in range(0, len(scores), step):
         part = slice(start, start + step)
         covariance, tied = products(layer, own[part], rows, columns)
-        covariance = covariance * gram[part][:, None][..., rows[:, None], rows]
+        covariance = covariance * gram[part][:, None][..., rows[:, None], rows] + table
         whitener = triangular(covariance, eps)
         root = np.repeat(whitener.inverse_root.swapaxes(-1, -2), layer.group_size, axis=1)
         tied = np.repeat(tied, layer.group_size, axis=1)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck.checks.exclusions import MOST_POSITIONS
 from attncheck.checks.literal import LiteralReference
-from attncheck.checks.rotary import MOST_POSITIONS
-from attncheck.checks.sample import Sample
+from attncheck.checks.sample import Sample, whitens_jointly
 from attncheck.layers.attention_map import visible
 from attncheck.methods import simulate
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
@@ -125,7 +125,9 @@ def score_estimates(
     seen = visible(sample.layer)
     scores = sample.need("scores")
     biased = not {"query", "key"}.isdisjoint(laws.biased)
-    if "input_gram" in sample.exposed and not sample.layer.tied_query_key and not biased:
+    layer = sample.layer
+    given_inputs = not (layer.tied_query_key or layer.qk_norm or layer.bias_std or layer.bias_slopes)
+    if "input_gram" in sample.exposed and given_inputs and not biased:
         yield from _score_variance(scores[..., seen] ** 2, _score_variances(sample)[..., seen])
     else:
         ours, theirs = (mean_square(each.need("scores")[..., seen]) for each in (sample, reference()))
@@ -201,7 +203,8 @@ def _whitened(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, FloatArra
     exposed, layer, biased = sample.exposed, sample.layer, laws.biased
     turned = layer.rotary_base is not None
     given = {"input_gram", "keys" if turned else "key_gram", "scores"} <= exposed
-    if given and "query" not in biased and not layer.tied_query_key and not (turned and layer.seq_len > MOST_POSITIONS):
+    too_long = whitens_jointly(layer, exposed) and layer.seq_len > MOST_POSITIONS
+    if given and "query" not in biased and not (layer.tied_query_key or layer.qk_norm or too_long):
         yield SCORES_GIVEN, *sample.whitened_scores.squares(2)
     if {"input_gram", "key_gram"} <= exposed and "key" not in biased:
         yield KEYS, *sample.key_energy()

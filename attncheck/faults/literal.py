@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
-from attncheck.layers.parts.rotary import turned
+from attncheck.layers.parts.position_bias import with_bias
+from attncheck.layers.parts.rotary import score_vectors
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.linalg import gram_root
 
@@ -49,8 +50,9 @@ def independent(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Genera
 def dot_products(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
     """Return the scores, (draws, heads, s, s); tied queries are the keys."""
     queries = made.keys if layer.tied_query_key else made.queries
-    queries, keys = turned(layer, queries), turned(layer, made.keys)
-    return np.asarray(layer.score_factor * layer.head_width**-0.5 * (queries @ keys.swapaxes(-1, -2)))
+    queries, keys = score_vectors(layer, queries), score_vectors(layer, made.keys)
+    scores = layer.score_factor * layer.head_width**-0.5 * (queries @ keys.swapaxes(-1, -2))
+    return with_bias(layer, np.asarray(scores), rng)
 
 
 def project_out(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:

@@ -93,6 +93,14 @@ class AttentionLayer:
         Cap c of the scores: the map receives c tanh(P/c). From 1e-3 to 1e6.
     sink : float or None
         Softmax with exp(sink) added to its denominator; from -100 to 100, and 0 adds 1.
+    bias_slopes : "alibi", sequence of float or None
+        Slope of each head: slope |i - j| is subtracted from P_ij. "alibi": 2^{-8h/H} for head h = 1, …, H. Scores
+        include the bias.
+    bias_std : float
+        Standard deviation of a random bias b_{j-i} per head and distance (T5), added to P_ij; from 0 to 1000.
+    qk_norm : bool
+        Whether queries and keys of each head are divided by their length over √ν. `query_std` and `key_std` are then
+        the gains.
 
     Raises
     ------
@@ -141,6 +149,9 @@ class AttentionLayer:
     window: int | None = None
     softcap: float | None = None
     sink: float | None = None
+    bias_slopes: str | tuple[float, ...] | None = None
+    bias_std: float = 0.0
+    qk_norm: bool = False
 
     def __post_init__(self) -> None:
         def settle(field: str, value: object) -> None:

@@ -15,6 +15,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import StackDraws
 from attncheck.layers.inputs import ACTIVATIONS, DEFAULT_CLIP, NORMS, Norm
 from attncheck.layers.nonlinearity import gelu, relu
+from attncheck.layers.parts import refuse_parts
 from attncheck.layers.program.coverage import Coverage
 from attncheck.layers.stack_program import Perceptron, StackProgram, expand_layers
 
@@ -89,9 +90,7 @@ class AttentionStack:
     def __post_init__(self) -> None:
         if not isinstance(self.layer, AttentionLayer):
             refuse("layer", self.layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
-        if self.layer.rotary_base is not None:
-            problem = "is not supported in a stack"
-            refuse("layer.rotary_base", self.layer.rotary_base, problem, "leave it out, or take a single layer")
+        refuse_parts(self.layer, "stack")
         depth = check_whole("depth", self.depth, 1, "pass the number of layers, e.g. depth=3")
         if depth > _DEEPEST:
             refuse("depth", depth, f"must be at most {_DEEPEST}", "pass the number of layers, e.g. depth=3")

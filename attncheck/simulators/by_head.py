@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import check_whole, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
-from attncheck.layers.parts.rotary import turned
+from attncheck.layers.parts.position_bias import of_head, with_bias
+from attncheck.layers.parts.rotary import score_vectors, whole_vectors
 from attncheck.simulators.blocks import root_of
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.linalg import bartlett, gram_root
@@ -82,15 +83,16 @@ def _heads(layer: AttentionLayer, rng: np.random.Generator, coordinates: int) ->
     root = inputs * scale if layer.width <= layer.seq_len else gram_root(inputs @ inputs.T / layer.width)
     del inputs
     rank, nu = root.shape[1], layer.head_width
-    for _ in range(layer.kv_heads):
-        keys = layer.key_std * nu**-0.5 * (root @ _factor(layer, rank, rng))
+    scale = layer.score_factor * nu**-0.5
+    for group in range(layer.kv_heads):
+        keys = layer.key_std * (root @ _factor(layer, rank, rng))
         values = layer.value_std * nu**-0.5 * (root @ bartlett(rng, (), rank, nu))
-        for _ in range(layer.group_size):
+        for head in range(group * layer.group_size, (group + 1) * layer.group_size):
             queries = keys
             if not layer.tied_query_key:
-                normals = rng.standard_normal((rank, keys.shape[1]))
-                queries = layer.query_std * layer.score_factor * (root @ normals)
-            scores = turned(layer, queries) @ turned(layer, keys).T
+                queries = layer.query_std * (root @ rng.standard_normal((rank, keys.shape[1])))
+            scores = scale * (score_vectors(layer, queries) @ score_vectors(layer, keys).T)
+            scores = with_bias(of_head(layer, head), scores[None, None], rng)[0, 0]
             weights = attention_weights(layer, scores)
             projected = values @ rng.standard_normal((values.shape[1], coordinates))
             yield HeadDraw(scores, weights, layer.output_std * layer.head_factor * (weights @ projected))
@@ -98,6 +100,6 @@ def _heads(layer: AttentionLayer, rng: np.random.Generator, coordinates: int) ->
 
 def _factor(layer: AttentionLayer, rank: int, rng: np.random.Generator) -> FloatArray:
     """Return the map from F to keys."""
-    if layer.rotary_base is None:
+    if not whole_vectors(layer):
         return bartlett(rng, (), rank, layer.head_width)
     return rng.standard_normal((rank, layer.head_width))

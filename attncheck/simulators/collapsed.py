@@ -6,8 +6,8 @@ Scores, values and outputs are then conditionally Gaussian, jointly with the inp
 
     P_a = σ_Q F N_a B_Kᵀ,   y[:, c] = H^{-1/2} Σ_a A(P_a) σ_O B_V N'_a[:, c],
 
-with independent standard normal N_a, N'_a; with tied queries P_a = B_K B_Kᵀ. Rotary positions need all
-neurons, Q = σ_Q F N and K = σ_K F N'.
+with independent standard normal N_a, N'_a; with tied queries P_a = B_K B_Kᵀ. Rotary positions and norms of queries and
+keys need all neurons, Q = σ_Q F N and K = σ_K F N'.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.draws import Draws
 from attncheck.layers.kernel import position_covariance, psd_root
 from attncheck.layers.norm import normalised
-from attncheck.layers.parts.rotary import turned
+from attncheck.layers.parts.position_bias import with_bias
+from attncheck.layers.parts.rotary import score_vectors, whole_vectors
 from attncheck.simulators.linalg import bartlett, gram_root
 
 FloatArray = NDArray[np.float64]
@@ -134,10 +135,11 @@ def attend(
     """
     gram = inputs @ inputs.swapaxes(-1, -2) / layer.width
     root = inputs * layer.width**-0.5 if layer.width <= layer.seq_len else gram_root(gram)
-    if layer.rotary_base is None:
-        scores, keys, values = draw_heads(layer, len(inputs), root.shape[-1], rng).of(layer, root)
+    if whole_vectors(layer):
+        scores, keys, values = _draw_whole(layer, root, rng)
     else:
-        scores, keys, values = _draw_turned(layer, root, rng)
+        scores, keys, values = draw_heads(layer, len(inputs), root.shape[-1], rng).of(layer, root)
+    scores = with_bias(layer, scores, rng)
     return Draws(
         outputs=_outputs(layer, scores, values, coordinates, rng),
         scores=scores,
@@ -155,19 +157,20 @@ def _gram(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
     return _per_head(layer, of_groups @ of_groups.swapaxes(-1, -2))
 
 
-def _draw_turned(
+def _draw_whole(
     layer: AttentionLayer, root: FloatArray, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return scores, K/√ν before rotation, and B_V of every head, for F of shape (size, seq_len, r)."""
     (size, _, rank), nu = root.shape, layer.head_width
     normals = rng.standard_normal((size, layer.num_heads + layer.kv_heads, rank, nu))
     projected = root[:, None] @ normals
-    queries = layer.query_std * layer.score_factor * projected[:, : layer.num_heads]
-    keys = _per_head(layer, layer.key_std * nu**-0.5 * projected[:, layer.num_heads :])
+    queries = score_vectors(layer, layer.query_std * projected[:, : layer.num_heads])
+    keys = _per_head(layer, layer.key_std * projected[:, layer.num_heads :])
+    scores = layer.score_factor * nu**-0.5 * (queries @ score_vectors(layer, keys).swapaxes(-1, -2))
     values = _per_head(
         layer, layer.value_std * nu**-0.5 * (root[:, None] @ bartlett(rng, (size, layer.kv_heads), rank, nu))
     )
-    return turned(layer, queries) @ turned(layer, keys).swapaxes(-1, -2), keys, values
+    return scores, keys * nu**-0.5, values
 
 
 def _outputs(

@@ -12,8 +12,9 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import Draws
 from attncheck.layers.expansion import AttentionProgram, expand
 from attncheck.layers.norm import normalised
-from attncheck.layers.parts.rotary import turned
-from attncheck.layers.program import Step
+from attncheck.layers.parts.position_bias import with_bias
+from attncheck.layers.parts.rotary import score_vectors, whole_vectors
+from attncheck.layers.program import Node, Step
 from attncheck.simulators.interpret import Multiplier, interpret
 
 FloatArray = NDArray[np.float64]
@@ -35,9 +36,11 @@ def draw_program(
     """Draw `layer` from its program, with weights from ``multiplier(width, rng)``."""
     expansion, steps = _plan(layer)
     multiply, turn = multiplier(layer.width, rng), None
-    if layer.rotary_base is not None:
-        turn = functools.partial(turned, layer)  # each step holds the positions of one head, in order
-    normalise = dict.fromkeys(expansion.inputs if layer.norm else (), functools.partial(normalised, layer.norm))
+    if whole_vectors(layer):
+        turn = functools.partial(score_vectors, layer)  # each step holds the positions of one head, in order
+    normalise: dict[Node, Callable[[FloatArray], FloatArray]] = _biases(layer, expansion, size, rng)
+    if layer.norm:
+        normalise |= dict.fromkeys(expansion.inputs, functools.partial(normalised, layer.norm))
     values = interpret(steps, layer.width, size, coordinates, expansion.inputs, multiply, rng, turn, normalise)
     inputs = values.stack(expansion.inputs)
     spread = functools.partial(np.repeat, repeats=layer.group_size, axis=1)
@@ -49,8 +52,22 @@ def draw_program(
         input_gram=_gram(inputs),
         key_gram=spread(np.stack([_gram(values.stack(group)) for group in expansion.keys], axis=1)),
         value_gram=spread(np.stack([_gram(values.stack(group)) for group in expansion.values], axis=1)),
-        keys=spread(np.stack([values.stack(group) for group in expansion.keys], axis=1)) if turn else None,
+        keys=spread(np.stack([values.stack(group) for group in expansion.keys], axis=1))
+        if layer.rotary_base is not None
+        else None,
     )
+
+
+def _biases(
+    layer: AttentionLayer, expansion: AttentionProgram, size: int, rng: np.random.Generator
+) -> dict[Node, Callable[[FloatArray], FloatArray]]:
+    """Return what adds the position bias to the scores of each head, by the first score of the head."""
+    zeros = np.zeros((size, layer.num_heads, 1, 1))
+    biases = with_bias(layer, zeros, rng)
+    if biases is zeros:
+        return {}
+    firsts = expansion.scores[:: layer.seq_len**2]
+    return {first: functools.partial(np.add, biases[:, head]) for head, first in enumerate(firsts)}
 
 
 def _gram(vectors: FloatArray) -> FloatArray:
@@ -76,7 +93,7 @@ def vector_entries(layer: AttentionLayer, projected: int) -> int:
 
 def key_entries(layer: AttentionLayer) -> int:
     """Bound the entries of rotated queries and keys."""
-    return 0 if layer.rotary_base is None else 6 * layer.num_heads * layer.seq_len * layer.head_width
+    return 0 if not whole_vectors(layer) else 6 * layer.num_heads * layer.seq_len * layer.head_width
 
 
 def matrix_entries(layer: AttentionLayer) -> int:

@@ -19,10 +19,10 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck._lib.errors import refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, weight_slopes
 from attncheck.layers.draws import Batch
+from attncheck.layers.parts import refuse_parts
 from attncheck.simulators.blocks import DrawPlan
 from attncheck.simulators.collapsed import draw_heads, draw_inputs, input_entries
 from attncheck.simulators.linalg import bartlett, gram_root
@@ -236,8 +236,8 @@ def literal_kernel(
 
 
 def tangent_work(layer: AttentionLayer, method: str, coordinates: int) -> DrawPlan[TangentDraws]:
-    """Return the plan to draw the kernel; rotary positions raise `InputError`."""
-    refuse_rotary(layer)
+    """Return the plan to draw the kernel, or raise `InputError` for a part that has none."""
+    refuse_parts(layer, "tangent kernel")
     draw = {"direct": draw_tangent_direct, "collapsed": draw_tangent_collapsed}[method]
     s, heads, k = layer.seq_len, layer.num_heads, coordinates
     entries = kernel_entries(layer, k) + input_entries(layer)
@@ -250,10 +250,3 @@ def kernel_entries(layer: AttentionLayer, coordinates: int) -> int:
     """Bound the entries of a draw's kernel and its arguments."""
     s, heads, k, shared = layer.seq_len, layer.num_heads, coordinates, layer.group_size
     return 12 * k * k * s * s * shared**2 + 8 * heads * k * s * s + heads * shared * (6 * s * s + 4 * k * k)
-
-
-def refuse_rotary(layer: AttentionLayer) -> None:
-    """Refuse rotary positions."""
-    if layer.rotary_base is not None:
-        problem = "is not supported by the tangent kernel"
-        refuse("layer.rotary_base", layer.rotary_base, problem, "use rotary_base=None")

@@ -6,15 +6,23 @@ A part owns its fields and their validation, what it does to scores or weights, 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from attncheck._lib.errors import refuse
 from attncheck.layers.parts.attention_map import AttentionMapPart
 from attncheck.layers.parts.mask import MaskPart
 from attncheck.layers.parts.part import LayerPart, Misreading
+from attncheck.layers.parts.position_bias import PositionBiasPart
+from attncheck.layers.parts.qk_norm import QKNormPart
 from attncheck.layers.parts.rotary import RotaryPart
 from attncheck.layers.parts.sink import SinkPart
 from attncheck.layers.parts.softcap import SoftcapPart
 from attncheck.layers.parts.window import WindowPart
 
-__all__ = ["PARTS", "LayerPart", "Misreading", "named_parts"]
+__all__ = ["PARTS", "LayerPart", "Misreading", "named_parts", "refuse_parts"]
+
+if TYPE_CHECKING:
+    from attncheck.layers.attention import AttentionLayer
 
 #: The parts, in the order in which their fields are validated.
 PARTS: tuple[LayerPart, ...] = (
@@ -24,7 +32,18 @@ PARTS: tuple[LayerPart, ...] = (
     WindowPart(),
     SoftcapPart(),
     SinkPart(),
+    PositionBiasPart(),
+    QKNormPart(),
 )
+
+
+def refuse_parts(layer: AttentionLayer, reading: str) -> None:
+    """Raise `InputError` if a layer has a part that a reading, e.g. "tangent kernel", refuses."""
+    for part in PARTS:
+        if reading in part.refusals and part.present(layer):
+            field = next(name for name, absent in part.fields.items() if getattr(layer, name) != absent)
+            absent = part.fields[field]
+            refuse(f"layer.{field}", getattr(layer, field), part.refusals[reading], f"use {field}={absent}")
 
 
 def named_parts() -> tuple[LayerPart, ...]:

@@ -43,6 +43,9 @@ class LayerPart(abc.ABC):
     #: Fields of a layer that shows the part and its misreadings.
     example: ClassVar[Mapping[str, Any]] = {}
     misreadings: ClassVar[tuple[Misreading, ...]] = ()
+    #: Readings that do not cover the part, with the reason: "finite-width law", "tangent kernel", "long sequences",
+    #: "stack".
+    refusals: ClassVar[Mapping[str, str]] = {}
 
     def present(self, layer: AttentionLayer) -> bool:
         """Return whether a layer has the part."""

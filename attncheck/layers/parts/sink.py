@@ -19,6 +19,7 @@ class SinkPart(LayerPart):
 
     fields: ClassVar[Mapping[str, Any]] = {"sink": None}
     name: ClassVar[str] = "sink"
+    refusals: ClassVar[Mapping[str, str]] = {"long sequences": "has rows that do not sum to 1"}
     example: ClassVar[Mapping[str, Any]] = {"sink": 0.0}
     misreadings: ClassVar[tuple[Misreading, ...]] = (
         Misreading(

@@ -19,6 +19,7 @@ class SoftcapPart(LayerPart):
 
     fields: ClassVar[Mapping[str, Any]] = {"softcap": None}
     name: ClassVar[str] = "softcap"
+    refusals: ClassVar[Mapping[str, str]] = {"long sequences": "changes the law of the scores"}
     example: ClassVar[Mapping[str, Any]] = {"softcap": 1.0, "query_std": 2.0}
     misreadings: ClassVar[tuple[Misreading, ...]] = (
         Misreading(

@@ -20,11 +20,12 @@ from attncheck.theory.limits.heads import softmax_means
 from attncheck.theory.limits.mixture import check_numbers
 from attncheck.theory.limits.rows import (
     REPLICATES,
+    drawn_whole,
     mean_scores,
     root_of_scores,
+    score_kernel,
     score_std,
     scrambled_normals,
-    turns,
 )
 
 # Score entries per scrambling and per block.
@@ -165,18 +166,19 @@ def _check_kernel(kernel: ArrayLike) -> FloatArray:
 
 
 def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
-    """Return E[A K Aᵀ] and its error."""
+    """Return E[A K Aᵀ], averaged over heads, and its error."""
     std, s = score_std(layer), layer.seq_len
     if not kernel.any():
         return np.zeros((s, s)), np.zeros((s, s))
-    if std == 0:
+    if std == 0 and not layer.bias_std:
         weights = attention_weights(layer, mean_scores(layer, kernel))
-        mean = weights @ kernel @ weights.T
+        mean = (weights @ kernel @ weights.swapaxes(-1, -2)).mean(axis=0)
         return mean, _ROUNDING * np.abs(mean)
-    turned = turns(layer, kernel)
-    if plain_softmax(layer) and not turned:
+    turned = drawn_whole(layer, kernel)
+    plain = layer.bias_slopes is None and not layer.bias_std and not layer.qk_norm
+    if plain and plain_softmax(layer) and not turned:
         return softmax_means(kernel, std, layer.mask == "causal", seed)
-    if not isinstance(layer.map, Linear | Relu):
+    if not (plain and isinstance(layer.map, Linear | Relu)):
         replicates = by_points(layer, kernel, seed, mean_grams)
         return replicates.mean(axis=0), 4.0 * replicates.std(axis=0, ddof=1) / REPLICATES**0.5
     seen = visible(layer)
@@ -222,26 +224,32 @@ def by_points(
     std, s = score_std(layer), layer.seq_len
 
     rank = root.shape[1]
-    whole = root_of_scores(layer, kernel) if turns(layer, kernel) else None
+    whole = root_of_scores(layer, kernel) if drawn_whole(layer, kernel) else None
+    side = psd_root(score_kernel(layer, kernel)) if layer.qk_norm else root
+    means = mean_scores(layer, kernel)
 
     def scores_of(normals: FloatArray) -> FloatArray:
         if whole is not None:
             return (normals @ whole.T).reshape(-1, s, s)
-        return np.asarray(std * (root @ normals.reshape(-1, rank, rank) @ root.T))
+        return np.asarray(std * (side @ normals.reshape(-1, rank, rank) @ side.T))
+
+    def mean_over_heads(scores: FloatArray) -> FloatArray:
+        each = (mean_of(attention_weights(layer, scores + mean), root) for mean in means)
+        return np.asarray(sum(each) / len(means))
 
     def replicate(stream: np.random.SeedSequence) -> FloatArray:
         dimension = rank * rank if whole is None else whole.shape[1]
         normals = scrambled_normals(dimension, _count(s), np.random.default_rng(stream))
         step = max(1, _BLOCK // (s * s))
         blocks = [normals[start : start + step] for start in range(0, len(normals), step)]
-        means = (len(block) * mean_of(attention_weights(layer, scores_of(block)), root) for block in blocks)
-        return np.asarray(sum(means) / len(normals))
+        sums = (len(block) * mean_over_heads(scores_of(block)) for block in blocks)
+        return np.asarray(sum(sums) / len(normals))
 
     # A separate stream key, since these points must differ from those of a row.
     streams = np.random.SeedSequence([seed, s]).spawn(REPLICATES)
-    means = np.stack([replicate(stream) for stream in streams])
-    alike = bool(visible(layer).all()) and whole is None and _exchangeable(kernel)
-    return _symmetrised(means) if alike else means
+    found = np.stack([replicate(stream) for stream in streams])
+    alike = bool(visible(layer).all()) and whole is None and layer.bias_slopes is None and _exchangeable(kernel)
+    return _symmetrised(found) if alike else found
 
 
 def _exchangeable(kernel: FloatArray) -> bool:

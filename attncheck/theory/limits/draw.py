@@ -8,6 +8,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.draws import Draws
 from attncheck.layers.kernel import input_covariance, input_kernel, limit_inputs, psd_root
+from attncheck.layers.parts.position_bias import mean_bias
 from attncheck.theory.limits import rows
 
 
@@ -26,14 +27,15 @@ def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.rando
     std, kernel = rows.score_std(layer), input_kernel(layer.inputs).matrix
     root = psd_root(kernel)
     rank, per_head = root.shape[1], (size, layer.num_heads)
-    if std > 0 and rows.turns(layer, kernel):
+    if rows.drawn_whole(layer, kernel) and (std > 0 or layer.bias_std):
         whole = rows.root_of_scores(layer, kernel)
         shape = (*per_head, layer.seq_len, layer.seq_len)
-        scores = (rng.standard_normal((*per_head, whole.shape[1])) @ whole.T).reshape(shape)
+        scores = (rng.standard_normal((*per_head, whole.shape[1])) @ whole.T).reshape(shape) + mean_bias(layer)
     elif std > 0:
-        scores = std * (root @ rng.standard_normal((*per_head, rank, rank)) @ root.T)
+        side = psd_root(rows.score_kernel(layer, kernel)) if layer.qk_norm else root
+        scores = std * (side @ rng.standard_normal((*per_head, rank, rank)) @ side.T) + mean_bias(layer)
     else:
-        scores = np.tile(rows.mean_scores(layer, kernel), (*per_head, 1, 1))
+        scores = np.broadcast_to(rows.mean_scores(layer, kernel), (*per_head, *kernel.shape)).copy()
     if coordinates == 0:
         nothing = np.zeros((size, layer.seq_len, 0))
         return Draws(outputs=nothing, scores=scores, inputs=nothing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.kernel import FloatArray, Kernel, input_kernel, psd_root
 from attncheck.layers.parts.attention_map import Linear, Relu
+from attncheck.layers.parts.position_bias import heads_differ
 from attncheck.theory.limits import covariance, rows
 from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.mixture import ScaleMixture, check_chances, check_points, pool
@@ -58,7 +60,7 @@ class LimitLaw(SymmetricLaw):
 
     layer: AttentionLayer
     scramble: int = 0
-    _heads: dict[int, tuple[ScaleMixture, ...]] = dataclasses.field(
+    _heads: dict[tuple[int, int], tuple[ScaleMixture, ...]] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
     _pooled: dict[int, ScaleMixture] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
@@ -155,6 +157,9 @@ class LimitLaw(SymmetricLaw):
         exact = self._exact(self._check_position(position))
         if exact:
             return 3 * exact.variance() / exact.mean() ** 2
+        if heads_differ(self.layer):
+            whole = self.mixture(position)
+            return 3 * whole.variance() / whole.mean() ** 2
         head = pool(self._head_laws(position))
         if head.atom == 1:
             return 0.0
@@ -279,17 +284,18 @@ class LimitLaw(SymmetricLaw):
     def _check_position(self, position: Any) -> int:
         return check_position("position", position, self.layer.seq_len)
 
-    def _head_laws(self, position: int) -> tuple[ScaleMixture, ...]:
+    def _head_laws(self, position: int, head: int = 0) -> tuple[ScaleMixture, ...]:
         position = self._check_position(position)
-        if position not in self._heads:
-            self._heads[position] = rows.head_laws(self.layer, self.kernel.matrix, position, self.scramble)
-        return self._heads[position]
+        if (position, head) not in self._heads:
+            found = rows.head_laws(self.layer, self.kernel.matrix, position, self.scramble, head)
+            self._heads[position, head] = found
+        return self._heads[position, head]
 
     def mixture(self, position: int = 0) -> ScaleMixture:
         """Return the law of v at `position` as weighted points."""
         position = self._check_position(position)
         if position not in self._pooled:
-            self._pooled[position] = self._exact(position) or self._sum_heads(pool(self._head_laws(position)))
+            self._pooled[position] = self._exact(position) or self._sum_heads(position, pool)
         return self._pooled[position]
 
     def head_mixture(self, position: int = 0) -> ScaleMixture:
@@ -306,19 +312,27 @@ class LimitLaw(SymmetricLaw):
         position = self._check_position(position)
         if position not in self._replicates:
             exact = self._exact(position)
-            self._replicates[position] = tuple(exact or self._sum_heads(head) for head in self._head_laws(position))
+            picks = (operator.itemgetter(number) for number in range(rows.REPLICATES))
+            self._replicates[position] = tuple(exact or self._sum_heads(position, pick) for pick in picks)
         return self._replicates[position]
 
     def _spread(self, of: Callable[[ScaleMixture], float], position: int) -> float:
         """Return the error estimate of a functional of the law of v."""
         return float(_error(np.array([of(law) for law in self._replicated(position)])))
 
-    def _sum_heads(self, head: ScaleMixture) -> ScaleMixture:
-        return head.times(self.layer.num_heads).scaled(covariance.output_factor(self.layer))
+    def _sum_heads(self, position: int, pick: Callable[[tuple[ScaleMixture, ...]], ScaleMixture]) -> ScaleMixture:
+        """Return the law of the sum over heads, each one's picked from those of all scramblings."""
+        heads = self.layer.num_heads
+        if heads_differ(self.layer):
+            each = (pick(self._head_laws(position, head)) for head in range(heads))
+            total = functools.reduce(ScaleMixture.plus, each)
+        else:
+            total = pick(self._head_laws(position)).times(heads)
+        return total.scaled(covariance.output_factor(self.layer))
 
     def _singular(self, position: int) -> bool:
         """Return whether the density at 0 is infinite: with positive probability, v is p² for one score p."""
-        if rows.score_std(self.layer) == 0:
+        if rows.score_std(self.layer) == 0 or self.layer.bias_slopes is not None or self.layer.bias_std:
             return False
         if self.layer.map == Linear():
             root = rows.row_root(self.layer, self.kernel.matrix, self._check_position(position))

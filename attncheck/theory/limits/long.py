@@ -14,13 +14,13 @@ by 1/Z² = ∫ t e^{-tZ} dt. In the logarithm of each variable the trapezoidal r
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import FloatArray, input_kernel
+from attncheck.layers.parts import refuse_parts
 from attncheck.layers.parts.mask import visible_counts
 
 # Steps in log t and in the scores; steps twice as large would still be exact to rounding. Relative contributions below
@@ -104,15 +104,6 @@ def condensed(b: float) -> float:
     return max(0.0, 1.0 - math.sqrt(2.0) / b) if b > 0 else 0.0
 
 
-# Fields of layers to which the formula does not apply.
-_REFUSED: tuple[tuple[str, Any, str], ...] = (
-    ("position_std", 0.0, "distinguishes positions"),
-    ("rotary_base", None, "distinguishes positions"),
-    ("softcap", None, "changes the law of the scores"),
-    ("sink", None, "has rows that do not sum to 1"),
-)
-
-
 def distance_from_uniform(layer: AttentionLayer) -> float:
     """Return E‖A - U‖²_F at infinite width, with U uniform over the visible positions of each row.
 
@@ -146,9 +137,9 @@ def distance_from_uniform(layer: AttentionLayer) -> float:
         refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
     if layer.attention_map != "softmax":
         refuse("layer.attention_map", layer.attention_map, "has rows that do not sum to 1", "use softmax")
-    for field, plain, problem in _REFUSED:
-        if (value := getattr(layer, field)) != plain:
-            refuse(f"layer.{field}", value, problem, f"use {field}={plain}")
+    if layer.position_std:
+        refuse("layer.position_std", layer.position_std, "distinguishes positions", "use position_std=0.0")
+    refuse_parts(layer, "long sequences")
     kernel = input_kernel(layer.replace(seq_len=min(layer.seq_len, 2)).inputs).matrix
     own, other = float(kernel[0, 0]), float(kernel[0, -1]) if layer.seq_len > 1 else 0.0
     scale, apart = layer.query_std * layer.key_std, max(0.0, own - other)

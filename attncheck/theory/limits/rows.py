@@ -12,6 +12,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import map_scores, visible
 from attncheck.layers.kernel import FloatArray, psd_root
 from attncheck.layers.parts.attention_map import Linear, Softmax
+from attncheck.layers.parts.position_bias import mean_bias, same_distance
 from attncheck.layers.parts.rotary import pair_alignment, row_alignment
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 from attncheck.theory.limits.proposals import Proposal, enlarged, towards_keys, weigh
@@ -36,15 +37,31 @@ def score_std(layer: AttentionLayer) -> float:
 
 
 def mean_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
-    """Return the mean limiting scores of one head, (s, s): σ_Qσ_K K if queries and keys are tied, else 0."""
-    return layer.query_std * layer.key_std * kernel if layer.tied_query_key else np.zeros_like(kernel)
+    """Return the mean limiting scores of each head, (H, s, s), or of all, (1, s, s).
+
+    These are σ_Qσ_K K if queries and keys are tied, else 0, plus the mean of the position bias.
+    """
+    tied = layer.query_std * layer.key_std * kernel if layer.tied_query_key else np.zeros_like(kernel)
+    return np.asarray(tied + mean_bias(layer))
+
+
+def score_kernel(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
+    """Return the kernel of queries and keys over their variances: K, or its correlations if they are normalised."""
+    if not layer.qk_norm:
+        return kernel
+    lengths = np.sqrt(np.diagonal(kernel))
+    lengths = np.where(lengths > 0, lengths, 1.0)
+    return np.asarray(kernel / lengths[:, None] / lengths)
 
 
 def row_root(layer: AttentionLayer, kernel: FloatArray, position: int) -> FloatArray:
     """Return F, (seen, r), with visible scores F z in row `position` for normal z; centred for softmax."""
-    seen = visible(layer)[position]
+    seen, kernel = visible(layer)[position], score_kernel(layer, kernel)
     between = (kernel * row_alignment(layer, limit=True))[np.ix_(seen, seen)]
     root = score_std(layer) * np.sqrt(kernel[position, position]) * psd_root(between)
+    if layer.bias_std:  # biases of one row belong to different distances
+        root = psd_root(root @ root.T + layer.bias_std**2 * np.eye(len(root)))
+        return root
     if not layer.map.traits.shift_invariant:
         return np.asarray(root if score_std(layer) > 0 else root[:, :0])
     centred = root - root.mean(axis=0)
@@ -55,9 +72,12 @@ def row_root(layer: AttentionLayer, kernel: FloatArray, position: int) -> FloatA
 
 def score_covariance(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
     """Return Cov(p_ij, p_kl) = σ_Q²σ_K² K_ik K_jl c(j - i, l - k) of one head, row by row, (s², s²)."""
+    kernel = score_kernel(layer, kernel)
     covariance = np.asarray(score_std(layer) ** 2 * np.kron(kernel, kernel), dtype=np.float64)
     if layer.rotary_base is not None:
         covariance *= pair_alignment(layer, limit=True)
+    if layer.bias_std:
+        covariance += layer.bias_std**2 * same_distance(layer)
     return covariance
 
 
@@ -68,8 +88,13 @@ def root_of_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
     return psd_root(score_covariance(layer, kernel))
 
 
-def turns(layer: AttentionLayer, kernel: FloatArray) -> bool:
-    """Return whether rotary positions change the law of the scores: they do only if positions are correlated."""
+def drawn_whole(layer: AttentionLayer, kernel: FloatArray) -> bool:
+    """Return whether all scores of a head are drawn by a root of their covariance, which is no Kronecker product.
+
+    Rotary positions change the law of the scores only if positions are correlated.
+    """
+    if layer.bias_std:
+        return True
     return layer.rotary_base is not None and bool(np.any(kernel[~np.eye(len(kernel), dtype=bool)]))
 
 
@@ -90,20 +115,24 @@ def row_variance(
     return np.asarray(np.einsum("...r,...r->...", projected, projected))
 
 
-def head_laws(layer: AttentionLayer, kernel: FloatArray, position: int, seed: int) -> tuple[ScaleMixture, ...]:
+def head_laws(
+    layer: AttentionLayer, kernel: FloatArray, position: int, seed: int, head: int = 0
+) -> tuple[ScaleMixture, ...]:
     """Return the law of u of one head at `position` from each scrambling."""
     seen = visible(layer)[position]
     kernel_root = psd_root(kernel[np.ix_(seen, seen)])
     root = row_root(layer, kernel, position)
     shown = np.ones(len(root), dtype=bool)
+    means = mean_scores(layer, kernel)
+    mean = means[head % len(means), position, seen]
     if root.shape[1] == 0:
-        only = row_variance(layer, kernel_root, mean_scores(layer, kernel)[position, seen][None], shown)
+        only = row_variance(layer, kernel_root, mean[None], shown)
         return (condense(only, np.ones(1)),) * REPLICATES
 
     def variance(scores: FloatArray) -> FloatArray:
         step = max(1, _BLOCK // len(root))
         starts = range(0, len(scores), step)
-        return np.concatenate([row_variance(layer, kernel_root, scores[i : i + step], shown) for i in starts])
+        return np.concatenate([row_variance(layer, kernel_root, scores[i : i + step] + mean, shown) for i in starts])
 
     pilot, *streams = np.random.SeedSequence([seed, position]).spawn(1 + REPLICATES)
     proposals = enlarged(root.shape[1])
@@ -124,7 +153,8 @@ def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> 
     For linear attention u = zᵀ M z, M = Fᵀ K F; if all eigenvalues of M are m > 0, the sum is m χ²_{rH}.
     """
     root = row_root(layer, kernel, position)
-    if layer.map != Linear() or layer.tied_query_key or root.shape[1] == 0:
+    biased = layer.bias_slopes is not None or layer.bias_std
+    if layer.map != Linear() or layer.tied_query_key or biased or root.shape[1] == 0:
         return None
     seen = visible(layer)[position]
     sizes = np.linalg.eigvalsh(root.T @ kernel[np.ix_(seen, seen)] @ root)

@@ -21,9 +21,10 @@ from attncheck._lib.errors import check_whole, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.kernel import FloatArray, Kernel, input_kernel, psd_root
+from attncheck.layers.parts import refuse_parts
 from attncheck.layers.parts.attention_map import Linear, Relu, Sigmoid
 from attncheck.simulators.blocks import DrawPlan
-from attncheck.simulators.tangent import Grams, TangentDraws, kernel_entries, kernel_of, refuse_rotary
+from attncheck.simulators.tangent import Grams, TangentDraws, kernel_entries, kernel_of
 from attncheck.theory.limits.covariance import (
     by_points,
     mean_covariance,
@@ -67,7 +68,7 @@ def _spread(layer: AttentionLayer, size: int, of_group: FloatArray) -> FloatArra
 
 def tangent_limit_work(layer: AttentionLayer, coordinates: int) -> DrawPlan[TangentDraws]:
     """Return the plan for drawing the kernel from its limit."""
-    refuse_rotary(layer)
+    refuse_parts(layer, "tangent kernel")
     return DrawPlan(
         lambda count, rng: draw_tangent_limit(layer, count, coordinates, rng), kernel_entries(layer, coordinates)
     )
@@ -108,7 +109,7 @@ class TangentLimit:
     def __post_init__(self) -> None:
         if not isinstance(self.layer, AttentionLayer):
             refuse("layer", self.layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
-        refuse_rotary(self.layer)
+        refuse_parts(self.layer, "tangent kernel")
         object.__setattr__(self, "scramble", check_whole("scramble", self.scramble, 0, "pass a seed, e.g. 0"))
 
     def mean(self) -> FloatArray:
@@ -170,7 +171,7 @@ def infinite_heads_tangent(
     """
     seed = check_whole("scramble", scramble, 0, "pass a seed, e.g. 0")
     layer, matrix = settled(layer, kernel, score_std, value_std, attention_map, mask)
-    refuse_rotary(layer)
+    refuse_parts(layer, "tangent kernel")
     parts = _mean_parts(layer, matrix, seed)
     mean = parts[0][0] + parts[1][0]
     mean.setflags(write=False)

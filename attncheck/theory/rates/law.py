@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.parts import refuse_parts
 from attncheck.layers.stack import AttentionStack
 from attncheck.simulators.collapsed import input_entries
 from attncheck.simulators.finite import collapsed_layer
@@ -374,7 +375,5 @@ def check_separate(layer: Any) -> AttentionLayer:
     if layer.tied_query_key:
         remedy = "compare attncheck.simulate with attncheck.limit, or leave it out"
         refuse("tied_query_key", True, "makes scores that are not normal given the keys", remedy)
-    if layer.rotary_base is not None:
-        remedy = "compare attncheck.simulate with attncheck.limit, or leave it out"
-        refuse("rotary_base", layer.rotary_base, "has no computed law of scores at finite width", remedy)
+    refuse_parts(layer, "finite-width law")
     return layer

@@ -20,8 +20,9 @@ from attncheck._lib.errors import check_draws, check_position, check_whole, refu
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, weight_slopes
 from attncheck.layers.norm import normalised_with_ones
+from attncheck.layers.parts import refuse_parts
 from attncheck.simulators.linalg import bartlett, lower_root
-from attncheck.simulators.tangent import Grams, kernel_entries, kernel_of, refuse_rotary, value_part
+from attncheck.simulators.tangent import Grams, kernel_entries, kernel_of, value_part
 from attncheck.theory.rates.deviation import REPLICATES
 from attncheck.theory.rates.drivers import Drivers, Fluctuations
 from attncheck.theory.rates.gap import ERRORS, standard_error
@@ -115,7 +116,7 @@ def tangent_gap(
     """
     if not isinstance(layer, AttentionLayer):
         refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
-    refuse_rotary(layer)
+    refuse_parts(layer, "tangent kernel")
     if layer.score_scaling != "1/sqrt(n)":
         problem = "has a constant limit, for which a distance of laws is meaningless"
         refuse("layer.score_scaling", layer.score_scaling, problem, 'use score_scaling="1/sqrt(n)"')

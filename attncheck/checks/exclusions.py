@@ -1,4 +1,7 @@
-"""Which checks apply where all visible scores of a head are whitened at once; see `attncheck.checks.turned`.
+"""Which checks of scores apply to layers with optional parts.
+
+Where all visible scores of a head are whitened at once, see `attncheck.checks.turned`. With norms of queries and keys
+scores are not Gaussian given the keys.
 
 With rotary positions, given inputs, keys, values and single scores have the same law as without rotation.
 Conditioning on keys needs the keys themselves.
@@ -21,8 +24,12 @@ _OF_MATRICES = {
 }
 
 
-def for_joint_whitening(check: Check) -> Check:
-    """Return a check that excludes layers whose scores are whitened jointly, if it does not apply to them."""
+# Checks of single scores as normals, given inputs.
+_OF_NORMALS = ("scores.marginal", "scores.spread", "scores.kurtosis", "outputs.limit_scores")
+
+
+def for_parts(check: Check) -> Check:
+    """Return a check that excludes layers with parts to which it does not apply."""
 
     def excluded(setting: Setting) -> str:
         return check.excluded(setting) or _reason(check, setting)
@@ -31,14 +38,18 @@ def for_joint_whitening(check: Check) -> Check:
 
 
 def _concerned(check: Check) -> bool:
-    return check.name in _OF_MATRICES or {"scores", "key_gram"} <= check.needs
+    named = check.name in _OF_MATRICES or check.name in _OF_NORMALS
+    return named or {"scores", "key_gram"} <= check.needs
 
 
 def _reason(check: Check, setting: Setting) -> str:
-    if not whitens_jointly(setting.layer, setting.exposed):
+    if setting.layer.qk_norm:
+        return "normalised queries and keys: scores are not normal given inputs and keys"
+    if check.name in _OF_NORMALS or not whitens_jointly(setting.layer, setting.exposed):
         return ""
     rotary = setting.layer.rotary_base is not None
-    cause = "rotary positions" if rotary else "scores that a window or mask hides"
+    hidden = "random biases" if setting.layer.bias_std else "scores that a window or mask hides"
+    cause = "rotary positions" if rotary else hidden
     if check.name in _OF_MATRICES:
         return f"{cause}: {_OF_MATRICES[check.name]}"
     if rotary and "keys" not in setting.exposed:

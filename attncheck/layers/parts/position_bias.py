@@ -1,0 +1,156 @@
+"""Biases of the scores by position: ALiBi's slopes, and T5's random table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck._lib.errors import check_number, refuse
+from attncheck.layers.parts.part import LayerPart, Misreading
+
+if TYPE_CHECKING:
+    from attncheck.layers.attention import AttentionLayer
+
+FloatArray = NDArray[np.float64]
+
+#: The slopes of Press, Smith and Lewis (2022), 2^{-8h/H} for head h = 1, …, H.
+ALIBI = "alibi"
+_LARGEST = 1e3
+_REMEDY = "pass 'alibi', a number for each head, or None"
+
+
+def alibi_slopes(heads: int) -> tuple[float, ...]:
+    """Return ALiBi's slopes; for numbers of heads other than powers of 2, as published, those of two powers combined.
+
+    Examples
+    --------
+    >>> alibi_slopes(4)
+    (0.25, 0.0625, 0.015625, 0.00390625)
+    >>> alibi_slopes(3)
+    (0.0625, 0.00390625, 0.25)
+    """
+    power = 2 ** math.floor(math.log2(heads))
+    own = [2.0 ** (-8.0 * h / power) for h in range(1, power + 1)]
+    between = [2.0 ** (-4.0 * h / power) for h in range(1, 2 * power + 1, 2)]
+    return tuple((own + between)[:heads])
+
+
+def slopes_of(layer: AttentionLayer) -> tuple[float, ...]:
+    """Return the slope of each head; zeros without."""
+    if layer.bias_slopes is None:
+        return (0.0,) * layer.num_heads
+    return alibi_slopes(layer.num_heads) if isinstance(layer.bias_slopes, str) else layer.bias_slopes
+
+
+def mean_bias(layer: AttentionLayer) -> FloatArray:
+    """Return the mean of the bias, -slope |i - j|, (num_heads, seq_len, seq_len), or one 0 without slopes.
+
+    Examples
+    --------
+    >>> from attncheck.layers.attention import AttentionLayer
+    >>> mean_bias(AttentionLayer(width=8, seq_len=2, num_heads=1, bias_slopes=(0.5,)))
+    array([[[-0. , -0.5],
+            [-0.5, -0. ]]])
+    """
+    if layer.bias_slopes is None:
+        return np.zeros((1, 1, 1))
+    places = np.arange(layer.seq_len)
+    return np.asarray(-np.array(slopes_of(layer))[:, None, None] * np.abs(places[:, None] - places))
+
+
+def heads_differ(layer: AttentionLayer) -> bool:
+    """Return whether the law of the scores depends on the head."""
+    return len(set(slopes_of(layer))) > 1
+
+
+def of_head(layer: AttentionLayer, head: int) -> AttentionLayer:
+    """Return the layer with one head, of the slope of `head`; unchanged without slopes."""
+    if layer.bias_slopes is None:
+        return layer
+    return layer.replace(num_heads=1, num_kv_heads=None, bias_slopes=(slopes_of(layer)[head],))
+
+
+def same_distance(layer: AttentionLayer) -> FloatArray:
+    """Return 1 for pairs of entries (i, j), (k, l), row by row, with j - i = l - k, which share a bias; (s², s²)."""
+    places = np.arange(layer.seq_len)
+    steps = (places - places[:, None]).ravel()
+    return np.asarray(steps[:, None] == steps, dtype=np.float64)
+
+
+def with_bias(layer: AttentionLayer, scores: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Return scores (draws, num_heads, seq_len, seq_len) with the bias added."""
+    if layer.bias_slopes is not None:
+        scores = scores + mean_bias(layer)
+    if layer.bias_std:
+        s = layer.seq_len
+        table = layer.bias_std * rng.standard_normal((*scores.shape[:2], 2 * s - 1))
+        places = np.arange(s)
+        scores = scores + table[..., places - places[:, None] + s - 1]
+    return scores
+
+
+class PositionBiasPart(LayerPart):
+    """The fields `bias_slopes` and `bias_std`: scores are P_ij - slope |i - j| + b_{j-i}, b ~ N(0, bias_std²)."""
+
+    fields: ClassVar[Mapping[str, Any]] = {"bias_slopes": None, "bias_std": 0.0}
+    name: ClassVar[str] = "position bias"
+    example: ClassVar[Mapping[str, Any]] = {"bias_slopes": (1.0, 0.25), "bias_std": 0.5}
+    misreadings: ClassVar[tuple[Misreading, ...]] = (
+        Misreading(
+            "ignored_slopes",
+            "the slopes of the position bias are left out",
+            lambda layer: {"bias_slopes": None},
+            "exactness.score_off",
+        ),
+        Misreading(
+            "rising_slopes",
+            "the slopes of the position bias have the wrong sign: distant positions are favoured",
+            lambda layer: {"bias_slopes": tuple(-slope for slope in slopes_of(layer))},
+            "exactness.score_off",
+        ),
+        Misreading(
+            "ignored_bias_table",
+            "the random position bias is left out",
+            lambda layer: {"bias_std": 0.0},
+            "scores.scale",
+        ),
+    )
+    refusals: ClassVar[Mapping[str, str]] = {
+        "finite-width law": "has no computed law at finite width",
+        "tangent kernel": "is not supported by the tangent kernel",
+        "long sequences": "changes the law of the scores",
+        "stack": "is not followed through a stack",
+    }
+
+    def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
+        """Return the validated fields."""
+        remedy = f"pass the standard deviation of each bias, from 0 to {_LARGEST:g}"
+        std = check_number("bias_std", layer.bias_std, remedy, minimum=0.0, maximum=_LARGEST)
+        slopes = layer.bias_slopes
+        if slopes is not None and slopes != ALIBI:
+            if isinstance(slopes, str) or not isinstance(slopes, Sequence | np.ndarray):
+                refuse("bias_slopes", slopes, "is not known", _REMEDY)
+            if len(slopes) != layer.num_heads:
+                refuse("bias_slopes", slopes, f"are {len(slopes)} slopes for num_heads={layer.num_heads}", _REMEDY)
+            slopes = tuple(
+                check_number("bias_slopes", slope, _REMEDY, minimum=-_LARGEST, maximum=_LARGEST) for slope in slopes
+            )
+        if layer.softcap is not None and (slopes is not None or std):
+            refuse("softcap", layer.softcap, "is not supported with a position bias", "leave out one of them")
+        return {"bias_slopes": slopes, "bias_std": std}
+
+    def shows(self, layer: AttentionLayer, misread: AttentionLayer) -> bool:
+        """Return whether biases differ by a tenth of a score's standard deviation at this width."""
+        spread = 0.1 * layer.query_std * layer.key_std * layer.score_factor * layer.inputs.scale**2
+        slopes = np.abs(np.subtract(slopes_of(layer), slopes_of(misread))).max() * (layer.seq_len - 1)
+        return max(slopes, abs(layer.bias_std - misread.bias_std)) > spread and layer.seq_len > 1
+
+    def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
+        """Return values to choose from at random."""
+        if layer.softcap is not None:
+            return []
+        return [{"bias_slopes": "alibi"}, {"bias_slopes": (0.5,) * layer.num_heads}, {"bias_std": 0.5}]

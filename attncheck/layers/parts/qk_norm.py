@@ -1,0 +1,52 @@
+"""Norms of queries and keys (Qwen3, OLMo 2): scores are cosines, times √ν."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from attncheck._lib.errors import refuse
+from attncheck.layers.parts.part import LayerPart, Misreading
+
+if TYPE_CHECKING:
+    from attncheck.layers.attention import AttentionLayer
+
+
+class QKNormPart(LayerPart):
+    """The field `qk_norm`: an RMS norm per head of queries and keys, with gains `query_std` and `key_std`."""
+
+    fields: ClassVar[Mapping[str, Any]] = {"qk_norm": False}
+    name: ClassVar[str] = "QK norm"
+    example: ClassVar[Mapping[str, Any]] = {"qk_norm": True, "head_dim": 4}
+    misreadings: ClassVar[tuple[Misreading, ...]] = (
+        Misreading(
+            "ignored_qk_norm",
+            "queries and keys are not normalised",
+            lambda layer: {"qk_norm": False},
+            "exactness.score_energy",
+        ),
+    )
+    refusals: ClassVar[Mapping[str, str]] = {
+        "finite-width law": "makes scores that are not normal given the keys",
+        "tangent kernel": "is not supported by the tangent kernel",
+        "long sequences": "changes the law of the scores",
+        "stack": "is not followed through a stack",
+    }
+
+    def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
+        """Return the validated field."""
+        if not isinstance(layer.qk_norm, bool | np.bool_):
+            refuse("qk_norm", layer.qk_norm, "must be a boolean", "pass True for normalised queries and keys, or False")
+        if layer.qk_norm and layer.tied_query_key:
+            refuse("qk_norm", True, "is not supported with tied_query_key", "leave out one of them")
+        return {"qk_norm": bool(layer.qk_norm)}
+
+    def shows(self, layer: AttentionLayer, misread: AttentionLayer) -> bool:
+        """Return whether heads are so small that lengths vary, or inputs are not of unit size."""
+        return layer.head_width <= 16
+
+    def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
+        """Return values to choose from at random."""
+        return [] if layer.tied_query_key else [{"qk_norm": True}]
