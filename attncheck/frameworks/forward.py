@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +65,10 @@ class Forward:
         Base of the angles, with "rotary".
     ties : tuple of str
         Other names of the same scale.
+    parts : tuple of (str, value)
+        Fields of `attncheck.AttentionLayer` for optional parts other than the mask.
+    unlike : str
+        What no field describes; empty if nothing.
     """
 
     map: str
@@ -76,6 +81,8 @@ class Forward:
     positions: str = "none"
     rotary_base: float | None = None
     ties: tuple[str, ...] = ()
+    parts: tuple[tuple[str, Any], ...] = ()
+    unlike: str = ""
 
     @property
     def scales(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from attncheck._lib.text import listed
@@ -31,8 +33,26 @@ _WITHOUT_MATRIX = (NORMALISED, _UNKNOWN, _MIXED, _CHANGED)
 _WRONG = (_RANDOM, _CHANGED, _SPLIT, _ALIKE)
 
 
-def about_inputs(probe: Probe) -> tuple[list[Note], frozenset[str], frozenset[str]]:
-    """Return notes on queries, keys and values, the roles without a matrix, and those without a bias of their own."""
+@dataclasses.dataclass(frozen=True)
+class InputFindings:
+    """Findings on queries, keys and values.
+
+    Attributes
+    ----------
+    notes : tuple of Note
+    unclaimed, placed, normalised : frozenset of str
+        Roles without a matrix, roles with a vector that depends on the position in place of a bias, and roles that are
+        normalised and otherwise as usual.
+    """
+
+    notes: tuple[Note, ...]
+    unclaimed: frozenset[str]
+    placed: frozenset[str]
+    normalised: frozenset[str]
+
+
+def about_inputs(probe: Probe) -> InputFindings:
+    """Return the findings on queries, keys and values."""
     notes, layout = [], probe.reader.layout
     if layout.first_axis:
         notes.append(Note(FIRST_AXIS, blames=True))
@@ -58,7 +78,9 @@ def about_inputs(probe: Probe) -> tuple[list[Note], frozenset[str], frozenset[st
         claims = f": {listed([f'W_{role[0].upper()}' for role in roles])} unknown" if what in _WITHOUT_MATRIX else ""
         notes.append(Note(f"{which} are {what}{claims}", blames=what in _WRONG, convention=what == TWISTED))
     unclaimed = {role for what, roles in roles_by_kind.items() if what in _WITHOUT_MATRIX for role in roles}
-    return notes, frozenset(unclaimed | fixed), frozenset(roles_by_kind.get(PLACED, ()))
+    normalised = {role for role, each in found.items() if NORMALISED in each and {*each} <= {NORMALISED, ROTATED}}
+    placed = frozenset(roles_by_kind.get(PLACED, ()))
+    return InputFindings(tuple(notes), frozenset(unclaimed | fixed), placed, frozenset(normalised - fixed))
 
 
 def kinds(probe: Probe, role: str) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from attncheck.frameworks.initialiser import (
     same_parameters,
 )
 from attncheck.frameworks.inputs import about_inputs, about_outputs, multiplied_inputs
+from attncheck.frameworks.layer_parts import norm_gains
 from attncheck.frameworks.lengths import beyond, leaks
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.paths import over_paths
@@ -107,7 +108,8 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
     probe = Probe(reader, state, first)
     if probe.idle:
         return None
-    before, unclaimed, placed = about_inputs(probe)
+    inputs = about_inputs(probe)
+    unclaimed = inputs.unclaimed
     parameters = binding.parameters(state)
     # Roles other than x W + b have no matrix, and no factor.
     gains = {} if unclaimed & {"query", "key"} else _gains(reader, parameters, first)
@@ -118,6 +120,8 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
     gains = _of_scores(probe, gains, seed)
     forward, formula, about = _forward(probe, positions, probe.steady)
     paths, differing = _over_paths(probe, positions, forward, gains)
+    if {"query", "key"} <= inputs.normalised and (norms := norm_gains({r: probe.seen[r] for r in ("query", "key")})):
+        forward = dataclasses.replace(forward, parts=(*forward.parts, ("qk_norm", True), *norms.items()))
     forward, paths, longer = beyond(probe, forward, formula, paths)
     after, has_output = about_outputs(probe)
     roles = [role for role in ROLES if role not in unclaimed] + ["output"] * has_output
@@ -132,7 +136,7 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
     weights = {r: matrix_of(r, read, distinct, precision, reader.norm == LAYER) for r in roles}
     scaled = Scaling(forward, gains, not parameters or bool(gains) or bool(shared), bool(unclaimed & {"query", "key"}))
     notes = [
-        *before,
+        *inputs.notes,
         *([multiplied_inputs(shared)] if shared else []),
         *positions.notes,
         *about,
@@ -142,7 +146,7 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
         *after,
         *repeated(read, roles, labels, precision),
         *about_heads(read, roles, labels, precision),
-        *biased({role: matrix for role, matrix in weights.items() if role not in placed}),
+        *biased({role: matrix for role, matrix in weights.items() if role not in inputs.placed}),
         *copies,
         *unused,
         *differing,

@@ -32,6 +32,7 @@ from attncheck.frameworks.forward import (
     scales,
     spread,
 )
+from attncheck.frameworks.layer_parts import parts_of
 from attncheck.frameworks.trace import FloatArray, untouched
 
 _BATCH, _POSITIONS = 3, 7
@@ -146,6 +147,7 @@ class Probe:
         names = names_of(factor, self._scales, max(_NAMED, 4 * formula.bound)) or (f"{factor:.3g}",)
         scale, *ties = names if formula.map != OTHER and not math.isnan(factor) else (OTHER,)
         among = self.reader.layout.among_heads
+        parts, unlike = parts_of(formula)
         made = Forward(
             AMONG_HEADS if among and formula.map != OTHER else formula.map,
             formula.mask,
@@ -155,6 +157,8 @@ class Probe:
             formula.bound * (formula.map != OTHER),
             formula.adjusted,
             ties=tuple(ties),
+            parts=tuple(parts.items()),
+            unlike=unlike,
         )
         return made, formula
 

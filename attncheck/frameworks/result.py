@@ -14,6 +14,7 @@ from attncheck.frameworks.expectations import declared as declarations
 from attncheck.frameworks.expectations import unmet
 from attncheck.frameworks.forward import OTHER, Forward
 from attncheck.frameworks.initialiser import MatrixStatistics
+from attncheck.frameworks.layer_parts import mask_fields
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.subject import ModuleSubject, pooled, subject_of
 from attncheck.frameworks.theory import LayerTheory, theory_of
@@ -68,6 +69,13 @@ def lines_of(found: Readable, theory: bool) -> Iterator[str]:
         yield ""
     for what, text in found.told + (found.predicted if theory else []):
         yield f"{what}: {text}"
+
+
+# Fields of layers whose matrices are not read, or that scores do not show, with the reason.
+_NOT_DRAWN: tuple[tuple[str, Any, str], ...] = (
+    ("qk_norm", False, "hides the matrices of queries and keys"),
+    ("bias_std", 0.0, "means a table of biases that scores do not show"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +138,8 @@ class Inspection:
     def layer(self, seq_len: int = 4, **changes: Any) -> AttentionLayer:
         """Return the layer's description, for checks and theory.
 
-        Standard deviations with overlapping intervals are averaged. Other score scales become part of `query_std`.
+        Standard deviations with overlapping intervals are averaged. Other score scales become part of `query_std`. A
+        random bias by distance gets the standard deviation of the inspected one's entries.
 
         Parameters
         ----------
@@ -143,7 +152,9 @@ class Inspection:
         InputError
             If no description matches this layer, because of its mask or of unknown matrices.
         """
+        parts = dict(self.forward.parts)
         stds = {_STDS[role]: std for role, std in self._stds.items()}
+        stds |= {name: parts.pop(name) for name in _STDS.values() if name in parts}
         missing = [name for name in _STDS.values() if name not in stds | changes and not name.startswith("output")]
         if missing:
             refuse(missing[0], None, "is unknown", f"pass it, e.g. {missing[0]}=1.0")
@@ -152,9 +163,8 @@ class Inspection:
             shown = self.forward.map if self.forward.known else "no known formula"
             shown = "unknown" if self.forward.error == math.inf else shown
             refuse("forward", shown, "cannot be described by an AttentionLayer", remedy)
-        if self.forward.biased or self.extra:
-            more = "scores that are not products times one factor"
-            what = more if self.forward.biased else "keys beyond the positions"
+        if self.forward.unlike or self.extra:
+            what = self.forward.unlike or "keys beyond the positions"
             refuse(
                 "forward",
                 self.forward.map,
@@ -164,8 +174,9 @@ class Inspection:
         if self.value_dim is not None:
             what = f"comes with values of {self.value_dim} neurons per head, which no AttentionLayer has"
             refuse("head_dim", self.head_dim, what, "give values as many neurons as keys")
-        if self.forward.mask not in ("none", "causal") and "mask" not in changes:
-            refuse("mask", self.forward.mask, "is none that an AttentionLayer has", "pass mask='none' or mask='causal'")
+        mask = mask_fields(self.forward.mask)
+        if not mask and "mask" not in changes:
+            refuse("mask", self.forward.mask, "is none that an AttentionLayer has", "pass mask=..., e.g. a function")
         if self.forward.positions == OTHER and "rotary_base" not in changes:
             what = "in a way that no rotary_base describes"
             refuse(
@@ -184,10 +195,11 @@ class Inspection:
             "head_dim": self.head_dim,
             "score_scaling": scaling,
             "attention_map": self.forward.map,
-            "mask": self.forward.mask,
             "rotary_base": self.forward.rotary_base,
             "num_kv_heads": None if self.kv_heads == self.num_heads else self.kv_heads,
             **stds,
+            **mask,
+            **parts,
         }
         return AttentionLayer(**(fields | changes))
 
@@ -209,6 +221,9 @@ class Inspection:
             entry law unknown to checks.
         """
         layer = self.layer(seq_len)
+        for field, absent, what in _NOT_DRAWN:
+            if getattr(layer, field) != absent:
+                refuse(field, getattr(layer, field), what, "check a simulator of `layer` instead")
         if self.view is None:
             refuse("attention", None, "was inspected without a view of it", "inspect the module anew")
         laws = {role: matrix.laws for role, matrix in self.weights.items()}

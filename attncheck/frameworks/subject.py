@@ -16,6 +16,7 @@ from attncheck.frameworks.initialiser import SYMBOLS
 from attncheck.frameworks.trace import FloatArray
 from attncheck.frameworks.views import AttentionView
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.parts.position_bias import mean_bias
 from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 
 OWN = "own"
@@ -70,8 +71,8 @@ class ModuleSubject:
 
     @property
     def layers(self) -> list[AttentionLayer]:
-        """The module's layer, for a few positions and for more."""
-        return [self.layer.replace(seq_len=length) for length in (2, 4, 8)]
+        """The module's layer, for a few positions and for more, or for the only length that it takes."""
+        return [self.layer.replace(seq_len=length) for length in self.view.lengths(2, 4, 8)]
 
     def supports(self, layer: AttentionLayer) -> bool | str:
         """Return whether width and heads match; other fields are claims to be tested."""
@@ -85,7 +86,9 @@ class ModuleSubject:
         for start in range(0, len(inputs), step):
             some = inputs[start : start + step]
             parts.append(self.view.drawn(self.state, [self.arrays(rng) for _ in some], some))
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        drawn = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        bias = mean_bias(self.layer.replace(seq_len=inputs.shape[1]))
+        return drawn | {"scores": drawn["scores"] + bias}
 
 
 def subject_of(
@@ -237,7 +240,8 @@ def _checked(subject: ModuleSubject) -> ModuleSubject:
                 refuse(
                     "bias", float(np.abs(bias).max()), f"is added with {SYMBOLS[role]}, and cannot be set to 0", remedy
                 )
-    y, made = view.outputs(state, subject.layer, rng.standard_normal((1, 4, view.width)))
+    length = view.lengths(4)[0]
+    y, made = view.outputs(state, subject.layer, rng.standard_normal((1, length, view.width)))
     off = float(np.abs(y - made).max() / np.abs(y).max())
     if not off < _CLOSE:
         problem = f"differs from attention alone by {off:.2g} of its largest output, e.g. by a residual path or a norm"
@@ -247,7 +251,9 @@ def _checked(subject: ModuleSubject) -> ModuleSubject:
     few = [subject.arrays(rng) for _ in range(_FEW)]
     if _entries(few[0]) > _LARGE:
         return subject
-    return dataclasses.replace(subject, view=view.if_the_same(state, few, rng.standard_normal((_FEW, 3, view.width))))
+    return dataclasses.replace(
+        subject, view=view.if_the_same(state, few, rng.standard_normal((_FEW, view.lengths(3)[0], view.width)))
+    )
 
 
 def _entries(arrays: Arrays) -> int:

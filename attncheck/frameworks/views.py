@@ -15,6 +15,7 @@ from attncheck.frameworks.rotary import Rotation
 from attncheck.frameworks.trace import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
+from attncheck.layers.parts.position_bias import mean_bias
 
 #: Number of output neurons returned.
 NEURONS = 2
@@ -100,9 +101,14 @@ class AttentionView:
         """Return outputs on x, (1, L, n), and those of a layer from queries, keys, values and W_O."""
         y, scores, _, v = self._taken(self.reader.see(state, x))
         matrices = self.reader.read(state)
-        merged = (attention_weights(layer.replace(seq_len=x.shape[1]), scores) @ v).swapaxes(1, 2)
+        layer = layer.replace(seq_len=x.shape[1])
+        merged = (attention_weights(layer, scores + mean_bias(layer)) @ v).swapaxes(1, 2)
         made = merged.reshape(*merged.shape[:2], -1) @ matrices.output + matrices.biases["output"]
         return y, np.asarray(made)
+
+    def lengths(self, *wanted: int) -> tuple[int, ...]:
+        """Return the wanted lengths of sequences, or the only one that the module takes."""
+        return wanted if self.reader.any_length else (self.reader.length,)
 
     def _taken(self, seen: AttentionCall) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Return outputs, scores, and keys and values as initialised, for all heads."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -23,6 +22,7 @@ from attncheck.frameworks.forward import (
 )
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.trace import FloatArray
+from attncheck.layers.parts.position_bias import alibi_slopes
 
 # Scores below this value get less weight than single-precision rounding.
 _FAINT = -16.0
@@ -148,7 +148,7 @@ def about_bias(bias: FloatArray) -> Note:
     shown = bias != 0.0
     shown |= np.eye(bias.shape[-1], dtype=bool)
     behind = np.subtract.outer(np.arange(bias.shape[1]), np.arange(bias.shape[2]))
-    slopes = [_slope(each, np.abs(behind), use) for each, use in zip(bias, shown, strict=True)]
+    slopes = [slope_of(each, np.abs(behind), use) for each, use in zip(bias, shown, strict=True)]
     if len(np.unique(np.abs(behind)[shown.any(axis=0)])) < _FEWEST:  # any function of two distances is linear
         slopes = [None]
     if all(slope is not None for slope in slopes):
@@ -160,41 +160,30 @@ def about_bias(bias: FloatArray) -> Note:
         text = f"scores have a bias by distance, {'slopes' if ',' in told else 'slope'} {told}"
         alibi = np.allclose([-slope for slope in slopes if slope is not None], usual, rtol=_FITTED)
         return Note(f"{text}: ALiBi" if alibi else f"{text}; ALiBi's are {', '.join(f'{m:.3g}' for m in usual)}")
-    if all(_by_distance(each, behind, use) for each, use in zip(bias, shown, strict=True)):
+    if all(by_distance(each, behind, use) is not None for each, use in zip(bias, shown, strict=True)):
         return Note("scores have a bias by distance: relative positions")
     return Note("scores have a bias that depends on positions only")
 
 
-def alibi_slopes(heads: int) -> list[float]:
-    """Return the slopes of ALiBi (Press, Smith & Lewis, 2022), also for a number of heads that is no power of two.
-
-    Examples
-    --------
-    >>> alibi_slopes(4), alibi_slopes(3)
-    ([0.25, 0.0625, 0.015625, 0.00390625], [0.0625, 0.00390625, 0.25])
-    """
-    whole = 2 ** math.floor(math.log2(heads))
-    own = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
-    return own if whole == heads else own + alibi_slopes(2 * whole)[::2][: heads - whole]
-
-
-def _slope(bias: FloatArray, distance: FloatArray, use: Booleans) -> float | None:
+def slope_of(bias: FloatArray, distance: FloatArray, use: Booleans) -> float | None:
     """Return the slope of a bias over the distance, up to a constant of each row, or None."""
     b, d = (_less_mean(a, use) for a in (bias, distance))
     slope = float(np.sum(b * d)) / max(float(np.sum(d**2)), 1e-300)
     return slope if np.abs(b - slope * d).max() <= _FITTED * max(float(np.abs(b).max()), _NO_BIAS) else None
 
 
-def _by_distance(bias: FloatArray, behind: FloatArray, use: Booleans) -> bool:
-    """Return whether a bias is a function of i - j, up to a constant of each row."""
+def by_distance(bias: FloatArray, behind: FloatArray, use: Booleans) -> FloatArray | None:
+    """Return a bias as a function of i - j, at the distances that occur and up to a constant of each row, or None."""
     length = len(bias)
     rows, columns = np.nonzero(use)
     design = np.zeros((len(rows), 3 * length))
     design[np.arange(len(rows)), behind[rows, columns].astype(int) + length - 1] = 1.0
     design[np.arange(len(rows)), 2 * length + rows] = 1.0
     entries = bias[rows, columns]
-    left = entries - design @ np.linalg.lstsq(design, entries, rcond=None)[0]
-    return bool(np.abs(left).max() <= _FITTED * max(float(np.abs(_less_mean(bias, use)).max()), _NO_BIAS))
+    fitted = np.linalg.lstsq(design, entries, rcond=None)[0]
+    left = np.abs(entries - design @ fitted).max()
+    occurs = np.unique(behind[rows, columns].astype(int)) + length - 1
+    return fitted[occurs] if left <= _FITTED * max(float(np.abs(_less_mean(bias, use)).max()), _NO_BIAS) else None
 
 
 def _less_mean(a: FloatArray, use: Booleans) -> FloatArray:

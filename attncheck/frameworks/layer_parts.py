@@ -1,0 +1,94 @@
+"""Optional parts of an inspected layer, as fields of `AttentionLayer`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from attncheck.frameworks.forward import Formula
+from attncheck.frameworks.trace import FloatArray
+from attncheck.frameworks.weights_notes import by_distance, slope_of
+from attncheck.layers.parts.mask import MASKS
+from attncheck.layers.parts.position_bias import ALIBI, alibi_slopes
+
+# Relative tolerance for numbers that all heads share.
+_ALIKE = 1e-3
+# Relative tolerance for the lengths of normalised vectors.
+_STEADY = 0.02
+
+
+def parts_of(formula: Formula) -> tuple[dict[str, Any], str]:
+    """Return the fields of `AttentionLayer` that describe what a formula does to scores, and what none describes.
+
+    Examples
+    --------
+    >>> parts_of(Formula(cap=50.0, sinks=(0.5, 0.5)))
+    ({'softcap': 50.0, 'sink': 0.5}, '')
+    >>> parts_of(Formula(sinks=(0.5, -0.5)))
+    ({}, 'sinks that differ between heads')
+    """
+    fields: dict[str, Any] = {}
+    unlike = ""
+    if formula.cap is not None:
+        fields["softcap"] = float(f"{formula.cap:.4g}")  # fitted
+    if formula.sinks:
+        if np.ptp(formula.sinks) > _ALIKE * max(1.0, float(np.abs(formula.sinks).max())):
+            unlike = "sinks that differ between heads"
+        else:
+            fields["sink"] = float(f"{np.mean(formula.sinks):.4g}")
+    if formula.bias is not None:
+        bias = _of_bias(formula.bias)
+        fields |= bias
+        unlike = unlike if bias else "a bias of scores that is not one of distances"
+    if formula.factors:
+        unlike = "a factor of the scores for each head"
+    if formula.fill is not None:
+        unlike = "hidden scores that are numbers"
+    return fields, unlike
+
+
+def mask_fields(mask: str) -> dict[str, Any]:
+    """Return the fields of `AttentionLayer` for the name of a mask; nothing if none describes it.
+
+    Examples
+    --------
+    >>> mask_fields("window of 4"), mask_fields("anticausal")
+    ({'mask': 'causal', 'window': 4}, {})
+    """
+    kind, _, size = mask.partition(" of ")
+    if kind in ("window", "two-sided window"):
+        return {"mask": "causal" if kind == "window" else "none", "window": int(size)}
+    return {"mask": mask} if mask in MASKS else {}
+
+
+def _of_bias(bias: FloatArray) -> dict[str, Any]:
+    """Return the fields of a bias (H, L, L), known up to a constant of each row; none if it has no such form.
+
+    The standard deviation of a random bias is estimated from the entries of all heads.
+    """
+    behind = np.subtract.outer(np.arange(bias.shape[1]), np.arange(bias.shape[2]))
+    shown = (bias != 0.0) | np.eye(bias.shape[-1], dtype=bool)
+    slopes = [slope_of(each, np.abs(behind), use) for each, use in zip(bias, shown, strict=True)]
+    found = tuple(-slope for slope in slopes if slope is not None)
+    if len(found) == len(slopes):
+        return {"bias_slopes": ALIBI if np.allclose(found, alibi_slopes(len(found)), rtol=_STEADY) else found}
+    tables = [by_distance(each, behind, use) for each, use in zip(bias, shown, strict=True)]
+    entries = [table for table in tables if table is not None]
+    if len(entries) < len(tables):
+        return {}
+    # One constant of each head is unknown.
+    squares = sum(float(((table - table.mean()) ** 2).sum()) for table in entries)
+    return {"bias_std": (squares / sum(len(table) - 1 for table in entries)) ** 0.5}
+
+
+def norm_gains(seen: Mapping[str, FloatArray]) -> dict[str, float]:
+    """Return the gains of normalised queries and keys as standard deviations, if lengths of all heads are one number.
+
+    `seen` maps "query" and "key" to (B, H, L, d).
+    """
+    sizes = {role: np.sqrt(np.mean(seen[role] ** 2, axis=-1)) for role in ("query", "key")}
+    if any(np.ptp(each) > _STEADY * each.max() for each in sizes.values()):
+        return {}
+    return {f"{role}_std": float(each.mean()) for role, each in sizes.items()}

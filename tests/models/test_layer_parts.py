@@ -1,0 +1,89 @@
+"""Optional parts of attention in public models are found, and their layers are examined."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import attncheck as ac
+from attncheck._lib.errors import InputError
+from attncheck.models.result import ModelInspection
+
+transformers = pytest.importorskip("transformers")
+
+_SIZES = {
+    "hidden_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "vocab_size": 100,
+    "initializer_range": 0.125,
+}
+_GROUPED = {**_SIZES, "num_key_value_heads": 2, "head_dim": 16}
+
+
+def inspected(name: str, **fields: Any) -> ModelInspection:
+    """Return an inspection of a small model of transformers."""
+    config = getattr(transformers, f"{name}Config")(**fields)
+    model = getattr(transformers, f"{name}Model" if name != "T5" else "T5EncoderModel")
+    return ac.inspect(lambda: model(config))
+
+
+def of_layer(found: ModelInspection) -> dict[str, Any]:
+    """Return the optional parts of the first attention module's layer."""
+    layer = next(iter(found.modules.values())).layer()
+    names = ("mask", "window", "softcap", "sink", "bias_slopes", "bias_std", "qk_norm", "rotary_base")
+    plain = ac.AttentionLayer(width=8)
+    return {name: getattr(layer, name) for name in names if getattr(layer, name) != getattr(plain, name)}
+
+
+def test_gemma_2_has_a_window_and_a_cap_and_its_module_is_examined() -> None:
+    fields = {**_GROUPED, "sliding_window": 4, "attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 16}
+    found = inspected("Gemma2", attn_implementation="eager", **fields)
+    assert of_layer(found) == {"mask": "causal", "window": 4, "softcap": 5.0, "rotary_base": 10_000.0}
+    subject = next(iter(found.modules.values())).subject()
+    (layer,) = subject.layers
+    report = ac.check(subject, layer, profile="smoke", seed=0)
+    assert not report.violated
+    assert sum(bool(result.size) for result in report.results) > 80
+    # The same module is not a layer without its window, or without its cap.
+    for changes in ({"window": None}, {"softcap": None, "query_std": 2.0 * layer.query_std}):
+        assert ac.check(subject, layer.replace(**changes), profile="smoke", seed=0).violated
+
+
+def test_mistral_has_a_window() -> None:
+    found = inspected("Mistral", **_GROUPED, sliding_window=3)
+    assert of_layer(found) == {"mask": "causal", "window": 3, "rotary_base": 10_000.0}
+
+
+def test_qwen_3_normalises_queries_and_keys() -> None:
+    found = inspected("Qwen3", **_GROUPED)
+    assert of_layer(found) == {"mask": "causal", "qk_norm": True, "rotary_base": 10_000.0}
+    inspection = next(iter(found.modules.values()))
+    layer = inspection.layer()
+    assert (layer.query_std, layer.key_std) == pytest.approx((1.0, 1.0), rel=1e-4)
+    with pytest.raises(InputError, match="hides the matrices of queries and keys"):
+        inspection.subject()
+
+
+def test_bloom_has_the_slopes_of_alibi() -> None:
+    found = inspected("Bloom", hidden_size=64, n_layer=1, n_head=4, vocab_size=100, initializer_range=0.125)
+    assert of_layer(found) == {"mask": "causal", "bias_slopes": "alibi"}
+
+
+def test_t5_has_a_random_table_of_biases() -> None:
+    # Its entries are normal with standard deviation 1/8 by T5's own initialisation.
+    found = inspected("T5", d_model=64, d_kv=16, d_ff=64, num_layers=1, num_heads=32, vocab_size=100)
+    parts = of_layer(found)
+    assert parts.keys() == {"bias_std"}
+    # Some 32 · 12 entries: the estimate is off by a fifth once in 10⁷ runs.
+    assert parts["bias_std"] == pytest.approx(0.125, rel=0.2)
+    with pytest.raises(InputError, match="table of biases"):
+        next(iter(found.modules.values())).subject()
+
+
+def test_what_no_field_describes_is_refused_by_name() -> None:
+    found = inspected("Olmo2", **_SIZES)
+    with pytest.raises(InputError, match="query_std=None: is unknown"):
+        next(iter(found.modules.values())).layer()
