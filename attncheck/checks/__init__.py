@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__all__ = [
+_NAMES = (
     "Alternative",
     "Check",
     "Count",
@@ -21,7 +21,7 @@ __all__ = [
     "TwoSample",
     "Uniform",
     "register",
-]
+)
 
 if TYPE_CHECKING:
     from attncheck.checks.public import *  # noqa: F403
@@ -29,7 +29,7 @@ else:
 
     def __getattr__(name: str) -> Any:
         # Modules of this package import each other through it, so other names must import nothing.
-        if name not in __all__:
+        if name not in _NAMES:
             raise AttributeError(f"module 'attncheck.checks' has no attribute {name!r}")
         import attncheck.checks.public as public
 

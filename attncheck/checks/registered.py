@@ -100,7 +100,7 @@ def is_in(registration: Registration, modules: Iterable[str]) -> bool:
     return any(f"{registration.module}.".startswith(f"{each}.") for each in modules)
 
 
-def modules_of(properties: Iterable[str]) -> tuple[str, ...]:
+def modules_with(properties: Iterable[str]) -> tuple[str, ...]:
     """Return the modules to load in another process before it examines these properties."""
     names = set(properties)
     found = {each.module for each in registrations() if each.check.property_name in names}

@@ -96,17 +96,24 @@ def check_named(name: str) -> AnyCheck:
     Raises
     ------
     InputError
-        If there is no such check or property.
+        If there is no such check.
 
     Examples
     --------
     >>> check_named("scores.scale").claim
     'scores'
     """
-    found = next((check for check in checks_of(name.partition(".")[0]) if check.name == name), None)
+    found = find_check(name)
     if found is None:
         refuse("check", name, "is not known", "install its package, or load its module with --checks")
     return found
+
+
+def find_check(name: str) -> AnyCheck | None:
+    """Return a check by its name, or None."""
+    own = _OWN.get(name.partition(".")[0])
+    checks = (each.check for each in registrations()) if own is None else own
+    return next((check for check in checks if check.name == name), None)
 
 
 def checks_of(name: str) -> tuple[AnyCheck, ...]:
