@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-import scipy
-
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import refuse
 from attncheck.calibration.found import Calibration
@@ -15,15 +13,11 @@ from attncheck.calibration.layers import calibrate
 from attncheck.calibration.power.rows import PowerRow, rows_of
 from attncheck.calibration.power.table import measure, verify
 from attncheck.checks.check import AnyCheck
-from attncheck.checks.registered import registrations
 from attncheck.checks.registry import PROGRAM_PROPERTIES, check_named, checks_of
 from attncheck.faults.pairs import PAIRS, paired
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.profiles import Profile
 from attncheck.subject import collapsed
-
-#: Confidence of the intervals of rates.
-CONFIDENCE = 0.99
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,38 +28,16 @@ class ErrorRates:
     ----------
     check : AnyCheck
     layer : AttentionLayer
-    false_alarms : Calibration or None
-        First-look p-values on a correct simulator; None if the check does not apply.
+    false_alarms : Calibration
+        p-values on a correct simulator.
     power : PowerRow or None
-        Planned and verified detection of the fault; None if the fault does not show or the check does not apply.
+        Planned and verified detection of the fault; None if the fault does not show on this layer.
     """
 
     check: AnyCheck
     layer: AttentionLayer
-    false_alarms: Calibration | None
+    false_alarms: Calibration
     power: PowerRow | None
-
-    @property
-    def looks(self) -> int:
-        """Number of looks for false alarms."""
-        return 0 if self.false_alarms is None else len(self.false_alarms.p_values)
-
-    def alarms(self, level: float) -> int:
-        """Return the number of false alarms at a level."""
-        return 0 if self.false_alarms is None else self.false_alarms.alarms(level)
-
-    def interval(self, level: float) -> tuple[float, float]:
-        """Return the exact binomial confidence interval of the rate of false alarms at a level."""
-        found = scipy.stats.binomtest(self.alarms(level), self.looks).proportion_ci(CONFIDENCE, method="exact")
-        return float(found.low), float(found.high)
-
-    def excess(self, level: float) -> float:
-        """Return the probability of at least as many false alarms at a level if the check is valid."""
-        return float(scipy.stats.binom.sf(self.alarms(level) - 1, self.looks, level))
-
-    def detects(self, power: float) -> bool:
-        """Return whether a look of the profile detects the fault with a probability of `power`."""
-        return self.power is not None and self.power.chance >= power
 
 
 def checks_to_calibrate(name: str) -> tuple[AnyCheck, ...]:
@@ -87,9 +59,9 @@ def checks_to_calibrate(name: str) -> tuple[AnyCheck, ...]:
 
 
 def error_rates(
-    check: AnyCheck, profile: Profile, looks: int, verified: int, seed: int = 0, subject: Any = None
+    check: AnyCheck, profile: Profile, looks: int, verified: int, seed: int = 0, subject: Any = collapsed
 ) -> Iterator[ErrorRates]:
-    """Iterate over the error rates of a check, on the profile's fixed layers and its fault's.
+    """Iterate over the error rates of a check, on the profile's fixed layers and its fault's, where it applies.
 
     Parameters
     ----------
@@ -99,16 +71,16 @@ def error_rates(
     looks, verified : int
         Small independent looks for false alarms, and looks that verify the power, per layer.
     seed : int
-    subject : Any, optional
-        Correct simulator; default: the registered one, or attncheck's own.
+    subject : Any
+        Correct simulator.
     """
-    registered = [each.correct for each in registrations() if each.check.name == check.name]
-    correct = subject or next(filter(None, registered), collapsed)
     fault, own = paired(check.name), [PAIRS[check.name][1]] if check.name in PAIRS else []
-    for layer in dict.fromkeys([*profile.layers, *own]):
+    layers = (layer for layer in dict.fromkeys([*profile.layers, *own]) if not check.requires.reason(layer))
+    for layer in layers:
         with own_arithmetic():
-            found = calibrate(layer, [check], looks, seed, correct)
+            found = calibrate(layer, [check], looks, seed, subject)
             sights = measure(fault, [layer], profile, seed, [check.property_name])
             mine = [sight for sight in sights if sight.check_name == check.name]
             rows = [verify(row, profile, verified, seed) for row in rows_of(mine, "grams", profile, [layer])]
-        yield ErrorRates(check, layer, found.get(check.name), rows[0] if rows else None)
+        for alarms in (each for each in found.values() if len(each.p_values)):
+            yield ErrorRates(check, layer, alarms, rows[0] if rows else None)

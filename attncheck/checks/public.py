@@ -6,8 +6,7 @@ from attncheck.checks.check import Alternative, Check, Setting
 from attncheck.checks.reference import Reference
 from attncheck.checks.registration import register
 from attncheck.checks.sample import Sample
-from attncheck.evidence.distances import TwoSample, Uniform
-from attncheck.evidence.families import Count, Scale
+from attncheck.evidence.families import Count, Scale, TwoSample, Uniform
 from attncheck.evidence.family import Family
 from attncheck.layers.requirements import OfLayer
 

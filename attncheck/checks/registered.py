@@ -35,14 +35,11 @@ class Registration:
         The statement that it tests.
     fault : callable (layer, size, rng) -> mapping
         A wrong simulator that the check must reject.
-    correct : callable or None
-        A correct simulator; None: attncheck's own.
     """
 
     check: Check
     claim: Claim
     fault: Simulator
-    correct: Simulator | None
 
     @property
     def module(self) -> str:

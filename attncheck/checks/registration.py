@@ -28,7 +28,6 @@ def register(
     family: Callable[[Setting], Family],
     fault: Simulator,
     needs: Iterable[str] = ("outputs",),
-    correct: Simulator | None = None,
     claim: str = "",
     source: str = "",
     unseen: str = "",
@@ -52,8 +51,6 @@ def register(
         Wrong simulator that the check must reject. The first line of its docstring describes it.
     needs : iterable of str
         Arrays that a simulator must return; see `attncheck.Draws`.
-    correct : callable (layer, size, rng) -> mapping, optional
-        Correct simulator for ``attncheck calibrate``; default: attncheck's own.
     claim, source, unseen : str
         The tested statement (default: `null`), where it is proved, and what a pass does not show.
     **fields
@@ -112,7 +109,7 @@ def register(
             measure=measure,
             **fields,
         )
-        add(Registration(check, Claim(name, claim or null, source, unseen), fault, correct))
+        add(Registration(check, Claim(name, claim or null, source, unseen), fault))
         return measure
 
     return decorate
