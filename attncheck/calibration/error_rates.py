@@ -10,8 +10,8 @@ from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import refuse
 from attncheck.calibration.found import Calibration
 from attncheck.calibration.layers import calibrate
-from attncheck.calibration.power.rows import PowerRow, rows_of
-from attncheck.calibration.power.table import measure, verify
+from attncheck.calibration.power.rows import PowerEntry, PowerRow, rows_of
+from attncheck.calibration.power.table import measure, verified
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.registry import PROGRAM_PROPERTIES, check_named, checks_of
 from attncheck.faults.pairs import PAIRS, paired
@@ -59,7 +59,7 @@ def checks_to_calibrate(name: str) -> tuple[AnyCheck, ...]:
 
 
 def error_rates(
-    check: AnyCheck, profile: Profile, looks: int, verified: int, seed: int = 0, subject: Any = collapsed
+    check: AnyCheck, profile: Profile, looks: int, seeds: int, seed: int = 0, subject: Any = collapsed
 ) -> Iterator[ErrorRates]:
     """Iterate over the error rates of a check, on the profile's fixed layers and its fault's, where it applies.
 
@@ -68,7 +68,7 @@ def error_rates(
     check : AnyCheck
     profile : Profile
         Its layers and sizes of looks.
-    looks, verified : int
+    looks, seeds : int
         Small independent looks for false alarms, and looks that verify the power, per layer.
     seed : int
     subject : Any
@@ -81,6 +81,7 @@ def error_rates(
             found = calibrate(layer, [check], looks, seed, subject)
             sights = measure(fault, [layer], profile, seed, [check.property_name])
             mine = [sight for sight in sights if sight.check_name == check.name]
-            rows = [verify(row, profile, verified, seed) for row in rows_of(mine, "grams", profile, [layer])]
+            rows = {profile.name: rows_of(mine, "grams", profile, [layer])}
+            power = verified(PowerEntry(fault.name, "grams", rows), profile, seeds, seed).best(profile.name)
         for alarms in (each for each in found.values() if len(each.p_values)):
-            yield ErrorRates(check, layer, alarms, rows[0] if rows else None)
+            yield ErrorRates(check, layer, alarms, power)

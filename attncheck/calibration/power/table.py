@@ -143,7 +143,7 @@ def entries_of(
     if not all(entry.told_apart(last.name) for entry in entries):
         sights += measure(wrong, cheap, last, seed, _DEEP, _FACTOR)
         entries = planned()
-    return [_verified(entry, last, seeds, seed) for entry in entries]
+    return [verified(entry, last, seeds, seed) for entry in entries]
 
 
 def _cheap(fault: Fault, layers: Iterable[AttentionLayer]) -> tuple[AttentionLayer, ...]:
@@ -163,7 +163,8 @@ def _telling(sights: Iterable[PilotResult], exposures: Sequence[str]) -> set[str
     return names
 
 
-def _verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> PowerEntry:
+def verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> PowerEntry:
+    """Return an entry with its best row verified; its look grows until the planned power is seen."""
     while (best := entry.best(profile.name)) is not None and best.sight.told_apart and seeds:
         if not best.looks:
             after = verify(best, profile, seeds, seed)
