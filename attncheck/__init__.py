@@ -1,7 +1,7 @@
 """attncheck: does this attention simulator behave as the infinite-width theorem says?
 
-The public names are those of `attncheck.api`. They are imported when one is first used, so that ``import attncheck``
-and the command line start at once.
+The public names are `examines`, for tests, and those of `attncheck.api`. They are imported when one is first used, so
+that ``import attncheck`` and the command line start at once.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ from attncheck._lib.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from attncheck.api import *  # noqa: F403  # what __getattr__ finds: type checkers see these names and no others
+    from attncheck.pytest_plugin.marks import examines as examines
 else:
 
     def __getattr__(name: str) -> Any:
         # Tools ask for names of their own before they are there: these must not import all.
         if name.startswith("_") and name != "__all__":
             raise AttributeError(f"module 'attncheck' has no attribute {name!r}")
+        if name == "examines":
+            from attncheck.pytest_plugin.marks import examines
+
+            return examines
         import attncheck.api as api
 
         if name == "__all__":
@@ -30,4 +35,4 @@ else:
 def __dir__() -> list[str]:
     import attncheck.api as api
 
-    return [*api.__all__, "__version__"]
+    return [*api.__all__, "__version__", "examines"]

@@ -41,6 +41,7 @@ COMMANDS = (
     "gate",
     "history",
     "power",
+    "calibrate",
     "inspect",
     "widths",
     "check",

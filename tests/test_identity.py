@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import given_fields
+from attncheck.checks import registry
 from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, checks_of, property_key
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.program import Coordinatewise, Program, ProgramCase
@@ -94,7 +95,7 @@ def test_a_property_that_is_renamed_draws_what_it_drew(monkeypatch: pytest.Monke
         dataclasses.replace(check, name=check.name.replace("non_gaussianity", "renamed"), null="In other words.")
         for check in checks_of("non_gaussianity")
     )
-    monkeypatch.setattr("attncheck.checks.registry.EVERY_CHECK", renamed)
+    monkeypatch.setitem(registry._OWN, "renamed", renamed)
     after = results_of("renamed", ANCHORS[1])
     assert {result.check for result in after} == {"renamed.output_energy"}
     assert before[0].p_values

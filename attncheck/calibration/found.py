@@ -9,9 +9,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from attncheck.checks.check import AnyCheck
-from attncheck.checks.programs import PROGRAM_CHECKS
-from attncheck.checks.registry import CHECKS
+from attncheck.checks.registry import all_checks
 from attncheck.evidence.distances import one_sample_tail
 
 FloatArray = NDArray[np.float64]
@@ -69,5 +67,4 @@ def pooled(found: Iterable[dict[str, Calibration]]) -> dict[str, Calibration]:
     for calibration in (each for on_case in found for each in on_case.values()):
         before = joined.get(calibration.check)
         joined[calibration.check] = calibration if before is None else before.joined(calibration)
-    every: tuple[AnyCheck, ...] = (*CHECKS, *PROGRAM_CHECKS)
-    return {check.name: joined[check.name] for check in every if check.name in joined}
+    return {check.name: joined[check.name] for check in all_checks() if check.name in joined}

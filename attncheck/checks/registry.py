@@ -1,8 +1,6 @@
-"""The registry of checks."""
+"""The registry of checks: attncheck's own as constants, and all, with those of other packages, as functions."""
 
 from __future__ import annotations
-
-import functools
 
 from attncheck._lib.errors import refuse
 from attncheck.checks import (
@@ -22,6 +20,7 @@ from attncheck.checks.check import AnyCheck, Check, by_weights
 from attncheck.checks.exclusions import for_parts
 from attncheck.checks.literal import for_any_law
 from attncheck.checks.programs import PROGRAM_CHECKS
+from attncheck.checks.registered import registrations
 
 #: Checks of layers.
 CHECKS: tuple[Check, ...] = tuple(
@@ -44,12 +43,35 @@ CHECKS: tuple[Check, ...] = tuple(
 
 #: Properties of layers: groups of checks that share a sample.
 PROPERTIES: tuple[str, ...] = tuple(dict.fromkeys(check.property_name for check in CHECKS))
-#: Checks of layers and of programs.
+#: attncheck's own checks, of layers and of programs.
 EVERY_CHECK: tuple[AnyCheck, ...] = (*CHECKS, *PROGRAM_CHECKS)
 #: Properties of programs.
 PROGRAM_PROPERTIES: tuple[str, ...] = tuple(dict.fromkeys(check.property_name for check in PROGRAM_CHECKS))
-#: Properties of layers and of programs.
+#: attncheck's own properties, of layers and of programs.
 EVERY_PROPERTY = (*PROPERTIES, *PROGRAM_PROPERTIES)
+_OWN = {name: tuple(check for check in EVERY_CHECK if check.property_name == name) for name in EVERY_PROPERTY}
+
+
+def all_checks() -> tuple[AnyCheck, ...]:
+    """Return attncheck's own checks and the registered ones.
+
+    Examples
+    --------
+    >>> all_checks()[0].name
+    'exactness.score'
+    """
+    return (*EVERY_CHECK, *(each.check for each in registrations()))
+
+
+def all_properties() -> tuple[str, ...]:
+    """Return attncheck's own properties and the registered ones.
+
+    Examples
+    --------
+    >>> "scores" in all_properties()
+    True
+    """
+    return tuple(dict.fromkeys((*EVERY_PROPERTY, *(each.check.property_name for each in registrations()))))
 
 
 def property_key(name: str) -> str:
@@ -74,20 +96,26 @@ def check_named(name: str) -> AnyCheck:
     Raises
     ------
     InputError
-        If there is no such check or property.
+        If there is no such check.
 
     Examples
     --------
     >>> check_named("scores.scale").claim
     'scores'
     """
-    found = next((check for check in checks_of(name.partition(".")[0]) if check.name == name), None)
+    found = find_check(name)
     if found is None:
-        refuse("check", name, "is not known", "use the version of attncheck that knows it")
+        refuse("check", name, "is not known", "install its package, or load its module with --checks")
     return found
 
 
-@functools.cache
+def find_check(name: str) -> AnyCheck | None:
+    """Return a check by its name, or None."""
+    own = _OWN.get(name.partition(".")[0])
+    checks = (each.check for each in registrations()) if own is None else own
+    return next((check for check in checks if check.name == name), None)
+
+
 def checks_of(name: str) -> tuple[AnyCheck, ...]:
     """Return the checks of one property.
 
@@ -101,7 +129,10 @@ def checks_of(name: str) -> tuple[AnyCheck, ...]:
     >>> [check.name for check in checks_of("non_gaussianity")]
     ['non_gaussianity.output_energy']
     """
-    found = tuple(check for check in EVERY_CHECK if check.property_name == name)
+    if name in _OWN:
+        return _OWN[name]
+    found = tuple(each.check for each in registrations() if each.check.property_name == name)
     if not found:
-        refuse("property", name, "is not known", "use one of " + ", ".join(EVERY_PROPERTY))
+        names = ", ".join(all_properties())
+        refuse("property", name, "is not known", f"load its module with --checks, or use one of {names}")
     return found

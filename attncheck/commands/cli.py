@@ -46,6 +46,7 @@ COMMANDS = {
     "merge": "Combine the records of all shards of a run.",
     "history": "Show drift over the runs of a subject, by claim.",
     "power": "Measure with which probability known-wrong simulators are detected.",
+    "calibrate": "Measure both error rates of a check: false alarms, and power against its paired fault.",
     "paper": "Reproduce the paper's experiments at full size, next to exact results.",
 }
 for _place, (_name, _help) in enumerate(COMMANDS.items()):

@@ -13,11 +13,12 @@ from attncheck._lib.text import chance, counted
 from attncheck.calibration.power import level_of
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.claims import CLAIMS, Claim
-from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, checks_of
+from attncheck.checks.registered import claim_named, registrations
+from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, all_checks, all_properties, checks_of
 from attncheck.checks.statements import STATEMENTS
 from attncheck.commands.planned_run import properties_folder
 from attncheck.evidence.looks import per_look_power
-from attncheck.faults import FAULTS, Fault
+from attncheck.faults import FAULTS, Fault, all_faults
 from attncheck.faults.named import NAMED_BY
 from attncheck.faults.pairs import PAIRS, paired
 from attncheck.faults.programs import PROGRAM_FAULTS, ProgramFault
@@ -58,13 +59,13 @@ def explanation(name: str) -> list[str]:
     lines: list[str] = []
     if name in CLAIMS:
         lines += _claim(CLAIMS[name], [check for check in EVERY_CHECK if check.claim == name])
-    if name in EVERY_PROPERTY:
+    if name in all_properties():
         lines += ["", *_property(name)] if lines else _property(name)
-    found = [check for check in EVERY_CHECK if check.name == name.partition("@")[0]]
+    found = [check for check in all_checks() if check.name == name.partition("@")[0]]
     for check in found:
-        lines += [*_check(check), *_said(CLAIMS[check.claim])]
-    if name in FAULTS:
-        lines += _fault(FAULTS[name])
+        lines += [*_check(check), *_said(claim_named(check.claim))]
+    if name in all_faults():
+        lines += _fault(all_faults()[name])
     if name in PROGRAM_FAULTS:
         lines += _program_fault(PROGRAM_FAULTS[name])
     if name == _FAULTS:
@@ -73,8 +74,8 @@ def explanation(name: str) -> list[str]:
     stated = {key: place for key, place in theory.items() if name in (key, key.partition(".")[0])}
     lines += ["", *_statements(stated)] if lines and stated else _statements(stated)
     if not lines:
-        checks = (check.name for check in EVERY_CHECK)
-        known = dict.fromkeys([*CLAIMS, *EVERY_PROPERTY, *checks, *FAULTS, *PROGRAM_FAULTS, _FAULTS, *theory])
+        checks = (check.name for check in all_checks())
+        known = dict.fromkeys([*CLAIMS, *all_properties(), *checks, *all_faults(), *PROGRAM_FAULTS, _FAULTS, *theory])
         close = difflib.get_close_matches(name, known, n=3, cutoff=_CLOSE)
         refuse(
             "name",
@@ -92,11 +93,15 @@ def _overview() -> Iterator[str]:
         yield ""
         yield f"{claim.name} ({claim.source}; {counted(len(checks), 'check')})"
         yield from _wrapped(claim.statement, "  ")
+    for each in registrations():
+        yield ""
+        yield f"{each.claim.name} (registered by {each.module})"
+        yield from _wrapped(each.claim.statement, "  ")
 
 
 def _faults() -> Iterator[str]:
     yield "Known-wrong simulators; attncheck explain NAME explains one, attncheck power NAME measures its detection."
-    for kind, faults in (("layers", FAULTS), ("programs", PROGRAM_FAULTS)):
+    for kind, faults in (("layers", all_faults()), ("programs", PROGRAM_FAULTS)):
         yield f"Of {kind}:"
         for fault in faults.values():
             yield from _wrapped(f"{fault.name}: {fault.what}", "  ")
@@ -105,13 +110,14 @@ def _faults() -> Iterator[str]:
 def _fault(fault: Fault) -> Iterator[str]:
     layers = PROFILES["default"].layers
     shown = [layer.describe() for layer in layers if not fault.reason_hidden(layer)]
+    subject = f"attncheck.faults:{fault.name}" if fault.name in FAULTS else fault.name
     yield f"Known-wrong simulator {fault.name}"
     yield from _field("what", fault.what)
     yield from _field("where", str(fault.requires))
     yield from _field("shows in", f"{len(shown)} of the {len(layers)} fixed layers: {'; '.join(shown) or 'none'}")
     if fault.name in NAMED_BY:
         yield from _field("seen by", NAMED_BY[fault.name][1])
-    yield f"  try:       pytest -n auto properties/ --attncheck-subject attncheck.faults:{fault.name}"
+    yield f"  try:       pytest -n auto properties/ --attncheck-subject {subject}"
 
 
 def _program_fault(fault: ProgramFault) -> Iterator[str]:
@@ -216,7 +222,7 @@ def _rejected(check: AnyCheck) -> Iterator[str]:
     """Yield the known-wrong simulators that attncheck's tests pair with a check."""
     named = {name: FAULTS[name].what for name, (_, seen_by) in NAMED_BY.items() if seen_by == check.name}
     named |= {fault.name: fault.what for fault in PROGRAM_FAULTS.values() if check.name in fault.seen_by}
-    if check.name in PAIRS:
+    if check.name in PAIRS or check.property_name not in EVERY_PROPERTY:
         fault = paired(check.name)
         named[fault.name] = fault.what
     yield from (f"{name} ({what})" for name, what in named.items())

@@ -12,7 +12,7 @@ from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.files import write_whole
 from attncheck._lib.measured import table
-from attncheck.checks.registry import EVERY_CHECK
+from attncheck.checks.registry import all_checks
 from attncheck.evidence.detector import ALARM
 from attncheck.gate.history import FloatArray, History, accept, write
 
@@ -60,7 +60,7 @@ def show_history(states: Sequence[Path], out: Path | None, plot: Path | None, ac
 
 def by_claim(shown: History) -> dict[str, FloatArray]:
     """Return the evidence of each claim after each run, (runs,), sorted by largest evidence."""
-    claims = {check.key: check.claim for check in EVERY_CHECK}
+    claims = {check.key: check.claim for check in all_checks()}
     found: dict[str, FloatArray] = {}
     for place, stream in enumerate(shown.streams):
         check = stream.rpartition("@")[0].partition("#")[0]  # a stream's check may end in "#" and its revision

@@ -11,6 +11,7 @@ from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.executor_spec import spec_of
 from attncheck._lib.executors import TaskExecutor
 from attncheck._lib.exit_codes import ExitCode
+from attncheck.checks.registered import load_checks
 from attncheck.records.run_record import read_record
 from attncheck.report import render_report
 from attncheck.runs.merge import OWED, lacking, merged, with_looks_taken
@@ -42,11 +43,12 @@ def take_owed(
 ) -> int:
     """Run the follow-up looks that a record needs, rewrite it and print the summary of the run.
 
-    Of the options, only the subject and `min_examined` apply: the record determines the others.
+    Of the options, only the subject, `min_examined` and `checks` apply: the record determines the others.
     """
-    if given := [name for name in options.given() if name not in ("subject", "min_examined")]:
+    if given := [name for name in options.given() if name not in ("subject", "min_examined", "checks")]:
         option = given[0].replace("_", "-")
         refuse("owed", str(path), f"determines {option} itself", f"omit --{option}")
+    load_checks(options.checks)
     subject = options.subject or os.environ.get("ATTNCHECK_SUBJECT") or DEFAULT_SUBJECT
     with TaskExecutor(spec_of(executor, workers)) as running:
         done, messages = with_looks_taken(read_record(path), Subject.of(subject), running, options.min_examined)

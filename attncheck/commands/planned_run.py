@@ -19,6 +19,7 @@ import pytest
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import refuse
 from attncheck._lib.version import PACKAGE
+from attncheck.looks.domains import LAYERS
 from attncheck.looks.item import Item
 from attncheck.pytest_plugin.marks import EXAMINES, THEORY
 from attncheck.records.schema import StatementResult
@@ -84,8 +85,9 @@ def _items(run: Run, folder: Path) -> dict[Item, bool]:
     """Return the planned items, and whether each belongs to the shard."""
     items: dict[Item, bool] = {}
     dealer = Dealer(run.shard.of if run.shard else 1)
-    for _, _, mark in _marked(folder, EXAMINES):
-        found = run.items(*mark.args)
+    marked = [mark.args for _, _, mark in _marked(folder, EXAMINES)]
+    for name, strategy in [*marked, *((name, LAYERS.strategy(name)) for name in run.registered)]:
+        found = run.items(name, strategy)
         homes = dealer.deal(run.costs(found))
         items |= {item: run.shard in (None, homes[item.case.key]) for item in found}
     return items

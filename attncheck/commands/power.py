@@ -25,6 +25,7 @@ def power(
     seed: Natural = 0,
     workers: str = "0",
     executor: str | None = None,
+    checks: list[str] | None = None,
     out: Annotated[Path | None, Out] = None,
 ) -> int:
     """Measure with which probability known-wrong simulators are detected.
@@ -43,21 +44,26 @@ def power(
         Number of processes, or auto; 0 runs in this process.
     executor
         Executor to use instead of processes, as for attncheck run.
+    checks
+        Module that registers further checks, whose faults can be named as MODULE:FUNCTION; can be repeated.
     out
         Write the table as JSON to this path, for attncheck report --power.
     """
     from attncheck._lib.executor_spec import spec_of
     from attncheck.calibration.power import power_table
     from attncheck.calibration.power.text import to_json
-    from attncheck.faults import FAULTS
+    from attncheck.checks.registered import load_checks
+    from attncheck.faults import FAULTS, all_faults
 
     spec = spec_of(executor, workers)
-    names = tuple(check_choice("fault", name, tuple(FAULTS)) for name in fault) or tuple(FAULTS)
+    modules = tuple(checks or ())
+    load_checks(modules)
+    names = tuple(check_choice("fault", name, tuple(all_faults())) for name in fault) or tuple(FAULTS)
     print(f"Probability that a run with profile {profile} detects a known-wrong simulator, seed {seed}:")
     print(_COLUMNS, flush=True)
     table = []
     looks = 0 if quick else _SEEDS
-    for entry in power_table(names, profiles=(profile,), seeds=looks, seed=seed, spec=spec):
+    for entry in power_table(names, profiles=(profile,), seeds=looks, seed=seed, spec=spec, checks=modules):
         print(_line(entry, profile), flush=True)
         table.append(entry)
     if out is not None:

@@ -10,7 +10,8 @@ from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.text import chance
-from attncheck.checks.registry import EVERY_PROPERTY
+from attncheck.checks.registered import load_checks
+from attncheck.checks.registry import all_properties
 from attncheck.faults import FAULTS
 from attncheck.layers.case import read_case
 from attncheck.layers.names import layer_name
@@ -31,8 +32,12 @@ def replay_result(record: Path, id: str, subject: str | None = None, trust: Sequ
     manifest, recorded = find_result(record, id)
     if isinstance(recorded, StatementResult):
         return _replay_theory(manifest, recorded)
-    if recorded.property not in EVERY_PROPERTY:
-        refuse("property", recorded.property, "does not exist in this version", "replay with the version of the record")
+    load_checks(name for name in manifest.checks if _within(name, trust))
+    if recorded.property not in all_properties():
+        remedy = "replay with the version of the record"
+        if manifest.checks:
+            remedy = f"if you trust the record and its checks, pass --trust {' --trust '.join(manifest.checks)}"
+        refuse("property", recorded.property, "is not known here", remedy)
     named = manifest.subject if subject is None else subject
     if ":" not in named:
         refuse("subject", named, "cannot draw again", "run attncheck check on the samples, or pass --subject")
@@ -51,7 +56,11 @@ def _trusted(subject: str, trust: Sequence[str]) -> bool:
     """Return whether a recorded subject is attncheck's own or in a trusted module."""
     module, _, name = subject.partition(":")
     known = {OWN_SUBJECTS[0]: ("direct", "matrix_free", "collapsed", "programs"), OWN_SUBJECTS[1]: tuple(FAULTS)}
-    return name in known.get(module, ()) or any(module == each or module.startswith(f"{each}.") for each in trust)
+    return name in known.get(module, ()) or _within(module, trust)
+
+
+def _within(module: str, trust: Sequence[str]) -> bool:
+    return any(module == each or module.startswith(f"{each}.") for each in trust)
 
 
 def repeat(

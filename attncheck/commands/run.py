@@ -22,6 +22,7 @@ def run(
     workers: str = "auto",
     executor: str | None = None,
     only: list[str] | None = None,
+    checks: list[str] | None = None,
     theory: bool = False,
     resume: Path | None = None,
     shard: str | None = None,
@@ -55,6 +56,8 @@ def run(
         dask:tcp://HOST:PORT. It gets --workers tasks at a time.
     only
         Test only this property, such as scores; can be repeated.
+    checks
+        Also test with the checks that this module registers; can be repeated. See docs/extend.md.
     theory
         Also test the statements of attncheck's own theory.
     resume
@@ -74,6 +77,7 @@ def run(
         draws=draws,
         min_examined=min_examined,
         only=tuple(only or ()),
+        checks=tuple(checks or ()),
         theory=theory,
         resume=resume,
         shard=shard,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attncheck._lib.text import chance, counted
-from attncheck.checks.claims import CLAIMS
+from attncheck.checks.registered import claim_named, modules_with
 from attncheck.diagnosis.estimates import OUTPUTS, OUTPUTS_GIVEN, SCORES
 from attncheck.layers.names import layer_name
 from attncheck.looks.result import violated
@@ -36,13 +36,13 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
     if not bad:
         return ""
     worst = bad[0]
-    claim = CLAIMS[worst.claim]
+    claim = claim_named(worst.claim)
     shown = bad[:_SHOWN]
     width = max(len(result.check) for result in shown)
     examined = sum(bool(result.p_values) for result in results)
-    first = [f"may follow from an earlier violation: {CLAIMS[after].text_of(worst.case)}"] if after else []
+    first = [f"may follow from an earlier violation: {claim_named(after).text_of(worst.case)}"] if after else []
     lines = [
-        f"VIOLATED: {claim.text_of(worst.case)} ({claim.source})",
+        f"VIOLATED: {claim.text_of(worst.case)}" + (f" ({claim.source})" if claim.source else ""),
         f"  {'cases' if of_pool(worst) else 'layer'}:    {layer_name(worst.case)}",
         *(f"  observed: {sentence}" for sentence in worst.diagnosis),
         *(f"  note:     {sentence}" for sentence in first),
@@ -59,7 +59,7 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
             f"  smaller:  the fault also shows on {worst.illustration} (an illustration on fresh draws, not a verdict)"
         )
     if record is not None:
-        lines.append(f"  replay:   {replay_command(record, worst.id, subject)}")
+        lines.append(f"  replay:   {replay_command(record, worst.id, subject, modules_with([worst.property]))}")
     elif call:
         lines.append(f"  replay:   {call}")
     return "\n".join(lines)

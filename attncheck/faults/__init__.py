@@ -10,11 +10,13 @@ from types import MappingProxyType
 from typing import Any
 
 from attncheck._lib.errors import check_choice
+from attncheck._lib.imports import short_name
+from attncheck.checks.registered import Registration, registrations
 from attncheck.checks.sample import FIELDS
 from attncheck.faults import misread, wrong_laws, wrong_norms, wrong_regimes, wrong_scales, wrong_sharing, wrong_wirings
 from attncheck.faults.fault import Fault, ReducedExposure, Simulator
 
-__all__ = ["EXPOSURES", "FAULTS", "Fault", "ReducedExposure", "Simulator", "exposing"]
+__all__ = ["EXPOSURES", "FAULTS", "Fault", "ReducedExposure", "Simulator", "all_faults", "exposing", "registered_fault"]
 
 #: Faults by name.
 FAULTS: Mapping[str, Fault] = MappingProxyType(
@@ -29,6 +31,25 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
 EXPOSURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"grams": FIELDS, "scores": ("outputs", "scores"), "outputs": ("outputs",)}
 )
+
+
+def all_faults() -> dict[str, Fault]:
+    """Return attncheck's faults and those of registered checks, by name.
+
+    Examples
+    --------
+    >>> "tied_query_key" in all_faults()
+    True
+    """
+    return {**FAULTS, **{fault.name: fault for fault in map(registered_fault, registrations())}}
+
+
+def registered_fault(registration: Registration) -> Fault:
+    """Return the fault of a registered check, named as a subject: ``module:function``."""
+    subject = registration.fault
+    name = f"{subject.__module__}:{short_name(subject)}"
+    what = (subject.__doc__ or "a wrong simulator").strip().splitlines()[0].rstrip(".")
+    return Fault(name, what, registration.check.requires, subject)
 
 
 def exposing(simulator: Fault | Simulator, fields: Iterable[str]) -> ReducedExposure:

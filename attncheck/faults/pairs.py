@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from attncheck.faults import FAULTS
+from attncheck.checks.registered import registrations
+from attncheck.faults import all_faults, registered_fault
 from attncheck.faults.fault import Fault
 from attncheck.faults.tampered import TAMPERED
 from attncheck.layers.attention import AttentionLayer
@@ -136,11 +137,24 @@ PAIRS: Mapping[str, tuple[str, AttentionLayer]] = MappingProxyType(
 
 
 def paired(check: str) -> Fault:
-    """Return the wrong simulator paired with a check of layers.
+    """Return the wrong simulator paired with a check of layers, which may be registered.
 
     Examples
     --------
     >>> paired("independence.output_inputs").what
     'the inputs are added to the outputs, as a residual stream would be'
     """
-    return {**FAULTS, **TAMPERED}[PAIRS[check][0]]
+    if check in PAIRS:
+        return fault_named(PAIRS[check][0])
+    return next(registered_fault(each) for each in registrations() if each.check.name == check)
+
+
+def fault_named(name: str) -> Fault:
+    """Return a wrong simulator of layers by its name.
+
+    Examples
+    --------
+    >>> fault_named("twice").what
+    'every draw of a call is returned twice'
+    """
+    return {**all_faults(), **TAMPERED}[name]

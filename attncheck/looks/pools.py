@@ -18,6 +18,7 @@ from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.text import counted
 from attncheck.checks.check import AnyCheck
+from attncheck.checks.registered import load_checks, modules_with
 from attncheck.checks.registry import check_named, checks_of
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import examine, per_look_power
@@ -138,6 +139,7 @@ class LookTask:
     look: int
     factor: int
     checks: tuple[str, ...]
+    modules: tuple[str, ...] = ()
 
     @property
     def items(self) -> list[Item]:
@@ -150,6 +152,7 @@ class LookTask:
 
 def take(one: LookTask) -> dict[str, Summary]:
     """Return the summaries of one look by check, without those of empty samples; may raise InputError."""
+    load_checks(one.modules)
     subject, items = Subject.of(one.subject), one.items
     with own_arithmetic():
         plan = probed(items, subject, one.seed, one.cost)
@@ -229,7 +232,8 @@ def _looks(
         result = members[key, wanted[0]]
         cost = Cost(result.affordable, result.level, result.power)
         case = cases.get(key, result.case)
-        found[key] = LookTask(subject, seed, case, _ROLE, cost, look, factor, tuple(wanted))
+        modules = modules_with(each.partition(".")[0] for each in wanted)
+        found[key] = LookTask(subject, seed, case, _ROLE, cost, look, factor, tuple(wanted), modules)
     return found
 
 

@@ -101,7 +101,8 @@ def violated(results: Sequence[Result]) -> list[Result]:
 def _telling(result: Result) -> tuple[bool, bool, int, float, float, str]:
     strength = _strength(result)
     unclear = strength < _CLEAR
-    claim = 0 if unclear else list(CLAIMS).index(result.claim)
+    claims = [*CLAIMS, result.claim]  # a registered claim comes last
+    claim = 0 if unclear else claims.index(result.claim)
     # Effects order p-values that underflow to 0.
     return result.kind == "limit", unclear, claim, max(result.p_values, default=1.0), -strength, result.check
 

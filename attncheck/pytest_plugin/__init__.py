@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Hold", "Reporter", "examines", "shipped", "theory"]
 
-_DEFAULTS = dataclasses.asdict(RunOptions(seed="0", false_alarm="1e-6", only="", record=RECORD))
+_DEFAULTS = dataclasses.asdict(RunOptions(seed="0", false_alarm="1e-6", only="", record=RECORD, checks=""))
 _SETTLED = ("attncheck_seed", "attncheck_resume")
 _RUN: pytest.StashKey[Run] = pytest.StashKey()
 _REPORT: pytest.StashKey[RunReport] = pytest.StashKey()
@@ -68,6 +68,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("draws", "N", "with the profile thorough: approximate budget of all first looks")
     add("min_examined", "N", "with fewer examined results the run is inconclusive (default: a few on a law)")
     add("only", "NAMES", "comma-separated properties to examine (default: all)")
+    add("checks", "MODULES", "comma-separated modules that register further checks, for tests that examine them")
     add("resume", "PATH", "record of an interrupted run to resume")
     add("shard", "K/N", "examine part K of N of the run; attncheck merge combines the records")
     add("record", "PATH", f"path of the record (default: {RECORD})")
@@ -291,7 +292,7 @@ def _run_of(config: pytest.Config) -> Run:
         if given["subject"] is None:
             given["subject"] = os.environ.get("ATTNCHECK_SUBJECT") or None
         given |= {name: Path(given[name]) for name in ("record", "resume") if given[name] is not None}
-        given["only"] = [name for name in (given["only"] or "").split(",") if name]
+        given |= {name: [each for each in (given[name] or "").split(",") if each] for name in ("only", "checks")}
         config.stash[_RUN] = Run.of(RunOptions(**given))
     return config.stash[_RUN]
 

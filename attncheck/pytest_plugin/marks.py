@@ -21,7 +21,7 @@ def examines(name: str, strategy: Any) -> pytest.MarkDecorator:
     Parameters
     ----------
     name : str
-        A property of `attncheck.checks.registry.PROPERTIES`.
+        A property, attncheck's own (see ``attncheck explain``) or of registered checks.
     strategy : hypothesis strategy of AttentionLayer or ProgramCase
     """
     # mypy sees marks looked up by name as Any.

@@ -12,6 +12,7 @@ from attncheck._lib.arithmetic import in_use
 from attncheck._lib.commits import commit_here
 from attncheck._lib.imports import source_of
 from attncheck._lib.version import __version__
+from attncheck.checks.registered import modules_with
 from attncheck.records.schema import SCHEMA, Manifest, PlannedResult
 
 _VERSIONED = ("attncheck", "numpy", "scipy", "hypothesis", "pytest", "statsmodels")
@@ -48,6 +49,7 @@ def manifest_of(
         draws=draws,
         commit=commit_here(),
         source=source_of(subject),
+        checks=list(modules_with(each.item.partition("@")[0] for each in planned)),
     )
 
 

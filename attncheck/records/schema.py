@@ -43,7 +43,7 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     ``planned`` lists results on the subject, ``statements`` ids of theory statements, ``fixed`` keys of cases visited
     with any seed. ``baseline`` marks a reduced record. ``shard`` is (number, count); the plan is that of the whole
     run. ``draws`` is the budget of first looks with the profile thorough. ``commit`` and ``source``, a digest of the
-    subject's file, may be empty.
+    subject's file, may be empty. ``checks`` are the modules of planned checks that are not attncheck's own.
     """
 
     schema: int
@@ -63,6 +63,7 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
     draws: int | None = None
     commit: str = ""
     source: str = ""
+    checks: list[str] = []
 
 
 class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):

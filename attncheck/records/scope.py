@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from attncheck.checks.check import AnyCheck
-from attncheck.checks.registry import EVERY_CHECK
+from attncheck.checks.registry import find_check
 from attncheck.records.schema import Result, of_pool
 
 #: Number of results on laws that a conclusive run needs; all planned ones if there are fewer.
@@ -75,7 +73,7 @@ class Scope:
 
 
 def _words(laws: Mapping[str, int], planned: int, examined: int) -> str:
-    known = [check for name in laws if (check := _checks().get(name))]
+    known = [check for name in laws if (check := find_check(name))]
     if not laws or len(known) < len(laws):  # checks unknown to this version may concern any field
         return ""
     if all(check.kind == "limit" for check in known):
@@ -86,10 +84,5 @@ def _words(laws: Mapping[str, int], planned: int, examined: int) -> str:
 
 
 def _holds_a_law(name: str) -> bool:
-    check = _checks().get(name)
+    check = find_check(name)
     return check is None or not (check.any_weights or check.claim == "draws")
-
-
-@functools.cache
-def _checks() -> dict[str, AnyCheck]:
-    return {check.name: check for check in EVERY_CHECK}

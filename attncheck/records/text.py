@@ -15,8 +15,8 @@ from attncheck.records.schema import Result
 OWN_SUBJECTS = ("attncheck.subject", "attncheck.faults")
 
 
-def replay_command(record: Path | str, id: str, subject: str) -> str:
-    """Return the command that repeats a result, with ``--trust`` for the subject's module.
+def replay_command(record: Path | str, id: str, subject: str, checks: Sequence[str] = ()) -> str:
+    """Return the command that repeats a result, with ``--trust`` for the modules of subject and checks.
 
     Examples
     --------
@@ -26,8 +26,9 @@ def replay_command(record: Path | str, id: str, subject: str) -> str:
     'attncheck replay run.jsonl scores.scale@0123456789ab --trust mine.attention'
     """
     module, colon, _ = subject.partition(":")
-    foreign = bool(colon) and module not in OWN_SUBJECTS
-    return shlex.join(["attncheck", "replay", str(record), id, *(["--trust", module] if foreign else [])])
+    foreign = [module] if colon and module not in OWN_SUBJECTS else []
+    trust = [part for name in dict.fromkeys([*foreign, *checks]) for part in ("--trust", name)]
+    return shlex.join(["attncheck", "replay", str(record), id, *trust])
 
 
 def telling(reasons: Mapping[str, int]) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 from markupsafe import Markup
 
 from attncheck._lib.text import chance, counted
-from attncheck.checks.claims import CLAIMS, LARGER
+from attncheck.checks.claims import LARGER
+from attncheck.checks.registered import claim_named
 from attncheck.checks.statements import STATEMENTS, StatementRow
 from attncheck.diagnosis import causes
 from attncheck.diagnosis.causes import sharpest
@@ -61,17 +62,17 @@ class ClaimView:
     @property
     def statement(self) -> str:
         """The text of the claim."""
-        return CLAIMS[self.name].statement if self.name in CLAIMS else "This version of attncheck does not know it."
+        return claim_named(self.name).statement
 
     @property
     def source(self) -> str:
         """Its place in the paper."""
-        return CLAIMS[self.name].source if self.name in CLAIMS else ""
+        return claim_named(self.name).source
 
     @property
     def unseen(self) -> str:
         """The limitations of a consistent verdict."""
-        return CLAIMS[self.name].unseen if self.name in CLAIMS else ""
+        return claim_named(self.name).unseen
 
     @property
     def verdict(self) -> str:

@@ -141,7 +141,7 @@ def check(
     width : int
         Width for exact properties of programs; rates have their own widths.
     properties : str or iterable of str
-        Names in `attncheck.checks.registry.PROPERTIES`, and in PROGRAM_PROPERTIES for programs.
+        Names of properties, registered ones too; by default all of attncheck's own.
     seed : int
         The run seed, which determines every digit.
     profile : {"smoke", "default", "thorough"}

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from attncheck._lib.text import chance, counted, mde_text
-from attncheck.checks.registry import checks_of
+from attncheck.checks.registry import all_checks
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.text import expected
 from attncheck.layers.attention import AttentionLayer
@@ -158,7 +158,7 @@ def _in_short(checks: Sequence[str]) -> list[str]:
     names: list[str] = []
     for name in dict.fromkeys(check.partition(".")[0] for check in checks):
         own = [check for check in checks if check.startswith(f"{name}.")]
-        whole = len(own) > 1 and len(own) == len(checks_of(name))
+        whole = len(own) > 1 and len(own) == sum(check.property_name == name for check in all_checks())
         names += [f"{name} ({counted(len(own), 'check')})"] if whole else own
     return names
 

@@ -16,6 +16,7 @@ from attncheck._lib.executors import TaskExecutor
 from attncheck._lib.imports import source_of
 from attncheck._lib.streams import digest
 from attncheck._lib.text import counted, listed
+from attncheck.checks.registered import is_in, registrations
 from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES, PROPERTIES
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Finding
@@ -113,7 +114,8 @@ def _command(manifest: Manifest) -> str:
     names = dict.fromkeys(each.item.partition("@")[0] for each in manifest.planned)
     every = set(names) in (set(EVERY_PROPERTY), set(PROPERTIES), set(PROGRAM_PROPERTIES))
     only = [] if every else [f"--only {name}" for name in names]
-    return " ".join(["attncheck run", *options, *only, *(["--theory"] if manifest.statements else [])])
+    checks = [f"--checks {name}" for name in manifest.checks]
+    return " ".join(["attncheck run", *options, *only, *checks, *(["--theory"] if manifest.statements else [])])
 
 
 def merged(parts: Sequence[RunRecord], out: Path, min_examined: int | None = None) -> RunReport:
@@ -173,6 +175,10 @@ def planned_by(manifest: Manifest, subject: Subject, record: Path) -> Run:
     others = [f"{name} {version}" for name, version in manifest.versions.items() if installed.get(name) != version]
     if others:
         refuse("record", str(record), f"was made with {listed(others)}, other versions than here", "install these")
+    absent = [name for name in manifest.checks if not any(is_in(each, [name]) for each in registrations())]
+    if absent:
+        remedy = f"install their package, or pass --checks {absent[0]}"
+        refuse("record", str(record), f"has results of checks in {listed(absent)}, which are not loaded", remedy)
     items = [planned.item for planned in manifest.planned]
     profile, budget = profile_named(manifest.profile), Budget(manifest.false_alarm)
     run = Run(subject, manifest.seed, profile, budget, record, manifest.draws).settled(items, manifest.statements)

@@ -37,6 +37,8 @@ class RunOptions:
         Part of the run, such as "2/8".
     record : Path, optional
         Where to write the record.
+    checks : sequence of str
+        Modules with further checks to examine, besides those of installed packages.
     """
 
     subject: Any = None
@@ -50,6 +52,7 @@ class RunOptions:
     resume: Path | None = None
     shard: str | None = None
     record: Path | None = None
+    checks: Sequence[str] = ()
 
     def given(self) -> list[str]:
         """Return the names of options that differ from the command line's defaults.

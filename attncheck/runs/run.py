@@ -12,7 +12,8 @@ from typing import Any
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, refuse
 from attncheck._lib.imports import source_of
-from attncheck.checks.registry import EVERY_PROPERTY, checks_of, property_key
+from attncheck.checks.registered import is_in, load_checks, modules_with, registrations
+from attncheck.checks.registry import EVERY_PROPERTY, all_properties, checks_of, property_key
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
 from attncheck.layers.attention import AttentionLayer
@@ -59,6 +60,8 @@ class Run:
         Examined results below which the run is inconclusive; default in `attncheck.records.scope`.
     only : tuple of str
         The properties to examine; all if empty.
+    checks : tuple of str
+        Modules whose registered checks are examined too.
     earlier : ResumedRun
     shard : Shard or None
         None for a whole run.
@@ -78,6 +81,7 @@ class Run:
     explains: bool = True
     min_examined: int | None = None
     only: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
     earlier: ResumedRun = dataclasses.field(default_factory=ResumedRun, compare=False)
     shard: Shard | None = None
     part: frozenset[str] = frozenset()
@@ -85,6 +89,7 @@ class Run:
     @classmethod
     def of(cls, options: RunOptions) -> Run:
         """Build a run from options; raises InputError naming option, value and remedy."""
+        load_checks(options.checks)
         profile, draws, least = profile_named(options.profile), options.draws, options.min_examined
         if draws is not None and profile.draws is None:
             refuse("draws", draws, f"has no effect with the profile {profile.name}", "use the profile thorough")
@@ -96,7 +101,7 @@ class Run:
         budget = Budget(check_number("false_alarm", chance, "pass a chance such as 1e-6", above=0.0))
         subject = Subject.of(DEFAULT_SUBJECT if options.subject is None else options.subject)
         for name in options.only:
-            kind = domain_of(check_choice("only", name, EVERY_PROPERTY)).kind
+            kind = domain_of(check_choice("only", name, all_properties())).kind
             if not subject.simulates(kind):
                 refuse("only", name, f"needs {kind}s, which {subject.name} does not simulate", "name another property")
         if options.shard is not None and least is not None:
@@ -110,6 +115,7 @@ class Run:
             draws=most,
             min_examined=least,
             only=tuple(options.only),
+            checks=tuple(options.checks),
             theory=options.theory,
             shard=None if options.shard is None else Shard.read(options.shard),
         )
@@ -174,6 +180,12 @@ class Run:
             f"attncheck: subject {self.subject.name}, seed {self.seed}, profile {self.profile.name}, "
             f"false-alarm budget {self.budget.false_alarm:g}{f', shard {self.shard}' if self.shard else ''}"
         )
+
+    @property
+    def registered(self) -> list[str]:
+        """The registered properties that the options name, themselves or by their module."""
+        names = {each.check.property_name: each for each in registrations()}
+        return [name for name, each in names.items() if name in self.only or is_in(each, self.checks)]
 
     def items(self, name: str, strategy: Any) -> list[Item]:
         """Return the test items of a property: fixed cases, then random ones.
@@ -244,10 +256,11 @@ class Run:
         cases: dict[str, list[Item]] = {}
         for item in items:
             cases.setdefault(item.case.key, []).append(item)
-        return [
-            CaseTask(subject, self.seed, tuple(of_case), self.look_cost(of_case[0].case), self.explains)
-            for of_case in cases.values()
-        ]
+        return [self._task(tuple(of_case), subject) for of_case in cases.values()]
+
+    def _task(self, items: tuple[Item, ...], subject: Subject | str) -> CaseTask:
+        modules = modules_with(item.property_name for item in items)
+        return CaseTask(subject, self.seed, items, self.look_cost(items[0].case), self.explains, modules)
 
     def look_cost(self, case: Case) -> Cost:
         """Return the cost limit of looks at a case."""

@@ -12,6 +12,7 @@ import msgspec
 
 from attncheck._lib.arithmetic import in_use, own_arithmetic
 from attncheck._lib.errors import InputError, foreign_traceback
+from attncheck.checks.registered import load_checks
 from attncheck.diagnosis.differences import diagnose
 from attncheck.diagnosis.shrink import illustration
 from attncheck.evidence.verdicts import Verdict
@@ -26,13 +27,17 @@ from attncheck.subject import Subject
 
 @dataclasses.dataclass(frozen=True)
 class CaseTask:
-    """Test items of one case, examined on the same draws; a subject given by name is imported where the task runs."""
+    """Test items of one case, examined on the same draws.
+
+    A subject given by name and the modules of registered checks are imported where the task runs.
+    """
 
     subject: Subject | str
     seed: int
     items: tuple[Item, ...]
     cost: Cost
     explains: bool
+    modules: tuple[str, ...] = ()
 
     @property
     def case(self) -> Case:
@@ -41,6 +46,7 @@ class CaseTask:
 
     def results(self) -> list[Result]:
         """Return one result per check; raises InputError for an unusable subject."""
+        load_checks(self.modules)
         subject = _named(self.subject) if isinstance(self.subject, str) else self.subject
         with own_arithmetic():
             results = run_items(self.items, subject, self.seed, self.cost)

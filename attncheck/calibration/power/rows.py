@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from attncheck.checks.check import Check, Setting
-from attncheck.checks.registry import CHECKS, PROPERTIES
+from attncheck.checks.registry import CHECKS, PROPERTIES, check_named
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import detection, per_look_power
@@ -23,7 +23,6 @@ from attncheck.looks.profiles import Profile
 MOST_DRAWS = 100_000_000
 # Significance level of pilots: with 500 checks, one false effect in 200 pilots.
 _CHANCE = 1e-5
-_CHECKS = {check.name: check for check in CHECKS}
 
 
 def level_of(profile: Profile) -> float:
@@ -50,7 +49,7 @@ class PilotResult:
     @property
     def check(self) -> Check:
         """The check."""
-        return _CHECKS[self.check_name]
+        return check_named(self.check_name)
 
     def draws(self, profile: Profile, effect: float) -> int | None:
         """Return the draws that detect an effect with the profile's power, or None."""
@@ -143,11 +142,13 @@ class PowerEntry:
         return 0.0 if row is None else row.chance
 
 
-def rows_of(sights: Iterable[PilotResult], exposure: str, profile: Profile) -> tuple[PowerRow, ...]:
-    """Return one row per layer and check for pilots of one fault."""
+def rows_of(
+    sights: Iterable[PilotResult], exposure: str, profile: Profile, layers: Sequence[AttentionLayer] = ()
+) -> tuple[PowerRow, ...]:
+    """Return one row per layer and check for pilots of one fault; `layers` replace those of the profile."""
     items: dict[Item, list[PilotResult]] = {}
     for sight in sights:
-        if sight.setting.layer in profile.layers:
+        if sight.setting.layer in (layers or profile.layers):
             items.setdefault(Item(sight.check.property_name, sight.setting.layer), []).append(sight)
     return tuple(row for item, members in items.items() for row in _rows_of_item(item, members, exposure, profile))
 

@@ -18,10 +18,12 @@ from attncheck._lib.errors import check_choice
 from attncheck._lib.executors import ExecutorSpec, TaskExecutor, here, in_order
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.calibration.power.rows import PilotResult, PowerEntry, PowerRow, cost_of, exposed_as, level_of, rows_of
+from attncheck.checks.registered import load_checks, registrations
 from attncheck.checks.registry import PROPERTIES, checks_of, property_key
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import detection, per_look_power
-from attncheck.faults import EXPOSURES, FAULTS, Fault, exposing
+from attncheck.faults import EXPOSURES, FAULTS, Fault, all_faults, exposing, registered_fault
+from attncheck.faults.pairs import fault_named
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.look import observe
 from attncheck.looks.plan import Plan, chunk_of, plan
@@ -71,7 +73,7 @@ def verify(row: PowerRow, profile: Profile, seeds: int, seed: int = 0) -> PowerR
         return row
     seeds = min(seeds, max(_FEWEST_LOOKS, _MOST_VERIFIED // (row.look_draws * row.layer.weight_entries)))
     check, fault = row.sight.check, row.sight.fault
-    subject = Subject.of(exposing(FAULTS[fault], EXPOSURES[row.exposure]))
+    subject = Subject.of(exposing(fault_named(fault), EXPOSURES[row.exposure]))
     setting = subject.probe(row.layer, stream(seed, fault, role="power/probe"))
     chunk, level = chunk_of(row.layer, row.look_draws), level_of(profile)
     planned = Plan(setting, chunk, level, profile.power, {check: row.look_draws}, {})
@@ -87,18 +89,21 @@ def power_table(
     seeds: int = 30,
     seed: int = 0,
     spec: ExecutorSpec | None = None,
+    checks: Sequence[str] = (),
 ) -> Iterator[PowerEntry]:
     """Iterate over the power table: measure, plan and verify, by fault.
 
-    `faults` and `exposures` are names in `attncheck.faults`; the last profile limits the size of the pilots, and
-    its best rows are verified by up to `seeds` looks each. Results depend on `seed` only, with any executor.
+    `faults` and `exposures` are names in `attncheck.faults`; faults may also be of checks that the modules `checks`
+    register. The last profile limits the size of the pilots, and its best rows are verified by up to `seeds` looks
+    each. Results depend on `seed` only, with any executor.
     """
-    names = [check_choice("faults", name, tuple(FAULTS)) for name in faults]
+    load_checks(checks)
+    names = [check_choice("faults", name, tuple(all_faults())) for name in faults]
     for exposure in exposures:
         check_choice("exposures", exposure, tuple(EXPOSURES))
     for name in profiles:
         profile_named(name)
-    one = functools.partial(entries_of, exposures=exposures, profiles=profiles, seeds=seeds, seed=seed)
+    one = functools.partial(entries_of, exposures=exposures, profiles=profiles, seeds=seeds, seed=seed, checks=checks)
     with TaskExecutor(spec or here()) as executor:
         for entries in in_order(executor, one, names):
             yield from entries
@@ -106,29 +111,39 @@ def power_table(
 
 @own_arithmetic()
 def entries_of(
-    fault: str, exposures: Sequence[str], profiles: Sequence[str], seeds: int, seed: int
+    fault: str,
+    exposures: Sequence[str],
+    profiles: Sequence[str],
+    seeds: int,
+    seed: int,
+    checks: Sequence[str] = (),
 ) -> list[PowerEntry]:
     """Return the entries of one fault; see `power_table`."""
+    load_checks(checks)
+    wrong = fault_named(fault)
+    own = [each.check.property_name for each in registrations() if registered_fault(each).name == fault]
+    examined = dict.fromkeys([*PROPERTIES, *own])
     settled = {name: profile_named(name) for name in profiles}
     last = settled[profiles[-1]]
-    cheap = _cheap(FAULTS[fault], last.layers)
+    cheap = _cheap(wrong, last.layers)
 
     def planned() -> list[PowerEntry]:
         rows = {each: {name: rows_of(sights, each, p) for name, p in settled.items()} for each in exposures}
         return [PowerEntry(fault, each, rows[each]) for each in exposures]
 
-    sights = measure(FAULTS[fault], last.layers, dataclasses.replace(last, most_draws=_FIRST), seed)
+    sights = measure(wrong, last.layers, dataclasses.replace(last, most_draws=_FIRST), seed, examined)
     entries = planned()
     unsure = [entry.exposure for entry in entries if not entry.sure(last.name, last.power)]
     if unsure:
-        again = _telling(sights, unsure)
+        names = _telling(sights, unsure)
+        again = [name for name in examined if name in names]
         sights = [s for s in sights if s.check.property_name not in again or s.setting.layer not in cheap]
-        sights += measure(FAULTS[fault], cheap, last, seed, again)
+        sights += measure(wrong, cheap, last, seed, again)
         entries = planned()
     if not all(entry.told_apart(last.name) for entry in entries):
-        sights += measure(FAULTS[fault], cheap, last, seed, _DEEP, _FACTOR)
+        sights += measure(wrong, cheap, last, seed, _DEEP, _FACTOR)
         entries = planned()
-    return [_verified(entry, last, seeds, seed) for entry in entries]
+    return [verified(entry, last, seeds, seed) for entry in entries]
 
 
 def _cheap(fault: Fault, layers: Iterable[AttentionLayer]) -> tuple[AttentionLayer, ...]:
@@ -137,7 +152,7 @@ def _cheap(fault: Fault, layers: Iterable[AttentionLayer]) -> tuple[AttentionLay
     return tuple(layer for layer in cheap if not fault.reason_hidden(layer))[:_CHEAP]
 
 
-def _telling(sights: Iterable[PilotResult], exposures: Sequence[str]) -> list[str]:
+def _telling(sights: Iterable[PilotResult], exposures: Sequence[str]) -> set[str]:
     """Return the properties with an applicable check under any of the exposures."""
     names = {
         sight.check.property_name
@@ -145,10 +160,11 @@ def _telling(sights: Iterable[PilotResult], exposures: Sequence[str]) -> list[st
         for exposure in exposures
         if not sight.check.reason_not_examined(exposed_as(sight.setting, exposure))
     }
-    return [name for name in PROPERTIES if name in names]
+    return names
 
 
-def _verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> PowerEntry:
+def verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> PowerEntry:
+    """Return an entry with its best row verified; its look grows until the planned power is seen."""
     while (best := entry.best(profile.name)) is not None and best.sight.told_apart and seeds:
         if not best.looks:
             after = verify(best, profile, seeds, seed)

@@ -9,7 +9,7 @@ from scipy.special import betainccinv, betaincinv
 
 from attncheck.calibration.power import PowerEntry, PowerRow
 from attncheck.evidence.text import allowed
-from attncheck.faults import FAULTS
+from attncheck.faults.pairs import fault_named
 from attncheck.layers.case import Case
 from attncheck.looks.profiles import profile_named
 
@@ -60,7 +60,7 @@ def _layers(entries: Iterable[PowerEntry], profile: str) -> list[str]:
             chances: dict[Case, float] = {}
             for row in entry.rows[profile]:
                 chances[row.layer] = max(row.chance, chances.get(row.layer, 0.0))
-            fault = FAULTS[entry.fault]
+            fault = fault_named(entry.fault)
             hidden = ["hidden" if fault.reason_hidden(layer) else _chance(chances, layer) for layer in fixed_cases]
             lines.append(_line([entry.fault, *hidden]))
     return lines

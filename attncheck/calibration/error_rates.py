@@ -1,0 +1,87 @@
+"""Both error rates of a check: false alarms on a correct simulator, and power against its paired fault."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from attncheck._lib.arithmetic import own_arithmetic
+from attncheck._lib.errors import refuse
+from attncheck.calibration.found import Calibration
+from attncheck.calibration.layers import calibrate
+from attncheck.calibration.power.rows import PowerEntry, PowerRow, rows_of
+from attncheck.calibration.power.table import measure, verified
+from attncheck.checks.check import AnyCheck
+from attncheck.checks.registry import PROGRAM_PROPERTIES, check_named, checks_of
+from attncheck.faults.pairs import PAIRS, paired
+from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.profiles import Profile
+from attncheck.subject import collapsed
+
+
+@dataclasses.dataclass(frozen=True)
+class ErrorRates:
+    """Error rates of one check on one layer.
+
+    Attributes
+    ----------
+    check : AnyCheck
+    layer : AttentionLayer
+    false_alarms : Calibration
+        p-values on a correct simulator.
+    power : PowerRow or None
+        Planned and verified detection of the fault; None if the fault does not show on this layer.
+    """
+
+    check: AnyCheck
+    layer: AttentionLayer
+    false_alarms: Calibration
+    power: PowerRow | None
+
+
+def checks_to_calibrate(name: str) -> tuple[AnyCheck, ...]:
+    """Return the checks of a property of layers, or one check.
+
+    Raises
+    ------
+    InputError
+        If there is none, or it is of programs.
+
+    Examples
+    --------
+    >>> [check.name for check in checks_to_calibrate("inputs.law")]
+    ['inputs.law']
+    """
+    if name.partition(".")[0] in PROGRAM_PROPERTIES:
+        refuse("name", name, "is a property of programs", "pass one of layers; see benchmarks/programs.py for programs")
+    return (check_named(name),) if "." in name else checks_of(name)
+
+
+def error_rates(
+    check: AnyCheck, profile: Profile, looks: int, seeds: int, seed: int = 0, subject: Any = collapsed
+) -> Iterator[ErrorRates]:
+    """Iterate over the error rates of a check, on the profile's fixed layers and its fault's, where it applies.
+
+    Parameters
+    ----------
+    check : AnyCheck
+    profile : Profile
+        Its layers and sizes of looks.
+    looks, seeds : int
+        Small independent looks for false alarms, and looks that verify the power, per layer.
+    seed : int
+    subject : Any
+        Correct simulator.
+    """
+    fault, own = paired(check.name), [PAIRS[check.name][1]] if check.name in PAIRS else []
+    layers = (layer for layer in dict.fromkeys([*profile.layers, *own]) if not check.requires.reason(layer))
+    for layer in layers:
+        with own_arithmetic():
+            found = calibrate(layer, [check], looks, seed, subject)
+            sights = measure(fault, [layer], profile, seed, [check.property_name])
+            mine = [sight for sight in sights if sight.check_name == check.name]
+            rows = {profile.name: rows_of(mine, "grams", profile, [layer])}
+            power = verified(PowerEntry(fault.name, "grams", rows), profile, seeds, seed).best(profile.name)
+        for alarms in (each for each in found.values() if len(each.p_values)):
+            yield ErrorRates(check, layer, alarms, power)

@@ -1,0 +1,115 @@
+"""`register`: add a check of another package."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from attncheck._lib.errors import check_choice, refuse
+from attncheck.checks.check import Alternative, AlternativeOf, Check, Setting
+from attncheck.checks.claims import Claim
+from attncheck.checks.registered import Registration, Simulator, add
+from attncheck.checks.registry import EVERY_PROPERTY
+from attncheck.checks.sample import EVERY_FIELD
+from attncheck.evidence.family import Family
+
+_Measure = TypeVar("_Measure", bound=Callable[..., tuple[Any, ...]])
+# Prefix of the keys of registered checks, which attncheck's own keys do not have.
+_PREFIX = "registered:"
+
+
+def register(
+    *,
+    name: str,
+    null: str,
+    alternative: Alternative,
+    reads: str,
+    family: Callable[[Setting], Family],
+    fault: Simulator,
+    needs: Iterable[str] = ("outputs",),
+    claim: str = "",
+    source: str = "",
+    unseen: str = "",
+    **fields: Any,
+) -> Callable[[_Measure], _Measure]:
+    """Register the decorated function as the measure of a check of layers.
+
+    Parameters
+    ----------
+    name : str
+        ``property.statistic``; checks of one property share draws. Properties of attncheck are not available.
+    null : str
+        Null hypothesis, which holds for every correct simulator.
+    alternative : Alternative
+        Deviation that determines sample sizes.
+    reads : str
+        Description of the effect, shown before its value.
+    family : callable Setting -> Family
+        Statistical family of the measured data.
+    fault : callable (layer, size, rng) -> mapping
+        Wrong simulator that the check must reject. The first line of its docstring describes it.
+    needs : iterable of str
+        Arrays that a simulator must return; see `attncheck.Draws`.
+    claim, source, unseen : str
+        The tested statement (default: `null`), where it is proved, and what a pass does not show.
+    **fields
+        Further fields of `Check`, such as ``hint``, ``requires`` and ``kind``.
+
+    Returns
+    -------
+    callable
+        Decorator that returns the function unchanged. The function takes a `Sample` and a `Reference`, and returns
+        the arguments of the family's ``test``.
+
+    Raises
+    ------
+    InputError
+        If the name is malformed, taken or attncheck's own, or a field is missing or unknown.
+
+    Examples
+    --------
+    >>> from attncheck.checks import Count
+    >>> register(
+    ...     name="scores.mine",
+    ...     null="scores are finite",
+    ...     alternative=Alternative.of("one is not", 1.0),
+    ...     reads="share:",
+    ...     family=lambda setting: Count(0.0),
+    ...     fault=lambda layer, size, rng: {},
+    ... )
+    Traceback (most recent call last):
+    ...
+    attncheck._lib.errors.InputError: name='scores.mine': is in the property 'scores' of attncheck; choose another
+    property
+    """
+    if not re.fullmatch(r"[a-z]\w*\.[a-z]\w*", name):
+        refuse("name", name, "is not of the form property.statistic", "use lower-case names, e.g. row_sums.mean")
+    if (own := name.partition(".")[0]) in EVERY_PROPERTY:
+        refuse("name", name, f"is in the property {own!r} of attncheck", "choose another property")
+    if not null.strip():
+        refuse("null", null, "is empty", "state what holds for every correct simulator")
+    if not isinstance(alternative, AlternativeOf):
+        refuse("alternative", alternative, "is not an Alternative", "pass Alternative.of(text, effect)")
+    for field, value in (("family", family), ("fault", fault)):
+        if not callable(value):
+            refuse(field, value, "is not a function", "pass a function; see attncheck.checks.register")
+    arrays = frozenset(check_choice("needs", each, (*EVERY_FIELD, "masked scores")) for each in needs)
+
+    def decorate(measure: _Measure) -> _Measure:
+        check = Check(
+            name=name,
+            key=_PREFIX + name,
+            claim=name,
+            needs=arrays,
+            null=null,
+            alternative=alternative,
+            reads=reads,
+            family=family,
+            measure=measure,
+            **fields,
+        )
+        add(Registration(check, Claim(name, claim or null, source, unseen), fault))
+        return measure
+
+    return decorate

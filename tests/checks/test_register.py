@@ -1,0 +1,300 @@
+"""Checks of other packages run in any process, are recorded, repeated and calibrated like those of attncheck."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import attncheck
+from attncheck._lib.errors import InputError
+from attncheck._lib.exit_codes import ExitCode
+from attncheck.checks import Alternative, Count, register, registered
+from attncheck.checks.registered import load_checks, registrations
+from attncheck.checks.registry import EVERY_CHECK, check_named, checks_of, property_key
+from attncheck.commands.cli import main
+from attncheck.faults.pairs import paired
+from attncheck.layers.attention import AttentionLayer
+from attncheck.records.run_record import read_record
+from attncheck.runs.options import RunOptions
+from attncheck.runs.reporting import RunReport
+from attncheck.runs.run import Run
+from attncheck.subject import collapsed
+
+SIGNS = '''
+from attncheck.checks import Alternative, Count, register
+from attncheck.subject import collapsed
+
+
+def shifted(layer, size, rng):
+    """Half a standard deviation is added to all outputs."""
+    drawn = dict(collapsed(layer, size, rng))
+    return {**drawn, "outputs": drawn["outputs"] + 0.5 * drawn["outputs"].std()}
+
+
+def unchanged(layer, size, rng):
+    """Nothing is wrong."""
+    return dict(collapsed(layer, size, rng))
+
+
+def check(name, fault):
+    return register(
+        name=name,
+        null="the last output is positive with probability 1/2",
+        alternative=Alternative.of("positive with probability 0.6", 0.6),
+        reads="share of positive outputs:",
+        family=lambda setting: Count(0.5, tail="two-sided"),
+        fault=fault,
+        hint="a constant is added",
+    )
+
+
+@check("last_position.sign", shifted)
+def positive(sample, reference):
+    return int((sample.outputs[:, -1, 0] > 0).sum()), len(sample)
+
+
+@check("without_fault.sign", unchanged)
+def again(sample, reference):
+    return positive(sample, reference)
+'''
+MODULE = "signs_of_outputs"
+LAYER = AttentionLayer(width=8, seq_len=2, num_heads=2)
+ID = "last_position.sign@all"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a module that registers two checks, loaded and current."""
+    path = tmp_path_factory.mktemp("signs")
+    (path / f"{MODULE}.py").write_text(SIGNS, "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        patch.syspath_prepend(path)
+        patch.setattr(registered, "_REGISTERED", {})
+        load_checks([MODULE])
+        yield path
+    sys.modules.pop(MODULE)
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Callable[..., int]:
+    """Run the property on the layers of the profile smoke."""
+
+    def take(record: str, *more: str) -> int:
+        given = ["--only", "last_position", "--profile", "smoke", "--checks", MODULE, "--record", record]
+        return main(["run", *given, *more])
+
+    return take
+
+
+@pytest.fixture(scope="module")
+def right(run: Callable[..., int], folder: Path) -> Path:
+    assert run("right.jsonl", "--workers", "0") == ExitCode.CONSISTENT
+    return folder / "right.jsonl"
+
+
+@pytest.fixture(scope="module")
+def wrong(folder: Path) -> Path:
+    """The record of a violated run, without its slow search for causes."""
+    path = folder / "wrong.jsonl"
+    options = RunOptions(f"{MODULE}:shifted", profile="smoke", only=["last_position"], checks=[MODULE], record=path)
+    run = dataclasses.replace(Run.of(options), explains=False)
+    items = run.items_on("last_position", run.profile.layers)
+    report = RunReport(run.settled([item.id for item in items]))
+    report.take(report.run.examine(items))
+    report.take(report.pool()[0])
+    report.finish()
+    return path
+
+
+@pytest.fixture
+def absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No registered checks, as where their package is not installed."""
+    monkeypatch.setattr(registered, "_REGISTERED", {})
+
+
+def given(**changed: Any) -> dict[str, Any]:
+    fields = {
+        "name": "mine.sign",
+        "null": "outputs are positive with probability 1/2",
+        "alternative": Alternative.of("0.6", 0.6),
+        "reads": "share:",
+        "family": lambda setting: Count(0.5),
+        "fault": collapsed,
+    }
+    return {**fields, **changed}
+
+
+# Registration -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"name": "mine"}, "not of the form property.statistic"),
+        ({"name": "scores.mine"}, "in the property 'scores' of attncheck"),
+        ({"name": "last_position.sign"}, f"registered already, by {MODULE}"),
+        ({"null": " "}, "null=' ': is empty"),
+        ({"alternative": 0.6}, "is not an Alternative"),
+        ({"fault": "tied_query_key"}, "is not a function"),
+        ({"needs": ["logits"]}, "needs='logits': is not known"),
+    ],
+)
+def test_a_malformed_or_taken_check_is_refused(folder: Path, changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        register(**given(**changed))(lambda sample, reference: (0, 1))
+
+
+@pytest.mark.parametrize("missing", ["null", "alternative", "family", "fault"])
+def test_a_check_needs_null_alternative_family_and_fault(missing: str) -> None:
+    fields = given()
+    del fields[missing]
+    with pytest.raises(TypeError, match=missing):
+        register(**fields)
+
+
+def test_keys_of_registered_checks_are_never_those_of_attncheck(folder: Path) -> None:
+    assert check_named("last_position.sign").key == "registered:last_position.sign"
+    assert property_key("last_position") == "registered:last_position"
+    assert not any(check.key.startswith("registered:") for check in EVERY_CHECK)
+
+
+def test_a_module_without_checks_is_refused() -> None:
+    with pytest.raises(InputError, match="checks='json': registers no check"):
+        load_checks(["json"])
+
+
+def test_a_failed_import_leaves_no_check_behind(folder: Path) -> None:
+    (folder / "fails_late.py").write_text(SIGNS.replace('"last', '"other').replace('"without', '"no') + "\n1 / 0\n")
+    with pytest.raises(InputError, match="checks=fails_late: cannot be imported: ZeroDivisionError"):
+        load_checks(["fails_late"])
+    assert {each.check.property_name for each in registrations()} == {"last_position", "without_fault"}
+
+
+def test_an_installed_package_is_found_and_a_broken_one_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, absent: None
+) -> None:
+    package = folder / "signs_package-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: signs-package\nVersion: 1\n", "utf-8")
+    entries = package / "entry_points.txt"
+    monkeypatch.delitem(sys.modules, MODULE)
+    for name, module in (("good", MODULE), ("bad", "not_there")):
+        registered._import_installed.cache_clear()
+        entries.write_text(f"[attncheck.checks]\n{name} = {module}\n", "utf-8")
+        if name == "good":
+            assert [check.name for check in checks_of("last_position")] == ["last_position.sign"]
+            continue
+        with pytest.raises(InputError, match="mend or uninstall the package signs-package"):
+            registrations()
+    entries.unlink()
+
+
+# Runs and records ---------------------------------------------------------------------------------
+
+
+def test_two_processes_give_the_digits_of_one(run: Callable[..., int], right: Path) -> None:
+    assert run("two.jsonl", "--workers", "2") == ExitCode.CONSISTENT
+    one, two = (read_record(path) for path in (right, right.parent / "two.jsonl"))
+    assert one.closing is not None
+    assert two.closing is not None
+    assert one.closing.digest == two.closing.digest
+    assert one.manifest.checks == [MODULE]
+    assert {result.check for result in one.results} == {"last_position.sign"}
+
+
+def test_a_module_adds_its_checks_to_a_run(folder: Path) -> None:
+    planned = attncheck.check(collapsed, LAYER, properties=["last_position", "inputs"], profile="smoke").run.item_ids
+    assert {each.partition("@")[0] for each in planned} == {"last_position", "inputs"}
+
+
+def test_results_replay_and_name_their_check(wrong: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = read_record(wrong).results[0]
+    assert main(["replay", str(wrong), result.id, "--trust", MODULE]) == ExitCode.VIOLATED
+    assert "The digits agree." in capsys.readouterr().out
+    assert main(["explain", result.id]) == ExitCode.CONSISTENT
+    told = capsys.readouterr().out
+    assert "positive with probability 1/2" in told
+    assert f"{MODULE}:shifted (Half a standard deviation" in told
+
+
+def test_the_gate_compares_registered_checks(right: Path, wrong: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = str(right.parent / "base.jsonl")
+    assert main(["gate", str(right), "--baseline", base, "--write-baseline"]) == ExitCode.CONSISTENT
+    assert main(["gate", str(wrong), "--baseline", base]) == ExitCode.VIOLATED
+    assert "last_position.sign" in capsys.readouterr().out
+
+
+def test_shards_merge_to_the_whole_run(
+    run: Callable[..., int], right: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = [f"part{k}.jsonl" for k in (1, 2)]
+    for k, part in enumerate(parts, 1):
+        run(part, "--workers", "0", "--shard", f"{k}/2")
+    assert main(["merge", *parts, "--out", "whole.jsonl"]) == ExitCode.CONSISTENT
+    whole, one = read_record(right.parent / "whole.jsonl").closing, read_record(right).closing
+    assert whole is not None
+    assert one is not None
+    assert whole.digest == one.digest
+
+
+# Where the check is not installed -----------------------------------------------------------------
+
+
+def test_a_page_is_rendered_without_the_check(wrong: Path, absent: None, capsys: pytest.CaptureFixture[str]) -> None:
+    page = wrong.parent / "page.html"
+    assert main(["report", str(wrong), "--out", str(page)]) == ExitCode.CONSISTENT
+    text = page.read_text("utf-8")
+    assert "The check last_position.sign is not installed here" in text
+    assert "share of positive outputs" in text
+
+
+def test_the_gate_needs_no_check(right: Path, wrong: Path, absent: None, capsys: pytest.CaptureFixture[str]) -> None:
+    base = str(right.parent / "base_elsewhere.jsonl")
+    assert main(["gate", str(right), "--baseline", base, "--write-baseline"]) == ExitCode.CONSISTENT
+    assert main(["gate", str(wrong), "--baseline", base]) == ExitCode.VIOLATED
+
+
+def test_replay_names_the_missing_module(wrong: Path, absent: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(wrong), ID]) == ExitCode.UNUSABLE
+    assert capsys.readouterr().err.endswith(f"pass --trust {MODULE}\n")
+
+
+# Error rates --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["last_position.sign"], ExitCode.CONSISTENT, "against signs_of_outputs:shifted: Half a standard"),
+        (["without_fault"], ExitCode.INCONCLUSIVE, "without_fault.sign detects its fault on no layer"),
+        (
+            ["last_position", "--subject", f"{MODULE}:shifted"],
+            ExitCode.VIOLATED,
+            "has false alarms at a wrong rate on n=",
+        ),
+        (["inputs.lengths"], ExitCode.CONSISTENT, "against limit_as_finite"),
+    ],
+)
+def test_calibrate_tells_valid_and_blind_checks(
+    folder: Path, arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # With 300 looks, a valid check is called violated with a chance of at most 1e-6.
+    assert main(["calibrate", *arguments, "--looks", "300", "--verified", "0"]) == code
+    assert message in capsys.readouterr().out
+
+
+def test_calibrate_declines_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", "fact1"]) == ExitCode.UNUSABLE
+    assert "is a property of programs" in capsys.readouterr().err
+
+
+def test_the_fault_of_a_registered_check_is_a_fault(folder: Path) -> None:
+    fault = paired("last_position.sign")
+    assert fault.name == f"{MODULE}:shifted"
+    assert attncheck.check(fault.subject, LAYER, properties="last_position", profile="smoke").verdict == "violated"
