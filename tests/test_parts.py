@@ -22,6 +22,7 @@ from attncheck.layers.names import layer_call
 from attncheck.layers.parts import PARTS, named_parts
 from attncheck.layers.parts.mask import nested, visible_counts
 from attncheck.methods import Method
+from attncheck.subject import collapsed
 
 FloatArray = NDArray[np.float64]
 
@@ -240,6 +241,22 @@ def test_misreadings_are_rejected_and_named(part: Any, misread: Any) -> None:
     report = ac.check(fault.subject, layer, profile="smoke", seed=1)
     assert report.violated
     assert misread.what in str(report)
+
+
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [(words, fields) for part in named_parts() for words, fields in part.undeclared.items()],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_undeclared_parts_are_named(words: str, fields: dict[str, Any]) -> None:
+    declared = AttentionLayer(width=16, seq_len=6, num_heads=2, query_std=2.0)
+
+    def subject(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+        return collapsed(layer.replace(**fields), size, rng)
+
+    report = ac.check(subject, declared, profile="smoke", seed=2)
+    assert report.violated
+    assert words in report.causes
 
 
 def test_every_field_of_a_part_is_a_field_of_layers_with_that_default() -> None:

@@ -19,6 +19,7 @@ from attncheck.faults import FAULTS
 from attncheck.faults.literal import LiteralSimulator, Projections, dot_products
 from attncheck.layers.attention import SCORE_SCALINGS, AttentionLayer
 from attncheck.layers.inputs import ACTIVATIONS, DEFAULT_CLIP, NORMS
+from attncheck.layers.parts import named_parts
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WEIGHT_LAWS, Bias, WeightLaws, draw_with_weights
@@ -149,6 +150,7 @@ def candidates(
             words = f"{named((_SCORES,), exposed)}: about {factor} times the declared standard deviation"
             yield Candidate(f"scores {factor}", words, right(laws, scaled_by({_SCORES: factor})), free=1)
     yield from _misread(layers, laws)
+    yield from _with_parts(layers, laws)
     if laws == GAUSSIAN_LAWS:
         yield from (
             Candidate(fault.name, fault.what, fault.subject, rank=4 if fault.name in _TOLD_OTHERWISE else 0)
@@ -159,6 +161,18 @@ def candidates(
     yield from _drawn_otherwise(laws, handed, exposed)
     yield from _biased_otherwise(laws)
     yield from _of_linear(laws)
+
+
+def _with_parts(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:
+    """Yield candidates with an optional part that no layer declares."""
+    for part in named_parts():
+        if not any(part.present(layer) for layer in layers):
+            for words, fields in part.undeclared.items():
+                yield Candidate(words, words, right(laws, _changing(fields)))
+
+
+def _changing(fields: Mapping[str, Any]) -> Change:
+    return lambda layer: fields
 
 
 def right(laws: WeightLaws = GAUSSIAN_LAWS, change: Change | None = None) -> Draw:

@@ -43,6 +43,8 @@ class LayerPart(abc.ABC):
     #: Fields of a layer that shows the part and its misreadings.
     example: ClassVar[Mapping[str, Any]] = {}
     misreadings: ClassVar[tuple[Misreading, ...]] = ()
+    #: Fields of layers that have the part although it is not declared, by description, as candidate causes.
+    undeclared: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     #: Readings that do not cover the part, with the reason: "finite-width law", "tangent kernel", "long sequences",
     #: "stack".
     refusals: ClassVar[Mapping[str, str]] = {}

@@ -99,6 +99,9 @@ class PositionBiasPart(LayerPart):
     fields: ClassVar[Mapping[str, Any]] = {"bias_slopes": None, "bias_std": 0.0}
     name: ClassVar[str] = "position bias"
     example: ClassVar[Mapping[str, Any]] = {"bias_slopes": (1.0, 0.25), "bias_std": 0.5}
+    undeclared: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "ALiBi's slopes are subtracted from the scores, and not declared": {"bias_slopes": ALIBI}
+    }
     misreadings: ClassVar[tuple[Misreading, ...]] = (
         Misreading(
             "ignored_slopes",

@@ -20,6 +20,9 @@ class QKNormPart(LayerPart):
     fields: ClassVar[Mapping[str, Any]] = {"qk_norm": False}
     name: ClassVar[str] = "QK norm"
     example: ClassVar[Mapping[str, Any]] = {"qk_norm": True, "head_dim": 4}
+    undeclared: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "queries and keys are normalised, although no qk_norm is declared": {"qk_norm": True}
+    }
     misreadings: ClassVar[tuple[Misreading, ...]] = (
         Misreading(
             "ignored_qk_norm",

@@ -21,6 +21,9 @@ class SinkPart(LayerPart):
     name: ClassVar[str] = "sink"
     refusals: ClassVar[Mapping[str, str]] = {"long sequences": "has rows that do not sum to 1"}
     example: ClassVar[Mapping[str, Any]] = {"sink": 0.0}
+    undeclared: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "softmax has one more in its denominator (sink=0)": {"sink": 0.0}
+    }
     misreadings: ClassVar[tuple[Misreading, ...]] = (
         Misreading(
             "ignored_sink",

@@ -21,6 +21,10 @@ class SoftcapPart(LayerPart):
     name: ClassVar[str] = "softcap"
     refusals: ClassVar[Mapping[str, str]] = {"long sequences": "changes the law of the scores"}
     example: ClassVar[Mapping[str, Any]] = {"softcap": 1.0, "query_std": 2.0}
+    undeclared: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        f"scores are capped, although no softcap is declared (about softcap={cap:g})": {"softcap": cap}
+        for cap in (1.0, 2.0, 5.0)
+    }
     misreadings: ClassVar[tuple[Misreading, ...]] = (
         Misreading(
             "ignored_softcap",

@@ -21,6 +21,10 @@ class WindowPart(LayerPart):
     fields: ClassVar[Mapping[str, Any]] = {"window": None}
     name: ClassVar[str] = "window"
     example: ClassVar[Mapping[str, Any]] = {"mask": "causal", "window": 2}
+    undeclared: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        f"an undeclared window: positions attend to those less than {window} away only": {"window": window}
+        for window in (1, 2, 3, 4)
+    }
     misreadings: ClassVar[tuple[Misreading, ...]] = (
         Misreading(
             "ignored_window",
