@@ -175,7 +175,8 @@ class Evidence:
         """Return the number of assertions, which were violated, and the budget."""
         violated = [str(index) for index, each in enumerate(self.assertions, 1) if each.violated]
         verdict = f"violated: {', '.join(violated)}" if violated else "none violated"
-        return f"{counted(len(self.assertions), 'assertion')}, {verdict} (chance of any false alarm at most {self.alpha:.2g})"
+        count = counted(len(self.assertions), "assertion")
+        return f"{count}, {verdict} (chance of any false alarm at most {self.alpha:.2g})"
 
     def _assert(self, draw: Any, statistics: Mapping[str, Statistic], columns: int = 1) -> None:
         __tracebackhide__ = True
