@@ -390,7 +390,7 @@ class TestOthers:
             def test_modules(address):
                 ours = {name for name in sys.modules if name.partition(".")[0] == "attncheck"}
                 options = ("attncheck.runs", "attncheck.runs.options")
-                light = ("cases", "marks", "reporter", "sharing", "payload", "statements")
+                light = ("assertions", "cases", "marks", "reporter", "sharing", "payload", "statements")
                 ours -= {f"attncheck.pytest_plugin.{name}" for name in light}
                 own = {"attncheck", "attncheck._lib", "attncheck._lib.version", "attncheck.pytest_plugin"}
                 assert ours <= own.union(options)

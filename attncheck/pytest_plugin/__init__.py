@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from attncheck.runs.run import Run
     from attncheck.runs.statements import Statement
 
+pytest_plugins = ["attncheck.pytest_plugin.assertions"]
+
 __all__ = ["Hold", "Reporter", "examines", "shipped", "theory"]
 
 _DEFAULTS = dataclasses.asdict(RunOptions(seed="0", false_alarm="1e-6", only="", record=RECORD, checks=""))

@@ -1,0 +1,265 @@
+"""Assertions about random draws, within one budget of false alarms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attncheck._lib.errors import check_choice, check_number, check_whole, refuse
+from attncheck._lib.streams import stream
+from attncheck._lib.text import chance, counted, number
+from attncheck.evidence.distances import Uniform
+from attncheck.evidence.families import Scale
+from attncheck.evidence.family import Family, FloatArray, Outcome, check_power, finite_array
+from attncheck.evidence.looks import examine, per_look_power
+from attncheck.evidence.trend import Trend
+
+#: Most draws planned for one look; a fourth look takes eight times as many.
+MOST_DRAWS = 2_000_000
+# Draws that show whether a callable repeats itself.
+_TRIAL = 16
+
+Draw = Callable[[np.random.Generator, int], Any]
+
+
+class Statistic(NamedTuple):
+    """Family with the arguments of its test, the smallest alternative, and its numbers in the user's units."""
+
+    family: Family
+    data: Callable[..., tuple[Any, ...]]
+    alternative: float
+    shown: Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class Assertion:
+    """Result of one assertion.
+
+    Parameters
+    ----------
+    message : str
+        Verdict, number and expectation.
+    violated : bool
+    alpha : float
+        Its part of the budget.
+    draws : int
+        Draws used, in all looks.
+
+    Examples
+    --------
+    >>> Assertion("consistent: standard deviation 1.01, expected 1", False, 5e-7, 400).draws
+    400
+    """
+
+    message: str
+    violated: bool
+    alpha: float
+    draws: int
+
+
+class Evidence:
+    """Assertions about random draws that share one budget of false alarms.
+
+    The k-th assertion gets alpha/(k(k + 1)), so that any number of them keeps the budget. If `draw` is a callable,
+    a suspicious look is repeated on fresh draws, as in `attncheck.evidence.looks`. Arrays are tested once.
+
+    Parameters
+    ----------
+    seed : int
+        Key of the random streams.
+    alpha : float
+        Largest chance that any assertion fails although all are true, in (0, 1).
+    power : float
+        Least chance of finding a deviation of the stated effect.
+    name : str
+        Name of the test, also a key of the streams.
+    replay : str
+        Line that repeats the test; by default, the call that makes this object.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, or draws are of wrong shape, not finite, all equal, or differ between calls
+        with equal generators.
+    AssertionError
+        If an assertion is violated.
+
+    Examples
+    --------
+    >>> import scipy
+    >>> evidence = Evidence(seed=0)
+    >>> evidence.assert_law(lambda rng, size: rng.standard_normal(size), scipy.stats.norm(), effect=0.05)
+    >>> evidence.assert_scale(lambda rng, size: 0.02 * rng.standard_normal(size), std=0.02, effect=0.05)
+    >>> evidence.summary()
+    '2 assertions, none violated (chance of any false alarm at most 1e-06)'
+    """
+
+    def __init__(
+        self, seed: int = 0, alpha: float = 1e-6, power: float = 0.99, name: str = "", replay: str = ""
+    ) -> None:
+        self.seed = check_whole("seed", seed, 0, "pass a whole number of at least 0")
+        self.alpha = check_number("alpha", alpha, "pass the budget, e.g. 1e-6", above=0.0)
+        self.power = check_power(power, self.alpha)
+        self.name = name
+        self._replay = replay or f"Evidence(seed={seed}, alpha={alpha!r}, power={power!r}, name={name!r})"
+        self.assertions: list[Assertion] = []
+
+    def assert_law(self, draw: Draw | ArrayLike, law: Any, effect: float) -> None:
+        """Assert that independent draws follow a continuous law, by the Kolmogorov distance.
+
+        Parameters
+        ----------
+        draw : callable (rng, size) -> array, (size,), or array, (draws,)
+        law : frozen continuous distribution of `scipy.stats`, or its distribution function
+        effect : float
+            Smallest distance between distribution functions to be found, in (0, 1).
+        """
+        if hasattr(getattr(law, "dist", law), "pmf"):
+            refuse("law", law, "is discrete", "pass a continuous law")
+        cdf = getattr(law, "cdf", law)
+        if not callable(cdf):
+            refuse("law", law, "has no distribution function", "pass e.g. scipy.stats.norm()")
+        distance = check_number("effect", effect, "pass a distance, e.g. effect=0.02", above=0.0, maximum=1.0)
+        statistic = Statistic(Uniform(), lambda values: (cdf(values),), distance, float)
+        self._assert(draw, {"distance from the law": statistic})
+
+    def assert_scale(self, draw: Draw | ArrayLike, std: float, effect: float, law: str = "normal") -> None:
+        """Assert the standard deviation of independent normal draws of mean 0, by a chi-square test.
+
+        The test needs the normal law: draws with heavier tails fail too often. For another law, pass it with its
+        scale to `assert_law`.
+
+        Parameters
+        ----------
+        draw : callable (rng, size) -> array, (size,), or array, (draws,)
+        std : float
+            Expected standard deviation.
+        effect : float
+            Smallest relative error of `std` to be found, e.g. 0.02.
+        law : {"normal"}
+        """
+        check_choice("law", law, ("normal",))
+        sigma = check_number("std", std, "pass a standard deviation, e.g. std=0.02", above=0.0)
+        ratio = 1.0 + check_number("effect", effect, "pass a relative error, e.g. effect=0.02", above=0.0)
+
+        def squares(values: FloatArray) -> tuple[FloatArray]:
+            return ((values / sigma) ** 2,)
+
+        statistic = Statistic(Scale(dof=1), squares, ratio**2, lambda variance: sigma * variance**0.5)
+        self._assert(draw, {"standard deviation": statistic})
+
+    def assert_independent(self, draw: Draw | tuple[ArrayLike, ArrayLike], effect: float) -> None:
+        """Assert that x and y of independent pairs are independent, by permutation tests valid for any laws.
+
+        Values, and distances from the median, are correlated with the ranks of their partners. Dependence that
+        shows in neither correlation is not found.
+
+        Parameters
+        ----------
+        draw : callable (rng, size) -> two arrays, (size,), or two arrays, (draws,)
+        effect : float
+            Smallest correlation of scores and ranks to be found, in (0, 1).
+        """
+        least = check_number("effect", effect, "pass a correlation, e.g. effect=0.05", above=0.0, maximum=1.0)
+        statistics = {
+            "rank correlation": Statistic(Trend(), _by_partner, least, float),
+            "rank correlation of distances from the median": Statistic(Trend(), _sizes_by_partner, least, float),
+        }
+        self._assert(draw, statistics, columns=2)
+
+    def summary(self) -> str:
+        """Return the number of assertions, which were violated, and the budget."""
+        violated = [str(index) for index, each in enumerate(self.assertions, 1) if each.violated]
+        verdict = f"violated: {', '.join(violated)}" if violated else "none violated"
+        count = counted(len(self.assertions), "assertion")
+        return f"{count}, {verdict} (chance of any false alarm at most {self.alpha:.2g})"
+
+    def _assert(self, draw: Any, statistics: Mapping[str, Statistic], columns: int = 1) -> None:
+        __tracebackhide__ = True
+        index = len(self.assertions) + 1
+        alpha = self.alpha / (index * (index + 1))
+        given, used = () if callable(draw) else _checked(draw, None, columns), 0
+
+        def evaluate(look: int, factor: int, names: tuple[str, ...]) -> dict[str, Outcome]:
+            nonlocal used
+            used += size * factor
+            rng = stream(self.seed, self.name, index, look=look)
+            data = given or _checked(draw(rng, size * factor), size * factor, columns)
+            return {name: statistics[name].family.test(*statistics[name].data(*data)) for name in names}
+
+        if given:
+            level, power = alpha / len(statistics), self.power
+        else:
+            level, power = (0.5 * alpha / len(statistics)) ** (1.0 / 3.0), per_look_power(self.power)
+            _check_repeats(draw, stream(self.seed, self.name, index, role="trial"), columns)
+        size = _planned(statistics, level, power)
+        if given:
+            if given[0].size < size:
+                refuse("draw", given[0].size, f"draws are too few for this effect; {size:,} find it", "pass more draws")
+            size = given[0].size
+            lasts = evaluate(1, 1, tuple(statistics))
+        else:
+            lasts = {name: trail.last for name, trail in examine(evaluate, statistics, level).items()}
+        name, last = min(lasts.items(), key=lambda each: each[1].p_value)
+        violated = last.p_value < level
+        message = _message(name, statistics[name], last, violated)
+        self.assertions.append(Assertion(message, violated, alpha, used))
+        if violated:
+            raise AssertionError(
+                f"{message} (chance of a false alarm at most {alpha:.2g})\n"
+                f"assertion {index}: p = {chance(last.p_value)} in the last look, level {level:.2g} per look, "
+                f"{counted(used, 'draw')}\nrepeat with {self._replay}"
+            )
+
+
+def _message(name: str, statistic: Statistic, outcome: Outcome, violated: bool) -> str:
+    effect, low, high, null = (
+        number(statistic.shown(each)) for each in (outcome.effect, outcome.low, outcome.high, outcome.null_effect)
+    )
+    return f"{'violated' if violated else 'consistent'}: {name} {effect} [{low}, {high}], expected {null}"
+
+
+def _planned(statistics: Mapping[str, Statistic], level: float, power: float) -> int:
+    """Return the draws of one look that find every alternative."""
+    sizes = [each.family.size(each.alternative, level, power, MOST_DRAWS) for each in statistics.values()]
+    if None in sizes:
+        effects = [each.alternative for each in statistics.values()]
+        refuse("effect", effects[0], f"needs more than {MOST_DRAWS:,} draws per look", "pass a larger effect")
+    return max(_TRIAL, *filter(None, sizes))
+
+
+def _checked(drawn: Any, size: int | None, columns: int) -> tuple[FloatArray, ...]:
+    """Return the columns of draws as arrays of one length; refuse unusable ones."""
+    if columns > 1 and (not isinstance(drawn, tuple) or len(drawn) != columns):
+        refuse("draw", type(drawn).__name__, "must give x and y", "return a tuple of two arrays")
+    arrays = tuple(finite_array("draw", each) for each in (drawn if columns > 1 else (drawn,)))
+    expected = (arrays[0].size if size is None else size,)
+    for array in arrays:
+        if array.shape != expected:
+            refuse("draw", array.shape, f"must have the shape {expected}", "return one number per draw")
+        if array.size > 1 and np.ptp(array) == 0.0:
+            refuse("draw", float(array[0]), "is the value of all draws", "return random numbers")
+    return arrays
+
+
+def _check_repeats(draw: Draw, rng: np.random.Generator, columns: int) -> None:
+    """Refuse a callable that gives other numbers with an equal generator."""
+    state = rng.bit_generator.state
+    first = _checked(draw(rng, _TRIAL), _TRIAL, columns)
+    rng.bit_generator.state = state
+    again = _checked(draw(rng, _TRIAL), _TRIAL, columns)
+    if not all(map(np.array_equal, first, again)):
+        refuse("draw", draw, "differs between calls with equal generators", "take all random numbers from rng")
+
+
+def _by_partner(x: FloatArray, y: FloatArray) -> tuple[FloatArray, list[int]]:
+    """Return x in the order of y, as one call for `Trend`."""
+    return x[np.argsort(y, kind="stable")], [x.size]
+
+
+def _sizes_by_partner(x: FloatArray, y: FloatArray) -> tuple[FloatArray, list[int]]:
+    return _by_partner(np.abs(x - np.median(x)), np.abs(y - np.median(y)))

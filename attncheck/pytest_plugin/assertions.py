@@ -1,0 +1,65 @@
+"""The fixture `evidence`: assertions about random draws, with one budget per session."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from attncheck.evidence.assertions import Evidence
+
+_FIXTURE, _RESULT = "evidence", "evidence"
+_COUNT: pytest.StashKey[int] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the budget as option and ini value."""
+    text = "chance that any assertion of the fixture evidence fails although all are true (default: 1e-6)"
+    parser.getgroup("attncheck").addoption("--evidence-alpha", metavar="ALPHA", type=float, help=text)
+    parser.addini("evidence_alpha", text, default="1e-6")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Count the tests that share the budget, before any is deselected."""
+    config.stash[_COUNT] = sum(_FIXTURE in getattr(item, "fixturenames", ()) for item in items)
+
+
+@pytest.fixture
+def evidence(request: pytest.FixtureRequest) -> Generator[Evidence, None, None]:
+    """Yield assertions about random draws, with an equal share of the session's budget."""
+    from attncheck.evidence.assertions import Evidence
+
+    config, name = request.config, request.node.nodeid
+    alpha, seed = _alpha(config) / max(1, config.stash[_COUNT]), config.option.attncheck_seed
+    replay = f"pytest '{name}' --attncheck-seed={seed} --evidence-alpha={alpha!r}"
+    try:
+        made = Evidence(int(seed), alpha, name=name, replay=replay)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+    yield made
+    request.node.user_properties.append((_RESULT, [each.violated for each in made.assertions]))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Show the number of assertions, the violated tests and the budget."""
+    results = {
+        report.nodeid: dict(report.user_properties)[_RESULT]
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if _RESULT in dict(getattr(report, "user_properties", ()))
+    }
+    if not results:
+        return
+    count = sum(map(len, results.values()))
+    violated = [name for name, found in results.items() if any(found)]
+    verdict = f"violated in {', '.join(violated)}" if violated else "none violated"
+    text = f"evidence: {count} assertions, {verdict} (chance of any false alarm at most {_alpha(config):.2g})"
+    terminalreporter.write_line(text)
+
+
+def _alpha(config: pytest.Config) -> float:
+    given = config.getoption("evidence_alpha")
+    return float(config.getini("evidence_alpha") if given is None else given)
