@@ -33,7 +33,7 @@ def verified(entry: PowerEntry, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> 
         return dataclasses.replace(row, looks=100, seen=seen(row))
 
     monkeypatch.setattr(table, "verify", verify)
-    return table._verified(entry, SMOKE, 100, 0), looked
+    return table.verified(entry, SMOKE, 100, 0), looked
 
 
 def test_what_holds_is_verified_once(entry: PowerEntry, monkeypatch: pytest.MonkeyPatch) -> None:
