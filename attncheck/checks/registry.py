@@ -134,5 +134,5 @@ def checks_of(name: str) -> tuple[AnyCheck, ...]:
     found = tuple(each.check for each in registrations() if each.check.property_name == name)
     if not found:
         names = ", ".join(all_properties())
-        refuse("property", name, "is not known", f"load its module with --checks, or use one of {names}")
+        refuse("property", name, "is not known", f"use one of {names}, or load a module with --checks")
     return found

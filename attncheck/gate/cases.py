@@ -122,7 +122,7 @@ def _items(run: RunRecord, cause: str) -> Iterator[GateCase]:
     pooled = {pool.item for pool in run.pools}
     texts: dict[str, list[str]] = defaultdict(list)
     for result in notable(run):
-        command = replay_command(run.path, result.id, run.manifest.subject)
+        command = replay_command(run.path, result.id, run.manifest.subject, run.manifest.checks)
         texts[result.item].append(f"{result.check}: {describe(result)}\n  {command}")
     for item in sorted({*counts["planned"], *counts["reported"]}):
         group, _, case = item.partition("@")

@@ -18,7 +18,7 @@ def wrong_with(run: RunRecord) -> tuple[tuple[str, str], ...]:
     causes = () if run.closing is None else run.closing.causes
     told = wrong_in(
         run.tallies if single else tallied(run.pools),
-        lambda id: replay_command(run.path, id, run.manifest.subject),
+        lambda id: replay_command(run.path, id, run.manifest.subject, run.manifest.checks),
         causes,
     )
     return tuple(told)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from attncheck._lib.text import counted, number
 from attncheck.checks.claims import NOT_EXPOSED
+from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.records.schema import Result
 
 #: Modules of attncheck's own subjects, which are trusted.
@@ -16,7 +17,9 @@ OWN_SUBJECTS = ("attncheck.subject", "attncheck.faults")
 
 
 def replay_command(record: Path | str, id: str, subject: str, checks: Sequence[str] = ()) -> str:
-    """Return the command that repeats a result, with ``--trust`` for the modules of subject and checks.
+    """Return the command that repeats a result, with ``--trust`` for the subject's module.
+
+    `checks` are the modules of registered checks in the record; a result of such a check needs them too.
 
     Examples
     --------
@@ -24,10 +27,13 @@ def replay_command(record: Path | str, id: str, subject: str, checks: Sequence[s
     'attncheck replay run.jsonl scores.scale@0123456789ab'
     >>> replay_command("run.jsonl", "scores.scale@0123456789ab", "mine.attention:packed")
     'attncheck replay run.jsonl scores.scale@0123456789ab --trust mine.attention'
+    >>> replay_command("run.jsonl", "signs.mean@0123456789ab", "attncheck.subject:direct", ["mine.checks"])
+    'attncheck replay run.jsonl signs.mean@0123456789ab --trust mine.checks'
     """
     module, colon, _ = subject.partition(":")
     foreign = [module] if colon and module not in OWN_SUBJECTS else []
-    trust = [part for name in dict.fromkeys([*foreign, *checks]) for part in ("--trust", name)]
+    foreign += [] if id.partition(".")[0] in EVERY_PROPERTY else checks
+    trust = [part for name in dict.fromkeys(foreign) for part in ("--trust", name)]
     return shlex.join(["attncheck", "replay", str(record), id, *trust])
 
 

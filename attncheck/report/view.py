@@ -298,7 +298,7 @@ class RunView:
 
     def replay(self, result: Result) -> str:
         """Return the command that repeats a result."""
-        return replay_command(self.run.path, result.id, self.run.manifest.subject)
+        return replay_command(self.run.path, result.id, self.run.manifest.subject, self.run.manifest.checks)
 
 
 def _plotted(tally: Tally) -> Result | None:

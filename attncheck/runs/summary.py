@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attncheck._lib.text import chance, counted, listed, span
+from attncheck.checks.registered import modules_with
 from attncheck.diagnosis.causes import diagnosed, hints, sharpest_first, telling
 from attncheck.evidence.ledger import Conclusion
 from attncheck.evidence.verdicts import Verdict
@@ -84,7 +85,8 @@ def what_is_wrong(run: Run, results: Sequence[Result], call: str = "", causes: S
     """Return lines on cause, numbers, smallest failing layer and replay command; empty without violations."""
 
     def repeated(id: str) -> str:
-        return replay_command(run.record, id, run.subject.name) if run.record else call
+        modules = modules_with([id.partition(".")[0]])
+        return replay_command(run.record, id, run.subject.name, modules) if run.record else call
 
     told = wrong_in(telling(results), repeated, causes, lambda claim: _only(results, claim))
     return [f"  {word + ':':9} {text}" for word, text in told]

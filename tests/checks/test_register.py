@@ -15,8 +15,9 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.checks import Alternative, Count, register, registered
 from attncheck.checks.registered import load_checks, registrations
-from attncheck.checks.registry import EVERY_CHECK, check_named, checks_of, property_key
+from attncheck.checks.registry import EVERY_CHECK, EVERY_PROPERTY, check_named, checks_of, property_key
 from attncheck.commands.cli import main
+from attncheck.commands.planned_run import collect, properties_folder
 from attncheck.faults.pairs import paired
 from attncheck.layers.attention import AttentionLayer
 from attncheck.records.run_record import read_record
@@ -208,9 +209,13 @@ def test_two_processes_give_the_digits_of_one(run: Callable[..., int], right: Pa
     assert {result.check for result in one.results} == {"last_position.sign"}
 
 
-def test_a_module_adds_its_checks_to_a_run(folder: Path) -> None:
-    planned = attncheck.check(collapsed, LAYER, properties=["last_position", "inputs"], profile="smoke").run.item_ids
-    assert {each.partition("@")[0] for each in planned} == {"last_position", "inputs"}
+def test_only_named_checks_join_a_run(folder: Path) -> None:
+    def planned(*checks: str) -> set[str]:
+        run = Run.of(RunOptions(profile="smoke", checks=checks))
+        return {each.partition("@")[0] for each in collect(run, properties_folder()).run.item_ids}
+
+    assert planned() == set(EVERY_PROPERTY)
+    assert planned(MODULE) == {*EVERY_PROPERTY, "last_position", "without_fault"}
 
 
 def test_results_replay_and_name_their_check(wrong: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,6 +257,7 @@ def test_a_page_is_rendered_without_the_check(wrong: Path, absent: None, capsys:
     text = page.read_text("utf-8")
     assert "The check last_position.sign is not installed here" in text
     assert "share of positive outputs" in text
+    assert f"--trust {MODULE}" in text
 
 
 def test_the_gate_needs_no_check(right: Path, wrong: Path, absent: None, capsys: pytest.CaptureFixture[str]) -> None:
