@@ -171,6 +171,40 @@ class Evidence:
         }
         self._assert(draw, statistics, columns=2)
 
+    def assert_statistic(
+        self,
+        draw: Draw | ArrayLike,
+        family: Family,
+        measure: Callable[[FloatArray], tuple[Any, ...]],
+        alternative: float,
+        reads: str,
+    ) -> None:
+        """Assert the null of a family for a statistic of one's own.
+
+        Parameters
+        ----------
+        draw : callable (rng, size) -> array, (size,), or array, (draws,)
+        family : Family
+            E.g. ``attncheck.evidence.Count(probability)``.
+        measure : callable
+            Maps the draws to the arguments of ``family.test``.
+        alternative : float
+            Effect to be found, in the unit of the family.
+        reads : str
+            Description of the effect.
+
+        Examples
+        --------
+        >>> from attncheck.evidence import Count, Evidence
+        >>> def rolls(rng, size):
+        ...     return rng.integers(1, 7, size).astype(float)
+        >>> def sixes(values):
+        ...     return int((values == 6).sum()), len(values)
+        >>> evidence = Evidence()
+        >>> evidence.assert_statistic(rolls, Count(1 / 6, tail="two-sided"), sixes, 1 / 5, "share of sixes")
+        """
+        self._assert(draw, {reads: Statistic(family, measure, alternative, float)})
+
     def summary(self) -> str:
         """Return the number of assertions, which were violated, and the budget."""
         violated = [str(index) for index, each in enumerate(self.assertions, 1) if each.violated]

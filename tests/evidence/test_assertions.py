@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy
+from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError
-from attncheck.evidence import Evidence
+from attncheck.evidence import Count, Evidence
 
 Assertion = Callable[[Evidence, Any], None]
 
@@ -169,3 +170,18 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(InputError, match=r"^power="):
         Evidence(power=1.0)
     assert evidence.assertions == []
+
+
+def test_a_statistic_of_ones_own_is_tested_by_a_family(bounds: Any) -> None:
+    def sixes(evidence: Evidence, draw: Any) -> None:
+        def counted(values: NDArray[np.float64]) -> tuple[int, int]:
+            return int((values == 6).sum()), len(values)
+
+        evidence.assert_statistic(draw, Count(1 / 6, tail="two-sided"), counted, 1 / 5, "share of sixes")
+
+    def rolls(share: float) -> Any:
+        others = [(1.0 - share) / 5] * 5
+        return lambda rng, size: rng.choice(np.arange(1.0, 7.0), size, p=[*others, share])
+
+    assert failures(sixes, rolls(1 / 6), runs=1000, alpha=0.3) <= bounds(1000, 0.15)[1]
+    assert failures(sixes, rolls(1 / 5), runs=200, alpha=1e-6) >= bounds(200, 0.99)[0]
