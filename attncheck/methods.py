@@ -13,6 +13,7 @@ from attncheck._lib.memory import DEFAULT_MEMORY
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.description import Description
 from attncheck.layers.draws import Batch, Draws, ProgramDraws, StackDraws
+from attncheck.layers.parts.scores import one_covariance
 from attncheck.layers.program import Program, ProgramAt
 from attncheck.layers.stack import AttentionStack
 from attncheck.simulators.blocks import DrawPlan, blocks, chunks, root_of
@@ -36,7 +37,7 @@ _USUAL: tuple[Method, ...] = ("collapsed", "matrix-free")
 
 def limit_layer(layer: AttentionLayer, coordinates: int) -> DrawPlan[Draws]:
     """Return the plan for drawing the limit of a layer."""
-    shared = 0 if layer.rotary_base is None and not layer.bias_std else 4 * layer.seq_len**4
+    shared = 4 * layer.seq_len**4 if one_covariance(layer) else 0
 
     def draw(count: int, rng: np.random.Generator) -> Draws:
         return draw_limit(layer, count, coordinates, rng)

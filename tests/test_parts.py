@@ -189,6 +189,17 @@ def test_limit_laws_are_those_of_draws_from_the_limit(name: str, rng: np.random.
         assert (np.abs(products.mean(axis=0) - covariance) <= allowed).all()
 
 
+@pytest.mark.parametrize("name", ["causal window", "softcap", "sink", "sink of one position", "own mask", "own map"])
+def test_laws_at_finite_width_are_those_of_draws(name: str, rng: np.random.Generator) -> None:
+    layer = LAYERS[name]
+    law, position = ac.finite_width_law(layer), layer.seq_len - 1
+    values = ac.simulate(layer, _DRAWS, seed=int(rng.integers(2**31))).outputs[:, position, 0]
+    points = values.std() * np.array([-2.0, -0.5, 0.3, 1.0])
+    shares = (values[:, None] <= points).mean(axis=0)
+    # Six standard errors of a share, once in 10⁸.
+    assert (np.abs(shares - law.cdf(points, position)) <= law.cdf_error(points, position) + 3.0 * _DRAWS**-0.5).all()
+
+
 @pytest.mark.parametrize("name", ["softcap", "sink", "sink, cap, window", "capped linear", "causal window"])
 def test_slopes_are_derivatives_of_weights(name: str, rng: np.random.Generator) -> None:
     layer = LAYERS[name]

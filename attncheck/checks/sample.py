@@ -29,6 +29,7 @@ from attncheck.layers.attention_map import visible
 from attncheck.layers.draws import Batch
 from attncheck.layers.parts.mask import nested
 from attncheck.layers.parts.position_bias import mean_bias
+from attncheck.layers.parts.scores import one_covariance
 
 FloatArray = NDArray[np.float64]
 
@@ -366,7 +367,7 @@ class Sample:
 def whitens_jointly(layer: AttentionLayer, exposed: Collection[str]) -> bool:
     """Return whether all visible scores of a head are whitened at once, not by rows and columns."""
     hidden = "masked scores" not in exposed
-    return layer.rotary_base is not None or layer.bias_std > 0.0 or (hidden and not nested(visible(layer)))
+    return one_covariance(layer) or (hidden and not nested(visible(layer)))
 
 
 def _as_array(name: str, value: Any) -> FloatArray:

@@ -13,6 +13,7 @@ from attncheck.checks.exclusions import MOST_POSITIONS
 from attncheck.checks.literal import LiteralReference
 from attncheck.checks.sample import Sample, whitens_jointly
 from attncheck.layers.attention_map import visible
+from attncheck.layers.parts.scores import given_inputs
 from attncheck.methods import simulate
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
@@ -126,8 +127,7 @@ def score_estimates(
     scores = sample.need("scores")
     biased = not {"query", "key"}.isdisjoint(laws.biased)
     layer = sample.layer
-    given_inputs = not (layer.tied_query_key or layer.qk_norm or layer.bias_std or layer.bias_slopes)
-    if "input_gram" in sample.exposed and given_inputs and not biased:
+    if "input_gram" in sample.exposed and given_inputs(layer) and not biased:
         yield from _score_variance(scores[..., seen] ** 2, _score_variances(sample)[..., seen])
     else:
         ours, theirs = (mean_square(each.need("scores")[..., seen]) for each in (sample, reference()))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.parts.position_bias import with_bias
-from attncheck.layers.parts.rotary import score_vectors
+from attncheck.layers.parts.scores import score_vectors
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.linalg import gram_root
 

@@ -11,6 +11,8 @@ from scipy import special
 
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
+from attncheck.layers.parts import refusing
+from attncheck.layers.parts.position_bias import heads_differ, of_head
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.rows import score_std
@@ -37,7 +39,7 @@ class LayerTheory:
     excess_kurtosis : float
         Limit for an output of the last position.
     excess_kurtosis_here, excess_kurtosis_error : float or None
-        The same at this width; None with rotary positions.
+        The same at this width; None with parts such as rotary positions.
     distance : Distance or None
         Distance of this output's law from its limit; None likewise.
     """
@@ -82,7 +84,8 @@ class LayerTheory:
             limit_only = " in the limit"
         seen = "attends to" if self.layer.mask == "none" else "at the end attends to"
         kurtosis = f"excess kurtosis of an output {self.excess_kurtosis:.3g} in the limit"
-        rest = [f"{kurtosis}; rotary positions: nothing is computed at width {self.layer.width}"]
+        parts = [part.name for part in refusing(self.layer, "finite-width law")]
+        rest = [f"{kurtosis}; {', '.join(parts)}: nothing is computed at width {self.layer.width}"]
         if self.distance is not None:
             error = f"± {self.excess_kurtosis_error:.1g}"
             if self.excess_kurtosis_error == math.inf:
@@ -118,7 +121,7 @@ def theory_of(layer: AttentionLayer) -> LayerTheory:
         math.log(int(visible(layer)[-1].sum())),
         limit(layer).excess_kurtosis(last),
     )
-    if layer.rotary_base is not None:
+    if refusing(layer, "finite-width law"):
         return in_limit
     here = finite_width_law(layer, size=_DRAWS)
     return dataclasses.replace(
@@ -134,7 +137,10 @@ def _temperature(spread: float) -> float:
 
 
 def _entropy(layer: AttentionLayer) -> float:
-    """Return the mean entropy of the last row of the attention weights."""
-    one = layer.replace(num_heads=1, num_kv_heads=None)
-    scores = draw_limit(one, _ENTROPIES, 0, np.random.default_rng(0)).scores[:, 0]
-    return float(special.entr(attention_weights(one, scores)[:, -1]).sum(axis=-1).mean())
+    """Return the mean entropy over heads of the last row of the attention weights, over their sum."""
+    some = layer if heads_differ(layer) else of_head(layer, 0)
+    scores = draw_limit(some, _ENTROPIES, 0, np.random.default_rng(0)).scores
+    weights = attention_weights(some, scores)[..., -1, :]
+    if layer.map.traits.positive and not layer.map.traits.sums_to_one:
+        weights = weights / weights.sum(axis=-1, keepdims=True)
+    return float(special.entr(weights).sum(axis=-1).mean())

@@ -7,7 +7,7 @@ import numpy as np
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import input_covariance, input_kernel
 from attncheck.layers.parts.attention_map import Linear, Softmax
-from attncheck.layers.parts.mask import visible
+from attncheck.layers.parts.mask import plain_mask, visible
 from attncheck.layers.requirement import Requirement
 
 #: Widths at which finite-width effects are large.
@@ -108,7 +108,7 @@ TWO_SCALINGS = OfLayer("heads of width two or more", lambda layer: layer.head_wi
 
 CAUSAL = OfLayer(
     "a mask that hides positions",
-    lambda layer: layer.mask == "causal" and layer.window is None and layer.seq_len > 1,
+    lambda layer: layer.mask == "causal" and plain_mask(layer) and layer.seq_len > 1,
     "nothing is masked, or not by a causal mask alone",
 )
 FAR_VISIBLE = OfLayer(

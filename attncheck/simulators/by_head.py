@@ -15,7 +15,7 @@ from attncheck._lib.errors import check_whole, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.parts.position_bias import of_head, with_bias
-from attncheck.layers.parts.rotary import score_vectors, whole_vectors
+from attncheck.layers.parts.scores import score_vectors, whole_vectors
 from attncheck.simulators.blocks import root_of
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.linalg import bartlett, gram_root

@@ -24,7 +24,7 @@ from attncheck.layers.draws import Draws
 from attncheck.layers.kernel import position_covariance, psd_root
 from attncheck.layers.norm import normalised
 from attncheck.layers.parts.position_bias import with_bias
-from attncheck.layers.parts.rotary import score_vectors, whole_vectors
+from attncheck.layers.parts.scores import score_vectors, whole_vectors
 from attncheck.simulators.linalg import bartlett, gram_root
 
 FloatArray = NDArray[np.float64]

@@ -13,7 +13,7 @@ from attncheck.layers.draws import Draws
 from attncheck.layers.expansion import AttentionProgram, expand
 from attncheck.layers.norm import normalised
 from attncheck.layers.parts.position_bias import with_bias
-from attncheck.layers.parts.rotary import score_vectors, whole_vectors
+from attncheck.layers.parts.scores import score_vectors, whole_vectors
 from attncheck.layers.program import Node, Step
 from attncheck.simulators.interpret import Multiplier, interpret
 

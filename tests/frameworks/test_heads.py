@@ -135,15 +135,15 @@ def test_masks_by_hand_that_leak(heads: int, said: str) -> None:
 
 
 def test_scores_and_keys_that_no_description_has() -> None:
-    def alibi(q: Any, k: Any, v: Any) -> Any:
-        at = torch.arange(q.shape[2])
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=-0.3 * (at[:, None] - at).abs().float())
+    def by_position(q: Any, k: Any, v: Any) -> Any:
+        at = torch.arange(q.shape[2]).float()
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=torch.sin(at[:, None] * at))
 
     def extra() -> Any:
         return torch.nn.MultiheadAttention(64, 4, batch_first=True, add_zero_attn=True)
 
     for make, what in (
-        (lambda: Own(alibi), "scores that are not products times one factor"),
+        (lambda: Own(by_position), "a bias of scores that is not one of distances"),
         (extra, "keys beyond the positions"),
     ):
         found = ac.inspect(make, 64)

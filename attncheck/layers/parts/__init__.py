@@ -19,7 +19,7 @@ from attncheck.layers.parts.sink import SinkPart
 from attncheck.layers.parts.softcap import SoftcapPart
 from attncheck.layers.parts.window import WindowPart
 
-__all__ = ["PARTS", "LayerPart", "Misreading", "named_parts", "refuse_parts"]
+__all__ = ["PARTS", "LayerPart", "Misreading", "named_parts", "refuse_parts", "refusing"]
 
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
@@ -39,11 +39,15 @@ PARTS: tuple[LayerPart, ...] = (
 
 def refuse_parts(layer: AttentionLayer, reading: str) -> None:
     """Raise `InputError` if a layer has a part that a reading, e.g. "tangent kernel", refuses."""
-    for part in PARTS:
-        if reading in part.refusals and part.present(layer):
-            field = next(name for name, absent in part.fields.items() if getattr(layer, name) != absent)
-            absent = part.fields[field]
-            refuse(f"layer.{field}", getattr(layer, field), part.refusals[reading], f"use {field}={absent}")
+    for part in refusing(layer, reading):
+        field = next(name for name, absent in part.fields.items() if getattr(layer, name) != absent)
+        absent = part.fields[field]
+        refuse(f"layer.{field}", getattr(layer, field), part.refusals[reading], f"use {field}={absent}")
+
+
+def refusing(layer: AttentionLayer, reading: str) -> list[LayerPart]:
+    """Return the parts of a layer that a reading refuses."""
+    return [part for part in PARTS if reading in part.refusals and part.present(layer)]
 
 
 def named_parts() -> tuple[LayerPart, ...]:

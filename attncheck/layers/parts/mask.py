@@ -37,6 +37,11 @@ def visible(layer: AttentionLayer) -> BoolArray:
     return _visible(layer.mask, layer.window, layer.seq_len)
 
 
+def plain_mask(layer: AttentionLayer) -> bool:
+    """Return whether a layer has attncheck's causal mask or none, and no window."""
+    return layer.mask in MASKS and layer.window is None
+
+
 def visible_counts(layer: AttentionLayer) -> NDArray[np.int64]:
     """Return the number of visible positions of each position, (seq_len,), for sequences of any length.
 

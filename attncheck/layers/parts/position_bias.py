@@ -62,16 +62,20 @@ def mean_bias(layer: AttentionLayer) -> FloatArray:
     return np.asarray(-np.array(slopes_of(layer))[:, None, None] * np.abs(places[:, None] - places))
 
 
+def has_bias(layer: AttentionLayer) -> bool:
+    """Return whether scores have a bias by position."""
+    return layer.bias_slopes is not None or layer.bias_std > 0.0
+
+
 def heads_differ(layer: AttentionLayer) -> bool:
     """Return whether the law of the scores depends on the head."""
     return len(set(slopes_of(layer))) > 1
 
 
 def of_head(layer: AttentionLayer, head: int) -> AttentionLayer:
-    """Return the layer with one head, of the slope of `head`; unchanged without slopes."""
-    if layer.bias_slopes is None:
-        return layer
-    return layer.replace(num_heads=1, num_kv_heads=None, bias_slopes=(slopes_of(layer)[head],))
+    """Return the layer with one head, that of a number."""
+    slopes = None if layer.bias_slopes is None else (slopes_of(layer)[head],)
+    return layer.replace(num_heads=1, num_kv_heads=None, bias_slopes=slopes)
 
 
 def same_distance(layer: AttentionLayer) -> FloatArray:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from scipy import special
 
 from attncheck._lib.errors import check_number, refuse
-from attncheck.layers.norm import normalised
 from attncheck.layers.parts.part import LayerPart
 
 if TYPE_CHECKING:
@@ -59,18 +58,6 @@ class RotaryPart(LayerPart):
         if layer.tied_query_key:
             return []
         return [{"head_dim": width, "rotary_base": base} for width in _HEAD_DIMS for base in _RANDOM_BASES]
-
-
-def whole_vectors(layer: AttentionLayer) -> bool:
-    """Return whether scores depend on all neurons of queries and keys, not on Gram matrices alone."""
-    return layer.rotary_base is not None or layer.qk_norm
-
-
-def score_vectors(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-    """Return queries or keys, (..., seq_len, head_dim), as scores use them: normalised, then rotated."""
-    if layer.qk_norm:
-        vectors = (layer.query_std * layer.key_std) ** 0.5 * normalised("rms", vectors)
-    return turned(layer, vectors)
 
 
 def turned(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:

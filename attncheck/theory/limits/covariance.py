@@ -14,7 +14,8 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.kernel import FloatArray, Kernel, input_kernel, psd_root
 from attncheck.layers.parts.attention_map import Linear, Relu, Softmax
-from attncheck.layers.parts.mask import MASKS
+from attncheck.layers.parts.mask import plain_mask
+from attncheck.layers.parts.position_bias import has_bias
 from attncheck.layers.parts.rotary import pair_alignment
 from attncheck.theory.limits.heads import softmax_means
 from attncheck.theory.limits.mixture import check_numbers
@@ -175,7 +176,7 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
         mean = (weights @ kernel @ weights.swapaxes(-1, -2)).mean(axis=0)
         return mean, _ROUNDING * np.abs(mean)
     turned = drawn_whole(layer, kernel)
-    plain = layer.bias_slopes is None and not layer.bias_std and not layer.qk_norm
+    plain = not has_bias(layer) and not layer.qk_norm
     if plain and plain_softmax(layer) and not turned:
         return softmax_means(kernel, std, layer.mask == "causal", seed)
     if not (plain and isinstance(layer.map, Linear | Relu)):
@@ -199,7 +200,7 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
 
 def plain_softmax(layer: AttentionLayer) -> bool:
     """Return whether weights are softmax over all positions, or over those up to each."""
-    return layer.map == Softmax() and layer.mask in MASKS and layer.window is None
+    return layer.map == Softmax() and plain_mask(layer)
 
 
 def mean_grams(weights: FloatArray, root: FloatArray) -> FloatArray:

@@ -17,7 +17,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.kernel import FloatArray, Kernel, input_kernel, psd_root
 from attncheck.layers.parts.attention_map import Linear, Relu
-from attncheck.layers.parts.position_bias import heads_differ
+from attncheck.layers.parts.position_bias import has_bias, heads_differ
 from attncheck.theory.limits import covariance, rows
 from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.mixture import ScaleMixture, check_chances, check_points, pool
@@ -332,7 +332,7 @@ class LimitLaw(SymmetricLaw):
 
     def _singular(self, position: int) -> bool:
         """Return whether the density at 0 is infinite: with positive probability, v is p² for one score p."""
-        if rows.score_std(self.layer) == 0 or self.layer.bias_slopes is not None or self.layer.bias_std:
+        if rows.score_std(self.layer) == 0 or has_bias(self.layer):
             return False
         if self.layer.map == Linear():
             root = rows.row_root(self.layer, self.kernel.matrix, self._check_position(position))

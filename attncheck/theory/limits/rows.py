@@ -12,7 +12,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import map_scores, visible
 from attncheck.layers.kernel import FloatArray, psd_root
 from attncheck.layers.parts.attention_map import Linear, Softmax
-from attncheck.layers.parts.position_bias import mean_bias, same_distance
+from attncheck.layers.parts.position_bias import has_bias, mean_bias, same_distance
 from attncheck.layers.parts.rotary import pair_alignment, row_alignment
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 from attncheck.theory.limits.proposals import Proposal, enlarged, towards_keys, weigh
@@ -153,8 +153,7 @@ def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> 
     For linear attention u = zᵀ M z, M = Fᵀ K F; if all eigenvalues of M are m > 0, the sum is m χ²_{rH}.
     """
     root = row_root(layer, kernel, position)
-    biased = layer.bias_slopes is not None or layer.bias_std
-    if layer.map != Linear() or layer.tied_query_key or biased or root.shape[1] == 0:
+    if layer.map != Linear() or layer.tied_query_key or has_bias(layer) or root.shape[1] == 0:
         return None
     seen = visible(layer)[position]
     sizes = np.linalg.eigvalsh(root.T @ kernel[np.ix_(seen, seen)] @ root)
