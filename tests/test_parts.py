@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any, get_args
@@ -142,10 +143,16 @@ def numbers(outputs: FloatArray) -> dict[str, FloatArray]:
     }
 
 
+@functools.cache
+def drawn_by_hand(name: str) -> dict[str, FloatArray]:
+    """Return the statistics of networks written out, drawn once for two tests."""
+    return numbers(written_out(LAYERS[name], _DRAWS, np.random.default_rng()))
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_methods_agree_with_networks_written_out(name: str, rng: np.random.Generator) -> None:
     layer = LAYERS[name]
-    expected = numbers(written_out(layer, _DRAWS, rng))
+    expected = drawn_by_hand(name)
     for method in get_args(Method)[:3]:
         drawn = numbers(ac.simulate(layer, _DRAWS, seed=int(rng.integers(2**31)), method=method).outputs[:, :, 0])
         for what, values in drawn.items():
@@ -165,7 +172,7 @@ def test_the_written_out_networks_differ_from_the_layer_without_the_part(name: s
         "sigmoid",
     ):
         plain = plain.replace(attention_map="relu")
-    expected = numbers(written_out(layer, _DRAWS, rng))
+    expected = drawn_by_hand(name)
     drawn = numbers(ac.simulate(plain, _DRAWS, seed=int(rng.integers(2**31))).outputs[:, :, 0])
     assert min(stats.ks_2samp(drawn[what], expected[what]).pvalue for what in drawn) < 1e-9
 

@@ -169,10 +169,8 @@ def _with_bias(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: 
 
 def _shared_output(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: Rng) -> FloatArray:
     total = mixed.sum(axis=1, keepdims=True)
-    return (
-        project_out(layer.replace(num_heads=1, num_kv_heads=None, bias_slopes=None), total, coordinates, rng)
-        * layer.head_factor
-    )
+    one = layer.replace(num_heads=1, num_kv_heads=None, bias_slopes=None)
+    return project_out(one, total, coordinates, rng) * layer.head_factor
 
 
 def _future(layer: AttentionLayer) -> NDArray[np.bool_]:

@@ -23,6 +23,7 @@ from attncheck.checks.registry import PROPERTIES, checks_of, property_key
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import detection, per_look_power
 from attncheck.faults import EXPOSURES, FAULTS, Fault, all_faults, exposing, registered_fault
+from attncheck.faults.named import NAMED_BY
 from attncheck.faults.pairs import fault_named
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.look import observe
@@ -125,13 +126,17 @@ def entries_of(
     examined = dict.fromkeys([*PROPERTIES, *own])
     settled = {name: profile_named(name) for name in profiles}
     last = settled[profiles[-1]]
-    cheap = _cheap(wrong, last.layers)
+    # Faults of optional parts show in no layer of the profile, and are measured where they are named.
+    hidden = fault in NAMED_BY and all(map(wrong.reason_hidden, last.layers))
+    layers = (NAMED_BY[fault][0],) if hidden else last.layers
+    cheap = _cheap(wrong, layers)
 
     def planned() -> list[PowerEntry]:
-        rows = {each: {name: rows_of(sights, each, p) for name, p in settled.items()} for each in exposures}
+        others = layers if hidden else ()
+        rows = {each: {name: rows_of(sights, each, p, others) for name, p in settled.items()} for each in exposures}
         return [PowerEntry(fault, each, rows[each]) for each in exposures]
 
-    sights = measure(wrong, last.layers, dataclasses.replace(last, most_draws=_FIRST), seed, examined)
+    sights = measure(wrong, layers, dataclasses.replace(last, most_draws=_FIRST), seed, examined)
     entries = planned()
     unsure = [entry.exposure for entry in entries if not entry.sure(last.name, last.power)]
     if unsure:
