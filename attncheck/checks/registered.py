@@ -110,9 +110,9 @@ def claim_named(name: str) -> Claim:
     Examples
     --------
     >>> claim_named("heads").name, claim_named("elsewhere.mean").statement
-    ('heads', 'The check elsewhere.mean is not installed here, so its claim is not known.')
+    ('heads', 'Its check is not installed here, so the claim is not known.')
     """
-    unknown = Claim(name, f"The check {name} is not installed here, so its claim is not known.", "", "")
+    unknown = Claim(name, "Its check is not installed here, so the claim is not known.", "", "")
     registered = {each.claim.name: each.claim for each in registrations()}
     return CLAIMS.get(name) or registered.get(name, unknown)
 

@@ -284,7 +284,8 @@ class AttentionLayer:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as built-in types, for `from_dict`; functions by import path."""
-        return {name: _as_text(value) for name, value in dataclasses.asdict(self).items()}
+        fields = {name: _as_text(value) for name, value in dataclasses.asdict(self).items()}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
     @functools.cached_property
     def key(self) -> str:

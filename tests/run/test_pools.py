@@ -233,9 +233,10 @@ class TestFormed:
 
     def test_every_feature_that_layers_have_is_pooled_once(self) -> None:
         from attncheck.layers.features import FEATURES
+        from attncheck.layers.parts import named_parts
 
         # No run draws these: if a subject is such layers, they form one pool.
-        drawn = set(FEATURES) - {"rotary positions", "normalised inputs"}
+        drawn = set(FEATURES) - {"normalised inputs"} - {part.name for part in named_parts()}
         alone = [features[0] for features in POOLS.values() if len(features) == 1]
         assert sorted(alone) == sorted(drawn)
         assert {feature for features in POOLS.values() for feature in features} == drawn

@@ -238,7 +238,8 @@ class DeclaredMap(AttentionMap):
     def weights(self, scores: FloatArray, seen: BoolArray) -> FloatArray:
         """Return weights for scores (..., s)."""
         shown = np.broadcast_to(seen, scores.shape)
-        return np.where(seen, np.asarray(self.function(scores, shown), dtype=np.float64), 0.0)
+        made = self.function(np.where(shown, scores, 0.0), shown)
+        return np.where(shown, np.asarray(made, dtype=np.float64), 0.0)
 
     def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
         """Return the derivative of Σ_j A_rj u_j by each score."""

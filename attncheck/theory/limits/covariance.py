@@ -15,7 +15,7 @@ from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.kernel import FloatArray, Kernel, input_kernel, psd_root
 from attncheck.layers.parts.attention_map import Linear, Relu, Softmax
 from attncheck.layers.parts.mask import plain_mask
-from attncheck.layers.parts.position_bias import has_bias
+from attncheck.layers.parts.position_bias import has_bias, heads_differ
 from attncheck.layers.parts.rotary import pair_alignment
 from attncheck.theory.limits.heads import softmax_means
 from attncheck.theory.limits.mixture import check_numbers
@@ -149,6 +149,9 @@ def settled(
         refuse("layer", layer.describe(), "already sets the other arguments", "omit all except scramble")
     if not layer.head_scaling:
         refuse("layer.head_scaling", False, "leaves no limit for infinitely many heads", "use head_scaling=True")
+    if heads_differ(layer):
+        problem = "differ between heads, so that there is no law of one head"
+        refuse("layer.bias_slopes", layer.bias_slopes, problem, "use one slope for all heads")
     return layer, input_kernel(layer.inputs).matrix
 
 
