@@ -19,7 +19,7 @@ from attncheck.checks.sample import Sample
 from attncheck.evidence.families import Count, Smooth, Uniform
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirement import ANY
-from attncheck.layers.requirements import SEVERAL_POSITIONS, UNTIED, OfLayer
+from attncheck.layers.requirements import NEVER_CLIPPED, SEVERAL_POSITIONS, UNTIED, OfLayer
 
 FloatArray = NDArray[np.float64]
 
@@ -75,6 +75,12 @@ def _tame(layer: AttentionLayer) -> bool:
     return layer.attention_map != "sigmoid" or (wide and _score_scale(layer) <= _SMALL_SCORES)
 
 
+def _may_be_constant(layer: AttentionLayer) -> bool:
+    """Return whether all neurons of an input may be 0, or equal where layer norm makes them 0."""
+    clipped = layer.activation == "clip" and layer.clip < NEVER_CLIPPED * layer.inputs.hidden_std
+    return layer.activation == "relu" or (layer.norm == "layer" and clipped)
+
+
 # Otherwise conditional variances underflow while outputs do not.
 _MODERATE_WEIGHTS = OfLayer(
     "moderate scores under sigmoid",
@@ -90,8 +96,8 @@ _NEVER_ZERO = (
     )
     & OfLayer(
         "inputs that are not all 0",
-        lambda layer: layer.activation != "relu" or 2.0**-layer.width <= _ZEROS,
-        "all inputs of a narrow layer may be 0 under relu",
+        lambda layer: not _may_be_constant(layer) or 2.0**-layer.width <= _ZEROS,
+        "all inputs of a narrow layer may be 0 under relu, or equal before layer norm",
     )
     & OfLayer("weights that do not underflow", _tame, "all sigmoid weights may underflow")
 )

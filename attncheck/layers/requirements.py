@@ -16,15 +16,15 @@ SMALL_WIDTH = 16
 NARROW_WIDTH = 8
 # Smallest relative eigenvalue of the input covariance for accurate scores.
 _ALIKE = 1e-5
-# A clip at this many standard deviations never acts in practice.
-_NEVER_CLIPPED = 40.0
+#: A clip at this many standard deviations never acts in practice.
+NEVER_CLIPPED = 40.0
 
 OfLayer = Requirement[AttentionLayer]
 
 
 def linear(layer: AttentionLayer) -> bool:
     """Return whether x = h + e in practice."""
-    clipped = layer.activation == "clip" and layer.clip < _NEVER_CLIPPED * layer.inputs.hidden_std
+    clipped = layer.activation == "clip" and layer.clip < NEVER_CLIPPED * layer.inputs.hidden_std
     return layer.activation in ("clip", "identity") and not clipped and layer.norm is None
 
 

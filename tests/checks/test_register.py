@@ -255,7 +255,7 @@ def test_a_page_is_rendered_without_the_check(wrong: Path, absent: None, capsys:
     page = wrong.parent / "page.html"
     assert main(["report", str(wrong), "--out", str(page)]) == ExitCode.CONSISTENT
     text = page.read_text("utf-8")
-    assert "The check last_position.sign is not installed here" in text
+    assert "Its check is not installed here" in text
     assert "share of positive outputs" in text
     assert f"--trust {MODULE}" in text
 

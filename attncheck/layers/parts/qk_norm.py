@@ -42,6 +42,9 @@ class QKNormPart(LayerPart):
         """Return the validated field."""
         if not isinstance(layer.qk_norm, bool | np.bool_):
             refuse("qk_norm", layer.qk_norm, "must be a boolean", "pass True for normalised queries and keys, or False")
+        if layer.qk_norm and layer.head_width == 1:
+            problem = "makes scores of two values where heads have one neuron"
+            refuse("qk_norm", True, problem, "pass head_dim=2 or more, or leave it out")
         if layer.qk_norm and layer.tied_query_key:
             refuse("qk_norm", True, "is not supported with tied_query_key", "leave out one of them")
         return {"qk_norm": bool(layer.qk_norm)}
@@ -52,4 +55,4 @@ class QKNormPart(LayerPart):
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
         """Return values to choose from at random."""
-        return [] if layer.tied_query_key else [{"qk_norm": True}]
+        return [] if layer.tied_query_key or layer.head_width == 1 else [{"qk_norm": True}]

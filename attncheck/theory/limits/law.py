@@ -159,7 +159,7 @@ class LimitLaw(SymmetricLaw):
             return 3 * exact.variance() / exact.mean() ** 2
         if heads_differ(self.layer):
             whole = self.mixture(position)
-            return 3 * whole.variance() / whole.mean() ** 2
+            return 0.0 if whole.atom == 1 else 3 * whole.variance() / whole.mean() ** 2
         head = pool(self._head_laws(position))
         if head.atom == 1:
             return 0.0
