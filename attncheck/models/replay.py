@@ -14,6 +14,8 @@ import numpy as np
 _SOURCES = ("encoder", "key", "value", "kv", "memory", "context", "cross")
 # Parts of the names of arguments that are added to keys or hide them.
 _OTHERS = ("pos", "mask", "bias")
+# Part of the names of arguments that are added to the outputs, and set to 0.
+_ADDED = "residual"
 # Part of the name of classes that keep keys and values of earlier calls.
 _CACHE = "Cache"
 # Limit on width times positions².
@@ -138,6 +140,10 @@ def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None
     first = found[0]
     width = int(one.leaves[first].shape[-1])
     same = [i for i in found if one.places[i] == one.places[first]]
+    added = {i for i in found if i not in same and _ADDED in one.names[i]}
+    if added:
+        leaves = tuple(leaf * 0 if i in added else leaf for i, leaf in enumerate(one.leaves))
+        one = dataclasses.replace(one, leaves=leaves)
     others = [i for i in found if i not in same and _is_source(one.names[i]) and batch[i] == batch[first]]
     others = [i for i in others if one.leaves[i].shape[-1] == width]
     made = _replacing(one, batch, same, width)

@@ -70,6 +70,15 @@ def test_qwen_3_normalises_queries_and_keys() -> None:
 def test_bloom_has_the_slopes_of_alibi() -> None:
     found = inspected("Bloom", hidden_size=64, n_layer=1, n_head=4, vocab_size=100, initializer_range=0.125)
     assert of_layer(found) == {"mask": "causal", "bias_slopes": "alibi"}
+    inspection = next(iter(found.modules.values()))
+    # The residual stream that the module adds is set to 0: it is neither a bias nor attention.
+    assert not any("outputs have a bias" in str(note) for note in inspection.notes)
+    subject = inspection.subject()
+    report = ac.check(subject, subject.layers[0], profile="smoke", seed=0)
+    assert not report.violated
+    assert sum(bool(result.size) for result in report.results) > 80
+    level = subject.layers[0].replace(bias_slopes=None)
+    assert ac.check(subject, level, profile="smoke", seed=0).violated
 
 
 def test_t5_has_a_random_table_of_biases() -> None:
