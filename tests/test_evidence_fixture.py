@@ -72,3 +72,15 @@ def test_a_bad_budget_is_refused(pytester: pytest.Pytester) -> None:
     refused = pytester.runpytest_subprocess("-k", "pairs", "--evidence-alpha=0")
     refused.stdout.fnmatch_lines(["*alpha=0.0: must *"])
     assert refused.ret != 0
+
+
+def test_a_test_that_is_not_counted_cannot_take_a_share(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_one(request):\n    request.getfixturevalue('evidence')\n")
+    result = pytester.runpytest_inprocess()
+    result.stdout.fnmatch_lines(["*name the fixture evidence among the test's arguments*"])
+
+
+def test_a_budget_that_is_no_number_is_refused(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_one(evidence):\n    pass\n")
+    result = pytester.runpytest_inprocess("-o", "evidence_alpha=abc")
+    result.stdout.fnmatch_lines(["*evidence_alpha=abc: is not a number*"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -14,7 +15,9 @@ from scipy import stats
 
 import attncheck as ac
 from attncheck._lib.errors import InputError
+from attncheck._lib.exit_codes import ExitCode
 from attncheck.checks.registry import EVERY_CHECK, checks_of
+from attncheck.commands.cli import main
 from attncheck.faults import FAULTS
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible, weight_slopes
@@ -46,6 +49,20 @@ def squared_relu(scores: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
 def rng() -> np.random.Generator:
     """Return a fresh generator: statements hold for any."""
     return np.random.default_rng()
+
+
+def nan_beyond_4(scores: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
+    """Return scores, and NaN for large ones."""
+    return np.where(np.abs(scores) > 4.0, np.nan, scores)
+
+
+def in_place(scores: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
+    """Return the softmax, computed in the array of the scores."""
+    scores[~seen] = -np.inf
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-1, keepdims=True)
+    return scores
 
 
 # Each part in several shapes.
@@ -308,6 +325,34 @@ def test_local_functions_work_here_and_are_refused_from_records() -> None:
         AttentionLayer.from_dict(layer.to_dict())
 
 
+def test_a_map_may_write_into_its_arguments() -> None:
+    layer = AttentionLayer(width=8, seq_len=3, mask="causal")
+    own = layer.replace(attention_map=in_place)
+    for method in get_args(Method):
+        drawn, expected = (ac.simulate(each, 5, seed=1, method=method) for each in (own, layer))
+        assert np.allclose(drawn.scores, expected.scores)
+        assert np.allclose(drawn.outputs, expected.outputs)
+
+
+def test_a_map_that_fails_on_large_scores_is_refused_when_it_does() -> None:
+    layer = AttentionLayer(width=8, attention_map=lambda p, seen: np.where(np.abs(p) > 1e3, np.nan, p), query_std=1e3)
+    with pytest.raises(InputError, match="gave weights that are not finite"):
+        ac.simulate(layer, 1000)
+
+
+def test_slopes_may_be_an_array() -> None:
+    assert AttentionLayer(width=8, bias_slopes=np.array([1.0, 0.5])).bias_slopes == (1.0, 0.5)  # type: ignore[arg-type]
+
+
+def test_files_of_layers_with_a_mask_of_ones_own_need_trust(tmp_path: Path) -> None:
+    layer = LAYERS["own mask"]
+    (tmp_path / "layer.toml").write_text(layer.to_toml())
+    np.save(tmp_path / "y.npy", ac.simulate(layer, 2000).outputs)
+    call = ["check", "--layer", str(tmp_path / "layer.toml"), "--samples", str(tmp_path / "y.npy")]
+    assert main(call) == ExitCode.UNUSABLE
+    assert main([*call, "--trust", __name__]) in (ExitCode.CONSISTENT, ExitCode.INCONCLUSIVE)
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -316,6 +361,12 @@ def test_local_functions_work_here_and_are_refused_from_records() -> None:
         ({"softcap": -1.0}, r"softcap=-1\.0"),
         ({"sink": 1e9}, r"sink=1000000000\.0"),
         ({"sink": 0.0, "attention_map": "relu"}, r"sink=0\.0: belongs to softmax"),
+        ({"mask": lambda i, j: (np.random.default_rng().random(i.shape) < 0.5) | (i == j)}, "varies between calls"),
+        ({"mask": ".module:f"}, "cannot be imported"),
+        ({"attention_map": f"{__name__}:nan_beyond_4"}, "not finite"),
+        ({"attention_map": lambda p, seen: p * 1j}, "returned complex128"),
+        ({"bias_slopes": np.ones((2, 2))}, "is not known"),
+        ({"bias_slopes": b"12"}, "is not known"),
         ({"bias_slopes": "steep"}, r"bias_slopes='steep': is not known"),
         ({"bias_slopes": (1.0,)}, "are 1 slopes for num_heads=2"),
         ({"bias_slopes": (1.0, np.nan)}, "bias_slopes=nan"),

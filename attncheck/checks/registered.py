@@ -35,16 +35,19 @@ class Registration:
         The statement that it tests.
     fault : callable (layer, size, rng) -> mapping
         A wrong simulator that the check must reject.
+    measure : callable
+        The registered function.
     """
 
     check: Check
     claim: Claim
     fault: Simulator
+    measure: Callable[..., Any]
 
     @property
     def module(self) -> str:
         """The module of the measure; empty if other processes cannot import it."""
-        return path_of(self.check.measure).partition(":")[0]
+        return path_of(self.measure).partition(":")[0]
 
 
 def add(registration: Registration) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-from attncheck._lib.errors import check_choice, refuse
-from attncheck.checks.check import Alternative, AlternativeOf, Check, Setting
+from attncheck._lib.errors import InputError, check_choice, check_whole, refuse
+from attncheck.checks.check import Alternative, AlternativeOf, Check, CheckOf, Kind, Setting
 from attncheck.checks.claims import Claim
+from attncheck.checks.reference import Reference
 from attncheck.checks.registered import Registration, Simulator, add
 from attncheck.checks.registry import EVERY_PROPERTY
-from attncheck.checks.sample import EVERY_FIELD
+from attncheck.checks.sample import EVERY_FIELD, Sample
 from attncheck.evidence.family import Family
 
 _Measure = TypeVar("_Measure", bound=Callable[..., tuple[Any, ...]])
@@ -96,6 +99,13 @@ def register(
             refuse(field, value, "is not a function", "pass a function; see attncheck.checks.register")
     arrays = frozenset(check_choice("needs", each, (*EVERY_FIELD, "masked scores")) for each in needs)
 
+    kind = fields.get("kind", "exact")
+    check_choice("kind", kind, get_args(Kind))
+    for field in ("calls", "draws_per_unit", "fewest_draws", "revision"):
+        check_whole(field, fields.get(field, 1), 1, "pass a whole number of at least 1")
+    if unknown := sorted(fields.keys() - {each.name for each in dataclasses.fields(CheckOf)} | fields.keys() & {"key"}):
+        refuse(unknown[0], fields[unknown[0]], "is not a field to set", "see attncheck.checks.Check")
+
     def decorate(measure: _Measure) -> _Measure:
         check = Check(
             name=name,
@@ -106,10 +116,23 @@ def register(
             alternative=alternative,
             reads=reads,
             family=family,
-            measure=measure,
+            measure=functools.partial(_measured, name, measure),
             **fields,
         )
-        add(Registration(check, Claim(name, claim or null, source, unseen), fault))
+        add(Registration(check, Claim(name, claim or null, source, unseen), fault, measure))
         return measure
 
     return decorate
+
+
+def _measured(name: str, measure: Callable[..., Any], sample: Sample, reference: Reference) -> tuple[Any, ...]:
+    """Return what a foreign measure returns, or raise `InputError` that names the check."""
+    try:
+        found = measure(sample, reference)
+    except InputError:
+        raise
+    except Exception as error:
+        refuse("check", name, f"raised {type(error).__name__}: {error}", "mend its measure")
+    if not isinstance(found, tuple) or not found:
+        refuse("check", name, f"measured {found!r}", "return a tuple, the arguments of the family's test")
+    return found

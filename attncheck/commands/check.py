@@ -15,6 +15,7 @@ def check(
     weights: str = "gaussian",
     seed: Natural = 0,
     false_alarm: float = 1e-6,
+    trust: list[str] | None = None,
 ) -> int:
     """Test samples from files against the exact law at their width and the limit.
 
@@ -34,9 +35,13 @@ def check(
         Seed of the draws of the exact law.
     false_alarm
         Probability of a violated verdict for samples of a correct simulator.
+    trust
+        Module whose functions a layer may name as mask or attention map; can be repeated.
     """
     from attncheck.runs.samples.command import check_files
 
-    code, text = check_files(layer, samples, record, weights=weights, seed=seed, false_alarm=false_alarm)
+    code, text = check_files(
+        layer, samples, record, weights=weights, seed=seed, false_alarm=false_alarm, trust=trust or ()
+    )
     print(text)
     return code

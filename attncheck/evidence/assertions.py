@@ -124,7 +124,17 @@ class Evidence:
         if not callable(cdf):
             refuse("law", law, "has no distribution function", "pass e.g. scipy.stats.norm()")
         distance = check_number("effect", effect, "pass a distance, e.g. effect=0.02", above=0.0, maximum=1.0)
-        statistic = Statistic(Uniform(), lambda values: (cdf(values),), distance, float)
+
+        def uniform(values: FloatArray) -> tuple[FloatArray]:
+            try:
+                made = np.asarray(cdf(values), dtype=np.float64)
+            except (TypeError, ValueError) as error:
+                refuse("law", law, f"fails on an array of draws ({error})", "pass e.g. scipy.stats.norm(loc, scale)")
+            if made.shape != values.shape:
+                refuse("law", law, f"maps shape {values.shape} to {made.shape}", "pass a vectorised function")
+            return (made,)
+
+        statistic = Statistic(Uniform(), uniform, distance, float)
         self._assert(draw, {"distance from the law": statistic})
 
     def assert_scale(self, draw: Draw | ArrayLike, std: float, effect: float, law: str = "normal") -> None:

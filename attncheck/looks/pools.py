@@ -98,7 +98,8 @@ class CasePool:
 def pools_of(results: Iterable[Result]) -> list[CasePool]:
     """Return the pools of results on single cases; a set of cases that several pools share counts once per check."""
     examined: dict[str, list[Result]] = {}
-    for result in sorted(results, key=lambda one: one.id):
+    # Two tests of one property may examine the same cases.
+    for result in {one.id: one for one in sorted(results, key=lambda one: one.id)}.values():
         if result.summary is not None:
             examined.setdefault(result.check, []).append(result)
     shares = _shared({case_key(one): one.case for members in examined.values() for one in members})

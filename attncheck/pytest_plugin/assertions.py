@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from attncheck.evidence.assertions import Evidence
 
 _FIXTURE, _RESULT = "evidence", "evidence"
-_COUNT: pytest.StashKey[int] = pytest.StashKey()
+_COUNT: pytest.StashKey[frozenset[str]] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Count the tests that share the budget, before any is deselected."""
-    config.stash[_COUNT] = sum(_FIXTURE in getattr(item, "fixturenames", ()) for item in items)
+    config.stash[_COUNT] = frozenset(item.nodeid for item in items if _FIXTURE in getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture
@@ -33,8 +34,10 @@ def evidence(request: pytest.FixtureRequest) -> Generator[Evidence, None, None]:
     from attncheck.evidence.assertions import Evidence
 
     config, name = request.config, request.node.nodeid
-    alpha, seed = _alpha(config) / max(1, config.stash[_COUNT]), config.option.attncheck_seed
-    replay = f"pytest '{name}' --attncheck-seed={seed} --evidence-alpha={alpha!r}"
+    if name not in config.stash[_COUNT]:
+        raise pytest.UsageError(f"{name}: name the fixture evidence among the test's arguments, so that it is counted")
+    alpha, seed = _alpha(config) / len(config.stash[_COUNT]), config.option.attncheck_seed
+    replay = f"pytest {shlex.quote(name)} --attncheck-seed={seed} --evidence-alpha={alpha!r}"
     try:
         made = Evidence(int(seed), alpha, name=name, replay=replay)
     except ValueError as error:
@@ -62,4 +65,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 def _alpha(config: pytest.Config) -> float:
     given = config.getoption("evidence_alpha")
-    return float(config.getini("evidence_alpha") if given is None else given)
+    text = config.getini("evidence_alpha") if given is None else given
+    try:
+        return float(text)
+    except ValueError:
+        raise pytest.UsageError(f"evidence_alpha={text}: is not a number; pass a chance such as 1e-6") from None

@@ -185,3 +185,9 @@ def test_a_statistic_of_ones_own_is_tested_by_a_family(bounds: Any) -> None:
 
     assert failures(sixes, rolls(1 / 6), runs=1000, alpha=0.3) <= bounds(1000, 0.15)[1]
     assert failures(sixes, rolls(1 / 5), runs=200, alpha=1e-6) >= bounds(200, 0.99)[0]
+
+
+@pytest.mark.parametrize("law", [lambda values: 0.5, scipy.stats.t, scipy.stats.norm(loc=[0.0, 1.0])])
+def test_laws_that_do_not_map_draws_are_refused(law: Any) -> None:
+    with pytest.raises(InputError, match="law="):
+        Evidence().assert_law(normal(), law, 0.1)

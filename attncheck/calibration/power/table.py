@@ -28,7 +28,7 @@ from attncheck.faults.pairs import fault_named
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.look import observe
 from attncheck.looks.plan import Plan, chunk_of, plan
-from attncheck.looks.profiles import ANCHORS, Profile, profile_named
+from attncheck.looks.profiles import ANCHORS, REGIME_ANCHORS, Profile, profile_named
 from attncheck.subject import Subject
 
 # Draws of a first pilot.
@@ -126,8 +126,8 @@ def entries_of(
     examined = dict.fromkeys([*PROPERTIES, *own])
     settled = {name: profile_named(name) for name in profiles}
     last = settled[profiles[-1]]
-    # Faults of optional parts show in no layer of the profile, and are measured where they are named.
-    hidden = fault in NAMED_BY and all(map(wrong.reason_hidden, last.layers))
+    # Faults of optional parts show in no fixed layer of any profile, and are measured where they are named.
+    hidden = fault in NAMED_BY and all(map(wrong.reason_hidden, (*ANCHORS, *REGIME_ANCHORS)))
     layers = (NAMED_BY[fault][0],) if hidden else last.layers
     cheap = _cheap(wrong, layers)
 

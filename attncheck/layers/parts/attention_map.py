@@ -238,8 +238,10 @@ class DeclaredMap(AttentionMap):
     def weights(self, scores: FloatArray, seen: BoolArray) -> FloatArray:
         """Return weights for scores (..., s)."""
         shown = np.broadcast_to(seen, scores.shape)
-        made = self.function(np.where(shown, scores, 0.0), shown)
-        return np.where(shown, np.asarray(made, dtype=np.float64), 0.0)
+        made = np.where(shown, np.asarray(self.function(np.where(shown, scores, 0.0), shown), dtype=np.float64), 0.0)
+        if not np.isfinite(made).all():
+            refuse("attention_map", self.name, "gave weights that are not finite", "mend it for scores of any size")
+        return made
 
     def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
         """Return the derivative of Σ_j A_rj u_j by each score."""
@@ -271,7 +273,10 @@ def map_of(layer: AttentionLayer) -> AttentionMap:
     elif name in _PLAIN:
         plain = _PLAIN[str(name)](layer.seq_len)
     else:
-        plain = DeclaredMap(named_function.resolve("attention_map", name), named_function.label(name))
+        function = named_function.resolve("attention_map", name)
+        if isinstance(name, str):  # functions given as such were tried before
+            _try_map(function)
+        plain = DeclaredMap(function, named_function.label(name))
     return plain if layer.softcap is None else Softcapped(plain, layer.softcap)
 
 
@@ -293,11 +298,13 @@ def _try_map(function: Callable[..., Any]) -> None:
     seen = np.tri(_ROWS, _TRIED, dtype=bool)
     remedy = "pass a vectorised function of (scores, visible) with visible entries of a row along the last axis"
     try:
-        weights = np.asarray(function(scores.copy(), seen.copy()), dtype=np.float64)
+        weights = np.asarray(function(scores.copy(), seen.copy()))
         alone = np.asarray(function(scores[:1].copy(), seen[:1].copy()), dtype=np.float64)
         hidden = np.asarray(function(np.where(seen, scores, 1.0), seen.copy()), dtype=np.float64)
     except Exception as error:
         refuse("attention_map", function, f"raised {type(error).__name__}: {error}", remedy)
+    if weights.dtype.kind not in "fiu":
+        refuse("attention_map", function, f"returned {weights.dtype}, not real numbers", remedy)
     if weights.shape != scores.shape:
         refuse("attention_map", function, f"returned shape {weights.shape} for shape {scores.shape}", remedy)
     if not np.isfinite(weights[seen]).all():

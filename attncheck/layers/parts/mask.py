@@ -106,12 +106,14 @@ def _evaluated(function: Callable[..., Any], seq_len: int) -> BoolArray:
     """Return a user's mask as a matrix, after validating it."""
     rows, columns = np.indices((seq_len, seq_len))
     try:
-        seen = np.asarray(function(rows, columns))
+        seen, again = (np.asarray(function(rows.copy(), columns.copy())) for _ in range(2))
     except Exception as error:
         refuse("mask", function, f"raised {type(error).__name__}: {error}", _REMEDY[3:])
     if seen.shape != rows.shape or seen.dtype != bool:
         problem = f"returned {seen.dtype} of shape {seen.shape} for positions of shape {rows.shape}"
         refuse("mask", function, problem, "return booleans of that shape")
+    if not np.array_equal(seen, again):
+        refuse("mask", function, "varies between calls", "pass a function without randomness")
     if not np.diagonal(seen).all():
         hidden = int(np.flatnonzero(~np.diagonal(seen))[0])
         refuse("mask", function, f"hides position {hidden} from itself", "let each position attend to itself")

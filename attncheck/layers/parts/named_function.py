@@ -20,6 +20,8 @@ def settle(
     Import paths are imported when they are first used. `examine` raises `InputError` for an unusable function.
     """
     if callable(value):
+        if getattr(value, "__hash__", None) is None:
+            refuse(field, value, "cannot be hashed", "pass a function, or an object with __hash__")
         examine(value)
         return path_of(value) or value
     if isinstance(value, str) and ":" in value:
@@ -38,7 +40,7 @@ def resolve(field: str, value: Any) -> Callable[..., Any]:
         _refuse_local(field, value)
     try:
         found: Callable[..., Any] = find(value)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         refuse(field, value, f"cannot be imported ({error})", "write module:function, importable from here")
     return found
 
@@ -59,7 +61,7 @@ def check_trusted(field: str, value: Any, trust: Sequence[str]) -> None:
     except PermissionError as error:
         remedy = f"if you trust the file and the module, pass trust=['{error}'], or --trust {error} on the command line"
         refuse(field, value, "is code of an untrusted module, which was not imported", remedy)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         refuse(field, value, f"cannot be imported ({error})", "write module:function, importable from here")
 
 

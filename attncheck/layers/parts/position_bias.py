@@ -138,8 +138,8 @@ class PositionBiasPart(LayerPart):
         remedy = f"pass the standard deviation of each bias, from 0 to {_LARGEST:g}"
         std = check_number("bias_std", layer.bias_std, remedy, minimum=0.0, maximum=_LARGEST)
         slopes = layer.bias_slopes
-        if slopes is not None and slopes != ALIBI:
-            if isinstance(slopes, str) or not isinstance(slopes, Sequence | np.ndarray):
+        if slopes is not None and not (isinstance(slopes, str) and slopes == ALIBI):
+            if not isinstance(slopes, list | tuple | np.ndarray) or np.ndim(slopes) != 1:
                 refuse("bias_slopes", slopes, "is not known", _REMEDY)
             if len(slopes) != layer.num_heads:
                 refuse("bias_slopes", slopes, f"are {len(slopes)} slopes for num_heads={layer.num_heads}", _REMEDY)

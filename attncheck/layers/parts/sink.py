@@ -11,7 +11,8 @@ from attncheck.layers.parts.part import LayerPart, Misreading
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
 
-_REACH = 100.0
+# Beyond, weights underflow the comparisons with the limit in narrow layers.
+_REACH = 10.0
 
 
 class SinkPart(LayerPart):

@@ -42,13 +42,18 @@ def check_files(
     weights: str = GAUSSIAN,
     seed: int = 0,
     false_alarm: float = 1e-6,
+    trust: Sequence[str] = (),
 ) -> tuple[ExitCode, str]:
-    """Examine files of samples, each with a TOML file of its layer; return the exit code and the text to print."""
+    """Examine files of samples, each with a TOML file of its layer; return the exit code and the text to print.
+
+    `trust` names modules whose functions a layer may use.
+    """
     if len(layers) != len(samples):
         problem = f"are {counted(len(layers), 'layer')} for {counted(len(samples), 'file')}"
         refuse("layer", [str(path) for path in layers], problem, "pass one --layer per --samples")
     budget, laws = Budget(false_alarm), WeightLaws.read(weights)
-    files = [read_samples(path, AttentionLayer.from_toml(layer)) for layer, path in zip(layers, samples, strict=True)]
+    described = [AttentionLayer.from_toml(path, trust) for path in layers]
+    files = [read_samples(path, layer) for layer, path in zip(described, samples, strict=True)]
     results, pools = examine_samples(files, seed=seed, false_alarm=false_alarm, laws=laws)
     conclusion = conclude_files([*results, *pools], budget, seed)
     bad = {case_key(result) for result in results if result.verdict == Verdict.VIOLATED}
