@@ -44,6 +44,8 @@ _POINTS = 128
 _EMPIRICAL_DRAWS = 60_000
 _EMPIRICAL_ENTRIES = 400_000_000
 _LEAST_VARIANCE = 1e-300
+# Typical draws below this fraction of the standard deviation get points of their own.
+_RARE = 0.05
 # Probability that an empirical law leaves its band.
 _BAND_ERROR = 1e-8
 
@@ -193,9 +195,19 @@ def limit_distance(layer: AttentionLayer, marginal: Scalar, weights: WeightLaws 
     if not weights.gaussian:
         return _empirical_distance(layer, marginal, weights, limiting) + limiting.error
     law = marginal_law(layer, marginal)
-    points = np.concatenate([np.linspace(0.0, 6.0, 241), np.geomspace(1e-4, 0.02, 20)]) * law.std
+    grid = np.concatenate([np.linspace(0.0, 6.0, 241), np.geomspace(1e-4, 0.02, 20)])
+    points = np.outer(_scales(law), grid).ravel()
     ours, theirs = (each.mixture.upper_tail(points) for each in (law, limiting))
     return float(np.abs(ours - theirs).max()) + law.error + limiting.error
+
+
+def _scales(law: MarginalLaw) -> list[float]:
+    """Return the standard deviation, and the median of conditional ones if rare draws make it far larger."""
+    variances, weights = law.mixture.variances, law.mixture.weights
+    order = np.argsort(variances)
+    middle = np.searchsorted(np.cumsum(weights[order]), 0.5 * weights.sum())
+    typical = float(np.sqrt(variances[order][min(middle, len(order) - 1)])) if len(order) else law.std
+    return [law.std, typical] if typical < _RARE * law.std else [law.std]
 
 
 def _empirical_distance(layer: AttentionLayer, marginal: Scalar, weights: WeightLaws, limiting: MarginalLaw) -> float:

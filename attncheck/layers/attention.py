@@ -92,7 +92,7 @@ class AttentionLayer:
     softcap : float or None
         Cap c of the scores: the map receives c tanh(P/c). From 1e-3 to 1e6.
     sink : float or None
-        Softmax with exp(sink) added to its denominator; from -10 to 10, and 0 adds 1.
+        Softmax with exp(sink) added to its denominator; from -30 to 30, and 0 adds 1.
     bias_slopes : "alibi", sequence of float or None
         Slope of each head: slope |i - j| is subtracted from P_ij. "alibi": 2^{-8h/H} for head h = 1, …, H. Scores
         include the bias.

@@ -11,8 +11,8 @@ from attncheck.layers.parts.part import LayerPart, Misreading
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
 
-# Beyond, weights underflow the comparisons with the limit in narrow layers.
-_REACH = 10.0
+# Beyond, all weights are below the rounding of single precision.
+_REACH = 30.0
 
 
 class SinkPart(LayerPart):
