@@ -66,8 +66,8 @@ def layers(
     min_width, max_width : int
         Bounds on the width.
     parts : collection of str
-        Parts that the paper's layer lacks, used wherever possible: "norm", and the names of
-        `attncheck.layers.parts`: "rotary positions", "window", "softcap", "sink".
+        Parts that the paper's layer lacks, used wherever possible: "norm", "rotary positions", "window", "softcap",
+        "sink", "position bias", "QK norm".
 
     Raises
     ------

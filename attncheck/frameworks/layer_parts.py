@@ -41,7 +41,7 @@ def parts_of(formula: Formula) -> tuple[dict[str, Any], str]:
     if formula.bias is not None:
         bias = _of_bias(formula.bias)
         fields |= bias
-        unlike = unlike if bias else "a bias of scores that is not one of distances"
+        unlike = unlike if bias else "a bias of scores that is neither by slopes nor a random table"
     if formula.factors:
         unlike = "a factor of the scores for each head"
     if formula.fill is not None:
@@ -79,8 +79,10 @@ def _of_bias(bias: FloatArray) -> dict[str, Any]:
     if len(entries) < len(tables):
         return {}
     # One constant of each head is unknown.
-    squares = sum(float(((table - table.mean()) ** 2).sum()) for table in entries)
-    return {"bias_std": (squares / sum(len(table) - 1 for table in entries)) ** 0.5}
+    centred = np.array([table - table.mean() for table in entries])
+    if len(centred) > 1 and np.ptp(centred, axis=0).max() <= _STEADY * np.abs(centred).max():
+        return {}  # no random table: all heads have the same
+    return {"bias_std": float(np.sqrt((centred**2).sum() / (centred.size - len(centred))))}
 
 
 def norm_gains(seen: Mapping[str, FloatArray]) -> dict[str, float]:

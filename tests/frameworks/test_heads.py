@@ -139,11 +139,16 @@ def test_scores_and_keys_that_no_description_has() -> None:
         at = torch.arange(q.shape[2]).float()
         return F.scaled_dot_product_attention(q, k, v, attn_mask=torch.sin(at[:, None] * at))
 
+    def by_distance(q: Any, k: Any, v: Any) -> Any:
+        at = torch.arange(q.shape[2]).float()
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=torch.sin(at[:, None] - at))
+
     def extra() -> Any:
         return torch.nn.MultiheadAttention(64, 4, batch_first=True, add_zero_attn=True)
 
     for make, what in (
-        (lambda: Own(by_position), "a bias of scores that is not one of distances"),
+        (lambda: Own(by_position), "a bias of scores that is neither by slopes nor a random table"),
+        (lambda: Own(by_distance), "a bias of scores that is neither by slopes nor a random table"),
         (extra, "keys beyond the positions"),
     ):
         found = ac.inspect(make, 64)
