@@ -19,3 +19,8 @@ else:
         import attncheck.checks.public as public
 
         return getattr(public, name)
+
+    def __dir__() -> list[str]:
+        import attncheck.checks.public as public
+
+        return public.__all__

@@ -135,6 +135,7 @@ class Evidence:
             return (made,)
 
         statistic = Statistic(Uniform(), uniform, distance, float)
+        __tracebackhide__ = True
         self._assert(draw, {"distance from the law": statistic})
 
     def assert_scale(self, draw: Draw | ArrayLike, std: float, effect: float, law: str = "normal") -> None:
@@ -160,6 +161,7 @@ class Evidence:
             return ((values / sigma) ** 2,)
 
         statistic = Statistic(Scale(dof=1), squares, ratio**2, lambda variance: sigma * variance**0.5)
+        __tracebackhide__ = True
         self._assert(draw, {"standard deviation": statistic})
 
     def assert_independent(self, draw: Draw | tuple[ArrayLike, ArrayLike], effect: float) -> None:
@@ -179,6 +181,7 @@ class Evidence:
             "rank correlation": Statistic(Trend(), _by_partner, least, float),
             "rank correlation of distances from the median": Statistic(Trend(), _sizes_by_partner, least, float),
         }
+        __tracebackhide__ = True
         self._assert(draw, statistics, columns=2)
 
     def assert_statistic(
@@ -213,6 +216,7 @@ class Evidence:
         >>> evidence = Evidence()
         >>> evidence.assert_statistic(rolls, Count(1 / 6, tail="two-sided"), sixes, 1 / 5, "share of sixes")
         """
+        __tracebackhide__ = True
         self._assert(draw, {reads: Statistic(family, measure, alternative, float)})
 
     def summary(self) -> str:

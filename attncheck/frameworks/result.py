@@ -71,6 +71,8 @@ def lines_of(found: Readable, theory: bool) -> Iterator[str]:
         yield f"{what}: {text}"
 
 
+# Positions of a layer by default.
+_POSITIONS = 4
 # Fields of layers whose matrices are not read, or that scores do not show, with the reason.
 _NOT_DRAWN: tuple[tuple[str, Any, str], ...] = (
     ("qk_norm", False, "hides the matrices of queries and keys"),
@@ -135,7 +137,7 @@ class Inspection:
         told = {role: matrix for role, matrix in self.weights.items() if role in _STDS}
         return pooled({role: (matrix.std, matrix.low, matrix.high) for role, matrix in told.items()})
 
-    def layer(self, seq_len: int = 4, **changes: Any) -> AttentionLayer:
+    def layer(self, seq_len: int | None = None, **changes: Any) -> AttentionLayer:
         """Return the layer's description, for checks and theory.
 
         Standard deviations with overlapping intervals are averaged. Other score scales become part of `query_std`. A
@@ -143,7 +145,8 @@ class Inspection:
 
         Parameters
         ----------
-        seq_len : int
+        seq_len : int, optional
+            Default: 4, or the only length that the module takes.
         **changes
             Other fields of `AttentionLayer`, or replacements.
 
@@ -152,6 +155,8 @@ class Inspection:
         InputError
             If no description matches this layer, because of its mask or of unknown matrices.
         """
+        if seq_len is None:
+            seq_len = _POSITIONS if self.view is None else self.view.lengths(_POSITIONS)[0]
         parts = dict(self.forward.parts)
         stds = {_STDS[role]: std for role, std in self._stds.items()}
         stds |= {name: parts.pop(name) for name in _STDS.values() if name in parts}
@@ -203,7 +208,7 @@ class Inspection:
         }
         return AttentionLayer(**(fields | changes))
 
-    def subject(self, weights: str = GAUSSIAN, seq_len: int = 4) -> ModuleSubject:
+    def subject(self, weights: str = GAUSSIAN, seq_len: int | None = None) -> ModuleSubject:
         """Return the module as a subject of checks, sampled through its own forward pass.
 
         Parameters
@@ -211,8 +216,8 @@ class Inspection:
         weights : {"gaussian", "own"}
             "gaussian": matrices with the scales of `layer` replace the module's, so that every exact result can be
             tested. "own": weights and biases as initialised.
-        seq_len : int
-            Positions of its default layer.
+        seq_len : int, optional
+            Positions of its default layer, as for `layer`.
 
         Raises
         ------

@@ -100,7 +100,7 @@ class AttentionLayer:
         Standard deviation of a random bias b_{j-i} per head and distance (T5), added to P_ij; from 0 to 1000.
     qk_norm : bool
         Whether queries and keys of each head are divided by their length over √ν. `query_std` and `key_std` are then
-        the gains.
+        the gains. Keys, and their Gram matrices, are those before the norm, times the gain.
 
     Raises
     ------

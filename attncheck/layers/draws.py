@@ -67,7 +67,7 @@ class Draws(Batch):
     input_gram : ndarray, shape (size, seq_len, seq_len), or None
         X Xᵀ/n; None for the limit, as are the next three.
     key_gram : ndarray, shape (size, num_heads, seq_len, seq_len), or None
-        K Kᵀ/ν, σ_K included.
+        K Kᵀ/ν, σ_K included, before any norm of keys.
     value_gram : ndarray, shape (size, num_heads, seq_len, seq_len), or None
         V Vᵀ/ν, σ_V included.
     keys : ndarray, shape (size, num_heads, seq_len, head_dim), or None

@@ -56,11 +56,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     }
     if not results:
         return
+    from attncheck._lib.text import counted
+
     count = sum(map(len, results.values()))
     violated = [name for name, found in results.items() if any(found)]
     verdict = f"violated in {', '.join(violated)}" if violated else "none violated"
-    text = f"evidence: {count} assertions, {verdict} (chance of any false alarm at most {_alpha(config):.2g})"
-    terminalreporter.write_line(text)
+    often = f"chance of any false alarm at most {_alpha(config):.2g}"
+    terminalreporter.write_line(f"evidence: {counted(count, 'assertion')}, {verdict} ({often})")
 
 
 def _alpha(config: pytest.Config) -> float:
