@@ -114,7 +114,7 @@ class Evidence:
         Parameters
         ----------
         draw : callable (rng, size) -> array, (size,), or array, (draws,)
-        law : frozen continuous distribution of `scipy.stats`, or its distribution function
+        law : frozen continuous distribution of SciPy, or its distribution function
         effect : float
             Smallest distance between distribution functions to be found, in (0, 1).
         """

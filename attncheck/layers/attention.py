@@ -88,14 +88,14 @@ class AttentionLayer:
         Vectors that are 0 (constant for "layer") become 0. Simulators that take inputs receive them unnormalised.
 
     window : int or None
-        Sliding window: position i attends to j with |i - j| < window only, where the mask allows it.
+        Sliding window: position i attends only to positions j less than `window` away, where the mask allows it.
     softcap : float or None
         Cap c of the scores: the map receives c tanh(P/c). From 1e-3 to 1e6.
     sink : float or None
         Softmax with exp(sink) added to its denominator; from -30 to 30, and 0 adds 1.
     bias_slopes : "alibi", sequence of float or None
-        Slope of each head: slope |i - j| is subtracted from P_ij. "alibi": 2^{-8h/H} for head h = 1, …, H. Scores
-        include the bias.
+        Slope of each head; times the distance of i and j, it is subtracted from P_ij. "alibi": 2^{-8h/H} for head
+        h = 1, …, H. Scores include the bias.
     bias_std : float
         Standard deviation of a random bias b_{j-i} per head and distance (T5), added to P_ij; from 0 to 1000.
     qk_norm : bool
