@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -348,7 +347,8 @@ def test_a_map_that_fails_on_large_scores_is_refused_when_it_does() -> None:
 
 
 def test_slopes_may_be_an_array() -> None:
-    assert AttentionLayer(width=8, bias_slopes=np.array([1.0, 0.5])).bias_slopes == (1.0, 0.5)  # type: ignore[arg-type]
+    slopes: Any = np.array([1.0, 0.5])
+    assert AttentionLayer(width=8, bias_slopes=slopes).bias_slopes == (1.0, 0.5)
 
 
 def test_files_of_layers_with_a_mask_of_ones_own_need_trust(tmp_path: Path) -> None:
@@ -424,7 +424,7 @@ def test_traits_are_true(name: str, rng: np.random.Generator) -> None:
     layer = LAYERS[name] if name in LAYERS else AttentionLayer(width=8, attention_map=name)
     traits, seen = layer.map.traits, visible(layer)
     scores = rng.standard_normal((100, layer.seq_len, layer.seq_len))
-    weights: Callable[[FloatArray], FloatArray] = lambda p: attention_weights(layer, p)  # noqa: E731
+    weights = functools.partial(attention_weights, layer)
     assert not traits.sums_to_one or _sums_to_one(layer)
     assert not traits.shift_invariant or np.allclose(weights(scores + 3.0), weights(scores))
     assert not traits.homogeneous or np.allclose(weights(3.0 * scores), 3.0 * weights(scores))

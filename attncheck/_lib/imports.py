@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from attncheck._lib.errors import refuse
+
 
 def path_of(function: Any) -> str:
     """Return the import path ``module:name`` of a function, or an empty string if other processes cannot import it.
@@ -81,6 +83,26 @@ def find_trusted(path: str, trust: Sequence[str]) -> Any:
     if not any(module == each or module.startswith(f"{each}.") for each in trust):
         raise PermissionError(module)
     return find(path)
+
+
+def imported(field: str, path: str, trust: Sequence[str]) -> Any:
+    """Return what `find_trusted` finds, or raise `InputError` naming the field that holds the path and the remedy.
+
+    Examples
+    --------
+    >>> imported("mask", "os:system", ())
+    Traceback (most recent call last):
+    ...
+    attncheck._lib.errors.InputError: mask='os:system': is code of an untrusted module, which was not imported; if you
+    trust the file and the module, pass trust=['os'], or --trust os on the command line
+    """
+    try:
+        return find_trusted(path, trust)
+    except PermissionError as error:
+        remedy = f"if you trust the file and the module, pass trust=['{error}'], or --trust {error} on the command line"
+        refuse(field, path, "is code of an untrusted module, which was not imported", remedy)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        refuse(field, path, f"cannot be imported ({error})", "write module:function, importable from here")
 
 
 def source_of(path: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attncheck.checks.public import *  # noqa: F403
+    from attncheck.checks.public import *  # noqa: F403  # what __getattr__ finds: type checkers see these names
 else:
 
     def __getattr__(name: str) -> Any:

@@ -22,8 +22,6 @@ _OF_MATRICES = {
     "scores.size": "the inputs alone do not whiten the scores",
     "scores.head_pairs": "whitened scores lack the axes along which a shared W_Q would show",
 }
-
-
 # Checks of single scores as normals, given inputs.
 _OF_NORMALS = ("scores.marginal", "scores.spread", "scores.kurtosis", "outputs.limit_scores")
 

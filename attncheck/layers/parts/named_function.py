@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from attncheck._lib.errors import refuse
-from attncheck._lib.imports import find, find_trusted, path_of, short_name
+from attncheck._lib.imports import find, imported, path_of, short_name
 
 # How records write a function that has no import path.
 _LOCAL = "local:"
@@ -56,13 +56,7 @@ def check_trusted(field: str, value: Any, trust: Sequence[str]) -> None:
         return
     if value.startswith(_LOCAL):
         _refuse_local(field, value)
-    try:
-        find_trusted(value, trust)
-    except PermissionError as error:
-        remedy = f"if you trust the file and the module, pass trust=['{error}'], or --trust {error} on the command line"
-        refuse(field, value, "is code of an untrusted module, which was not imported", remedy)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        refuse(field, value, f"cannot be imported ({error})", "write module:function, importable from here")
+    imported(field, value, trust)
 
 
 def _refuse_local(field: str, value: str) -> NoReturn:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import attncheck.layers.nonlinearity as nonlinearity
 from attncheck._lib.errors import InputError, check_choice, refuse
-from attncheck._lib.imports import find_trusted, path_of
+from attncheck._lib.imports import imported, path_of
 from attncheck._lib.streams import given_fields
 from attncheck._lib.toml import read_toml
 from attncheck.layers.attention import AttentionLayer
@@ -183,9 +183,9 @@ def _read_function(where: str, fields: Any, trust: Sequence[str]) -> Any:
         case ["attention", "layer"]:
             return AttentionRow(AttentionLayer.from_dict(fields["layer"]), int(fields["attention"]))
         case ["path"]:
-            return _imported(where, fields["path"], trust)
+            return imported(where, str(fields["path"]), trust)
         case ["bounded", "order", "path"]:
-            function = _imported(where, fields["path"], trust)
+            function = imported(where, str(fields["path"]), trust)
             return declared(function, order=fields["order"], bounded=fields["bounded"])
         case _ if "local" in fields:
             remedy = "define it at the top level of a module and build the program again"
@@ -213,16 +213,6 @@ def _without_parameters() -> Nonlinearity:
 
 # Exports of `attncheck.layers.nonlinearity` that construct no function.
 _NO_FUNCTIONS = ("declared", "of_inputs")
-
-
-def _imported(where: str, path: Any, trust: Sequence[str]) -> Any:
-    try:
-        return find_trusted(str(path), trust)
-    except PermissionError as error:
-        remedy = f"if you trust the file and the module, pass trust=['{error}'], or --trust {error} on the command line"
-        refuse(where, path, "is code of an untrusted module, which was not imported", remedy)
-    except (ImportError, AttributeError, ValueError) as error:
-        refuse(where, path, f"cannot be imported ({error})", "write module:function, importable from here")
 
 
 def _listed(where: str, value: Any) -> list[Any]:

@@ -49,4 +49,4 @@ def simulate(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict
     return draw(layer, size, rng)
 
 
-simulate.supports = supports  # type: ignore[attr-defined]
+simulate.supports = supports  # type: ignore[attr-defined]  # attncheck asks a function for it
