@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import struct
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from threadpoolctl import threadpool_info
 
-from attncheck._lib.processes import interrupts_held, pool_of
+from attncheck._lib import executors
+from attncheck._lib.executors import LostTask, TaskExecutor, pool
+from attncheck._lib.processes import interrupts_held, lost_a_process, pool_of
 
 # Its processes start slowly, and a file signals that they do.
 SCRIPT = """
@@ -28,6 +34,26 @@ else:
     pathlib.Path("begun").touch()
     time.sleep(2)
 """
+
+
+# Prints the number of its worker, which never ends by itself.
+ORPHAN = """
+import os, sys, time
+from attncheck._lib.processes import pool_of
+
+if __name__ == "__main__":
+    with pool_of(1) as pool:
+        print(pool.submit(os.getpid).result(), flush=True)
+        pool.submit(time.sleep, 1e6)
+        time.sleep(1e6)
+"""
+
+
+def half_a_result(number: int = 0) -> None:
+    """Die in the middle of writing a result, as a process may on Ctrl-C."""
+    queue = sys._getframe(1).f_locals["result_queue"]
+    os.write(queue._writer.fileno(), struct.pack("!i", 10**6))
+    os._exit(1)
 
 
 def test_work_is_shared_by_processes_of_one_thread() -> None:
@@ -58,3 +84,55 @@ def test_ctrl_c_that_was_held_back_comes_at_the_end() -> None:
     with pytest.raises(KeyboardInterrupt):
         press()
     assert reached == ["the end"]
+
+
+def waits_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30.0
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_pool_ends_though_half_a_result_was_written() -> None:
+    with pool_of(1) as pool:
+        pool.submit(half_a_result)
+        waits_for(lambda: lost_a_process(pool))
+
+
+def test_a_task_that_leaves_half_a_result_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "_UNNOTICED", 0.2)
+    monkeypatch.setattr(executors, "_ASKED", 0.1)
+    with TaskExecutor(pool(1)) as executor:
+        assert isinstance(executor.results(half_a_result, [0])[0], LostTask)
+        assert executor.results(abs, [-1]) == [1]
+
+
+def test_a_pool_ends_in_the_middle_of_a_task() -> None:
+    started = time.monotonic()
+    with pool_of(1) as pool:
+        waits_for(pool.submit(os.getpid).done)
+        pool.submit(time.sleep, 1e6)
+    assert time.monotonic() - started < 60.0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes are asked for as POSIX has them")
+def test_processes_end_with_the_one_that_made_them(tmp_path: Path) -> None:
+    (tmp_path / "orphan.py").write_text(ORPHAN, encoding="utf-8")
+    with subprocess.Popen(
+        [sys.executable, "orphan.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as maker:
+        assert maker.stdout is not None
+        worker = int(maker.stdout.readline())
+        maker.kill()
+
+    def ended() -> bool:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, 0)
+            return Path(f"/proc/{worker}/stat").exists() and ") Z " in Path(f"/proc/{worker}/stat").read_text()
+        return True
+
+    waits_for(ended)

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Self, TypeVar
 
 from attncheck._lib.errors import refuse
-from attncheck._lib.processes import pool_of
+from attncheck._lib.processes import end_pool, lost_a_process, pool_of
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -28,6 +28,8 @@ _HOPELESS = 3
 _TRIES = 2
 # Seconds between checks for live workers.
 _ASKED = 1.0
+# Seconds after which a pool that has not noticed the death of a process is ended.
+_UNNOTICED = 3.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +56,8 @@ class ExecutorSpec:
         Returns whether an executor has no workers left.
     travels : bool
         Whether tasks go to other processes.
+    end : callable, optional
+        Ends a deserted executor, which is made again; by default, a run waits for new workers.
     """
 
     name: str
@@ -62,6 +66,7 @@ class ExecutorSpec:
     killed: tuple[type[BaseException], ...] = ()
     deserted: Callable[[Executor], bool] = lambda executor: False
     travels: bool = True
+    end: Callable[[Executor], None] | None = None
 
 
 class TaskExecutor:
@@ -185,17 +190,20 @@ class TaskExecutor:
 
     def _next(self, finished: SimpleQueue[Future[_Result]]) -> Future[_Result]:
         """Wait until a task completes; raises InputError if no workers are left."""
-        deserted: float | None = None
+        since: float | None = None
         while True:
             try:
                 return finished.get(timeout=_ASKED)
             except Empty:
                 pass
-            if not self.spec.deserted(self._executor_now()):
-                deserted = None
-            elif deserted is None:
-                deserted = time.monotonic()
-            elif time.monotonic() - deserted > PATIENCE:
+            executor = self._executor_now()
+            if not self.spec.deserted(executor):
+                since = None
+            elif since is None:
+                since = time.monotonic()
+            elif self.spec.end is not None and time.monotonic() - since > _UNNOTICED:
+                self.spec.end(executor)  # the futures of its tasks fail
+            elif time.monotonic() - since > PATIENCE:
                 left = f"has had no live worker for {PATIENCE:g} s"
                 refuse("executor", self.spec.name, left, "start workers and continue with --resume")
 
@@ -255,4 +263,5 @@ def processes(number: int) -> ExecutorSpec:
 def pool(number: int) -> ExecutorSpec:
     """Return the spec of that many fresh processes, even for 1, so that a crash does not end this process."""
     # One extra task is queued so that no process waits for this one.
-    return ExecutorSpec(f"{number} processes", functools.partial(pool_of, number), number + 1)
+    make = functools.partial(pool_of, number)
+    return ExecutorSpec(f"{number} processes", make, number + 1, deserted=lost_a_process, end=end_pool)
