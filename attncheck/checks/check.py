@@ -51,12 +51,13 @@ class BaseSetting(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """Properties of a test that are known before any draw."""
+    """Properties of a test that are known before any draw; `repeatable` if equal generators give equal digits."""
 
     layer: AttentionLayer
     exposed: frozenset[str]
     coordinates: int = 1
     weights: WeightLaws = GAUSSIAN_LAWS
+    repeatable: bool = True
 
     @property
     def case(self) -> AttentionLayer:

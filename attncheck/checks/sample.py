@@ -120,8 +120,11 @@ class Sample:
         if "outputs" not in given:
             refuse("subject", sorted(given), "returned no outputs", "return {'outputs': array of (N, s, k)}")
         entries = given.pop("score_entries", None)
-        settled = {name: _as_array(name, value) for name, value in given.items()}
-        coordinates = settled["outputs"].shape[-1] if settled["outputs"].ndim == 3 else 0
+        found = {name: _as_array(name, value) for name, value in given.items()}
+        coordinates = found["outputs"].shape[-1] if found["outputs"].ndim == 3 else 0
+        if coordinates > layer.width:
+            problem = f"has {coordinates} neurons of {layer.width}"
+            refuse("subject['outputs'].shape", found["outputs"].shape, problem, "return at most the width")
         s, heads = layer.seq_len, layer.num_heads
         shapes = {
             "outputs": (size, s, coordinates),
@@ -133,12 +136,15 @@ class Sample:
             "keys": (size, heads, s, layer.head_width),
             "attention": (size, heads, s, s),
         }
-        for name, value in settled.items():
+        settled = {}
+        for name, value in found.items():
             if value.shape != shapes[name] or 0 in value.shape:
                 wanted = f"must be {shapes[name]}" if coordinates else f"must be ({size}, {s}, k) with k >= 1"
                 remedy = "one row per draw" if value.shape[:1] != (size,) else f"{_AXES[name]} as in the layer"
                 refuse(f"subject[{name!r}].shape", value.shape, wanted, f"{remedy}, see attncheck.Draws")
-            _check_values(layer, name, value)
+            with np.errstate(over="ignore"):  # a long double beyond float64 is rejected as infinite
+                settled[name] = value.astype(np.float64)
+            _check_values(layer, name, settled[name])
         return cls(layer, **with_scores(layer, with_keys(layer, settled)), score_entries=entries)
 
     def __len__(self) -> int:
@@ -370,8 +376,8 @@ def whitens_jointly(layer: AttentionLayer, exposed: Collection[str]) -> bool:
     return one_covariance(layer) or (hidden and not nested(visible(layer)))
 
 
-def _as_array(name: str, value: Any) -> FloatArray:
-    """Return a float64 copy."""
+def _as_array(name: str, value: Any) -> NDArray[Any]:
+    """Return an array of floating-point numbers, not copied: its shape may be wrong."""
     if np.ma.is_masked(value):
         refuse(f"subject[{name!r}]", "...", "is an array with masked entries", "return a plain array of numbers")
     try:
@@ -381,8 +387,7 @@ def _as_array(name: str, value: Any) -> FloatArray:
         raise InputError(f"subject[{name!r}]: {problem}; return a numeric array") from None
     if array.dtype.kind != "f":
         refuse(f"subject[{name!r}].dtype", str(array.dtype), "must be floating-point numbers", "return a float array")
-    with np.errstate(over="ignore"):  # a long double beyond float64 is rejected as infinite
-        return array.astype(np.float64)
+    return array
 
 
 def _check_values(layer: AttentionLayer, name: str, value: FloatArray) -> None:

@@ -77,6 +77,8 @@ Seed = Annotated[int, _option(_seed_of)]
 Chance = Annotated[
     float, _option(lambda field, text: check_number(field, _float(text), "pass a chance such as 1e-6", above=0.0))
 ]
+#: A time limit, in seconds.
+Seconds = Annotated[float, _option(lambda field, text: check_number(field, _float(text), "pass seconds", above=0.0))]
 
 
 def _float(text: str) -> float | str:

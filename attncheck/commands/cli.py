@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
+from typing import NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -13,6 +16,8 @@ from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.version import __version__
 from attncheck.commands.output import lasting_output
 
+# Seconds that threads of a subject may take to end after the command.
+_GRACE = 5.0
 _HELP = "\n\n".join(
     [
         "Test whether an attention layer behaves as theory says at initialisation.",
@@ -65,6 +70,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _outcome(list(sys.argv[1:] if arguments is None else arguments))
 
 
+def program() -> NoReturn:
+    """Run the command line as a program of its own, which ends when the command is done.
+
+    A request to terminate counts as Ctrl-C, so that records stay readable. Threads that a subject left running are
+    waited for as long as `_GRACE`.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    code = main()
+    others = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
+    if others:
+        sys.stdout.flush()
+        last = threading.Timer(_GRACE, _end, [code, others])
+        last.daemon = True
+        last.start()
+    sys.exit(code)
+
+
+def _end(code: int, threads: Sequence[threading.Thread]) -> None:
+    left = next((each.name for each in threads if each.is_alive()), "an exit handler")
+    _refused(f"ended although {left} still runs; end the threads that the subject starts")
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def _outcome(tokens: Sequence[str]) -> int:
     """Run a command and return its exit code; print errors in one line."""
     try:
@@ -80,7 +109,7 @@ def _outcome(tokens: Sequence[str]) -> int:
     except KeyboardInterrupt:
         _refused("interrupted")
         return ExitCode.INTERRUPTED
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if os.environ.get("ATTNCHECK_TRACEBACK"):
             raise
         fault = f"{type(error).__name__}: {error}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from attncheck.commands.arguments import Chance, Draws, Natural, ProfileName, Seed, Verbose
-from attncheck.runs.options import RECORD, RunOptions
+from attncheck.commands.arguments import Chance, Draws, Natural, ProfileName, Seconds, Seed, Verbose
+from attncheck.runs.options import RECORD, TIMEOUT, RunOptions
 
 
 def run(
@@ -27,6 +27,7 @@ def run(
     resume: Path | None = None,
     shard: str | None = None,
     owed: Path | None = None,
+    timeout: Seconds = TIMEOUT,
     verbose: Annotated[bool, Verbose] = False,
 ) -> int:
     """Test a simulator against the theorem and write a record.
@@ -66,6 +67,8 @@ def run(
         Run one part of the run: 2/8 is the second of eight. attncheck merge combines the records.
     owed
         Merged record: run the follow-up looks that it still needs. Other settings are taken from the record.
+    timeout
+        Seconds that one call of the subject may take.
     verbose
         Print each violation as it is found, and details of skipped and visited cases.
     """
@@ -78,6 +81,7 @@ def run(
         min_examined=min_examined,
         only=tuple(only or ()),
         checks=tuple(checks or ()),
+        timeout=timeout,
         theory=theory,
         resume=resume,
         shard=shard,

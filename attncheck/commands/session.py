@@ -33,7 +33,7 @@ from attncheck.runs.reporting import RunReport
 from attncheck.runs.resumed import set_aside
 from attncheck.runs.run import Run
 from attncheck.runs.tasks import Examination, examine
-from attncheck.subject import Subject
+from attncheck.subject import Subject, SubjectName
 
 
 def run_properties(
@@ -67,9 +67,9 @@ def run_properties(
     return _conclude(taken, report, verbose)
 
 
-def _subject(run: Run, executor: TaskExecutor) -> Subject | str:
+def _subject(run: Run, executor: TaskExecutor) -> Subject | SubjectName:
     """Return the subject in the form sent to workers."""
-    return run.subject.name if executor.spec.travels else run.subject
+    return run.subject.sent if executor.spec.travels else run.subject
 
 
 class ResultCollector:

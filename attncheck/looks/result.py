@@ -54,6 +54,7 @@ def examined_result(item: Item, check: AnyCheck, cost: Cost, planned: Plan, trai
         seconds=seconds,
         plot=None if last.plot is None else dict(last.plot),
         summary=None if empty or first.summary is None else to_record(first.summary),
+        repeatable=planned.setting.repeatable,
     )
 
 

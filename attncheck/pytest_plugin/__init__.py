@@ -20,7 +20,7 @@ from attncheck.pytest_plugin import cases, sharing, statements
 from attncheck.pytest_plugin.marks import EXAMINES, THEORY, examines, theory
 from attncheck.pytest_plugin.payload import ReportPayload, parcel, ship, shipped
 from attncheck.pytest_plugin.reporter import Reporter
-from attncheck.runs.options import RECORD, RunOptions
+from attncheck.runs.options import RECORD, TIMEOUT, RunOptions
 
 if TYPE_CHECKING:
     from attncheck.layers.case import Case
@@ -71,6 +71,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("min_examined", "N", "with fewer examined results the run is inconclusive (default: a few on a law)")
     add("only", "NAMES", "comma-separated properties to examine (default: all)")
     add("checks", "MODULES", "comma-separated modules that register further checks, for tests that examine them")
+    add("timeout", "SECONDS", f"time limit of one call of the simulator (default: {TIMEOUT:g})")
     add("resume", "PATH", "record of an interrupted run to resume")
     add("shard", "K/N", "examine part K of N of the run; attncheck merge combines the records")
     add("record", "PATH", f"path of the record (default: {RECORD})")
@@ -339,7 +340,7 @@ def _open(config: pytest.Config) -> None:
     run = config.stash[_RUN]
     if getattr(config.option, "numprocesses", None):
         with TaskExecutor(pool(1)) as executor:  # in a separate process, which a subject may kill
-            refused = refusal(run, run.subject.name, executor.results)
+            refused = refusal(run, run.subject.sent, executor.results)
     else:
         refused = refusal(run, run.subject, map)
     try:

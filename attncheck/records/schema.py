@@ -75,7 +75,8 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     up to it where ``at_most``; ``mde`` is the smallest effect detected with the planned power, ``alternative`` the
     check's alternative, or the MDE if larger. ``summary`` is the first look's contribution to pools
     (`attncheck.evidence.summaries`). Pools have the case ``{"pool": name, "of": case keys}``. ``arithmetic`` is
-    given where it differs from the manifest's.
+    given where it differs from the manifest's. ``repeatable`` is false where the subject's draws depend on more than
+    the generator.
     """
 
     id: str
@@ -111,6 +112,7 @@ class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     at_most: bool = False
     summary: dict[str, Any] | None = None
     arithmetic: str = ""
+    repeatable: bool = True
 
 
 class StatementResult(msgspec.Struct, frozen=True, tag="theory", tag_field="type"):

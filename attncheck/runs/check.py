@@ -185,7 +185,8 @@ def check(
             remedy = "pass attncheck.AttentionLayer(width=...) or an attncheck.Program"
             refuse("layer", each, "is not an AttentionLayer or a Program", remedy)
     exact_width = check_whole("width", width, 1, "pass the number of neurons, e.g. width=16")
-    run = Run.of(RunOptions(subject=subject, seed=seed, profile=profile, false_alarm=false_alarm))
+    options = RunOptions(subject=subject, seed=seed, profile=profile, false_alarm=false_alarm, timeout=None)
+    run = Run.of(options)
     items = [item for name in names for item in _items(run, name, layers, exact_width)]
     if not items:
         field, value = ("properties", names) if layers else ("layer", layers)

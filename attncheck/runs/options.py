@@ -9,6 +9,8 @@ from typing import Any
 
 #: Default path of a record.
 RECORD = Path("reports/output/record.jsonl")
+#: Default time limit of a call of the subject, in seconds.
+TIMEOUT = 300.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +41,8 @@ class RunOptions:
         Where to write the record.
     checks : sequence of str
         Modules with further checks to examine, besides those of installed packages.
+    timeout : float or str, optional
+        Seconds that one call of the subject may take; None for no limit.
     """
 
     subject: Any = None
@@ -53,6 +57,7 @@ class RunOptions:
     shard: str | None = None
     record: Path | None = None
     checks: Sequence[str] = ()
+    timeout: Any = TIMEOUT
 
     def given(self) -> list[str]:
         """Return the names of options that differ from the command line's defaults.

@@ -11,14 +11,14 @@ from attncheck._lib.streams import stream
 from attncheck.layers.case import Case
 from attncheck.runs.run import Run
 from attncheck.runs.tasks import Examination
-from attncheck.subject import Subject
+from attncheck.subject import Subject, SubjectName
 
-_Probe = tuple[Subject | str, int, Case]
+_Probe = tuple[Subject | SubjectName, int, Case]
 #: Callable that applies a function to each probe, like `map`.
 Each = Callable[[Callable[[_Probe], Examination], list[_Probe]], Iterable[Examination | LostTask]]
 
 
-def refusal(run: Run, subject: Subject | str, each: Each) -> Examination | None:
+def refusal(run: Run, subject: Subject | SubjectName, each: Each) -> Examination | None:
     """Return the first failure if the subject fails on all of up to three planned cases, else None."""
     if run.earlier.items:
         return None

@@ -34,7 +34,7 @@ from attncheck.runs.options import RunOptions
 from attncheck.runs.resumed import ResumedRun, earlier_of
 from attncheck.runs.shards import Shard
 from attncheck.runs.tasks import CaseTask
-from attncheck.subject import DEFAULT_SUBJECT, Subject
+from attncheck.subject import DEFAULT_SUBJECT, Subject, SubjectName
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +100,9 @@ class Run:
         chance = _typed(options.false_alarm, float)
         budget = Budget(check_number("false_alarm", chance, "pass a chance such as 1e-6", above=0.0))
         subject = Subject.of(DEFAULT_SUBJECT if options.subject is None else options.subject)
+        if options.timeout is not None:
+            limit = check_number("timeout", _typed(options.timeout, float), "pass seconds", above=0.0)
+            subject = dataclasses.replace(subject, timeout=limit)
         for name in options.only:
             kind = domain_of(check_choice("only", name, all_properties())).kind
             if not subject.simulates(kind):
@@ -251,14 +254,14 @@ class Run:
         """Examine test items in this process and return their results; raises InputError for an unusable subject."""
         return [result for task in self.tasks(items, self.subject) for result in task.results()]
 
-    def tasks(self, items: Iterable[Item], subject: Subject | str) -> list[CaseTask]:
+    def tasks(self, items: Iterable[Item], subject: Subject | SubjectName) -> list[CaseTask]:
         """Return test items as one task per case."""
         cases: dict[str, list[Item]] = {}
         for item in items:
             cases.setdefault(item.case.key, []).append(item)
         return [self._task(tuple(of_case), subject) for of_case in cases.values()]
 
-    def _task(self, items: tuple[Item, ...], subject: Subject | str) -> CaseTask:
+    def _task(self, items: tuple[Item, ...], subject: Subject | SubjectName) -> CaseTask:
         modules = modules_with(item.property_name for item in items)
         return CaseTask(subject, self.seed, items, self.look_cost(items[0].case), self.explains, modules)
 
@@ -286,7 +289,7 @@ class Run:
         """
         if self.shard is not None:
             return [], []
-        subject = self.subject if each is None else self.subject.name
+        subject = self.subject if each is None else self.subject.sent
         bad = [case_key(result) for result in violated(results)]
         with own_arithmetic():
             return examine_pools(pools_of(results), bad, fresh(subject, self.seed, each or map, cases), self.level)

@@ -57,6 +57,7 @@ def summarize(
     parts = [
         *first_lines(run, results, conclusion, theory),
         *_failures(failed),
+        *_unrepeatable(single),
         *all_refused(run, single),
         *what_is_wrong(run, results, call, causes),
     ]
@@ -69,7 +70,8 @@ def summarize(
         parts += not_examined(single)
     if conclusion.verdict == "consistent" and run.item_ids:
         parts += [*([] if verbose else details.mdes(single, pools)[:_MDES]), NOT_PROVED]
-    parts.append(f"Digest of all digits: {run_digest([*results, *theory])}")
+    if all(each.repeatable for each in results):
+        parts.append(f"Digest of all digits: {run_digest([*results, *theory])}")
     if run.record is not None:
         parts.append(f"Record: {run.record}")
     return "\n".join(parts)
@@ -79,6 +81,16 @@ def _failures(failed: Sequence[str]) -> list[str]:
     """Return a line with the first error of the subject, if any."""
     more = f" (and {len(failed) - 1} more like it)" if len(failed) > 1 else ""
     return [f"  {'failed:':9} {failed[0]}{more}"] if failed else []
+
+
+def _unrepeatable(results: Sequence[Result]) -> list[str]:
+    """Return a line on draws that the generator does not determine, if any."""
+    cases = {str(each.case): each.case for each in results if not each.repeatable}
+    if not cases:
+        return []
+    on = layer_name(next(iter(cases.values()))) + (f" and {len(cases) - 1} more" if len(cases) > 1 else "")
+    text = f"not reproducible: equal generators gave different digits on {on}; draw all random numbers from rng."
+    return [f"  {'draws:':9} {text} This run has no digest."]
 
 
 def what_is_wrong(run: Run, results: Sequence[Result], call: str = "", causes: Sequence[str] = ()) -> list[str]:

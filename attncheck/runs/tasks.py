@@ -22,7 +22,7 @@ from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
 from attncheck.looks.result import violated
 from attncheck.records.schema import Result
-from attncheck.subject import Subject
+from attncheck.subject import StoppedCall, Subject, SubjectName
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class CaseTask:
     A subject given by name and the modules of registered checks are imported where the task runs.
     """
 
-    subject: Subject | str
+    subject: Subject | SubjectName
     seed: int
     items: tuple[Item, ...]
     cost: Cost
@@ -47,7 +47,7 @@ class CaseTask:
     def results(self) -> list[Result]:
         """Return one result per check; raises InputError for an unusable subject."""
         load_checks(self.modules)
-        subject = _named(self.subject) if isinstance(self.subject, str) else self.subject
+        subject = _named(self.subject) if isinstance(self.subject, SubjectName) else self.subject
         with own_arithmetic():
             results = run_items(self.items, subject, self.seed, self.cost)
             if self.explains and violated(results):
@@ -86,13 +86,14 @@ class Examination(NamedTuple):
 def examine(task: CaseTask) -> dict[str, Examination]:
     """Return the examination of each test item of a task, by id.
 
-    If the task fails, each item is tried alone; if all succeed then, the failure is intermittent and counts for all.
+    If the task fails, each item is tried alone, unless a call was stopped; if all succeed then, the failure is
+    intermittent and counts for all.
     """
     try:
         results = task.results()
     except InputError as error:
         failed = dict.fromkeys((item.id for item in task.items), Examination([], str(error), foreign_traceback(error)))
-        if len(task.items) == 1:
+        if len(task.items) == 1 or isinstance(error, StoppedCall):
             return failed
         alone = (dataclasses.replace(task, items=(item,)) for item in task.items)
         found = {id: examined for part in alone for id, examined in examine(part).items()}
@@ -101,6 +102,6 @@ def examine(task: CaseTask) -> dict[str, Examination]:
 
 
 @functools.lru_cache(maxsize=2)
-def _named(name: str) -> Subject:
+def _named(name: SubjectName) -> Subject:
     """Return a subject by name, cached, as some are inspected when made."""
     return Subject.of(name)

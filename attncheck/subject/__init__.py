@@ -12,9 +12,11 @@ from attncheck.methods import Method, simulate
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
+from attncheck.subject.caller import StoppedCall
+from attncheck.subject.named import SubjectName
 from attncheck.subject.subject import Subject
 
-__all__ = ["DEFAULT_SUBJECT", "Subject", "collapsed", "direct", "matrix_free", "programs"]
+__all__ = ["DEFAULT_SUBJECT", "StoppedCall", "Subject", "SubjectName", "collapsed", "direct", "matrix_free", "programs"]
 
 FloatArray = NDArray[np.float64]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from attncheck.checks.programs.sample import PROGRAM_FIELDS
 from attncheck.checks.sample import EVERY_FIELD
 from attncheck.layers.case import Case
 from attncheck.simulators.weights import WeightLaws
+from attncheck.subject.guard import GuardError, guarded, in_pool
 from attncheck.subject.named import in_one_line
 
 FloatArray = NDArray[np.float64]
@@ -24,8 +26,14 @@ FloatArray = NDArray[np.float64]
 # Draws of a probe: enough to determine the shapes and whether the generator is used; more at small widths with
 # discrete weights.
 _PROBE, _PROBE_DISCRETE, _FEW_NUMBERS = 4, 64, 8
+# Arrays of layers and of programs.
+_FIELDS = (*EVERY_FIELD, "vectors", "gram")
 # Relative difference allowed between samples from equal generators: GPUs sum in any order.
 _WOBBLE = 0.05
+
+
+class StoppedCall(InputError):
+    """A call of a subject that was stopped, and should not be repeated."""
 
 
 class BaseSample(Protocol):
@@ -62,6 +70,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
 
     name: str
     weights: WeightLaws
+    timeout: float
 
     @abc.abstractmethod
     def reason_unsupported(self, case: _Case) -> str:
@@ -72,7 +81,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
         """Draw a validated sample."""
 
     @abc.abstractmethod
-    def setting(self, case: _Case, sample: _Sample) -> _Setting:
+    def setting(self, case: _Case, sample: _Sample, repeatable: bool) -> _Setting:
         """Return the setting of a case, from a sample of it."""
 
     def drawer(self, case: _Case, size: int, rng: np.random.Generator) -> Callable[[np.random.Generator], _Sample]:
@@ -97,13 +106,14 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
         given = self.given(case)
         others = {"two different generators": second, "two consecutive calls with one generator": later}
         for which, sample in others.items():
-            for name in (*EVERY_FIELD, "vectors", "gram"):
+            for name in _FIELDS:
                 drawn = name in first.exposed & sample.exposed and name not in given
                 if drawn and _same_digits(first.need(name), sample.need(name)):
                     self.refuse(case, f"{which} gave the same {name}; {remedy}")
         if not _alike(first.outputs, again.outputs):
             self.refuse(case, f"equal generators gave different outputs; {remedy}")
-        return self.setting(case, first)
+        same = all(np.array_equal(first.need(name), again.need(name)) for name in first.exposed & {*_FIELDS})
+        return self.setting(case, first, same)
 
     def hold(self, case: _Case, sample: _Sample, exposed: frozenset[str], coordinates: int) -> None:
         """Raise `InputError` if a sample lacks arrays or neurons that another call returned."""
@@ -116,12 +126,32 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
 
     def run(self, function: Callable[..., Any], case: _Case, *arguments: Any) -> Any:
         """Call a function of the subject; any exception becomes a one-line `InputError`."""
+        with self._blamed(case):
+            return function(self.called_with(case), *arguments)
+
+    @contextlib.contextmanager
+    def reading(self, case: _Case) -> Iterator[None]:
+        """Guard the reading of what the subject returned: its objects may run code too."""
+        refused = None
+        with self._blamed(case):
+            try:
+                yield
+            except InputError as error:
+                refused = error
+        if refused is not None:
+            raise InputError(f"{refused} (subject {self.name} on {case.describe()})")
+
+    @contextlib.contextmanager
+    def _blamed(self, case: _Case) -> Iterator[None]:
+        """Guard code of the subject; any exception becomes a one-line `InputError`."""
         try:
-            with np.errstate():  # restores the error handling if the subject calls np.seterr
-                return function(self.called_with(case), *arguments)
-        except KeyboardInterrupt:
-            raise
+            with guarded(self.timeout):
+                yield
+        except GuardError as error:
+            raise StoppedCall(f"subject={self.name}: on {case.describe()} {error}") from None
         except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and not in_pool():  # Ctrl-C ends processes of a pool at once
+                raise
             raise InputError(
                 f"subject={self.name}: raised {in_one_line(error)} on {case.describe()}; mend the simulator"
             ) from error

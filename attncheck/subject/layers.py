@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.errors import refuse
 from attncheck.checks.check import Setting
 from attncheck.checks.sample import EVERY_FIELD, Sample
 from attncheck.layers.attention import AttentionLayer
@@ -71,9 +71,9 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
         signs = not self.weights.continuous and case.width == 1
         return (*given, "key_gram", "value_gram") if given and signs else given
 
-    def setting(self, case: AttentionLayer, sample: Sample) -> Setting:
+    def setting(self, case: AttentionLayer, sample: Sample, repeatable: bool) -> Setting:
         """Return the setting of a layer, from a sample of it."""
-        return Setting(case, sample.exposed, sample.coordinates, self.weights)
+        return Setting(case, sample.exposed, sample.coordinates, self.weights, repeatable)
 
     def _draw_given(self, inputs: FloatArray, layer: AttentionLayer, rng: np.random.Generator) -> Sample:
         """Call the subject on X, before its norm, and add X and its Gram matrix to the sample."""
@@ -85,13 +85,8 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
 
     def _sample(self, layer: AttentionLayer, second: Any, size: int, rng: np.random.Generator) -> Sample:
         arrays = self.run(self.call, layer, second, rng)
-        try:
-            sample = Sample.from_mapping(layer, arrays, size, self.fields)
-        except InputError as error:
-            raise InputError(f"{error} (subject {self.name} on {layer.describe()})") from None
-        if sample.coordinates > layer.width:
-            self.refuse(layer, f"returned {sample.coordinates} neurons of {layer.width}; return at most the width")
-        return sample
+        with self.reading(layer):
+            return Sample.from_mapping(layer, arrays, size, self.fields)
 
 
 def _joined(samples: Sequence[Sample]) -> Sample:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import math
 import os
 import sys
 import traceback
 from typing import Any
 
-import numpy as np
-
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.imports import find
+from attncheck.subject.guard import guarded
 
 # Longest quoted error message.
 _MESSAGE = 200
+
+
+@dataclasses.dataclass(frozen=True)
+class SubjectName:
+    """A subject as it is sent to other processes: its name, and the time limit of a call in seconds."""
+
+    name: str
+    timeout: float = math.inf
 
 
 def name_of(call: Any) -> str:
@@ -36,7 +45,7 @@ def find_subject(name: str) -> Any:
     if not own and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        with np.errstate():  # restores the error handling if the module calls np.seterr
+        with guarded():
             found: Any = importlib.import_module(module_name)
     except KeyboardInterrupt:
         raise

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from attncheck._lib.errors import InputError
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting, sample_of
 from attncheck.layers.program import Program, ProgramCase
 from attncheck.subject.caller import Caller
@@ -30,14 +29,12 @@ class ProgramCaller(Caller[ProgramCase, ProgramSample, ProgramSetting]):
             remedy = "define its attribute `programs`, see attncheck.subject.Subject"
             self.refuse(case, f"was asked for a program; {remedy}")
         arrays = [self.run(self.programs, case, n, size, rng) for n in case.widths]
-        try:
+        with self.reading(case):
             return sample_of(case, arrays, size)
-        except InputError as error:
-            raise InputError(f"{error} (subject {self.name} on {case.describe()})") from None
 
-    def setting(self, case: ProgramCase, sample: ProgramSample) -> ProgramSetting:
+    def setting(self, case: ProgramCase, sample: ProgramSample, repeatable: bool) -> ProgramSetting:
         """Return the setting of a program, from a sample of it."""
-        return ProgramSetting(case, sample.exposed, sample.coordinates, self.weights)
+        return ProgramSetting(case, sample.exposed, sample.coordinates, self.weights, repeatable)
 
     def called_with(self, case: ProgramCase) -> Program:
         """Return the program; widths are separate arguments."""

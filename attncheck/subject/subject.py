@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
@@ -19,7 +20,7 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 from attncheck.subject.caller import Caller
 from attncheck.subject.declared import FORMS, PROGRAM_FORM, SUPPORTS, Form, form_of, layers_of, weights_of
 from attncheck.subject.layers import LayerCaller
-from attncheck.subject.named import find_subject, name_of
+from attncheck.subject.named import SubjectName, find_subject, name_of
 from attncheck.subject.programs import ProgramCaller
 
 
@@ -51,6 +52,8 @@ class Subject:
     programs : callable or None
         ``programs(program, width, size, rng)``, which returns the arrays of `attncheck.ProgramDraws`; None for layers
         only. From the attribute `programs`, or the callable itself if its first parameters are ``program, width``.
+    timeout : float
+        Time limit of a call, in seconds.
     """
 
     name: str
@@ -61,10 +64,11 @@ class Subject:
     fields: Sequence[str] = EVERY_FIELD
     programs: Callable[..., Mapping[str, Any]] | None = None
     layers: tuple[AttentionLayer, ...] = ()
+    timeout: float = math.inf
 
     @classmethod
     def of(cls, subject: Any) -> Subject:
-        """Return the subject for a callable, a ``module:callable`` name, or a subject.
+        """Return the subject for a callable, a ``module:callable`` name, or what `sent` returned.
 
         The name of the second parameter, ``size`` or ``inputs``, determines the form.
 
@@ -80,6 +84,8 @@ class Subject:
         """
         if isinstance(subject, Subject):
             return subject
+        if isinstance(subject, SubjectName):
+            return dataclasses.replace(cls.of(subject.name), timeout=subject.timeout)
         name = subject if isinstance(subject, str) else name_of(subject)
         call = find_subject(subject) if isinstance(subject, str) else subject
         if not callable(call):
@@ -96,6 +102,11 @@ class Subject:
         layers = layers_of(name, getattr(call, "layers", None))
         return cls(name, call, form, supports, weights, programs=programs, layers=layers)
 
+    @property
+    def sent(self) -> SubjectName:
+        """The subject as it is sent to other processes."""
+        return SubjectName(self.name, self.timeout)
+
     def simulates(self, kind: str) -> bool:
         """Return whether it simulates any case of a kind, "layer" or "program"."""
         return self.programs is not None if kind == "program" else self.form != "program"
@@ -103,8 +114,8 @@ class Subject:
     def caller(self, case: Case) -> Caller[Any, Any, Any]:
         """Return the caller for a layer or program."""
         if isinstance(case, ProgramCase):
-            return ProgramCaller(self.name, self.weights, self.programs)
-        return LayerCaller(self.name, self.weights, self.call, self.form, self.supports, self.fields)
+            return ProgramCaller(self.name, self.weights, self.timeout, self.programs)
+        return LayerCaller(self.name, self.weights, self.timeout, self.call, self.form, self.supports, self.fields)
 
     def reason_unsupported(self, case: Case) -> str:
         """Return why the subject does not support a layer or program; empty if it does."""

@@ -40,6 +40,7 @@ class ProgramSetting:
     exposed: frozenset[str]
     coordinates: int = 1
     weights: WeightLaws = GAUSSIAN_LAWS
+    repeatable: bool = True
 
     @property
     def description(self) -> Program:
@@ -147,9 +148,9 @@ def _draws_of(case: ProgramCase, width: int, arrays: Any, size: int) -> ProgramD
     for name in ("outputs", *(["scores"] if case.scores else [])):
         if name not in given:
             refuse("subject", sorted(given), f"returned no {name}", "return outputs (N, m, k) and scores (N, r)")
-    settled = {name: np.asarray(value, dtype=np.float64) for name, value in given.items()}
-    settled.setdefault("scores", np.empty((size, 0)))
-    coordinates = settled["outputs"].shape[-1] if settled["outputs"].ndim == 3 else 0
+    found = {name: np.asarray(value) for name, value in given.items()}
+    found.setdefault("scores", np.empty((size, 0)))
+    coordinates = found["outputs"].shape[-1] if found["outputs"].ndim == 3 else 0
     count = len(vectors_of(case.program))
     shapes = {
         "outputs": (size, len(results_of(case.program)), coordinates),
@@ -157,12 +158,14 @@ def _draws_of(case: ProgramCase, width: int, arrays: Any, size: int) -> ProgramD
         "vectors": (size, count, coordinates),
         "gram": (size, count, count),
     }
-    for name, value in settled.items():
+    settled = {}
+    for name, value in found.items():
         if value.shape != shapes[name] or not coordinates:
             wanted = f"must be {shapes[name]} at width {width}" if coordinates else f"must be ({size}, m, k), k >= 1"
             refuse(
                 f"subject[{name!r}].shape", value.shape, wanted, "lines as in the program, see attncheck.ProgramDraws"
             )
-        if not np.isfinite(value).all() or np.abs(value).max(initial=0.0) > _LARGEST:
+        settled[name] = value.astype(np.float64)
+        if not (np.abs(settled[name]) <= _LARGEST).all():
             refuse(f"subject[{name!r}]", "...", "holds NaN, infinity or numbers beyond 1e100", "mend the simulator")
     return ProgramDraws(**settled)

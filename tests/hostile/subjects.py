@@ -1,0 +1,226 @@
+"""Subjects that misbehave, each in its own way, on two small layers; run in processes of their own."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from attncheck import AttentionLayer
+from attncheck.subject import collapsed
+
+#: Layers that every subject is examined on.
+LAYERS = [AttentionLayer(width=8, seq_len=2, num_heads=1), AttentionLayer(width=8, seq_len=3, num_heads=2)]
+# Most draws of a probe call; larger calls take the bait.
+_PROBE = 64
+
+Arrays = dict[str, Any]
+
+
+def right(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Arrays:
+    """Return what a right subject returns."""
+    return dict(collapsed(layer, size, rng))
+
+
+class _Misread(Mapping[str, Any]):
+    """A mapping that raises when a value is read."""
+
+    def __init__(self, arrays: Arrays, error: BaseException) -> None:
+        self._arrays, self._error = arrays, error
+
+    def __getitem__(self, name: str) -> Any:
+        raise self._error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+
+class _Array:
+    """An array that ends the program when it is converted."""
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise SystemExit(0)
+
+
+def mapping_exits(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    return _Misread(right(layer, size, rng), SystemExit(0))
+
+
+def mapping_interrupts(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    return _Misread(right(layer, size, rng), KeyboardInterrupt())
+
+
+def mapping_fails_later(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    arrays = right(layer, size, rng)
+    return arrays if size <= _PROBE else _Misread(arrays, RuntimeError("unreadable"))
+
+
+def array_exits(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    return {"outputs": _Array()}
+
+
+def exits(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    raise SystemExit(0)
+
+
+def ends_process(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    os._exit(0)
+
+
+def ends_process_later(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    if size > _PROBE:
+        os._exit(0)
+    return right(layer, size, rng)
+
+
+def segfaults(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    ctypes.string_at(0)
+
+
+def segfaults_later(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    if size > _PROBE:
+        ctypes.string_at(0)
+    return right(layer, size, rng)
+
+
+def sleeps(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    time.sleep(1e6)
+
+
+def sleeps_later(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    if size > _PROBE:
+        time.sleep(1e6)
+    return right(layer, size, rng)
+
+
+def pauses(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    """Right, and slow enough to be stopped in time."""
+    if size > _PROBE:
+        time.sleep(1.0)
+    return right(layer, size, rng)
+
+
+def sleeps_through_errors(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    while True:
+        try:
+            time.sleep(1e6)
+        except BaseException:
+            continue
+
+
+def forks(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    os.fork()
+    return right(layer, size, rng)
+
+
+def forks_and_raises(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    if os.fork() == 0:
+        raise ValueError("in the child")
+    return right(layer, size, rng)
+
+
+def leaves_thread(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    if threading.active_count() < 20:
+        threading.Thread(target=time.sleep, args=(1e6,), daemon=False).start()
+    return right(layer, size, rng)
+
+
+def enormous(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    return {"outputs": np.broadcast_to(np.float64(1.0), (10**9, 10, 10))}
+
+
+def enormous_later(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    arrays = right(layer, size, rng)
+    return arrays if size <= _PROBE else arrays | {"scores": np.broadcast_to(np.float32(1.0), (10**6, 10**4))}
+
+
+def patches_numpy(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    np.random.default_rng = None  # type: ignore[assignment]
+    np.sqrt = None  # type: ignore[assignment]
+    return right(layer, size, rng) if size <= _PROBE else {"outputs": rng.standard_normal((size, layer.seq_len, 1))}
+
+
+def patches_linalg(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    arrays = right(layer, size, rng)
+    np.linalg.eigh = None  # type: ignore[assignment]
+    return arrays
+
+
+def patches_scipy(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    import scipy.special
+
+    arrays = right(layer, size, rng)
+    scipy.special.ndtr = None  # type: ignore[assignment]
+    return arrays
+
+
+def replaces_modules(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    arrays = right(layer, size, rng)
+    sys.modules = {}
+    return arrays
+
+
+def drops_modules(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    arrays = right(layer, size, rng)
+    for name in ("numpy", "scipy.stats", "attncheck"):
+        sys.modules.pop(name, None)
+    return arrays
+
+
+def global_generator(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    """Right in law: the columns' signs come from NumPy's global generator."""
+    arrays = right(layer, size, rng)
+    arrays["outputs"] = arrays["outputs"] * (1.0 + 1e-9 * np.random.default_rng().standard_normal())
+    return arrays
+
+
+def counts_calls(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    arrays = right(layer, size, rng)
+    counts_calls.calls += 1  # type: ignore[attr-defined]
+    arrays["outputs"] = arrays["outputs"] * (1.0 + 1e-12 * counts_calls.calls)  # type: ignore[attr-defined]
+    return arrays
+
+
+counts_calls.calls = 0  # type: ignore[attr-defined]
+
+
+def prints(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    print("x" * 10**5)
+    os.write(1, b"y" * 10**5 + b"\n")
+    os.write(2, b"z" * 10**5 + b"\n")
+    return right(layer, size, rng)
+
+
+def changes_folder(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    os.chdir("/")
+    return right(layer, size, rng)
+
+
+def interrupts_itself(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    raise KeyboardInterrupt
+
+
+def closes_descriptors(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    os.closerange(3, 256)
+    return right(layer, size, rng)
+
+
+def recurses(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    return recurses(layer, size, rng)
+
+
+def exhausts_memory(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    return {"outputs": np.ones((size, layer.seq_len, 10**9))}
+
+
+for _subject in [value for value in list(vars().values()) if getattr(value, "__module__", "") == __name__]:
+    _subject.layers = LAYERS

@@ -1,0 +1,159 @@
+"""Whatever a subject does, a run ends in seconds with a verdict or the reason for none, and leaves a readable record.
+
+Each run is a process of its own. By default a third of the subjects is tried, another one each day; the environment
+variable HOSTILE=all tries all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from attncheck.records.schema import Manifest, read
+
+HERE = Path(__file__).parent
+# Seconds after which a run counts as hung, and the time limit of a call.
+_HUNG, _LIMIT = 120, 2
+# Bytes of memory that a process may reserve, and bytes of output.
+_MEMORY, _OUTPUT = 6 * 2**30, 20_000
+_SAMPLE = 3
+
+REFUSED, UNFINISHED, DONE = 2, 4, 0
+
+
+class Expected(NamedTuple):
+    """Exit code, and what the output says."""
+
+    code: int
+    words: str
+
+
+EXPECTED = {
+    "right": Expected(DONE, r"CONSISTENT: .*Digest of all digits"),
+    "mapping_exits": Expected(REFUSED, r"raised SystemExit: 0 .* Nothing was examined"),
+    "mapping_interrupts": Expected(REFUSED, r"raised KeyboardInterrupt"),
+    "mapping_fails_later": Expected(UNFINISHED, r"INCOMPLETE.*raised RuntimeError: unreadable .*mend the simulator"),
+    "array_exits": Expected(REFUSED, r"raised SystemExit: 0"),
+    "exits": Expected(REFUSED, r"raised SystemExit: 0"),
+    "ends_process": Expected(REFUSED, r"a probe call on n=8 s=2 H=1 crashed its process"),
+    "ends_process_later": Expected(UNFINISHED, r"its process died, also when the task was run alone"),
+    "segfaults": Expected(REFUSED, r"crashed its process"),
+    "segfaults_later": Expected(UNFINISHED, r"its process died, also when the task was run alone"),
+    "sleeps": Expected(REFUSED, r"took more than 2 s for one call; .*--timeout"),
+    "sleeps_later": Expected(UNFINISHED, r"INCOMPLETE.*took more than 2 s for one call"),
+    "sleeps_through_errors": Expected(REFUSED, r"crashed its process"),
+    "forks": Expected(DONE, r"CONSISTENT"),
+    "forks_and_raises": Expected(DONE, r"CONSISTENT"),
+    "leaves_thread": Expected(DONE, r"CONSISTENT"),
+    "enormous": Expected(REFUSED, r"subject\['outputs'\]\.shape=\(1000000000, 10, 10\)"),
+    "enormous_later": Expected(UNFINISHED, r"subject\['scores'\]\.shape=\(1000000, 10000\): must be"),
+    "patches_numpy": Expected(REFUSED, r"changed numpy\.\w+ and others, which attncheck uses too"),
+    "patches_linalg": Expected(REFUSED, r"changed numpy\.linalg\.eigh, which attncheck uses too"),
+    "patches_scipy": Expected(REFUSED, r"changed scipy\.special\.ndtr"),
+    "replaces_modules": Expected(REFUSED, r"changed sys\.modules"),
+    "drops_modules": Expected(REFUSED, r"changed sys\.modules"),
+    "global_generator": Expected(DONE, r"CONSISTENT.*not reproducible: equal generators gave different digits"),
+    "counts_calls": Expected(DONE, r"CONSISTENT.*not reproducible.* has no digest"),
+    "prints": Expected(DONE, r"CONSISTENT"),
+    "changes_folder": Expected(DONE, r"CONSISTENT"),
+    "interrupts_itself": Expected(REFUSED, r"raised KeyboardInterrupt"),
+    "closes_descriptors": Expected(REFUSED, r"crashed its process"),
+    "recurses": Expected(REFUSED, r"raised RecursionError"),
+    "exhausts_memory": Expected(REFUSED, r"raised MemoryError"),
+}
+
+
+def tried() -> list[str]:
+    """Return the names of the subjects to try."""
+    names = list(EXPECTED)
+    if os.environ.get("HOSTILE") == "all":
+        return names
+    return names[datetime.date.today().toordinal() % _SAMPLE :: _SAMPLE]
+
+
+def begin(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start a command in a folder, in a process group of its own with little memory."""
+    limited = (
+        f"import resource, sys; resource.setrlimit(resource.RLIMIT_AS, ({_MEMORY},) * 2); "
+        "from attncheck.commands.cli import program; program()"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", limited, *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Return the output of a command, which must end in time; kill what is left of it."""
+    try:
+        return process.communicate(timeout=_HUNG)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def examine(folder: Path, name: str) -> subprocess.Popen[str]:
+    options = ["--profile", "smoke", "--only", "scores", "--only", "draws", "--record", "record.jsonl"]
+    return begin(folder, "run", "--subject", f"subjects:{name}", "--workers", "2", "--timeout", f"{_LIMIT}", *options)
+
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="process groups are as POSIX has them")
+
+
+@pytest.mark.parametrize("name", tried())
+def test_a_run_ends_with_a_verdict_or_a_reason(name: str, tmp_path: Path) -> None:
+    process = examine(tmp_path, name)
+    output, errors = finish(process)
+    assert process.returncode == EXPECTED[name].code, output + errors
+    assert re.search(EXPECTED[name].words, output, re.DOTALL), output + errors
+    assert "Traceback" not in errors
+    assert len(output) + len(errors) < _OUTPUT
+    if EXPECTED[name].code != REFUSED:
+        assert isinstance(next(iter(read(tmp_path / "record.jsonl"))), Manifest)
+
+
+def test_a_run_that_is_told_to_end_leaves_a_record(tmp_path: Path) -> None:
+    process, record = examine(tmp_path, "pauses"), tmp_path / "record.jsonl"
+    for _ in range(20 * _HUNG):
+        if record.exists() or process.poll() is not None:
+            break
+        time.sleep(0.05)
+    process.terminate()
+    _, errors = finish(process)
+    assert process.returncode == 130, errors
+    assert errors.splitlines()[-1] == "attncheck: interrupted"
+    assert isinstance(next(iter(read(record))), Manifest)
+
+
+def test_threads_that_go_on_do_not_hold_up_the_end(tmp_path: Path) -> None:
+    """In one process, whose threads Python waits for."""
+    arguments = [
+        "run",
+        "--profile",
+        "smoke",
+        "--only",
+        "scores",
+        "--workers",
+        "0",
+        "--subject",
+        "subjects:leaves_thread",
+    ]
+    process = begin(tmp_path, *arguments)
+    output, errors = finish(process)
+    assert process.returncode == DONE, output + errors
+    assert re.search(r"attncheck: ended although Thread-\d+ .* still runs", errors)
