@@ -1,5 +1,4 @@
-"""Catch attention-initialisation bugs before training: wrong weight scales, wrong masks, broken μP scaling, at a
-false-alarm rate that you choose.
+"""Catch attention-initialisation bugs before training: wrong weight scales, wrong masks, broken μP scaling.
 
 The public names are `examines`, for tests, and those of `attncheck.api`. They are imported when one is first used, so
 that ``import attncheck`` and the command line start at once.

@@ -13,7 +13,7 @@ from cyclopts import Parameter, Token
 from attncheck._lib.errors import InputError, check_number, check_whole, refuse
 
 ProfileName = Literal["smoke", "default", "thorough"]
-Template = Literal["numpy", "torch"]
+Template = Literal["numpy", "torch", "flax", "keras"]
 PublishedFigure = Literal["all", "fig1", "fig2", "fig3", "fig5", "tangent", "norms", "weights", "long", "boundaries"]
 #: An option with the short form ``-o``.
 Out = Parameter(name=["--out", "-o"])
