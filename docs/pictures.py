@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 # Pixels of the page that the screenshot shows: the verdict, its first plot and the cause.
-SCREEN = {"width": 1100, "height": 745}
+WIDTH, HEIGHT = 1100, 745
 COLORS = 64
 # The block of README.md with the simulator, without the lines that check it.
 SIMULATOR = re.compile(r"^import numpy.*?(?=^ac.check)", re.DOTALL | re.MULTILINE)
@@ -56,7 +56,7 @@ def screenshot(page: Path, path: Path) -> None:
     browser = os.environ.get("ATTNCHECK_BROWSER") or next(filter(None, map(shutil.which, BROWSERS)))
     with sync_playwright() as started:
         opened = started.chromium.launch(executable_path=browser, args=list(FLAGS))
-        window = opened.new_page(viewport=SCREEN)
+        window = opened.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         window.goto(page.as_uri())
         image = Image.open(io.BytesIO(window.screenshot()))
         opened.close()
