@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -31,7 +33,10 @@ def test_what_is_written_is_listed(framework: str, tmp_path: Path, capsys: pytes
     said = capsys.readouterr().out.splitlines()
     assert files_in(tmp_path / "new") == sorted(FILES[framework])
     assert said[: len(FILES[framework])] == [f"wrote {tmp_path / 'new' / name}" for name in FILES[framework]]
-    assert said[3:6] == ["next:", f"  cd {tmp_path / 'new'}", f"  python -m pytest {FILES[framework][1]}"]
+    assert said[3:5] == ["next:", f"  cd {tmp_path / 'new'}"]
+    installed = framework == "numpy" or importlib.util.find_spec(framework) is not None
+    assert said[5].startswith(f"  python -m pip install {framework}") != installed
+    assert f"  python -m pytest {FILES[framework][1]}" in said[5:7]
 
 
 def test_the_current_folder_is_the_default(
@@ -132,3 +137,19 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "file").write_text("", encoding="utf-8")
     assert main(["init", str(tmp_path / "file")]) == ExitCode.UNUSABLE
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_the_first_run_and_the_gate_count_the_same_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "simulator", sys)
+    del sys.modules["simulator"]  # again at the end: other tests have simulators of this name
+    assert main(["init"]) == ExitCode.CONSISTENT
+    run = ["run", "--subject", "simulator:simulate", "--profile", "smoke", "--only", "scores", "--workers", "0"]
+    assert main([*run, "--record", "run.jsonl"]) == ExitCode.CONSISTENT
+    assert main(["gate", "run.jsonl", "--baseline", "base.jsonl"]) == ExitCode.INCOMPLETE
+    counts = re.findall(r"\w+ of \w+ planned results examined", capsys.readouterr().out)
+    assert len(counts) == 2
+    assert len(set(counts)) == 1

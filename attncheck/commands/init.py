@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -46,6 +47,8 @@ def init(folder: str = ".", /, *, framework: Template = "numpy") -> int:
         write_whole(place / name, text.encode())
         print(f"wrote {place / name}")
     print(f"next:\n  cd {place}" if place != Path() else "next:")
+    if extra and importlib.util.find_spec(framework) is None:
+        print(f"  python -m pip install {framework}{' jax' * (framework == 'keras')}")
     print(f"  python -m pytest {names[1]}\n  {command}")
     if not source:
         print(f"before you push: replace {_PLACEHOLDER} in the workflow; attncheck has no release yet")

@@ -93,7 +93,8 @@ def with_history(judgement: Judgement, path: Path, key: str | None = None) -> Ju
     An alarm is a violation until accepted. Runs are identified by `key`, the recorded commit, or the current one.
     """
     if judgement.exit_code != ExitCode.CONSISTENT:
-        told = (*judgement.notes, "the run is not added to the history because it does not pass by itself")
+        why = "there is no baseline yet" if judgement.first else "it does not pass by itself"
+        told = (*judgement.notes, f"the run is not added to the history because {why}")
         return dataclasses.replace(judgement, notes=told)
     named = commit_key(key if key is not None else judgement.run.manifest.commit or None)
     history, note = add(path, judgement.run.path, named)
