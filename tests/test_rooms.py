@@ -83,7 +83,7 @@ def test_pages_for_contributors_are_short_and_name_what_exists(page: str) -> Non
     paths = {
         name
         for name in quoted
-        if re.fullmatch(r"[\w./*-]+", name) and ("/" in name or re.search(r"\.(py|md|cff)$", name))
+        if re.fullmatch(r"[\w./*-]+", name) and ("/" in name or re.search(r"\.(py|md|cff|toml)$", name))
     }
     paths |= set(re.findall(r"\b(?:docs|benchmarks|tests)/[\w/]+\.\w+", text))
     for path in paths:
