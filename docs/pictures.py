@@ -30,7 +30,7 @@ FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 WIDTH, HEIGHT = 1100, 745
 COLORS = 64
 # The block of README.md with the simulator, without the lines that check it.
-SIMULATOR = re.compile(r"^import numpy.*?(?=^ac.check)", re.DOTALL | re.MULTILINE)
+SIMULATOR = re.compile(r"^import numpy.*?(?=^print)", re.DOTALL | re.MULTILINE)
 
 
 def attncheck(*arguments: str, folder: Path) -> None:

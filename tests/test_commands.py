@@ -80,8 +80,11 @@ def test_the_tagline_is_the_same_everywhere(path: str) -> None:
     assert PROJECT["project"]["description"] in " ".join(text.split())
 
 
-def test_readme_fits_on_a_few_screens() -> None:
+def test_readme_fits_on_a_few_screens_and_its_pictures_are_small() -> None:
     assert len(README.splitlines()) <= 110
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
+    assert len(pictures) == 2
+    assert all((ROOT / picture).stat().st_size < 150_000 for picture in pictures)
 
 
 def test_documentation_is_built_into_an_ignored_folder() -> None:
