@@ -1,4 +1,4 @@
-"""attncheck: does this attention simulator behave as the infinite-width theorem says?
+"""Catch attention-initialisation bugs before training: wrong weight scales, wrong masks, broken μP scaling.
 
 The public names are `examines`, for tests, and those of `attncheck.api`. They are imported when one is first used, so
 that ``import attncheck`` and the command line start at once.

@@ -103,10 +103,11 @@ UNUSABLE = {
     ("run", "unexpected"): "attncheck run --help",
     ("run", "--subject", "nowhere"): "is not of the form module:callable",
     ("run", "--subject", "nowhere:at_all"): "add that folder to PYTHONPATH",
+    ("run", "--subject", "torch:nowhere:at_all"): "subject=torch:nowhere:at_all: cannot be imported",
     ("run", "--subject", "math:nothing"): "math has no 'nothing'",
     ("run", "--seed", "-1"): "seed=-1: must be at least 0",
-    ("run", "--seed", "many"): "pass a whole number, or random",
-    ("run", "--seed", "1_0"): "seed='1_0': must be a whole number; pass a whole number, or random",
+    ("run", "--seed", "many"): "pass a whole number, random or keyed",
+    ("run", "--seed", "1_0"): "seed='1_0': must be a whole number; pass a whole number, random or keyed",
     ("run", "--false-alarm", "0.0_1"): "false_alarm='0.0_1': must be a number",
     ("run", "--false-alarm", "2"): "must be less than 1",
     ("run", "--false-alarm", "few"): "pass a chance such as 1e-6",
@@ -159,6 +160,28 @@ UNUSABLE = {
     ("init", "--framework", "tensor"): "attncheck init --help",
     ("report", "none.jsonl", "--paper", "nowhere"): "contains no figure",
 }
+
+
+MISSING = {"make": ("inspect", "--width", "8"), "build": ("widths",), "subject": ("run", "--subject")}
+
+
+@pytest.mark.parametrize("field", MISSING)
+def test_a_missing_framework_is_to_be_installed(
+    field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The error of `import torch` without torch, on any machine.
+    missing = """raise ModuleNotFoundError("No module named 'torch'", name="torch")\n"""
+    (tmp_path / "needs.py").write_text(missing, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert main([*MISSING[field], "needs:build"]) == ExitCode.UNUSABLE
+    said = refused(capsys.readouterr().err)
+    assert f"{field}=needs:build: cannot be imported: " in said
+    assert said.rstrip().endswith("; pip install torch")
+
+
+def test_the_seed_of_a_run_is_shown_as_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--help"]) == ExitCode.CONSISTENT
+    assert "--seed INT " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", UNUSABLE)

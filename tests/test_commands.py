@@ -72,6 +72,21 @@ def test_front_page_has_the_commands_of_the_readme() -> None:
     assert [line for line in shell_lines(front) if "tox run" in line] == [MAIN_JOB, OWN_TESTS]
 
 
+@pytest.mark.parametrize(
+    "path", ["README.md", "docs/index.md", "CITATION.cff", "attncheck/__init__.py", "attncheck/commands/cli.py"]
+)
+def test_the_tagline_is_the_same_everywhere(path: str) -> None:
+    text = (ROOT / path).read_text(encoding="utf-8").replace("*", "")
+    assert PROJECT["project"]["description"] in " ".join(text.split())
+
+
+def test_readme_fits_on_a_few_screens_and_its_pictures_are_small() -> None:
+    assert len(README.splitlines()) <= 110
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
+    assert len(pictures) == 2
+    assert all((ROOT / picture).stat().st_size < 150_000 for picture in pictures)
+
+
 def test_documentation_is_built_into_an_ignored_folder() -> None:
     assert re.fullmatch(r"sphinx-build .* \{posargs:docs build/docs\}", tox_ini()["testenv:docs"]["commands"])
     assert "build/" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()

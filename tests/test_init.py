@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from attncheck._lib.exit_codes import ExitCode
+from attncheck.commands import source
 from attncheck.commands.cli import main
 
 FILES = {
     "numpy": ["simulator.py", "test_simulator.py", ".github/workflows/attncheck.yml"],
-    "torch": ["layer.py", "test_layer.py", ".github/workflows/attncheck.yml"],
+    **{name: ["layer.py", "test_layer.py", ".github/workflows/attncheck.yml"] for name in ("torch", "flax", "keras")},
 }
 
 
@@ -27,7 +33,10 @@ def test_what_is_written_is_listed(framework: str, tmp_path: Path, capsys: pytes
     said = capsys.readouterr().out.splitlines()
     assert files_in(tmp_path / "new") == sorted(FILES[framework])
     assert said[: len(FILES[framework])] == [f"wrote {tmp_path / 'new' / name}" for name in FILES[framework]]
-    assert said[3:6] == ["next:", f"  cd {tmp_path / 'new'}", f"  python -m pytest {FILES[framework][1]}"]
+    assert said[3:5] == ["next:", f"  cd {tmp_path / 'new'}"]
+    installed = framework == "numpy" or importlib.util.find_spec(framework) is not None
+    assert said[5].startswith(f"  python -m pip install {framework}") != installed
+    assert f"  python -m pytest {FILES[framework][1]}" in said[5:7]
 
 
 def test_the_current_folder_is_the_default(
@@ -37,6 +46,61 @@ def test_the_current_folder_is_the_default(
     assert main(["init"]) == ExitCode.CONSISTENT
     assert files_in(tmp_path) == sorted(FILES["numpy"])
     assert capsys.readouterr().out.splitlines()[3:5] == ["next:", "  python -m pytest test_simulator.py"]
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return a function that pretends that attncheck was installed from a clone with this remote."""
+    place = tmp_path / "clone"
+    monkeypatch.setattr(source, "__file__", str(place / "attncheck" / "commands" / "source.py"))
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: SimpleNamespace(read_text=lambda file: None))
+
+    def with_remote(remote: str) -> None:
+        subprocess.run(["git", "init", "--quiet", str(place)], check=True)
+        subprocess.run(["git", "-C", str(place), "remote", "add", "origin", remote], check=True)
+
+    return with_remote
+
+
+@pytest.mark.parametrize("framework", FILES)
+def test_the_workflow_installs_from_the_remote_of_the_clone(
+    framework: str, tmp_path: Path, clone: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    clone("git@example.org:me/attncheck.git")
+    assert main(["init", str(tmp_path / "new"), "--framework", framework]) == ExitCode.CONSISTENT
+    text = (tmp_path / "new" / ".github/workflows/attncheck.yml").read_text(encoding="utf-8")
+    extra = "" if framework == "numpy" else f"[{framework}]"
+    assert f'- run: python -m pip install "attncheck{extra} @ git+https://example.org/me/attncheck"\n' in text
+    assert "<" not in text
+    assert "before you push" not in capsys.readouterr().out
+
+
+def test_without_a_remote_the_workflow_says_what_to_replace(
+    tmp_path: Path, clone: Callable[[str], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = tmp_path / "user"  # whose repository has a remote, which is not attncheck's
+    subprocess.run(["git", "init", "--quiet", str(user)], check=True)
+    subprocess.run(["git", "-C", str(user), "remote", "add", "origin", "https://example.org/user/own"], check=True)
+    monkeypatch.chdir(user)
+    assert main(["init"]) == ExitCode.CONSISTENT
+    assert "before you push: replace https://github.com/OWNER/attncheck" in capsys.readouterr().out
+    assert "git+https://github.com/OWNER/attncheck" in (user / ".github/workflows/attncheck.yml").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("record", "address"),
+    {
+        '{"url": "https://example.org/me/attncheck.git", "vcs_info": {"vcs": "git"}}': "https://example.org/me/attncheck",
+        '{"url": "https://me:secret@example.org/a", "vcs_info": {"vcs": "git"}}': "https://example.org/a",
+        '{"url": "file:///no/such/clone", "dir_info": {}}': "",
+    }.items(),
+)
+def test_the_installation_records_its_repository(
+    record: str, address: str, clone: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = SimpleNamespace(read_text=lambda file: record)
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: installed)
+    assert source.repository() == address
 
 
 def test_the_simulator_passes(tmp_path: Path) -> None:
@@ -73,3 +137,19 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "file").write_text("", encoding="utf-8")
     assert main(["init", str(tmp_path / "file")]) == ExitCode.UNUSABLE
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_the_first_run_and_the_gate_count_the_same_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "simulator", sys)
+    del sys.modules["simulator"]  # again at the end: other tests have simulators of this name
+    assert main(["init"]) == ExitCode.CONSISTENT
+    run = ["run", "--subject", "simulator:simulate", "--profile", "smoke", "--only", "scores", "--workers", "0"]
+    assert main([*run, "--record", "run.jsonl"]) == ExitCode.CONSISTENT
+    assert main(["gate", "run.jsonl", "--baseline", "base.jsonl"]) == ExitCode.INCOMPLETE
+    counts = re.findall(r"\w+ of \w+ planned results examined", capsys.readouterr().out)
+    assert len(counts) == 2
+    assert len(set(counts)) == 1

@@ -26,7 +26,7 @@ def commit_key(key: str | None = None) -> str:
         else:
             named = "" if asked.returncode else asked.stdout
     if not (named := named.strip()):
-        refuse("key", key, "no commit found in GITHUB_SHA or git", "pass --key")
+        refuse("key", key, "no commit found in GITHUB_SHA or git", "pass --key NAME, a different one for each run")
     if not named.isprintable():
         refuse("key", named, "is not one line of text", "pass the hash of the commit, or a name")
     return named
@@ -70,5 +70,5 @@ def seed_typed(text: str) -> str:
             "seed",
             text,
             "needs a commit, and none is found in GITHUB_SHA or git",
-            "set GITHUB_SHA, or pass a number",
+            "commit, set GITHUB_SHA, or pass random or a number",
         )

@@ -14,6 +14,9 @@ from scipy import special
 
 from attncheck._lib.errors import refuse
 
+#: Optional packages, whose modules have the names under which they are installed.
+FRAMEWORKS = ("torch", "flax", "keras", "jax", "equinox", "transformers")
+
 
 def path_of(function: Any) -> str:
     """Return the import path ``module:name`` of a function, or an empty string if other processes cannot import it.
@@ -55,6 +58,18 @@ def find(path: str) -> Any:
     for part in name.split("."):
         found = getattr(found, part)
     return found
+
+
+def import_remedy(error: BaseException, otherwise: str) -> str:
+    """Return the remedy for a failed import: install the framework that is missing, or `otherwise`.
+
+    Examples
+    --------
+    >>> import_remedy(ModuleNotFoundError("No module named 'torch'", name="torch"), "check the name")
+    'pip install torch'
+    """
+    missing = error.name if isinstance(error, ModuleNotFoundError) else ""
+    return f"pip install {missing}" if missing in FRAMEWORKS else otherwise
 
 
 def find_trusted(path: str, trust: Sequence[str]) -> Any:

@@ -13,7 +13,7 @@ from cyclopts import Parameter, Token
 from attncheck._lib.errors import InputError, check_number, check_whole, refuse
 
 ProfileName = Literal["smoke", "default", "thorough"]
-Template = Literal["numpy", "torch"]
+Template = Literal["numpy", "torch", "flax", "keras"]
 PublishedFigure = Literal["all", "fig1", "fig2", "fig3", "fig5", "tangent", "norms", "weights", "long", "boundaries"]
 #: An option with the short form ``-o``.
 Out = Parameter(name=["--out", "-o"])
@@ -62,7 +62,7 @@ def whole_of(field: str, text: str) -> int:
 def _seed_of(field: str, text: str) -> int:
     from attncheck._lib.commits import seed_typed
 
-    return check_whole(field, _number(seed_typed(text)), 0, "pass a whole number, or random")
+    return check_whole(field, _number(seed_typed(text)), 0, "pass a whole number, random or keyed")
 
 
 #: A positive whole number.
@@ -119,7 +119,7 @@ def function_named(field: str, name: str) -> Any:
     >>> function_named("make", "math:sqrt")(4.0)
     2.0
     """
-    from attncheck._lib.imports import find
+    from attncheck._lib.imports import find, import_remedy
 
     module, colon, path = name.partition(":")
     if not (module and colon and path):
@@ -130,4 +130,5 @@ def function_named(field: str, name: str) -> Any:
         return find(name)
     except Exception as error:
         problem = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(f"{field}={name}: cannot be imported: {problem}; check its name and the folder") from error
+        remedy = import_remedy(error, "check its name and the folder")
+        raise InputError(f"{field}={name}: cannot be imported: {problem}; {remedy}") from error

@@ -20,7 +20,7 @@ from attncheck.commands.output import lasting_output
 _GRACE = 5.0
 _HELP = "\n\n".join(
     [
-        "Test whether an attention layer behaves as theory says at initialisation.",
+        "Catch attention-initialisation bugs before training: wrong weight scales, wrong masks, broken μP scaling.",
         "Start with: attncheck init",
         "Exit codes: 0 consistent, 1 violated, 2 unusable input, 3 inconclusive, 4 incomplete, "
         "6 a failed statement of attncheck's own theory.",

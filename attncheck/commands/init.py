@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -9,35 +10,46 @@ from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.files import write_whole
 from attncheck.commands.arguments import Template, folder_of
+from attncheck.commands.source import repository
 
 _START = Path(__file__).parent / "start"
 _WORKFLOW = ".github/workflows/attncheck.yml"
-# Files of each template, and the command to run next.
-_TEMPLATES: dict[Template, tuple[tuple[str, ...], str]] = {
-    "numpy": (("simulator.py", "test_simulator.py"), "attncheck run --subject simulator:simulate --profile smoke"),
-    "torch": (("layer.py", "test_layer.py"), "attncheck inspect layer:build --width 64"),
-}
+_PLACEHOLDER = "https://github.com/OWNER/attncheck"
 
 
 def init(folder: str = ".", /, *, framework: Template = "numpy") -> int:
     """Create a starter layer, test and GitHub workflow.
 
-    Existing files are never overwritten.
+    Existing files are never overwritten. The workflow installs attncheck from the repository that this installation
+    comes from.
 
     Parameters
     ----------
     folder
         Folder to create them in: the root of a repository, so that GitHub finds the workflow.
     framework
-        NumPy simulator or PyTorch layer.
+        NumPy simulator, or layer of a framework.
     """
-    place, (files, command) = folder_of(folder, "folder"), _TEMPLATES[framework]
-    names = (*files, _WORKFLOW)
+    place, extra = folder_of(folder, "folder"), f"[{framework}]"
+    module, command = "layer", "attncheck inspect layer:build --width 64"
+    if framework == "numpy":
+        extra, module, command = "", "simulator", "attncheck run --subject simulator:simulate --profile smoke"
+    names = (f"{module}.py", f"test_{module}.py", _WORKFLOW)
     if there := [name for name in names if os.path.lexists(place / name)]:
         refuse("folder", folder, f"already has {', '.join(there)}", "move it away, or choose another folder")
-    for name in names:
-        write_whole(place / name, (_START / framework / f"{Path(name).name}.txt").read_bytes())
+    source = repository()
+    texts = [(_START / framework / f"{name}.txt").read_text(encoding="utf-8") for name in names[:2]]
+    workflow = (_START / "attncheck.yml.txt").read_text(encoding="utf-8")
+    requirement = f'"attncheck{extra} @ git+{source or _PLACEHOLDER}"'
+    for word, value in (("requirement", requirement), ("test", names[1]), ("command", command)):
+        workflow = workflow.replace(f"<{word}>", value)
+    for name, text in zip(names, (*texts, workflow), strict=True):
+        write_whole(place / name, text.encode())
         print(f"wrote {place / name}")
     print(f"next:\n  cd {place}" if place != Path() else "next:")
-    print(f"  python -m pytest {files[-1]}\n  {command}")
+    if extra and importlib.util.find_spec(framework) is None:
+        print(f"  python -m pip install {framework}{' jax' * (framework == 'keras')}")
+    print(f"  python -m pytest {names[1]}\n  {command}")
+    if not source:
+        print(f"before you push: replace {_PLACEHOLDER} in the workflow; attncheck has no release yet")
     return ExitCode.CONSISTENT

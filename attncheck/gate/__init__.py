@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from pathlib import Path
 
 from attncheck._lib.commits import commit_key
@@ -22,7 +23,7 @@ class Judgement:
 
     ``findings`` are reasons not to pass, in the order of `attncheck.gate.cases.PARTS`; ``notes`` do not affect the
     verdict; ``wrong`` holds (label, text) pairs of a violated run, "cause" first; ``remembered`` tells whether the
-    run was added to a history.
+    run was added to a history; ``first`` whether it lacks nothing but a baseline.
     """
 
     run: RunRecord
@@ -32,6 +33,7 @@ class Judgement:
     notes: tuple[str, ...]
     wrong: tuple[tuple[str, str], ...] = ()
     remembered: bool = False
+    first: bool = False
 
     @property
     def cause(self) -> str:
@@ -77,8 +79,9 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
     check_number("false_alarm", level, remedy, above=0.0, maximum=1.0)
     findings = [*judge_run(ours)]
     if write or not baseline.exists():
+        first = not write and not findings
         finding, note = _written(run, baseline, write, wrong=bool(findings))
-        return Judgement(ours, None, baseline, _ordered([*findings, *finding]), note, wrong_with(ours))
+        return Judgement(ours, None, baseline, _ordered([*findings, *finding]), note, wrong_with(ours), first=first)
     theirs = read_baseline(baseline)
     findings += judge_against(ours, theirs, level)
     return Judgement(ours, theirs, baseline, _ordered(findings), tuple(notes_on(ours, theirs)), wrong_with(ours))
@@ -90,7 +93,8 @@ def with_history(judgement: Judgement, path: Path, key: str | None = None) -> Ju
     An alarm is a violation until accepted. Runs are identified by `key`, the recorded commit, or the current one.
     """
     if judgement.exit_code != ExitCode.CONSISTENT:
-        told = (*judgement.notes, "the run is not added to the history because it does not pass by itself")
+        why = "there is no baseline yet" if judgement.first else "it does not pass by itself"
+        told = (*judgement.notes, f"the run is not added to the history because {why}")
         return dataclasses.replace(judgement, notes=told)
     named = commit_key(key if key is not None else judgement.run.manifest.commit or None)
     history, note = add(path, judgement.run.path, named)
@@ -109,14 +113,15 @@ def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
 
 def _written(run: Path, baseline: Path, accepted: bool, wrong: bool) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """Write a baseline, or a candidate, if the run is clean; return findings and notes."""
-    lacking = "" if baseline.exists() else f"there is no baseline {baseline}; "
+    lacking = "" if baseline.exists() else f"there is no baseline {baseline} yet; "
     if wrong:
         return (Finding("completeness", "incomplete", f"{lacking}this run cannot become a baseline"),), ()
     target = baseline if accepted else baseline.with_name(f"{baseline.name}.candidate")
     size = f"{write_baseline(run, target) / 1000:.1f} kB"
     if accepted:
         return (), (f"{target} is now the baseline ({size})",)
-    text = f"{lacking}review the run, and rename {target} ({size}) to accept it as the baseline"
+    command = shlex.join(["attncheck", "gate", str(run), "--baseline", str(baseline), "--write-baseline"])
+    text = f"{lacking}accept this run with: {command} (or rename {target}, {size})"
     return (Finding("completeness", "incomplete", text),), ()
 
 

@@ -56,8 +56,9 @@ def sentence(judgement: Judgement) -> str:
     run = judgement.run
     done = sum(run.by_id[id].verdict != Verdict.NOT_EXAMINED for id in run.planned if id in run.by_id)
     against = "" if judgement.baseline is None else f", compared with {judgement.baseline_path}"
+    verdict = run.scope.beside("consistent" if judgement.first else judgement.verdict)
     return (
-        f"{run.scope.beside(judgement.verdict)}: {run.manifest.subject}, {done} of {len(run.planned)} "
+        f"{verdict}{', NO BASELINE YET' * judgement.first}: {run.manifest.subject}, {done} of {len(run.planned)} "
         f"planned results examined, false-alarm budget {run.manifest.false_alarm:g}{against}."
     )
 

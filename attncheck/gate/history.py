@@ -281,7 +281,7 @@ def add(path: Path, record: Path, key: str) -> tuple[History, str]:
     seeds = {0: "every run by default"} | {each.seed: each.key[:12] for each in history.entries}
     if entry.seed in seeds:
         problem = f"is also the seed of {seeds[entry.seed]}: the same draws add no evidence"
-        refuse("seed", entry.seed, problem, "run with --seed keyed, which differs for each commit")
+        refuse("seed", entry.seed, problem, "run with --seed keyed, which differs for each commit, or --seed random")
     lines: list[_Line] = [] if history.entries else [HistoryHead(_FORMAT, history.subject, history.profile)]
     _append(path, [*lines, *([] if plan.plan in history.plans else [plan]), entry])
     plans = {**history.plans, plan.plan: plan}

@@ -216,7 +216,7 @@ def _origin(
 
 def _markdown(judgement: Judgement) -> Iterator[str]:
     """Iterate over the lines of a one-screen summary: verdict, cause, numbers, layer, replay command, reasons."""
-    yield from (f"## attncheck: {judgement.verdict}", "")
+    yield from (f"## attncheck: {'no baseline yet' if judgement.first else judgement.verdict}", "")
     words = dict(judgement.wrong)
     command = words.pop("replay", "")
     yield from (f"- **{word}**: {_short(text)}" for word, text in judgement.wrong if word in words)

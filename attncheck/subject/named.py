@@ -11,7 +11,7 @@ import traceback
 from typing import Any
 
 from attncheck._lib.errors import InputError, refuse
-from attncheck._lib.imports import find
+from attncheck._lib.imports import find, import_remedy
 from attncheck.subject.guard import guarded
 
 # Longest quoted error message.
@@ -37,8 +37,13 @@ def find_subject(name: str) -> Any:
     framework, _, rest = name.partition(":")
     if ":" in rest:
         # Imported late: frameworks depend on subjects, and are optional.
-        return find("attncheck.frameworks.named:subject_of_name")(framework, find_subject(rest))
-    module_name, colon, path = name.partition(":")
+        return find("attncheck.frameworks.named:subject_of_name")(framework, _imported(rest, name))
+    return _imported(name, name)
+
+
+def _imported(reference: str, name: str) -> Any:
+    """Import ``module:callable``; errors quote the whole name of the subject."""
+    module_name, colon, path = reference.partition(":")
     if not colon or not module_name or not path:
         refuse("subject", name, "is not of the form module:callable", "write e.g. mypackage.attention:simulate")
     own = module_name.partition(".")[0] == "attncheck"
@@ -50,10 +55,8 @@ def find_subject(name: str) -> Any:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        problem = f"cannot be imported: {in_one_line(error)}"
-        raise InputError(
-            f"subject={name}: {problem}; check the module, run in its folder, or add that folder to PYTHONPATH"
-        ) from error
+        remedy = import_remedy(error, "check the module, run in its folder, or add that folder to PYTHONPATH")
+        raise InputError(f"subject={name}: cannot be imported: {in_one_line(error)}; {remedy}") from error
     for part in path.split("."):
         if not hasattr(found, part):
             refuse("subject", name, f"{module_name} has no {part!r}", "name a function of that module")

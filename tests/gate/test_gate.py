@@ -276,7 +276,11 @@ def test_a_missing_baseline_gets_a_candidate_that_can_be_accepted(
 ) -> None:
     run = make_sheet(RUN_SEED).write(tmp_path / "run.jsonl")
     base = tmp_path / "baselines" / "base.jsonl"
-    assert gated(run, base)[0] == 4
+    code, said = gated(run, base)
+    assert code == 4
+    assert said.startswith("CONSISTENT, NO BASELINE YET: ")
+    assert "INCOMPLETE" not in said
+    assert f"accept this run with: attncheck gate {run} --baseline {base} --write-baseline" in said
     candidate = base.with_name("base.jsonl.candidate")
     assert candidate.stat().st_size < 0.5 * run.stat().st_size
     candidate.rename(base)
@@ -293,6 +297,7 @@ def test_a_run_in_trouble_does_not_become_a_candidate(
     code, said = gated(path, tmp_path / "base.jsonl")
     assert code == (1 if trouble is violated else 4)
     assert "this run cannot become a baseline" in said
+    assert "NO BASELINE YET" not in said
     assert [each.name for each in tmp_path.iterdir()] == ["run.jsonl"]
 
 

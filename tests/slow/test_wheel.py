@@ -69,7 +69,7 @@ def test_what_init_writes_runs_as_it_is_and_so_do_the_properties(wheel: Path, sh
     assert shell("attncheck init").returncode == ExitCode.CONSISTENT
     workflow = (tmp_path / ".github/workflows/attncheck.yml").read_text(encoding="utf-8")
     install, *lines = re.findall(r"^ *- run: (.*)$", workflow, re.MULTILINE)
-    assert install == "python -m pip install attncheck"
+    assert install == 'python -m pip install "attncheck @ git+https://github.com/OWNER/attncheck"'
     done = [shell(line) for line in lines]
     assert [each.returncode for each in done] == [0, 0], "\n".join(each.stdout + each.stderr for each in done)
     assert "CONSISTENT: simulator:simulate" in done[1].stdout
