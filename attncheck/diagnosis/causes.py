@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from attncheck._lib.text import listed
 from attncheck.checks.claims import CLAIMS
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records.schema import Result, of_pool
@@ -17,6 +19,38 @@ from attncheck.records.text import in_alternatives
 STAGES = tuple(CLAIMS)
 #: Message if no known cause fits, and the number of causes reported.
 UNKNOWN, TOLD = "no known cause fits", 3
+# Stages of the computation in order, and that of checks by the beginning of their names.
+_ORDER = (
+    "dependence between draws",
+    "the law of inputs",
+    "keys",
+    "scores",
+    "values",
+    "outputs given scores",
+    "outputs",
+)
+_CONCERNS = {
+    "draws.keys": "keys",
+    "draws.values": "values",
+    "draws.scores": "scores",
+    "draws.": "dependence between draws",
+    "inputs.": "the law of inputs",
+    "exactness.input_output": "outputs",
+    "exactness.input_score": "scores",
+    "exactness.input": "the law of inputs",
+    "scores.key_": "keys",
+    "exactness.score_output": "outputs given scores",
+    "exactness.score": "scores",
+    "exactness.row_entropy": "scores",
+    "scores.": "scores",
+    "conditional.value_": "values",
+    "conditional.": "outputs given scores",
+    "exactness.output_given": "outputs given scores",
+    "outputs.given_scores": "outputs given scores",
+    "independence.output": "outputs given scores",
+    "exactness.output": "outputs",
+    "outputs.": "outputs",
+}
 # A hint shared by this many checks is not specific.
 _GENERIC = 5
 
@@ -72,6 +106,34 @@ def causes(tallies: Mapping[str, Tally]) -> list[Cause]:
 def hints(tallies: Mapping[str, Tally]) -> list[str]:
     """Return the hints of the violated checks in order, for use if no cause was fitted."""
     return list(dict.fromkeys(cause.hint or UNKNOWN for cause in causes(tallies)))[:TOLD]
+
+
+def begins(tallies: Mapping[str, Tally]) -> list[str]:
+    """Return a sentence on the first stage whose checks are violated, and on those before it; none for programs.
+
+    Examples
+    --------
+    >>> stage_of("scores.key_law"), stage_of("conditional.law"), stage_of("outputs.law"), stage_of("netsor.scale")
+    ('keys', 'outputs given scores', 'outputs', '')
+    """
+    counts = {name: [0, 0] for name in _ORDER}
+    for tally in tallies.values():
+        if (name := stage_of(tally.name)) and tally.examined:
+            counts[name][0] += tally.examined
+            counts[name][1] += tally.verdicts[Verdict.VIOLATED]
+    known = {name: bad for name, (examined, bad) in counts.items() if examined}
+    wrong = next((name for name in known if known[name]), "")
+    if not wrong:
+        return []
+    passed = list(itertools.takewhile(lambda name: name != wrong, known))
+    before = f"{listed(passed)} {'passes' if passed == ['the law of inputs'] else 'pass'}; " if passed else ""
+    ask = "; return scores to see where it begins" if wrong == "outputs" and "scores" not in known else ""
+    return [f"{before}it begins with {wrong}{ask}"]
+
+
+def stage_of(check: str) -> str:
+    """Return the stage of the computation that a check concerns, given what precedes it; empty for others."""
+    return next((name for prefix, name in _CONCERNS.items() if check.startswith(prefix)), "")
 
 
 def sharpness(result: Result) -> float:

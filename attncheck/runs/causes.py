@@ -12,8 +12,9 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.calls import OTHER_CALL, read_off
-from attncheck.diagnosis.causes import TOLD, UNKNOWN, hints, telling
+from attncheck.diagnosis.causes import TOLD, UNKNOWN, begins, hints, telling
 from attncheck.diagnosis.fit import LAYERS, draws_of, fitted
+from attncheck.diagnosis.responses import findings
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import features_of
@@ -21,12 +22,19 @@ from attncheck.records.schema import Result, of_layer
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject
 
+# Findings about one subject that are shown.
+_FOUND = 2
+
 
 def causes_of(subject: Subject, results: Sequence[Result], seed: int) -> list[str]:
-    """Return the likely causes of violated results, most likely first, using separate streams."""
+    """Return what is wrong according to violated results, using separate streams.
+
+    What the subject computes otherwise than declared comes first, if that can be read off, then likely causes.
+    """
     samples: list[Sample] = []
     later: list[Sample] = []
-    for layer in _telling(results):
+    layers = _telling(results)
+    for layer in layers:
         rng = stream(seed, "fit", layer.key, role="diagnosis")
         with own_arithmetic(), contextlib.suppress(InputError):  # if the subject fails here, its verdict stays
             exposed = samples[0].exposed if samples else _exposed(subject, layer, rng)
@@ -34,7 +42,19 @@ def causes_of(subject: Subject, results: Sequence[Result], seed: int) -> list[st
             one, other = (subject.draw(layer, size, rng) for size in (draws, min(draws, OTHER_CALL)))
             samples.append(one)
             later.append(other)
-    return causes_of_samples(samples, results, seed, subject.weights, subject.form == "inputs", later)
+    found = _findings(subject, layers, seed)
+    causes = causes_of_samples(samples, results, seed, subject.weights, subject.form == "inputs", later)
+    return [*found, *(each for each in causes if not found or not each.startswith(UNKNOWN))][:TOLD]
+
+
+def _findings(subject: Subject, layers: Sequence[AttentionLayer], seed: int) -> list[str]:
+    """Return what is computed otherwise than declared on the first layer where that can be read off."""
+    for layer in layers:
+        with own_arithmetic(), contextlib.suppress(InputError):
+            if found := findings(subject, layer, stream(seed, "responses", layer.key, role="diagnosis")):
+                on = f" (on {layer.describe()})" if len(layers) > 1 else ""
+                return [f"{each}{on}" for each in found[:_FOUND]]
+    return []
 
 
 def causes_of_samples(
@@ -63,9 +83,11 @@ def causes_of_samples(
             fits, others = fitted(some, root, laws, handed)
             tried |= bool(others)
             if fits:
-                where = "" if some == alike else f" (on {some[0].layer.describe()}; no cause fits all violated layers)"
-                return [f"{cause.candidate.words}{where}" for cause in fits[:TOLD]]
-    return [*[UNKNOWN] * tried, *hints(telling(results))][:TOLD]
+                where = "" if some == alike else f" (fits on {some[0].layer.describe()} only)"
+                causes = [f"{cause.candidate.words}{where}" for cause in fits]
+                return [*([] if some == alike else begins(telling(results))), *causes][:TOLD]
+    tallies = telling(results)
+    return [*(begins(tallies) or [UNKNOWN] * tried), *hints(tallies)][:TOLD]
 
 
 def _cut(sample: Sample) -> Sample:

@@ -51,7 +51,7 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
             return self._sample(case, size, size, rng)
         step = max(1, _INPUT_ENTRIES // (case.seq_len * case.width))
         counts = [min(step, size - start) for start in range(0, size, step)]
-        parts = [self._draw_given(draw_images(case, count, rng), case, rng) for count in counts]
+        parts = [self.draw_on(case, draw_images(case, count, rng), rng) for count in counts]
         for part in parts:
             self.hold(case, part, parts[0].exposed, parts[0].coordinates)
         return _joined(parts)
@@ -63,7 +63,7 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
         if self.form == "size":
             return super().drawer(case, size, rng)
         inputs = draw_images(case, size, rng)
-        return lambda generator: self._draw_given(inputs, case, generator)
+        return lambda generator: self.draw_on(case, inputs, generator)
 
     def given(self, case: AttentionLayer) -> tuple[str, ...]:
         """Return the arrays that may be the same for all generators: given or saturated inputs, and derived ones."""
@@ -75,7 +75,7 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
         """Return the setting of a layer, from a sample of it."""
         return Setting(case, sample.exposed, sample.coordinates, self.weights, repeatable)
 
-    def _draw_given(self, inputs: FloatArray, layer: AttentionLayer, rng: np.random.Generator) -> Sample:
+    def draw_on(self, layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Sample:
         """Call the subject on X, before its norm, and add X and its Gram matrix to the sample."""
         sample = self._sample(layer, inputs.copy(), len(inputs), rng)
         inputs = normalised(layer.norm, inputs)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attncheck._lib.errors import refuse
 from attncheck.checks.check import Setting
@@ -115,6 +116,10 @@ class Subject:
         """Return the caller for a layer or program."""
         if isinstance(case, ProgramCase):
             return ProgramCaller(self.name, self.weights, self.timeout, self.programs)
+        return self._layers
+
+    @property
+    def _layers(self) -> LayerCaller:
         return LayerCaller(self.name, self.weights, self.timeout, self.call, self.form, self.supports, self.fields)
 
     def reason_unsupported(self, case: Case) -> str:
@@ -131,6 +136,10 @@ class Subject:
         """Draw a validated sample of a layer, or of a program at each width of a case; may raise InputError."""
         drawn: Sample | ProgramSample = self.caller(case).draw(case, size, rng)
         return drawn
+
+    def draw_on(self, layer: AttentionLayer, inputs: NDArray[np.float64], rng: np.random.Generator) -> Sample:
+        """Draw a validated sample on given inputs (N, seq_len, width); for the form "inputs". May raise InputError."""
+        return self._layers.draw_on(layer, inputs, rng)
 
     def draw_as(self, setting: Setting | ProgramSetting, size: int, rng: np.random.Generator) -> Any:
         """Draw a sample with the arrays and neurons of a setting; raises InputError if they differ."""
