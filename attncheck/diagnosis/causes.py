@@ -33,21 +33,21 @@ _CONCERNS = {
     "draws.keys": "keys",
     "draws.values": "values",
     "draws.scores": "scores",
-    "draws.": "dependence between draws",
-    "inputs.": "the law of inputs",
+    "draws.": _DRAWS,
+    "inputs.": _INPUTS,
     "exactness.input_output": "outputs",
     "exactness.input_score": "scores",
-    "exactness.input": "the law of inputs",
+    "exactness.input": _INPUTS,
     "scores.key_": "keys",
-    "exactness.score_output": "outputs given scores",
+    "exactness.score_output": _GIVEN,
     "exactness.score": "scores",
     "exactness.row_entropy": "scores",
     "scores.": "scores",
     "conditional.value_": "values",
-    "conditional.": "outputs given scores",
-    "exactness.output_given": "outputs given scores",
-    "outputs.given_scores": "outputs given scores",
-    "independence.output": "outputs given scores",
+    "conditional.": _GIVEN,
+    "exactness.output_given": _GIVEN,
+    "outputs.given_scores": _GIVEN,
+    "independence.output": _GIVEN,
     "exactness.output": "outputs",
     "outputs.": "outputs",
 }
@@ -126,7 +126,7 @@ def begins(tallies: Mapping[str, Tally]) -> list[str]:
     if not wrong:
         return []
     passed = list(itertools.takewhile(lambda name: name != wrong, known))
-    before = f"{listed(passed)} {'passes' if passed == ['the law of inputs'] else 'pass'}; " if passed else ""
+    before = f"{listed(passed)} {'passes' if passed == [_INPUTS] else 'pass'}; " if passed else ""
     ask = "; return scores to see where it begins" if wrong == "outputs" and "scores" not in known else ""
     return [f"{before}it begins with {wrong}{ask}"]
 

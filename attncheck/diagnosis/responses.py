@@ -385,7 +385,7 @@ def _moved(respond: _Respond, inputs: FloatArray) -> tuple[BoolArray, BoolArray]
     usual, turned = respond(inputs), respond(inputs[:, ::-1])
     scores = None if turned.scores is None else turned.scores[..., ::-1, ::-1]
     outputs, of_scores = usual.changes(_Answer(turned.outputs[:, ::-1], scores, turned.rounding))
-    return outputs.any(axis=0), of_scores.any(axis=(0, 1, 3))
+    return np.logical_or.reduce(outputs, axis=0), np.logical_or.reduce(of_scores, axis=(0, 1, 3))
 
 
 def _equal_heads(pair: _Pair) -> Iterator[Finding]:
