@@ -63,7 +63,7 @@ def one_task(profile: str) -> tuple[CaseTask, dict[str, Examination]]:
     run = Run.of(RunOptions(profile=profile))
     collected = collect(run, properties_folder())
     item = min(collected.items, key=lambda item: item.case.weight_entries)
-    (task,) = collected.run.tasks(collected.run.beside(item), collected.run.subject.name)
+    (task,) = collected.run.tasks(collected.run.beside(item), collected.run.subject.sent)
     return task, examine(task)
 
 

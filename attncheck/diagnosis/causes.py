@@ -20,15 +20,8 @@ STAGES = tuple(CLAIMS)
 #: Message if no known cause fits, and the number of causes reported.
 UNKNOWN, TOLD = "no known cause fits", 3
 # Stages of the computation in order, and that of checks by the beginning of their names.
-_ORDER = (
-    "dependence between draws",
-    "the law of inputs",
-    "keys",
-    "scores",
-    "values",
-    "outputs given scores",
-    "outputs",
-)
+_DRAWS, _INPUTS, _GIVEN = "dependence between draws", "the law of inputs", "outputs given scores"
+_ORDER = (_DRAWS, _INPUTS, "keys", "scores", "values", _GIVEN, "outputs")
 _CONCERNS = {
     "draws.keys": "keys",
     "draws.values": "values",
