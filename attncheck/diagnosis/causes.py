@@ -19,6 +19,8 @@ from attncheck.records.text import in_alternatives
 STAGES = tuple(CLAIMS)
 #: Message if no known cause fits, and the number of causes reported.
 UNKNOWN, TOLD = "no known cause fits", 3
+#: Words of a message on the first wrong stage.
+BEGINS = "it begins with"
 # Stages of the computation in order, and that of checks by the beginning of their names.
 _DRAWS, _INPUTS, _GIVEN = "dependence between draws", "the law of inputs", "outputs given scores"
 _ORDER = (_DRAWS, _INPUTS, "keys", "scores", "values", _GIVEN, "outputs")
@@ -27,6 +29,10 @@ _CONCERNS = {
     "draws.values": "values",
     "draws.scores": "scores",
     "draws.": _DRAWS,
+    "exactness.neighbours": _DRAWS,
+    "exactness.repeats": _DRAWS,
+    "exactness.trend": _DRAWS,
+    "exactness.extremes": "outputs",
     "inputs.": _INPUTS,
     "exactness.input_output": "outputs",
     "exactness.input_score": "scores",
@@ -121,7 +127,7 @@ def begins(tallies: Mapping[str, Tally]) -> list[str]:
     passed = list(itertools.takewhile(lambda name: name != wrong, known))
     before = f"{listed(passed)} {'passes' if passed == [_INPUTS] else 'pass'}; " if passed else ""
     ask = "; return scores to see where it begins" if wrong == "outputs" and "scores" not in known else ""
-    return [f"{before}it begins with {wrong}{ask}"]
+    return [f"{before}{BEGINS} {wrong}{ask}"]
 
 
 def stage_of(check: str) -> str:

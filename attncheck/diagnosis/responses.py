@@ -29,8 +29,9 @@ from attncheck.subject import Subject
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
+_WEIGHTS_OR_VALUES, _AFTER = "attention weights or values", "after the scores"
 #: Stages of the computation, in order.
-STAGES = ("draws", "scores", "attention weights or values", "outputs")
+STAGES = ("draws", "scores", _WEIGHTS_OR_VALUES, _AFTER, "outputs")
 # Draws of an answer, and at most as many positions and blocks of neurons that are changed one after another.
 _DRAWS, _MOST = 48, 16
 # Entries of the weight matrices of an answer.
@@ -144,13 +145,13 @@ def _of_subject(subject: Subject, layer: AttentionLayer, rng: np.random.Generato
 def _of_right(layer: AttentionLayer, rng: np.random.Generator) -> _Respond:
     def respond(inputs: FloatArray) -> _Answer:
         generator = copy.deepcopy(rng)
-        arrays = LiteralSimulator().after(layer, _projected(layer, inputs, generator), generator)
+        arrays = LiteralSimulator().after(layer, projected(layer, inputs, generator), generator)
         return _answer(layer, Sample(layer, arrays["outputs"], scores=arrays["scores"]))
 
     return respond
 
 
-def _projected(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+def projected(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Project given inputs with explicit matrices."""
     seen = normalised(layer.norm, inputs)
 
@@ -181,8 +182,8 @@ def _mixed_draws(pair: _Pair) -> Iterator[Finding]:
         yield Finding("scores", "those of a draw change with the inputs of other draws")
     elif outputs:
         known = pair.subject(pair.inputs).scores is not None
-        text = "outputs of a draw change with the inputs of other draws" + "; its scores do not" * known
-        yield Finding(STAGES[2] if known else "outputs", text)
+        text = f"outputs of a draw change with the inputs of other draws{'; its scores do not' if known else ''}"
+        yield Finding(_AFTER if known else "outputs", text)
 
 
 def _shared_weights(pair: _Pair) -> Iterator[Finding]:
@@ -205,11 +206,14 @@ def _positions(pair: _Pair) -> Iterator[Finding]:
         i, j = wrong[0]
         told = f"that of query {i} and key {j} changes with the inputs at {_places(scores[i, j])}"
         yield Finding("scores", f"{told}; declared {_places(of_scores[i, j])}{_likewise(len(wrong))}")
+    if pair.layer.map.traits.may_vanish:  # which weights are 0 depends on the draws
+        possible = visible(pair.layer) | np.eye(s, dtype=bool)
+        declared = np.where((outputs & ~possible).any(axis=1, keepdims=True), possible, outputs)
     rows = np.flatnonzero((outputs != declared).any(axis=1))
     if rows.size:
         i = rows[0]
         told = f"position {i} attends to {_places(outputs[i])}; declared {_places(declared[i])}"
-        yield Finding("attention weights or values", told + _likewise(len(rows)))
+        yield Finding(_WEIGHTS_OR_VALUES, told + _likewise(len(rows)))
 
 
 def _seen(respond: _Respond, pair: _Pair) -> tuple[BoolArray, BoolArray]:
@@ -304,7 +308,7 @@ def _small_inputs(pair: _Pair) -> Iterator[Finding]:
     apart = [_nonlinear(respond, small, other) for respond in pair.both]
     if apart[0] > _CLEAR and apart[1] < _SHARE:
         yield Finding("outputs", "those of a sum of small inputs are not the sum of theirs: not linear in the values")
-    elif layer.seq_len <= _MOST and apart[1] < _SHARE:
+    elif layer.seq_len <= _MOST and apart[1] < _SHARE and layer.bias_slopes is None:  # slopes differ between heads
         yield from _weights_at_zero(pair)
 
 
@@ -322,7 +326,7 @@ def _weights_at_zero(pair: _Pair) -> Iterator[Finding]:
         return
     i = int(np.argmax(gap.max(axis=1)))
     told = [listed(f"{weight:.3g}" for weight in row[:_SHOWN]) for row in (ours[i] / factor, declared[i])]
-    yield Finding("attention weights or values", f"where scores are 0, position {i} has {told[0]}; declared {told[1]}")
+    yield Finding(_WEIGHTS_OR_VALUES, f"where scores are 0, position {i} has {told[0]}; declared {told[1]}")
 
 
 def _weights(respond: _Respond, pair: _Pair) -> FloatArray:
@@ -343,17 +347,18 @@ def _weights(respond: _Respond, pair: _Pair) -> FloatArray:
 def _neurons(pair: _Pair) -> Iterator[Finding]:
     """Change one block of neurons of the inputs after another."""
     blocks = np.array_split(np.arange(pair.layer.width), min(pair.layer.width, _MOST))
-    (outputs, scores), (declared, _) = (_used(respond, pair, blocks) for respond in pair.both)
+    (outputs, scores), (declared, of_scores) = (_used(respond, pair, blocks) for respond in pair.both)
+
+    def told(used: BoolArray) -> str:
+        of_blocks = np.repeat(used, [len(block) for block in blocks])
+        return f"use neurons {_places(of_blocks)} of the inputs; declared all"
+
     for h in range(scores.shape[1]):
-        if not scores[:, h].all():
-            used = [int(m) for block, use in zip(blocks, scores[:, h], strict=True) if use for m in block]
-            which = _places(np.isin(np.arange(pair.layer.width), used))
-            yield Finding("scores", f"those of head {h} use neurons {which} of the inputs; declared all")
+        if (of_scores[:, h] & ~scores[:, h]).any():
+            yield Finding("scores", f"those of head {h} {told(scores[:, h])}")
             return
-    if (declared & ~outputs).any():
-        used = [int(m) for block, use in zip(blocks, outputs, strict=True) if use for m in block]
-        which = _places(np.isin(np.arange(pair.layer.width), used))
-        yield Finding("attention weights or values", f"they use neurons {which} of the inputs; declared all")
+    if (declared & ~outputs).any() and not pair.layer.map.traits.may_vanish:
+        yield Finding(_AFTER if scores.size else "outputs", f"outputs {told(outputs)}")
 
 
 def _used(respond: _Respond, pair: _Pair, blocks: Sequence[NDArray[np.intp]]) -> tuple[BoolArray, BoolArray]:
@@ -376,8 +381,8 @@ def _permuted(pair: _Pair) -> Iterator[Finding]:
     elif outputs.any() and not declared.any():
         known = bool(scores.size)
         where = "; scores do not" if known else "; return scores to see where it begins"
-        told = f"those of positions {_places(outputs)} depend on the positions of the inputs{where}"
-        yield Finding(STAGES[2] if known else "outputs", told)
+        told = f"outputs at positions {_places(outputs)} depend on the positions of the inputs{where}"
+        yield Finding(_AFTER if known else "outputs", told)
 
 
 def _moved(respond: _Respond, inputs: FloatArray) -> tuple[BoolArray, BoolArray]:

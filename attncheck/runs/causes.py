@@ -12,7 +12,7 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.calls import OTHER_CALL, read_off
-from attncheck.diagnosis.causes import TOLD, UNKNOWN, begins, hints, telling
+from attncheck.diagnosis.causes import BEGINS, TOLD, UNKNOWN, begins, hints, telling
 from attncheck.diagnosis.fit import LAYERS, draws_of, fitted
 from attncheck.diagnosis.responses import findings
 from attncheck.evidence.verdicts import Verdict
@@ -44,7 +44,9 @@ def causes_of(subject: Subject, results: Sequence[Result], seed: int) -> list[st
             later.append(other)
     found = _findings(subject, layers, seed)
     causes = causes_of_samples(samples, results, seed, subject.weights, subject.form == "inputs", later)
-    return [*found, *(each for each in causes if not found or not each.startswith(UNKNOWN))][:TOLD]
+    if found:  # more specific than these
+        causes = [each for each in causes if each != UNKNOWN and BEGINS not in each]
+    return [*found, *causes][:TOLD]
 
 
 def _findings(subject: Subject, layers: Sequence[AttentionLayer], seed: int) -> list[str]:

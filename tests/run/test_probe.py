@@ -87,7 +87,7 @@ def test_a_subject_that_always_fails_is_one_error(
 def test_a_subject_that_ends_its_process_is_refused(folder: Path) -> None:
     run = planned("failing:leaving", AttentionLayer(width=4, seq_len=2, num_heads=1))
     with TaskExecutor(pool(1)) as executor:
-        refused = refusal(run, run.subject.name, executor.results)
+        refused = refusal(run, run.subject.sent, executor.results)
     assert refused is not None
     assert "crashed its process" in refused.unusable
 

@@ -1,0 +1,223 @@
+"""What a subject answers to changed inputs: nothing is found in a right one, and true statements in wrong ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from numpy.typing import NDArray
+
+from attncheck import AttentionLayer
+from attncheck.checks.registry import EVERY_PROPERTY, checks_of
+from attncheck.diagnosis.causes import begins, stage_of
+from attncheck.diagnosis.responses import Finding, findings, projected
+from attncheck.faults.literal import LiteralSimulator, Projections, dot_products, project_out
+from attncheck.layers.attention_map import attention_weights
+from attncheck.strategies import layers
+from attncheck.subject import Subject, collapsed
+
+FloatArray = NDArray[np.float64]
+Simulator = Callable[[AttentionLayer, FloatArray, np.random.Generator], dict[str, Any]]
+
+LAYER = AttentionLayer(width=8, seq_len=4, num_heads=2)
+CAUSAL = LAYER.replace(mask="causal")
+
+
+def on_inputs(
+    simulator: LiteralSimulator,
+    change: Callable[[AttentionLayer, Projections], Projections] = lambda layer, made: made,
+    shown: tuple[str, ...] = ("outputs", "scores"),
+) -> Simulator:
+    """Return a subject that receives its inputs, from the steps of a simulator."""
+
+    def simulate(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+        drawn = simulator.after(layer, change(layer, projected(layer, inputs, rng)), rng)
+        return {name: drawn[name] for name in shown}
+
+    return simulate
+
+
+RIGHT = on_inputs(LiteralSimulator())
+
+
+def found(simulator: Any, layer: AttentionLayer = LAYER) -> list[Finding]:
+    return findings(Subject.of(simulator), layer, np.random.default_rng(0))
+
+
+PARTS = [(), ("window", "sink"), ("softcap", "norm"), ("rotary positions",), ("position bias",), ("QK norm",)]
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_nothing_is_found_in_a_right_subject(parts: tuple[str, ...]) -> None:
+    @settings(max_examples=12, deadline=None)
+    @given(layers(parts=parts, max_entries=20_000))
+    def examine(layer: AttentionLayer) -> None:
+        def single(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+            return {name: values.astype(np.float32) for name, values in RIGHT(layer, inputs, rng).items()}
+
+        assert not found(RIGHT, layer)
+        assert not found(single, layer)
+        assert not found(on_inputs(LiteralSimulator(), shown=("outputs",)), layer)
+
+    examine()
+
+
+def score(change: Callable[[AttentionLayer, FloatArray], FloatArray]) -> LiteralSimulator:
+    return LiteralSimulator(score=lambda layer, made, rng: change(layer, dot_products(layer, made, rng)))
+
+
+def weigh(change: Callable[[AttentionLayer, FloatArray], FloatArray]) -> LiteralSimulator:
+    return LiteralSimulator(weigh=lambda layer, scores: change(layer, attention_weights(layer, scores)))
+
+
+def by_distance(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    places = np.arange(layer.seq_len)
+    return np.asarray(scores - 0.5 * np.abs(places[:, None] - places))
+
+
+def normalised_queries(layer: AttentionLayer, made: Projections) -> Projections:
+    lengths = np.maximum(np.linalg.norm(made.queries, axis=-1, keepdims=True), 1e-300)
+    return dataclasses.replace(made, queries=made.queries / lengths)
+
+
+def biased_keys(layer: AttentionLayer, made: Projections) -> Projections:
+    return dataclasses.replace(made, keys=made.keys + 1.0)
+
+
+def shifted_values(layer: AttentionLayer, made: Projections) -> Projections:
+    return dataclasses.replace(made, values=np.roll(made.values, 1, axis=2))
+
+
+def off_by_one(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    seen = np.tri(layer.seq_len, k=1, dtype=bool)
+    weights = np.where(seen, np.exp(scores), 0.0)
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
+
+
+def offset(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
+    return project_out(layer, mixed, coordinates, rng) + 0.25
+
+
+def clipped(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
+    return project_out(layer, np.maximum(mixed, 0.0), coordinates, rng)
+
+
+def slices(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+    """Hide the second half of the input neurons."""
+    kept = inputs.copy()
+    kept[..., layer.width // 2 :] = 0.0
+    return RIGHT(layer, kept, rng)
+
+
+def few_weights(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+    """Give draws k and k + N/2 the same weights."""
+    halves = np.array_split(inputs, 2)
+    seed = int(rng.integers(2**32))
+    drawn = [RIGHT(layer, half, np.random.default_rng(seed)) for half in halves]
+    return {name: np.concatenate([each[name] for each in drawn]) for name in drawn[0]}
+
+
+def mean_of_batch(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+    drawn = RIGHT(layer, inputs, rng)
+    return drawn | {"outputs": drawn["outputs"] - drawn["outputs"].mean(axis=0)}
+
+
+WRONG = {
+    "off by one": (
+        on_inputs(LiteralSimulator(weigh=off_by_one)),
+        CAUSAL,
+        "attention weights or values: position 0 attends to 0 and 1; declared 0; likewise 2 others",
+    ),
+    "by distance": (
+        on_inputs(score(by_distance)),
+        LAYER,
+        "scores: inputs of 0 give scores other than 0: "
+        "0 at distance 0, -0.5 at distance 1, -1 at distance 2 and -1.5 at distance 3 is added",
+    ),
+    "normalised queries": (
+        on_inputs(LiteralSimulator(), normalised_queries),
+        LAYER,
+        "scores: they grow 2 times when all inputs are doubled; declared 4 times: are queries or keys normalised?",
+    ),
+    "key bias": (
+        on_inputs(LiteralSimulator(), biased_keys),
+        LAYER,
+        "scores: they change when all inputs change their sign: queries or keys have a bias, or a kink",
+    ),
+    "same heads": (
+        on_inputs(score(lambda layer, scores: np.repeat(scores[:, :1], layer.num_heads, axis=1))),
+        LAYER,
+        "scores: those of heads 0 and 1 are the same",
+    ),
+    "shifted scores": (
+        on_inputs(score(lambda layer, scores: np.roll(scores, 1, axis=2))),
+        LAYER,
+        "scores: that of query 0 and key 0 changes with the inputs at 0 and 3; declared 0; likewise 15 others",
+    ),
+    "shifted values": (
+        on_inputs(LiteralSimulator(), shifted_values),
+        CAUSAL,
+        "attention weights or values: position 0 attends to 3; declared 0; likewise 2 others",
+    ),
+    "one more": (
+        on_inputs(weigh(lambda layer, weights: weights * np.arange(1, layer.seq_len + 1))),
+        LAYER,
+        "after the scores: outputs at positions 0 to 3 depend on the positions of the inputs; scores do not",
+    ),
+    "offset": (
+        on_inputs(LiteralSimulator(finish=offset)),
+        LAYER,
+        "outputs: inputs of 0 give outputs other than 0: something is added to values or outputs",
+    ),
+    "clipped": (
+        on_inputs(LiteralSimulator(finish=clipped)),
+        LAYER,
+        "outputs: they do not change their sign with all inputs: something is added, or not linear",
+    ),
+    "slices": (slices, LAYER, "scores: those of head 0 use neurons 0 to 3 of the inputs; declared all"),
+    "few weights": (few_weights, LAYER, "draws: draws 0 and 24 of a call have the same weights; 24 of 48 draws differ"),
+    "mean of batch": (
+        mean_of_batch,
+        LAYER,
+        "after the scores: outputs of a draw change with the inputs of other draws; its scores do not",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_computed_otherwise_is_found(name: str) -> None:
+    simulator, layer, text = WRONG[name]
+    assert text in map(str, found(simulator, layer))
+
+
+def test_stages_are_those_of_the_computation() -> None:
+    """What a fault changes later is found later."""
+    of_scores = found(on_inputs(score(by_distance)))
+    assert of_scores[0].stage == "scores"
+
+
+def test_a_subject_that_draws_its_inputs_gives_no_answers() -> None:
+    assert found(collapsed) == []
+
+
+def test_refused_inputs_are_left_out() -> None:
+    """A subject that divides by its inputs has no answer to inputs of 0."""
+
+    def dividing(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+        if not inputs.any():
+            raise ZeroDivisionError
+        return on_inputs(LiteralSimulator(weigh=off_by_one))(layer, inputs, rng)
+
+    assert "position 0 attends to 0 and 1" in str(found(dividing, CAUSAL)[0])
+
+
+def test_every_check_of_layers_has_a_stage() -> None:
+    """But those of the limit, of independence between matrices, and of shape."""
+    names = [check.name for name in EVERY_PROPERTY for check in checks_of(name)]
+    without = {name.partition(".")[0] for name in names if not stage_of(name)}
+    assert without <= {"netsor", "fact1", "theorem1", "program_scores", "corollary2", "independence", "non_gaussianity"}
+    assert begins({}) == []
