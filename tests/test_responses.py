@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from attncheck import AttentionLayer
 from attncheck.checks.registry import EVERY_PROPERTY, checks_of
+from attncheck.diagnosis.answers import projected
 from attncheck.diagnosis.causes import begins, stage_of
-from attncheck.diagnosis.responses import Finding, findings, projected
+from attncheck.diagnosis.responses import Finding, findings
 from attncheck.faults.literal import LiteralSimulator, Projections, dot_products, project_out
 from attncheck.layers.attention_map import attention_weights
 from attncheck.strategies import layers
@@ -135,7 +136,7 @@ WRONG = {
     "by distance": (
         on_inputs(score(by_distance)),
         LAYER,
-        "scores: inputs of 0 give scores other than 0: "
+        "scores: inputs of 0 give other ones than 0: "
         "0 at distance 0, -0.5 at distance 1, -1 at distance 2 and -1.5 at distance 3 is added",
     ),
     "normalised queries": (
@@ -147,6 +148,17 @@ WRONG = {
         on_inputs(LiteralSimulator(), biased_keys),
         LAYER,
         "scores: they change when all inputs change their sign: queries or keys have a bias, or a kink",
+    ),
+    "growing with keys": (
+        on_inputs(score(lambda layer, scores: scores * (1.0 + np.arange(layer.seq_len)))),
+        LAYER,
+        "scores: for equal inputs they are not equal, but 1, 2, 3 and 4 times the first, by key",
+    ),
+    "added to inputs": (
+        lambda layer, inputs, rng: RIGHT(layer, inputs + 1.0, rng),
+        LAYER,
+        "inputs: those of 0 give scores and outputs: "
+        "something is added that varies from draw to draw, as if to the inputs",
     ),
     "same heads": (
         on_inputs(score(lambda layer, scores: np.repeat(scores[:, :1], layer.num_heads, axis=1))),
@@ -171,12 +183,12 @@ WRONG = {
     "offset": (
         on_inputs(LiteralSimulator(finish=offset)),
         LAYER,
-        "outputs: inputs of 0 give outputs other than 0: something is added to values or outputs",
+        "after the scores: inputs of 0 give outputs other than 0: something is added",
     ),
     "clipped": (
         on_inputs(LiteralSimulator(finish=clipped)),
         LAYER,
-        "outputs: they do not change their sign with all inputs: something is added, or not linear",
+        "after the scores: outputs do not change their sign with all inputs: something is added, or not linear",
     ),
     "slices": (slices, LAYER, "scores: those of head 0 use neurons 0 to 3 of the inputs; declared all"),
     "few weights": (few_weights, LAYER, "draws: draws 0 and 24 of a call have the same weights; 24 of 48 draws differ"),

@@ -127,7 +127,8 @@ def begins(tallies: Mapping[str, Tally]) -> list[str]:
     passed = list(itertools.takewhile(lambda name: name != wrong, known))
     before = f"{listed(passed)} {'passes' if passed == [_INPUTS] else 'pass'}; " if passed else ""
     ask = "; return scores to see where it begins" if wrong == "outputs" and "scores" not in known else ""
-    return [f"{before}{BEGINS} {wrong}{ask}"]
+    sharp = next(tally for tally in sharpest_first(tallies) if stage_of(tally.name) == wrong)
+    return [f"{before}{BEGINS} {wrong}: {sharpest(sharp).text}{ask}"]
 
 
 def stage_of(check: str) -> str:

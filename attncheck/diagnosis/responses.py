@@ -8,38 +8,33 @@ simulator of the declared layer; the findings are what differs.
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
-from attncheck.checks.sample import Sample
-from attncheck.faults.literal import LiteralSimulator, Projections
+from attncheck.diagnosis.answers import Answer, Pair, Respond, differ, right_answers, subject_answers
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
-from attncheck.layers.norm import normalised
 from attncheck.simulators.collapsed import draw_images
 from attncheck.subject import Subject
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-_WEIGHTS_OR_VALUES, _AFTER = "attention weights or values", "after the scores"
+_WEIGHTS_OR_VALUES, _AFTER, _OUTSIDE = "attention weights or values", "after the scores", "seen in the outputs"
 #: Stages of the computation, in order.
-STAGES = ("draws", "scores", _WEIGHTS_OR_VALUES, _AFTER, "outputs")
+STAGES = ("draws", "inputs", "scores", _WEIGHTS_OR_VALUES, _AFTER, _OUTSIDE)
 # Draws of an answer, and at most as many positions and blocks of neurons that are changed one after another.
 _DRAWS, _MOST = 48, 16
 # Entries of the weight matrices of an answer.
 _WEIGHTS = 2**22
-# A change is larger than this many rounding units of the largest number; a ratio is equal up to this share.
-_UNITS, _SHARE = 200.0, 1e-3
-# Largest scores of small inputs, and the share by which their outputs must differ.
-_SMALL, _CLEAR = 3e-4, 1e-2
+# Numbers are equal up to this share; for small inputs, whose scores are nearly 0, they differ by this one.
+_SHARE, _CLEAR = 1e-3, 1e-2
 # Numbers shown.
 _SHOWN = 6
 
@@ -53,54 +48,6 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.stage}: {self.text}"
-
-
-@dataclasses.dataclass(frozen=True)
-class _Answer:
-    """Outputs (draws, s, k) and visible scores (draws, heads, s, s), with others 0; None if not exposed."""
-
-    outputs: FloatArray
-    scores: FloatArray | None
-    rounding: float
-
-    def changes(self, other: _Answer) -> tuple[BoolArray, BoolArray]:
-        """Return where outputs (draws, s) and scores (draws, heads, s, s) differ from those of another answer."""
-        of_outputs = _differ(self.outputs, other.outputs, self.rounding)
-        of_scores = np.zeros((len(of_outputs), 0, 0, 0), dtype=np.bool_)
-        if self.scores is not None and other.scores is not None:
-            of_scores = _differ(self.scores, other.scores, self.rounding)
-        return np.logical_or.reduce(of_outputs, axis=-1), of_scores
-
-
-def _differ(one: FloatArray, other: FloatArray, rounding: float) -> BoolArray:
-    largest = max(float(np.abs(one).max(initial=0.0)), 1e-300)
-    return np.asarray(np.abs(one - other) > _UNITS * rounding * largest, dtype=np.bool_)
-
-
-_Respond = Callable[[FloatArray], _Answer]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Pair:
-    """The subject and a right simulator on one layer, and two independent sets of inputs, (draws, s, n)."""
-
-    layer: AttentionLayer
-    subject: _Respond
-    right: _Respond
-    inputs: FloatArray
-    fresh: FloatArray
-
-    @property
-    def both(self) -> tuple[_Respond, _Respond]:
-        return self.subject, self.right
-
-    @property
-    def small(self) -> float:
-        """A factor of the inputs that makes scores small, beside a declared bias by distance."""
-        usual, zero = (self.right(each).scores for each in (self.inputs, np.zeros_like(self.inputs)))
-        assert usual is not None
-        assert zero is not None
-        return float((_SMALL / max(float(np.abs(usual - zero).max()), 1e-300)) ** 0.5)
 
 
 def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> list[Finding]:
@@ -120,60 +67,24 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
     ...     return {"outputs": inputs.cumsum(axis=1) @ rng.standard_normal((len(inputs), layer.width, 1))}
     >>> layer = AttentionLayer(width=8, seq_len=3, num_heads=1)
     >>> print(findings(Subject.of(running), layer, np.random.default_rng(0))[0])
-    attention weights: position 0 attends to 0; declared 0 to 2; likewise 1 other
+    attention weights or values: position 0 attends to 0; declared 0 to 2; likewise 1 other
     """
     if subject.form != "inputs":
         return []
     size = max(4, min(_DRAWS, _WEIGHTS // layer.weight_entries))
     inputs, fresh = (draw_images(layer, size, rng) for _ in range(2))
     weights, own = rng.spawn(2)
-    pair = _Pair(layer, _of_subject(subject, layer, weights), _of_right(layer, own), inputs, fresh)
+    pair = Pair(layer, subject_answers(subject, layer, weights), right_answers(layer, own), inputs, fresh)
     found: list[Finding] = []
     for test in _TESTS:
         with contextlib.suppress(InputError, FloatingPointError):  # such inputs may be refused: nothing is read off
             found += test(pair)
+        if found and test in _OF_DRAWS:  # all else may follow from it
+            break
     return sorted(found, key=lambda each: STAGES.index(each.stage))
 
 
-def _of_subject(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> _Respond:
-    def respond(inputs: FloatArray) -> _Answer:
-        return _answer(layer, subject.draw_on(layer, inputs, copy.deepcopy(rng)))
-
-    return respond
-
-
-def _of_right(layer: AttentionLayer, rng: np.random.Generator) -> _Respond:
-    def respond(inputs: FloatArray) -> _Answer:
-        generator = copy.deepcopy(rng)
-        arrays = LiteralSimulator().after(layer, projected(layer, inputs, generator), generator)
-        return _answer(layer, Sample(layer, arrays["outputs"], scores=arrays["scores"]))
-
-    return respond
-
-
-def projected(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Project given inputs with explicit matrices."""
-    seen = normalised(layer.norm, inputs)
-
-    def project(matrices: int, std: float) -> FloatArray:
-        weights = rng.standard_normal((len(seen), matrices, layer.width, layer.head_width))
-        projected = std * layer.width**-0.5 * (seen[:, None] @ weights)
-        return np.repeat(projected, layer.num_heads // matrices, axis=1)
-
-    queries, keys, values = (
-        project(layer.num_heads, layer.query_std),
-        project(layer.kv_heads, layer.key_std),
-        project(layer.kv_heads, layer.value_std),
-    )
-    return Projections(seen, queries, keys, values)
-
-
-def _answer(layer: AttentionLayer, sample: Sample) -> _Answer:
-    scores = None if sample.scores is None else np.where(visible(layer), sample.scores, 0.0)
-    return _Answer(sample.outputs, scores, sample.rounding)
-
-
-def _mixed_draws(pair: _Pair) -> Iterator[Finding]:
+def _mixed_draws(pair: Pair) -> Iterator[Finding]:
     """Change the inputs of every other draw."""
     changed = pair.inputs.copy()
     changed[::2] = pair.fresh[::2]
@@ -183,10 +94,10 @@ def _mixed_draws(pair: _Pair) -> Iterator[Finding]:
     elif outputs:
         known = pair.subject(pair.inputs).scores is not None
         text = f"outputs of a draw change with the inputs of other draws{'; its scores do not' if known else ''}"
-        yield Finding(_AFTER if known else "outputs", text)
+        yield Finding(_AFTER if known else "draws", text)
 
 
-def _shared_weights(pair: _Pair) -> Iterator[Finding]:
+def _shared_weights(pair: Pair) -> Iterator[Finding]:
     """Give all draws the same inputs."""
     y = pair.subject(np.repeat(pair.inputs[:1], len(pair.inputs), axis=0)).outputs.reshape(len(pair.inputs), -1)
     _, first, of = np.unique(y, axis=0, return_index=True, return_inverse=True)
@@ -196,7 +107,7 @@ def _shared_weights(pair: _Pair) -> Iterator[Finding]:
         yield Finding("draws", f"draws {which} have the same weights; {len(first)} of {len(y)} draws differ")
 
 
-def _positions(pair: _Pair) -> Iterator[Finding]:
+def _positions(pair: Pair) -> Iterator[Finding]:
     """Change the inputs at one position after another."""
     s = pair.layer.seq_len
     if s > _MOST:
@@ -216,7 +127,7 @@ def _positions(pair: _Pair) -> Iterator[Finding]:
         yield Finding(_WEIGHTS_OR_VALUES, told + _likewise(len(rows)))
 
 
-def _seen(respond: _Respond, pair: _Pair) -> tuple[BoolArray, BoolArray]:
+def _seen(respond: Respond, pair: Pair) -> tuple[BoolArray, BoolArray]:
     """Return which outputs (s, s) and scores (s, s, s) change with the input at the position of the last axis."""
     base, outputs, scores = respond(pair.inputs), [], []
     for j in range(pair.layer.seq_len):
@@ -228,19 +139,28 @@ def _seen(respond: _Respond, pair: _Pair) -> tuple[BoolArray, BoolArray]:
     return np.stack(outputs, axis=-1), np.stack(scores, axis=-1)
 
 
-def _zero_inputs(pair: _Pair) -> Iterator[Finding]:
+def _zero_inputs(pair: Pair) -> Iterator[Finding]:
     """Give inputs of 0; the random bias of a declared table has no fixed answer."""
     if pair.layer.bias_std:
         return
     zero = np.zeros_like(pair.inputs)
     ours, declared, usual = pair.subject(zero), pair.right(zero), pair.subject(pair.inputs)
+    outputs = bool(np.abs(ours.outputs - declared.outputs).max() > _SHARE * np.abs(usual.outputs).max())
     if ours.scores is not None and declared.scores is not None and usual.scores is not None:
         gap = ours.scores - declared.scores
         if np.abs(gap).max() > _SHARE * np.abs(usual.scores).max():
-            yield Finding("scores", f"inputs of 0 give scores other than {_declared(declared.scores)}: {_added(gap)}")
+            if outputs:
+                yield Finding("inputs", f"those of 0 give scores and outputs: {_added(gap)}, as if to the inputs")
+            else:
+                yield Finding("scores", f"inputs of 0 give other ones than {_declared(declared.scores)}: {_added(gap)}")
             return
-    if np.abs(ours.outputs - declared.outputs).max() > _SHARE * np.abs(usual.outputs).max():
-        yield Finding("outputs", "inputs of 0 give outputs other than 0: something is added to values or outputs")
+    if outputs:
+        yield Finding(_after(ours), "inputs of 0 give outputs other than 0: something is added")
+
+
+def _after(answer: Answer) -> str:
+    """Return the stage of a finding on outputs alone: scores have been compared before, if they are known."""
+    return _OUTSIDE if answer.scores is None else _AFTER
 
 
 def _declared(scores: FloatArray) -> str:
@@ -262,17 +182,18 @@ def _added(gap: FloatArray) -> str:
     return f"{told} is added{' to head 0, other numbers to others' if apart else ''}"
 
 
-def _negated(pair: _Pair) -> Iterator[Finding]:
+def _negated(pair: Pair) -> Iterator[Finding]:
     """Change the sign of all inputs."""
     usual, negated = pair.subject(pair.inputs), pair.subject(-pair.inputs)
     changed = usual.changes(negated)[1].any()
     if changed:
         yield Finding("scores", "they change when all inputs change their sign: queries or keys have a bias, or a kink")
     elif usual.changes(dataclasses.replace(negated, outputs=-negated.outputs))[0].any():
-        yield Finding("outputs", "they do not change their sign with all inputs: something is added, or not linear")
+        told = "outputs do not change their sign with all inputs: something is added, or not linear"
+        yield Finding(_after(usual), told)
 
 
-def _doubled(pair: _Pair) -> Iterator[Finding]:
+def _doubled(pair: Pair) -> Iterator[Finding]:
     """Double all inputs, where scores are declared homogeneous."""
     layer = pair.layer
     if layer.softcap is not None or layer.bias_slopes is not None or layer.bias_std:
@@ -294,7 +215,7 @@ def _growth(one: FloatArray | None, other: FloatArray | None) -> float:
     return float(np.median(lengths[1][lengths[0] > 0] / lengths[0][lengths[0] > 0])) if lengths[0].any() else 0.0
 
 
-def _small_inputs(pair: _Pair) -> Iterator[Finding]:
+def _small_inputs(pair: Pair) -> Iterator[Finding]:
     """Give small inputs, whose scores are nearly 0: outputs are linear in them, with known weights."""
     layer = pair.layer
     if layer.norm is not None or layer.qk_norm or layer.bias_std:
@@ -302,22 +223,23 @@ def _small_inputs(pair: _Pair) -> Iterator[Finding]:
     small, other = pair.small * pair.inputs, pair.small * pair.fresh
     growths = [_growth(*(respond(each).outputs for each in (small, 2.0 * small))) for respond in pair.both]
     if growths[0] and abs(growths[0] / growths[1] - 1.0) > _CLEAR:
-        told = f"they grow {growths[0]:.3g} times when small inputs are doubled; declared {growths[1]:.3g} times"
-        yield Finding("outputs", told)
+        told = f"outputs grow {growths[0]:.3g} times when small inputs are doubled; declared {growths[1]:.3g} times"
+        yield Finding(_after(pair.subject(small)), told)
         return
     apart = [_nonlinear(respond, small, other) for respond in pair.both]
     if apart[0] > _CLEAR and apart[1] < _SHARE:
-        yield Finding("outputs", "those of a sum of small inputs are not the sum of theirs: not linear in the values")
+        told = "outputs of a sum of small inputs are not the sum of theirs: they are not linear"
+        yield Finding(_after(pair.subject(small)), told)
     elif layer.seq_len <= _MOST and apart[1] < _SHARE and layer.bias_slopes is None:  # slopes differ between heads
         yield from _weights_at_zero(pair)
 
 
-def _nonlinear(respond: _Respond, one: FloatArray, other: FloatArray) -> float:
+def _nonlinear(respond: Respond, one: FloatArray, other: FloatArray) -> float:
     parts = [respond(each).outputs for each in (one, other, one + other)]
     return float(np.abs(parts[2] - parts[0] - parts[1]).max() / max(np.abs(parts[2]).max(), 1e-300))
 
 
-def _weights_at_zero(pair: _Pair) -> Iterator[Finding]:
+def _weights_at_zero(pair: Pair) -> Iterator[Finding]:
     """Compare the weights at scores of 0, up to a common factor."""
     ours, declared = (_weights(respond, pair) for respond in pair.both)
     factor = float((ours * declared).sum() / max(float((declared**2).sum()), 1e-300))
@@ -329,7 +251,7 @@ def _weights_at_zero(pair: _Pair) -> Iterator[Finding]:
     yield Finding(_WEIGHTS_OR_VALUES, f"where scores are 0, position {i} has {told[0]}; declared {told[1]}")
 
 
-def _weights(respond: _Respond, pair: _Pair) -> FloatArray:
+def _weights(respond: Respond, pair: Pair) -> FloatArray:
     """Return weights (s, s) up to a factor, from one input vector at one position after another."""
     s, small = pair.layer.seq_len, pair.small
     answers = []
@@ -344,7 +266,7 @@ def _weights(respond: _Respond, pair: _Pair) -> FloatArray:
     return np.asarray(np.einsum("nijk,nk->ij", answered, unit) / max(float((unit**2).sum()), 1e-300))
 
 
-def _neurons(pair: _Pair) -> Iterator[Finding]:
+def _neurons(pair: Pair) -> Iterator[Finding]:
     """Change one block of neurons of the inputs after another."""
     blocks = np.array_split(np.arange(pair.layer.width), min(pair.layer.width, _MOST))
     (outputs, scores), (declared, of_scores) = (_used(respond, pair, blocks) for respond in pair.both)
@@ -358,10 +280,10 @@ def _neurons(pair: _Pair) -> Iterator[Finding]:
             yield Finding("scores", f"those of head {h} {told(scores[:, h])}")
             return
     if (declared & ~outputs).any() and not pair.layer.map.traits.may_vanish:
-        yield Finding(_AFTER if scores.size else "outputs", f"outputs {told(outputs)}")
+        yield Finding(_AFTER if scores.size else _OUTSIDE, f"outputs {told(outputs)}")
 
 
-def _used(respond: _Respond, pair: _Pair, blocks: Sequence[NDArray[np.intp]]) -> tuple[BoolArray, BoolArray]:
+def _used(respond: Respond, pair: Pair, blocks: Sequence[NDArray[np.intp]]) -> tuple[BoolArray, BoolArray]:
     """Return whether outputs (blocks,) and each head's scores (blocks, heads) change with blocks of neurons."""
     base, outputs, scores = respond(pair.inputs), [], []
     for block in blocks:
@@ -373,7 +295,7 @@ def _used(respond: _Respond, pair: _Pair, blocks: Sequence[NDArray[np.intp]]) ->
     return np.array(outputs), np.stack(scores)
 
 
-def _permuted(pair: _Pair) -> Iterator[Finding]:
+def _permuted(pair: Pair) -> Iterator[Finding]:
     """Reverse the positions."""
     (outputs, scores), (declared, of_scores) = (_moved(respond, pair.inputs) for respond in pair.both)
     if scores.any() and not of_scores.any():
@@ -382,25 +304,53 @@ def _permuted(pair: _Pair) -> Iterator[Finding]:
         known = bool(scores.size)
         where = "; scores do not" if known else "; return scores to see where it begins"
         told = f"outputs at positions {_places(outputs)} depend on the positions of the inputs{where}"
-        yield Finding(_AFTER if known else "outputs", told)
+        yield Finding(_AFTER if known else _OUTSIDE, told)
 
 
-def _moved(respond: _Respond, inputs: FloatArray) -> tuple[BoolArray, BoolArray]:
+def _moved(respond: Respond, inputs: FloatArray) -> tuple[BoolArray, BoolArray]:
     """Return at which positions outputs (s,) and scores (s,) are not reversed with the inputs."""
     usual, turned = respond(inputs), respond(inputs[:, ::-1])
     scores = None if turned.scores is None else turned.scores[..., ::-1, ::-1]
-    outputs, of_scores = usual.changes(_Answer(turned.outputs[:, ::-1], scores, turned.rounding))
+    outputs, of_scores = usual.changes(Answer(turned.outputs[:, ::-1], scores, turned.rounding))
     return np.logical_or.reduce(outputs, axis=0), np.logical_or.reduce(of_scores, axis=(0, 1, 3))
 
 
-def _equal_heads(pair: _Pair) -> Iterator[Finding]:
+def _equal_inputs(pair: Pair) -> Iterator[Finding]:
+    """Give all positions the same input: all scores of a head are the same, unless positions are declared to matter."""
+    same = np.repeat(pair.inputs[:, :1], pair.layer.seq_len, axis=1)
+    answers = [respond(same) for respond in pair.both]
+    ours, declared = (_ratios(pair.layer, each) for each in answers)
+    if ours is None or declared is None or np.ptp(declared[visible(pair.layer)]) > _SHARE:
+        return
+    seen = visible(pair.layer)
+    if np.ptp(ours[seen]) <= _SHARE:
+        return
+    by_key = all(np.ptp(ours[seen[:, j], j]) <= _SHARE for j in range(len(ours)) if seen[:, j].any())
+    row = ours[-1] if by_key else ours[int(np.argmax(np.where(seen, np.abs(ours - 1.0), 0.0).max(axis=1)))]
+    told = listed(f"{ratio:.3g}" for ratio in row[:_SHOWN])
+    where = "by key" if by_key else "in a row"
+    yield Finding("scores", f"for equal inputs they are not equal, but {told} times the first, {where}")
+
+
+def _ratios(layer: AttentionLayer, answer: Answer) -> FloatArray | None:
+    """Return scores relative to the first one (s, s), if that is the same ratio in all draws and heads."""
+    if answer.scores is None:
+        return None
+    first = answer.scores[:, :, :1, :1]
+    if not visible(layer)[0, 0] or not first.all():
+        return None
+    ratios = (answer.scores / first).reshape(-1, *answer.scores.shape[2:])
+    return np.asarray(ratios[0]) if np.ptp(ratios, axis=0).max() <= _SHARE * np.abs(ratios).max() else None
+
+
+def _equal_heads(pair: Pair) -> Iterator[Finding]:
     """Compare the scores of heads."""
     answers = [respond(pair.inputs) for respond in pair.both]
     if answers[0].scores is None or answers[1].scores is None:
         return
     for g, h in itertools.combinations(range(pair.layer.num_heads), 2):
         ours, declared = (
-            _differ(each.scores[:, g], each.scores[:, h], each.rounding).any()
+            differ(each.scores[:, g], each.scores[:, h], each.rounding).any()
             for each in answers
             if each.scores is not None
         )
@@ -427,11 +377,12 @@ def _likewise(count: int) -> str:
     return f"; likewise {count - 1} other{'s' * (count > 2)}" if count > 1 else ""
 
 
+_OF_DRAWS = (_mixed_draws, _shared_weights)
 _TESTS = (
-    _mixed_draws,
-    _shared_weights,
+    *_OF_DRAWS,
     _equal_heads,
     _positions,
+    _equal_inputs,
     _zero_inputs,
     _negated,
     _doubled,

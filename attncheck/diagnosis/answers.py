@@ -1,0 +1,117 @@
+"""Answers of a subject, and of a right simulator, to given inputs with the same weights each time."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck.checks.sample import Sample
+from attncheck.faults.literal import LiteralSimulator, Projections
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import visible
+from attncheck.layers.norm import normalised
+from attncheck.subject import Subject
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+# A change is larger than this many rounding units of the largest number.
+_UNITS = 200.0
+# Largest scores of small inputs.
+_SMALL = 3e-4
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """Outputs (draws, s, k) and visible scores (draws, heads, s, s), with others 0; None if not exposed."""
+
+    outputs: FloatArray
+    scores: FloatArray | None
+    rounding: float
+
+    def changes(self, other: Answer) -> tuple[BoolArray, BoolArray]:
+        """Return where outputs (draws, s) and scores (draws, heads, s, s) differ from those of another answer."""
+        of_outputs = differ(self.outputs, other.outputs, self.rounding)
+        of_scores = np.zeros((len(of_outputs), 0, 0, 0), dtype=np.bool_)
+        if self.scores is not None and other.scores is not None:
+            of_scores = differ(self.scores, other.scores, self.rounding)
+        return np.logical_or.reduce(of_outputs, axis=-1), of_scores
+
+
+def differ(one: FloatArray, other: FloatArray, rounding: float) -> BoolArray:
+    """Return where two arrays differ by more than rounding."""
+    largest = max(float(np.abs(one).max(initial=0.0)), 1e-300)
+    return np.asarray(np.abs(one - other) > _UNITS * rounding * largest, dtype=np.bool_)
+
+
+Respond = Callable[[FloatArray], Answer]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """The subject and a right simulator on one layer, and two independent sets of inputs, (draws, s, n)."""
+
+    layer: AttentionLayer
+    subject: Respond
+    right: Respond
+    inputs: FloatArray
+    fresh: FloatArray
+
+    @property
+    def both(self) -> tuple[Respond, Respond]:
+        """The two that answer."""
+        return self.subject, self.right
+
+    @property
+    def small(self) -> float:
+        """A factor of the inputs that makes scores small, beside a declared bias by distance."""
+        usual, zero = (self.right(each).scores for each in (self.inputs, np.zeros_like(self.inputs)))
+        assert usual is not None
+        assert zero is not None
+        return float((_SMALL / max(float(np.abs(usual - zero).max()), 1e-300)) ** 0.5)
+
+
+def subject_answers(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> Respond:
+    """Return a function of inputs (draws, s, n) that calls the subject with an equal generator each time."""
+
+    def respond(inputs: FloatArray) -> Answer:
+        return _answer(layer, subject.draw_on(layer, inputs, copy.deepcopy(rng)))
+
+    return respond
+
+
+def right_answers(layer: AttentionLayer, rng: np.random.Generator) -> Respond:
+    """Return the same for a right simulator of the layer."""
+
+    def respond(inputs: FloatArray) -> Answer:
+        generator = copy.deepcopy(rng)
+        arrays = LiteralSimulator().after(layer, projected(layer, inputs, generator), generator)
+        return _answer(layer, Sample(layer, arrays["outputs"], scores=arrays["scores"]))
+
+    return respond
+
+
+def projected(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    """Project given inputs with explicit matrices."""
+    seen = normalised(layer.norm, inputs)
+
+    def project(matrices: int, std: float) -> FloatArray:
+        weights = rng.standard_normal((len(seen), matrices, layer.width, layer.head_width))
+        projected = std * layer.width**-0.5 * (seen[:, None] @ weights)
+        return np.repeat(projected, layer.num_heads // matrices, axis=1)
+
+    queries, keys, values = (
+        project(layer.num_heads, layer.query_std),
+        project(layer.kv_heads, layer.key_std),
+        project(layer.kv_heads, layer.value_std),
+    )
+    return Projections(seen, queries, keys, values)
+
+
+def _answer(layer: AttentionLayer, sample: Sample) -> Answer:
+    scores = None if sample.scores is None else np.where(visible(layer), sample.scores, 0.0)
+    return Answer(sample.outputs, scores, sample.rounding)
