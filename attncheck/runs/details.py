@@ -75,7 +75,7 @@ def detectable(results: Sequence[Result], pools: Sequence[Result] = ()) -> list[
 
 
 def mdes(results: Sequence[Result], pools: Sequence[Result]) -> list[str]:
-    """Return a line per main check on its minimum detectable effects, pooled and median; ratios in percent."""
+    """Return a line per main check on its median and (if smaller) pooled minimum detectable effect; ratios in percent."""
     common, lines = _of_all(pools), []
     for group in _main(results).values():
         middle = _middle(group)
@@ -83,7 +83,8 @@ def mdes(results: Sequence[Result], pools: Sequence[Result]) -> list[str]:
         of = what.removesuffix(", observed over declared")
         show = mde_text if of == what else _percent
         pool = common.get(middle.check)
-        pooled = f"{show(pool.mde)} pooled, " if pool is not None else ""
+        sharper = pool is not None and pool.mde is not None and pool.mde < (middle.mde or math.inf)
+        pooled = f"{show(pool.mde)} pooled, " if pool is not None and sharper else ""
         case = of_cases(1, middle.check).partition(" ")[2]
         text = what if of == what else f"error in {of}"
         lines.append(f"Smallest detectable {text}: {pooled}{show(middle.mde)} on the median {case}")
