@@ -75,7 +75,7 @@ def detectable(results: Sequence[Result], pools: Sequence[Result] = ()) -> list[
 
 
 def mdes(results: Sequence[Result], pools: Sequence[Result]) -> list[str]:
-    """Return a line per main check on its median and (if smaller) pooled minimum detectable effect; ratios in percent."""
+    """Return a line per main check: its minimum detectable effect, median and pooled if smaller; ratios in percent."""
     common, lines = _of_all(pools), []
     for group in _main(results).values():
         middle = _middle(group)
