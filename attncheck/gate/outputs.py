@@ -13,6 +13,7 @@ from xml.sax.saxutils import quoteattr
 import msgspec
 
 from attncheck._lib.errors import InputError
+from attncheck._lib.text import inert
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import Judgement
 from attncheck.gate.cases import GateCase, cases, notable, refuted, sentence
@@ -70,7 +71,7 @@ def write_unusable(path: Path) -> None:
 
 def annotation(error: str) -> str:
     """Return a GitHub annotation of an error that stopped the gate."""
-    return _command("error", "attncheck", error)
+    return _command("error", "attncheck", inert(error))
 
 
 def _badge(verdict: str) -> Iterator[str]:

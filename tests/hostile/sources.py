@@ -41,6 +41,7 @@ _CHECK = ["check", "--layer", "layer.toml", "--samples"]
 #: Existing outputs, which a command that refuses its input must leave alone.
 OUTPUTS = ("page.html", "junit.xml", "gate.json", "summary.md", "checked.jsonl", "merged.jsonl")
 _GATE = ["--junit", "junit.xml", "--json", "gate.json", "--summary", "summary.md", "--annotations"]
+_HISTORY = ["--history", "history.jsonl", "--key", "c" * 40]
 
 #: The damaged file and the command that reads it. ID is replaced by an id of the record.
 READINGS: tuple[tuple[str, tuple[str, ...]], ...] = tuple(
@@ -50,7 +51,7 @@ READINGS: tuple[tuple[str, tuple[str, ...]], ...] = tuple(
         ("whole.jsonl", ["report", "whole.jsonl", "--out", "page.html"]),
         ("samples.npz", [*_CHECK, "samples.npz", "--record", "checked.jsonl"]),
         ("baseline.jsonl.xz", ["gate", "whole.jsonl", "--baseline", "baseline.jsonl.xz", *_GATE]),
-        ("whole.jsonl", ["replay", "whole.jsonl", "ID"]),
+        ("whole.jsonl", ["replay", "whole.jsonl", "ID", "--subject", "tiny_simulator:simulate"]),
         ("part1.jsonl", ["merge", "part1.jsonl", "part2.jsonl", "--out", "merged.jsonl", "--verbose"]),
         ("history.jsonl", ["history", "history.jsonl"]),
         ("layer.toml", [*_CHECK, "samples.npz"]),
@@ -59,11 +60,11 @@ READINGS: tuple[tuple[str, tuple[str, ...]], ...] = tuple(
         ("whole.jsonl.xz", ["report", "whole.jsonl.xz", "--baseline", "baseline.jsonl", "--out", "page.html"]),
         ("samples.csv", [*_CHECK, "samples.csv"]),
         ("recipe.toml", ["report", "whole.jsonl", "--recipe", "recipe.toml", "--out", "page.html"]),
-        ("whole.jsonl", ["gate", "whole.jsonl", "--baseline", "baseline.jsonl", "--history", "history.jsonl"]),
+        ("whole.jsonl", ["gate", "whole.jsonl", "--baseline", "baseline.jsonl", *_HISTORY]),
         ("power.json", ["report", "whole.jsonl", "--power", "power.json", "--out", "page.html"]),
         ("baseline.jsonl", ["report", "whole.jsonl", "--baseline", "baseline.jsonl", "--out", "page.html"]),
         ("merged.jsonl", ["run", "--owed", "merged.jsonl", "--subject", "tiny_simulator:simulate", "--workers", "0"]),
-        ("history.jsonl", ["gate", "whole.jsonl", "--baseline", "baseline.jsonl", "--history", "history.jsonl"]),
+        ("history.jsonl", ["gate", "whole.jsonl", "--baseline", "baseline.jsonl", *_HISTORY]),
         ("stack.toml", ["stack", "stack.toml"]),
         ("program.toml", ["program", "program.toml"]),
         ("history.jsonl", ["history", "history.jsonl", "history2.jsonl", "--plot", "plot.svg"]),

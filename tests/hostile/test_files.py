@@ -98,7 +98,7 @@ def problems(outcome: dict[str, Any], damaged: str, before: dict[str, Any], afte
     lines = [line for line in err.splitlines() if "% examined after" not in line]
     if len(lines) != (code == ExitCode.UNUSABLE):
         found.append(f"{len(lines)} lines on standard error")
-    elif lines and damaged != "name" and not any(name in lines[0] for name in before if "." in name):
+    elif lines and damaged != "name" and not any(name in lines[0] for name in {damaged, *before, "recipe=recipe"} if "." in name or "=" in name):
         found.append("names no file")
     if outcome["seconds"] > MOST_SECONDS:
         found.append(f"took {outcome['seconds']:.1f} s")
@@ -111,7 +111,7 @@ def problems(outcome: dict[str, Any], damaged: str, before: dict[str, Any], afte
     replaceable = set() if code == ExitCode.UNUSABLE else {*OUTPUTS, "resumed.jsonl", "plot.svg"}
     changed = {name for name in {*before, *after} - replaceable if before.get(name) != after.get(name, b"gone")}
     for name in sorted(changed):
-        grown = name == "history.jsonl" and after.get(name, b"").startswith(before.get(name) or b"-")
+        grown = name == "history.jsonl" and after.get(name, b"").startswith(before.get(name, b""))
         candidate = name.endswith(".candidate") and code == ExitCode.INCOMPLETE
         owed = name == "merged.jsonl" and code != ExitCode.UNUSABLE
         if not (grown and code != ExitCode.UNUSABLE) and not candidate and not owed:

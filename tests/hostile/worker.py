@@ -55,7 +55,7 @@ def called(arguments: list[str]) -> int:
     if arguments[0] not in kinds:
         return main(arguments)
     try:
-        print(kinds[arguments[0]].from_toml(Path(arguments[1])).describe())
+        print(len(repr(kinds[arguments[0]].from_toml(Path(arguments[1])))))
     except InputError as error:
         print(f"attncheck: {error}", file=sys.stderr)
         return 2
