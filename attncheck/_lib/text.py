@@ -104,7 +104,9 @@ def inert(value: Any) -> Any:
     --------
     >>> inert({"name": ["two\\nlines", chr(27) + "[31m", 0.5]}) == {"name": ["two lines", chr(0xFFFD) + "[31m", 0.5]}
     True
-    >>> inert("::error::all is lost, says tests/test_it.py::test") == chr(0xFFFD) + "error::all is lost, says tests/test_it.py::test"
+    >>> inert("::error::all is lost, says tests/test_it.py::test") == chr(
+    ...     0xFFFD
+    ... ) + "error::all is lost, says tests/test_it.py::test"
     True
     """
     if isinstance(value, str):

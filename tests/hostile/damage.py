@@ -83,7 +83,18 @@ def replaced(content: bytes, rng: random.Random) -> bytes:
     """Return something else altogether."""
     big = lzma.compress(rng.choice([b"\0", b"[", b"{"]) * 2**24, preset=0) * 64
     return rng.choice(
-        [b"", b"\n", b"\0" * 100_000, b"{", b"{}\n", b"[]\n", b"null\n", b"\x89PNG\r\n\x1a\n", b"PK\x03\x04", b"\xfd7zXZ\0"]
+        [
+            b"",
+            b"\n",
+            b"\0" * 100_000,
+            b"{",
+            b"{}\n",
+            b"[]\n",
+            b"null\n",
+            b"\x89PNG\r\n\x1a\n",
+            b"PK\x03\x04",
+            b"\xfd7zXZ\0",
+        ]
         + [b"[" * _DEEP, b"{" * _DEEP, b'{"type":"manifest",' * 1000, rng.randbytes(1000), big, b"\x93NUMPY\x01\0"]
     )
 
@@ -112,7 +123,9 @@ def _changed(line: bytes, rng: random.Random) -> bytes:
     inside[last] = "\0here"
     text = json.dumps(document, separators=(",", ":")).replace('"\\u0000here"', value)
     if what < 0.3 and isinstance(inside, dict):
-        text = text.replace(f"{json.dumps(last)}:{value}", f"{json.dumps(last)}:{value},{json.dumps(last)}:{json.dumps(old)}")
+        text = text.replace(
+            f"{json.dumps(last)}:{value}", f"{json.dumps(last)}:{value},{json.dumps(last)}:{json.dumps(old)}"
+        )
     return text.encode()
 
 
@@ -167,7 +180,9 @@ def sealed(content: bytes) -> bytes:
     except (msgspec.DecodeError, RecursionError, ValueError, OverflowError):
         return content
     hashed = content_hash(hashlib.sha256(b"".join(lines)))
-    return b"".join([*lines, msgspec.json.encode(msgspec.structs.replace(closing, digest=digest, content=hashed)), b"\n"])
+    return b"".join(
+        [*lines, msgspec.json.encode(msgspec.structs.replace(closing, digest=digest, content=hashed)), b"\n"]
+    )
 
 
 def toml_changed(content: bytes, rng: random.Random) -> bytes:
@@ -188,12 +203,42 @@ def header_changed(content: bytes, rng: random.Random) -> bytes:
     header = content[10 : 10 + length].decode("latin-1")
     shape = rng.choice(
         [
-            *("(1000000000000,)", "(-1,)", "()", "(0, 2)", "(400, 2, 1000000000)", "(2,) * 9", "(4611686018427387904, 4)"),
-            *("(400, 2, 3.5)", "(True, 2)", "[400, 2]", "(" * 5000 + ")" * 5000, "(400, 0)", "(1,)", "(" + "1," * 65 + ")"),
+            *(
+                "(1000000000000,)",
+                "(-1,)",
+                "()",
+                "(0, 2)",
+                "(400, 2, 1000000000)",
+                "(2,) * 9",
+                "(4611686018427387904, 4)",
+            ),
+            *(
+                "(400, 2, 3.5)",
+                "(True, 2)",
+                "[400, 2]",
+                "(" * 5000 + ")" * 5000,
+                "(400, 0)",
+                "(1,)",
+                "(" + "1," * 65 + ")",
+            ),
             *("(3000000000, 2)", "(" + "9" * 5000 + ",)", "400", "(100000000, 2)"),
         ]
     )
-    kind = rng.choice(["'<f8'", "'|O'", "'<c16'", "'|S8'", "'<M8[s]'", "'|V800000000'", "'<f2'", "'>i8'", "[('a', 'O')]", "'<U9999999'", "'x'"])
+    kind = rng.choice(
+        [
+            "'<f8'",
+            "'|O'",
+            "'<c16'",
+            "'|S8'",
+            "'<M8[s]'",
+            "'|V800000000'",
+            "'<f2'",
+            "'>i8'",
+            "[('a', 'O')]",
+            "'<U9999999'",
+            "'x'",
+        ]
+    )
     if rng.random() < 0.6:
         header = re.sub(r"'shape': \([^)]*\)", lambda _: f"'shape': {shape}", header)
     else:
@@ -262,7 +307,20 @@ def csv_changed(content: bytes, rng: random.Random) -> bytes:
     lines = content.decode().splitlines()
     at = rng.choice([0, 0, 1, len(lines) - 1, rng.randrange(len(lines))])
     cells = lines[at].split(",")
-    odd = ["nan", "inf", "1e999", "", '"', "x" * 200_000, HOSTILE, "0x10", "1_000", "y1", "y99999999999999999999", "p1_1_2"]
+    odd = [
+        "nan",
+        "inf",
+        "1e999",
+        "",
+        '"',
+        "x" * 200_000,
+        HOSTILE,
+        "0x10",
+        "1_000",
+        "y1",
+        "y99999999999999999999",
+        "p1_1_2",
+    ]
     cells[rng.randrange(len(cells))] = rng.choice([*odd, "p9_9_9", "1" * 5000, "1+2j", "\0", "#", "y_1"])
     lines[at] = rng.choice([",".join(cells), ",".join(cells * 500), "", '"' + lines[at], ";".join(cells)])
     return "\n".join(lines).encode("utf-8")
@@ -304,7 +362,11 @@ _BY_SUFFIX: dict[str, tuple[Damage, ...]] = {
     ".npz": (*_BYTES, *(npz_changed,) * 14),
     ".csv": (*_BYTES, *(csv_changed,) * 6),
     ".xz": (*_BYTES, *(compressed(changed),) * 8, compressed(lines_moved), compressed(truncated), bomb, bomb),
-    "": (lambda content, rng: rng.choice(["[/x]", HOSTILE.strip(), "é", "a" * 9999, "scores.\x1b[31m", "", "-"]).encode(),),
+    "": (
+        lambda content, rng: rng.choice(
+            ["[/x]", HOSTILE.strip(), "é", "a" * 9999, "scores.\x1b[31m", "", "-"]
+        ).encode(),
+    ),
 }
 
 

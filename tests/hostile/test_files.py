@@ -17,7 +17,8 @@ import pytest
 from attncheck._lib.exit_codes import ExitCode
 
 from .damage import damage_file
-from .sources import OUTPUTS, READINGS, make_sources
+from .test_names import steering
+from .sources import OUTPUTS, READINGS
 
 pytest.importorskip("resource", reason="memory is measured on POSIX only")
 
@@ -27,16 +28,6 @@ CHOSEN = os.environ.get("ATTNCHECK_FUZZ", "")
 STARTS = range(0, FILES if CHOSEN else CHUNK, CHUNK)
 MOST_SECONDS, MOST_MEMORY = 10.0, 2**30
 WORKER = Path(__file__).with_name("worker.py")
-
-
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sources")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.syspath_prepend(folder)
-        make_sources(folder)
-    return folder
 
 
 def prepared(sources: Path, folder: Path, number: int) -> tuple[str, list[str]]:
@@ -98,7 +89,11 @@ def problems(outcome: dict[str, Any], damaged: str, before: dict[str, Any], afte
     lines = [line for line in err.splitlines() if "% examined after" not in line]
     if len(lines) != (code == ExitCode.UNUSABLE):
         found.append(f"{len(lines)} lines on standard error")
-    elif lines and damaged != "name" and not any(name in lines[0] for name in {damaged, *before, "recipe=recipe"} if "." in name or "=" in name):
+    elif (
+        lines
+        and damaged != "name"
+        and not any(name in lines[0] for name in {damaged, *before, "recipe=recipe"} if "." in name or "=" in name)
+    ):
         found.append("names no file")
     if outcome["seconds"] > MOST_SECONDS:
         found.append(f"took {outcome['seconds']:.1f} s")
@@ -106,8 +101,8 @@ def problems(outcome: dict[str, Any], damaged: str, before: dict[str, Any], afte
         found.append(f"took {outcome['peak'] / 2**20:.0f} MiB")
     if outcome["pickled"] or "executed" in after:
         found.append(f"executed something {outcome['pickled']}")
-    if unprintable := {c for c in outcome["out"] + err if not c.isprintable() and c not in "\n\xa0"}:
-        found.append(f"printed {unprintable!a}")
+    if printed := steering(outcome["out"] + err):
+        found.append(f"printed {printed!a}")
     replaceable = set() if code == ExitCode.UNUSABLE else {*OUTPUTS, "resumed.jsonl", "plot.svg"}
     changed = {name for name in {*before, *after} - replaceable if before.get(name) != after.get(name, b"gone")}
     for name in sorted(changed):
