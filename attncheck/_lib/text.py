@@ -96,17 +96,15 @@ def printable(text: str, most: int = 200) -> str:
 
 
 def inert(value: Any) -> Any:
-    """Replace control characters and workflow commands of GitHub in all texts of a value of built-in types.
+    """Replace control characters and GitHub workflow commands in all texts of a value of built-in types.
 
-    Names and texts of other people's files pass through here before they are shown.
+    The readers apply it to names and texts of files, which are shown in terminals and logs.
 
     Examples
     --------
-    >>> inert({"name": ["two\\nlines", chr(27) + "[31m", 0.5]}) == {"name": ["two lines", chr(0xFFFD) + "[31m", 0.5]}
-    True
-    >>> inert("::error::all is lost, says tests/test_it.py::test") == chr(
-    ...     0xFFFD
-    ... ) + "error::all is lost, says tests/test_it.py::test"
+    >>> inert({"name": [f"red{chr(10)}line", 0.5]})
+    {'name': ['red line', 0.5]}
+    >>> inert("::error::forged, and test_it.py::test") == f"{chr(0xFFFD)}error::forged, and test_it.py::test"
     True
     """
     if isinstance(value, str):

@@ -19,7 +19,10 @@ Case = AttentionLayer | ProgramCase
 
 
 def read_case(fields: Mapping[str, Any], trust: Sequence[str] | None = ()) -> Case:
-    """Return the layer or program of a record; `InputError` if invalid or untrusted; None imports nothing of a layer."""
+    """Return the layer or program of a record; `InputError` if invalid or untrusted.
+
+    With `trust` None, the functions of a layer stay names.
+    """
     if not isinstance(fields, Mapping):
         raise InputError("layer: is not a table; make the record again")
     if "program" in fields:

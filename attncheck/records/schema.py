@@ -281,10 +281,7 @@ def read_as(path: Path, lines: Any, baseline: bool = False) -> Iterator[Any]:
         # Large files of other kinds may be one line.
         if file.peek(1)[:1] != b"{":
             raise source.error(*_NO_MANIFEST)
-        for number, raw in enumerate(iter(lambda: file.readline(most + 1), b""), 1):
-            most -= len(raw)
-            if most < 0:
-                raise source.error("contains far too much for its size")
+        for number, raw in enumerate(_lines(source, file, most), 1):
             if number == 1:
                 _check_head(source, raw)
             if not raw.endswith(b"\n"):
@@ -339,6 +336,15 @@ def sensible(path: Path, number: int) -> Iterator[None]:
     except InputError as error:
         problem = str(error).rpartition("; ")[0]  # without the remedy, which is for callers of the ledger
         raise InputError(f"record={path}: line {number} was edited or damaged ({problem}); {_AGAIN}") from None
+
+
+def _lines(source: _Source, file: io.BufferedReader, most: int) -> Iterator[bytes]:
+    """Iterate over the lines of a file; raise `InputError` if it contains more than `most` bytes."""
+    while raw := file.readline(most + 1):
+        most -= len(raw)
+        if most < 0:
+            raise source.error("contains far too much for its size")
+        yield raw
 
 
 def _check_head(source: _Source, first: bytes) -> None:

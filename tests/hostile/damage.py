@@ -22,7 +22,10 @@ import numpy as np
 from attncheck.records.schema import Closing, Result, StatementResult, content_hash, run_digest
 
 #: Text that must stay inert wherever it is shown.
-HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\x1b]0;title\x07\x9b2J\r\n::set-output name=x::y ##[error]z [/red] {{7*7}} ]]>\u202e"
+HOSTILE = (
+    "<img src=x onerror=alert(1)>\x1b[31m\x1b]0;title\x07\x9b2J\r\n"
+    "::set-output name=x::y ##[error]z [/red] {{7*7}} ]]>\u202e"
+)
 _DEEP = 100_000
 # JSON texts in place of a value.
 _VALUES = (
@@ -82,21 +85,9 @@ def recoded(content: bytes, rng: random.Random) -> bytes:
 def replaced(content: bytes, rng: random.Random) -> bytes:
     """Return something else altogether."""
     big = lzma.compress(rng.choice([b"\0", b"[", b"{"]) * 2**24, preset=0) * 64
-    return rng.choice(
-        [
-            b"",
-            b"\n",
-            b"\0" * 100_000,
-            b"{",
-            b"{}\n",
-            b"[]\n",
-            b"null\n",
-            b"\x89PNG\r\n\x1a\n",
-            b"PK\x03\x04",
-            b"\xfd7zXZ\0",
-        ]
-        + [b"[" * _DEEP, b"{" * _DEEP, b'{"type":"manifest",' * 1000, rng.randbytes(1000), big, b"\x93NUMPY\x01\0"]
-    )
+    small = (b"", b"\n", b"{", b"{}\n", b"[]\n", b"null\n", b"\x89PNG\r\n\x1a\n", b"PK\x03\x04", b"\xfd7zXZ\0")
+    large = (b"\0" * 100_000, b"[" * _DEEP, b"{" * _DEEP, b'{"type":"manifest",' * 1000, rng.randbytes(1000))
+    return rng.choice([*small, *large, big, b"\x93NUMPY\x01\0"])
 
 
 def _places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -36,7 +36,7 @@ from pathlib import Path
 Path(__file__).with_name("executed").touch()
 run = print
 """
-_RUN = "run --subject tiny_simulator:simulate --only scores --profile smoke --workers 0".split()
+_RUN = ["run", "--subject", "tiny_simulator:simulate", "--only", "scores", "--profile", "smoke", "--workers", "0"]
 _CHECK = ["check", "--layer", "layer.toml", "--samples"]
 #: Existing outputs, which a command that refuses its input must leave alone.
 OUTPUTS = ("page.html", "junit.xml", "gate.json", "summary.md", "checked.jsonl", "merged.jsonl")
@@ -104,7 +104,7 @@ def make_sources(folder: Path) -> None:
 def _samples(folder: Path) -> None:
     layer = ac.AttentionLayer(width=8, seq_len=2, num_heads=2)
     arrays = collapsed(layer, 400, np.random.default_rng(3))
-    np.savez(folder / "samples.npz", **{name: arrays[name] for name in ("outputs", "scores") if name in arrays})
+    np.savez(folder / "samples.npz", outputs=arrays["outputs"], scores=arrays["scores"])
     outputs = np.asarray(arrays["outputs"])
     np.save(folder / "samples.npy", outputs)
     rows = outputs.reshape(len(outputs), layer.seq_len, -1)[..., 0]

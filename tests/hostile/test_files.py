@@ -17,8 +17,8 @@ import pytest
 from attncheck._lib.exit_codes import ExitCode
 
 from .damage import damage_file
-from .test_names import steering
 from .sources import OUTPUTS, READINGS
+from .test_names import steering
 
 pytest.importorskip("resource", reason="memory is measured on POSIX only")
 

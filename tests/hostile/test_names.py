@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import unicodedata
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,8 @@ from xml.etree import ElementTree
 import pytest
 
 from attncheck._lib.text import inert
-from attncheck.commands.cli import main
 
+from .conftest import Runs
 from .damage import sealed
 
 #: Each of these alone, and together, in place of a text.
@@ -37,27 +35,6 @@ TEXTS = {
 }
 OWN = re.compile(r"::(error|notice) title=attncheck[^:]*::")
 TEXT_FIELDS = ("reason", "text", "hint", "illustration", "claim")
-
-Runs = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def runs(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Runs:
-    """Return a command in a folder with all valid files: its exit code and all its output."""
-    for path in sources.iterdir():
-        if path.is_file():
-            shutil.copyfile(path, tmp_path / path.name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str]:
-        capsys.readouterr()
-        code = main(arguments)
-        said = capsys.readouterr()
-        assert "internal error" not in said.err
-        return code, said.out + said.err
-
-    return run
 
 
 def with_texts(path: Path, text: str) -> None:

@@ -51,7 +51,7 @@ def called(arguments: list[str]) -> int:
     from attncheck import AttentionStack, InputError, Program
     from attncheck.commands.cli import main
 
-    kinds = {"stack": AttentionStack, "program": Program}
+    kinds: dict[str, Any] = {"stack": AttentionStack, "program": Program}
     if arguments[0] not in kinds:
         return main(arguments)
     try:
