@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import hashlib
 import io
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -31,8 +32,9 @@ _XZ = b"\xfd7zXZ\0"
 _OPENING = b'{"type":"manifest"'
 # More bytes than any file has.
 _ENDLESS = 2**62
-# A line without these, and of ASCII alone, has inert texts.
+# A line without these has inert texts; the second are UTF-8 of what `inert` replaces.
 _MARKS = (b"\\", b"::", b"##[", b"\x7f")
+_STEERING = re.compile(b"\xc2[\x80-\x9f]|\xe2\x80[\xa8-\xae]|\xe2\x81[\xa6-\xa9]")
 
 
 class PlannedResult(msgspec.Struct, frozen=True):
@@ -375,7 +377,7 @@ def _decoded(source: _Source, number: int, raw: bytes, decoder: msgspec.json.Dec
 def decoded(raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     """Decode JSON of a file, with `inert` texts; raises `msgspec.DecodeError` for whatever is wrong with it."""
     try:
-        if raw.isascii() and not any(mark in raw for mark in _MARKS):
+        if not any(mark in raw for mark in _MARKS) and (raw.isascii() or not _STEERING.search(raw)):
             return decoder.decode(raw)
         return msgspec.convert(inert(msgspec.json.decode(raw)), decoder.type)
     except (UnicodeDecodeError, RecursionError) as error:
