@@ -27,6 +27,7 @@ TEXTS = {
     "old command": "##[error]forged",
     "wrapped": "word " * 60 + "::error title=attncheck::forged",
     "returned": "\r::set-output name=x::forged\r\n::stop-commands::x",
+    "mathematics": "$\\frac$ $x^2$ {{7*7}} {% x %}",
     "encoded": "%0A::error title=attncheck::forged%0D",
     "page": "</td></table><script>alert(1)</script><img src=x onerror=alert(2)>\"' onmouseover='alert(3)",
     "markup": "[/red] [link=https://example.org]click[/link] [bold]b[/bold] :boom:",
