@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import traceback
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 
@@ -22,6 +24,27 @@ def refuse(field: str, value: Any, problem: str, remedy: str) -> NoReturn:
     attncheck._lib.errors.InputError: width=-3: must be at least 1; pass the number of neurons, e.g. width=64
     """
     raise InputError(f"{field}={_shown(value)}: {problem}; {remedy}")
+
+
+@contextlib.contextmanager
+def naming(source: Any) -> Iterator[None]:
+    """Put the path of a file, if `source` is one, before the messages of input errors that lack it.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> with naming(Path("layer.toml")):
+    ...     check_whole("width", 0, 1, "pass width=64")
+    Traceback (most recent call last):
+    ...
+    attncheck._lib.errors.InputError: layer.toml: width=0: must be at least 1; pass width=64
+    """
+    try:
+        yield
+    except InputError as error:
+        if not isinstance(source, os.PathLike) or str(source) in str(error):
+            raise
+        raise InputError(f"{source}: {error}") from error.__cause__
 
 
 def _shown(value: Any) -> str:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from attncheck._lib.errors import InputError, refuse
 
+# Bytes of content that any compressed file may have, and bytes per byte of its size beyond that.
+_SMALL, _EXPANSION = 2**24, 50
+
 
 def write_whole(path: Path, content: bytes, option: str = "out") -> Path:
     """Write a file atomically, creating its folder; return its path.
@@ -33,6 +36,14 @@ def write_whole(path: Path, content: bytes, option: str = "out") -> Path:
             f"{option}={path}: cannot be written ({error.strerror or error}); choose another path"
         ) from None
     return path
+
+
+def most_content(path: Path) -> int:
+    """Return how many bytes a compressed file may contain.
+
+    Records shrink to a twentieth; what expands much more was made to fill the memory.
+    """
+    return _SMALL + _EXPANSION * path.stat().st_size
 
 
 def _replace(path: Path, content: bytes) -> None:

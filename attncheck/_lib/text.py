@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+
+# Control characters, line separators, and marks that reorder the text around them.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+# What GitHub takes for a workflow command: the first at the start of a line, the second anywhere.
+_COMMAND = re.compile(r"(?<![\w.)\]])::|##\[")
 
 
 def number(value: float | None) -> str:
@@ -87,6 +93,26 @@ def printable(text: str, most: int = 200) -> str:
     """
     shown = "".join(char if char.isprintable() else "\ufffd" for char in text[: most + 1])
     return shown if len(text) <= most else shown[: most - 1] + "…"
+
+
+def inert(value: Any) -> Any:
+    """Replace control characters and GitHub workflow commands in all texts of a value of built-in types.
+
+    The readers apply it to names and texts of files, which are shown in terminals and logs.
+
+    Examples
+    --------
+    >>> inert({"name": [f"red{chr(10)}line", 0.5]})
+    {'name': ['red line', 0.5]}
+    >>> inert("::error::forged, and test_it.py::test") == f"{chr(0xFFFD)}error::forged, and test_it.py::test"
+    True
+    """
+    if isinstance(value, str):
+        shown = _CONTROL.sub(lambda found: " " if found[0].isspace() else "\ufffd", value)
+        return _COMMAND.sub("\ufffd", shown)
+    if isinstance(value, dict):
+        return {inert(name): inert(each) for name, each in value.items()}
+    return [inert(each) for each in value] if isinstance(value, list) else value
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:

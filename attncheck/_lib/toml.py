@@ -30,5 +30,5 @@ def read_toml(text: str | Path, name: str, form: str) -> tuple[dict[str, Any], s
         refuse("text", text, "is not TOML text", "pass a str, or a pathlib.Path to read a file")
     try:
         return tomllib.loads(text), source
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also for numbers of too many digits
         raise InputError(f"{source}: not TOML ({error}); write {form}") from None

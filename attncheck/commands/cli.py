@@ -13,6 +13,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from attncheck._lib.errors import InputError
 from attncheck._lib.exit_codes import ExitCode
+from attncheck._lib.text import inert
 from attncheck._lib.version import __version__
 from attncheck.commands.output import lasting_output
 
@@ -96,6 +97,9 @@ def _end(code: int, threads: Sequence[threading.Thread]) -> None:
 
 def _outcome(tokens: Sequence[str]) -> int:
     """Run a command and return its exit code; print errors in one line."""
+    for token in tokens:
+        if inert(token) != token:
+            return _refused(f"argument={token!a}: has control characters or a workflow command; choose another name")
     try:
         code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
@@ -118,7 +122,7 @@ def _outcome(tokens: Sequence[str]) -> int:
 
 def _refused(message: str) -> ExitCode:
     """Print an error in one line."""
-    print("attncheck: " + " ".join(message.split()), file=sys.stderr)
+    print("attncheck: " + " ".join(inert(message).split()), file=sys.stderr)
     return ExitCode.UNUSABLE
 
 

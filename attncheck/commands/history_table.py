@@ -12,12 +12,15 @@ from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.files import write_whole
 from attncheck._lib.measured import table
+from attncheck._lib.text import printable
 from attncheck.checks.registry import all_checks
 from attncheck.evidence.detector import ALARM
 from attncheck.gate.history import FloatArray, History, accept, write
 
 # Maximum number of streams in the table, and of streams and of claims in the plot.
 _ROWS, _DRAWN = 12, 5
+# Characters of a stream's name in the plot.
+_LONGEST = 60
 _OTHER = "of another version"
 
 
@@ -100,7 +103,8 @@ def draw(shown: History, path: Path) -> Path:
     above.set_title("Dashed: alarm threshold", fontsize="medium")
     for each in shown.moved()[:_DRAWN]:
         scores = np.nan_to_num(shown.scores[:, shown.streams.index(each.stream)])
-        below.plot(runs, np.cumsum(scores), label=each.stream)
+        name = printable(each.stream, _LONGEST).replace("$", r"\$")  # no mathematics
+        below.plot(runs, np.cumsum(scores), label=name)
     below.fill_between(runs, -3.0 * runs**0.5, 3.0 * runs**0.5, color="0.9", label="three standard deviations")
     below.set_xlabel("runs")
     below.set_ylabel("sum of scores")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from attncheck._lib.arithmetic import own_arithmetic
-from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.errors import InputError, naming, refuse
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.text import chance
 from attncheck.checks.registered import load_checks
@@ -73,7 +73,8 @@ def repeat(
     if record is not None and of_pool(recorded):
         single = [line for line in read(record) if isinstance(line, Result) and not of_pool(line)]
         return repeat_pool(recorded, single, subject, seed, trust)
-    item = Item(recorded.property, read_case(recorded.case, trust))
+    with naming(record):
+        item = Item(recorded.property, read_case(recorded.case, trust))
     cost = Cost(recorded.affordable, recorded.level, recorded.power)
     with own_arithmetic():
         results = run_item(item, subject, seed, cost)
@@ -115,7 +116,7 @@ def find_result(record: Path, id: str) -> tuple[Manifest, Result | StatementResu
     planned = [*(each.id for each in manifest.planned), *pools]
     if id in planned:
         remedy = "make the record again"
-        raise InputError(f"id={id}: was planned but not reached by the run; {remedy}")
+        raise InputError(f"id={id}: was planned but not reached by the run in {record}; {remedy}")
     close = difflib.get_close_matches(id, planned, n=3, cutoff=0.5) or planned[:3]
     raise InputError(f"id={id}: is not in {record}; pass an id of the record, such as {', '.join(close)}")
 

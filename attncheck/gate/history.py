@@ -24,7 +24,7 @@ from attncheck.checks.registry import check_named
 from attncheck.evidence.detector import ALARM, CLIP, DriftState, begin, course
 from attncheck.evidence.summaries import NormalScore, Summary, from_record
 from attncheck.looks.pools import ALL
-from attncheck.records.schema import Manifest, Result, case_key, of_pool, read
+from attncheck.records.schema import Manifest, Result, case_key, decoded, of_pool, read
 
 FloatArray = NDArray[np.float64]
 
@@ -356,8 +356,8 @@ def _read(path: Path) -> History:
         if not line.strip():
             continue
         try:
-            lines.append(decoder.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            lines.append(decoded(line, decoder))
+        except msgspec.DecodeError as error:
             cut = number == len(raw) > 1 and not content.endswith(b"\n")
             remedy = "delete this incomplete line" if cut else _AGAIN
             raise InputError(f"history={path}: line {number} cannot be read ({error}); {remedy}") from None

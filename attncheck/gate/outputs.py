@@ -13,6 +13,7 @@ from xml.sax.saxutils import quoteattr
 import msgspec
 
 from attncheck._lib.errors import InputError
+from attncheck._lib.text import inert
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import Judgement
 from attncheck.gate.cases import GateCase, cases, notable, refuted, sentence
@@ -40,6 +41,8 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 _CASE = re.compile("@[0-9a-f]{12}\\b")
 # Characters with a meaning in Markdown.
 _MARKS = re.compile(r"([\\`*_\[\]#|~])")
+# What GitHub turns into a link.
+_LINKS = re.compile(r"(?i)(\b(?:https?|ftp)|\bwww)(://|\.)")
 
 
 def write_junit(judgement: Judgement, path: Path) -> None:
@@ -70,7 +73,7 @@ def write_unusable(path: Path) -> None:
 
 def annotation(error: str) -> str:
     """Return a GitHub annotation of an error that stopped the gate."""
-    return _command("error", "attncheck", error)
+    return _command("error", "attncheck", inert(error))
 
 
 def _badge(verdict: str) -> Iterator[str]:
@@ -243,4 +246,5 @@ def _short(text: str) -> str:
 
 def _plain(text: str) -> str:
     """Return text as one line, escaped for Markdown and HTML."""
-    return _MARKS.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
+    marked = _MARKS.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
+    return _LINKS.sub(r"\1\\\2", marked)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from attncheck._lib.errors import InputError, check_choice, check_whole, refuse
+from attncheck._lib.errors import InputError, check_choice, check_whole, naming, refuse
 from attncheck._lib.streams import digest, given_fields
 from attncheck._lib.toml import read_toml
 from attncheck.layers.draws import Draws
@@ -329,7 +329,8 @@ class AttentionLayer:
         document, source = read_toml(text, "layer", "a [layer] table of field = value")
         if not isinstance(document.get("layer"), dict):
             raise InputError(f"{source}: has no [layer] table; write [layer] above the fields")
-        return cls.from_dict(document["layer"], trust)
+        with naming(text):
+            return cls.from_dict(document["layer"], trust)
 
     def describe(self) -> str:
         """Return a short name with the non-default fields, e.g. ``n=64 s=4 H=2 causal``."""

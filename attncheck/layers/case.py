@@ -18,11 +18,16 @@ RATE_WIDTHS = (32, 128, 512)
 Case = AttentionLayer | ProgramCase
 
 
-def read_case(fields: Mapping[str, Any], trust: Sequence[str] = ()) -> Case:
-    """Return the layer or program of a record; `InputError` if invalid or untrusted."""
+def read_case(fields: Mapping[str, Any], trust: Sequence[str] | None = ()) -> Case:
+    """Return the layer or program of a record; `InputError` if invalid or untrusted.
+
+    With `trust` None, the functions of a layer stay names.
+    """
     if not isinstance(fields, Mapping):
         raise InputError("layer: is not a table; make the record again")
-    return ProgramCase.from_dict(fields, trust) if "program" in fields else AttentionLayer.from_dict(fields, trust)
+    if "program" in fields:
+        return ProgramCase.from_dict(fields, trust or ())
+    return AttentionLayer.from_dict(fields, trust)
 
 
 def modules_of(fields: Any) -> tuple[str, ...]:

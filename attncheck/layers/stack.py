@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, refuse
+from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, naming, refuse
 from attncheck._lib.streams import digest, given_fields
 from attncheck._lib.toml import read_toml
 from attncheck.layers.attention import AttentionLayer
@@ -234,7 +234,8 @@ class AttentionStack:
         document, source = read_toml(text, "stack", "a [stack] table of field = value")
         if not isinstance(document.get("stack"), dict):
             raise InputError(f"{source}: has no [stack] table; write [stack] above the fields")
-        return cls.from_dict(document["stack"])
+        with naming(text):
+            return cls.from_dict(document["stack"])
 
     def describe(self) -> str:
         """Return a short name with the non-default fields."""

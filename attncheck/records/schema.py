@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import hashlib
 import io
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -18,6 +19,8 @@ import msgspec
 import numpy as np
 
 from attncheck._lib.errors import InputError
+from attncheck._lib.files import most_content
+from attncheck._lib.text import inert
 
 #: The schema version that is written and read.
 SCHEMA = 5
@@ -27,6 +30,11 @@ _NO_MANIFEST = "has no manifest in its first line", "pass a record that attnchec
 _XZ = b"\xfd7zXZ\0"
 # First bytes of a record.
 _OPENING = b'{"type":"manifest"'
+# More bytes than any file has.
+_ENDLESS = 2**62
+# A line without these has inert texts; the second are UTF-8 of what `inert` replaces.
+_MARKS = (b"\\", b"::", b"##[", b"\x7f")
+_STEERING = re.compile(b"\xc2[\x80-\x9f]|\xe2\x80[\xa8-\xae]|\xe2\x81[\xa6-\xa9]")
 
 
 class PlannedResult(msgspec.Struct, frozen=True):
@@ -273,11 +281,11 @@ def read_as(path: Path, lines: Any, baseline: bool = False) -> Iterator[Any]:
     decoder = msgspec.json.Decoder(lines)
     content = hashlib.sha256()
     ended = False
-    with _opened(source) as file:
+    with _opened(source) as (file, most):
         # Large files of other kinds may be one line.
         if file.peek(1)[:1] != b"{":
             raise source.error(*_NO_MANIFEST)
-        for number, raw in enumerate(file, 1):
+        for number, raw in enumerate(_lines(source, file, most), 1):
             if number == 1:
                 _check_head(source, raw)
             if not raw.endswith(b"\n"):
@@ -306,19 +314,19 @@ class _Source:
 
 
 @contextlib.contextmanager
-def _opened(source: _Source) -> Iterator[io.BufferedReader]:
-    """Open a record, which may be compressed."""
+def _opened(source: _Source) -> Iterator[tuple[io.BufferedReader, int]]:
+    """Open a record, which may be compressed; also give the most bytes that it may contain."""
     try:
         with open(source.path, "rb") as file:
             if not file.peek(len(_XZ)).startswith(_XZ):
-                yield file
+                yield file, _ENDLESS
                 return
             import lzma  # lzma is missing in some builds of Python
 
             try:
                 with lzma.open(file) as inside:
-                    yield cast("io.BufferedReader", inside)
-            except (lzma.LZMAError, EOFError) as error:
+                    yield cast("io.BufferedReader", inside), most_content(source.path)
+            except (lzma.LZMAError, EOFError, MemoryError) as error:  # a header may ask for any memory
                 raise source.error(f"is cut or damaged ({str(error).rstrip('.')})") from None
     except OSError as error:
         raise source.error(f"cannot be read ({error.strerror})", "pass the path of a run record") from None
@@ -332,6 +340,15 @@ def sensible(path: Path, number: int) -> Iterator[None]:
     except InputError as error:
         problem = str(error).rpartition("; ")[0]  # without the remedy, which is for callers of the ledger
         raise InputError(f"record={path}: line {number} was edited or damaged ({problem}); {_AGAIN}") from None
+
+
+def _lines(source: _Source, file: io.BufferedReader, most: int) -> Iterator[bytes]:
+    """Iterate over the lines of a file; raise `InputError` if it contains more than `most` bytes."""
+    while raw := file.readline(most + 1):
+        most -= len(raw)
+        if most < 0:
+            raise source.error("contains far too much for its size")
+        yield raw
 
 
 def _check_head(source: _Source, first: bytes) -> None:
@@ -354,9 +371,19 @@ def _check_head(source: _Source, first: bytes) -> None:
 
 def _decoded(source: _Source, number: int, raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     try:
-        return decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return decoded(raw, decoder)
+    except msgspec.DecodeError as error:
         raise source.error(f"line {number} is broken ({error})") from None
+
+
+def decoded(raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+    """Decode JSON of a file, with `inert` texts; raises `msgspec.DecodeError` for whatever is wrong with it."""
+    try:
+        if not any(mark in raw for mark in _MARKS) and (raw.isascii() or not _STEERING.search(raw)):
+            return decoder.decode(raw)
+        return msgspec.convert(inert(msgspec.json.decode(raw)), decoder.type)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from None
 
 
 def content_hash(content: hashlib._Hash) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 
 from attncheck._lib import text
-from attncheck._lib.errors import InputError
+from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.files import write_whole
 from attncheck.diagnosis.causes import sharpest
 from attncheck.evidence.text import allowed, expected
@@ -51,7 +51,8 @@ def fill(recipe: Recipe, **seen: Any) -> str:
         where = f"{error.filename or error.name}, line {error.lineno}"
         raise InputError(f"template={where}: {error.message}; fix the template") from None
     except jinja2.TemplateNotFound as error:
-        raise InputError(f"template={error.name}: does not exist; add it to templates/ beside the recipe") from None
+        where = f"recipe={recipe.name}: template"
+        refuse(where, error.name, "does not exist", "add it to templates/ beside the recipe")
     except jinja2.TemplateError as error:
         raise InputError(f"recipe={recipe.name}: a template fails ({error.message}); fix the template") from None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from attncheck._lib.errors import InputError
+from attncheck.records.schema import decoded
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -46,7 +47,7 @@ class PowerTable:
 def read_power(path: Path) -> PowerTable:
     """Read a power table."""
     try:
-        table = msgspec.json.decode(path.read_bytes(), type=_PowerFile)
+        table = decoded(path.read_bytes(), msgspec.json.Decoder(_PowerFile))
     except (OSError, msgspec.DecodeError) as error:
         raise InputError(f"power={path}: cannot be read ({error}); pass a file that `attncheck power` wrote") from None
     if not table.cells:

@@ -62,7 +62,7 @@ def load(recipe: str | Path) -> Recipe:
     path = _find(recipe)
     try:
         fields = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(
             f"recipe={path}: cannot be read ({error}); write a TOML file as in reports/README.md"
         ) from None

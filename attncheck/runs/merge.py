@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.errors import InputError, naming, refuse
 from attncheck._lib.executors import TaskExecutor
 from attncheck._lib.imports import source_of
 from attncheck._lib.streams import digest
@@ -120,6 +120,8 @@ def _command(manifest: Manifest) -> str:
 
 def merged(parts: Sequence[RunRecord], out: Path, min_examined: int | None = None) -> RunReport:
     """Write the record of the run that shards make up, and return its report; suspicious pools get no further looks."""
+    for part in parts:
+        cases_of(part)
     ordered = sorted(parts, key=lambda part: part.manifest.shard or (0, 0))
     manifest = msgspec.structs.replace(
         ordered[0].manifest,
@@ -156,9 +158,7 @@ def with_looks_taken(
     there = {each.id for each in part.results} | {each.id for each in part.theory}
     if gone := [id for id in (*(each.id for each in manifest.planned), *manifest.statements) if id not in there]:
         refuse("owed", path, f"lacks {len(gone):,} results, e.g. {gone[0]}", "complete it with --resume")
-    cases = {case_key(each): each.case for each in part.results}
-    module = subject.name.partition(":")[0]
-    known: dict[str, Case] = {key: read_case(case, trust=(module,)) for key, case in cases.items()}
+    known = cases_of(part, trust=(subject.name.partition(":")[0],))
     report = RunReport(run, manifest)
     _hand_over(part, report)
     violated, failed = report.pool(executor, known)
@@ -167,6 +167,23 @@ def with_looks_taken(
         report.take_failure(text)
     report.finish()
     return report, list(map(report.message, violated))
+
+
+def cases_of(part: RunRecord, trust: Sequence[str] | None = None) -> dict[str, Case]:
+    """Return the cases of a record by key; raises InputError if one is not valid, or not the one of its key.
+
+    Without `trust` nothing is imported, and programs, whose functions may exist elsewhere only, are left out.
+    """
+    found: dict[str, Case] = {}
+    distinct = {(case_key(each), str(each.case)): each.case for each in part.results}
+    for (key, _), fields in distinct.items():
+        if trust is None and "program" in fields:
+            continue
+        with naming(part.path):
+            found[key] = read_case(fields, trust)
+        if found[key].key != key:
+            refuse("record", str(part.path), f"has a different case under the key {key}", "repeat the run")
+    return found
 
 
 def planned_by(manifest: Manifest, subject: Subject, record: Path) -> Run:

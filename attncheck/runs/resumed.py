@@ -9,8 +9,9 @@ from pathlib import Path
 
 from attncheck._lib.errors import refuse
 from attncheck.checks.registry import checks_of
+from attncheck.records.conclusion import entry_of
 from attncheck.records.manifest import installed_versions
-from attncheck.records.schema import Manifest, Result, StatementResult, of_pool, read
+from attncheck.records.schema import Manifest, Result, StatementResult, of_pool, read, sensible
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +35,10 @@ def earlier_of(path: Path, same: Mapping[str, object]) -> ResumedRun:
             refuse("resume", str(path), problem, "use the original options, or omit --resume")
     items: dict[str, list[Result]] = {}
     theory: dict[str, StatementResult] = {}
-    for line in lines:
+    for number, line in enumerate(lines, 2):
+        if isinstance(line, Result | StatementResult):
+            with sensible(path, number):
+                entry_of(line)
         if isinstance(line, StatementResult):
             theory[line.id] = line
         elif isinstance(line, Result) and not of_pool(line):

@@ -272,7 +272,8 @@ class Run:
     def kept(self, item: Item) -> list[Result]:
         """Return the results of a test item from the interrupted run, if usable."""
         results, cost = self.earlier.items.get(item.id, []), self.look_cost(item.case)
-        same = results and (results[0].level, results[0].affordable) == (cost.level, cost.affordable)
+        same = all((each.level, each.affordable) == (cost.level, cost.affordable) for each in results)
+        same = same and all(each.case == item.case.to_dict() for each in results)
         return results if same else []
 
     def beside(self, item: Item) -> list[Item]:

@@ -292,6 +292,6 @@ def _of(part: int, whole: int) -> str:
 def render_table(table: Table, color: bool = False) -> str:
     """Return a table as text."""
     written = io.StringIO()
-    console = Console(file=written, width=180, force_terminal=color, legacy_windows=False)
+    console = Console(file=written, width=180, force_terminal=color, legacy_windows=False, markup=False, emoji=False)
     console.print(table)
     return "\n".join(line.rstrip() for line in written.getvalue().splitlines() if line.strip())

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from attncheck._lib.exit_codes import ExitCode
+from attncheck._lib.text import inert
 from attncheck.commands.cli import main
 from attncheck.layers.attention import AttentionLayer
 from tests.gate.conftest import CHECKS
@@ -182,7 +183,7 @@ def test_hostile_names_stay_text(tmp_path: Path, gated: Gated, make_sheet: MakeS
     assert "\n# heading" not in text
     assert "script" in text
     assert "<pre>attncheck replay" in text
-    assert HOSTILE in json.loads(document.read_text(encoding="utf-8"))["run"]["subject"]
+    assert inert(HOSTILE) in json.loads(document.read_text(encoding="utf-8"))["run"]["subject"]
 
 
 def test_outputs_that_cannot_be_written_are_refused(tmp_path: Path, gated: Gated, make_sheet: MakeSheet) -> None:

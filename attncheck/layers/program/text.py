@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import attncheck.layers.nonlinearity as nonlinearity
-from attncheck._lib.errors import InputError, check_choice, refuse
+from attncheck._lib.errors import InputError, check_choice, naming, refuse
 from attncheck._lib.imports import imported, path_of
 from attncheck._lib.streams import given_fields
 from attncheck._lib.toml import read_toml
@@ -77,13 +77,9 @@ def to_toml(program: Lines) -> str:
 
 def from_toml(program: _Program, text: str | Path, trust: Sequence[str]) -> _Program:
     """Read TOML text or a file into an empty program."""
-    fields, source = read_toml(text, "program", "[[weights]] and [[lines]]")
-    try:
+    fields, _ = read_toml(text, "program", "[[weights]] and [[lines]]")
+    with naming(text):
         return from_dict(program, fields, trust)
-    except InputError as error:
-        if isinstance(text, Path):
-            raise InputError(f"{source}: {error}") from None
-        raise
 
 
 def _write_weight(weight: Weight) -> dict[str, Any]:

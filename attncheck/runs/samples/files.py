@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.errors import InputError, naming, refuse
+from attncheck._lib.files import most_content
 from attncheck.checks.sample import EVERY_FIELD, FILE_FIELDS, LARGEST, Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
@@ -67,12 +68,13 @@ def read_samples(path: Path, layer: AttentionLayer) -> Samples:
     if reader is None:
         refuse("samples", str(path), "has an unknown format", "pass a file that ends in .npz, .npy or .csv")
     try:
-        arrays, entries = reader(path, layer)
+        with naming(path):
+            arrays, entries = reader(path, layer)
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"samples={path}: cannot be read ({error.strerror or error}); check the path") from None
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, InputError):
-            raise
+    except Exception as error:  # numpy, zipfile and csv raise many kinds of errors
         raise InputError(f"samples={path}: is damaged ({_first_line(error)}); write the file again") from None
     for name in ("outputs", "inputs"):
         if name in arrays:
@@ -113,7 +115,11 @@ def _with_neurons(name: str, array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _read_npz(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]], dict[Entry, FloatArray]]:
-    if not zipfile.is_zipfile(path) and not path.read_bytes()[:6] == _NPY:
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as members:
+            if sum(each.file_size for each in members.infolist()) > most_content(path):
+                refuse("samples", str(path), "contains far too much for its size", "write the file again")
+    elif path.read_bytes()[:6] != _NPY:
         raise InputError(f"samples={path}: is not a .npz archive, or is truncated; write it with numpy.savez")
     with np.load(path, allow_pickle=False) as archive:
         if not hasattr(archive, "files"):
@@ -123,7 +129,8 @@ def _read_npz(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]
             close = difflib.get_close_matches(unknown[0], EVERY_FIELD, n=1)
             remedy = f"did you mean {close[0]!r}?" if close else "name arrays " + ", ".join(EVERY_FIELD)
             refuse(f"samples={path}: array", unknown[0], "is not a known name", remedy)
-        return {name: archive[name] for name in archive.files}, {}
+        # Members that are not arrays are bytes, whose type is refused later.
+        return {name: np.asarray(archive[name]) for name in archive.files}, {}
 
 
 def _read_npy(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]], dict[Entry, FloatArray]]:

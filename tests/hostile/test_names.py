@@ -1,0 +1,177 @@
+"""Names and texts of other people's files are shown, and do nothing: not in a terminal, on GitHub or in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from attncheck._lib.text import inert
+
+from .conftest import Runs
+from .damage import sealed
+
+#: Each of these alone, and together, in place of a text.
+TEXTS = {
+    "terminal": "\x1b[31mred\x1b]0;title\x07\x9b2J\x7f\u202edesrever\u2028next",
+    "annotation": "\n::error title=attncheck::forged",
+    "indented": "\n  ::error title=attncheck::forged",
+    "first": "::error title=attncheck::forged",
+    "spaced": "\u00a0::error title=attncheck::forged",
+    "old command": "##[error]forged",
+    "wrapped": "word " * 60 + "::error title=attncheck::forged",
+    "returned": "\r::set-output name=x::forged\r\n::stop-commands::x",
+    "mathematics": "$\\frac$ $x^2$ {{7*7}} {% x %}",
+    "encoded": "%0A::error title=attncheck::forged%0D",
+    "page": "</td></table><script>alert(1)</script><img src=x onerror=alert(2)>\"' onmouseover='alert(3)",
+    "markup": "[/red] [link=https://example.org]click[/link] [bold]b[/bold] :boom:",
+    "markdown": "\n# heading\n| a | b |\n[click](https://example.org) https://example.org www.example.org <b>b</b> `x`",
+    "xml": "]]></failure><testcase name='forged'/>\x00\x0b\ufffe",
+}
+OWN = re.compile(r"::(error|notice) title=attncheck[^:]*::")
+TEXT_FIELDS = ("reason", "text", "hint", "illustration", "claim")
+
+
+def with_texts(path: Path, text: str) -> None:
+    """Replace every name and text of a record, and violate its first results; make the hashes anew."""
+    first, *results, last = map(json.loads, path.read_bytes().splitlines())
+    first |= {"subject": text, "versions": {text: text}, "machine": {text: text}, "commit": text}
+    first["planned"] += [{"id": text, "item": f"{text}@{text}", "check": text}]
+    for number, result in enumerate(results):
+        result |= dict.fromkeys(TEXT_FIELDS, text) | {"diagnosis": [text]}
+        if number < 3 and "pool" not in result["case"]:
+            result |= {"verdict": "violated", "p_values": [1e-9] * 3, "effects": [9.0] * 3, "combined": 1e-26}
+            result |= {"property": text, "check": text, "item": f"{text}@x", "case": {text: text, "mask": text}}
+        elif number == 4:
+            result |= {"verdict": "not examined", "p_values": [], "reason": text, "id": text}
+    last |= {"reasons": [text], "causes": [text], "failed": [text], "reported": len(results), "verdict": "violated"}
+    lines = [json.dumps(line).encode() + b"\n" for line in (first, *results, last)]
+    path.write_bytes(sealed(b"".join(lines)))
+
+
+def steering(text: str) -> set[str]:
+    """Return the characters that move a cursor, end a line or turn the direction of a text."""
+    turning = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+    kinds = {char: (unicodedata.category(char), unicodedata.bidirectional(char)) for char in set(text) - {"\n"}}
+    return {char for char, kind in kinds.items() if kind[0] in ("Cc", "Zl", "Zp") or kind[1] in turning}
+
+
+def check_terminal(output: str, annotations: int = 0) -> None:
+    """Check that nothing steers a terminal or a GitHub workflow, but the given number of attncheck's annotations."""
+    assert not steering(output)
+    assert "##[" not in output
+    commands = [line for line in output.split("\n") if line.strip().startswith("::")]
+    assert len(commands) == annotations
+    assert all(OWN.match(line) for line in commands)
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
+def test_texts_of_a_record_are_inert(text: str, runs: Runs) -> None:
+    for name in ("whole.jsonl", "part1.jsonl"):
+        with_texts(Path(name), text)
+    files = ["--junit", "junit.xml", "--summary", "summary.md", "--json", "gate.json"]
+    code, said = runs("gate", "whole.jsonl", "--baseline", "baseline.jsonl", *files)
+    assert code == 1
+    check_terminal(said)
+    code, said = runs("gate", "whole.jsonl", "--baseline", "baseline.jsonl", "--annotations")
+    findings = json.loads(Path("gate.json").read_text("utf-8"))
+    check_terminal(said, min(10, len(findings["findings"]) + 1))
+    _check_files()
+    id = json.loads(Path("whole.jsonl").read_bytes().splitlines()[1])["id"]
+    for arguments in (
+        ["report", "whole.jsonl", "--baseline", "baseline.jsonl", "--out", "page.html"],
+        ["replay", "whole.jsonl", id],
+        ["replay", "whole.jsonl", "x"],
+        ["merge", "part1.jsonl", "part2.jsonl", "--out", "merged.jsonl", "--verbose"],
+        ["merge", "part1.jsonl", "whole.jsonl", "--out", "merged.jsonl"],
+        ["run", "--owed", "whole.jsonl"],
+        ["run", "--resume", "whole.jsonl", "--record", "resumed.jsonl"],
+    ):
+        check_terminal(runs(*arguments)[1])
+    _check_page(Path("page.html").read_text("utf-8"))
+
+
+def _check_files() -> None:
+    junit = Path("junit.xml").read_text("utf-8")
+    suite = ElementTree.fromstring(junit)
+    assert not [case for case in suite.iter("testcase") if case.get("name") == "forged"]
+    assert not steering(junit)
+    summary = Path("summary.md").read_text("utf-8")
+    # GitHub reads no Markdown within the block of the command, and escapes leave no tag there.
+    outside = re.sub(r"<pre>[^<>\n]*</pre>", "", summary.partition("\n")[2])
+    assert not re.search(r"<|\[click\]\(|https://|www\.|^\s*[#|]", outside, re.M)
+    assert not steering(summary)
+
+
+class _Page(HTMLParser):
+    """Collects what may act in a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.active: list[Any] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        fields = {name: value or "" for name, value in attrs}
+        outside = [
+            fields[name]
+            for name in ("src", "href")
+            if not fields.get(name, "#").startswith(("#", "data:image/", "data:,"))
+        ]
+        if tag in ("script", "iframe", "object", "form", "base") or outside or any(n.startswith("on") for n in fields):
+            self.active.append((tag, fields))
+
+
+def _check_page(page: str) -> None:
+    parsed = _Page()
+    parsed.feed(page)
+    assert parsed.active == []
+    assert not steering(page)
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
+def test_texts_of_a_history_are_inert(text: str, runs: Runs) -> None:
+    head, plan, entry = map(json.loads, Path("history.jsonl").read_bytes().splitlines())
+    plan["checks"].append(text)
+    entry["z"][f"{text}@{text}"] = 30.0
+    entry["key"] = text
+    changed = [head | {"subject": text}, plan, entry]
+    Path("history.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in changed))
+    check_terminal(runs("history", "history.jsonl", "--plot", "plot.svg")[1])
+    check_terminal(runs("history", "history.jsonl", "history2.jsonl")[1])
+    check_terminal(runs("gate", "whole.jsonl", "--baseline", "baseline.jsonl", "--history", "history.jsonl")[1])
+    assert "<script" not in Path("plot.svg").read_text("utf-8")
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
+def test_texts_of_a_layer_and_a_table_are_inert(text: str, runs: Runs) -> None:
+    for line in (f"mask = {json.dumps(text)}", f"{json.dumps(text)} = 1", f"attention_map = {json.dumps(f'{text}:f')}"):
+        Path("layer.toml").write_text(f"[layer]\nwidth = 8\nseq_len = 2\n{line}\n", "utf-8")
+        code, said = runs("check", "--layer", "layer.toml", "--samples", "samples.npz")
+        assert code == 2
+        check_terminal(said)
+    Path("samples.csv").write_text(f'"{text}",y2\n1,2\n', "utf-8")
+    check_terminal(runs("check", "--layer", "layer.toml", "--samples", "samples.csv")[1])
+    cells = [{"fault": text, "exposure": text, "power": 0.1, "check": text}]
+    Path("power.json").write_text(json.dumps({"profile": text, "cells": cells}))
+    check_terminal(runs("report", "whole.jsonl", "--power", "power.json", "--out", "page.html")[1])
+    _check_page(Path("page.html").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
+def test_arguments_are_inert(text: str, runs: Runs) -> None:
+    for arguments in (["gate", text, "--baseline", "b", "--annotations"], ["explain", text], ["merge", text], [text]):
+        code, said = runs(*arguments)
+        assert code == 2
+        check_terminal(said, "--annotations" in arguments and inert(text) == text)
+
+
+def test_a_forged_annotation_is_noticed() -> None:
+    for output in ("a\n::error title=x::y", "a ##[error]", "\x1b[31m", "  ::error::x"):
+        with pytest.raises(AssertionError):
+            check_terminal(output)
