@@ -108,10 +108,12 @@ def test_environments_run_what_their_names_say() -> None:
     assert ini["testenv"]["commands"] == "pytest -n auto --dist loadfile {posargs:tests}"
     assert (
         ini["testenv:tests"]["commands"] == "pytest -n auto --dist loadfile --doctest-modules "
-        "{posargs:tests attncheck --ignore=tests/slow --ignore=tests/hostile/test_files.py --ignore=tests/frameworks "
+        "{posargs:tests attncheck --ignore=tests/slow --ignore=tests/hostile/test_files.py "
+        "--ignore=tests/hostile/test_subjects.py --ignore=tests/frameworks "
         "--ignore-glob=*/torch*.py --ignore-glob=*/flax*.py --ignore-glob=*/keras*.py "
         "--ignore=attncheck/frameworks/jax_softmax.py}"
     )
+    assert ini["testenv:hostile"]["commands"] == "pytest -n auto {posargs:tests/hostile/test_subjects.py}"
     assert ini["testenv:fuzz"]["commands"] == "pytest -n auto {posargs:tests/hostile/test_files.py}"
     lint = ini["testenv:lint"]["commands"].split("\n")
     assert any(line.startswith("ruff check") for line in lint)

@@ -1,7 +1,7 @@
 """Whatever a subject does, a run ends in seconds with a verdict or the reason for none, and leaves a readable record.
 
 Each run is a process of its own. By default a third of the subjects is tried, another one each day; the environment
-variable HOSTILE=all tries all.
+variable ATTNCHECK_HOSTILE=all tries all.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ EXPECTED = {
 def tried() -> list[str]:
     """Return the names of the subjects to try."""
     names = list(EXPECTED)
-    if os.environ.get("HOSTILE") == "all":
+    if os.environ.get("ATTNCHECK_HOSTILE") == "all":
         return names
     return names[datetime.date.today().toordinal() % _SAMPLE :: _SAMPLE]
 
