@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import os
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import Any
@@ -15,8 +16,8 @@ from attncheck._lib.executors import ExecutorSpec, here, pool
 from attncheck._lib.imports import find
 
 _DASK = "dask:"
-# Connection timeout of a scheduler.
-_ANSWER = "10s"
+# Seconds that a scheduler may take to answer.
+_ANSWER = 10.0
 # Tasks submitted at a time; the scheduler distributes them and retries those of dead workers.
 _AT_ONCE = 10_000
 
@@ -90,16 +91,27 @@ def _client(distributed: Any, name: str, address: str) -> Iterator[Executor]:
     except Exception as error:  # any error of the connection or of the settings
         remedy = "start one with `dask scheduler` and pass its address, dask:tcp://HOST:PORT"
         refuse("executor", name, f"no scheduler answers ({error})", remedy)
-    with client:
-        # Equal tasks must not share one result.
-        executor = client.get_executor(pure=False)
-        try:
-            yield executor
-        finally:
-            executor.shutdown(wait=False)  # also cancels tasks in progress
+    # Equal tasks must not share one result.
+    executor = client.get_executor(pure=False)
+
+    def end() -> None:
+        executor.shutdown(wait=False)  # also cancels tasks in progress
+        client.close()
+
+    try:
+        yield executor
+    finally:
+        ending = threading.Thread(target=end, daemon=True)  # a scheduler that hangs is not waited for
+        ending.start()
+        ending.join(_ANSWER)
 
 
 def _deserted(executor: Any) -> bool:
-    """Return whether the scheduler has no workers or no longer runs."""
+    """Return whether the scheduler has no workers, no longer runs, or does not answer."""
     client = executor._client  # a ClientExecutor has no public access to its client
-    return client.status != "running" or not client.scheduler_info(n_workers=-1)["workers"]
+    if client.status != "running":
+        return True
+    try:
+        return not client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=_ANSWER)["workers"]
+    except OSError:  # TimeoutError, or a connection that is lost
+        return True

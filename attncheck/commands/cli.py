@@ -79,7 +79,7 @@ def program() -> NoReturn:
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     code = main()
-    others = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
+    others = [each for each in threading.enumerate() if each is not threading.main_thread()]
     if others:
         sys.stdout.flush()
         last = threading.Timer(_GRACE, _end, [code, others])
@@ -89,7 +89,7 @@ def program() -> NoReturn:
 
 
 def _end(code: int, threads: Sequence[threading.Thread]) -> None:
-    left = next((each.name for each in threads if each.is_alive()), "an exit handler")
+    left = next((each.name for each in sorted(threads, key=lambda each: each.daemon) if each.is_alive()), "something")
     _refused(f"ended although {left} still runs; end the threads that the subject starts")
     sys.stderr.flush()
     os._exit(code)
