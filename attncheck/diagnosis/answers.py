@@ -19,8 +19,8 @@ from attncheck.subject import Subject
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-# A change is larger than this many rounding units of the largest number.
-_UNITS = 200.0
+# A change is larger than this many rounding units, and than this share, of the largest number.
+_UNITS, _CHANGE = 200.0, 1e-6
 # Largest scores of small inputs.
 _SMALL = 3e-4
 
@@ -45,7 +45,7 @@ class Answer:
 def differ(one: FloatArray, other: FloatArray, rounding: float) -> BoolArray:
     """Return where two arrays differ by more than rounding."""
     largest = max(float(np.abs(one).max(initial=0.0)), 1e-300)
-    return np.asarray(np.abs(one - other) > _UNITS * rounding * largest, dtype=np.bool_)
+    return np.asarray(np.abs(one - other) > max(_UNITS * rounding, _CHANGE) * largest, dtype=np.bool_)
 
 
 Respond = Callable[[FloatArray], Answer]

@@ -242,6 +242,8 @@ def _nonlinear(respond: Respond, one: FloatArray, other: FloatArray) -> float:
 def _weights_at_zero(pair: Pair) -> Iterator[Finding]:
     """Compare the weights at scores of 0, up to a common factor."""
     ours, declared = (_weights(respond, pair) for respond in pair.both)
+    if ours is None or declared is None:
+        return
     factor = float((ours * declared).sum() / max(float((declared**2).sum()), 1e-300))
     gap = np.abs(ours - factor * declared)
     if factor <= 0.0 or gap.max() <= _CLEAR * factor * declared.max():
@@ -251,8 +253,11 @@ def _weights_at_zero(pair: Pair) -> Iterator[Finding]:
     yield Finding(_WEIGHTS_OR_VALUES, f"where scores are 0, position {i} has {told[0]}; declared {told[1]}")
 
 
-def _weights(respond: Respond, pair: Pair) -> FloatArray:
-    """Return weights (s, s) up to a factor, from one input vector at one position after another."""
+def _weights(respond: Respond, pair: Pair) -> FloatArray | None:
+    """Return weights (s, s) up to a factor, from one input vector at one position after another.
+
+    None if weights differ between draws or heads: outputs are no multiples of one vector then.
+    """
     s, small = pair.layer.seq_len, pair.small
     answers = []
     for j in range(s):
@@ -263,7 +268,9 @@ def _weights(respond: Respond, pair: Pair) -> FloatArray:
     sizes = (answered**2).sum(axis=(0, 3))
     at = int(np.argmax(sizes))
     unit = answered[:, at // s, at % s]
-    return np.asarray(np.einsum("nijk,nk->ij", answered, unit) / max(float((unit**2).sum()), 1e-300))
+    weights = np.asarray(np.einsum("nijk,nk->ij", answered, unit) / max(float((unit**2).sum()), 1e-300))
+    rest = answered - np.einsum("ij,nk->nijk", weights, unit)
+    return weights if np.abs(rest).max() <= _CLEAR * np.abs(answered).max() else None
 
 
 def _neurons(pair: Pair) -> Iterator[Finding]:

@@ -44,6 +44,8 @@ def causes_of(subject: Subject, results: Sequence[Result], seed: int) -> list[st
             later.append(other)
     found = _findings(subject, layers, seed)
     causes = causes_of_samples(samples, results, seed, subject.weights, subject.form == "inputs", later)
+    if causes and BEGINS in causes[0] and subject.form == "size":
+        causes[0] += "; a simulator of (layer, inputs, rng) shows more"
     if found:  # more specific than these
         causes = [each for each in causes if each != UNKNOWN and BEGINS not in each]
     return [*found, *causes][:TOLD]
