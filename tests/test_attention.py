@@ -270,7 +270,7 @@ def test_broken_toml_is_refused(text: str, said: str, tmp_path: Path) -> None:
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError) as from_file:
         AttentionLayer.from_toml(path)
-    assert str(from_file.value) == str(caught.value).replace("layer: ", f"{path}: ", 1)
+    assert str(from_file.value) == f"{path}: " + str(caught.value).removeprefix("layer: ")
 
 
 def test_unreadable_toml_file_is_refused(tmp_path: Path) -> None:

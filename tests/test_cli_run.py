@@ -418,7 +418,7 @@ def test_properties_are_shipped_with_the_wheel() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     shipped = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     assert shipped["properties"] == "attncheck/properties"
-    assert project["project"]["scripts"] == {"attncheck": "attncheck.commands.cli:main"}
+    assert project["project"]["scripts"] == {"attncheck": "attncheck.commands.cli:program"}
 
 
 # The message on a record of a user's simulator.

@@ -152,7 +152,7 @@ def _read_csv(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]
         warnings.filterwarnings("ignore", "loadtxt: input contained no data")
         table = np.loadtxt(path, delimiter=",", skiprows=int(named), ndmin=2, encoding="utf-8-sig")
     if not table.size:
-        refuse("samples", str(path), "has no rows below its header", "write one row per draw")
+        raise InputError(f"samples={path}: has no rows below its header; write one row per draw")
     names = [cell.strip() for cell in header] if named else [str(1 + k) for k in range(table.shape[1])]
     if len(names) != table.shape[1]:
         refuse("samples", len(names), f"header cells for {table.shape[1]} columns", "name every column once")
