@@ -377,7 +377,7 @@ def _decoded(source: _Source, number: int, raw: bytes, decoder: msgspec.json.Dec
 
 
 def decoded(raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
-    """Decode JSON of a file, with `inert` texts; raises `msgspec.DecodeError` for whatever is wrong with it."""
+    """Decode JSON of a file, with `inert` texts; raises ``msgspec.DecodeError`` for whatever is wrong with it."""
     try:
         if not any(mark in raw for mark in _MARKS) and (raw.isascii() or not _STEERING.search(raw)):
             return decoder.decode(raw)
