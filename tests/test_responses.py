@@ -216,6 +216,25 @@ def test_a_subject_that_draws_its_inputs_gives_no_answers() -> None:
     assert found(collapsed) == []
 
 
+def test_answers_that_are_not_exact_are_not_read() -> None:
+    def drifting(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+        drawn = RIGHT(layer, inputs, rng)
+        return drawn | {"outputs": drawn["outputs"] * (1.0 + 1e-3 * np.random.default_rng().standard_normal())}
+
+    def half(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+        return {name: values.astype(np.float16).astype(float) for name, values in RIGHT(layer, inputs, rng).items()}
+
+    assert found(drifting) == found(half) == []
+
+
+def test_few_values_of_weights_are_no_shared_weights() -> None:
+    def signs(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+        return {"outputs": inputs * rng.choice([-1.0, 1.0], size=(len(inputs), 1, 1))}
+
+    signs.weights = "rademacher"  # type: ignore[attr-defined]
+    assert not any(each.stage == "draws" for each in found(signs, AttentionLayer(width=1, seq_len=1, num_heads=1)))
+
+
 def test_refused_inputs_are_left_out() -> None:
     """A subject that divides by its inputs has no answer to inputs of 0."""
 

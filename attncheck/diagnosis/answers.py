@@ -21,6 +21,8 @@ BoolArray = NDArray[np.bool_]
 
 # A change is larger than this many rounding units, and than this share, of the largest number.
 _UNITS, _CHANGE = 200.0, 1e-6
+# Bits of single precision that half precision lacks.
+_LOW_BITS = np.uint32(2**13 - 1)
 # Largest scores of small inputs.
 _SMALL = 3e-4
 
@@ -32,6 +34,12 @@ class Answer:
     outputs: FloatArray
     scores: FloatArray | None
     rounding: float
+
+    @property
+    def coarse(self) -> bool:
+        """Whether outputs or scores are numbers of half precision, 10 bits or fewer."""
+        arrays = [each.astype(np.float32) for each in (self.outputs, self.scores) if each is not None and each.any()]
+        return any(not (each.view(np.uint32) & _LOW_BITS).any() for each in arrays)
 
     def changes(self, other: Answer) -> tuple[BoolArray, BoolArray]:
         """Return where outputs (draws, s) and scores (draws, heads, s, s) differ from those of another answer."""
@@ -53,13 +61,17 @@ Respond = Callable[[FloatArray], Answer]
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """The subject and a right simulator on one layer, and two independent sets of inputs, (draws, s, n)."""
+    """The subject and a right simulator on one layer, and two independent sets of inputs, (draws, s, n).
+
+    `continuous`: whether the subject's weights have continuous laws, so that equal answers are no coincidence.
+    """
 
     layer: AttentionLayer
     subject: Respond
     right: Respond
     inputs: FloatArray
     fresh: FloatArray
+    continuous: bool
 
     @property
     def both(self) -> tuple[Respond, Respond]:
