@@ -131,7 +131,7 @@ WRONG = {
     "off by one": (
         on_inputs(LiteralSimulator(weigh=off_by_one)),
         CAUSAL,
-        "attention weights or values: position 0 attends to 0 and 1; declared 0; likewise 2 others",
+        "attention weights or values: position 0 attends to 0 and 1; declared 0; 2 others are wrong too",
     ),
     "by distance": (
         on_inputs(score(by_distance)),
@@ -168,17 +168,17 @@ WRONG = {
     "shifted scores": (
         on_inputs(score(lambda layer, scores: np.roll(scores, 1, axis=2))),
         LAYER,
-        "scores: that of query 0 and key 0 changes with the inputs at 0 and 3; declared 0; likewise 15 others",
+        "scores: that of query 0 and key 0 changes with the inputs at 0 and 3; declared 0; 15 others are wrong too",
     ),
     "shifted values": (
         on_inputs(LiteralSimulator(), shifted_values),
         CAUSAL,
-        "attention weights or values: position 0 attends to 3; declared 0; likewise 2 others",
+        "attention weights or values: position 0 attends to 3; declared 0; 2 others are wrong too",
     ),
     "one more": (
         on_inputs(weigh(lambda layer, weights: weights * np.arange(1, layer.seq_len + 1))),
         LAYER,
-        "after the scores: outputs at positions 0 to 3 depend on the positions of the inputs; scores do not",
+        "after the scores: outputs depend on the positions of the inputs; scores do not",
     ),
     "offset": (
         on_inputs(LiteralSimulator(finish=offset)),
@@ -191,7 +191,11 @@ WRONG = {
         "after the scores: outputs do not change their sign with all inputs: something is added, or not linear",
     ),
     "slices": (slices, LAYER, "scores: those of head 0 use neurons 0 to 3 of the inputs; declared all"),
-    "few weights": (few_weights, LAYER, "draws: draws 0 and 24 of a call have the same weights; 24 of 48 draws differ"),
+    "few weights": (
+        few_weights,
+        LAYER,
+        "draws: draws 0 and 24 of a call have the same weights; only 24 of 48 draws are distinct",
+    ),
     "mean of batch": (
         mean_of_batch,
         LAYER,

@@ -69,7 +69,7 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
     ...     return {"outputs": inputs.cumsum(axis=1) @ rng.standard_normal((len(inputs), layer.width, 1))}
     >>> layer = AttentionLayer(width=8, seq_len=3, num_heads=1)
     >>> print(findings(Subject.of(running), layer, np.random.default_rng(0))[0])
-    attention weights or values: position 0 attends to 0; declared 0 to 2; likewise 1 other
+    attention weights or values: position 0 attends to 0; declared 0 to 2; 1 other is wrong too
     """
     if subject.form != "inputs":
         return []
@@ -118,7 +118,7 @@ def _shared_weights(pair: Pair) -> Iterator[Finding]:
     again = np.flatnonzero((first[of.ravel()] != np.arange(len(y))) & y.any(axis=1))
     if again.size:
         which = f"{first[of.ravel()][again[0]]} and {again[0]} of a call"
-        yield Finding("draws", f"draws {which} have the same weights; {len(first)} of {len(y)} draws differ")
+        yield Finding("draws", f"draws {which} have the same weights; only {len(first)} of {len(y)} draws are distinct")
 
 
 def _positions(pair: Pair) -> Iterator[Finding]:
@@ -320,16 +320,16 @@ def _permuted(pair: Pair) -> Iterator[Finding]:
     """Reverse the positions."""
     (outputs, scores), (declared, of_scores) = (_moved(respond, pair.inputs) for respond in pair.both)
     if scores.any() and not of_scores.any():
-        yield Finding("scores", f"those of queries {_places(scores)} depend on their positions, not on inputs alone")
+        yield Finding("scores", "they depend on the positions of the inputs, and not on the inputs alone")
     elif outputs.any() and not declared.any():
         known = bool(scores.size)
         where = "; scores do not" if known else "; return scores to see where it begins"
-        told = f"outputs at positions {_places(outputs)} depend on the positions of the inputs{where}"
+        told = f"outputs depend on the positions of the inputs{where}"
         yield Finding(_AFTER if known else _OUTSIDE, told)
 
 
 def _moved(respond: Respond, inputs: FloatArray) -> tuple[BoolArray, BoolArray]:
-    """Return at which positions outputs (s,) and scores (s,) are not reversed with the inputs."""
+    """Return where outputs (s,) and scores (s,) are not reversed with the inputs: at a wrong position or its mirror."""
     usual, turned = respond(inputs), respond(inputs[:, ::-1])
     scores = None if turned.scores is None else turned.scores[..., ::-1, ::-1]
     outputs, of_scores = usual.changes(Answer(turned.outputs[:, ::-1], scores, turned.rounding))
@@ -395,7 +395,7 @@ def _places(chosen: BoolArray) -> str:
 
 
 def _likewise(count: int) -> str:
-    return f"; likewise {count - 1} other{'s' * (count > 2)}" if count > 1 else ""
+    return f"; {count - 1} other{'s are' if count > 2 else ' is'} wrong too" if count > 1 else ""
 
 
 _OF_DRAWS = (_mixed_draws, _shared_weights)
