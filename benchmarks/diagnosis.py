@@ -148,7 +148,7 @@ def _cell(seed: int, kind: str, name: str, exposure: str) -> Cell:
             if any(_names(fault, cause) for fault in name.split(_AND))
         ]
     else:
-        places = [place for place, said in enumerate(words, 1) if fits and _says(_bug(kind, name).words, said)]
+        places = [place for place, said in enumerate(words, 1) if fits and says(_bug(kind, name).words, said)]
     return Cell(
         seed, kind, name, exposure, bool(words), places[0] if places else 0, len(fits) <= 1, words[0] if words else ""
     )
@@ -205,7 +205,8 @@ def _names(fault: str, cause: FittedCause) -> bool:
     return matrix in cause.candidate.words and "times the declared" in cause.candidate.words
 
 
-def _says(words: Iterable[Iterable[str]], said: str) -> bool:
+def says(words: Iterable[Iterable[str]], said: str) -> bool:
+    """Return whether a sentence matches all patterns of one of the alternatives."""
     return any(all(re.search(part, said, re.IGNORECASE) for part in parts) for parts in words)
 
 

@@ -7,7 +7,6 @@ without scores (ten minutes on one core), and updates benchmarks/first_line.md.
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 import attncheck as ac
 from attncheck.faults import EXPOSURES
 from attncheck.subject import Subject
-from benchmarks.diagnosis import LAYERS
+from benchmarks.diagnosis import LAYERS, says
 from benchmarks.diagnosis_bugs_3 import BUGS, STAGE, Reported
 
 _MOST = 3
@@ -29,13 +28,9 @@ class Row(NamedTuple):
     exposure: str
     causes: tuple[str, ...]
 
-    def says(self, place: int) -> bool:
-        """Return whether a line matches what the writer of the bug expected."""
-        return any(
-            all(re.search(part, said, re.IGNORECASE) for part in parts)
-            for said in self.causes[: place + 1]
-            for parts in self.bug.words
-        )
+    def named(self, place: int) -> bool:
+        """Return whether a line up to this one matches what the writer of the bug expected."""
+        return any(says(self.bug.words, said) for said in self.causes[: place + 1])
 
 
 def rows(names: Sequence[str]) -> Iterator[Row]:
@@ -71,7 +66,7 @@ def page(found: Sequence[Row]) -> str:
     for exposure in _EXPOSED:
         red = [row for row in found if row.exposure == exposure and row.causes]
         count = sum(row.exposure == exposure for row in found)
-        first, three = (sum(row.says(place) for row in red) for place in (0, 2))
+        first, three = (sum(row.named(place) for row in red) for place in (0, 2))
         lines.append(f"| {exposure} | {len(red)} of {count} | {first} | {three} |")
     lines += ["", "| bug | stage | exposed | first line |", "| --- | --- | --- | --- |"]
     lines += [

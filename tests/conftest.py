@@ -62,7 +62,20 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.fixture
-def interrupt(interruptible: None) -> Interrupt:
+def wait_for() -> Callable[[Callable[[], bool]], None]:
+    """Wait until a condition holds; fail after two minutes."""
+
+    def wait(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 120.0
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    return wait
+
+
+@pytest.fixture
+def interrupt(interruptible: None, wait_for: Callable[[Callable[[], bool]], None]) -> Interrupt:
     """Run Python in a folder until the file ``begun`` exists, press Ctrl-C, and return the output."""
 
     def said(arguments: Sequence[str], folder: Path) -> tuple[str, str]:
@@ -76,10 +89,7 @@ def interrupt(interruptible: None) -> Interrupt:
             start_new_session=True,
         ) as process:
             try:
-                deadline = time.monotonic() + 120
-                while not (folder / "begun").exists():
-                    assert time.monotonic() < deadline
-                    time.sleep(0.02)
+                wait_for((folder / "begun").exists)
                 os.killpg(process.pid, signal.SIGINT)
                 return process.communicate(timeout=120)
             finally:

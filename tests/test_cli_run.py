@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -296,7 +295,7 @@ def test_only_what_is_named_is_examined(folder: Path, some: Path, tmp_path: Path
 
 def quarters(errors: str) -> list[int]:
     """Return the shares reported without a terminal."""
-    return [int(line.partition("% examined after ")[0]) for line in errors.splitlines()]
+    return [int(line.partition("% done after ")[0]) for line in errors.splitlines()]
 
 
 def _incomplete(done: Done) -> None:
@@ -344,14 +343,6 @@ def test_run_whose_record_cannot_be_written(folder: Path, few: Path) -> None:
     assert "Traceback" not in done.err
 
 
-def waits_for(condition: Callable[[], bool]) -> None:
-    for _ in range(600):
-        if condition():
-            return
-        time.sleep(0.2)
-    raise AssertionError("nothing happened for two minutes")
-
-
 def test_what_was_set_aside_and_holds_more_stays(tmp_path: Path) -> None:
     """A run may be interrupted again before it has rewritten the results it took over."""
     record, aside = tmp_path / "r.jsonl", tmp_path / "r.jsonl.interrupted"
@@ -366,7 +357,10 @@ def test_what_was_set_aside_and_holds_more_stays(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as POSIX has them")
 @pytest.mark.usefixtures("interruptible")
 def test_interrupted_run_leaves_a_readable_record(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    wait_for: Callable[[Callable[[], bool]], None],
 ) -> None:
     """In a separate process, with all properties of the package."""
     record = tmp_path / "slow.jsonl"
@@ -381,7 +375,7 @@ def test_interrupted_run_leaves_a_readable_record(
         start_new_session=True,
     ) as process:
         try:
-            waits_for(lambda: record.exists() and record.read_bytes().count(b"\n") > 1)
+            wait_for(lambda: record.exists() and record.read_bytes().count(b"\n") > 1)
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole process group
             _, errors = process.communicate(timeout=120)
         finally:

@@ -53,7 +53,7 @@ class ExecutorSpec:
     killed : tuple of type
         Exceptions of futures whose process died.
     deserted : callable
-        Returns whether an executor has no workers left.
+        Returns whether an executor has lost workers without which its tasks do not end.
     travels : bool
         Whether tasks go to other processes.
     end : callable, optional

@@ -57,7 +57,7 @@ class LiveDisplay:
         if quarter > self._quarters and not self._progress.console.is_terminal:
             bad = f", {self._violated} violated" if self._violated else ""
             seconds = time.perf_counter() - self._started
-            print(f"{25 * quarter}% examined after {seconds:.0f} s{bad}", file=sys.stderr, flush=True)
+            print(f"{25 * quarter}% done after {seconds:.0f} s{bad}", file=sys.stderr, flush=True)
         self._quarters = quarter
 
     def _show(self, text: str) -> None:

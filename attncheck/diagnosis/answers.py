@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,10 +79,20 @@ class Pair:
         """The two that answer."""
         return self.subject, self.right
 
+    @cached_property
+    def usual(self) -> tuple[Answer, Answer]:
+        """Their answers to the inputs."""
+        return self.subject(self.inputs), self.right(self.inputs)
+
     @property
+    def known(self) -> bool:
+        """Whether the subject returns scores."""
+        return self.usual[0].scores is not None
+
+    @cached_property
     def small(self) -> float:
         """A factor of the inputs that makes scores small, beside a declared bias by distance."""
-        usual, zero = (self.right(each).scores for each in (self.inputs, np.zeros_like(self.inputs)))
+        usual, zero = self.usual[1].scores, self.right(np.zeros_like(self.inputs)).scores
         assert usual is not None
         assert zero is not None
         return float((_SMALL / max(float(np.abs(usual - zero).max()), 1e-300)) ** 0.5)

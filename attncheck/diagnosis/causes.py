@@ -11,16 +11,13 @@ from collections.abc import Mapping, Sequence
 from attncheck._lib.text import listed
 from attncheck.checks.claims import CLAIMS
 from attncheck.evidence.verdicts import Verdict
+from attncheck.layers.names import layer_name
 from attncheck.records.schema import Result, of_pool
 from attncheck.records.tallies import Space, Tally, tallied
 from attncheck.records.text import in_alternatives
 
-#: Claims in the order of the computation; a fault affects all later ones.
-STAGES = tuple(CLAIMS)
 #: Message if no known cause fits, and the number of causes reported.
 UNKNOWN, TOLD = "no known cause fits", 3
-#: Words of a message on the first wrong stage.
-BEGINS = "it begins with"
 # Stages of the computation in order, and that of checks by the beginning of their names.
 _DRAWS, _INPUTS, _GIVEN = "dependence between draws", "the law of inputs", "outputs given scores"
 _ORDER = (_DRAWS, _INPUTS, "keys", "scores", "values", _GIVEN, "outputs")
@@ -68,8 +65,8 @@ class Cause:
 
 
 def stage(claim: str) -> tuple[int, str]:
-    """Return the place of a claim in the computation; unknown claims come last."""
-    return (STAGES.index(claim) if claim in STAGES else len(STAGES), claim)
+    """Return the place of a claim in the computation, which affects all later ones; unknown claims come last."""
+    return ([*CLAIMS, claim].index(claim), claim)
 
 
 def telling(results: Sequence[Result]) -> Mapping[str, Tally]:
@@ -127,8 +124,8 @@ def begins(tallies: Mapping[str, Tally]) -> list[str]:
     passed = list(itertools.takewhile(lambda name: name != wrong, known))
     before = f"{listed(passed)} {'passes' if passed == [_INPUTS] else 'pass'}; " if passed else ""
     ask = "; return scores to see where it begins" if wrong == "outputs" and "scores" not in known else ""
-    sharp = next(tally for tally in sharpest_first(tallies) if stage_of(tally.name) == wrong)
-    return [f"{before}{BEGINS} {wrong}: {sharpest(sharp).text}{ask}"]
+    worst = sharpest(next(tally for tally in sharpest_first(tallies) if stage_of(tally.name) == wrong))
+    return [f"{before}it begins with {wrong}: {worst.text} on {layer_name(worst.case)}{ask}"]
 
 
 def stage_of(check: str) -> str:

@@ -90,8 +90,8 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
 def _exact(pair: Pair) -> bool:
     """Return whether equal calls give equal answers, in more than half precision."""
     with contextlib.suppress(InputError):
-        once, again = (pair.subject(pair.inputs) for _ in range(2))
-        return not (once.coarse or any(each.any() for each in once.changes(again)))
+        usual, again = pair.usual[0], pair.subject(pair.inputs)
+        return not (usual.coarse or any(each.any() for each in usual.changes(again)))
     return False
 
 
@@ -99,13 +99,12 @@ def _mixed_draws(pair: Pair) -> Iterator[Finding]:
     """Change the inputs of every other draw."""
     changed = pair.inputs.copy()
     changed[::2] = pair.fresh[::2]
-    outputs, scores = (each[1::2].any() for each in pair.subject(pair.inputs).changes(pair.subject(changed)))
+    outputs, scores = (each[1::2].any() for each in pair.usual[0].changes(pair.subject(changed)))
     if scores:
         yield Finding("scores", "those of a draw change with the inputs of other draws")
     elif outputs:
-        known = pair.subject(pair.inputs).scores is not None
-        text = f"outputs of a draw change with the inputs of other draws{'; its scores do not' if known else ''}"
-        yield Finding(_AFTER if known else "draws", text)
+        text = f"outputs of a draw change with the inputs of other draws{'; its scores do not' if pair.known else ''}"
+        yield Finding(_AFTER if pair.known else "draws", text)
 
 
 def _shared_weights(pair: Pair) -> Iterator[Finding]:
@@ -126,7 +125,9 @@ def _positions(pair: Pair) -> Iterator[Finding]:
     s = pair.layer.seq_len
     if s > _MOST:
         return
-    (outputs, scores), (declared, of_scores) = (_seen(respond, pair) for respond in pair.both)
+    (outputs, scores), (declared, of_scores) = (
+        _seen(respond, usual, pair) for respond, usual in zip(pair.both, pair.usual, strict=True)
+    )
     if scores.size and (wrong := np.argwhere((scores != of_scores).any(axis=-1))).size:
         i, j = wrong[0]
         told = f"that of query {i} and key {j} changes with the inputs at {_places(scores[i, j])}"
@@ -141,13 +142,13 @@ def _positions(pair: Pair) -> Iterator[Finding]:
         yield Finding(_WEIGHTS_OR_VALUES, told + _likewise(len(rows)))
 
 
-def _seen(respond: Respond, pair: Pair) -> tuple[BoolArray, BoolArray]:
+def _seen(respond: Respond, usual: Answer, pair: Pair) -> tuple[BoolArray, BoolArray]:
     """Return which outputs (s, s) and scores (s, s, s) change with the input at the position of the last axis."""
-    base, outputs, scores = respond(pair.inputs), [], []
+    outputs, scores = [], []
     for j in range(pair.layer.seq_len):
         changed = pair.inputs.copy()
         changed[:, j] = pair.fresh[:, j]
-        of_outputs, of_scores = base.changes(respond(changed))
+        of_outputs, of_scores = usual.changes(respond(changed))
         outputs.append(of_outputs.any(axis=0))
         scores.append(of_scores.any(axis=(0, 1)))
     return np.stack(outputs, axis=-1), np.stack(scores, axis=-1)
@@ -158,7 +159,7 @@ def _zero_inputs(pair: Pair) -> Iterator[Finding]:
     if pair.layer.bias_std:
         return
     zero = np.zeros_like(pair.inputs)
-    ours, declared, usual = pair.subject(zero), pair.right(zero), pair.subject(pair.inputs)
+    ours, declared, usual = pair.subject(zero), pair.right(zero), pair.usual[0]
     outputs = bool(np.abs(ours.outputs).max() > _SHARE * np.abs(usual.outputs).max())
     if ours.scores is not None and declared.scores is not None and usual.scores is not None:
         gap = ours.scores - declared.scores
@@ -166,19 +167,16 @@ def _zero_inputs(pair: Pair) -> Iterator[Finding]:
             if outputs:
                 yield Finding("inputs", f"those of 0 give scores and outputs: {_added(gap)}, as if to the inputs")
             else:
-                yield Finding("scores", f"inputs of 0 give other ones than {_declared(declared.scores)}: {_added(gap)}")
+                usually = "declared" if declared.scores.any() else "0"
+                yield Finding("scores", f"inputs of 0 give other ones than {usually}: {_added(gap)}")
             return
     if outputs:
-        yield Finding(_after(ours), "inputs of 0 give outputs other than 0: something is added")
+        yield Finding(_after(pair), "inputs of 0 give outputs other than 0: something is added")
 
 
-def _after(answer: Answer) -> str:
+def _after(pair: Pair) -> str:
     """Return the stage of a finding on outputs alone: scores have been compared before, if they are known."""
-    return _OUTSIDE if answer.scores is None else _AFTER
-
-
-def _declared(scores: FloatArray) -> str:
-    return "declared" if scores.any() else "0"
+    return _AFTER if pair.known else _OUTSIDE
 
 
 def _added(gap: FloatArray) -> str:
@@ -198,13 +196,13 @@ def _added(gap: FloatArray) -> str:
 
 def _negated(pair: Pair) -> Iterator[Finding]:
     """Change the sign of all inputs."""
-    usual, negated = pair.subject(pair.inputs), pair.subject(-pair.inputs)
+    usual, negated = pair.usual[0], pair.subject(-pair.inputs)
     changed = usual.changes(negated)[1].any()
     if changed:
         yield Finding("scores", "they change when all inputs change their sign: queries or keys have a bias, or a kink")
     elif usual.changes(dataclasses.replace(negated, outputs=-negated.outputs))[0].any():
         told = "outputs do not change their sign with all inputs: something is added, or not linear"
-        yield Finding(_after(usual), told)
+        yield Finding(_after(pair), told)
 
 
 def _doubled(pair: Pair) -> Iterator[Finding]:
@@ -212,8 +210,10 @@ def _doubled(pair: Pair) -> Iterator[Finding]:
     layer = pair.layer
     if layer.softcap is not None or layer.bias_slopes is not None or layer.bias_std:
         return
-    growths = [_growth(*(respond(each).scores for each in (pair.inputs, 2.0 * pair.inputs))) for respond in pair.both]
-    ours, declared = growths
+    ours, declared = (
+        _growth(usual.scores, respond(2.0 * pair.inputs).scores)
+        for respond, usual in zip(pair.both, pair.usual, strict=True)
+    )
     if ours and declared and abs(ours / declared - 1.0) > _SHARE:
         asked = {1.0: ": are queries and keys normalised?", 2.0: ": are queries or keys normalised?"}
         ask = asked.get(round(ours, 3), "")
@@ -238,12 +238,12 @@ def _small_inputs(pair: Pair) -> Iterator[Finding]:
     growths = [_growth(*(respond(each).outputs for each in (small, 2.0 * small))) for respond in pair.both]
     if growths[0] and abs(growths[0] / growths[1] - 1.0) > _CLEAR:
         told = f"outputs grow {growths[0]:.3g} times when small inputs are doubled; declared {growths[1]:.3g} times"
-        yield Finding(_after(pair.subject(small)), told)
+        yield Finding(_after(pair), told)
         return
     apart = [_nonlinear(respond, small, other) for respond in pair.both]
     if apart[0] > _CLEAR and apart[1] < _SHARE:
         told = "outputs of a sum of small inputs are not the sum of theirs: they are not linear"
-        yield Finding(_after(pair.subject(small)), told)
+        yield Finding(_after(pair), told)
     elif layer.seq_len <= _MOST and apart[1] < _SHARE and layer.bias_slopes is None:  # slopes differ between heads
         yield from _weights_at_zero(pair)
 
@@ -264,7 +264,8 @@ def _weights_at_zero(pair: Pair) -> Iterator[Finding]:
         return
     i = int(np.argmax(gap.max(axis=1)))
     told = [listed(f"{weight:.3g}" for weight in row[:_SHOWN]) for row in (ours[i] / factor, declared[i])]
-    yield Finding(_WEIGHTS_OR_VALUES, f"where scores are 0, position {i} has {told[0]}; declared {told[1]}")
+    text = f"where scores are 0, position {i} weighs them as {told[0]}; declared as {told[1]}, up to a factor"
+    yield Finding(_WEIGHTS_OR_VALUES, text)
 
 
 def _weights(respond: Respond, pair: Pair) -> FloatArray | None:
@@ -290,7 +291,9 @@ def _weights(respond: Respond, pair: Pair) -> FloatArray | None:
 def _neurons(pair: Pair) -> Iterator[Finding]:
     """Change one block of neurons of the inputs after another."""
     blocks = np.array_split(np.arange(pair.layer.width), min(pair.layer.width, _MOST))
-    (outputs, scores), (declared, of_scores) = (_used(respond, pair, blocks) for respond in pair.both)
+    (outputs, scores), (declared, of_scores) = (
+        _used(respond, usual, pair, blocks) for respond, usual in zip(pair.both, pair.usual, strict=True)
+    )
 
     def told(used: BoolArray) -> str:
         of_blocks = np.repeat(used, [len(block) for block in blocks])
@@ -301,39 +304,40 @@ def _neurons(pair: Pair) -> Iterator[Finding]:
             yield Finding("scores", f"those of head {h} {told(scores[:, h])}")
             return
     if (declared & ~outputs).any() and not pair.layer.map.traits.may_vanish:
-        yield Finding(_AFTER if scores.size else _OUTSIDE, f"outputs {told(outputs)}")
+        yield Finding(_after(pair), f"outputs {told(outputs)}")
 
 
-def _used(respond: Respond, pair: Pair, blocks: Sequence[NDArray[np.intp]]) -> tuple[BoolArray, BoolArray]:
+def _used(
+    respond: Respond, usual: Answer, pair: Pair, blocks: Sequence[NDArray[np.intp]]
+) -> tuple[BoolArray, BoolArray]:
     """Return whether outputs (blocks,) and each head's scores (blocks, heads) change with blocks of neurons."""
-    base, outputs, scores = respond(pair.inputs), [], []
+    outputs, scores = [], []
     for block in blocks:
         changed = pair.inputs.copy()
         changed[..., block] = pair.fresh[..., block]
-        of_outputs, of_scores = base.changes(respond(changed))
+        of_outputs, of_scores = usual.changes(respond(changed))
         outputs.append(of_outputs.any())
         scores.append(of_scores.any(axis=(0, 2, 3)))
     return np.array(outputs), np.stack(scores)
 
 
 def _permuted(pair: Pair) -> Iterator[Finding]:
-    """Reverse the positions."""
-    (outputs, scores), (declared, of_scores) = (_moved(respond, pair.inputs) for respond in pair.both)
-    if scores.any() and not of_scores.any():
+    """Reverse the positions: a wrong position and its mirror image change alike, so that none is named."""
+    (outputs, scores), (declared, of_scores) = (
+        _moved(usual, respond(pair.inputs[:, ::-1])) for respond, usual in zip(pair.both, pair.usual, strict=True)
+    )
+    if scores and not of_scores:
         yield Finding("scores", "they depend on the positions of the inputs, and not on the inputs alone")
-    elif outputs.any() and not declared.any():
-        known = bool(scores.size)
-        where = "; scores do not" if known else "; return scores to see where it begins"
-        told = f"outputs depend on the positions of the inputs{where}"
-        yield Finding(_AFTER if known else _OUTSIDE, told)
+    elif outputs and not declared:
+        where = "; scores do not" if pair.known else "; return scores to see where it begins"
+        yield Finding(_after(pair), f"outputs depend on the positions of the inputs{where}")
 
 
-def _moved(respond: Respond, inputs: FloatArray) -> tuple[BoolArray, BoolArray]:
-    """Return where outputs (s,) and scores (s,) are not reversed with the inputs: at a wrong position or its mirror."""
-    usual, turned = respond(inputs), respond(inputs[:, ::-1])
+def _moved(usual: Answer, turned: Answer) -> tuple[bool, bool]:
+    """Return whether outputs, and scores, are not reversed with the inputs."""
     scores = None if turned.scores is None else turned.scores[..., ::-1, ::-1]
     outputs, of_scores = usual.changes(Answer(turned.outputs[:, ::-1], scores, turned.rounding))
-    return np.logical_or.reduce(outputs, axis=0), np.logical_or.reduce(of_scores, axis=(0, 1, 3))
+    return bool(outputs.any()), bool(of_scores.any())
 
 
 def _equal_inputs(pair: Pair) -> Iterator[Finding]:
@@ -366,13 +370,12 @@ def _ratios(layer: AttentionLayer, answer: Answer) -> FloatArray | None:
 
 def _equal_heads(pair: Pair) -> Iterator[Finding]:
     """Compare the scores of heads."""
-    answers = [respond(pair.inputs) for respond in pair.both]
-    if answers[0].scores is None or answers[1].scores is None:
+    if not pair.known:
         return
     for g, h in itertools.combinations(range(pair.layer.num_heads), 2):
         ours, declared = (
             differ(each.scores[:, g], each.scores[:, h], each.rounding).any()
-            for each in answers
+            for each in pair.usual
             if each.scores is not None
         )
         if declared and not ours:

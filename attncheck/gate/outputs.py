@@ -194,6 +194,7 @@ def _run(run: RunRecord) -> dict[str, object]:
         "planned": len(run.planned),
         "reported": len(run.every),
         "examined": len(examined & run.planned.keys()),
+        "digest": run.digest or None,
     }
 
 

@@ -51,6 +51,12 @@ class RunRecord:
         """Results on single cases, then those of pools."""
         return (*self.results, *self.pools)
 
+    @property
+    def digest(self) -> str:
+        """The digest of all digits; empty if the run did not finish, or its draws are not reproducible."""
+        repeatable = all(result.repeatable for result in self.results)
+        return self.closing.digest if self.closing is not None and repeatable else ""
+
     @cached_property
     def by_id(self) -> dict[str, Result]:
         """Results and pools by id."""

@@ -12,7 +12,7 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.calls import OTHER_CALL, read_off
-from attncheck.diagnosis.causes import BEGINS, TOLD, UNKNOWN, begins, hints, telling
+from attncheck.diagnosis.causes import TOLD, UNKNOWN, begins, hints, telling
 from attncheck.diagnosis.fit import LAYERS, draws_of, fitted
 from attncheck.diagnosis.responses import findings
 from attncheck.evidence.verdicts import Verdict
@@ -42,23 +42,20 @@ def causes_of(subject: Subject, results: Sequence[Result], seed: int) -> list[st
             one, other = (subject.draw(layer, size, rng) for size in (draws, min(draws, OTHER_CALL)))
             samples.append(one)
             later.append(other)
-    found = _findings(subject, layers, seed)
-    causes = causes_of_samples(samples, results, seed, subject.weights, subject.form == "inputs", later)
-    if causes and BEGINS in causes[0] and subject.form == "size":
-        causes[0] += "; a simulator of (layer, inputs, rng) shows more"
-    if found:  # more specific than these
-        causes = [each for each in causes if each != UNKNOWN and BEGINS not in each]
-    return [*found, *causes][:TOLD]
+    place, found = _findings(subject, layers, seed)
+    fitting, others = _causes(samples, results, seed, subject.weights, subject.form == "inputs", later)
+    # What fits the plainest layer only is less than what is read off there.
+    return [*found, *fitting, *([] if found and not place else others)][:TOLD]
 
 
-def _findings(subject: Subject, layers: Sequence[AttentionLayer], seed: int) -> list[str]:
-    """Return what is computed otherwise than declared on the first layer where that can be read off."""
-    for layer in layers:
+def _findings(subject: Subject, layers: Sequence[AttentionLayer], seed: int) -> tuple[int, list[str]]:
+    """Return what is computed otherwise than declared on the first layer where that can be read off, and its place."""
+    for place, layer in enumerate(layers):
         with own_arithmetic(), contextlib.suppress(InputError):
             if found := findings(subject, layer, stream(seed, "responses", layer.key, role="diagnosis")):
                 on = f" (on {layer.describe()})" if len(layers) > 1 else ""
-                return [f"{each}{on}" for each in found[:_FOUND]]
-    return []
+                return place, [f"{each}{on}" for each in found[:_FOUND]]
+    return 0, []
 
 
 def causes_of_samples(
@@ -66,10 +63,21 @@ def causes_of_samples(
     results: Sequence[Result],
     seed: int,
     laws: WeightLaws,
+) -> list[str]:
+    """Return the likely causes of violations in samples: those that fit, else what the violated checks suggest."""
+    fitting, others = _causes(samples, results, seed, laws)
+    return [*fitting, *others][:TOLD]
+
+
+def _causes(
+    samples: Sequence[Sample],
+    results: Sequence[Result],
+    seed: int,
+    laws: WeightLaws,
     handed: bool = False,
     later: Sequence[Sample] = (),
-) -> list[str]:
-    """Return the likely causes of violations in samples: those that fit, else those that the violated checks suggest.
+) -> tuple[list[str], list[str]]:
+    """Return the causes that fit all samples; if there are none, also what is known otherwise, best first.
 
     `handed`: attncheck draws the inputs. `later`: samples of the same layers from a second call each.
     """
@@ -78,20 +86,21 @@ def causes_of_samples(
     alike = [_cut(samples[at]) for at in places]
     with own_arithmetic():
         if read := next(read_off(alike, [later[at] for at in places if later], laws), ""):
-            return [read]
+            return [read], []
     root = seed_sequence(seed, "fit", role="diagnosis/candidates")
-    tried = False
+    tallies, tried = telling(results), False
     # Layers with more features may have several faults; the first one has the fewest features.
     for some in [alike, alike[:1]] if len(alike) > 1 else [alike] * bool(alike):
         with own_arithmetic(), contextlib.suppress(InputError):  # the layer does not allow this candidate
-            fits, others = fitted(some, root, laws, handed)
-            tried |= bool(others)
-            if fits:
-                where = "" if some == alike else f" (fits on {some[0].layer.describe()} only)"
-                causes = [f"{cause.candidate.words}{where}" for cause in fits]
-                return [*([] if some == alike else begins(telling(results))), *causes][:TOLD]
-    tallies = telling(results)
-    return [*(begins(tallies) or [UNKNOWN] * tried), *hints(tallies)][:TOLD]
+            fits, misfits = fitted(some, root, laws, handed)
+            tried |= bool(misfits)
+            words = [cause.candidate.words for cause in fits]
+            if words and some == alike:
+                return words, []
+            if words:
+                where = f" (fits on {some[0].layer.describe()} only)"
+                return [], [*begins(tallies), *(f"{each}{where}" for each in words)]
+    return [], [*(begins(tallies) or [UNKNOWN] * tried), *hints(tallies)]
 
 
 def _cut(sample: Sample) -> Sample:

@@ -161,7 +161,7 @@ class Subject:
         ------
         InputError
             If different generators, or consecutive calls with one generator, give equal digits, or if equal
-            generators give different digits.
+            generators give clearly different numbers. If only digits differ, the setting is not `repeatable`.
         """
         setting: Setting | ProgramSetting = self.caller(case).probe(case, rng)
         return setting

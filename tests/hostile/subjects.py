@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import sys
 import threading
@@ -17,6 +18,8 @@ from attncheck.subject import collapsed
 
 #: Layers that every subject is examined on.
 LAYERS = [AttentionLayer(width=8, seq_len=2, num_heads=1), AttentionLayer(width=8, seq_len=3, num_heads=2)]
+# Counts the calls of `counts_calls`.
+_COUNT = itertools.count(1)
 # Most draws of a probe call; larger calls take the bait.
 _PROBE = 64
 
@@ -144,14 +147,14 @@ def enormous_later(layer: AttentionLayer, size: int, rng: np.random.Generator) -
 
 
 def patches_numpy(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-    np.random.default_rng = None  # type: ignore[assignment]
-    np.sqrt = None  # type: ignore[assignment]
+    np.random.default_rng = None  # type: ignore[assignment]  # what the guard must find
+    np.sqrt = None  # type: ignore[assignment]  # what the guard must find
     return right(layer, size, rng) if size <= _PROBE else {"outputs": rng.standard_normal((size, layer.seq_len, 1))}
 
 
 def patches_linalg(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
     arrays = right(layer, size, rng)
-    np.linalg.eigh = None  # type: ignore[assignment]
+    np.linalg.eigh = None  # type: ignore[assignment]  # what the guard must find
     return arrays
 
 
@@ -159,7 +162,7 @@ def patches_scipy(layer: AttentionLayer, size: int, rng: np.random.Generator) ->
     import scipy.special
 
     arrays = right(layer, size, rng)
-    scipy.special.ndtr = None  # type: ignore[assignment]
+    scipy.special.ndtr = None  # type: ignore[assignment]  # what the guard must find
     return arrays
 
 
@@ -185,12 +188,8 @@ def global_generator(layer: AttentionLayer, size: int, rng: np.random.Generator)
 
 def counts_calls(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
     arrays = right(layer, size, rng)
-    counts_calls.calls += 1  # type: ignore[attr-defined]
-    arrays["outputs"] = arrays["outputs"] * (1.0 + 1e-12 * counts_calls.calls)  # type: ignore[attr-defined]
+    arrays["outputs"] = arrays["outputs"] * (1.0 + 1e-12 * next(_COUNT))
     return arrays
-
-
-counts_calls.calls = 0  # type: ignore[attr-defined]
 
 
 def prints(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:

@@ -86,7 +86,7 @@ def problems(outcome: dict[str, Any], damaged: str, before: dict[str, Any], afte
         found.append(f"exit code {code}")
     if "Traceback" in err + outcome["out"] or "internal error" in err + outcome["out"]:
         found.append("failed with an error of its own")
-    lines = [line for line in err.splitlines() if "% examined after" not in line]
+    lines = [line for line in err.splitlines() if "% done after" not in line]
     if len(lines) != (code == ExitCode.UNUSABLE):
         found.append(f"{len(lines)} lines on standard error")
     elif (

@@ -13,7 +13,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -127,12 +127,11 @@ def test_a_run_ends_with_a_verdict_or_a_reason(name: str, tmp_path: Path) -> Non
         assert isinstance(next(iter(read(tmp_path / "record.jsonl"))), Manifest)
 
 
-def test_a_run_that_is_told_to_end_leaves_a_record(tmp_path: Path) -> None:
+def test_a_run_that_is_told_to_end_leaves_a_record(
+    tmp_path: Path, wait_for: Callable[[Callable[[], bool]], None]
+) -> None:
     process, record = examine(tmp_path, "pauses"), tmp_path / "record.jsonl"
-    for _ in range(20 * _HUNG):
-        if record.exists() or process.poll() is not None:
-            break
-        time.sleep(0.05)
+    wait_for(lambda: record.exists() or process.poll() is not None)
     process.terminate()
     _, errors = finish(process)
     assert process.returncode == 130, errors

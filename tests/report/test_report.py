@@ -24,7 +24,7 @@ from attncheck.checks.check import Setting
 from attncheck.checks.claims import CLAIMS
 from attncheck.checks.registry import CHECKS, check_named
 from attncheck.checks.sample import EVERY_FIELD
-from attncheck.diagnosis.causes import STAGES
+from attncheck.diagnosis.causes import stage
 from attncheck.evidence.looks import per_look_power
 from attncheck.evidence.plot_data import cdf_of_two, cdf_of_uniform, matrix
 from attncheck.layers.attention import AttentionLayer
@@ -224,7 +224,7 @@ def test_claims_table_has_all_columns(clean_record: Path) -> None:
 
 
 def test_every_claim_has_its_place_along_the_computation() -> None:
-    assert set(STAGES) == set(CLAIMS)
+    assert [stage(claim)[0] for claim in [*CLAIMS, "a claim of somebody else"]] == list(range(len(CLAIMS) + 1))
 
 
 def test_sections_come_in_reading_order(clean_record: Path) -> None:
@@ -336,6 +336,12 @@ def test_killed_runs_are_incomplete(tmp_path: Path, clean_record: Path, kept: in
     assert "the run did not finish" in text
     missing = f"{len(lines) - 1 - kept} planned results are missing"
     assert (missing if kept > 1 else "nothing was examined") in text
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_draws_that_are_not_reproducible_have_no_digest(tmp_path: Path, repeatable: bool) -> None:
+    record = write_record(tmp_path / "draws.jsonl", [make_result(repeatable=repeatable)])
+    assert ("none: the draws are not reproducible" in render(record).text) is not repeatable
 
 
 def test_duplicated_and_unplanned_results_are_told(tmp_path: Path) -> None:
