@@ -20,9 +20,9 @@ import numpy as np
 
 import attncheck as ac
 from attncheck.paper.experiments import EXPERIMENTS
+from attncheck.paper.stacks.distance import distances
 from attncheck.paper.units import Task, perform, units_of
 from attncheck.records.manifest import installed_versions, this_machine
-from attncheck.theory.stacks.distance import distances
 
 FILE = Path(__file__).resolve().parents[1] / "tests" / "golden.json"
 #: Relative tolerance, for a different order of summation.

@@ -17,8 +17,8 @@ from threadpoolctl import threadpool_limits
 
 import attncheck as ac
 from attncheck._lib.measured import installed, table
-from attncheck.theory.stacks.distance import PARTS, averaged_parts, measured
-from attncheck.theory.stacks.rate import StackRate, rates
+from attncheck.paper.stacks.distance import PARTS, averaged_parts, measured
+from attncheck.paper.stacks.rate import StackRate, rates
 
 # Two-sided 95%, from the spread of this many parts.
 QUANTILE = float(stats.t.isf(0.025, PARTS - 1))

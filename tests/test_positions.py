@@ -25,12 +25,12 @@ from attncheck.looks.examine import run_item
 from attncheck.looks.item import Item
 from attncheck.looks.profiles import PROFILES
 from attncheck.looks.result import violated
+from attncheck.paper.stacks.rate import rates
 from attncheck.records.tallies import Space
 from attncheck.simulators.collapsed import attend, draw_hidden, draw_inputs, output_covariance
 from attncheck.subject import Subject
 from attncheck.theory.limits.dependence import score_input_dependence
 from attncheck.theory.rates.drivers import Fluctuations
-from attncheck.theory.stacks.rate import rates
 
 PLACED = ac.AttentionLayer(width=64, seq_len=5, position_std=1.5, position_reach=1.2, activation="identity")
 RNG = np.random.default_rng(0)

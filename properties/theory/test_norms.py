@@ -21,6 +21,8 @@ from attncheck.layers.inputs import Norm
 from attncheck.layers.kernel import input_kernel
 from attncheck.layers.stack import AttentionStack
 from attncheck.methods import simulate
+from attncheck.paper.stacks.distance import PARTS
+from attncheck.paper.stacks.positions import correlation_gap, positions_by_depth
 from attncheck.pytest_plugin import theory
 from attncheck.runs.statements import Statement
 from attncheck.strategies import layers
@@ -28,8 +30,6 @@ from attncheck.theory.limit import limit
 from attncheck.theory.rates.deviation import REPLICATES
 from attncheck.theory.rates.distance import distance
 from attncheck.theory.rates.gap import ERRORS
-from attncheck.theory.stacks.distance import PARTS
-from attncheck.theory.stacks.positions import correlation_gap, positions_by_depth
 
 FloatArray = NDArray[np.float64]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from attncheck._lib.streams import digest
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.stack import AttentionStack
+from attncheck.paper.stacks.distance import PARTS, averaged_parts, difference_parts, measured
 from attncheck.pytest_plugin import theory
 from attncheck.runs.statements import Statement
 from attncheck.strategies import stacks
-from attncheck.theory.stacks.distance import PARTS, averaged_parts, difference_parts, measured
 
 _WIDTHS, _DRAWS = (32, 256), 960
 # Bound on the bend of the slope between the two widths by the order 1/n². Errors from means of this many parts.

@@ -11,9 +11,10 @@ from scipy import stats
 
 from attncheck import AttentionLayer, AttentionStack, InputError, StackDraws, StackLaw, limit, simulate
 from attncheck.layers.norm import normalised_gram
+from attncheck.paper.stacks.distance import PARTS, POINTS, controlled, difference_parts, limit_scales
+from attncheck.paper.stacks.positions import correlation_gap, correlation_rates, positions_by_depth
+from attncheck.paper.stacks.rate import fit
 from attncheck.simulators.stacks import draw_perceptron
-from attncheck.theory.stacks.distance import PARTS, POINTS, controlled, difference_parts, limit_scales
-from attncheck.theory.stacks.positions import correlation_gap, correlation_rates, positions_by_depth, rate_of
 from attncheck.theory.stacks.recursion import draw_normals, recur
 
 FloatArray = NDArray[np.float64]
@@ -154,7 +155,7 @@ def test_controls_of_gaps_have_mean_zero_and_help(monkeypatch: pytest.MonkeyPatc
         taken.append((f, c))
         return controlled(f, c, fc, cc)
 
-    monkeypatch.setattr("attncheck.theory.stacks.positions.controlled", kept)
+    monkeypatch.setattr("attncheck.paper.stacks.distance.controlled", kept)
     for stack in (PRE, POST, *ATTENTION):
         found = correlation_gap(stack.at_width(256), 1_000)
         without, control = taken.pop()
@@ -185,8 +186,8 @@ def test_correlations_of_positions_approach_the_limit_as_one_over_n() -> None:
 
 def test_what_is_all_noise_has_no_order() -> None:
     widths, errors = np.array([8.0, 16.0, 32.0, 64.0]), np.full(4, 0.1)
-    assert np.isnan(rate_of(1, widths, np.array([0.1, -0.1, 0.05, 0.0]), errors).order)
-    assert rate_of(1, widths, -0.5 / widths, errors).order == pytest.approx(-1.0)
+    assert np.isnan(fit(1, widths.tolist(), np.array([0.1, -0.1, 0.05, 0.0]), errors).order)
+    assert fit(1, widths.tolist(), -0.5 / widths, errors).order == pytest.approx(-1.0)
 
 
 def test_descriptions_say_what_a_block_is() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable
 
@@ -14,8 +13,7 @@ from scipy import stats
 import attncheck as ac
 from attncheck import AttentionLayer, AttentionStack, InputError, StackLaw
 from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, identity, relu, tanh
-from attncheck.simulators.linalg import lower_root
-from attncheck.theory.stacks.distance import (
+from attncheck.paper.stacks.distance import (
     PARTS,
     POINTS,
     StackDistance,
@@ -27,8 +25,9 @@ from attncheck.theory.stacks.distance import (
     limit_scales,
     measured,
 )
+from attncheck.paper.stacks.rate import fit, rates
+from attncheck.simulators.linalg import lower_root
 from attncheck.theory.stacks.kernels import image_kernels
-from attncheck.theory.stacks.rate import fit, rates
 from attncheck.theory.stacks.recursion import draw_normals, recur
 
 FloatArray = NDArray[np.float64]
@@ -198,7 +197,7 @@ def test_control_variates_have_mean_zero_and_help(monkeypatch: pytest.MonkeyPatc
         taken.append((f, c))
         return controlled(f, c, fc, cc)
 
-    monkeypatch.setattr("attncheck.theory.stacks.distance.controlled", kept)
+    monkeypatch.setattr("attncheck.paper.stacks.distance.controlled", kept)
     with_them = difference_parts(stack, 1_200, 1)
     ((plain, control),) = taken
     at = slice(52, 90, 6)
@@ -243,17 +242,14 @@ def test_fits_find_the_order(order: float, fits: bool) -> None:
     n = np.array([16, 32, 64, 128, 256, 512, 1024])
     values = 0.7 * n**order * (1.0 + 2.0 / n)
     noisy = values * (1.0 + 0.02 * rng.standard_normal(len(n)))
-    given = [
-        StackDistance(1, int(m), float(v), float(0.02 * e), 1.0, 0.1) for m, v, e in zip(n, noisy, values, strict=True)
-    ]
-    rate = fit(given)
+    rate = fit(1, n.tolist(), noisy, 0.02 * values)
     assert abs(rate.order - order) < QUANTILE * rate.order_error < 0.3
     assert (rate.p_value > 1e-6) == fits
     if fits:
         assert abs(rate.constant - 0.7) < QUANTILE * rate.constant_error
 
 
-def test_fits_refuse_what_has_no_order() -> None:
+def test_fits_refuse_what_has_no_order(monkeypatch: pytest.MonkeyPatch) -> None:
     stack = AttentionStack(layer=AttentionLayer(width=16), depth=1)
     with pytest.raises(InputError, match=r"are fewer than four different widths"):
         rates(stack, (16, 32, 32, 64), 100)
@@ -264,8 +260,10 @@ def test_fits_refuse_what_has_no_order() -> None:
     with pytest.raises(InputError, match=r"^stack=AttentionLayer.*: is not an AttentionStack; pass"):
         # Wrong type on purpose.
         rates(stack.layer, (8, 16, 32, 64), 64)  # type: ignore[arg-type]
+    none = (StackDistance(1, 8, 0.0, 0.1, 0.0, 0.1),)
+    monkeypatch.setattr("attncheck.paper.stacks.rate.distances", lambda *_: none)
     with pytest.raises(InputError, match=r"^ks=.*must be positive to have an order"):
-        fit([dataclasses.replace(StackDistance(1, 8, 0.0, 0.1, 0.0, 0.1), width=n) for n in (8, 16, 32, 64)])
+        rates(stack, (8, 16, 32, 64), 64)
 
 
 def test_what_cannot_be_compared_is_refused() -> None:
@@ -316,7 +314,7 @@ def test_what_takes_too_much_is_refused_before_anything_is_drawn() -> None:
 
 def test_scales_drawn_in_parts_are_those_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = limit_scales(SMALL[0], 0, 1)
-    monkeypatch.setattr("attncheck.theory.stacks.distance.DEFAULT_MEMORY", 2**20)
+    monkeypatch.setattr("attncheck.paper.stacks.distance.DEFAULT_MEMORY", 2**20)
     np.testing.assert_allclose(limit_scales(SMALL[0], 0, 1), whole, rtol=1e-12)
 
 

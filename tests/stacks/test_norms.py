@@ -11,8 +11,8 @@ from scipy import stats
 
 from attncheck import AttentionLayer, AttentionStack, InputError, StackDraws, StackLaw, distance, limit, simulate
 from attncheck.methods import Method
-from attncheck.theory.stacks.distance import PARTS, POINTS, difference_parts, distances, limit_scales
-from attncheck.theory.stacks.rate import rates
+from attncheck.paper.stacks.distance import PARTS, POINTS, difference_parts, distances, limit_scales
+from attncheck.paper.stacks.rate import rates
 from attncheck.theory.stacks.recursion import draw_normals, recur
 
 FloatArray = NDArray[np.float64]
@@ -159,7 +159,7 @@ def test_stacks_with_a_norm_before_attention_approach_their_limit_as_one_over_n(
 def test_control_variates_have_mean_zero_and_help(monkeypatch: pytest.MonkeyPatch) -> None:
     stack = PRE_LAYER.at_width(64)
     with_controls = difference_parts(stack, 2_000, last=True)[:, 0]
-    monkeypatch.setattr("attncheck.theory.stacks.distance.controlled", lambda f, c, fc, cc: f)
+    monkeypatch.setattr("attncheck.paper.stacks.distance.controlled", lambda f, c, fc, cc: f)
     without = difference_parts(stack, 2_000, last=True)[:, 0]
     assert with_controls.std(axis=0).mean() < 0.5 * without.std(axis=0).mean()
     error = np.sqrt((with_controls.var(axis=0) + without.var(axis=0)) / PARTS)

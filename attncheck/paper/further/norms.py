@@ -8,10 +8,10 @@ from typing import Literal
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.stack import AttentionStack
 from attncheck.paper.charts import Arrays, Chart, ChartPlan, FurtherFigure, Measure, along, at_end, order, told
+from attncheck.paper.stacks.positions import positions_by_depth
 from attncheck.paper.statement import PaperStatement
 from attncheck.theory.rates.distance import distance
 from attncheck.theory.rates.law import default_size
-from attncheck.theory.stacks.positions import positions_by_depth
 
 _WIDTHS = (16, 64, 256, 1024)
 _DEPTH, _DRAWS, _FEWEST = 12, 2000, 256

@@ -368,7 +368,7 @@ def gap_of(marginal: Drawn, layer: AttentionLayer, size: int | None, seed: int, 
 def check_separate(layer: Any) -> AttentionLayer:
     """Return a layer whose scores are normal given the keys, as the expansion assumes, or raise `InputError`."""
     if isinstance(layer, AttentionStack):
-        remedy = "use attncheck.theory.stacks.distance.distances, or attncheck.theory.stacks.rate.rates"
+        remedy = "use attncheck.paper.stacks.distances, or attncheck.paper.stacks.rates"
         refuse("layer", layer, "is a stack, for which the limit is only conjectured", remedy)
     if not isinstance(layer, AttentionLayer):
         refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")

@@ -9,18 +9,17 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
-from attncheck._lib.errors import check_draws, check_whole, check_wholes, refuse
-from attncheck._lib.least_squares import least_squares
+from attncheck._lib.errors import check_draws, check_whole, refuse
 from attncheck._lib.streams import stream
 from attncheck.layers.norm import normalised_change, normalised_gram
 from attncheck.layers.stack import AttentionStack
-from attncheck.theory.stacks.distance import PARTS, check_drawn, check_stack, controlled, walk_entries
+from attncheck.paper.stacks.distance import PARTS, check_drawn, check_stack, controlled_parts
+from attncheck.paper.stacks.rate import StackRate, check_widths, fit
+from attncheck.paper.stacks.walk import WalkResult
 from attncheck.theory.stacks.draw import limit_entries
 from attncheck.theory.stacks.recursion import draw_normals, recur
-from attncheck.theory.stacks.walk import WalkResult
 
 FloatArray = NDArray[np.float64]
 
@@ -110,7 +109,7 @@ class CorrelationGap:
 def correlation_gap(stack: AttentionStack, size: int, seed: int = 0) -> CorrelationGap:
     """Return E c_n - E c_∞ after every layer, c the mean correlation of two positions of the stream.
 
-    Uses the coupling and controls of `attncheck.theory.stacks.distance`, and at least 64 draws (`size`).
+    Uses the coupling and controls of `attncheck.paper.stacks.distance`, and at least 64 draws (`size`).
 
     Examples
     --------
@@ -123,16 +122,9 @@ def correlation_gap(stack: AttentionStack, size: int, seed: int = 0) -> Correlat
     _check(stack, seed)
     size = check_draws("size", size, 2 * PARTS, "pass the number of draws, e.g. size=2000")
     check_drawn("width", stack)
-    step = max(1, _BLOCK // walk_entries(stack))
-    means = np.zeros((4, PARTS, stack.depth))
-    for part in range(PARTS):
-        rng = stream(seed, "correlation gap", stack.key, part)
-        count = size // PARTS + (part < size % PARTS)
-        for start in range(0, count, step):
-            f, c = _coupled(stack, min(step, count - start), rng)
-            for total, value in zip(means, (f, c, f * c, c * c), strict=True):
-                total[part] += value.sum(axis=0) / count
-    parts = controlled(*means)
+    parts = controlled_parts(
+        stack, size, (stack.depth,), "correlation gap", seed, lambda count, rng: _coupled(stack, count, rng)
+    )
     return CorrelationGap(stack.width, parts.mean(axis=0), parts.std(axis=0, ddof=1) / PARTS**0.5)
 
 
@@ -150,33 +142,7 @@ def _coupled(stack: AttentionStack, size: int, rng: np.random.Generator) -> tupl
     return _correlations(ours) - at_limit, own + walked.slope(_correlations(more), _correlations(less))
 
 
-@dataclasses.dataclass(frozen=True)
-class CorrelationRate:
-    """Rate of `correlation_gap` in the width, after one layer.
-
-    Attributes
-    ----------
-    depth : int
-        Layer, from 1.
-    order, order_error : float
-        Of log ``|gap|`` = a + order · log n + e/n; NaN if gaps differ in sign.
-    constant, constant_error : float
-        c of gap = c/n + d/n².
-    p_value : float
-        Of that fit.
-    """
-
-    depth: int
-    order: float
-    order_error: float
-    constant: float
-    constant_error: float
-    p_value: float
-
-
-def correlation_rates(
-    stack: AttentionStack, widths: Sequence[int], size: int, seed: int = 0
-) -> tuple[CorrelationRate, ...]:
+def correlation_rates(stack: AttentionStack, widths: Sequence[int], size: int, seed: int = 0) -> tuple[StackRate, ...]:
     """Return the rate of `correlation_gap` after every layer, from `size` draws at each of four or more widths.
 
     Examples
@@ -189,26 +155,11 @@ def correlation_rates(
     1 True
     2 True
     """
-    remedy = "pass widths, e.g. (32, 64, 128, 256)"
     _check(stack, seed)
-    distinct = check_wholes("widths", widths, 1, remedy)
-    if len(distinct) < 4:
-        refuse("widths", distinct, "are fewer than four different widths", remedy)
+    distinct = check_widths(widths)
     found = [correlation_gap(stack.at_width(n), size, seed) for n in distinct]
     values, errors = (np.stack([getattr(each, name) for each in found]) for name in ("values", "errors"))
-    return tuple(rate_of(k + 1, np.array(distinct, float), values[:, k], errors[:, k]) for k in range(stack.depth))
-
-
-def rate_of(depth: int, n: FloatArray, values: FloatArray, errors: FloatArray) -> CorrelationRate:
-    """Fit both forms of `CorrelationRate` to gaps at several widths."""
-    order, order_error = np.nan, np.nan
-    if np.all(values * values[0] > 0):
-        columns = np.stack([np.ones_like(n), np.log(n), 1 / n], axis=1)
-        (_, order, _), (_, order_error, _), _ = least_squares(columns, np.log(np.abs(values)), errors / np.abs(values))
-    powers = np.stack([1 / n, n**-2.0], axis=1)
-    (constant, _), (constant_error, _), squares = least_squares(powers, values, errors)
-    p_value = float(scipy.stats.chi2.sf(squares, len(n) - 2))
-    return CorrelationRate(depth, float(order), float(order_error), float(constant), float(constant_error), p_value)
+    return tuple(fit(k + 1, distinct, values[:, k], errors[:, k]) for k in range(stack.depth))
 
 
 def _check(stack: AttentionStack, seed: int) -> None:

@@ -7,38 +7,42 @@ from collections.abc import Sequence
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 
 from attncheck._lib.errors import check_wholes, refuse
 from attncheck._lib.least_squares import least_squares
 from attncheck.layers.stack import AttentionStack
-from attncheck.theory.stacks.distance import StackDistance, check_drawn, check_stack, distances
+from attncheck.paper.stacks.distance import StackDistance, check_drawn, check_stack, distances
+
+FloatArray = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True)
 class StackRate:
-    """Rate of the Kolmogorov distance from the conjectured limit.
+    """Rate of a gap from the conjectured limit: the Kolmogorov distance, or that of the positions' mean correlation.
 
     Attributes
     ----------
     depth : int
         Layer, from 1.
-    distances : tuple of StackDistance
     order, order_error : float
-        Of log D = a + order · log n + e/n.
+        Of log ``|gap|`` = a + order · log n + e/n; NaN if gaps differ in sign.
     constant, constant_error, curvature : float
-        c and d of D = c/n + d/n².
+        c and d of gap = c/n + d/n².
     p_value : float
         Of that fit.
+    distances : tuple of StackDistance
+        Kolmogorov distances that were fitted.
     """
 
     depth: int
-    distances: tuple[StackDistance, ...]
     order: float
     order_error: float
     constant: float
     constant_error: float
     curvature: float
     p_value: float
+    distances: tuple[StackDistance, ...] = ()
 
 
 def rates(
@@ -75,35 +79,49 @@ def rates(
     1 True
     2 True
     """
-    remedy = "pass widths, e.g. (32, 64, 128, 256)"
     check_stack(stack)
-    distinct = check_wholes("widths", widths, 1, remedy)
-    if len(distinct) < 4:
-        refuse("widths", distinct, "are fewer than four different widths", remedy)
+    distinct = check_widths(widths)
     check_drawn("widths", stack.at_width(distinct[-1]))
     from attncheck._lib.progress import counted_off
 
     found = [distances(stack.at_width(n), size, seed, position) for n in counted_off(distinct, "widths")]
-    return tuple(fit(each) for each in zip(*found, strict=True))
+    return tuple(_rate(each) for each in zip(*found, strict=True))
 
 
-def fit(found: Sequence[StackDistance]) -> StackRate:
-    """Fit both forms of `StackRate` to one layer's distances."""
-    n = np.array([each.width for each in found], dtype=np.float64)
+def check_widths(widths: Sequence[int]) -> list[int]:
+    """Return different widths in order, at least four, or raise `InputError`."""
+    remedy = "pass widths, e.g. (32, 64, 128, 256)"
+    distinct = check_wholes("widths", widths, 1, remedy)
+    if len(distinct) < 4:
+        refuse("widths", distinct, "are fewer than four different widths", remedy)
+    return distinct
+
+
+def _rate(found: tuple[StackDistance, ...]) -> StackRate:
+    """Return the rate of one layer's distances."""
     values, errors = (np.array([getattr(each, name) for each in found]) for name in ("ks", "ks_error"))
     if not np.all(values > 0):
         refuse("ks", values.tolist(), "must be positive to have an order", "draw more, or use smaller widths")
-    columns = np.stack([np.ones_like(n), np.log(n), 1 / n], axis=1)
-    (_, order, _), (_, order_error, _), _ = least_squares(columns, np.log(values), errors / values)
+    rate = fit(found[0].depth, [each.width for each in found], values, errors)
+    return dataclasses.replace(rate, distances=found)
+
+
+def fit(depth: int, widths: Sequence[int], values: FloatArray, errors: FloatArray) -> StackRate:
+    """Fit both forms of `StackRate` to gaps at several widths."""
+    n = np.array(widths, dtype=np.float64)
+    order, order_error = np.nan, np.nan
+    if np.all(values * values[0] > 0):
+        columns = np.stack([np.ones_like(n), np.log(n), 1 / n], axis=1)
+        (_, order, _), (_, order_error, _), _ = least_squares(columns, np.log(np.abs(values)), errors / np.abs(values))
     powers = np.stack([1 / n, n**-2.0], axis=1)
     (constant, curvature), (constant_error, _), squares = least_squares(powers, values, errors)
+    p_value = float(scipy.stats.chi2.sf(squares, len(n) - 2))
     return StackRate(
-        depth=found[0].depth,
-        distances=tuple(found),
+        depth=depth,
         order=float(order),
         order_error=float(order_error),
         constant=float(constant),
         constant_error=float(constant_error),
         curvature=float(curvature),
-        p_value=float(scipy.stats.chi2.sf(squares, len(n) - 2)),
+        p_value=p_value,
     )

@@ -8,6 +8,7 @@ distance.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,9 @@ from attncheck._lib.errors import check_draws, check_position, check_whole, refu
 from attncheck._lib.memory import DEFAULT_MEMORY, check_memory
 from attncheck._lib.streams import stream
 from attncheck.layers.stack import AttentionStack
+from attncheck.paper.stacks.walk import NEURONS, WalkResult, ratio_of
 from attncheck.theory.stacks.draw import limit_entries
 from attncheck.theory.stacks.recursion import draw_normals, recur
-from attncheck.theory.stacks.walk import NEURONS, WalkResult, ratio_of
 
 FloatArray = NDArray[np.float64]
 
@@ -102,13 +103,33 @@ def difference_parts(
     check_drawn("width", stack)
     points = limit_scales(stack, seed, place)[:, None] * POINTS
     depths = range(stack.depth)[-1:] if last else range(stack.depth)
+
+    def draw(count: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+        return _coupled(stack, count, place, points, depths, rng)
+
+    return controlled_parts(stack, size, (len(depths), len(POINTS)), "stack distance", seed, draw)
+
+
+def controlled_parts(
+    stack: AttentionStack,
+    size: int,
+    shape: tuple[int, ...],
+    name: str,
+    seed: int,
+    draw: Callable[[int, np.random.Generator], tuple[FloatArray, FloatArray]],
+) -> FloatArray:
+    """Return controlled means over the draws of each part, (PARTS, *shape).
+
+    `draw(count, rng)` returns a difference from the limit and its control variate, (count, *shape) each; `name` is
+    that of the random streams.
+    """
     step = max(1, _BLOCK // walk_entries(stack))
-    means = np.zeros((4, PARTS, len(depths), len(POINTS)))
+    means = np.zeros((4, PARTS, *shape))
     for part in range(PARTS):
-        rng = stream(seed, "stack distance", stack.key, part)
+        rng = stream(seed, name, stack.key, part)
         count = size // PARTS + (part < size % PARTS)
         for start in range(0, count, step):
-            f, c = _coupled(stack, min(step, count - start), place, points, depths, rng)
+            f, c = draw(min(step, count - start), rng)
             for total, value in zip(means, (f, c, f * c, c * c), strict=True):
                 total[part] += value.sum(axis=0) / count
     return controlled(*means)
