@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import math
+import operator
 import os
 import signal
 import sys
@@ -81,14 +82,11 @@ def _functions_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        changed = [
-            f"{name}.{attribute}"
-            for name, attributes in before.items()
-            for attribute, value in attributes.items()
-            if vars(loaded[name]).get(attribute, _ABSENT) is not value
-        ]
+        changed = []
         for name, attributes in before.items():
-            vars(loaded[name]).update(attributes)
+            if replaced := _replaced(attributes, vars(loaded[name])):
+                changed += [f"{name}.{attribute}" for attribute in replaced]
+                vars(loaded[name]).update(attributes)
         if sys.modules is not modules or any(modules.get(name) is not loaded[name] for name in (*before, _OWN)):
             changed.append("sys.modules")
             sys.modules = modules
@@ -96,6 +94,14 @@ def _functions_kept() -> Iterator[None]:
         if changed:
             more = " and others" if changed[1:] else ""
             raise GuardError(f"changed {changed[0]}{more}, which attncheck uses too; leave other packages as they are")
+
+
+def _replaced(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return the names whose value is another object now."""
+    # In C: attributes are thousands, and so are calls.
+    if len(before) == len(now) and all(map(operator.is_, before.values(), now.values())) and [*before] == [*now]:
+        return []
+    return [name for name, value in before.items() if now.get(name, _ABSENT) is not value]
 
 
 @contextlib.contextmanager
