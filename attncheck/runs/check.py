@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -48,8 +49,6 @@ class CheckReport:
         The call that reproduces the report; empty for programs.
     pools : tuple of Result
         Results pooled over several layers.
-    causes : tuple of str
-        Likely causes of violations, most likely first.
     """
 
     run: Run
@@ -58,7 +57,11 @@ class CheckReport:
     coverage: tuple[str, ...] = ()
     call: str = ""
     pools: tuple[Result, ...] = ()
-    causes: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def causes(self) -> tuple[str, ...]:
+        """Return the likely causes of violations, most likely first, from draws made when they are first asked for."""
+        return tuple(causes_of(self.run.subject, self.results, self.run.seed)) if self.run.explains else ()
 
     @property
     def verdict(self) -> str:
@@ -201,8 +204,7 @@ def check(
     notes = (str(line) for program in written for line in program.coverage().lines if not line.statement.proved)
     call = "" if written else _call(subject, layers, names, run)
     conclusion = run.conclude([*single, *pools])
-    causes = causes_of(run.subject, single, run.seed) if run.explains else []
-    return CheckReport(run, tuple(single), conclusion, tuple(dict.fromkeys(notes)), call, tuple(pools), tuple(causes))
+    return CheckReport(run, tuple(single), conclusion, tuple(dict.fromkeys(notes)), call, tuple(pools))
 
 
 def _call(subject: Any, layers: Sequence[AttentionLayer], names: Sequence[str], run: Run) -> str:
