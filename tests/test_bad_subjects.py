@@ -218,6 +218,7 @@ class TestRefused:
 class TestStatistics:
     """Valid at the boundary, but unusable in statistics."""
 
+    @pytest.mark.sampled
     @pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning")
     @pytest.mark.parametrize("name", PROPERTIES)
     @pytest.mark.parametrize("zeroed", ["all", "input_gram", "key_gram", "value_gram", "scores", "outputs"])
@@ -227,6 +228,7 @@ class TestStatistics:
 
         assert results(returning(zeros), name)
 
+    @pytest.mark.sampled
     @pytest.mark.parametrize("name", PROPERTIES)
     @pytest.mark.parametrize("field", ["outputs", "scores", "inputs", "input_gram", "key_gram", "value_gram"])
     def test_huge_numbers_are_judged_or_refused_with_names(self, field: str, name: str) -> None:

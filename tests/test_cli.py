@@ -215,6 +215,7 @@ def run_into_closed_pipes(arguments: Sequence[str], folder: Path) -> int:
         os.close(writer)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

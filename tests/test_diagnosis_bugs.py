@@ -70,6 +70,7 @@ def differs(bug: Reported, layer: ac.AttentionLayer) -> bool:
     return any(float(ks_2samp(x, y, method="asymp").pvalue) < LEVEL / len(pairs) for x, y in pairs)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("bug", EVERY_BUG, ids=lambda bug: bug.name)
 def test_a_bug_shows_arrays_of_another_law_than_the_right_ones(bug: Reported) -> None:
     assert supported(bug)

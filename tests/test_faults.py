@@ -81,6 +81,7 @@ def test_every_fault_is_listed_with_a_check_that_names_it() -> None:
     assert {check for _, check in NAMED_BY.values()} <= {check.name for check in CHECKS}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault_is_caught_and_named(name: str) -> None:
     assert FAULTS[name].reason_hidden(NAMED_BY[name][0]) == ""
@@ -100,6 +101,7 @@ def test_a_fault_that_a_layer_hides_is_not_seen_there() -> None:
 
 # `LiteralSimulator` is right, so that each fault made from it is the only one. tests/test_properties.py tests the
 # methods on all properties, benchmarks/calibration.md on more draws.
+@pytest.mark.sampled
 @pytest.mark.parametrize("layer", [PAPER, ONE, GROUPED], ids=AttentionLayer.describe)
 def test_what_faults_are_made_of_is_not_violated(layer: AttentionLayer) -> None:
     # `outputs` needs a slow limit per layer; `conditional` uses the exact law in each.
@@ -127,6 +129,7 @@ def averaged_little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wrong_laws, "_AVERAGED", 100)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault_is_examined_in_every_layer_where_it_is_said_to_show(name: str, averaged_little: None) -> None:
     """Unlike constant Gram matrices, which are refused before the first look."""
@@ -175,6 +178,7 @@ def test_a_fault_of_one_regime_is_not_seen_elsewhere(
     assert any(result.verdict == "consistent" for result in results)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("fault", wrong_norms.FAULTS, ids=lambda fault: fault.name)
 def test_wrong_norms_are_seen_with_either_norm_and_hidden_without(fault: Fault) -> None:
     layer = NAMED_BY[fault.name][0]

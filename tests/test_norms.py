@@ -151,6 +151,7 @@ def test_readings_are_of_one_law(layer: ac.AttentionLayer) -> None:
     assert apart(literal, forgotten).max() > 2.0 * most
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layer", [RMS, LAYER, LAYER.replace(num_kv_heads=1)], ids=["rms", "layer", "grouped"])
 def test_the_law_at_a_width_is_that_of_draws(layer: ac.AttentionLayer) -> None:
     size = 400_000
@@ -269,6 +270,7 @@ WRONG = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_norms_are_violated_by_outputs_and_scores_alone(name: str) -> None:
     subject, layer = WRONG[name]

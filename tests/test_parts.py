@@ -165,6 +165,7 @@ def drawn_by_hand(name: str) -> dict[str, FloatArray]:
     return numbers(written_out(LAYERS[name], _DRAWS, np.random.default_rng()))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LAYERS)
 def test_methods_agree_with_networks_written_out(name: str, rng: np.random.Generator) -> None:
     layer = LAYERS[name]
@@ -193,6 +194,7 @@ def test_the_written_out_networks_differ_from_the_layer_without_the_part(name: s
     assert min(stats.ks_2samp(drawn[what], expected[what]).pvalue for what in drawn) < 1e-9
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LAYERS)
 def test_limit_laws_are_those_of_draws_from_the_limit(name: str, rng: np.random.Generator) -> None:
     layer = LAYERS[name].replace(head_dim=None)
@@ -212,6 +214,7 @@ def test_limit_laws_are_those_of_draws_from_the_limit(name: str, rng: np.random.
         assert (np.abs(products.mean(axis=0) - covariance) <= allowed).all()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["causal window", "softcap", "sink", "sink of one position", "own mask", "own map"])
 def test_laws_at_finite_width_are_those_of_draws(name: str, rng: np.random.Generator) -> None:
     layer = LAYERS[name]
@@ -244,6 +247,7 @@ def test_counts_of_visible_positions_are_those_of_the_mask() -> None:
     assert nested(visible(AttentionLayer(width=4, mask="causal")))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("method", get_args(Method)[:2])
 @pytest.mark.parametrize("name", ["causal window", "window", "own mask", "sink, cap, window"])
 def test_scores_behind_a_window_need_not_be_exposed(name: str, method: Method) -> None:
@@ -259,6 +263,7 @@ def test_scores_behind_a_window_need_not_be_exposed(name: str, method: Method) -
     assert {"scores.scale", "scores.law", "conditional.joint"} <= examined
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LAYERS)
 def test_right_layers_pass_all_checks(name: str) -> None:
     assert not ac.check("attncheck.subject:collapsed", LAYERS[name], profile="smoke", seed=3).violated
@@ -271,6 +276,7 @@ def test_layers_whose_standard_deviation_comes_from_rare_draws_pass(width: int) 
     assert not ac.check("attncheck.subject:collapsed", layer, profile="smoke", seed=20).violated
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("part", "misread"), [(part, each) for part in named_parts() for each in part.misreadings], ids=lambda v: v.name
 )
@@ -284,6 +290,7 @@ def test_misreadings_are_rejected_and_named(part: Any, misread: Any) -> None:
     assert misread.what in str(report)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("words", "fields"),
     [(words, fields) for part in named_parts() for words, fields in part.undeclared.items()],

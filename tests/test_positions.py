@@ -243,6 +243,7 @@ def _added(kind: str, size: int, lengths: Any, rng: np.random.Generator) -> Any:
     return {"apart": _HELD.position_std * noise, "scaled": lengths * (root @ noise)}.get(kind, root @ noise)
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("no_causes")
 @pytest.mark.parametrize(
     ("kind", "observed"),

@@ -85,6 +85,7 @@ def test_every_check_has_a_fault_that_it_must_reject() -> None:
     assert all(fault.what and fault.seen_by for fault in PROGRAM_FAULTS.values())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", NAMES)
 def test_check_rejects_a_wrong_simulator(name: str) -> None:
     pairs = [(f.name, visible_in(f, WITH_SCORES)[0]) for f in PROGRAM_FAULTS.values() if name in f.seen_by]
@@ -92,6 +93,7 @@ def test_check_rejects_a_wrong_simulator(name: str) -> None:
     assert look(fault, where, name.partition(".")[0])[name].p_value < FALSE_ALARM
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("fault", PROGRAM_FAULTS.values(), ids=PROGRAM_FAULTS)
 def test_fault_is_seen_by_every_check_it_names(fault: ProgramFault) -> None:
     where = visible_in(fault, WITH_SCORES)[0]
@@ -100,6 +102,7 @@ def test_fault_is_seen_by_every_check_it_names(fault: ProgramFault) -> None:
         assert unseen(fault, name, [check for check in fault.seen_by if check.startswith("netsor.")]) == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("fault", "check", "name"), ORDERS)
 def test_order_of_averages_that_converge_slowly_or_not_at_all(fault: str, check: str, name: str) -> None:
     seen = look(fault, name, check.partition(".")[0])[check]

@@ -85,6 +85,7 @@ def held(
     return result, [line for line in results if isinstance(line, Result)], closing.verdict
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("method", ["direct", "matrix_free", "collapsed"])
 def test_right_readings_pass(place: pytest.Pytester, method: str) -> None:
     """On one layer: the main job tests the first on all of them, and tests/slow the last."""

@@ -52,6 +52,7 @@ def found(simulator: Any, layer: AttentionLayer = LAYER) -> list[Finding]:
 PARTS = [(), ("window", "sink"), ("softcap", "norm"), ("rotary positions",), ("position bias",), ("QK norm",)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("parts", PARTS)
 def test_nothing_is_found_in_a_right_subject(parts: tuple[str, ...]) -> None:
     @settings(max_examples=12, deadline=None)
@@ -204,6 +205,7 @@ WRONG = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_computed_otherwise_is_found(name: str) -> None:
     simulator, layer, text = WRONG[name]

@@ -98,6 +98,7 @@ def test_alignment_approaches_that_of_many_neurons() -> None:
     assert np.linalg.eigvalsh(pair_alignment(TURNED, limit=True)).min() > -1e-12
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("method", ["direct", "matrix-free", "collapsed"])
 @pytest.mark.parametrize("layer", [TURNED, LINEAR], ids=["grouped", "relu"])
 def test_scores_have_the_covariance_that_inputs_leave(layer: ac.AttentionLayer, method: Any) -> None:
@@ -125,6 +126,7 @@ def direct_draws(layer: ac.AttentionLayer) -> ac.Draws:
     return ac.simulate(layer, 2_000, seed=3, method="direct")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layer", [TURNED, CAUSAL, LINEAR], ids=["grouped", "causal", "relu"])
 @pytest.mark.parametrize("hidden", [False, True])
 def test_whitened_scores_are_standard_normal(layer: ac.AttentionLayer, hidden: bool) -> None:
@@ -147,6 +149,7 @@ def test_whitened_scores_are_standard_normal(layer: ac.AttentionLayer, hidden: b
     assert correlation < 6.0 / size**0.5
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "layer", [TURNED, TURNED.replace(attention_map="sigmoid"), LINEAR.replace(attention_map="relu")]
 )
@@ -243,11 +246,13 @@ def rejects(name: str, score: Score, layer: ac.AttentionLayer, *fields: str) -> 
     return bool(violated(run_item(item, Subject.of(subject), 0, cost_of(PROFILES["smoke"], layer))))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_rotations_are_violated(name: str) -> None:
     assert rejects("scores", WRONG[name], TURNED)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["not turned", "keys only", "queries only"])
 def test_scores_alone_show_what_is_not_turned(name: str) -> None:
     assert rejects("exactness", WRONG[name], TURNED, "outputs", "scores")

@@ -136,6 +136,7 @@ def test_layers_shrink_to_the_papers() -> None:
     assert smallest_with(lambda layer: True) == AttentionLayer(width=1, seq_len=1, num_heads=1)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("holds", "smallest"),
     [

@@ -236,6 +236,7 @@ signed.weights = "rademacher"  # type: ignore[attr-defined]  # functions take at
 given.weights = "rademacher"  # type: ignore[attr-defined]  # functions take attributes, their type says no
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "layer",
     [

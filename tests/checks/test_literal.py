@@ -68,6 +68,7 @@ def examine(drawn: Drawn, layer: ac.AttentionLayer, name: str) -> list[str]:
     return [result.check for result in violated(results)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("law", OTHERS)
 @pytest.mark.parametrize("name", ["exactness", "scores", "conditional", "independence"])
 def test_right_simulators_pass(law: str, name: str) -> None:
@@ -91,12 +92,14 @@ def test_a_scale_of_queries_is_seen(scale: float) -> None:
     assert "scores.scale" in examine(Drawn("uniform", "uniform", scale), PAPER, "scores")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layer", [PAPER, NARROW, CAUSAL, TURNED], ids=["paper", "singular", "hidden", "turned"])
 @pytest.mark.parametrize("name", ["scores", "conditional", "exactness", "outputs"])
 def test_biases_that_are_declared_pass(layer: ac.AttentionLayer, name: str) -> None:
     assert examine(Drawn(LINEAR, LINEAR), layer, name) == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("matrix", "name"), [("query", "scores"), ("key", "scores"), ("value", "exactness")])
 @pytest.mark.parametrize("std", [0.0, 2.0])
 def test_other_biases_than_declared_ones_are_seen(matrix: str, name: str, std: float) -> None:

@@ -73,11 +73,13 @@ def test_every_check_has_a_pair() -> None:
     assert set(PAIRS) == set(BY_NAME)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", BY_NAME)
 def test_wrong_simulator_is_rejected(name: str) -> None:
     assert p_value(paired(name).subject, name, PAIRS[name][1]) < FALSE_ALARM
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", BY_NAME)
 def test_right_simulator_is_not(name: str) -> None:
     assert p_value(collapsed, name, PAIRS[name][1]) > FALSE_ALARM / len(BY_NAME)

@@ -274,6 +274,7 @@ def test_replay_names_the_missing_module(wrong: Path, absent: None, capsys: pyte
 # Error rates --------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -43,6 +43,7 @@ def sample_of(layer: AttentionLayer, form: str) -> Sample:
     return Sample.from_mapping(layer, arrays, DRAWS)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("form", ["double", "single", "masked"])
 @pytest.mark.parametrize("layer", LAYERS, ids=AttentionLayer.describe)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)

@@ -59,12 +59,14 @@ def failures(examine: Assertion, draw: Any, runs: int, alpha: float) -> int:
 NULLS = [(law, normal()), (scale, normal(0.5)), (independent, pairs(0.0))]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("examine", "draw"), NULLS)
 def test_false_alarms_stay_within_the_share(examine: Assertion, draw: Any, bounds: Any) -> None:
     # The first assertion gets half of the budget; noise fails this with chance below 1e-7.
     assert failures(examine, draw, runs=1000, alpha=0.3) <= bounds(1000, 0.15)[1]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("examine", "draw"), NULLS)
 def test_false_alarms_of_samples_stay_within_the_share(examine: Assertion, draw: Any, bounds: Any) -> None:
     failed = 0
@@ -85,6 +87,7 @@ ALTERNATIVES = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("examine", "draw"), ALTERNATIVES)
 def test_stated_effects_are_found(examine: Assertion, draw: Any, bounds: Any) -> None:
     assert failures(examine, draw, runs=400, alpha=1e-6) >= bounds(400, 0.99)[0]

@@ -78,6 +78,7 @@ def test_bounds_are_seen_as_planned(share: float) -> None:
 # Of trends.
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("counts", [(40,), (2,) * 60, (5, 50, 3, 100)], ids=str)
 def test_trends_keep_their_level(counts: tuple[int, ...]) -> None:
     rng = stream(0, "tests", "trend", *counts)

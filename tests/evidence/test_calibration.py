@@ -120,6 +120,7 @@ def outcomes(name: str, effect: float, size: int, replications: int, role: str) 
     return [CASES[name].draw(rng, effect, size) for _ in range(replications)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CASES)
 def test_null_p_values_are_uniform_or_conservative(name: str, bounds: Bounds) -> None:
     case = CASES[name]
@@ -134,6 +135,7 @@ def test_null_p_values_are_uniform_or_conservative(name: str, bounds: Bounds) ->
         assert Uniform().test(p_values).p_value > 1e-7
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "alternative", "size"), POWER_CASES)
 def test_power_is_what_simulation_finds(name: str, alternative: float, size: int, bounds: Bounds) -> None:
     case, level, replications = CASES[name], 0.005, DEPARTED

@@ -285,6 +285,7 @@ def apart(rng: np.random.Generator, size: int, wrong: float) -> Data:
     return values, np.full(size // CALL, CALL)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("case", "alternative", "blocks", "draws"),
     [

@@ -93,6 +93,7 @@ def test_neither_order_nor_grouping_shows_in_a_digit(name: str, seed: int, place
         assert first.merge(second.merge(third)) == first.merge(second).merge(third) == whole
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 def test_level_is_kept(name: str) -> None:
     # More than 8.5% of 600 right pools below 0.05, or 3% below 0.01, have chances below 3e-4 each; at twice the

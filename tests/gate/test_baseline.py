@@ -39,6 +39,7 @@ def kept_of(path: Path) -> dict[str, BaselineResult]:
     return read_baseline(path).results
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", [name for name, each in SITUATIONS.items() if each.code != 2])
 def test_a_small_baseline_judges_as_the_whole_record(
     tmp_path: Path, gated: Gated, make_sheet: MakeSheet, name: str

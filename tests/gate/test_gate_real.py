@@ -96,6 +96,7 @@ REAL: dict[str, int] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", REAL)
 def test_real_run_against_a_real_baseline(
     real_runs: Callable[[str], Path], gated: Gated, tmp_path: Path, name: str

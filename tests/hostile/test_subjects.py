@@ -1,13 +1,11 @@
 """Whatever a subject does, a run ends in seconds with a verdict or the reason for none, and leaves a readable record.
 
-Each run is a process of its own. By default a third of the subjects is tried, another one each day; the environment
-variable ATTNCHECK_HOSTILE=all tries all.
+Each run is a process of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import os
 import re
 import signal
@@ -26,7 +24,6 @@ HERE = Path(__file__).parent
 _HUNG, _LIMIT = 120, 2
 # Bytes of memory that a process may reserve, and bytes of output.
 _MEMORY, _OUTPUT = 6 * 2**30, 20_000
-_SAMPLE = 3
 
 REFUSED, UNFINISHED, DONE = 2, 4, 0
 
@@ -73,14 +70,6 @@ EXPECTED = {
 }
 
 
-def tried() -> list[str]:
-    """Return the names of the subjects to try."""
-    names = list(EXPECTED)
-    if os.environ.get("ATTNCHECK_HOSTILE") == "all":
-        return names
-    return names[datetime.date.today().toordinal() % _SAMPLE :: _SAMPLE]
-
-
 def begin(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """Start a command in a folder, in a process group of its own with little memory."""
     limited = (
@@ -115,7 +104,8 @@ def examine(folder: Path, name: str) -> subprocess.Popen[str]:
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="process groups are as POSIX has them")
 
 
-@pytest.mark.parametrize("name", tried())
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", EXPECTED)
 def test_a_run_ends_with_a_verdict_or_a_reason(name: str, tmp_path: Path) -> None:
     process = examine(tmp_path, name)
     output, errors = finish(process)

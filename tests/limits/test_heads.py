@@ -169,6 +169,7 @@ FOUND = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("fewer_points")
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("case", [*FOUND, *range(9)])

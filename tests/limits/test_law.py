@@ -344,6 +344,7 @@ VARIED = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("fields", VARIED, ids=str)
 def test_draws_follow_the_law(fields: dict[str, Any]) -> None:
     law, size = limit(layer(**fields)), 20_000

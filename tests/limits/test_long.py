@@ -84,6 +84,7 @@ def test_the_distance_from_uniform_is_that_of_draws(kind: str) -> None:
     assert abs(sample.mean() - distance_from_uniform(layer)) < allowed
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("nu", [1, 2, 5, 64])
 @pytest.mark.parametrize("kind", ["plain", "causal", "divided by n"])
 def test_heads_of_a_fixed_size_have_scores_that_are_normal_given_a_query(nu: int, kind: str) -> None:

@@ -66,6 +66,7 @@ _MANY_HEADS = (
 )
 
 
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("fields", _MANY_HEADS, ids=str)
 def test_sums_of_many_heads_have_the_transform_of_sums(fields: dict[str, Any]) -> None:

@@ -130,6 +130,7 @@ def variance_off(law: LimitLaw, position: int) -> tuple[float, float]:
     return float(abs(law.variance(position) - other)), float(stated)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("index", range(8))
 def test_a_random_limit_agrees_with_itself_and_with_draws(index: int) -> None:
     rng = np.random.default_rng([1, index])
@@ -137,6 +138,7 @@ def test_a_random_limit_agrees_with_itself_and_with_draws(index: int) -> None:
     assert_agrees(limit(layer), int(rng.integers(layer.seq_len)), index)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("index", range(4))
 def test_a_random_law_at_a_width_agrees_with_itself_and_with_draws(index: int) -> None:
     rng = np.random.default_rng([2, index])
@@ -144,6 +146,7 @@ def test_a_random_law_at_a_width_agrees_with_itself_and_with_draws(index: int) -
     assert_agrees(finite_width_law(layer, size=512, seed=index), int(rng.integers(layer.seq_len)), index)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("heads", "seq_len"), [(8, 1), (10, 2), (32, 3)])
 def test_a_law_that_loses_cells_of_hardly_any_weight_is_rejected(
     heads: int, seq_len: int, monkeypatch: pytest.MonkeyPatch

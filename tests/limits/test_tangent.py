@@ -34,6 +34,7 @@ KINDS: dict[str, dict[str, Any]] = {
 _LEVEL = 1e-7
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_mean_is_that_of_draws(kind: str) -> None:
     layer = AttentionLayer(**{**BASE, **KINDS[kind]})
@@ -83,6 +84,7 @@ def test_linear_attention_has_closed_forms() -> None:
     np.testing.assert_allclose(found.matrix, 4.0 * 1.5**2 * 0.5**2 * kernel * (kernel**2).sum())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("std", [0.3, 1.0, 3.0])
 def test_slopes_are_the_derivative_of_the_mean(causal: bool, std: float) -> None:

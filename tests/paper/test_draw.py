@@ -62,6 +62,7 @@ def least_p(ours: FloatArray, theirs: FloatArray) -> float:
     return 2 * min(float(stats.ks_2samp(a, b, method="asymp").pvalue) for a, b in pairs)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("of", ["outputs", "scores"])
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=list(LAYERS))
 def test_draws_have_the_law_of_the_collapsed_reading(layer: Layer, of: str) -> None:

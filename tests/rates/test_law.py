@@ -59,6 +59,7 @@ LAYERS = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.describe())
 def test_it_is_the_law_of_the_collapsed_reading(layer: ac.AttentionLayer) -> None:
     position = layer.seq_len - 1

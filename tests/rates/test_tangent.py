@@ -27,6 +27,7 @@ KINDS: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
 _SAMPLE, _LEVEL = 20_000, 1e-7
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("between", [False, True])
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_the_law_is_that_of_literal_gradients(kind: str, between: bool) -> None:
@@ -52,6 +53,7 @@ def test_the_law_is_right_where_softmax_saturates() -> None:
     assert one_sample_tail(float(0.02 - error.max()), size) < _LEVEL
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("between", [False, True])
 @pytest.mark.parametrize(
     "fields",

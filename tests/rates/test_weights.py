@@ -59,6 +59,7 @@ _FEW = ac.AttentionLayer(width=3, num_heads=1, seq_len=2)
 
 
 # Narrow widths, where weight laws matter most: the same draws reject that of normal weights.
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("layer", "weights", "of"),
     [
@@ -98,6 +99,7 @@ def test_it_is_the_law_of_literal_draws_of_one_neuron() -> None:
     assert stats.kstwo.sf(limit.statistic, size) < 1e-6
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", _NAMES)
 def test_laws_at_a_width_are_those_of_literal_draws(name: str) -> None:
     layer, size = ac.AttentionLayer(width=16, seq_len=3, num_heads=1, mask="causal", query_std=1.5), 20_000

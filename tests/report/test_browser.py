@@ -100,6 +100,7 @@ class Opened:
         self.context.close()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", PAGES)
 def test_asks_for_nothing_complains_of_nothing_fits_the_screen_and_leads_somewhere(
     browser: Any, pages: dict[str, Path], name: str
@@ -151,6 +152,7 @@ def test_labels_of_a_scale_do_not_touch(browser: Any, pages: dict[str, Path]) ->
                 assert all(left > right for (_, right), (left, _) in itertools.pairwise(places)), (width, places)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", PAGES)
 def test_axe_finds_nothing_serious(browser: Any, pages: dict[str, Path], name: str) -> None:
     with Opened(browser, pages[name], color_scheme="light", bypass_csp=True) as opened:

@@ -32,6 +32,7 @@ def record_of(path: Path, subject: str, *properties: str, layers: Sequence[Atten
 
 
 # Headings come from violated checks; causes take as long again, and are tested elsewhere.
+@pytest.mark.sampled
 @pytest.mark.usefixtures("no_causes")
 @pytest.mark.parametrize(
     ("fault", "properties", "words"),

@@ -48,6 +48,7 @@ def uniform(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[
 uniform.weights = "uniform"  # type: ignore[attr-defined]  # functions take attributes, their type says no
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("subject", "case", "names", "cost"),
     [

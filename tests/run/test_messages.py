@@ -47,6 +47,7 @@ def said_in(regime: str) -> tuple[str, ...]:
 
 
 class TestMessage:
+    @pytest.mark.sampled
     @pytest.mark.parametrize(
         ("fault", "name", "layer", "said"),
         [
@@ -245,6 +246,7 @@ class TestDiagnosis:
         sentences = diagnose(Item("scores", LAYER), Subject.of(blind), 0)
         assert sentences[0].startswith("score variance 0.1")
 
+    @pytest.mark.sampled
     @pytest.mark.parametrize(
         ("regime", "sentence"),
         [

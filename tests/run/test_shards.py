@@ -177,6 +177,7 @@ class TestDealer:
 
 
 class TestMerged:
+    @pytest.mark.sampled
     @pytest.mark.parametrize("of", [1, 3, 8])
     @pytest.mark.parametrize("name", SUBJECTS)
     def test_record_is_that_of_the_unsharded_run(
@@ -310,6 +311,7 @@ class TestLacking:
             f"shard 2/3 appears 2 times, in {paths[1]} and {again}; pass one of them"
         )
 
+    @pytest.mark.sampled
     @pytest.mark.parametrize(
         ("changes", "words"),
         [

@@ -43,6 +43,7 @@ class TestSummary:
         assert len(lines) <= 40
 
     # Without causes, which do not affect the order; the test above has them.
+    @pytest.mark.sampled
     @pytest.mark.usefixtures("no_causes")
     @pytest.mark.parametrize(
         ("name", "exposure", "property_name"),

@@ -55,6 +55,7 @@ def verdict_of(folder: Path, name: str) -> tuple[int, str, tuple[Result, ...]]:
     return code, text, tuple(line for line in read(record) if isinstance(line, Result))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["full.npz", "scores.npz", "outputs.npy", "named.csv"])
 def test_samples_of_the_direct_reading_are_consistent(folder: Path, name: str) -> None:
     # False-alarm level 1e-6 per file, as budgeted.
@@ -91,6 +92,7 @@ DAMAGES: dict[str, Callable[[ac.Draws], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_samples_are_violated(tmp_path: Path, fewer: ac.Draws, damage: str) -> None:
     path = tmp_path / "samples.npz"
@@ -99,6 +101,7 @@ def test_damaged_samples_are_violated(tmp_path: Path, fewer: ac.Draws, damage: s
     assert any(result.verdict == "violated" for result in results)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("weights", "code"), [("uniform", 0), ("gaussian", 1), ("query=uniform", 1)])
 def test_files_of_other_weights_are_held_to_them(tmp_path: Path, weights: str, code: int) -> None:
     layer = ac.AttentionLayer(width=4, seq_len=3)

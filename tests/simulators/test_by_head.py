@@ -28,6 +28,7 @@ DRAWS = 3_000
 COMPARED = 100
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_law_is_that_of_all_heads_together(kind: str) -> None:
     layer = AttentionLayer(**{"width": 6, "seq_len": 3, **KINDS[kind]})

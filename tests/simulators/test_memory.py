@@ -26,6 +26,7 @@ def working_memory(layer: AttentionLayer, size: int, method: Any, coordinates: i
     return peak - sum(value.nbytes for value in draws.as_dict().values())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("layer", "method", "coordinates", "sizes"),
     [

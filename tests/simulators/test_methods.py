@@ -72,6 +72,7 @@ def gram_functionals(draws: Draws) -> dict[str, FloatArray]:
     return found
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layer", LAYERS, ids=AttentionLayer.describe)
 def test_finite_width_readings_agree_in_law(layer: AttentionLayer) -> None:
     size, coordinates = 8_000, min(layer.width, 2)

@@ -97,6 +97,7 @@ def functionals(draws: TangentDraws) -> dict[str, FloatArray]:
     return found
 
 
+@pytest.mark.sampled
 @EACH
 def test_collapsed_has_the_law_of_literal_gradients(kind: str) -> None:
     layer = layer_of(kind)

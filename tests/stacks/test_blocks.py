@@ -52,6 +52,7 @@ def apart(one: FloatArray, other: FloatArray) -> float:
     return max(float(stats.ks_2samp(a, b, method="asymp").statistic) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("stack", BLOCKS, ids=AttentionStack.describe)
 def test_readings_are_of_one_law(stack: AttentionStack) -> None:
     ours = numbers(simulate(stack, SIZE, 1, coordinates=2))
@@ -92,6 +93,7 @@ def test_a_perceptron_given_its_inputs_is_that_of_literal_matrices() -> None:
     assert apart(one, other) < MOST
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("stack", BLOCKS, ids=AttentionStack.describe)
 def test_wide_blocks_are_near_the_limit(stack: AttentionStack) -> None:
     limit = simulate(stack, SIZE, 1, "limit", coordinates=1)
@@ -135,6 +137,7 @@ def test_differences_are_those_of_counted_draws(stack: AttentionStack) -> None:
     assert (off < 6.1 * error + 1e-5).all()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("stack", [PRE, POST, *ATTENTION], ids=AttentionStack.describe)
 def test_gaps_of_correlations_are_those_of_draws(stack: AttentionStack) -> None:
     """Without common random numbers or controls, from all neurons of the last stream."""

@@ -167,6 +167,7 @@ SMALL = (
 )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("stack", SMALL, ids=AttentionStack.describe)
 def test_differences_are_those_of_counted_draws(stack: AttentionStack) -> None:
     """Without control variates or common random numbers, from outputs alone.

@@ -81,6 +81,7 @@ def test_wrong_blocks_are_rejected_and_the_right_one_is_not(stack: AttentionStac
 _RANDOM: Any = draw_examples(stacks(max_depth=2, max_entries=200, blocks=True), 8, 0, "random blocks")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("stack", _RANDOM, ids=AttentionStack.describe)
 def test_readings_of_random_blocks_are_of_one_law(stack: AttentionStack) -> None:
     ours = drawn(stack, 6, "collapsed")

@@ -54,6 +54,7 @@ def drawn(stack: AttentionStack, seed: int, method: Method = "collapsed") -> Sta
     return simulate(stack, SIZE, seed, method, coordinates=2)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("stack", STACKS, ids=AttentionStack.describe)
 def test_readings_are_of_one_law(stack: AttentionStack) -> None:
     ours = drawn(stack, 1)

@@ -18,6 +18,7 @@ BIAS = 0.015
 LAYER = ac.AttentionLayer(width=64, seq_len=3)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("changes", "scores"),
     [
@@ -59,6 +60,7 @@ def test_what_is_0_in_the_limit_is_not_predicted() -> None:
     assert [str(row.verdict) for row in found.rows if row.name in ("nothing", "g2")] == ["not examined"] * 2
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("scaling", "order"), [("1/sqrt(n)", "0"), ("1/n", "-0.5")])
 @pytest.mark.parametrize("residual", [False, True])
 def test_stacks_hold_the_orders_of_their_layers(scaling: Any, order: str, residual: bool) -> None:
