@@ -13,6 +13,7 @@ from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("framework", ["torch", "flax", "keras"])
 def test_each_line_of_the_workflow_passes(framework: str, tmp_path: Path) -> None:
     pytest.importorskip(framework)

@@ -52,6 +52,7 @@ def own(module: Any) -> dict[str, Any]:
     return matrices | biases | {"O": out.weight.T.reshape(3, -1, WIDTH), "bO": out.bias}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("make", "call"), [(layer, None), (layer, causal), (Block, None)], ids=["layer", "causal", "compiled"]
 )

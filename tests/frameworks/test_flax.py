@@ -79,6 +79,7 @@ def nnx_own(module: Any) -> dict[str, Any]:
     return {start + m: getattr(part, kind)[...] for m, part in parts.items() for start, kind in kinds}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("make", "call", "inner"),
     [
@@ -98,6 +99,7 @@ def test_linen(make: Any, call: Any, inner: str | None) -> None:
     reading.assert_forward(binding, state, found, causal=call is causal)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("make", "call", "is_causal"),
     [
@@ -190,6 +192,7 @@ def drawn_by_numpy(key: Any, shape: Any, dtype: Any = None) -> Any:
     return jax.numpy.asarray(np.random.default_rng(int(key[0])).standard_normal(shape), dtype)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("make", "compiled"),
     [

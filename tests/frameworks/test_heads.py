@@ -84,6 +84,7 @@ def test_products_of_matrices_with_a_head_that_is_zero() -> None:
     assert "W_Q of head 1 has 0 times the standard deviation of the other heads" in told
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("draws", [2, 8])
 @pytest.mark.parametrize("rank", [4, 48])
 def test_matrices_that_are_products_have_even_heads(rank: int, draws: int) -> None:

@@ -167,6 +167,7 @@ ATTENTIONS = {name: einsums(*letters, swapped) for name, (letters, swapped) in W
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("length", [1, LENGTH])
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_hand_written(name: str, length: int) -> None:
@@ -190,6 +191,7 @@ def assert_replaced(binding: Any, state: Any, x: Any) -> None:
     assert np.abs(doubled - y).max() > 0.01
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("length", [1, LENGTH])
 @pytest.mark.parametrize("causal", [False, True])
 def test_groups_of_jax(length: int, causal: bool) -> None:
@@ -244,6 +246,7 @@ def test_equinox(length: int) -> None:
     assert_replaced(binding, state, x)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("make", "count"),
     [

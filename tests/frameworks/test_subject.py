@@ -100,6 +100,7 @@ class Scaled(Plain):
     before = 0.5
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("weights", ["gaussian", "own"])
 @pytest.mark.parametrize("make", [Causal, Scaled], ids=["causal", "scaled before"])
 def test_attention_that_is_written_otherwise_is_sampled(make: type[Plain], weights: str) -> None:

@@ -174,6 +174,7 @@ class TestModels:
 
 
 class TestRightModels:
+    @pytest.mark.sampled
     @pytest.mark.parametrize(
         "recipe",
         [
@@ -200,6 +201,7 @@ class TestRightModels:
         assert moved["blocks.0.up", 2] == ()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", WRONG)
 def test_what_people_shipped_is_found_with_its_module(name: str) -> None:
     recipe, tap, steps = WRONG[name]

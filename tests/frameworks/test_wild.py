@@ -249,6 +249,7 @@ def array(values: Any) -> Any:
     return np.asarray(values.detach().float() if hasattr(values, "detach") else values, dtype=np.float64)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", VARIANTS)
 def test_right_modules_run(name: str) -> None:
     for framework in VARIANTS[name]:

@@ -78,6 +78,7 @@ def outputs_of(fixture: Bug | Right, layer: Any, x: Any) -> Any:
 EVERY = [pytest.param(name, id=name) for name in MODULES]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", EVERY)
 def test_every_fixture_can_be_made_and_called(name: str) -> None:
     module = fixtures_of(name)
