@@ -24,7 +24,8 @@ from attncheck.checks.registry import check_named
 from attncheck.evidence.detector import ALARM, CLIP, DriftState, begin, course
 from attncheck.evidence.summaries import NormalScore, Summary, from_record
 from attncheck.looks.pools import ALL
-from attncheck.records.schema import Manifest, Result, case_key, decoded, of_pool, read
+from attncheck.records.run_record import read_record
+from attncheck.records.schema import Manifest, Result, case_key, decoded
 
 FloatArray = NDArray[np.float64]
 
@@ -223,17 +224,16 @@ def entry_of(record: Path, key: str) -> tuple[Manifest, PlannedChecks, RunEntry]
     Scores are standard normal, or stochastically smaller if one-sided; checks with bias allowance or two-sided counts
     are excluded.
     """
-    manifest, *lines = read(record)
-    assert isinstance(manifest, Manifest)
+    found = read_record(record)
+    manifest = found.manifest
     if (made := manifest.versions.get("attncheck")) != __version__:
         problem = f"was made by attncheck {made}, and this is {__version__}, whose checks may differ"
         refuse("record", str(record), problem, "add it with the version that made it")
-    results = [line for line in lines if isinstance(line, Result)]
-    summaries = {line.id: from_record(line.summary) for line in results if line.summary is not None}
+    summaries = {each.id: from_record(each.summary) for each in found.results if each.summary is not None}
     z: dict[str, float] = {}
     one_sided = []
-    for pool in results:
-        if not of_pool(pool) or not pool.p_values:
+    for pool in found.pools:
+        if not pool.p_values:
             continue
         members = [summaries[f"{pool.check}@{each}"] for each in pool.case["of"]]
         if pool.kind != "exact" or not all(map(_calibrated, members)):

@@ -17,7 +17,7 @@ from attncheck._lib.text import inert
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import Judgement
 from attncheck.gate.cases import GateCase, cases, notable, refuted, sentence
-from attncheck.records.baseline import Baseline, BaselineManifest
+from attncheck.records.baseline import Baseline
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Closing, Manifest
 
@@ -202,9 +202,7 @@ def _baseline(baseline: Baseline) -> dict[str, object]:
     return _origin(baseline.path, baseline.manifest, baseline.closing, len(baseline.single))
 
 
-def _origin(
-    path: Path, manifest: Manifest | BaselineManifest, closing: Closing | None, examined: int
-) -> dict[str, object]:
+def _origin(path: Path, manifest: Manifest, closing: Closing | None, examined: int) -> dict[str, object]:
     return {
         "path": str(path),
         "subject": manifest.subject,
