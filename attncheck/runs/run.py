@@ -27,7 +27,7 @@ from attncheck.looks.profiles import Profile, profile_named
 from attncheck.looks.result import violated
 from attncheck.looks.substitutes import substitute
 from attncheck.records.conclusion import ledger_of
-from attncheck.records.manifest import manifest_of
+from attncheck.records.manifest import made_here
 from attncheck.records.schema import Manifest, PlannedResult, Result, StatementResult, case_key, of_pool
 from attncheck.records.scope import Scope
 from attncheck.runs.options import RunOptions
@@ -314,17 +314,19 @@ class Run:
 
     def manifest(self) -> Manifest:
         """Return the first line of the record."""
-        return manifest_of(
+        planned = self.planned
+        return Manifest(
             seed=self.seed,
             profile=self.profile.name,
             false_alarm=self.budget.false_alarm,
             level=self.level,
             subject=self.subject.name,
-            planned=self.planned,
-            statements=self.theory_ids,
-            fixed=[case.key for case in self.fixed_cases],
+            planned=planned,
+            statements=list(self.theory_ids),
+            fixed=sorted({case.key for case in self.fixed_cases}),
             shard=None if self.shard is None else (self.shard.number, self.shard.of),
             draws=self.draws,
+            **made_here(self.subject.name, planned),
         )
 
 
