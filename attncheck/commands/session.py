@@ -26,7 +26,7 @@ from attncheck.commands.planned_run import (
 )
 from attncheck.layers.case import Case
 from attncheck.looks.item import Item
-from attncheck.report import render_report
+from attncheck.report import rendered
 from attncheck.runs.options import RunOptions
 from attncheck.runs.probe import refusal
 from attncheck.runs.reporting import RunReport
@@ -165,8 +165,8 @@ def _conclude(taken: ResultCollector, page: Path | None, verbose: bool = False) 
     """Print the summary and further messages; return the exit code."""
     report = taken.report
     print(_summary(report, verbose))
-    if page is not None:
-        print(_rendered(report, page))
+    if page is not None and report.run.record is not None:
+        print(rendered(report.run.record, page))
     for text in sorted(set(taken.failed)):
         print(f"FAILED {text}")
     if taken.traceback:
@@ -178,12 +178,3 @@ def _conclude(taken: ResultCollector, page: Path | None, verbose: bool = False) 
     if report.failure and verdict != "violated":
         raise InputError(report.failure)
     return ExitCode.of(verdict)
-
-
-def _rendered(report: RunReport, page: Path) -> str:
-    """Render a record; return the page's path or why there is none."""
-    assert report.run.record is not None
-    try:
-        return f"Report: {render_report(report.run.record, out=page)}"
-    except Exception as error:
-        return f"Report: not written, {type(error).__name__}: {error}"

@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from attncheck._lib.text import chance, counted
-from attncheck.checks.claims import LARGER
+from attncheck.checks.claims import CLAIMS, LARGER, Claim
 from attncheck.checks.registered import claim_named
 from attncheck.checks.statements import STATEMENTS, StatementRow
 from attncheck.diagnosis import causes
@@ -28,7 +28,7 @@ from attncheck.records.text import replay_command, telling, unexamined
 from attncheck.report import figures
 from attncheck.report.compare import RunComparison
 from attncheck.report.first import ClaimMap, SubjectFinding, claim_map, finding, would_have_seen
-from attncheck.report.headline import Headline, headline, unseen_claims
+from attncheck.report.headline import Headline, headline
 from attncheck.report.plots import RatePlot, read_plot
 from attncheck.report.power import PowerTable
 from attncheck.report.recipe import Recipe
@@ -60,19 +60,9 @@ class ClaimView:
     most: int
 
     @property
-    def statement(self) -> str:
-        """The text of the claim."""
-        return claim_named(self.name).statement
-
-    @property
-    def source(self) -> str:
-        """Its place in the paper."""
-        return claim_named(self.name).source
-
-    @property
-    def unseen(self) -> str:
-        """The limitations of a consistent verdict."""
-        return claim_named(self.name).unseen
+    def about(self) -> Claim:
+        """The claim: its text, its place in the paper, and the limitations of a consistent verdict."""
+        return claim_named(self.name)
 
     @property
     def verdict(self) -> str:
@@ -201,12 +191,16 @@ class RunView:
     @cached_property
     def claims(self) -> list[ClaimView]:
         """The claims of the run, in the order of the computation."""
-        return claims_of(self.run, self.recipe.pictures)
+        names = sorted({tally.claim for tally in self.run.tallies.values()}, key=causes.stage)
+        tallies = {name: tuple(each for each in self.run.tallies.values() if each.claim == name) for name in names}
+        cases = {name: len(self.run.claim_layers.get(name, ())) for name in names}
+        return [ClaimView(name, tallies[name], cases[name], self.recipe.pictures) for name in names]
 
     @cached_property
     def unseen_claims(self) -> list[str]:
         """Claims without an examined result."""
-        return unseen_claims(self.run)
+        seen = {tally.claim for tally in self.run.tallies.values() if tally.examined}
+        return [name for name in CLAIMS if name not in seen]
 
     @cached_property
     def idle(self) -> list[tuple[str, list[str]]]:
@@ -214,7 +208,7 @@ class RunView:
         found: dict[str, list[str]] = {}
         for tally in self.run.tallies.values():
             if not tally.examined:
-                found.setdefault(reason_of(tally), []).append(tally.name)
+                found.setdefault(telling(tally.reasons), []).append(tally.name)
         return sorted(found.items())
 
     @cached_property
@@ -304,25 +298,6 @@ class RunView:
 def _plotted(tally: Tally) -> Result | None:
     """Return the most suspicious result with a plot."""
     return next((result for result in tally.worst if read_plot(result.plot) is not None), None)
-
-
-def claims_of(found: RunRecord, most: int) -> list[ClaimView]:
-    """Return the claims of a run in the order of the computation."""
-    names = sorted({tally.claim for tally in found.tallies.values()}, key=causes.stage)
-    return [
-        ClaimView(
-            name,
-            tuple(tally for tally in found.tallies.values() if tally.claim == name),
-            len(found.claim_layers.get(name, ())),
-            most,
-        )
-        for name in names
-    ]
-
-
-def reason_of(tally: Tally) -> str:
-    """Return the most helpful reason why a check was not examined."""
-    return telling(tally.reasons)
 
 
 def looks(result: Result) -> Markup:
