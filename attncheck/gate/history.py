@@ -117,10 +117,7 @@ class History:
                 remedy = f"inspect it first with attncheck history {path}; --accept restarts it"
                 refuse("history", str(path), "has an alarm, which runs of another branch could hide", remedy)
         for path, other in zip(paths[1:], others, strict=True):
-            for field in ("subject", "profile"):
-                if getattr(first, field) != getattr(other, field):
-                    problem = f"has the {field} {getattr(other, field)}, but {paths[0]} has {getattr(first, field)}"
-                    refuse("history", str(path), problem, "keep a separate history for each")
+            _check_same(path, other, str(paths[0]), first)
             first = first._united(other, path)
         return first
 
@@ -272,10 +269,7 @@ def add(path: Path, record: Path, key: str) -> tuple[History, str]:
     """
     manifest, plan, entry = entry_of(record, key)
     history = History.read([path]) if path.exists() else History(manifest.subject, manifest.profile)
-    for field in ("subject", "profile"):
-        if getattr(history, field) != getattr(manifest, field):
-            problem = f"has the {field} {getattr(history, field)}, but the run has {getattr(manifest, field)}"
-            refuse("history", str(path), problem, "keep a separate history for each")
+    _check_same(path, history, "the run", manifest)
     if any(each.key == key for each in history.entries):
         return history, f"{key[:12]} is already in the history: its first run counts"
     seeds = {0: "every run by default"} | {each.seed: each.key[:12] for each in history.entries}
@@ -306,6 +300,13 @@ def write(history: History, path: Path) -> Path:
     plans = [history.plans[name] for name in sorted(history.plans)]
     lines: list[_Line] = [opening, *plans, *history.entries, *map(Acceptance, sorted(history.accepted))]
     return write_whole(path, b"".join(map(_encoded, lines)))
+
+
+def _check_same(path: Path, history: History, what: str, other: History | Manifest) -> None:
+    for field in ("subject", "profile"):
+        if getattr(history, field) != getattr(other, field):
+            problem = f"has the {field} {getattr(history, field)}, but {what} has {getattr(other, field)}"
+            refuse("history", str(path), problem, "keep a separate history for each")
 
 
 def _check_seeds(entries: Iterable[RunEntry], path: Path) -> None:

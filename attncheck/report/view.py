@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections import Counter
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 from markupsafe import Markup
@@ -41,6 +42,19 @@ from attncheck.runs.details import MAIN_CHECKS
 _POOLS = 20
 # Maximum number of values listed per field.
 _VALUES = 14
+# What a section shows; the others are never empty.
+_NEEDED = {
+    "claims": "run.claim_layers",
+    "comparison": "comparison",
+    "experiments": "paper",
+    "failures": "failures",
+    "power": "power",
+    "rates": "rates",
+    "space": "run.space.layers",
+    "theory": "run.theory",
+    "together": "together",
+    "uniformity": "uniformity",
+}
 _CHOICES = {
     "activation": ACTIVATIONS,
     "attention_map": ATTENTION_MAPS,
@@ -126,25 +140,12 @@ class RunView:
     @property
     def sections(self) -> list[str]:
         """Sections of the recipe that are not empty."""
-        return [name for name in self.recipe.sections if self._holds(name)]
+        return [name for name in self.recipe.sections if attrgetter(_NEEDED.get(name, "run"))(self)]
 
-    def _holds(self, section: str) -> bool:
-        match section:
-            case "comparison":
-                return self.comparison is not None
-            case "failures":
-                return bool(self.finding or self.doubts)
-            case "claims":
-                return bool(self.run.claim_layers)
-            case "together" | "uniformity" | "power" | "rates":
-                return bool(getattr(self, section))
-            case "experiments":
-                return self.paper is not None
-            case "theory":
-                return bool(self.run.theory)
-            case "space":
-                return bool(self.run.space.layers)
-        return True
+    @property
+    def failures(self) -> bool:
+        """Whether there are violated or inconclusive results."""
+        return bool(self.finding or self.doubts)
 
     @cached_property
     def headline(self) -> Headline:

@@ -6,9 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.box import SIMPLE
-from rich.table import Table
-
 from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.streams import seed_sequence
@@ -29,7 +26,7 @@ from attncheck.runs.causes import causes_of_samples
 from attncheck.runs.details import unseen
 from attncheck.runs.samples.examine import BLOCKS, examine_samples
 from attncheck.runs.samples.files import Samples, read_samples
-from attncheck.runs.summary import render_table, together
+from attncheck.runs.summary import table_text, together
 from attncheck.simulators.weights import GAUSSIAN, WeightLaws
 
 # Draws used for a diagnosis.
@@ -146,7 +143,9 @@ def _table_of(file: Samples, results: Sequence[Result], named: bool) -> list[str
     """Return the table of one file's checks."""
     head = [f"{file.source}: {len(file):,} draws of {file.sample.layer.describe()}"] if named else []
     examined = [result for result in results if result.p_values]
-    table = [render_table(_table(examined))] if examined else []
+    rows = map(_row, sorted(examined, key=lambda result: (result.combined, min(result.p_values))))
+    numbers = ("effect [99%]", "expected", "detectable", "draws", "p per look")
+    table = [table_text(("check", "verdict"), numbers, rows)] if examined else []
     return [*head, *table, *(f"  {r.check}: {r.reason}" for r in results if r.verdict == Verdict.INCONCLUSIVE)]
 
 
@@ -158,20 +157,13 @@ def _observed(wrong: Sequence[Sample], seed: int, laws: WeightLaws) -> list[str]
     return []
 
 
-def _table(results: Sequence[Result]) -> Table:
-    table = Table(box=SIMPLE, pad_edge=False)
-    for column in ("check", "verdict"):
-        table.add_column(column, no_wrap=True)
-    for column in ("effect [99%]", "expected", "detectable", "draws", "p per look"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for result in sorted(results, key=lambda result: (result.combined, min(result.p_values))):
-        table.add_row(
-            result.check,
-            result.verdict,
-            f"{result.effect:.3g} [{result.low:.3g}, {result.high:.3g}]",
-            allowed(result),
-            mde_text(result.mde),
-            f"{result.size:,}",
-            ", ".join(map(chance, result.p_values)),
-        )
-    return table
+def _row(result: Result) -> tuple[str, ...]:
+    return (
+        result.check,
+        result.verdict,
+        f"{result.effect:.3g} [{result.low:.3g}, {result.high:.3g}]",
+        allowed(result),
+        mde_text(result.mde),
+        f"{result.size:,}",
+        ", ".join(map(chance, result.p_values)),
+    )
