@@ -93,17 +93,15 @@ class ResultCollector:
         self._live.together()
         cases: dict[str, Case] = {item.case.key: item.case for item in collected.items}
         pools, failed = self.report.pool(self._executor, cases)
-        self.report.take(pools)
+        self.report.take(pools, *failed)
         self._live.took_pools(pools)
-        for text in failed:
-            self.report.take_failure(text)
 
     def _kept(self, run: Run, stated: StatementTask) -> bool:
         """Reuse a statement's result from a resumed run, if it has one."""
         earlier = run.earlier.theory.get(stated.id)
         if earlier is None or earlier.verdict != "consistent":
             return False
-        self.report.take_theory(earlier)
+        self.report.take([earlier])
         self._live.took(stated.module)
         return True
 
@@ -113,7 +111,7 @@ class ResultCollector:
         elif settled.theory is None:
             self.failed.append(settled.failure)
         else:
-            self.report.take_theory(settled.theory)
+            self.report.take([settled.theory])
         self._live.took(stated.module.removeprefix("test_"))
 
     def _items(self, run: Run, items: Sequence[Item]) -> None:
@@ -135,8 +133,7 @@ class ResultCollector:
                 self._take(item, found[item.id])
 
     def _take(self, item: Item, examined: Examination) -> None:
-        self.report.take(examined.results)
-        self.report.take_failure(examined.unusable)
+        self.report.take(examined.results, examined.unusable)
         self.traceback = self.traceback or examined.traceback
         self._live.took(item.property_name, examined.results)
 

@@ -29,10 +29,9 @@ class Reporter:
         from attncheck.records.schema import Result, StatementResult
 
         came = shipped(report)
-        self.report.take(msgspec.convert(came["results"], list[Result]))
-        self.report.take_failure(came["unusable"])
+        self.report.take(msgspec.convert(came["results"], list[Result]), came["unusable"])
         if came["theory"] is not None:
-            self.report.take_theory(msgspec.convert(came["theory"], StatementResult))
+            self.report.take([msgspec.convert(came["theory"], StatementResult)])
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
