@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter, Token
 
 from attncheck._lib.errors import InputError, check_number, check_whole, refuse
+from attncheck.runs.options import count, typed
 
 ProfileName = Literal["smoke", "default", "thorough"]
 Template = Literal["numpy", "torch", "flax", "keras"]
@@ -30,19 +31,6 @@ def _option(read: Callable[[str, str], Any]) -> Parameter:
     return Parameter(converter=convert)
 
 
-def _number(text: str) -> int | str:
-    """Return a whole number, or the text unchanged if it is not one: a later check rejects it."""
-    return int(text) if text.removeprefix("-").isdecimal() else text
-
-
-def _count(text: str) -> int | str:
-    """Return a whole number, which may be written as 1e6."""
-    try:
-        return int(float(text)) if float(text).is_integer() and "_" not in text else text
-    except (ValueError, OverflowError):
-        return text
-
-
 def whole_of(field: str, text: str) -> int:
     """Return a positive whole number.
 
@@ -56,36 +44,31 @@ def whole_of(field: str, text: str) -> int:
     >>> whole_of("width", "64")
     64
     """
-    return check_whole(field, _number(text), 1, f"pass a whole number, e.g. --{field.replace('_', '-')} 64")
+    return check_whole(field, typed(text, int), 1, f"pass a whole number, e.g. --{field.replace('_', '-')} 64")
 
 
 def _seed_of(field: str, text: str) -> int:
     from attncheck._lib.commits import seed_typed
 
-    return check_whole(field, _number(seed_typed(text)), 0, "pass a whole number, random or keyed")
+    return check_whole(field, typed(seed_typed(text), int), 0, "pass a whole number, random or keyed")
+
+
+def _positive(remedy: str) -> Callable[[str, str], float]:
+    return lambda field, text: check_number(field, typed(text, float), remedy, above=0.0)
 
 
 #: A positive whole number.
 Whole = Annotated[int, _option(whole_of)]
 #: A whole number, possibly 0.
-Natural = Annotated[int, _option(lambda field, text: check_whole(field, _number(text), 0, "pass a whole number"))]
+Natural = Annotated[int, _option(lambda field, text: check_whole(field, typed(text, int), 0, "pass a whole number"))]
 #: A number of draws, which may be written as 1e6.
-Draws = Annotated[int, _option(lambda field, text: check_whole(field, _count(text), 1, "pass e.g. 1e6"))]
+Draws = Annotated[int, _option(lambda field, text: check_whole(field, typed(text, count), 1, "pass e.g. 1e6"))]
 #: The seed of a run, also "random" or "keyed" (by the commit).
 Seed = Annotated[int, _option(_seed_of)]
 #: A probability.
-Chance = Annotated[
-    float, _option(lambda field, text: check_number(field, _float(text), "pass a chance such as 1e-6", above=0.0))
-]
+Chance = Annotated[float, _option(_positive("pass a chance such as 1e-6"))]
 #: A time limit, in seconds.
-Seconds = Annotated[float, _option(lambda field, text: check_number(field, _float(text), "pass seconds", above=0.0))]
-
-
-def _float(text: str) -> float | str:
-    try:
-        return text if "_" in text else float(text)
-    except ValueError:
-        return text
+Seconds = Annotated[float, _option(_positive("pass seconds"))]
 
 
 def folder_of(text: str, field: str = "out") -> Path:

@@ -53,15 +53,7 @@ def gate(
     from attncheck.gate import gate as judge
     from attncheck.gate import with_history
     from attncheck.gate.cases import sentence
-    from attncheck.gate.outputs import (
-        annotated,
-        annotation,
-        write_badge,
-        write_json,
-        write_junit,
-        write_summary,
-        write_unusable,
-    )
+    from attncheck.gate.outputs import annotated, annotation, write_outputs, write_unusable
 
     outputs = {"junit": junit, "summary": summary, "json": json, "badge": badge}
     refuse_same({"run": run, "baseline": baseline, "history": history}, outputs)
@@ -87,8 +79,5 @@ def gate(
         print(f"  note: {note}")
     for line in annotated(judgement) if annotations else ():
         print(line)
-    files = ((junit, write_junit), (summary, write_summary), (json, write_json), (badge, write_badge))
-    for path, write in files:
-        if path is not None:
-            write(judgement, path)
+    write_outputs(judgement, outputs)
     return judgement.exit_code

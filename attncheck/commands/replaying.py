@@ -20,7 +20,8 @@ from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
 from attncheck.looks.pools import repeat_pool
 from attncheck.records.manifest import installed_versions, this_machine
-from attncheck.records.schema import Manifest, Result, StatementResult, of_pool, read, result_digest, theory_digest
+from attncheck.records.run_record import read_record
+from attncheck.records.schema import Manifest, Result, StatementResult, line_digest, of_pool
 from attncheck.records.text import OWN_SUBJECTS
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
@@ -46,8 +47,7 @@ def replay_result(record: Path, id: str, subject: str | None = None, trust: Sequ
         remedy = f"if you trust the record and the module, pass --trust {module}, or --subject {named}"
         refuse("subject", named, "is code named by the record and was not imported", remedy)
     repeated = repeat(recorded, Subject.of(named), manifest.seed, trust, record)
-    same = result_digest(recorded) == result_digest(repeated)
-    for line in _comparison(manifest, recorded, repeated, named, same):
+    for line in _comparison(manifest, recorded, repeated, named):
         print(line)
     return ExitCode.of(repeated.verdict)
 
@@ -71,8 +71,7 @@ def repeat(
     `trust` lists modules of program functions; `record` holds the cases of a pool.
     """
     if record is not None and of_pool(recorded):
-        single = [line for line in read(record) if isinstance(line, Result) and not of_pool(line)]
-        return repeat_pool(recorded, single, subject, seed, trust)
+        return repeat_pool(recorded, read_record(record).results, subject, seed, trust)
     with naming(record):
         item = Item(recorded.property, read_case(recorded.case, trust))
     cost = Cost(recorded.affordable, recorded.level, recorded.power)
@@ -93,27 +92,18 @@ def _replay_theory(manifest: Manifest, recorded: StatementResult) -> int:
     found = [settled.theory for settled in map(settle, stated) if settled.theory]
     if not found:
         refuse("id", recorded.id, "does not exist in this version", "replay with the version of the record")
-    same = theory_digest(recorded) == theory_digest(found[0])
-    for line in _comparison(manifest, recorded, found[0], manifest.subject, same):
+    for line in _comparison(manifest, recorded, found[0], manifest.subject):
         print(line)
     return ExitCode.of(found[0].verdict)
 
 
 def find_result(record: Path, id: str) -> tuple[Manifest, Result | StatementResult]:
     """Return a record's manifest and the result with this id; raise `InputError` with close matches if missing."""
-    lines = read(record)
-    manifest = next(lines)
-    assert isinstance(manifest, Manifest)
-    found: Result | StatementResult | None = None
-    pools = []
-    for line in lines:  # read to the end: the hash in the last line is checked there
-        if isinstance(line, Result) and of_pool(line):
-            pools.append(line.id)
-        if found is None and isinstance(line, Result | StatementResult) and line.id == id:
-            found = line
+    run = read_record(record)
+    found = next((line for line in run.lines if line.id == id), None)
     if found is not None:
-        return manifest, found
-    planned = [*(each.id for each in manifest.planned), *pools]
+        return run.manifest, found
+    planned = [*run.planned, *(pool.id for pool in run.pools)]
     if id in planned:
         remedy = "make the record again"
         raise InputError(f"id={id}: was planned but not reached by the run in {record}; {remedy}")
@@ -122,13 +112,13 @@ def find_result(record: Path, id: str) -> tuple[Manifest, Result | StatementResu
 
 
 def _comparison(
-    manifest: Manifest, recorded: Result | StatementResult, repeated: Result | StatementResult, subject: str, same: bool
+    manifest: Manifest, recorded: Result | StatementResult, repeated: Result | StatementResult, subject: str
 ) -> Iterator[str]:
     case = recorded.case if isinstance(recorded, StatementResult) else layer_name(recorded.case)
     yield f"{recorded.id}{' on ' if case else ''}{case}, seed {manifest.seed}"
     yield f"  recorded: {_line(recorded)}"
     yield f"  repeated: {_line(repeated)}"
-    if same:
+    if line_digest(recorded) == line_digest(repeated):
         yield "The digits agree."
         return
     changed = _changed(manifest, subject)

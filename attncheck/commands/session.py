@@ -26,7 +26,7 @@ from attncheck.commands.planned_run import (
 )
 from attncheck.layers.case import Case
 from attncheck.looks.item import Item
-from attncheck.report import render_report
+from attncheck.report import rendered
 from attncheck.runs.options import RunOptions
 from attncheck.runs.probe import refusal
 from attncheck.runs.reporting import RunReport
@@ -93,17 +93,15 @@ class ResultCollector:
         self._live.together()
         cases: dict[str, Case] = {item.case.key: item.case for item in collected.items}
         pools, failed = self.report.pool(self._executor, cases)
-        self.report.take(pools)
+        self.report.take(pools, *failed)
         self._live.took_pools(pools)
-        for text in failed:
-            self.report.take_failure(text)
 
     def _kept(self, run: Run, stated: StatementTask) -> bool:
         """Reuse a statement's result from a resumed run, if it has one."""
         earlier = run.earlier.theory.get(stated.id)
         if earlier is None or earlier.verdict != "consistent":
             return False
-        self.report.take_theory(earlier)
+        self.report.take([earlier])
         self._live.took(stated.module)
         return True
 
@@ -113,7 +111,7 @@ class ResultCollector:
         elif settled.theory is None:
             self.failed.append(settled.failure)
         else:
-            self.report.take_theory(settled.theory)
+            self.report.take([settled.theory])
         self._live.took(stated.module.removeprefix("test_"))
 
     def _items(self, run: Run, items: Sequence[Item]) -> None:
@@ -135,8 +133,7 @@ class ResultCollector:
                 self._take(item, found[item.id])
 
     def _take(self, item: Item, examined: Examination) -> None:
-        self.report.take(examined.results)
-        self.report.take_failure(examined.unusable)
+        self.report.take(examined.results, examined.unusable)
         self.traceback = self.traceback or examined.traceback
         self._live.took(item.property_name, examined.results)
 
@@ -165,8 +162,8 @@ def _conclude(taken: ResultCollector, page: Path | None, verbose: bool = False) 
     """Print the summary and further messages; return the exit code."""
     report = taken.report
     print(_summary(report, verbose))
-    if page is not None:
-        print(_rendered(report, page))
+    if page is not None and report.run.record is not None:
+        print(rendered(report.run.record, page))
     for text in sorted(set(taken.failed)):
         print(f"FAILED {text}")
     if taken.traceback:
@@ -178,12 +175,3 @@ def _conclude(taken: ResultCollector, page: Path | None, verbose: bool = False) 
     if report.failure and verdict != "violated":
         raise InputError(report.failure)
     return ExitCode.of(verdict)
-
-
-def _rendered(report: RunReport, page: Path) -> str:
-    """Render a record; return the page's path or why there is none."""
-    assert report.run.record is not None
-    try:
-        return f"Report: {render_report(report.run.record, out=page)}"
-    except Exception as error:
-        return f"Report: not written, {type(error).__name__}: {error}"

@@ -213,10 +213,8 @@ class Ledger:
         self._own: dict[str, list[str]] = {Verdict.VIOLATED: [], Verdict.INCONCLUSIVE: []}
         self._looked = self._examined = False
 
-    def take(self, entry: Entry, planned: bool = False) -> None:
-        """Add one result, and its id to the planned ones if `planned`, as for pools."""
-        if planned:
-            self._planned.add(entry.id)
+    def take(self, entry: Entry) -> None:
+        """Add one result."""
         self._reported[entry.id] += 1
         self._looked |= entry.looks
         self._examined |= bool(entry.p_values)

@@ -10,11 +10,13 @@ from attncheck._lib.commits import commit_key
 from attncheck._lib.errors import InputError, check_number
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.evidence.ledger import Finding, weightiest
+from attncheck.evidence.verdicts import Verdict
 from attncheck.gate.history import add
 from attncheck.gate.judge import judge_against, judge_run, notes_on
-from attncheck.gate.wrong import wrong_with
 from attncheck.records.baseline import Baseline, read_baseline, write_baseline
 from attncheck.records.run_record import RunRecord, read_record
+from attncheck.records.tallies import tallied
+from attncheck.records.text import replay_command
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,10 +83,10 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
     if write or not baseline.exists():
         first = not write and not findings
         finding, note = _written(run, baseline, write, wrong=bool(findings))
-        return Judgement(ours, None, baseline, _ordered([*findings, *finding]), note, wrong_with(ours), first=first)
+        return Judgement(ours, None, baseline, _ordered([*findings, *finding]), note, _wrong(ours), first=first)
     theirs = read_baseline(baseline)
     findings += judge_against(ours, theirs, level)
-    return Judgement(ours, theirs, baseline, _ordered(findings), tuple(notes_on(ours, theirs)), wrong_with(ours))
+    return Judgement(ours, theirs, baseline, _ordered(findings), tuple(notes_on(ours, theirs)), _wrong(ours))
 
 
 def with_history(judgement: Judgement, path: Path, key: str | None = None) -> Judgement:
@@ -123,6 +125,22 @@ def _written(run: Path, baseline: Path, accepted: bool, wrong: bool) -> tuple[tu
     command = shlex.join(["attncheck", "gate", str(run), "--baseline", str(baseline), "--write-baseline"])
     text = f"{lacking}accept this run with: {command} (or rename {target}, {size})"
     return (Finding("completeness", "incomplete", text),), ()
+
+
+def _wrong(run: RunRecord) -> tuple[tuple[str, str], ...]:
+    """Return (label, text) pairs, "cause" first; empty where the subject has no violation."""
+    if not run.count(Verdict.VIOLATED):
+        return ()
+    from attncheck.runs.summary import wrong_in  # a late import, as it is rarely needed
+
+    single = any(tally.verdicts[Verdict.VIOLATED] for tally in run.tallies.values())
+    causes = () if run.closing is None else run.closing.causes
+    told = wrong_in(
+        run.tallies if single else tallied(run.pools),
+        lambda id: replay_command(run.path, id, run.manifest.subject, run.manifest.checks),
+        causes,
+    )
+    return tuple(told)
 
 
 __all__ = ["Finding", "Judgement", "gate", "with_history"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
 from attncheck._lib.text import chance
 from attncheck.evidence.ledger import weightiest
@@ -107,41 +107,36 @@ def refuted(run: RunRecord) -> list[StatementResult]:
 
 
 def _items(run: RunRecord, cause: str) -> Iterator[GateCase]:
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    counts["planned"].update(run.planned.values())
-    seconds: dict[str, float] = {}
-    layers: dict[str, str] = {}
-    for result in run.every:
-        counts["reported"][result.item] += 1
-        counts["examined"][result.item] += result.verdict != Verdict.NOT_EXAMINED
-        counts[result.verdict][result.item] += 1
-        # All results of an item report the same seconds; each pool reports the time of all pools.
-        seconds[result.item] = max(seconds.get(result.item, 0.0), result.seconds)
-        layers.setdefault(result.item, layer_name(result.case))
     # The planned pools follow from the results.
-    counts["planned"].update({pool.id: pool.item for pool in run.pools}.values())
+    planned = Counter((run.planned | {pool.id: pool.item for pool in run.pools}).values())
+    reported: dict[str, list[Result]] = {item: [] for item in planned}
+    for result in run.every:
+        reported.setdefault(result.item, []).append(result)
     pooled = {pool.item for pool in run.pools}
     texts: dict[str, list[str]] = defaultdict(list)
     for result in notable(run):
         command = replay_command(run.path, result.id, run.manifest.subject, run.manifest.checks)
         texts[result.item].append(f"{result.check}: {describe(result)}\n  {command}")
-    for item in sorted({*counts["planned"], *counts["reported"]}):
+    for item, results in sorted(reported.items()):
         group, _, case = item.partition("@")
-        layer = layers.get(item, "")
+        layer = layer_name(results[0].case) if results else ""
         name = layer if layer.endswith(f" {case}") else f"{layer} {case}".strip()
-        outcome, message, verdict = _outcome(Counter({name: count[item] for name, count in counts.items()}))
+        outcome, message, verdict = _outcome(planned[item], results)
         message = _caused(message, cause if verdict == Verdict.VIOLATED else "")
-        took = seconds.get(item, 0.0) / (len(pooled) if item in pooled else 1)
+        # All results of an item report the same seconds; each pool reports the time of all pools.
+        took = max((each.seconds for each in results), default=0.0) / (len(pooled) if item in pooled else 1)
         yield GateCase(group, name, outcome, message, "\n".join(texts.get(item, ())), took, verdict)
 
 
-def _outcome(number: Mapping[str, int]) -> tuple[str, str, str]:
+def _outcome(planned: int, results: Sequence[Result]) -> tuple[str, str, str]:
+    counts = Counter(each.verdict for each in results)
+    examined = len(results) - counts[Verdict.NOT_EXAMINED]
     for verdict in (Verdict.VIOLATED, Verdict.INCONCLUSIVE):
-        if number[verdict]:
-            return "failed", f"{number[verdict]} of {number['examined']} examined results are {verdict}", str(verdict)
-    if number["planned"] != number["reported"]:
-        return "error", f"{number['planned']} results were planned, {number['reported']} were reported", "incomplete"
-    return ("passed", "", "") if number["examined"] else ("skipped", "nothing was examined", "")
+        if counts[verdict]:
+            return "failed", f"{counts[verdict]} of {examined} examined results are {verdict}", str(verdict)
+    if planned != len(results):
+        return "error", f"{planned} results were planned, {len(results)} were reported", "incomplete"
+    return ("passed", "", "") if examined else ("skipped", "nothing was examined", "")
 
 
 def _caused(message: str, cause: str) -> str:

@@ -24,7 +24,8 @@ from attncheck.checks.registry import check_named
 from attncheck.evidence.detector import ALARM, CLIP, DriftState, begin, course
 from attncheck.evidence.summaries import NormalScore, Summary, from_record
 from attncheck.looks.pools import ALL
-from attncheck.records.schema import Manifest, Result, case_key, decoded, of_pool, read
+from attncheck.records.run_record import read_record
+from attncheck.records.schema import Manifest, Result, case_key, decoded
 
 FloatArray = NDArray[np.float64]
 
@@ -116,10 +117,7 @@ class History:
                 remedy = f"inspect it first with attncheck history {path}; --accept restarts it"
                 refuse("history", str(path), "has an alarm, which runs of another branch could hide", remedy)
         for path, other in zip(paths[1:], others, strict=True):
-            for field in ("subject", "profile"):
-                if getattr(first, field) != getattr(other, field):
-                    problem = f"has the {field} {getattr(other, field)}, but {paths[0]} has {getattr(first, field)}"
-                    refuse("history", str(path), problem, "keep a separate history for each")
+            _check_same(path, other, str(paths[0]), first)
             first = first._united(other, path)
         return first
 
@@ -223,17 +221,16 @@ def entry_of(record: Path, key: str) -> tuple[Manifest, PlannedChecks, RunEntry]
     Scores are standard normal, or stochastically smaller if one-sided; checks with bias allowance or two-sided counts
     are excluded.
     """
-    manifest, *lines = read(record)
-    assert isinstance(manifest, Manifest)
+    found = read_record(record)
+    manifest = found.manifest
     if (made := manifest.versions.get("attncheck")) != __version__:
         problem = f"was made by attncheck {made}, and this is {__version__}, whose checks may differ"
         refuse("record", str(record), problem, "add it with the version that made it")
-    results = [line for line in lines if isinstance(line, Result)]
-    summaries = {line.id: from_record(line.summary) for line in results if line.summary is not None}
+    summaries = {each.id: from_record(each.summary) for each in found.results if each.summary is not None}
     z: dict[str, float] = {}
     one_sided = []
-    for pool in results:
-        if not of_pool(pool) or not pool.p_values:
+    for pool in found.pools:
+        if not pool.p_values:
             continue
         members = [summaries[f"{pool.check}@{each}"] for each in pool.case["of"]]
         if pool.kind != "exact" or not all(map(_calibrated, members)):
@@ -272,10 +269,7 @@ def add(path: Path, record: Path, key: str) -> tuple[History, str]:
     """
     manifest, plan, entry = entry_of(record, key)
     history = History.read([path]) if path.exists() else History(manifest.subject, manifest.profile)
-    for field in ("subject", "profile"):
-        if getattr(history, field) != getattr(manifest, field):
-            problem = f"has the {field} {getattr(history, field)}, but the run has {getattr(manifest, field)}"
-            refuse("history", str(path), problem, "keep a separate history for each")
+    _check_same(path, history, "the run", manifest)
     if any(each.key == key for each in history.entries):
         return history, f"{key[:12]} is already in the history: its first run counts"
     seeds = {0: "every run by default"} | {each.seed: each.key[:12] for each in history.entries}
@@ -306,6 +300,13 @@ def write(history: History, path: Path) -> Path:
     plans = [history.plans[name] for name in sorted(history.plans)]
     lines: list[_Line] = [opening, *plans, *history.entries, *map(Acceptance, sorted(history.accepted))]
     return write_whole(path, b"".join(map(_encoded, lines)))
+
+
+def _check_same(path: Path, history: History, what: str, other: History | Manifest) -> None:
+    for field in ("subject", "profile"):
+        if getattr(history, field) != getattr(other, field):
+            problem = f"has the {field} {getattr(history, field)}, but {what} has {getattr(other, field)}"
+            refuse("history", str(path), problem, "keep a separate history for each")
 
 
 def _check_seeds(entries: Iterable[RunEntry], path: Path) -> None:

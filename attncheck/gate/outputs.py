@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 from xml.sax.saxutils import quoteattr
 
 import msgspec
 
-from attncheck._lib.errors import InputError
+from attncheck._lib.files import write_whole
 from attncheck._lib.text import inert
 from attncheck.evidence.verdicts import Verdict
 from attncheck.gate import Judgement
 from attncheck.gate.cases import GateCase, cases, notable, refuted, sentence
-from attncheck.records.baseline import Baseline, BaselineManifest
+from attncheck.records.baseline import Baseline
 from attncheck.records.run_record import RunRecord
-from attncheck.records.schema import Closing, Manifest
 
 # Maximum number of reasons, and of notes, in a summary; the other outputs have all of them.
 _REASONS, _NOTES = 8, 3
@@ -34,6 +33,8 @@ _COLOURS = {
     "inconclusive": "yellow",
     "incomplete": "orange",
 }
+# Fields of a listed result in JSON.
+_SHOWN = ("id", "claim", "case", "verdict", "text", "p_values", "effect", "low", "high")
 _TAGS = {"failed": "failure", "error": "error", "skipped": "skipped"}
 # Characters that XML 1.0 forbids.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -45,30 +46,30 @@ _MARKS = re.compile(r"([\\`*_\[\]#|~])")
 _LINKS = re.compile(r"(?i)(\b(?:https?|ftp)|\bwww)(://|\.)")
 
 
-def write_junit(judgement: Judgement, path: Path) -> None:
-    """Write JUnit XML: one case per property and layer, and one per part of the judgement."""
-    _write(path, "junit", _junit(judgement))
+def write_outputs(judgement: Judgement, paths: Mapping[str, Path | None]) -> None:
+    """Write the outputs with a path, by name.
 
-
-def write_json(judgement: Judgement, path: Path) -> None:
-    """Write all findings as JSON."""
-    text = msgspec.json.format(msgspec.json.encode(_document(judgement)).decode(), indent=2)
-    _write(path, "json", iter([text, "\n"]))
-
-
-def write_summary(judgement: Judgement, path: Path) -> None:
-    """Write a Markdown summary, e.g. for a GitHub step summary."""
-    _write(path, "summary", (f"{line}\n" for line in _markdown(judgement)))
-
-
-def write_badge(judgement: Judgement, path: Path) -> None:
-    """Write a badge in the shields.io endpoint format."""
-    _write(path, "badge", _badge(judgement.verdict))
+    ``junit`` is JUnit XML with a case per property and layer, and per part of the judgement; ``summary`` Markdown,
+    e.g. for a GitHub step summary; ``json`` has all findings; ``badge`` is in the shields.io endpoint format.
+    """
+    contents: dict[str, Callable[[Judgement], Iterator[str]]] = {
+        "junit": _junit,
+        "summary": _markdown,
+        "json": _document,
+        "badge": lambda each: _badge(each.verdict),
+    }
+    for name, path in paths.items():
+        if path is not None:
+            _write(path, name, "".join(contents[name](judgement)))
 
 
 def write_unusable(path: Path) -> None:
     """Write a badge for a run that could not be judged."""
-    _write(path, "badge", _badge("unusable"))
+    _write(path, "badge", "".join(_badge("unusable")))
+
+
+def _write(path: Path, name: str, text: str) -> None:
+    write_whole(path, text.encode("utf-8", errors="backslashreplace"), name)
 
 
 def annotation(error: str) -> str:
@@ -78,8 +79,8 @@ def annotation(error: str) -> str:
 
 def _badge(verdict: str) -> Iterator[str]:
     colour = _COLOURS.get(verdict, "lightgrey")
-    badge = {"schemaVersion": 1, "label": "attncheck", "message": verdict, "color": colour}
-    return iter([msgspec.json.encode(badge).decode(), "\n"])
+    yield msgspec.json.encode({"schemaVersion": 1, "label": "attncheck", "message": verdict, "color": colour}).decode()
+    yield "\n"
 
 
 def annotated(judgement: Judgement) -> Iterator[str]:
@@ -100,21 +101,6 @@ def _command(kind: str, title: str, text: str) -> str:
     said = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     name = title.replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
     return f"::{kind} title={name}::{said}"
-
-
-def _write(path: Path, option: str, parts: Iterator[str]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
-            _all(file, parts)
-    except OSError as error:
-        remedy = "choose another path"
-        raise InputError(f"{option}={path}: cannot be written ({error.strerror}); {remedy}") from None
-
-
-def _all(file: IO[str], parts: Iterator[str]) -> None:
-    for part in parts:
-        file.write(part)
 
 
 def _junit(judgement: Judgement) -> Iterator[str]:
@@ -147,37 +133,24 @@ def _quoted(text: str) -> str:
     return quoteattr(_FORBIDDEN.sub("�", text))
 
 
-def _document(judgement: Judgement) -> dict[str, object]:
-    run = judgement.run
-    return {
+def _document(judgement: Judgement) -> Iterator[str]:
+    run, baseline = judgement.run, judgement.baseline
+    results = [{name: getattr(each, name) for name in _SHOWN} | {"expected": each.null_effect} for each in notable(run)]
+    document = {
         "schema": 1,
         "verdict": judgement.verdict,
         "exit_code": int(judgement.exit_code),
-        "findings": [
-            {"part": finding.part, "verdict": finding.verdict, "text": finding.text} for finding in judgement.findings
-        ],
+        "findings": [dataclasses.asdict(finding) for finding in judgement.findings],
         "notes": list(judgement.notes),
         "wrong": [{"word": word, "text": text} for word, text in judgement.wrong],
         "run": _run(run),
-        "baseline": None if judgement.baseline is None else _baseline(judgement.baseline),
+        "baseline": None if baseline is None else _origin(baseline, len(baseline.single)),
         "claims": _claims(run),
-        "results": [
-            {
-                "id": line.id,
-                "claim": line.claim,
-                "case": line.case,
-                "verdict": line.verdict,
-                "text": line.text,
-                "p_values": line.p_values,
-                "effect": line.effect,
-                "low": line.low,
-                "high": line.high,
-                "expected": line.null_effect,
-            }
-            for line in notable(run)
-        ],
+        "results": results,
         "theory": [msgspec.to_builtins(line) for line in refuted(run)],
     }
+    yield msgspec.json.format(msgspec.json.encode(document).decode(), indent=2)
+    yield "\n"
 
 
 def _claims(run: RunRecord) -> dict[str, dict[str, int]]:
@@ -190,7 +163,7 @@ def _claims(run: RunRecord) -> dict[str, dict[str, int]]:
 def _run(run: RunRecord) -> dict[str, object]:
     examined = {result.id for result in run.every if result.verdict != Verdict.NOT_EXAMINED}
     single = examined - {pool.id for pool in run.pools}
-    return _origin(run.path, run.manifest, run.closing, len(single)) | {
+    return _origin(run, len(single)) | {
         "planned": len(run.planned),
         "reported": len(run.every),
         "examined": len(examined & run.planned.keys()),
@@ -198,20 +171,12 @@ def _run(run: RunRecord) -> dict[str, object]:
     }
 
 
-def _baseline(baseline: Baseline) -> dict[str, object]:
-    return _origin(baseline.path, baseline.manifest, baseline.closing, len(baseline.single))
-
-
-def _origin(
-    path: Path, manifest: Manifest | BaselineManifest, closing: Closing | None, examined: int
-) -> dict[str, object]:
+def _origin(record: RunRecord | Baseline, examined: int) -> dict[str, object]:
+    head = {name: getattr(record.manifest, name) for name in ("subject", "seed", "profile", "false_alarm", "versions")}
+    closing = record.closing
     return {
-        "path": str(path),
-        "subject": manifest.subject,
-        "seed": manifest.seed,
-        "profile": manifest.profile,
-        "false_alarm": manifest.false_alarm,
-        "versions": manifest.versions,
+        "path": str(record.path),
+        **head,
         "examined": examined,
         "verdict": None if closing is None else closing.verdict,
         "digest": None if closing is None else closing.digest,
@@ -219,6 +184,10 @@ def _origin(
 
 
 def _markdown(judgement: Judgement) -> Iterator[str]:
+    return (f"{line}\n" for line in _lines(judgement))
+
+
+def _lines(judgement: Judgement) -> Iterator[str]:
     """Iterate over the lines of a one-screen summary: verdict, cause, numbers, layer, replay command, reasons."""
     yield from (f"## attncheck: {'no baseline yet' if judgement.first else judgement.verdict}", "")
     words = dict(judgement.wrong)

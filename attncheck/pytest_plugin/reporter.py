@@ -29,10 +29,9 @@ class Reporter:
         from attncheck.records.schema import Result, StatementResult
 
         came = shipped(report)
-        self.report.take(msgspec.convert(came["results"], list[Result]))
-        self.report.take_failure(came["unusable"])
+        self.report.take(msgspec.convert(came["results"], list[Result]), came["unusable"])
         if came["theory"] is not None:
-            self.report.take_theory(msgspec.convert(came["theory"], StatementResult))
+            self.report.take([msgspec.convert(came["theory"], StatementResult)])
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -46,7 +45,9 @@ class Reporter:
         elif not consistent and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self.page and self.report.run.record:
-            self.rendered = _rendered(self.report.run.record, Path(self.page))
+            from attncheck.report import rendered
+
+            self.rendered = rendered(self.report.run.record, Path(self.page))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
@@ -78,13 +79,3 @@ def _asked_for_more(config: pytest.Config) -> bool:
     """Return whether -v or -r asks for single failures."""
     listing = any(str(each).startswith("-r") for each in config.invocation_params.args)
     return config.get_verbosity() > 0 or listing
-
-
-def _rendered(record: Path, page: Path) -> str:
-    """Render a record; return the page's path or why there is none."""
-    from attncheck.report import render_report
-
-    try:
-        return f"Report: {render_report(record, out=page)}"
-    except Exception as error:
-        return f"Report: not written, {type(error).__name__}: {error}"

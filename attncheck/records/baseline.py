@@ -17,26 +17,13 @@ import msgspec
 from attncheck._lib.errors import InputError
 from attncheck._lib.files import write_whole
 from attncheck.evidence.verdicts import Verdict
-from attncheck.records.schema import Closing, Manifest, StatementResult, content_hash, read_as
+from attncheck.records.schema import Closing, Manifest, StatementResult, content_hash, read
 
 #: Suffix of compressed files.
 COMPRESSED = ".xz"
 # Numbers are rounded to this share of the half-width of their interval.
 _SHARE = 0.01
 _ROUNDED = ("effect", "low", "high", "mde")
-
-
-class BaselineManifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
-    """A manifest without its plan, which follows from the lines."""
-
-    versions: dict[str, str]
-    seed: int
-    profile: str
-    false_alarm: float
-    subject: str
-    fixed: list[str] = []
-    shard: tuple[int, int] | None = None
-    commit: str = ""
 
 
 class BaselineResult(msgspec.Struct, frozen=True, tag="result", tag_field="type", omit_defaults=True):
@@ -69,6 +56,9 @@ class BaselineResult(msgspec.Struct, frozen=True, tag="result", tag_field="type"
         return tuple(self.case.get("of", ()))
 
 
+_LINES = Manifest | BaselineResult | StatementResult | Closing
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Baseline:
     """A baseline in memory.
@@ -77,7 +67,7 @@ class Baseline:
     """
 
     path: Path
-    manifest: BaselineManifest
+    manifest: Manifest
     results: dict[str, BaselineResult]
     closing: Closing | None
 
@@ -99,8 +89,8 @@ class Baseline:
 
 def read_baseline(path: Path) -> Baseline:
     """Read a baseline, or a whole record as one; raise `InputError` if it is damaged, edited or empty."""
-    lines = read_as(path, BaselineManifest | BaselineResult | StatementResult | Closing, baseline=True)
-    manifest: BaselineManifest = next(lines)
+    lines = read(path, _LINES, baseline=True)
+    manifest: Manifest = next(lines)
     results: dict[str, BaselineResult] = {}
     closing = None
     for line in lines:
@@ -115,7 +105,7 @@ def read_baseline(path: Path) -> Baseline:
 
 def write_baseline(run: Path, target: Path) -> int:
     """Write the baseline of a finished run atomically, compressed if named ``.xz``; return its size in bytes."""
-    lines = read_as(run, Manifest | BaselineResult | StatementResult | Closing)
+    lines = read(run, _LINES)
     manifest: Manifest = next(lines)
     fixed, kept, closing = set(manifest.fixed), [], None
     for line in lines:

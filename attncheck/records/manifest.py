@@ -5,52 +5,31 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Any
 
 from attncheck._lib.arithmetic import in_use
 from attncheck._lib.commits import commit_here
 from attncheck._lib.imports import source_of
 from attncheck._lib.version import __version__
 from attncheck.checks.registered import modules_with
-from attncheck.records.schema import SCHEMA, Manifest, PlannedResult
+from attncheck.records.schema import SCHEMA, PlannedResult
 
 _VERSIONED = ("attncheck", "numpy", "scipy", "hypothesis", "pytest", "statsmodels")
 
 
-def manifest_of(
-    *,
-    seed: int,
-    profile: str,
-    false_alarm: float,
-    level: float,
-    subject: str,
-    planned: Sequence[PlannedResult],
-    fixed: Iterable[str],
-    statements: Sequence[str] = (),
-    shard: tuple[int, int] | None = None,
-    draws: int | None = None,
-) -> Manifest:
-    """Return the manifest of a run that starts now on this machine."""
-    return Manifest(
-        schema=SCHEMA,
-        versions=installed_versions(),
-        seed=seed,
-        profile=profile,
-        false_alarm=false_alarm,
-        level=level,
-        subject=subject,
-        planned=list(planned),
-        statements=list(statements),
-        fixed=sorted(set(fixed)),
-        machine=this_machine(),
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        shard=shard,
-        draws=draws,
-        commit=commit_here(),
-        source=source_of(subject),
-        checks=list(modules_with(each.item.partition("@")[0] for each in planned)),
-    )
+def made_here(subject: str, planned: Iterable[PlannedResult]) -> dict[str, Any]:
+    """Return the fields of a manifest on time, place and code of a run that starts now on this machine."""
+    return {
+        "schema": SCHEMA,
+        "versions": installed_versions(),
+        "machine": this_machine(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit_here(),
+        "source": source_of(subject),
+        "checks": list(modules_with(each.item.partition("@")[0] for each in planned)),
+    }
 
 
 def this_machine() -> dict[str, str]:

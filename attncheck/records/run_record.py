@@ -8,9 +8,10 @@ from functools import cached_property
 from pathlib import Path
 
 from attncheck._lib.errors import InputError
-from attncheck.evidence.ledger import Conclusion, Entry, Ledger
+from attncheck.evidence.budget import Budget
+from attncheck.evidence.ledger import Conclusion, Finding
 from attncheck.evidence.verdicts import Verdict
-from attncheck.records.conclusion import concluded, entry_of
+from attncheck.records.conclusion import entry_of, ledger_of
 from attncheck.records.schema import (
     Closing,
     Manifest,
@@ -30,7 +31,7 @@ from attncheck.records.tallies import Space, Tally, tallied
 class RunRecord:
     """A record in memory, results and pools sorted by id.
 
-    ``closing`` is None if the run did not finish; ``entries`` are the ledger entries of all lines.
+    ``closing`` is None if the run did not finish.
     """
 
     path: Path
@@ -39,7 +40,6 @@ class RunRecord:
     pools: tuple[Result, ...]
     theory: tuple[StatementResult, ...]
     closing: Closing | None
-    entries: tuple[tuple[Entry, bool], ...]
 
     @property
     def shard_name(self) -> str:
@@ -50,6 +50,11 @@ class RunRecord:
     def every(self) -> tuple[Result, ...]:
         """Results on single cases, then those of pools."""
         return (*self.results, *self.pools)
+
+    @property
+    def lines(self) -> tuple[Result | StatementResult, ...]:
+        """All results, and the statements of the theory."""
+        return (*self.every, *self.theory)
 
     @property
     def digest(self) -> str:
@@ -69,12 +74,21 @@ class RunRecord:
 
     @cached_property
     def conclusion(self) -> Conclusion:
-        """The conclusion, never better than the run's own."""
-        shard = self.manifest.shard
-        ledger = Ledger([*self.planned, *self.manifest.statements] if shard is None else (), self.manifest.seed)
-        for entry, planned in self.entries:
-            ledger.take(entry, planned=planned)
-        return concluded(ledger, self.manifest.false_alarm, self.closing, self.scope, shard)
+        """The conclusion, never better than the run's own, and never a pass for a shard."""
+        # The manifest lacks pools, and plans more than the results of a shard.
+        planned = [*self.planned, *self.manifest.statements, *(pool.id for pool in self.pools)]
+        if self.shard_name:
+            planned = [line.id for line in self.lines]
+        ledger = ledger_of(planned, self.manifest.seed, self.lines)
+        own = ledger.conclude(Budget(self.manifest.false_alarm), ended=self.closing is not None)
+        own = own.of_part() if self.shard_name else own.unless(self.scope.doubt())
+        if self.closing is not None:
+            own = own.no_better_than(self.closing.verdict, self.closing.reasons)
+        if not self.shard_name:
+            return own
+        part = f"the record is of shard {self.shard_name}, a part of a run; attncheck merge makes one record of all"
+        first = Finding("completeness", "incomplete", f"{part} shards")
+        return dataclasses.replace(own, findings=(first, *own.findings))
 
     @cached_property
     def scope(self) -> Scope:
@@ -119,33 +133,26 @@ class RunRecord:
 
     def check_digest(self) -> None:
         """Raise `InputError` unless the digest is that of the results."""
-        if self.closing is not None and self.closing.digest != run_digest([*self.every, *self.theory]):
+        if self.closing is not None and self.closing.digest != run_digest(self.lines):
             raise InputError(f"record={self.path}: its digest is not that of its results; make the record again")
 
 
 def read_record(path: Path) -> RunRecord:
     """Read a record; raise `InputError` if it cannot be read, was edited, or has an invalid line."""
     lines = read(path)
-    manifest = next(lines)
-    assert isinstance(manifest, Manifest)
+    manifest: Manifest = next(lines)
     results: list[Result] = []
     pools: list[Result] = []
     theory: list[StatementResult] = []
-    entries, closing = [], None
+    closing = None
     for number, line in enumerate(lines, 2):
         if isinstance(line, Closing):
             closing = line
             continue
-        assert isinstance(line, Result | StatementResult)
         with sensible(path, number):
+            entry_of(line)
             pooled = isinstance(line, Result) and of_pool(line)
-            # Pools, and the results of a shard, count as planned: the manifest lacks the one, and plans more than
-            # the other.
-            entries.append((entry_of(line), pooled or manifest.shard is not None))
-        if isinstance(line, StatementResult):
-            theory.append(line)
-        else:
-            (pools if pooled else results).append(line)
+        (theory if isinstance(line, StatementResult) else pools if pooled else results).append(line)
     for each in (results, pools, theory):
         each.sort(key=lambda one: one.id)
-    return RunRecord(path, manifest, tuple(results), tuple(pools), tuple(theory), closing, tuple(entries))
+    return RunRecord(path, manifest, tuple(results), tuple(pools), tuple(theory), closing)

@@ -13,10 +13,9 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import msgspec
-import numpy as np
 
 from attncheck._lib.errors import InputError
 from attncheck._lib.files import most_content
@@ -160,53 +159,17 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
 Line = Manifest | Result | StatementResult | Closing
 
 
-class ReportedResult(Protocol):
-    """What `Result` and smaller structs of a result have in common."""
-
-    @property
-    def id(self) -> str:
-        """Its id."""
-
-    @property
-    def key(self) -> str:
-        """Its key."""
-
-    @property
-    def item(self) -> str:
-        """Property and case."""
-
-    @property
-    def case(self) -> dict[str, Any]:
-        """The case as built-in types."""
-
-    @property
-    def verdict(self) -> str:
-        """A value of `Verdict`."""
-
-    @property
-    def p_values(self) -> list[float]:
-        """One per look."""
-
-    @property
-    def combined(self) -> float:
-        """The combined p-value q of its looks."""
-
-    @property
-    def continuous(self) -> bool:
-        """Whether the first p-value is uniform under the null."""
-
-
-def case_key(result: ReportedResult) -> str:
+def case_key(result: Result) -> str:
     """Return the key of a result's case, or its pool's name."""
     return result.item.rpartition("@")[2]
 
 
-def of_layer(result: ReportedResult) -> bool:
+def of_layer(result: Result) -> bool:
     """Return whether a result is on a single attention layer."""
     return not {"program", "pool"} & set(result.case)
 
 
-def of_pool(result: ReportedResult) -> bool:
+def of_pool(result: Result) -> bool:
     """Return whether a result is that of a pool; raise `InputError` if malformed."""
     if "pool" not in result.case:
         return False
@@ -223,27 +186,15 @@ class _SchemaHead(msgspec.Struct):
     baseline: Any = False
 
 
-def result_digest(r: Any) -> bytes:
-    """Return the digest of a result's key, verdict and numbers, without texts."""
-    looks = [r.size, r.level, r.power, r.p_values, r.effects, r.combined]
-    numbers = [r.effect, r.low, r.high, r.null_effect, r.mde]
-    return _sha256([r.key, r.verdict, *looks, *numbers])
-
-
-def theory_digest(theory: StatementResult) -> bytes:
-    """Return the digest of a theory statement's key, verdict and numbers."""
-    return _sha256([theory.key, theory.verdict, theory.numbers])
-
-
-def _sha256(digits: Any) -> bytes:
+def line_digest(line: Result | StatementResult) -> bytes:
+    """Return the digest of a line's key, verdict and numbers, without texts."""
+    digits: list[Any] = [line.key, line.verdict]
+    if isinstance(line, StatementResult):
+        digits += [line.numbers]
+    else:
+        digits += [line.size, line.level, line.power, line.p_values, line.effects, line.combined]
+        digits += [line.effect, line.low, line.high, line.null_effect, line.mde]
     return hashlib.sha256(msgspec.json.encode(digits, order="sorted")).digest()
-
-
-def combined_digest(digests: bytes | bytearray) -> str:
-    """Return the digest of a run from concatenated digests of results."""
-    # As one array: bytes objects would take three times the memory.
-    ordered = np.sort(np.frombuffer(digests, dtype=np.dtype((np.void, hashlib.sha256().digest_size))))
-    return hashlib.sha256(ordered.tobytes()).hexdigest()[:16]
 
 
 def run_digest(results: Iterable[Result | StatementResult]) -> str:
@@ -252,30 +203,18 @@ def run_digest(results: Iterable[Result | StatementResult]) -> str:
     It depends on seed, subject and plan, not on names or texts. It may change with processor and BLAS
     (``arithmetic``) and with releases of NumPy, SciPy and hypothesis (``versions``).
     """
-    digests = (theory_digest(each) if isinstance(each, StatementResult) else result_digest(each) for each in results)
-    return combined_digest(b"".join(digests))
+    return hashlib.sha256(b"".join(sorted(map(line_digest, results)))).hexdigest()[:16]
 
 
-def read(path: Path) -> Iterator[Line]:
+def read(path: Path, lines: Any = Line, baseline: bool = False) -> Iterator[Any]:
     """Iterate over the lines of a record, one in memory at a time, skipping a truncated last line.
+
+    `lines` is the union of tagged structs to read them as. With `baseline`, a (compressed) baseline is accepted too.
 
     Raises
     ------
     InputError
         If the file is missing, has no complete manifest, another schema or a broken line, or was edited.
-    """
-    return read_as(path, Line)
-
-
-def read_as(path: Path, lines: Any, baseline: bool = False) -> Iterator[Any]:
-    """Iterate over the lines of a record as `lines`, the reader's own union of tagged structs.
-
-    With `baseline`, a (compressed) baseline is accepted too.
-
-    Raises
-    ------
-    InputError
-        As for `read`.
     """
     source = _Source(path, "baseline" if baseline else "record")
     decoder = msgspec.json.Decoder(lines)

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from attncheck._lib.text import counted, number
+from attncheck._lib.text import counted, listed, number
 from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.checks.registry import EVERY_PROPERTY
 from attncheck.records.schema import Result
@@ -62,24 +62,12 @@ def unexamined(reasons: Mapping[str, int]) -> list[str]:
     lines = []
     if exposing:
         fields = {field for reason in exposing for field in reason.removeprefix(NOT_EXPOSED).split(", ")}
-        lines.append(f"Return {_and(sorted(fields))} too: up to {counted(sum(exposing.values()), 'more result')}.")
+        lines.append(f"Return {listed(sorted(fields))} too: up to {counted(sum(exposing.values()), 'more result')}.")
     if others:
         most, total = max(sorted(others), key=lambda reason: others[reason]), sum(others.values())
         told = f"Not examined: {counted(total, 'other result' if exposing else 'result')}"
         lines.append(f"{told}; {'all' if others[most] == total else f'{others[most]:,}'} of them: {most}")
     return lines
-
-
-def _and(names: Sequence[str]) -> str:
-    """Join names with commas and "and".
-
-    Examples
-    --------
-    >>> _and(["key_gram", "scores", "value_gram"]), _and(["scores"])
-    ('key_gram, scores and value_gram', 'scores')
-    """
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def interval(result: Result) -> str:

@@ -49,4 +49,12 @@ def render_report(
     return render(run, baseline, recipe, out, power, paper)
 
 
-__all__ = ["DEFAULT_RECIPE", "render_report"]
+def rendered(record: Path, page: Path) -> str:
+    """Render a record; return a line with the page's path, or why there is none."""
+    try:
+        return f"Report: {render_report(record, out=page)}"
+    except Exception as error:
+        return f"Report: not written, {type(error).__name__}: {error}"
+
+
+__all__ = ["DEFAULT_RECIPE", "render_report", "rendered"]

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 
 from attncheck.diagnosis.causes import UNKNOWN, Cause, sharpest, sharpest_first, stage
 from attncheck.evidence.verdicts import Verdict
-from attncheck.looks.pools import ALL
 from attncheck.records.run_record import RunRecord
-from attncheck.records.schema import Result, case_key
+from attncheck.records.schema import Result
 from attncheck.records.tallies import Tally, tallied
 from attncheck.records.text import detectable, reads
 from attncheck.report import scales
-from attncheck.runs.details import MAIN_CHECKS
+from attncheck.runs.details import MAIN_CHECKS, of_all
 
 # Maximum number of cases in a map.
 _COLUMNS = 40
@@ -94,7 +93,7 @@ def _short(tally: Tally) -> str:
 
 def would_have_seen(tallies: Mapping[str, Tally], pools: Sequence[Result]) -> scales.PlotScale | None:
     """Return each claim's detectable effects, from its first examined main check."""
-    common = {each.check: each for each in pools if each.p_values and case_key(each) == ALL}
+    common = of_all(pools)
     rows = {}
     for tally in (tallies[name] for name in MAIN_CHECKS if name in tallies):
         if tally.alternatives and tally.claim not in rows:

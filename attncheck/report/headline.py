@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 from attncheck._lib.text import chance, counted
-from attncheck.checks.claims import CLAIMS
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records.run_record import RunRecord
 from attncheck.report.first import SubjectFinding, finding
@@ -29,12 +28,6 @@ def headline(found: RunRecord) -> Headline:
     told = (each for each in conclusion.findings if wrong is None or each.verdict != Verdict.VIOLATED)
     sentence = _sentence(found, conclusion.verdict, wrong)
     return Headline(conclusion.verdict, sentence, _extent(found), _budget(found), tuple(each.text for each in told))
-
-
-def unseen_claims(found: RunRecord) -> list[str]:
-    """Return the names of claims that no result examined."""
-    seen = {tally.claim for tally in found.tallies.values() if tally.examined}
-    return [name for name in CLAIMS if name not in seen]
 
 
 def _sentence(found: RunRecord, verdict: str, wrong: SubjectFinding | None) -> str:

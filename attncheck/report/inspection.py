@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
+
+import msgspec
 
 from attncheck._lib.files import write_whole
 from attncheck.frameworks.result import Readable
@@ -15,5 +16,5 @@ from attncheck.report.recipe import load
 def render_inspection(found: Readable, name: str, out: Path, theory: bool = False) -> Path:
     """Write a self-contained page on an inspected layer or model made by `name`; with predictions if `theory`."""
     lines = found.told + (found.predicted if theory else [])
-    recipe = dataclasses.replace(load(DEFAULT_RECIPE), title="Inspection", template="inspection.html.j2")
+    recipe = msgspec.structs.replace(load(DEFAULT_RECIPE), title="Inspection", template="inspection.html.j2")
     return write_whole(out, encoded(fill(recipe, found=found, name=name, lines=lines)))

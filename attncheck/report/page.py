@@ -15,11 +15,11 @@ from attncheck.evidence.text import allowed, expected
 from attncheck.layers.names import layer_name
 from attncheck.records.baseline import read_baseline
 from attncheck.records.run_record import read_record
-from attncheck.records.text import interval, reads
+from attncheck.records.text import interval, reads, telling
 from attncheck.report.compare import compare
 from attncheck.report.power import read_power
 from attncheck.report.recipe import Recipe, load
-from attncheck.report.view import RunView, looks, reason_of, visits
+from attncheck.report.view import RunView, looks, visits
 
 
 def render(run: Path, baseline: Path | None, recipe: str | Path, out: Path, power: Path | None, paper: Any) -> Path:
@@ -89,6 +89,6 @@ _FILTERS: dict[str, Any] = {
     "looks": looks,
     "sharpest": sharpest,
     "capitalized": lambda text: text[:1].upper() + text[1:],
-    "reason": reason_of,
+    "reason": lambda tally: telling(tally.reasons),
     "visits": visits,
 }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from attncheck._lib.errors import InputError, check_whole, refuse
+import msgspec
+
+from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.version import PACKAGE
 
 _TITLES = {
@@ -24,25 +25,28 @@ _TITLES = {
     "comparison": "Compared with the baseline",
     "provenance": "How it was made",
 }
-_KEYS = ("title", "template", "sections", "titles", "pictures", "failures")
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
-@dataclasses.dataclass(frozen=True)
-class Recipe:
-    """The contents of a report.
+class RecipeFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The fields of a recipe file.
 
     ``template`` is the page's file name, ``sections`` name templates ``sections/NAME.html.j2`` in reading order with
-    headings ``titles``, ``plots`` bounds the plots per claim, ``failures`` the checks shown in full, and ``folders``
-    is the template search path.
+    headings ``titles``, ``pictures`` bounds the plots per claim, ``failures`` the checks shown in full.
     """
 
+    sections: Annotated[list[str], msgspec.Meta(min_length=1)]
+    title: _Text = "Attention simulator against the infinite-width theorem"
+    template: _Text = "report.html.j2"
+    titles: dict[str, str] = {}
+    pictures: Annotated[int, msgspec.Meta(ge=0)] = 4
+    failures: Annotated[int, msgspec.Meta(ge=1)] = 40
+
+
+class Recipe(RecipeFile, frozen=True, kw_only=True):
+    """The contents of a report; ``folders`` is the template search path."""
+
     name: str
-    title: str
-    template: str
-    sections: tuple[str, ...]
-    titles: dict[str, str]
-    pictures: int
-    failures: int
     folders: tuple[Path, ...]
 
     def heading(self, section: str) -> str:
@@ -61,25 +65,19 @@ def load(recipe: str | Path) -> Recipe:
     """Return a recipe by name or path; raise `InputError` if unusable."""
     path = _find(recipe)
     try:
-        fields = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        given = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), RecipeFile)
+    except (OSError, ValueError, RecursionError, msgspec.ValidationError) as error:
         raise InputError(
             f"recipe={path}: cannot be read ({error}); write a TOML file as in reports/README.md"
         ) from None
-    unknown = sorted(set(fields) - set(_KEYS))
-    if unknown:
-        refuse(f"{path}: {unknown[0]}", fields[unknown[0]], "is not a field of a recipe", "use " + ", ".join(_KEYS))
-    folders = [path.parent / "templates", path.parent, shipped() / "templates"]
-    return Recipe(
-        name=path.stem,
-        title=_text(path, fields, "title", "Attention simulator against the infinite-width theorem"),
-        template=_text(path, fields, "template", "report.html.j2"),
-        sections=_sections(path, fields, folders),
-        titles={str(key): str(value) for key, value in _table(path, fields).items()},
-        pictures=check_whole(f"{path}: pictures", fields.get("pictures", 4), 0, "pass a number, e.g. 4"),
-        failures=check_whole(f"{path}: failures", fields.get("failures", 40), 1, "pass a number, e.g. 40"),
-        folders=tuple(dict.fromkeys(folders)),
-    )
+    folders = tuple(dict.fromkeys([path.parent / "templates", path.parent, shipped() / "templates"]))
+    known = sorted({file.name.removesuffix(".html.j2") for each in folders for file in each.glob("sections/*.html.j2")})
+    for name in given.sections:
+        if name not in known:
+            remedy = f"use some of {', '.join(known)}, or add templates/sections/{name}.html.j2 beside the recipe"
+            refuse(f"{path}: sections", name, "has no template", remedy)
+    fields = msgspec.structs.asdict(given) | {"sections": list(dict.fromkeys(given.sections))}
+    return Recipe(name=path.stem, folders=folders, **fields)
 
 
 def _find(recipe: str | Path) -> Path:
@@ -95,30 +93,3 @@ def _find(recipe: str | Path) -> Path:
             "recipe", str(recipe), "does not exist", "use one of " + ", ".join(names) + ", or the path of a TOML file"
         )
     return shipped() / f"{path.name}.toml"
-
-
-def _text(path: Path, fields: dict[str, Any], key: str, default: str) -> str:
-    value = fields.get(key, default)
-    if not isinstance(value, str) or not value:
-        refuse(f"{path}: {key}", value, "must be a string", f'write {key} = "…"')
-    return value
-
-
-def _table(path: Path, fields: dict[str, Any]) -> dict[str, Any]:
-    value = fields.get("titles", {})
-    if not isinstance(value, dict):
-        refuse(f"{path}: titles", value, "must be a table", 'write [titles] and lines of section = "heading"')
-    return value
-
-
-def _sections(path: Path, fields: dict[str, Any], folders: list[Path]) -> tuple[str, ...]:
-    """Return the section names, each of which must have a template."""
-    names = fields.get("sections")
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        refuse(f"{path}: sections", names, "must be a list of names", 'write e.g. sections = ["verdict", "claims"]')
-    known = sorted({file.name.removesuffix(".html.j2") for each in folders for file in each.glob("sections/*.html.j2")})
-    for name in names:
-        if name not in known:
-            remedy = f"use some of {', '.join(known)}, or add templates/sections/{name}.html.j2 beside the recipe"
-            refuse(f"{path}: sections", name, "has no template", remedy)
-    return tuple(dict.fromkeys(names))

@@ -62,7 +62,6 @@ _SETTINGS: dict[Any, Any] = {
     "ytick.color": MUTED,
     "ytick.labelcolor": INK,
 }
-_NEEDLESS = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->|<metadata>.*?</metadata>", re.DOTALL)
 # Coordinates are rounded to hundredths of a pixel.
 _TAG, _LONG = re.compile(r"<[^>]*>"), re.compile(r"-?\b\d+\.\d{3,}")
 #: Metadata without anything that changes between runs.

@@ -6,12 +6,13 @@ import dataclasses
 import math
 from collections import Counter
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 from markupsafe import Markup
 
 from attncheck._lib.text import chance, counted
-from attncheck.checks.claims import LARGER
+from attncheck.checks.claims import CLAIMS, LARGER, Claim
 from attncheck.checks.registered import claim_named
 from attncheck.checks.statements import STATEMENTS, StatementRow
 from attncheck.diagnosis import causes
@@ -28,7 +29,7 @@ from attncheck.records.text import replay_command, telling, unexamined
 from attncheck.report import figures
 from attncheck.report.compare import RunComparison
 from attncheck.report.first import ClaimMap, SubjectFinding, claim_map, finding, would_have_seen
-from attncheck.report.headline import Headline, headline, unseen_claims
+from attncheck.report.headline import Headline, headline
 from attncheck.report.plots import RatePlot, read_plot
 from attncheck.report.power import PowerTable
 from attncheck.report.recipe import Recipe
@@ -41,6 +42,19 @@ from attncheck.runs.details import MAIN_CHECKS
 _POOLS = 20
 # Maximum number of values listed per field.
 _VALUES = 14
+# What a section shows; the others are never empty.
+_NEEDED = {
+    "claims": "run.claim_layers",
+    "comparison": "comparison",
+    "experiments": "paper",
+    "failures": "failures",
+    "power": "power",
+    "rates": "rates",
+    "space": "run.space.layers",
+    "theory": "run.theory",
+    "together": "together",
+    "uniformity": "uniformity",
+}
 _CHOICES = {
     "activation": ACTIVATIONS,
     "attention_map": ATTENTION_MAPS,
@@ -60,19 +74,9 @@ class ClaimView:
     most: int
 
     @property
-    def statement(self) -> str:
-        """The text of the claim."""
-        return claim_named(self.name).statement
-
-    @property
-    def source(self) -> str:
-        """Its place in the paper."""
-        return claim_named(self.name).source
-
-    @property
-    def unseen(self) -> str:
-        """The limitations of a consistent verdict."""
-        return claim_named(self.name).unseen
+    def about(self) -> Claim:
+        """The claim: its text, its place in the paper, and the limitations of a consistent verdict."""
+        return claim_named(self.name)
 
     @property
     def verdict(self) -> str:
@@ -136,25 +140,12 @@ class RunView:
     @property
     def sections(self) -> list[str]:
         """Sections of the recipe that are not empty."""
-        return [name for name in self.recipe.sections if self._holds(name)]
+        return [name for name in self.recipe.sections if attrgetter(_NEEDED.get(name, "run"))(self)]
 
-    def _holds(self, section: str) -> bool:
-        match section:
-            case "comparison":
-                return self.comparison is not None
-            case "failures":
-                return bool(self.finding or self.doubts)
-            case "claims":
-                return bool(self.run.claim_layers)
-            case "together" | "uniformity" | "power" | "rates":
-                return bool(getattr(self, section))
-            case "experiments":
-                return self.paper is not None
-            case "theory":
-                return bool(self.run.theory)
-            case "space":
-                return bool(self.run.space.layers)
-        return True
+    @property
+    def failures(self) -> bool:
+        """Whether there are violated or inconclusive results."""
+        return bool(self.finding or self.doubts)
 
     @cached_property
     def headline(self) -> Headline:
@@ -201,12 +192,16 @@ class RunView:
     @cached_property
     def claims(self) -> list[ClaimView]:
         """The claims of the run, in the order of the computation."""
-        return claims_of(self.run, self.recipe.pictures)
+        names = sorted({tally.claim for tally in self.run.tallies.values()}, key=causes.stage)
+        tallies = {name: tuple(each for each in self.run.tallies.values() if each.claim == name) for name in names}
+        cases = {name: len(self.run.claim_layers.get(name, ())) for name in names}
+        return [ClaimView(name, tallies[name], cases[name], self.recipe.pictures) for name in names]
 
     @cached_property
     def unseen_claims(self) -> list[str]:
         """Claims without an examined result."""
-        return unseen_claims(self.run)
+        seen = {tally.claim for tally in self.run.tallies.values() if tally.examined}
+        return [name for name in CLAIMS if name not in seen]
 
     @cached_property
     def idle(self) -> list[tuple[str, list[str]]]:
@@ -214,7 +209,7 @@ class RunView:
         found: dict[str, list[str]] = {}
         for tally in self.run.tallies.values():
             if not tally.examined:
-                found.setdefault(reason_of(tally), []).append(tally.name)
+                found.setdefault(telling(tally.reasons), []).append(tally.name)
         return sorted(found.items())
 
     @cached_property
@@ -304,25 +299,6 @@ class RunView:
 def _plotted(tally: Tally) -> Result | None:
     """Return the most suspicious result with a plot."""
     return next((result for result in tally.worst if read_plot(result.plot) is not None), None)
-
-
-def claims_of(found: RunRecord, most: int) -> list[ClaimView]:
-    """Return the claims of a run in the order of the computation."""
-    names = sorted({tally.claim for tally in found.tallies.values()}, key=causes.stage)
-    return [
-        ClaimView(
-            name,
-            tuple(tally for tally in found.tallies.values() if tally.claim == name),
-            len(found.claim_layers.get(name, ())),
-            most,
-        )
-        for name in names
-    ]
-
-
-def reason_of(tally: Tally) -> str:
-    """Return the most helpful reason why a check was not examined."""
-    return telling(tally.reasons)
 
 
 def looks(result: Result) -> Markup:

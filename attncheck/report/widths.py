@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
@@ -28,7 +28,7 @@ _NAMED = 4
 
 def render_widths(found: Widths, name: str, out: Path) -> Path:
     """Write a self-contained page on models made by `name`."""
-    recipe = dataclasses.replace(load(DEFAULT_RECIPE), title="Widths", template="widths.html.j2")
+    recipe = msgspec.structs.replace(load(DEFAULT_RECIPE), title="Widths", template="widths.html.j2")
     drawn = [(moment, rows, plot(found, moment)) for moment, rows in found.tables]
     return write_whole(out, encoded(fill(recipe, found=found, name=name, drawn=drawn)))
 

@@ -62,7 +62,7 @@ def skipped(results: Sequence[Result]) -> list[str]:
 
 def detectable(results: Sequence[Result], pools: Sequence[Result] = ()) -> list[str]:
     """Return lines on the minimum detectable effects of the main checks: pooled, median and worst."""
-    common = _of_all(pools)
+    common = of_all(pools)
     lines = [
         line
         for claim, group in _main(results).items()
@@ -76,7 +76,7 @@ def detectable(results: Sequence[Result], pools: Sequence[Result] = ()) -> list[
 
 def mdes(results: Sequence[Result], pools: Sequence[Result]) -> list[str]:
     """Return a line per main check: its minimum detectable effect, median and pooled if smaller; ratios in percent."""
-    common, lines = _of_all(pools), []
+    common, lines = of_all(pools), []
     for group in _main(results).values():
         middle = _middle(group)
         what = reads(middle)
@@ -112,7 +112,7 @@ def _main(results: Sequence[Result]) -> dict[str, list[Result]]:
     return groups
 
 
-def _of_all(pools: Sequence[Result]) -> dict[str, Result]:
+def of_all(pools: Sequence[Result]) -> dict[str, Result]:
     """Return the pools of all cases, by check."""
     return {each.check: each for each in pools if each.p_values and case_key(each) == ALL}
 

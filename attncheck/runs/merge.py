@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -28,8 +28,6 @@ from attncheck.records.schema import Manifest, Result, StatementResult, case_key
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from attncheck.subject import DEFAULT_SUBJECT, Subject
-
-_Line = TypeVar("_Line", Result, StatementResult)
 
 #: Why a merged run with suspicious pools is incomplete.
 OWED = "further looks at suspicious pools are owed: attncheck run --owed takes them"
@@ -135,9 +133,7 @@ def merged(parts: Sequence[RunRecord], out: Path, min_examined: int | None = Non
     for part in ordered:
         _hand_over(part, report)
     pools, owed = run.pool(report.results, lambda look, looks: [OWED for _ in looks])
-    report.take(pools)
-    for text in owed:
-        report.take_failure(text)
+    report.take(pools, *owed)
     report.causes = _causes(ordered)
     report.finish(*(Finding("completeness", "incomplete", text) for text in owed))
     return report
@@ -162,9 +158,7 @@ def with_looks_taken(
     report = RunReport(run, manifest)
     _hand_over(part, report)
     violated, failed = report.pool(executor, known)
-    report.take(violated)
-    for text in failed:
-        report.take_failure(text)
+    report.take(violated, *failed)
     report.finish()
     return report, list(map(report.message, violated))
 
@@ -206,18 +200,12 @@ def planned_by(manifest: Manifest, subject: Subject, record: Path) -> Run:
 
 
 def _hand_over(part: RunRecord, report: RunReport) -> None:
-    """Add the results of a record to a report."""
+    """Add the results of a record to a report, with the arithmetic of their shard."""
     rounded = part.manifest.machine.get("arithmetic", "")
-    report.take([_rounded(each, rounded) for each in part.results])
-    for statement in part.theory:
-        report.take_theory(_rounded(statement, rounded))
-    for text in part.closing.failed if part.closing else []:
-        report.take_failure("" if text == OWED else text)
-
-
-def _rounded(line: _Line, arithmetic: str) -> _Line:
-    """Return a result with the arithmetic of its shard."""
-    return line if line.arithmetic else msgspec.structs.replace(line, arithmetic=arithmetic)
+    lines: list[Result | StatementResult] = [*part.results, *part.theory]
+    failed = [text for text in (part.closing.failed if part.closing else ()) if text != OWED]
+    named = [each if each.arithmetic else msgspec.structs.replace(each, arithmetic=rounded) for each in lines]
+    report.take(named, *failed)
 
 
 def _absent(layer: Any, size: int, rng: Any) -> NoReturn:

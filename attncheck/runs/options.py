@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +69,37 @@ class RunOptions:
         """
         usual = RunOptions(record=RECORD)
         return [each.name for each in dataclasses.fields(self) if getattr(self, each.name) != getattr(usual, each.name)]
+
+
+def typed(value: Any, kind: Callable[[str], Any]) -> Any:
+    """Convert text to a number if possible; later checks reject the rest.
+
+    Examples
+    --------
+    >>> typed("12", int), typed("1e6", count), typed("many", int)
+    (12, 1000000, 'many')
+    """
+    try:
+        # Python accepts 1_0 for 10.
+        return kind(value) if isinstance(value, str) and "_" not in value else value
+    except ValueError:
+        return value
+
+
+def count(text: str) -> int:
+    """Return a whole number, which may be written as 1e6.
+
+    Raises
+    ------
+    ValueError
+        If it is not one.
+
+    Examples
+    --------
+    >>> count("1e6")
+    1000000
+    """
+    number = float(text)
+    if not number.is_integer():
+        raise ValueError(text)
+    return int(number)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -23,8 +23,6 @@ from attncheck.runs.causes import causes_of
 from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize
 from attncheck.runs.tasks import Examination
-
-_Line = TypeVar("_Line", Result, StatementResult)
 
 # Number of errors in a record, and their longest length.
 _FAILURES, _LONGEST = 20, 400
@@ -53,29 +51,19 @@ class RunReport:
         first = manifest or run.manifest()
         self._arithmetic = first.machine.get("arithmetic", "")
         self._writer.write(first)
-        self.take_failure(refused.unusable if refused else "")
+        self.take((), refused.unusable if refused else "")
 
-    def take(self, results: Sequence[Result]) -> None:
-        """Take the results of one test item."""
-        for result in map(self._told, results):
-            self.results.append(result)
-            self._write(result)
-
-    def take_theory(self, statement: StatementResult) -> None:
-        """Take one statement of the theory."""
-        statement = self._told(statement)
-        self.theory.append(statement)
-        self._write(statement)
-
-    def _told(self, line: _Line) -> _Line:
-        """Drop a line's arithmetic if it equals the manifest's."""
-        same = line.arithmetic == self._arithmetic
-        return msgspec.structs.replace(line, arithmetic="") if same else line
-
-    def take_failure(self, message: str) -> None:
-        """Take the error of a test item without results, for the closing line."""
-        if message:
-            self._failed.add(printable(message, _LONGEST))
+    def take(self, lines: Iterable[Result | StatementResult], *failures: str) -> None:
+        """Take results or statements of the theory; `failures` are errors of test items without results."""
+        for given in lines:
+            same = given.arithmetic == self._arithmetic  # as in the manifest
+            line = msgspec.structs.replace(given, arithmetic="") if same else given
+            if isinstance(line, StatementResult):
+                self.theory.append(line)
+            else:
+                self.results.append(line)
+            self._write(line)
+        self._failed |= {printable(each, _LONGEST) for each in failures if each}
 
     @property
     def failed(self) -> list[str]:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from attncheck._lib.errors import refuse
 from attncheck.checks.registry import checks_of
-from attncheck.records.conclusion import entry_of
 from attncheck.records.manifest import installed_versions
-from attncheck.records.schema import Manifest, Result, StatementResult, of_pool, read, sensible
+from attncheck.records.run_record import read_record
+from attncheck.records.schema import Result, StatementResult
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,27 +24,18 @@ class ResumedRun:
 
 def earlier_of(path: Path, same: Mapping[str, object]) -> ResumedRun:
     """Return the results in a record; raises InputError if a field of its manifest differs from `same`."""
-    lines = read(path)
-    manifest = next(lines)
-    assert isinstance(manifest, Manifest)
+    found = read_record(path)
     for field, value in {"versions": installed_versions(), **same}.items():
-        if getattr(manifest, field) != value:
+        if (own := getattr(found.manifest, field)) != value:
             if field == "source":
                 refuse("resume", str(path), "belongs to a simulator whose file has since changed", "start a new run")
-            problem = f"is of a run with {field.replace('_', ' ')} {getattr(manifest, field)}, not {value}"
+            problem = f"is of a run with {field.replace('_', ' ')} {own}, not {value}"
             refuse("resume", str(path), problem, "use the original options, or omit --resume")
     items: dict[str, list[Result]] = {}
-    theory: dict[str, StatementResult] = {}
-    for number, line in enumerate(lines, 2):
-        if isinstance(line, Result | StatementResult):
-            with sensible(path, number):
-                entry_of(line)
-        if isinstance(line, StatementResult):
-            theory[line.id] = line
-        elif isinstance(line, Result) and not of_pool(line):
-            items.setdefault(line.item, []).append(line)
+    for result in found.results:
+        items.setdefault(result.item, []).append(result)
     whole = {item: results for item, results in items.items() if len(results) == _owed(item)}
-    return ResumedRun(whole, theory)
+    return ResumedRun(whole, {each.id: each for each in found.theory})
 
 
 def set_aside(earlier: Path | None, record: Path) -> Path | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,10 @@ from attncheck.looks.profiles import Profile, profile_named
 from attncheck.looks.result import violated
 from attncheck.looks.substitutes import substitute
 from attncheck.records.conclusion import ledger_of
-from attncheck.records.manifest import manifest_of
+from attncheck.records.manifest import made_here
 from attncheck.records.schema import Manifest, PlannedResult, Result, StatementResult, case_key, of_pool
 from attncheck.records.scope import Scope
-from attncheck.runs.options import RunOptions
+from attncheck.runs.options import RunOptions, count, typed
 from attncheck.runs.resumed import ResumedRun, earlier_of
 from attncheck.runs.shards import Shard
 from attncheck.runs.tasks import CaseTask
@@ -93,15 +93,15 @@ class Run:
         profile, draws, least = profile_named(options.profile), options.draws, options.min_examined
         if draws is not None and profile.draws is None:
             refuse("draws", draws, f"has no effect with the profile {profile.name}", "use the profile thorough")
-        most = profile.draws if draws is None else check_whole("draws", _typed(draws, _count), 1, "pass e.g. 1e6")
+        most = profile.draws if draws is None else check_whole("draws", typed(draws, count), 1, "pass e.g. 1e6")
         if least is not None:
             fewest = "pass the number of results that must be examined, e.g. 100"
-            least = check_whole("min_examined", _typed(least, int), 0, fewest)
-        chance = _typed(options.false_alarm, float)
+            least = check_whole("min_examined", typed(least, int), 0, fewest)
+        chance = typed(options.false_alarm, float)
         budget = Budget(check_number("false_alarm", chance, "pass a chance such as 1e-6", above=0.0))
         subject = Subject.of(DEFAULT_SUBJECT if options.subject is None else options.subject)
         if options.timeout is not None:
-            limit = check_number("timeout", _typed(options.timeout, float), "pass seconds", above=0.0)
+            limit = check_number("timeout", typed(options.timeout, float), "pass seconds", above=0.0)
             subject = dataclasses.replace(subject, timeout=limit)
         for name in options.only:
             kind = domain_of(check_choice("only", name, all_properties())).kind
@@ -111,7 +111,7 @@ class Run:
             refuse("min_examined", least, "applies to the whole run, not to a shard", "pass it to merge")
         run = cls(
             subject=subject,
-            seed=check_whole("seed", _typed(options.seed, int), 0, "pass a whole number, or random"),
+            seed=check_whole("seed", typed(options.seed, int), 0, "pass a whole number, or random"),
             profile=profile,
             budget=budget,
             record=options.record,
@@ -314,30 +314,17 @@ class Run:
 
     def manifest(self) -> Manifest:
         """Return the first line of the record."""
-        return manifest_of(
+        planned = self.planned
+        return Manifest(
             seed=self.seed,
             profile=self.profile.name,
             false_alarm=self.budget.false_alarm,
             level=self.level,
             subject=self.subject.name,
-            planned=self.planned,
-            statements=self.theory_ids,
-            fixed=[case.key for case in self.fixed_cases],
+            planned=planned,
+            statements=list(self.theory_ids),
+            fixed=sorted({case.key for case in self.fixed_cases}),
             shard=None if self.shard is None else (self.shard.number, self.shard.of),
             draws=self.draws,
+            **made_here(self.subject.name, planned),
         )
-
-
-def _count(text: str) -> int | float:
-    """Parse a count such as 1000000 or 1e6."""
-    number = float(text)
-    return int(number) if number.is_integer() else number
-
-
-def _typed(value: Any, kind: Callable[[str], Any]) -> Any:
-    """Convert text to a number if possible; later checks reject the rest."""
-    try:
-        # Python accepts 1_0 for 10.
-        return kind(value) if isinstance(value, str) and "_" not in value else value
-    except ValueError:
-        return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -62,7 +62,8 @@ def summarize(
         *what_is_wrong(run, results, call, causes),
     ]
     if any(each.p_values for each in single):
-        parts += [render_table(_table(single), color), *together(pools)]
+        numbers = ("cases", "examined", "draws", "smallest first-look p")
+        parts += [table_text(("property", "verdict"), numbers, _rows(single), color), *together(pools)]
     if verbose:
         parts += [*details.skipped(single), *details.detectable(single, pools), *details.unseen(single)]
         parts += [*details.visited_layers(single), *details.visited_programs(single), *details.uniformity(conclusion)]
@@ -261,36 +262,36 @@ def _only(results: Sequence[Result], claim: str) -> str:
     return f"; only with {listed(name for name in FEATURES if name in shared)}" if shared else ""
 
 
-def _table(results: Sequence[Result]) -> Table:
-    table = Table(box=SIMPLE, pad_edge=False)
-    for column in ("property", "verdict"):
-        table.add_column(column, no_wrap=True)
-    for column in ("cases", "examined", "draws", "smallest first-look p"):
-        table.add_column(column, justify="right", no_wrap=True)
+def _rows(results: Sequence[Result]) -> Iterator[tuple[str, ...]]:
     for name, group in by_property(results):
         examined = [result for result in group if result.p_values]
         if not examined:
             continue
         layers = {str(result.case): result for result in group}
         draws = sum(max(r.size for r in group if str(r.case) == layer) for layer in layers)
-        smallest = chance(min(result.p_values[0] for result in examined))
-        table.add_row(
+        yield (
             name,
             str(Verdict.worst(result.verdict for result in group)),
             _of(len({str(result.case) for result in examined}), len(layers)),
             _of(len(examined), len(group)),
             f"{draws:,}",
-            smallest,
+            chance(min(result.p_values[0] for result in examined)),
         )
-    return table
 
 
 def _of(part: int, whole: int) -> str:
     return f"{part}/{whole}" if part < whole else str(whole)
 
 
-def render_table(table: Table, color: bool = False) -> str:
-    """Return a table as text."""
+def table_text(words: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]], color: bool = False) -> str:
+    """Return a table with columns of words, then columns of numbers."""
+    table = Table(box=SIMPLE, pad_edge=False)
+    for column in words:
+        table.add_column(column, no_wrap=True)
+    for column in numbers:
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
     written = io.StringIO()
     console = Console(file=written, width=180, force_terminal=color, legacy_windows=False, markup=False, emoji=False)
     console.print(table)

@@ -7,15 +7,15 @@ import contextlib
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError
 from attncheck.checks.check import BaseSetting
-from attncheck.checks.programs.sample import PROGRAM_FIELDS
-from attncheck.checks.sample import EVERY_FIELD
+from attncheck.checks.programs.sample import PROGRAM_FIELDS, ProgramSample
+from attncheck.checks.sample import EVERY_FIELD, Sample
 from attncheck.layers.case import Case
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject.guard import GuardError, guarded, in_pool
@@ -36,31 +36,8 @@ class StoppedCall(InputError):
     """A call of a subject that was stopped, and should not be repeated."""
 
 
-class BaseSample(Protocol):
-    """Common interface of samples of layers and of programs."""
-
-    @property
-    def outputs(self) -> FloatArray:
-        """The outputs, one row per draw."""
-        ...
-
-    @property
-    def coordinates(self) -> int:
-        """Number of returned neurons."""
-        ...
-
-    @property
-    def exposed(self) -> frozenset[str]:
-        """Names of the returned arrays."""
-        ...
-
-    def need(self, name: str) -> FloatArray:
-        """Return a returned array by name."""
-        ...
-
-
 _Case = TypeVar("_Case", bound=Case)
-_Sample = TypeVar("_Sample", bound=BaseSample)
+_Sample = TypeVar("_Sample", bound=Sample | ProgramSample)
 _Setting = TypeVar("_Setting", bound=BaseSetting)
 
 

@@ -546,10 +546,10 @@ def test_own_recipe_with_own_section(tmp_path: Path, faulty_record: Path) -> Non
     ("content", "message"),
     [
         ("sections = [", "cannot be read"),
-        ("sections = []", "must be a list of names"),
+        ("sections = []", "Expected `array` of length >= 1 - at `$.sections`"),
         ('sections = ["verdcit"]', "has no template"),
-        ('sections = ["verdict"]\ncolour = 1', "is not a field of a recipe"),
-        ('sections = ["verdict"]\npictures = "many"', "must be a whole number"),
+        ('sections = ["verdict"]\ncolour = 1', "unknown field `colour`"),
+        ('sections = ["verdict"]\npictures = "many"', "Expected `int`, got `str` - at `$.pictures`"),
         ('sections = ["verdict"]\ntemplate = "none.html.j2"', "none.html.j2"),
         ('sections = ["broken"]', "fix the template"),
         ('sections = ["undefined"]', "fix the template"),
@@ -562,7 +562,7 @@ def test_unusable_recipes_are_refused(tmp_path: Path, clean_record: Path, conten
     sections.mkdir(parents=True)
     (sections / "broken.html.j2").write_text("{% if %}", encoding="utf-8")
     (sections / "undefined.html.j2").write_text("{{ view.nothing.at.all }}", encoding="utf-8")
-    with pytest.raises(InputError, match=message) as refused:
+    with pytest.raises(InputError, match=re.escape(message)) as refused:
         render(clean_record, recipe=recipe)
     assert "\n" not in str(refused.value)
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-
-from rich.box import SIMPLE
-from rich.table import Table
 
 from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.streams import seed_sequence
 from attncheck._lib.text import chance, counted, mde_text
+from attncheck.checks.sample import Sample
 from attncheck.diagnosis.differences import differences
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.ledger import Conclusion
@@ -19,15 +18,15 @@ from attncheck.evidence.text import allowed
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.records.conclusion import ledger_of
-from attncheck.records.manifest import manifest_of
-from attncheck.records.schema import Closing, PlannedResult, Result, case_key, of_pool, run_digest
+from attncheck.records.manifest import made_here
+from attncheck.records.schema import Closing, Manifest, PlannedResult, Result, case_key, of_pool, run_digest
 from attncheck.records.scope import Scope
 from attncheck.records.writer import Writer
 from attncheck.runs.causes import causes_of_samples
 from attncheck.runs.details import unseen
 from attncheck.runs.samples.examine import BLOCKS, examine_samples
 from attncheck.runs.samples.files import Samples, read_samples
-from attncheck.runs.summary import render_table, together
+from attncheck.runs.summary import table_text, together
 from attncheck.simulators.weights import GAUSSIAN, WeightLaws
 
 # Draws used for a diagnosis.
@@ -54,15 +53,33 @@ def check_files(
     budget, laws = Budget(false_alarm), WeightLaws.read(weights)
     described = [AttentionLayer.from_toml(path, trust) for path in layers]
     files = [read_samples(path, layer) for layer, path in zip(described, samples, strict=True)]
-    results, pools = examine_samples(files, seed=seed, false_alarm=false_alarm, laws=laws)
-    conclusion = conclude_files([*results, *pools], budget, seed)
-    bad = {case_key(result) for result in results if result.verdict == Verdict.VIOLATED}
+    single, pools = examine_samples(files, seed=seed, false_alarm=false_alarm, laws=laws)
+    results = [*single, *pools]
+    bad = {case_key(result) for result in single if result.verdict == Verdict.VIOLATED}
     wrong = [file.sample for file in files if file.sample.layer.key in bad]
-    causes = causes_of_samples(wrong, [*results, *pools], seed, laws)
+    causes = causes_of_samples(wrong, results, seed, laws)
+    examined = ExaminedFiles(files, results, budget, seed, conclude_files(results, budget, seed), causes)
     if record is not None:
-        _write(record, files, [*results, *pools], conclusion, budget, seed, causes)
-    observed = _observed(files, results, seed, laws)
-    return ExitCode.of(conclusion.verdict), _summary(files, results, pools, conclusion, budget, observed, causes)
+        _write(record, examined)
+    observed = _observed(wrong, seed, laws)
+    return ExitCode.of(examined.conclusion.verdict), _summary(examined, observed)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExaminedFiles:
+    """Files, their results and then those of pools, the conclusion, and likely causes."""
+
+    files: Sequence[Samples]
+    results: Sequence[Result]
+    budget: Budget
+    seed: int
+    conclusion: Conclusion
+    causes: Sequence[str]
+
+    @property
+    def source(self) -> str:
+        """The names of the files."""
+        return ", ".join(file.source for file in self.files)
 
 
 def conclude_files(results: Sequence[Result], budget: Budget, seed: int) -> Conclusion:
@@ -72,40 +89,27 @@ def conclude_files(results: Sequence[Result], budget: Budget, seed: int) -> Conc
     return conclusion.unless(doubt and f"no file is large enough, or holds enough: {doubt}")
 
 
-def _write(
-    path: Path,
-    files: Sequence[Samples],
-    results: Sequence[Result],
-    conclusion: Conclusion,
-    budget: Budget,
-    seed: int,
-    causes: Sequence[str],
-) -> None:
-    writer = Writer(path)
+def _write(path: Path, made: ExaminedFiles) -> None:
+    writer, results = Writer(path), made.results
     planned = [PlannedResult(result.id, result.item, result.check) for result in results if not of_pool(result)]
-    level = min((result.level for result in results), default=budget.false_alarm)
     writer.write(
-        manifest_of(
-            seed=seed,
+        Manifest(
+            seed=made.seed,
             profile="samples",
-            false_alarm=budget.false_alarm,
-            level=level,
-            subject=_sources(files),
+            false_alarm=made.budget.false_alarm,
+            level=min((result.level for result in results), default=made.budget.false_alarm),
+            subject=made.source,
             planned=planned,
-            fixed=map(case_key, results),
+            fixed=sorted(set(map(case_key, results))),
+            **made_here(made.source, planned),
         )
     )
     for result in results:
         writer.write(result)
     seconds = max((result.seconds for result in results), default=0.0)
-    digest = run_digest(results)
-    reasons = list(conclusion.reasons)
-    writer.write(Closing(digest, conclusion.verdict, reasons, len(results), seconds, causes=list(causes)))
+    reasons, causes = list(made.conclusion.reasons), list(made.causes)
+    writer.write(Closing(run_digest(results), made.conclusion.verdict, reasons, len(results), seconds, causes=causes))
     writer.close()
-
-
-def _sources(files: Sequence[Samples]) -> str:
-    return ", ".join(file.source for file in files)
 
 
 def _drawn(files: Sequence[Samples]) -> str:
@@ -115,30 +119,23 @@ def _drawn(files: Sequence[Samples]) -> str:
     return f"{sum(map(len, files)):,} draws of {len(files)} layers"
 
 
-def _summary(
-    files: Sequence[Samples],
-    results: Sequence[Result],
-    pools: Sequence[Result],
-    conclusion: Conclusion,
-    budget: Budget,
-    observed: Sequence[str],
-    causes: Sequence[str],
-) -> str:
-    examined = [result for result in results if result.p_values]
+def _summary(made: ExaminedFiles, observed: Sequence[str]) -> str:
+    results = [result for result in made.results if not of_pool(result)]
+    examined = sum(bool(result.p_values) for result in results)
     lines = [
-        f"{Scope.of_results(results).beside(conclusion.verdict)}: {_sources(files)}, {_drawn(files)}, "
-        f"{len(examined)} of {len(results)} checks examined; false-alarm probability set to "
-        f"{budget.false_alarm:g} beforehand.",
-        *(f"  {reason}" for reason in conclusion.reasons),
-        *(f"  {'or:      ' if place else 'cause:   '} {words}" for place, words in enumerate(causes)),
+        f"{Scope.of_results(results).beside(made.conclusion.verdict)}: {made.source}, {_drawn(made.files)}, "
+        f"{examined} of {len(results)} checks examined; false-alarm probability set to "
+        f"{made.budget.false_alarm:g} beforehand.",
+        *(f"  {reason}" for reason in made.conclusion.reasons),
+        *(f"  {'or:      ' if place else 'cause:   '} {words}" for place, words in enumerate(made.causes)),
         *(f"  observed: {sentence}" for sentence in observed),
         f"A file has no fresh draws: {BLOCKS} disjoint blocks serve as looks, or the whole file where blocks are too "
         "small.",
-        *together(pools),
+        *together([result for result in made.results if of_pool(result)]),
     ]
-    for file in files:
+    for file in made.files:
         of_file = [result for result in results if case_key(result) == file.sample.layer.key]
-        lines += _table_of(file, of_file, named=len(files) > 1)
+        lines += _table_of(file, of_file, named=len(made.files) > 1)
     return "\n".join(lines + unseen(results, "Not examined:"))
 
 
@@ -146,34 +143,27 @@ def _table_of(file: Samples, results: Sequence[Result], named: bool) -> list[str
     """Return the table of one file's checks."""
     head = [f"{file.source}: {len(file):,} draws of {file.sample.layer.describe()}"] if named else []
     examined = [result for result in results if result.p_values]
-    table = [render_table(_table(examined))] if examined else []
+    rows = map(_row, sorted(examined, key=lambda result: (result.combined, min(result.p_values))))
+    numbers = ("effect [99%]", "expected", "detectable", "draws", "p per look")
+    table = [table_text(("check", "verdict"), numbers, rows)] if examined else []
     return [*head, *table, *(f"  {r.check}: {r.reason}" for r in results if r.verdict == Verdict.INCONCLUSIVE)]
 
 
-def _observed(files: Sequence[Samples], results: Sequence[Result], seed: int, laws: WeightLaws) -> list[str]:
-    """Return the observed differences of the first file with a violation."""
-    bad = {case_key(result) for result in results if result.verdict == Verdict.VIOLATED}
-    for file in files:
-        sample = file.sample.first(_DIAGNOSED)
-        if sample.layer.key in bad:
-            return differences(sample, seed_sequence(seed, "samples", sample.layer.key, role="diagnosis"), laws)
+def _observed(wrong: Sequence[Sample], seed: int, laws: WeightLaws) -> list[str]:
+    """Return the observed differences of the first sample with a violation."""
+    for sample in wrong[:1]:
+        root = seed_sequence(seed, "samples", sample.layer.key, role="diagnosis")
+        return differences(sample.first(_DIAGNOSED), root, laws)
     return []
 
 
-def _table(results: Sequence[Result]) -> Table:
-    table = Table(box=SIMPLE, pad_edge=False)
-    for column in ("check", "verdict"):
-        table.add_column(column, no_wrap=True)
-    for column in ("effect [99%]", "expected", "detectable", "draws", "p per look"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for result in sorted(results, key=lambda result: (result.combined, min(result.p_values))):
-        table.add_row(
-            result.check,
-            result.verdict,
-            f"{result.effect:.3g} [{result.low:.3g}, {result.high:.3g}]",
-            allowed(result),
-            mde_text(result.mde),
-            f"{result.size:,}",
-            ", ".join(map(chance, result.p_values)),
-        )
-    return table
+def _row(result: Result) -> tuple[str, ...]:
+    return (
+        result.check,
+        result.verdict,
+        f"{result.effect:.3g} [{result.low:.3g}, {result.high:.3g}]",
+        allowed(result),
+        mde_text(result.mde),
+        f"{result.size:,}",
+        ", ".join(map(chance, result.p_values)),
+    )
