@@ -98,7 +98,9 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return call
 
 
-@pytest.mark.parametrize("name", ["infinite_heads", "load", "paper", "programs", "rates", "speed", "stacks", "widths", "wild"])
+@pytest.mark.parametrize(
+    "name", ["infinite_heads", "load", "paper", "programs", "rates", "speed", "stacks", "widths", "wild"]
+)
 def test_quick_run_is_never_written(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
