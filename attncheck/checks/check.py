@@ -273,8 +273,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         no_trials = isinstance(data[-1], int) and data[-1] == 0
         no_freedom = isinstance(family, Scale) and np.sum(data[-1]) < 1
         if no_trials or no_freedom or any(np.size(part) < family.minimum_count for part in data):
-            null = family.null_effect
-            return Outcome(1.0, null, null, null, null, 0)
+            return family.nothing()
         return family.test(*data)
 
     def describe(self, outcome: Outcome) -> str:
