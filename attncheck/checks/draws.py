@@ -171,7 +171,12 @@ def _few_values(setting: Setting) -> str:
 _of_any_weights = functools.partial(Check, claim="draws", needs=_OUTPUTS, any_weights=True)
 
 
-def _repeats(name: str, alternative: Alternative, field: str = "outputs", requires: OfLayer | None = None) -> Check:
+_ONE_IN_A_HUNDRED = Alternative.of("one repeated draw in a hundred", 0.01)
+
+
+def _repeats(
+    name: str, field: str = "outputs", requires: OfLayer | None = None, alternative: Alternative = _ONE_IN_A_HUNDRED
+) -> Check:
     what = field.replace("_gram", " Gram matrices")
     return _of_any_weights(
         name=name,
@@ -291,14 +296,12 @@ CHECKS = (
         Sample.value_energy,
         lambda setting: setting.layer.kv_heads,
     ),
-    _repeats("draws.repeats", Alternative.of("one repeated draw in a hundred", 0.01)),
-    _repeats(
-        "draws.repeats_inputs", Alternative.of("one repeated draw in a hundred", 0.01), "input_gram", LINEAR_INPUTS
-    ),
-    _repeats("draws.repeats_scores", Alternative.of("one repeated draw in a hundred", 0.01), "scores"),
-    _repeats("draws.repeats_keys", Alternative.of("one repeated draw in a hundred", 0.01), "key_gram"),
-    _repeats("draws.repeats_values", Alternative.of("one repeated draw in a hundred", 0.01), "value_gram"),
-    _repeats("exactness.repeats", Alternative.of("one repeated draw in a thousand", 0.001, coarsest=0.01)),
+    _repeats("draws.repeats"),
+    _repeats("draws.repeats_inputs", "input_gram", LINEAR_INPUTS),
+    _repeats("draws.repeats_scores", "scores"),
+    _repeats("draws.repeats_keys", "key_gram"),
+    _repeats("draws.repeats_values", "value_gram"),
+    _repeats("exactness.repeats", alternative=Alternative.of("one repeated draw in a thousand", 0.001, coarsest=0.01)),
     _precision("outputs"),
     _precision("scores"),
 )

@@ -61,7 +61,7 @@ class BaseSample(Protocol):
 
 _Case = TypeVar("_Case", bound=Case)
 _Sample = TypeVar("_Sample", bound=BaseSample)
-_Setting = TypeVar("_Setting", bound=BaseSetting)
+_Setting = TypeVar("_Setting", bound=BaseSetting[Any])
 
 
 @dataclasses.dataclass(frozen=True)
