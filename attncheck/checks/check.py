@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Generic, Literal, Protocol, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 import numpy as np
 
@@ -25,49 +25,35 @@ Kind = Literal["exact", "limit"]
 #: Minimum draws for testing a law of one number per draw.
 FEWEST_NUMBERS = TwoSample.minimum_count
 
-_Setting = TypeVar("_Setting", bound="BaseSetting")
+_Case = TypeVar("_Case")
+_Setting = TypeVar("_Setting", bound="BaseSetting[Any]")
 _Sample = TypeVar("_Sample")
 _Reference = TypeVar("_Reference")
 
 
-class BaseSetting(Protocol):
-    """Common attributes of settings of layers and of programs."""
-
-    @property
-    def exposed(self) -> frozenset[str]:
-        """Names of the exposed arrays."""
-        ...
-
-    @property
-    def weights(self) -> WeightLaws:
-        """Laws of the weights."""
-        ...
-
-    @property
-    def description(self) -> Any:
-        """The layer or program."""
-        ...
-
-
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class BaseSetting(Generic[_Case]):
     """Properties of a test that are known before any draw; `repeatable` if equal generators give equal digits."""
 
-    layer: AttentionLayer
+    case: _Case
     exposed: frozenset[str]
     coordinates: int = 1
     weights: WeightLaws = GAUSSIAN_LAWS
     repeatable: bool = True
 
     @property
-    def case(self) -> AttentionLayer:
-        """The layer."""
-        return self.layer
+    def description(self) -> Any:
+        """The layer or program."""
+        return self.case
+
+
+class Setting(BaseSetting[AttentionLayer]):
+    """Properties of a test of a layer."""
 
     @property
-    def description(self) -> AttentionLayer:
+    def layer(self) -> AttentionLayer:
         """The layer."""
-        return self.layer
+        return self.case
 
     @property
     def input_rank(self) -> int:
@@ -273,8 +259,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         no_trials = isinstance(data[-1], int) and data[-1] == 0
         no_freedom = isinstance(family, Scale) and np.sum(data[-1]) < 1
         if no_trials or no_freedom or any(np.size(part) < family.minimum_count for part in data):
-            null = family.null_effect
-            return Outcome(1.0, null, null, null, null, 0)
+            return family.nothing()
         return family.test(*data)
 
     def describe(self, outcome: Outcome) -> str:

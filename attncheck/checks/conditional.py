@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
@@ -64,11 +66,11 @@ def _shift(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray
     return residual.flat(), direction[residual.kept]
 
 
+_check = functools.partial(Check, claim="conditional", needs=_VALUES)
+
 CHECKS = (
-    Check(
+    _check(
         name="conditional.scale",
-        claim="conditional",
-        needs=_VALUES,
         null="given scores and values, y[:, c] is N(0, Σ_y): the whitened squares add up to a chi-square",
         alternative=of_std(),
         reads="output variance given scores and values, observed over declared:",
@@ -77,21 +79,17 @@ CHECKS = (
         hint="W_O, H^{-1/2}, the attention map, its axis or the mask differ from the declared ones",
         plot=plot_data.whitened_outputs,
     ),
-    Check(
+    _check(
         name="conditional.law",
-        claim="conditional",
-        needs=_VALUES,
         null="Σ_y^{-1/2} y[:, c] has independent N(0, 1) entries",
         alternative=of_law(),
         reads="Kolmogorov distance of the whitened outputs from N(0, 1):",
         family=lambda setting: Uniform(per_draw=_entries(setting)),
-        measure=lambda sample, reference: (special.ndtr(sample.output_residual.flat()),),
+        measure=lambda sample, reference: sample.output_residual.uniform(),
         hint="outputs are not Gaussian given the scores: W_O of another law, or other scores were used",
     ),
-    Check(
+    _check(
         name="conditional.joint",
-        claim="conditional",
-        needs=_VALUES,
         null="|Σ_y^{-1/2} y|² of each draw is chi-square",
         alternative=of_law(),
         reads="Kolmogorov distance of the draws' whitened squares from chi-square:",
@@ -99,10 +97,8 @@ CHECKS = (
         measure=_joint,
         hint="a scale that varies from draw to draw remains after conditioning on the scores",
     ),
-    Check(
+    _check(
         name="conditional.neurons",
-        claim="conditional",
-        needs=_VALUES,
         null="given scores and values, different neurons are independent",
         alternative=of_correlation("between neurons"),
         reads="standardised covariance of whitened outputs between neurons:",
@@ -111,10 +107,8 @@ CHECKS = (
         hint="rows of W_O are not independent, or neurons repeat",
         excluded=lambda setting: "" if setting.coordinates > 1 else ONE_NEURON,
     ),
-    Check(
+    _check(
         name="conditional.positions",
-        claim="conditional",
-        needs=_VALUES,
         null="the whitened outputs of different positions are uncorrelated: Σ_y is right off its diagonal",
         alternative=of_correlation("between whitened positions"),
         reads="standardised covariance of whitened positions:",
@@ -124,10 +118,8 @@ CHECKS = (
         hint="the attention map, its axis or the mask differ from the declared ones",
         excluded=lambda setting: "there is one position only" if setting.output_rank == 1 else "",
     ),
-    Check(
+    _check(
         name="conditional.shift",
-        claim="conditional",
-        needs=_VALUES,
         null="the whitened outputs are independent of the direction of a constant added to the outputs",
         alternative=of_direction("with that direction"),
         reads="whitened mean of the outputs along a constant:",
@@ -135,10 +127,9 @@ CHECKS = (
         measure=_shift,
         hint="something is added to the outputs, such as a bias",
     ),
-    Check(
+    _check(
         name="conditional.head_shares",
         claim="heads",
-        needs=_VALUES,
         null="the size of the whitened output is independent of the heads' contributions",
         alternative=of_correlation("with a mixture of the heads' shares"),
         reads="standardised covariance of the whitened outputs' size with the heads' shares in their covariance:",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -167,12 +168,18 @@ def _few_values(setting: Setting) -> str:
     return "weights of two values and inputs that saturate may give the same numbers again"
 
 
-def _repeats(name: str, alternative: Alternative, field: str = "outputs", requires: OfLayer | None = None) -> Check:
+_of_any_weights = functools.partial(Check, claim="draws", needs=_OUTPUTS, any_weights=True)
+
+
+_ONE_IN_A_HUNDRED = Alternative.of("one repeated draw in a hundred", 0.01)
+
+
+def _repeats(
+    name: str, field: str = "outputs", requires: OfLayer | None = None, alternative: Alternative = _ONE_IN_A_HUNDRED
+) -> Check:
     what = field.replace("_gram", " Gram matrices")
-    return Check(
+    return _of_any_weights(
         name=name,
-        claim="draws",
-        any_weights=True,
         needs=_OUTPUTS | {field},
         null=f"no draw's {what} occur twice; if those of one draw are a single number, runs of draws are compared",
         alternative=alternative,
@@ -213,10 +220,8 @@ def _fair(setting: Setting) -> Count:
 
 
 def _precision(field: str) -> Check:
-    return Check(
+    return _of_any_weights(
         name=f"draws.precision_{field}",
-        claim="draws",
-        any_weights=True,
         needs=frozenset({"outputs", field}),
         null=f"{field} have at least single precision: at most 1 number in 2^13 lies on the float16 grid",
         alternative=Alternative.of("every tenth number on the float16 grid", 0.1),
@@ -229,11 +234,8 @@ def _precision(field: str) -> Check:
 
 
 CHECKS = (
-    Check(
+    _of_any_weights(
         name="draws.signs",
-        claim="draws",
-        any_weights=True,
-        needs=_OUTPUTS,
         null="neighbouring draws agree in sign half of the time",
         alternative=Alternative.of("agreement in 60% of the pairs", 0.6, coarsest=0.85),
         reads="share of neighbouring draws of equal sign:",
@@ -242,11 +244,8 @@ CHECKS = (
         measure=_signs,
         hint="draws depend on their neighbours: weights or random numbers are reused",
     ),
-    Check(
+    _of_any_weights(
         name="draws.sizes",
-        claim="draws",
-        any_weights=True,
-        needs=_OUTPUTS,
         null="sizes of neighbouring draws are exchangeable with those of distant ones",
         alternative=Alternative.of("agreement in 60% of the pairs", 0.6, coarsest=0.85),
         reads="share of neighbouring draws that are large together:",
@@ -255,11 +254,8 @@ CHECKS = (
         measure=_sizes,
         hint="draws depend on their neighbours: inputs or weights are reused",
     ),
-    Check(
+    _of_any_weights(
         name="exactness.neighbours",
-        claim="draws",
-        any_weights=True,
-        needs=_OUTPUTS,
         null="sizes of neighbouring draws have uncorrelated ranks",
         alternative=Alternative.of("a correlation of 0.1", 0.1, coarsest=0.4),
         reads="correlation of the sizes of neighbouring draws:",
@@ -268,11 +264,8 @@ CHECKS = (
         measure=_neighbours,
         hint="draws depend on their neighbours: inputs or weights are reused",
     ),
-    Check(
+    _of_any_weights(
         name="draws.calls",
-        claim="draws",
-        any_weights=True,
-        needs=_OUTPUTS,
         null="calls of the simulator differ no more than the draws of one call do",
         alternative=Alternative.of("5% of the variance of the sizes' ranks between calls", 0.05, coarsest=0.3),
         reads="share of the variance of the outputs' sizes between calls:",
@@ -303,14 +296,12 @@ CHECKS = (
         Sample.value_energy,
         lambda setting: setting.layer.kv_heads,
     ),
-    _repeats("draws.repeats", Alternative.of("one repeated draw in a hundred", 0.01)),
-    _repeats(
-        "draws.repeats_inputs", Alternative.of("one repeated draw in a hundred", 0.01), "input_gram", LINEAR_INPUTS
-    ),
-    _repeats("draws.repeats_scores", Alternative.of("one repeated draw in a hundred", 0.01), "scores"),
-    _repeats("draws.repeats_keys", Alternative.of("one repeated draw in a hundred", 0.01), "key_gram"),
-    _repeats("draws.repeats_values", Alternative.of("one repeated draw in a hundred", 0.01), "value_gram"),
-    _repeats("exactness.repeats", Alternative.of("one repeated draw in a thousand", 0.001, coarsest=0.01)),
+    _repeats("draws.repeats"),
+    _repeats("draws.repeats_inputs", "input_gram", LINEAR_INPUTS),
+    _repeats("draws.repeats_scores", "scores"),
+    _repeats("draws.repeats_keys", "key_gram"),
+    _repeats("draws.repeats_values", "value_gram"),
+    _repeats("exactness.repeats", alternative=Alternative.of("one repeated draw in a thousand", 0.001, coarsest=0.01)),
     _precision("outputs"),
     _precision("scores"),
 )

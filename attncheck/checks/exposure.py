@@ -17,8 +17,13 @@ FloatArray = NDArray[np.float64]
 _ROUNDING = 1e-2
 
 
-class ExposedFields(Protocol):
+class Arrays(Protocol):
     """Common interface of `Draws` and `Sample`."""
+
+    @property
+    def outputs(self) -> FloatArray:
+        """y, (draws, s, coordinates)."""
+        ...
 
     @property
     def scores(self) -> FloatArray | None:
@@ -30,8 +35,18 @@ class ExposedFields(Protocol):
         """A, (draws, heads, s, s)."""
         ...
 
+    @property
+    def inputs(self) -> FloatArray | None:
+        """x, (draws, s, coordinates)."""
+        ...
 
-def weights_of(layer: AttentionLayer, arrays: ExposedFields) -> FloatArray:
+    @property
+    def input_gram(self) -> FloatArray | None:
+        """X Xᵀ/n, (draws, s, s)."""
+        ...
+
+
+def weights_of(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     """Return A, (draws, heads, s, s), computed from the scores, or as exposed if scores are not."""
     if arrays.scores is not None:
         return attention_weights(layer, arrays.scores)

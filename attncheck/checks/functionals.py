@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from attncheck.checks.exposure import Arrays
 from attncheck.checks.rotation import neighbours
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
@@ -39,35 +39,6 @@ _ROUNDING = 1e-8
 _CANCELLED = 1e-10
 # Outputs below this share of their scale have lost digits in single precision.
 _UNDERFLOW = 1e-30
-
-
-class Arrays(Protocol):
-    """Common interface of `Draws` and `Sample`."""
-
-    @property
-    def outputs(self) -> FloatArray:
-        """y, (draws, s, coordinates)."""
-        ...
-
-    @property
-    def scores(self) -> FloatArray | None:
-        """P, (draws, heads, s, s)."""
-        ...
-
-    @property
-    def attention(self) -> FloatArray | None:
-        """A, (draws, heads, s, s)."""
-        ...
-
-    @property
-    def inputs(self) -> FloatArray | None:
-        """x, (draws, s, coordinates)."""
-        ...
-
-    @property
-    def input_gram(self) -> FloatArray | None:
-        """X Xᵀ/n, (draws, s, s)."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)

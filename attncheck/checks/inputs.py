@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
@@ -95,11 +97,11 @@ def _exceedances(sample: Sample, reference: Reference) -> tuple[int, int]:
 
 
 _HINT = "the law of the inputs differs from the declared one: initial vector, W, activation, or a normalisation"
+_check = functools.partial(Check, claim="inputs", also=positions)
 
 CHECKS = (
-    Check(
+    _check(
         name="inputs.law",
-        claim="inputs",
         needs=_INPUTS,
         null="an input is a normal times √(χ²_n/n), plus a normal if there are position vectors",
         alternative=of_law(),
@@ -107,12 +109,10 @@ CHECKS = (
         family=lambda setting: Uniform(),
         measure=_law,
         hint=_HINT,
-        also=positions,
         requires=_NORMAL,
     ),
-    Check(
+    _check(
         name="inputs.lengths",
-        claim="inputs",
         needs=_GRAM,
         null="n tr G/σ² is χ²_n/n times an independent χ²_{ns}",
         alternative=of_law(),
@@ -120,12 +120,10 @@ CHECKS = (
         family=lambda setting: Uniform(),
         measure=_lengths,
         hint=_HINT,
-        also=positions,
         requires=_ONE_LENGTH,
     ),
-    Check(
+    _check(
         name="inputs.tail_4",
-        claim="inputs",
         needs=_INPUTS,
         null="inputs lie beyond 4 standard deviations of h + e as often as their law predicts",
         alternative=Alternative.of("no input beyond 4 standard deviations", 0.0),
@@ -133,7 +131,6 @@ CHECKS = (
         family=lambda setting: Count(_far_probability(setting), tail="two-sided"),
         measure=_exceedances,
         hint="the inputs are clipped or truncated, or their tails are too heavy",
-        also=positions,
         requires=_REACHING,
     ),
 )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.streams import stream
-from attncheck.checks.functionals import Arrays
+from attncheck.checks.exposure import Arrays
 from attncheck.checks.rotation import neighbours
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible

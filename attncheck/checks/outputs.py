@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -103,6 +104,9 @@ _NEVER_ZERO = (
 )
 
 
+_check = functools.partial(Check, claim="outputs", needs=_OUTPUTS)
+
+
 def _exceedances(multiple: float) -> Check:
     def probability(setting: Setting) -> float:
         return marginal_law(setting.layer, last_position(setting.layer)).exceedance(multiple)
@@ -111,10 +115,8 @@ def _exceedances(multiple: float) -> Check:
         std = marginal_law(sample.layer, last_position(sample.layer)).std
         return int((np.abs(neighbours(sample.outputs, 2)[:, -1, 0]) > multiple * std).sum()), len(sample)
 
-    return Check(
+    return _check(
         name=f"outputs.tail_{multiple:g}",
-        claim="outputs",
-        needs=_OUTPUTS,
         null=f"|y| exceeds {multiple:g} standard deviations no more often than the exact law at the width predicts",
         alternative=Alternative("as many exceedances again, plus 1% of the draws", lambda s: 2 * probability(s) + 0.01),
         reads=f"share of outputs beyond {multiple:g} standard deviations:",
@@ -217,9 +219,8 @@ def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
 _FAR = 0.05
 
 CHECKS = (
-    Check(
+    _check(
         name="outputs.given_scores",
-        claim="outputs",
         needs=_GIVEN,
         null="given scores and inputs, y_i is normal with variance Σ_a λ_a χ²_ν/ν",
         alternative=of_law(),
@@ -228,9 +229,8 @@ CHECKS = (
         measure=_given_scores,
         hint="the attention map, mask, W_V, W_O or H^{-1/2} differ from the declared ones",
     ),
-    Check(
+    _check(
         name="outputs.given_scores_spread",
-        claim="outputs",
         needs=_GIVEN,
         null="given scores and inputs, y_i is normal with variance Σ_a λ_a χ²_ν/ν, tested for a wrong spread",
         alternative=of_spread(),
@@ -239,10 +239,8 @@ CHECKS = (
         measure=_given_scores,
         hint="W_V, W_O or H^{-1/2} differ from the declared ones",
     ),
-    Check(
+    _check(
         name="outputs.law",
-        claim="outputs",
-        needs=_OUTPUTS,
         null="one neuron of the last position has the exact law at the width",
         alternative=of_law(LAW_ERROR),
         reads="Kolmogorov distance of the last position's output from its law at this width:",
@@ -252,10 +250,9 @@ CHECKS = (
         requires=_MODERATE_WEIGHTS,
         fewest_draws=FEWEST_NUMBERS,
     ),
-    Check(
+    _check(
         name="outputs.projection",
         claim="outputs_joint",
-        needs=_OUTPUTS,
         null="a fixed random projection of all positions has its exact law at the width",
         alternative=of_law(LAW_ERROR),
         reads="Kolmogorov distance of a projection of all positions from its law at this width:",
@@ -265,10 +262,8 @@ CHECKS = (
         requires=SEVERAL_POSITIONS & _MODERATE_WEIGHTS,
         fewest_draws=FEWEST_NUMBERS,
     ),
-    Check(
+    _check(
         name="outputs.symmetry",
-        claim="outputs",
-        needs=_OUTPUTS,
         null="given scores and values the outputs are symmetric, independently over neurons: signs are fair coins",
         alternative=Alternative.of("a positive sum of positions in 55% of the draws", 0.55, coarsest=0.7),
         reads="share of positive sums over positions:",
@@ -277,10 +272,9 @@ CHECKS = (
         hint="something is added to the outputs, such as a bias",
         any_weights=True,
     ),
-    Check(
+    _check(
         name="outputs.zeros",
         claim="draws",
-        needs=_OUTPUTS,
         null="no draw is 0 everywhere: given scores and values the outputs of Gaussian weights are normal",
         alternative=Alternative.of("one draw in 500 that is 0 everywhere", 0.002, coarsest=0.01),
         reads="share of draws that are 0 at every position and neuron:",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from attncheck.checks import plot_data
 from attncheck.checks.alternatives import of_correlation, of_direction, of_kurtosis, of_law, of_spread, of_std
@@ -56,10 +57,6 @@ def _marginal(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     return (mixture_uniform(values, variances[:, None], sample.layer.head_width, sample.layer.bias_std**2),)
 
 
-def _law(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-    return (special.ndtr(sample.whitened_scores.flat()),)
-
-
 def _tied(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
     noise, direction = sample.whitened_scores, sample.tied_direction
     return noise.flat(), direction.values[noise.kept]
@@ -81,11 +78,18 @@ def _sizes(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray
     return np.log(np.maximum(squares, 1e-300)), reference.score_sizes(rank)
 
 
+_given_keys = functools.partial(Check, claim="scores", needs=_KEYS, requires=UNTIED)
+_given_inputs = functools.partial(
+    Check,
+    claim="scores",
+    needs=_GRAM,
+    hint="the standard deviation of W_Q or W_K, or the score scaling, differs from the declared one",
+    requires=UNTIED,
+)
+
 CHECKS = (
-    Check(
+    _given_keys(
         name="scores.scale",
-        claim="scores",
-        needs=_KEYS,
         null="given inputs and keys, P = σ_Q F N Bᵀ with N of independent N(0, 1): Σ N² is chi-square",
         alternative=of_std(),
         reads="score variance given inputs and keys, observed over declared:",
@@ -93,36 +97,29 @@ CHECKS = (
         measure=lambda sample, reference: sample.whitened_scores.squares(),
         hint="the standard deviation of W_Q or the score scaling differs from the declared one",
         plot=plot_data.whitened_scores,
-        requires=UNTIED,
     ),
-    Check(
+    _given_keys(
         name="scores.law",
-        claim="scores",
-        needs=_KEYS,
         null="the whitened scores are independent N(0, 1)",
         alternative=of_law(),
         reads="Kolmogorov distance of the whitened scores from N(0, 1):",
         family=lambda setting: Uniform(per_draw=entries(setting)),
-        measure=_law,
+        measure=lambda sample, reference: sample.whitened_scores.uniform(),
         hint="the scores are not Gaussian given the keys, or their covariance is not σ_Q² G ⊗ K Kᵀ/ν",
-        requires=UNTIED,
     ),
-    Check(
+    _given_keys(
         name="scores.tied",
         claim="assumption",
-        needs=_KEYS,
         null="the whitened scores are independent of the direction that W_Q = W_K would give them",
         alternative=of_direction("with that direction"),
         reads="standardised covariance of the scores with those of W_Q = W_K:",
         family=lambda setting: Association(entries(setting)),
         measure=_tied,
         hint="K and Q look tied: W_Q and W_K are not independent",
-        requires=UNTIED,
     ),
-    Check(
+    _given_keys(
         name="scores.heads",
         claim="heads",
-        needs=_KEYS,
         null="given inputs and keys, the scores of different heads are independent",
         alternative=of_correlation("between heads"),
         reads="standardised covariance of whitened scores between heads:",
@@ -132,10 +129,9 @@ CHECKS = (
         plot=plot_data.between_heads,
         requires=UNTIED & SEVERAL_HEADS,
     ),
-    Check(
+    _given_keys(
         name="scores.heads_energy",
         claim="heads",
-        needs=_KEYS,
         null="given inputs and keys, the sizes of the scores of different heads are independent",
         alternative=of_correlation("between the heads' sizes"),
         reads="standardised covariance of score sizes between heads:",
@@ -144,54 +140,40 @@ CHECKS = (
         hint="something random is shared between heads beyond inputs and declared groups",
         requires=UNTIED & SEVERAL_HEADS,
     ),
-    Check(
+    _given_inputs(
         name="scores.marginal",
-        claim="scores",
-        needs=_GRAM,
         null="given inputs, P_ij is a normal times √(χ²_ν/ν)",
         alternative=of_law(),
         reads="Kolmogorov distance of single scores from their law given the inputs:",
         family=lambda setting: Uniform(),
         measure=_marginal,
-        hint="the standard deviation of W_Q or W_K, or the score scaling, differs from the declared one",
-        requires=UNTIED,
     ),
-    Check(
+    _given_inputs(
         name="scores.size",
-        claim="scores",
         needs=_GRAM | {"masked scores"},
         null="F⁺ P F⁺ᵀ/σ, F Fᵀ the inputs' Gram matrix, has the law of N Tᵀ/√ν: N normal, T Bartlett",
         alternative=of_law(),
         reads="Kolmogorov distance of the log size of whitened scores from its law:",
         family=lambda setting: TwoSample(RATIO, per_draw=setting.layer.kv_heads, unit=1.0),
         measure=_sizes,
-        hint="the standard deviation of W_Q or W_K, or the score scaling, differs from the declared one",
-        requires=UNTIED,
     ),
-    Check(
+    _given_inputs(
         name="scores.spread",
-        claim="scores",
-        needs=_GRAM,
         null="given inputs, P_ij is a normal times √(χ²_ν/ν), tested for a wrong spread",
         alternative=of_spread(),
         reads="spread component of single scores (0 is right, above 0 too wide):",
         family=lambda setting: Smooth(2),
         measure=_marginal,
-        hint="the standard deviation of W_Q or W_K, or the score scaling, differs from the declared one",
         plot=plot_data.score_covariances,
-        requires=UNTIED,
     ),
-    Check(
+    _given_inputs(
         name="scores.kurtosis",
-        claim="scores",
-        needs=_GRAM,
         null="given inputs, the excess kurtosis of P_ij is exactly 6/ν, by the fourth smooth component",
         alternative=of_kurtosis(),
         reads="kurtosis component of single scores (0 is an excess kurtosis of 6/ν):",
         family=lambda setting: Smooth(4),
         measure=_marginal,
         hint="the scores are Gaussian at a width where they cannot be, or heavier-tailed than they should be",
-        requires=UNTIED,
     ),
     *gram_checks("scores.key", "scores", "key", Sample.key_energy, lambda sample: sample.key_factors),
 )

@@ -37,6 +37,10 @@ class Residual:
         """Return the kept values, in C order."""
         return self.values[self.kept]
 
+    def uniform(self) -> tuple[FloatArray]:
+        """Return Φ of the kept values, as the data of `Uniform`."""
+        return (special.ndtr(self.flat()),)
+
     def squares(self, first_axes: int = 1) -> tuple[FloatArray, FloatArray]:
         """Return the sum of squares over all but the first axes, and its degrees of freedom."""
         axes = tuple(range(first_axes, self.values.ndim))

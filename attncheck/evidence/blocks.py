@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from attncheck.evidence.distances import Uniform
-from attncheck.evidence.family import CONFIDENCE, CondensedData, Family, FloatArray, Outcome, check_count, finite_array
+from attncheck.evidence.family import QUANTILE, CondensedData, Family, FloatArray, Outcome, check_count, finite_array
 from attncheck.evidence.ranks import rank_score
 from attncheck.evidence.summaries import NormalScore
 
@@ -21,7 +21,6 @@ BLOCK, BLOCKS = 16, 32
 _EFFICIENCY = 0.8
 # Noise of a block's distance, in units of 1/√count: larger alternatives shift the distances of all blocks.
 _ABOVE_NOISE = 2.0
-_QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
 
 
 def block_of(size: int) -> int:
@@ -78,7 +77,7 @@ class Blocks(Family):
         check_count("theirs", others.size, self.minimum_count)
         score = rank_score(mine, others, lambda values: 1e-9 * np.abs(values), logarithms=False)
         effect = self.null_effect + float(mine.mean() - others.mean())
-        half = _QUANTILE * math.sqrt(float(mine.var() / mine.size + others.var() / others.size))
+        half = QUANTILE * math.sqrt(float(mine.var() / mine.size + others.var() / others.size))
         p_value = min(1.0, 2.0 * float(special.ndtr(-abs(score.z))))
         summary = self._summary(score.z, np.concatenate([mine, others]), mine.size)
         return Outcome(p_value, effect, effect - half, effect + half, self.null_effect, mine.size, summary=summary)

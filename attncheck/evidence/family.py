@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import special
 
 from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.evidence.summaries import Summary
@@ -20,6 +21,8 @@ FloatArray = NDArray[np.float64]
 
 #: Coverage of the intervals of effects.
 CONFIDENCE = 0.99
+#: Half their width, in standard errors of a normal statistic.
+QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
 #: Default cap of `Family.size`.
 DRAWS_CAP = 10_000_000
 
@@ -261,6 +264,12 @@ def smallest_whole(passes: Callable[[int], bool], cap: int) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if passes(middle) else (middle, high)
     return high
+
+
+def normal_power(mean: float, level: float) -> float:
+    """Return the two-sided power of a normal statistic of mean `mean` and variance 1."""
+    critical = -float(special.ndtri(0.5 * check_level(level)))
+    return float(special.ndtr(mean - critical) + special.ndtr(-mean - critical))
 
 
 def check_level(level: Any) -> float:

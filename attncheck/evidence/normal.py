@@ -13,19 +13,18 @@ from scipy import special
 
 from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.evidence.family import (
-    CONFIDENCE,
+    QUANTILE,
     CondensedData,
     Family,
     FloatArray,
     Outcome,
     check_count,
-    check_level,
     finite_array,
+    normal_power,
     unit_array,
 )
 from attncheck.evidence.summaries import NormalScore
 
-_QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
 _DRAWS = "pass a number of draws, e.g. size=1000"
 
 
@@ -99,7 +98,7 @@ class Association(Family):
         remedy = "pass a correlation, e.g. 0.05"
         mean = check_number("alternative", alternative, remedy, minimum=-1.0, maximum=1.0)
         count = check_whole("size", size, 1, _DRAWS) * self.per_draw
-        return _normal_power(mean * math.sqrt(count), level)
+        return normal_power(mean * math.sqrt(count), level)
 
     def _mirrored(self, alternative: float) -> tuple[float, ...]:
         return alternative, -alternative
@@ -181,7 +180,7 @@ class Smooth(Family):
             maximum=self._farthest,
         )
         count = check_whole("size", size, 1, _DRAWS) * self.per_draw
-        power = _normal_power(mean * math.sqrt(count), level)
+        power = normal_power(mean * math.sqrt(count), level)
         return power if count >= self.minimum_count else 0.0
 
     @property
@@ -222,12 +221,6 @@ def outcome_of_sums(*sums: SupportsFloat) -> Outcome:
 
 def _normal_outcome(z: float, count: int, spread: float) -> Outcome:
     effect = z / math.sqrt(count)
-    half = _QUANTILE * spread / math.sqrt(count)
+    half = QUANTILE * spread / math.sqrt(count)
     p_value, summary = 2.0 * float(special.ndtr(-abs(z))), NormalScore(z, count)
     return Outcome(p_value, effect, effect - half, effect + half, 0.0, count, summary=summary)
-
-
-def _normal_power(mean: float, level: float) -> float:
-    """Return the two-sided power of a normal statistic of mean `mean` and variance 1."""
-    critical = -float(special.ndtri(0.5 * check_level(level)))
-    return float(special.ndtr(mean - critical) + special.ndtr(-mean - critical))

@@ -12,19 +12,18 @@ from scipy import special
 
 from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.evidence.family import (
-    CONFIDENCE,
+    QUANTILE,
     CondensedData,
     Family,
     FloatArray,
     Outcome,
     check_count,
-    check_level,
     finite_array,
+    normal_power,
 )
 from attncheck.evidence.plot_data import rate
 from attncheck.evidence.summaries import NormalScore
 
-_QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
 # Standard deviation of log |N(0, 1)|.
 _LOG_NORMAL = math.pi / 8**0.5
 
@@ -110,7 +109,7 @@ class Order(Family):
         weights = np.array(self._weights)
         slope, error = float(weights @ means), float(np.hypot.reduce(weights * spreads))
         z = (slope - self.order) / error if error > 0 else math.inf
-        half = _QUANTILE * error
+        half = QUANTILE * error
         plot = rate(sizes, np.exp(means), np.exp(means) * spreads, slope, slope - half, slope + half)
         p_value = float(2.0 * special.ndtr(-abs(z)))
         # Weighted by the known spread: a weight estimated from the sample would depend on its slope.
@@ -123,8 +122,7 @@ class Order(Family):
         truth = check_number("alternative", alternative, "pass the true order, e.g. -0.25")
         count = check_whole("size", size, 1, "pass a number of draws, e.g. size=1000")
         mean = (truth - self.order) * math.sqrt(count) / (_LOG_NORMAL * math.hypot(*self._weights))
-        critical = float(-special.ndtri(0.5 * check_level(level)))
-        return float(special.ndtr(mean - critical) + special.ndtr(-mean - critical))
+        return normal_power(mean, level)
 
     @property
     def _farthest(self) -> float:

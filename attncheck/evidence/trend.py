@@ -12,11 +12,10 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from attncheck._lib.errors import check_number, check_whole
-from attncheck.evidence.family import CONFIDENCE, CondensedData, Family, FloatArray, Outcome, check_level, finite_array
+from attncheck.evidence.family import QUANTILE, CondensedData, Family, FloatArray, Outcome, finite_array, normal_power
 from attncheck.evidence.ranks import ranker
 from attncheck.evidence.summaries import NormalScore, normal_score
 
-_QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
 # Fewest draws, minus one per call, for a p-value.
 _FEWEST = 30
 
@@ -76,7 +75,7 @@ class Trend(Family):
             return Outcome(1.0, 0.0, -1.0, 1.0, 0.0, 0)  # there are too few draws, or all values are equal
         z, root = product / math.sqrt(variance), math.sqrt(freedom)
         p_value = float(special.betaincc(0.5, 0.5 * (freedom - 1), min(1.0, z * z / freedom)))
-        interval = (z - _QUANTILE) / root, (z + _QUANTILE) / root
+        interval = (z - QUANTILE) / root, (z + QUANTILE) / root
         summary = NormalScore(math.copysign(normal_score(1.0 - 0.5 * p_value, 0.5 * p_value), z), freedom)
         return Outcome(p_value, z / root, *interval, 0.0, freedom + calls, summary=summary)
 
@@ -87,9 +86,7 @@ class Trend(Family):
         count = check_whole("size", size, 1, "pass a number of draws, e.g. size=1000")
         if count <= _FEWEST:
             return 0.0
-        mean = correlation * math.sqrt(count - 1)
-        critical = -float(special.ndtri(0.5 * check_level(level)))
-        return float(special.ndtr(mean - critical) + special.ndtr(-mean - critical))
+        return normal_power(correlation * math.sqrt(count - 1), level)
 
     def _mirrored(self, alternative: float) -> tuple[float, ...]:
         return alternative, -alternative

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck.faults.literal import LiteralSimulator
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import OfLayer
 from attncheck.simulators.weights import GAUSSIAN
 
 FloatArray = NDArray[np.float64]
 Simulator = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, FloatArray]]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +44,23 @@ class Fault:
     def reason_hidden(self, layer: AttentionLayer) -> str:
         """Return why the fault cannot be detected in `layer`, or an empty string."""
         return self.requires.reason(layer)
+
+
+def declared(
+    faults: list[Fault], what: str, requires: OfLayer = ANY, step: str = ""
+) -> Callable[[_Function], _Function]:
+    """Return a decorator that appends a fault, named like its function, to the faults of a module.
+
+    The function is the simulator or, if `step` is a field of `LiteralSimulator`, this step of it.
+    """
+
+    def add(function: _Function) -> _Function:
+        wrong: dict[str, Any] = {step: function}
+        subject = LiteralSimulator(**wrong) if step else function
+        faults.append(Fault(function.__name__.lstrip("_"), what, requires, subject))
+        return function
+
+    return add
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,130 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.faults.fault import Fault
+from attncheck.faults.fault import Fault, declared
 from attncheck.faults.literal import LiteralSimulator, Projections, independent
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import SEVERAL_HEADS
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.subject import collapsed
 
 FloatArray = NDArray[np.float64]
 Drawn = dict[str, FloatArray]
-
-
-def _by_sign(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    drawn = _drawn(layer, size, rng)
-    return _taken(drawn, np.argsort(drawn["outputs"].sum(axis=(1, 2)) > 0))
-
-
-def _by_size(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    drawn = _drawn(layer, size, rng)
-    return _taken(drawn, np.argsort(_energy(drawn["outputs"])))
-
-
-def _twice(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    return _taken(_drawn(layer, size, rng), np.arange(size) // 2)
-
-
-def _stale_weights(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    inputs = draw_inputs(layer, size, rng)
-    draw = np.arange(size) // 2
-
-    def project(matrices: int, std: float) -> FloatArray:
-        weights = rng.standard_normal((size // 2 + 1, matrices, layer.width, layer.head_width))
-        return np.asarray(std * layer.width**-0.5 * (inputs[:, None] @ weights[draw]))
-
-    keys, values = (
-        np.repeat(project(layer.kv_heads, std), layer.group_size, axis=1) for std in (layer.key_std, layer.value_std)
-    )
-    made = Projections(inputs, project(layer.num_heads, layer.query_std), keys, values)
-    return LiteralSimulator().after(layer, made, rng)
-
-
-def _halves_alike(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    inputs = draw_inputs(layer, -(-size // 2), rng)
-    made = independent(layer, inputs, rng)
-    arrays = (made.inputs, made.queries, made.keys, made.values)
-    return LiteralSimulator().after(
-        layer, Projections(*(np.concatenate([array, array])[:size] for array in arrays)), rng
-    )
-
-
-def _inputs_again(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    inputs = draw_inputs(layer, -(-size // 3), rng)
-    made = independent(layer, np.concatenate([inputs, inputs, inputs])[:size], rng)
-    return LiteralSimulator().after(layer, made, rng)
-
-
-def _inputs_turned(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    return _changed(_drawn(layer, size, rng), inputs=lambda drawn: drawn["inputs"][:, ::-1])
-
-
-def _unfilled(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    drawn = _drawn(layer, size, rng)
-    for array in drawn.values():
-        array[size - size // 50 :] = 0.0
-    return drawn
-
-
-def _neuron_twice(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    return _changed(_drawn(layer, size, rng), inputs=lambda drawn: np.repeat(drawn["inputs"][..., :1], 2, axis=-1))
-
-
-def _scale_per_call(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    scale = np.exp(rng.standard_normal())
-    return _changed(_drawn(layer, size, rng), outputs=lambda drawn: scale * drawn["outputs"])
-
-
-def _half_precision_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    drawn = _drawn(layer, size, rng)
-    return _changed(drawn, outputs=lambda drawn: drawn["outputs"].astype(np.float16).astype(np.float64))
-
-
-def _fading_scores(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    fading = np.linspace(1.1, 0.9, size)[:, None, None, None]
-    return _changed(_drawn(layer, size, rng), scores=lambda drawn: fading * drawn["scores"])
-
-
-def _one_head_larger(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    made = independent(layer, draw_inputs(layer, size, rng), rng)
-    made.queries[:, 0] *= 1.1
-    for shared in (made.keys, made.values):
-        shared[:, : layer.group_size] *= 1.1
-    return LiteralSimulator().after(layer, made, rng)
-
-
-def _residual_added(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    return _changed(_drawn(layer, size, rng), outputs=lambda drawn: drawn["outputs"] + drawn["inputs"])
-
-
-def _first_position_added(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    drawn = _drawn(layer, size, rng)
-    drawn["outputs"][:, -1] += drawn["outputs"][:, 0]
-    return drawn
-
-
-def _scores_added(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    drawn = _drawn(layer, size, rng)
-    return _changed(drawn, outputs=lambda drawn: drawn["outputs"] + 0.5 * drawn["scores"][:, 0, -1, :, None])
-
-
-def _input_bias(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    drawn = _drawn(layer, size, rng)
-    return _changed(drawn, scores=lambda drawn: drawn["scores"] + drawn["inputs"][:, None, :, :1])
-
-
-def _outputs_sized_by_scores(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    return _changed(_drawn(layer, size, rng), outputs=lambda drawn: _sized(drawn["outputs"], drawn["scores"]))
-
-
-def _outputs_sized_by_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    return _changed(_drawn(layer, size, rng), outputs=lambda drawn: _sized(drawn["outputs"], drawn["inputs"]))
-
-
-def _scores_sized_by_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    return _changed(_drawn(layer, size, rng), scores=lambda drawn: _sized(drawn["scores"], drawn["inputs"]))
 
 
 def _drawn(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
@@ -162,89 +47,145 @@ def _energy(values: FloatArray) -> FloatArray:
     return np.asarray((values**2).sum(axis=tuple(range(1, values.ndim))))
 
 
+_FAULTS: list[Fault] = []
+
+
+@declared(_FAULTS, "the draws of a call are sorted by the sign of their outputs")
+def _by_sign(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    drawn = _drawn(layer, size, rng)
+    return _taken(drawn, np.argsort(drawn["outputs"].sum(axis=(1, 2)) > 0))
+
+
+@declared(_FAULTS, "the draws of a call are sorted by the size of their outputs")
+def _by_size(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    drawn = _drawn(layer, size, rng)
+    return _taken(drawn, np.argsort(_energy(drawn["outputs"])))
+
+
+@declared(_FAULTS, "every draw of a call is returned twice")
+def _twice(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    return _taken(_drawn(layer, size, rng), np.arange(size) // 2)
+
+
+@declared(_FAULTS, "every second draw uses the matrices of the draw before it")
+def _stale_weights(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    inputs = draw_inputs(layer, size, rng)
+    draw = np.arange(size) // 2
+
+    def project(matrices: int, std: float) -> FloatArray:
+        weights = rng.standard_normal((size // 2 + 1, matrices, layer.width, layer.head_width))
+        return np.asarray(std * layer.width**-0.5 * (inputs[:, None] @ weights[draw]))
+
+    keys, values = (
+        np.repeat(project(layer.kv_heads, std), layer.group_size, axis=1) for std in (layer.key_std, layer.value_std)
+    )
+    made = Projections(inputs, project(layer.num_heads, layer.query_std), keys, values)
+    return LiteralSimulator().after(layer, made, rng)
+
+
+@declared(_FAULTS, "inputs, queries, keys and values of a call's first half are repeated in its second half")
+def _halves_alike(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    inputs = draw_inputs(layer, -(-size // 2), rng)
+    made = independent(layer, inputs, rng)
+    arrays = (made.inputs, made.queries, made.keys, made.values)
+    return LiteralSimulator().after(
+        layer, Projections(*(np.concatenate([array, array])[:size] for array in arrays)), rng
+    )
+
+
+@declared(_FAULTS, "the inputs of a call's first third are repeated in the other two, with new matrices")
+def _inputs_again(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    inputs = draw_inputs(layer, -(-size // 3), rng)
+    made = independent(layer, np.concatenate([inputs, inputs, inputs])[:size], rng)
+    return LiteralSimulator().after(layer, made, rng)
+
+
+@declared(_FAULTS, "the inputs are exposed with the last position first")
+def _inputs_turned(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    return _changed(_drawn(layer, size, rng), inputs=lambda drawn: drawn["inputs"][:, ::-1])
+
+
+@declared(_FAULTS, "the last fiftieth of a call stays 0 in all arrays")
+def _unfilled(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    drawn = _drawn(layer, size, rng)
+    for array in drawn.values():
+        array[size - size // 50 :] = 0.0
+    return drawn
+
+
+@declared(_FAULTS, "one neuron of the inputs appears twice")
+def _neuron_twice(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    return _changed(_drawn(layer, size, rng), inputs=lambda drawn: np.repeat(drawn["inputs"][..., :1], 2, axis=-1))
+
+
+@declared(_FAULTS, "one random scale multiplies all outputs of a call")
+def _scale_per_call(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    scale = np.exp(rng.standard_normal())
+    return _changed(_drawn(layer, size, rng), outputs=lambda drawn: scale * drawn["outputs"])
+
+
+@declared(_FAULTS, "the outputs are rounded to float16")
+def _half_precision_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    drawn = _drawn(layer, size, rng)
+    return _changed(drawn, outputs=lambda drawn: drawn["outputs"].astype(np.float16).astype(np.float64))
+
+
+@declared(_FAULTS, "the scores of a call fall from a tenth too large to a tenth too small")
+def _fading_scores(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    fading = np.linspace(1.1, 0.9, size)[:, None, None, None]
+    return _changed(_drawn(layer, size, rng), scores=lambda drawn: fading * drawn["scores"])
+
+
+@declared(_FAULTS, "queries, keys and values of the first head, or its group, are a tenth too large", SEVERAL_HEADS)
+def _one_head_larger(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    made = independent(layer, draw_inputs(layer, size, rng), rng)
+    made.queries[:, 0] *= 1.1
+    for shared in (made.keys, made.values):
+        shared[:, : layer.group_size] *= 1.1
+    return LiteralSimulator().after(layer, made, rng)
+
+
+@declared(_FAULTS, "the inputs are added to the outputs, as a residual stream would be")
+def _residual_added(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    return _changed(_drawn(layer, size, rng), outputs=lambda drawn: drawn["outputs"] + drawn["inputs"])
+
+
+@declared(_FAULTS, "the first position's output is added to the last one's")
+def _first_position_added(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    drawn = _drawn(layer, size, rng)
+    drawn["outputs"][:, -1] += drawn["outputs"][:, 0]
+    return drawn
+
+
+@declared(_FAULTS, "half of the first head's last row of scores is added to the outputs")
+def _scores_added(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    drawn = _drawn(layer, size, rng)
+    return _changed(drawn, outputs=lambda drawn: drawn["outputs"] + 0.5 * drawn["scores"][:, 0, -1, :, None])
+
+
+@declared(_FAULTS, "the first neuron of an input is added to its scores")
+def _input_bias(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    drawn = _drawn(layer, size, rng)
+    return _changed(drawn, scores=lambda drawn: drawn["scores"] + drawn["inputs"][:, None, :, :1])
+
+
+@declared(_FAULTS, "the outputs are multiplied by the relative size of the scores of their draw")
+def _outputs_sized_by_scores(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    return _changed(_drawn(layer, size, rng), outputs=lambda drawn: _sized(drawn["outputs"], drawn["scores"]))
+
+
+@declared(_FAULTS, "the outputs are multiplied once more by the relative size of the inputs of their draw")
+def _outputs_sized_by_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    return _changed(_drawn(layer, size, rng), outputs=lambda drawn: _sized(drawn["outputs"], drawn["inputs"]))
+
+
+@declared(_FAULTS, "the scores are multiplied once more by the relative size of the inputs of their draw")
+def _scores_sized_by_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+    return _changed(_drawn(layer, size, rng), scores=lambda drawn: _sized(drawn["scores"], drawn["inputs"]))
+
+
 #: Faults by name.
-TAMPERED: Mapping[str, Fault] = MappingProxyType(
-    {
-        fault.name: fault
-        for fault in (
-            Fault("by_sign", "the draws of a call are sorted by the sign of their outputs", ANY, _by_sign),
-            Fault("by_size", "the draws of a call are sorted by the size of their outputs", ANY, _by_size),
-            Fault("twice", "every draw of a call is returned twice", ANY, _twice),
-            Fault(
-                "stale_weights",
-                "every second draw uses the matrices of the draw before it",
-                ANY,
-                _stale_weights,
-            ),
-            Fault(
-                "halves_alike",
-                "inputs, queries, keys and values of a call's first half are repeated in its second half",
-                ANY,
-                _halves_alike,
-            ),
-            Fault(
-                "inputs_again",
-                "the inputs of a call's first third are repeated in the other two, with new matrices",
-                ANY,
-                _inputs_again,
-            ),
-            Fault("inputs_turned", "the inputs are exposed with the last position first", ANY, _inputs_turned),
-            Fault("unfilled", "the last fiftieth of a call stays 0 in all arrays", ANY, _unfilled),
-            Fault("neuron_twice", "one neuron of the inputs appears twice", ANY, _neuron_twice),
-            Fault("scale_per_call", "one random scale multiplies all outputs of a call", ANY, _scale_per_call),
-            Fault("half_precision_outputs", "the outputs are rounded to float16", ANY, _half_precision_outputs),
-            Fault(
-                "fading_scores",
-                "the scores of a call fall from a tenth too large to a tenth too small",
-                ANY,
-                _fading_scores,
-            ),
-            Fault(
-                "one_head_larger",
-                "queries, keys and values of the first head, or its group, are a tenth too large",
-                SEVERAL_HEADS,
-                _one_head_larger,
-            ),
-            Fault(
-                "residual_added",
-                "the inputs are added to the outputs, as a residual stream would be",
-                ANY,
-                _residual_added,
-            ),
-            Fault(
-                "first_position_added",
-                "the first position's output is added to the last one's",
-                ANY,
-                _first_position_added,
-            ),
-            Fault(
-                "scores_added",
-                "half of the first head's last row of scores is added to the outputs",
-                ANY,
-                _scores_added,
-            ),
-            Fault("input_bias", "the first neuron of an input is added to its scores", ANY, _input_bias),
-            Fault(
-                "outputs_sized_by_scores",
-                "the outputs are multiplied by the relative size of the scores of their draw",
-                ANY,
-                _outputs_sized_by_scores,
-            ),
-            Fault(
-                "outputs_sized_by_inputs",
-                "the outputs are multiplied once more by the relative size of the inputs of their draw",
-                ANY,
-                _outputs_sized_by_inputs,
-            ),
-            Fault(
-                "scores_sized_by_inputs",
-                "the scores are multiplied once more by the relative size of the inputs of their draw",
-                ANY,
-                _scores_sized_by_inputs,
-            ),
-        )
-    }
-)
+TAMPERED: Mapping[str, Fault] = MappingProxyType({fault.name: fault for fault in _FAULTS})
 
 
 def __getattr__(name: str) -> Any:

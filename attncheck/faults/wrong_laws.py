@@ -8,11 +8,10 @@ import functools
 import numpy as np
 
 from attncheck.checks.marginals import conditional_covariance
-from attncheck.faults.fault import Fault, FloatArray
-from attncheck.faults.literal import LiteralSimulator, Projections, gram, independent
+from attncheck.faults.fault import Fault, FloatArray, declared
+from attncheck.faults.literal import Projections, gram, independent
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import input_kernel
-from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import SMALL_HEADS, SMALL_WIDTH, OfLayer
 from attncheck.methods import simulate
 from attncheck.simulators.linalg import bartlett, eigen_root, gram_root
@@ -26,13 +25,6 @@ _AVERAGED = 20_000
 _CLIPPED_AT = 4.0
 # Draws in a block of the repeated stream.
 _PERIOD = 64
-
-
-def _gaussian_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Replace the outputs by Gaussian ones with the mean covariance."""
-    drawn = collapsed(layer, size, rng)
-    outputs = drawn["outputs"]
-    return {**drawn, "outputs": _mean_root(layer) @ rng.standard_normal(outputs.shape)}
 
 
 @functools.lru_cache(maxsize=64)
@@ -49,15 +41,6 @@ _MIXED = OfLayer(
 )
 
 
-def _limit(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Draw from the limit, with limiting Gram matrices."""
-    drawn = draw_limit(layer, size, min(layer.width, 2), rng).as_dict()
-    kernel = input_kernel(layer.inputs).matrix
-    per_head = np.broadcast_to(kernel, (size, layer.num_heads, *kernel.shape))
-    grams = {"key_gram": layer.key_std**2 * per_head, "value_gram": layer.value_std**2 * per_head}
-    return {**drawn, "input_gram": np.broadcast_to(kernel, (size, *kernel.shape)), **grams}
-
-
 def _one_number(layer: AttentionLayer) -> bool:
     """Return whether nonzero Gram entries are all equal, up to sign."""
     numbers = np.abs(input_kernel(layer.inputs).matrix)
@@ -70,7 +53,31 @@ _STILL_GRAMS = (
 )
 
 
-def _more_freedom(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+FAULTS: list[Fault] = []
+
+
+@declared(FAULTS, "outputs are Gaussian with the right covariance where their law is a mixture", _MIXED)
+def _gaussian_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Replace the outputs by Gaussian ones with the mean covariance."""
+    drawn = collapsed(layer, size, rng)
+    outputs = drawn["outputs"]
+    return {**drawn, "outputs": _mean_root(layer) @ rng.standard_normal(outputs.shape)}
+
+
+@declared(FAULTS, "the infinite-width limit is returned for a narrow layer", _STILL_GRAMS)
+def _limit_as_finite(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Draw from the limit, with limiting Gram matrices."""
+    drawn = draw_limit(layer, size, min(layer.width, 2), rng).as_dict()
+    kernel = input_kernel(layer.inputs).matrix
+    per_head = np.broadcast_to(kernel, (size, layer.num_heads, *kernel.shape))
+    grams = {"key_gram": layer.key_std**2 * per_head, "value_gram": layer.value_std**2 * per_head}
+    return {**drawn, "input_gram": np.broadcast_to(kernel, (size, *kernel.shape)), **grams}
+
+
+@declared(
+    FAULTS, "Bartlett diagonals of keys and values have one degree of freedom too many", SMALL_HEADS, step="project"
+)
+def _bartlett_freedom(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Draw keys and values from Bartlett factors with one degree of freedom too many on the diagonal."""
     root = gram_root(gram(inputs))[:, None]
 
@@ -89,6 +96,19 @@ def _more_freedom(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gene
     return dataclasses.replace(right, keys=keys, values=values)
 
 
+@declared(FAULTS, "the weights are Student variables of 5 degrees of freedom and the declared variance", SMALL_HEADS)
+def _student_weights(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    return draw_with_weights(layer, size, min(layer.width, 2), rng, "student5").as_dict()
+
+
+@declared(FAULTS, "the second half of every call repeats the first")
+def _copied_draws(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Draw half the requested draws and return them twice."""
+    half = collapsed(layer, (size + 1) // 2, rng)
+    return {name: np.concatenate([array, array])[:size] for name, array in half.items()}
+
+
+@declared(FAULTS, f"every block of {_PERIOD} draws starts from the same seed")
 def _repeated_stream(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Draw blocks, each from a generator with the same seed."""
     seed = int(rng.integers(2**63))
@@ -98,69 +118,14 @@ def _repeated_stream(layer: AttentionLayer, size: int, rng: np.random.Generator)
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 
-def _copied_draws(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Draw half the requested draws and return them twice."""
-    half = collapsed(layer, (size + 1) // 2, rng)
-    return {name: np.concatenate([array, array])[:size] for name, array in half.items()}
-
-
+@declared(FAULTS, f"the outputs are clipped at {_CLIPPED_AT:g} standard deviations")
 def _clipped_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     drawn = collapsed(layer, size, rng)
     bound = _CLIPPED_AT * np.sqrt((drawn["outputs"] ** 2).mean())
     return {**drawn, "outputs": np.clip(drawn["outputs"], -bound, bound)}
 
 
+@declared(FAULTS, "the outputs grow by a tenth from the first draw of a call to its last")
 def _growing_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     drawn = collapsed(layer, size, rng)
     return {**drawn, "outputs": np.linspace(1.0, 1.1, size)[:, None, None] * drawn["outputs"]}
-
-
-def _student_weights(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    return draw_with_weights(layer, size, min(layer.width, 2), rng, "student5").as_dict()
-
-
-FAULTS = (
-    Fault(
-        "gaussian_outputs",
-        "outputs are Gaussian with the right covariance where their law is a mixture",
-        _MIXED,
-        _gaussian_outputs,
-    ),
-    Fault("limit_as_finite", "the infinite-width limit is returned for a narrow layer", _STILL_GRAMS, _limit),
-    Fault(
-        "bartlett_freedom",
-        "Bartlett diagonals of keys and values have one degree of freedom too many",
-        SMALL_HEADS,
-        LiteralSimulator(project=_more_freedom),
-    ),
-    Fault(
-        "student_weights",
-        "the weights are Student variables of 5 degrees of freedom and the declared variance",
-        SMALL_HEADS,
-        _student_weights,
-    ),
-    Fault(
-        "copied_draws",
-        "the second half of every call repeats the first",
-        ANY,
-        _copied_draws,
-    ),
-    Fault(
-        "repeated_stream",
-        f"every block of {_PERIOD} draws starts from the same seed",
-        ANY,
-        _repeated_stream,
-    ),
-    Fault(
-        "clipped_outputs",
-        f"the outputs are clipped at {_CLIPPED_AT:g} standard deviations",
-        ANY,
-        _clipped_outputs,
-    ),
-    Fault(
-        "growing_outputs",
-        "the outputs grow by a tenth from the first draw of a call to its last",
-        ANY,
-        _growing_outputs,
-    ),
-)

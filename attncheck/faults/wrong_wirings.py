@@ -6,11 +6,10 @@ import dataclasses
 
 import numpy as np
 
-from attncheck.faults.fault import Fault, FloatArray
+from attncheck.faults.fault import Fault, FloatArray, declared
 from attncheck.faults.literal import LiteralSimulator, Projections, dot_products, independent, project_out
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, map_scores, visible
-from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import (
     CAUSAL,
     CORRELATED_POSITIONS,
@@ -23,43 +22,6 @@ from attncheck.layers.requirements import (
     UNTIED,
 )
 from attncheck.simulators.collapsed import draw_inputs
-
-
-def _tied_query_key(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    made = independent(layer, inputs, rng)
-    return dataclasses.replace(made, queries=made.keys * (layer.query_std / layer.key_std))
-
-
-def _tied_key_value(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    made = independent(layer, inputs, rng)
-    return dataclasses.replace(made, values=made.keys * (layer.value_std / layer.key_std))
-
-
-def _tied_query_value(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Use the W_Q of the first head of each group as W_V."""
-    made = independent(layer, inputs, rng)
-    queries = np.repeat(made.queries[:, :: layer.group_size], layer.group_size, axis=1)
-    return dataclasses.replace(made, values=queries * (layer.value_std / layer.query_std))
-
-
-def _slipped_slice(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Take the values of the first group from the keys of the last."""
-    made = independent(layer, inputs, rng)
-    values = made.values.copy()
-    values[:, : layer.group_size] = made.keys[:, -layer.group_size :] * (layer.value_std / layer.key_std)
-    return dataclasses.replace(made, values=values)
-
-
-def _shared_keys(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    made = independent(layer, inputs, rng)
-    return dataclasses.replace(made, keys=np.repeat(made.keys[:, :1], layer.num_heads, axis=1))
-
-
-def _interleaved_groups(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Interleave groups instead of grouping neighbouring heads."""
-    made = independent(layer, inputs, rng)
-    order = (np.arange(layer.num_heads) % layer.kv_heads) * layer.group_size
-    return dataclasses.replace(made, keys=made.keys[:, order], values=made.values[:, order])
 
 
 def _one_set_of_weights(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
@@ -84,11 +46,84 @@ def _one_output_matrix(
     return np.asarray(std * (mixed @ matrices).sum(axis=1))
 
 
+FAULTS: list[Fault] = []
+
+
+@declared(FAULTS, "W_Q and W_K are the same matrix", UNTIED, step="project")
+def _tied_query_key(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    made = independent(layer, inputs, rng)
+    return dataclasses.replace(made, queries=made.keys * (layer.query_std / layer.key_std))
+
+
+@declared(FAULTS, "W_V and W_K are the same matrix", step="project")
+def _tied_key_value(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    made = independent(layer, inputs, rng)
+    return dataclasses.replace(made, values=made.keys * (layer.value_std / layer.key_std))
+
+
+@declared(FAULTS, "W_V and W_Q are the same matrix", step="project")
+def _tied_query_value(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    """Use the W_Q of the first head of each group as W_V."""
+    made = independent(layer, inputs, rng)
+    queries = np.repeat(made.queries[:, :: layer.group_size], layer.group_size, axis=1)
+    return dataclasses.replace(made, values=queries * (layer.value_std / layer.query_std))
+
+
+@declared(
+    FAULTS,
+    "the first W_V is the last W_K, cut from a packed matrix one slice too early",
+    SEVERAL_GROUPS,
+    step="project",
+)
+def _slipped_slice(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    """Take the values of the first group from the keys of the last."""
+    made = independent(layer, inputs, rng)
+    values = made.values.copy()
+    values[:, : layer.group_size] = made.keys[:, -layer.group_size :] * (layer.value_std / layer.key_std)
+    return dataclasses.replace(made, values=values)
+
+
+@declared(FAULTS, "all heads share one W_K although each group should have its own", SEVERAL_GROUPS, step="project")
+def _shared_keys(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    made = independent(layer, inputs, rng)
+    return dataclasses.replace(made, keys=np.repeat(made.keys[:, :1], layer.num_heads, axis=1))
+
+
+@declared(
+    FAULTS,
+    "groups are interleaved: heads take keys and values of the wrong group",
+    SHARED_GROUPS & SEVERAL_GROUPS,
+    step="project",
+)
+def _interleaved_groups(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    """Interleave groups instead of grouping neighbouring heads."""
+    made = independent(layer, inputs, rng)
+    order = (np.arange(layer.num_heads) % layer.kv_heads) * layer.group_size
+    return dataclasses.replace(made, keys=made.keys[:, order], values=made.values[:, order])
+
+
+FAULTS.append(
+    Fault(
+        "weights_per_call",
+        "all draws of a call share their weights",
+        SMALL_HEADS,
+        LiteralSimulator(project=_one_set_of_weights, finish=_one_output_matrix),
+    )
+)
+
+
+@declared(
+    FAULTS,
+    "the variance of W_O falls from 1.5 to 0.5 times the declared from the first head to the last",
+    SEVERAL_HEADS,
+    step="finish",
+)
 def _uneven_heads(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
     variances = np.linspace(1.5, 0.5, layer.num_heads)
     return project_out(layer, mixed * variances[:, None, None] ** 0.5, coordinates, rng)
 
 
+@declared(FAULTS, "scores and values use separately drawn inputs", step="project")
 def _inputs_apart(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Draw separate inputs for scores and values; those of the values are exposed."""
     made = independent(layer, inputs, rng)
@@ -96,6 +131,12 @@ def _inputs_apart(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gene
     return dataclasses.replace(made, queries=other.queries, keys=other.keys)
 
 
+@declared(
+    FAULTS,
+    "scores are drawn independently although a shared query or key correlates them",
+    CORRELATED_POSITIONS,
+    step="score",
+)
 def _independent_scores(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
     """Draw each score independently, with its conditional variance given query position and key."""
     queries = layer.query_std * (made.inputs**2).mean(axis=-1)[:, None, :, None] ** 0.5
@@ -104,99 +145,32 @@ def _independent_scores(layer: AttentionLayer, made: Projections, rng: np.random
     return np.asarray(spread * rng.standard_normal(spread.shape))
 
 
-def _half_precision(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
+@declared(FAULTS, "the scores are rounded to float16", step="score")
+def _half_precision_scores(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
     return dot_products(layer, made, rng).astype(np.float16).astype(np.float64)
 
 
+@declared(FAULTS, "softmax normalises the columns of the scores", SOFTMAX & SEVERAL_POSITIONS, step="weigh")
 def _softmax_over_columns(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     return map_scores(layer, scores.swapaxes(-1, -2), visible(layer).T).swapaxes(-1, -2)
 
 
+@declared(FAULTS, "the causal mask lets every position see the next one", CAUSAL, step="weigh")
 def _leaking_mask(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     if layer.mask == "none":
         return attention_weights(layer, scores)
     return map_scores(layer, scores, visible(layer) | np.eye(layer.seq_len, k=1, dtype=bool))
 
 
-def _without_last_head(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+@declared(FAULTS, "the last head is left out of the sum", SEVERAL_HEADS, step="weigh")
+def _dropped_head(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     weights = attention_weights(layer, scores)
     weights[:, -1] = 0.0
     return weights
 
 
-def _shifted(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
+@declared(FAULTS, "0.02 is added to all outputs", step="finish")
+def _shifted_outputs(
+    layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator
+) -> FloatArray:
     return project_out(layer, mixed, coordinates, rng) + 0.02
-
-
-FAULTS = (
-    Fault("tied_query_key", "W_Q and W_K are the same matrix", UNTIED, LiteralSimulator(project=_tied_query_key)),
-    Fault("tied_key_value", "W_V and W_K are the same matrix", ANY, LiteralSimulator(project=_tied_key_value)),
-    Fault("tied_query_value", "W_V and W_Q are the same matrix", ANY, LiteralSimulator(project=_tied_query_value)),
-    Fault(
-        "slipped_slice",
-        "the first W_V is the last W_K, cut from a packed matrix one slice too early",
-        SEVERAL_GROUPS,
-        LiteralSimulator(project=_slipped_slice),
-    ),
-    Fault(
-        "shared_keys",
-        "all heads share one W_K although each group should have its own",
-        SEVERAL_GROUPS,
-        LiteralSimulator(project=_shared_keys),
-    ),
-    Fault(
-        "interleaved_groups",
-        "groups are interleaved: heads take keys and values of the wrong group",
-        SHARED_GROUPS & SEVERAL_GROUPS,
-        LiteralSimulator(project=_interleaved_groups),
-    ),
-    Fault(
-        "weights_per_call",
-        "all draws of a call share their weights",
-        SMALL_HEADS,
-        LiteralSimulator(project=_one_set_of_weights, finish=_one_output_matrix),
-    ),
-    Fault(
-        "uneven_heads",
-        "the variance of W_O falls from 1.5 to 0.5 times the declared from the first head to the last",
-        SEVERAL_HEADS,
-        LiteralSimulator(finish=_uneven_heads),
-    ),
-    Fault(
-        "inputs_apart",
-        "scores and values use separately drawn inputs",
-        ANY,
-        LiteralSimulator(project=_inputs_apart),
-    ),
-    Fault(
-        "independent_scores",
-        "scores are drawn independently although a shared query or key correlates them",
-        CORRELATED_POSITIONS,
-        LiteralSimulator(score=_independent_scores),
-    ),
-    Fault(
-        "half_precision_scores",
-        "the scores are rounded to float16",
-        ANY,
-        LiteralSimulator(score=_half_precision),
-    ),
-    Fault(
-        "softmax_over_columns",
-        "softmax normalises the columns of the scores",
-        SOFTMAX & SEVERAL_POSITIONS,
-        LiteralSimulator(weigh=_softmax_over_columns),
-    ),
-    Fault(
-        "leaking_mask",
-        "the causal mask lets every position see the next one",
-        CAUSAL,
-        LiteralSimulator(weigh=_leaking_mask),
-    ),
-    Fault(
-        "dropped_head",
-        "the last head is left out of the sum",
-        SEVERAL_HEADS,
-        LiteralSimulator(weigh=_without_last_head),
-    ),
-    Fault("shifted_outputs", "0.02 is added to all outputs", ANY, LiteralSimulator(finish=_shifted)),
-)

@@ -38,7 +38,7 @@ class StoppedCall(InputError):
 
 _Case = TypeVar("_Case", bound=Case)
 _Sample = TypeVar("_Sample", bound=Sample | ProgramSample)
-_Setting = TypeVar("_Setting", bound=BaseSetting)
+_Setting = TypeVar("_Setting", bound=BaseSetting[Any])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -472,8 +472,7 @@ def test_order_of_lines_does_not_show(tmp_path: Path, faulty_record: Path) -> No
     manifest, *results = list(read(faulty_record))[:-1]
     pages = []
     for ordered in (results, results[::-1]):
-        # For mypy any kind of line: the first is the manifest, the rest results.
-        record = write_record(tmp_path / "record.jsonl", ordered, planned=manifest.planned)  # type: ignore[union-attr, arg-type]
+        record = write_record(tmp_path / "record.jsonl", ordered, planned=manifest.planned)
         pages.append(render_report(record, out=tmp_path / "page.html").read_bytes())
     assert pages[0] == pages[1]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
@@ -21,18 +23,6 @@ FloatArray = NDArray[np.float64]
 
 # Relative tolerance between a line and its function: float32 rounding, 6e-8, amplified about a hundredfold.
 _ROUNDING = 1e-5
-
-
-def _initial_law(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray]:
-    return (special.ndtr(sample.initial.flat()),)
-
-
-def _matmul_law(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray]:
-    return (special.ndtr(sample.matmuls.flat()),)
-
-
-def _matmul_scale(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
-    return sample.matmuls.squares()
 
 
 def _pairs(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
@@ -81,22 +71,22 @@ def _mismatches(sample: ProgramSample, reference: ProgramReference) -> tuple[int
     return int(wrong.sum()), len(sample)
 
 
+_check = functools.partial(ProgramCheck, claim="netsor", needs=ONE_WIDTH)
+
 CHECKS = (
-    ProgramCheck(
+    _check(
         name="netsor.initials",
-        claim="netsor",
         needs=frozenset({"vectors"}),
         null="coordinates of the initial vectors are normal with the declared mean and covariance",
         alternative=of_law(),
         reads="Kolmogorov distance of whitened initial coordinates from N(0, 1):",
         family=lambda setting: Uniform(),
-        measure=_initial_law,
+        measure=lambda sample, reference: sample.initial.uniform(),
         hint="mean or covariance of the initial vectors differ from the declared ones",
         requires=RANDOM_START,
     ),
-    ProgramCheck(
+    _check(
         name="netsor.functions",
-        claim="netsor",
         needs=frozenset({"vectors", "scores"}),
         null="every Nonlin and output is the declared function of the lines that it uses",
         alternative=ProgramAlternative.of("one wrong draw in a hundred", 0.01),
@@ -107,34 +97,28 @@ CHECKS = (
         any_weights=True,
         requires=SOME_FUNCTION,
     ),
-    ProgramCheck(
+    _check(
         name="netsor.matmuls",
-        claim="netsor",
-        needs=ONE_WIDTH,
         null="images of new directions are N(0, 1) in units of σ, given all that came before",
         alternative=of_law(),
         reads="Kolmogorov distance of images of new directions from N(0, 1):",
         family=lambda setting: Uniform(),
-        measure=_matmul_law,
+        measure=lambda sample, reference: sample.matmuls.uniform(),
         hint="a matrix is drawn afresh where it should be shared, or has another law or standard deviation",
         requires=SOME_MATRIX,
     ),
-    ProgramCheck(
+    _check(
         name="netsor.scale",
-        claim="netsor",
-        needs=ONE_WIDTH,
         null="images of new directions have the declared variance",
         alternative=ProgramAlternative.of("variances off by 15%", 1.15, coarsest=1.5),
         reads="variance of images of new directions over the declared one:",
         family=lambda setting: Scale(float(setting.coordinates)),
-        measure=_matmul_scale,
+        measure=lambda sample, reference: sample.matmuls.squares(),
         hint="a matrix is drawn afresh where it should be shared, or has another law or standard deviation",
         requires=SOME_MATRIX,
     ),
-    ProgramCheck(
+    _check(
         name="netsor.sharing",
-        claim="netsor",
-        needs=ONE_WIDTH,
         null="images of new directions are independent of the earlier ones: matrices are shared only as declared",
         alternative=of_correlation(),
         reads="standardised covariance of images of new directions with earlier ones:",
@@ -143,10 +127,8 @@ CHECKS = (
         hint="a matrix is drawn afresh where it should be shared, or shared where it should not be",
         requires=SEVERAL_USES,
     ),
-    ProgramCheck(
+    _check(
         name="netsor.lengths",
-        claim="netsor",
-        needs=ONE_WIDTH,
         null="squared lengths of images of new directions are χ² with as many degrees of freedom as rows",
         alternative=of_law(),
         reads="Kolmogorov distance of squared lengths of images from their law:",

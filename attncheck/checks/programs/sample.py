@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError, refuse
+from attncheck.checks.check import BaseSetting
 from attncheck.checks.programs.residuals import (
     Images,
     conditioned_sides,
@@ -23,7 +24,6 @@ from attncheck.checks.whitening import Residual
 from attncheck.layers.draws import ProgramDraws
 from attncheck.layers.program import Program, ProgramCase
 from attncheck.layers.program.extent import results_of, vectors_of
-from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
 FloatArray = NDArray[np.float64]
 
@@ -32,15 +32,8 @@ PROGRAM_FIELDS = ("outputs", "scores", "vectors", "gram")
 _LARGEST = 1e100
 
 
-@dataclasses.dataclass(frozen=True)
-class ProgramSetting:
-    """Properties of a test of a program known before any draw; see `attncheck.checks.check.Setting`."""
-
-    case: ProgramCase
-    exposed: frozenset[str]
-    coordinates: int = 1
-    weights: WeightLaws = GAUSSIAN_LAWS
-    repeatable: bool = True
+class ProgramSetting(BaseSetting[ProgramCase]):
+    """Properties of a test of a program; see `attncheck.checks.check.Setting`."""
 
     @property
     def description(self) -> Program:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from attncheck.checks.alternatives import of_correlation, of_law
 from attncheck.checks.programs.kinds import ProgramAlternative, ProgramCheck
@@ -48,14 +48,6 @@ def _given(sample: ProgramSample) -> list[int]:
     return sorted({place[node] for node in nodes})
 
 
-def _law(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray]:
-    return (special.ndtr(sample.score_noise.flat()),)
-
-
-def _scale(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
-    return sample.score_noise.squares()
-
-
 def _vectors(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
     """Pair each whitened score with a coordinate of a given vector, rotating."""
     free = _free_weights(sample)
@@ -92,54 +84,44 @@ def _plot(sample: ProgramSample) -> dict[str, Any]:
     return covariances(predicted, scores[:, first] * scores[:, second])
 
 
+_check = functools.partial(ProgramCheck, claim="program_scores", needs=_NEEDS, excluded=_no_choice)
+
 CHECKS = (
-    ProgramCheck(
+    _check(
         name="program_scores.law",
-        claim="program_scores",
-        needs=_NEEDS,
         null="given one side of each score, scores whitened by formula (*) are N(0, 1)",
         alternative=of_law(),
         reads="Kolmogorov distance of whitened scores from N(0, 1):",
         family=lambda setting: Uniform(),
-        measure=_law,
+        measure=lambda sample, reference: sample.score_noise.uniform(),
         hint="the scaling of the scores, their factor, or the matrices that they share differ from the declared ones",
-        excluded=_no_choice,
     ),
-    ProgramCheck(
+    _check(
         name="program_scores.scale",
-        claim="program_scores",
-        needs=_NEEDS,
         null="whitened scores have variance 1",
         alternative=ProgramAlternative.of("a variance off by 15%", 1.15, coarsest=1.5),
         reads="variance of scores over that of formula (*):",
         family=lambda setting: Scale(1.0),
-        measure=_scale,
+        measure=lambda sample, reference: sample.score_noise.squares(),
         hint="the scaling of the scores or their factor differs from the declared one",
-        excluded=_no_choice,
         plot=_plot,
     ),
-    ProgramCheck(
+    _check(
         name="program_scores.independence",
-        claim="program_scores",
-        needs=_NEEDS,
         null="whitened scores are independent of the vectors that they are conditioned on",
         alternative=of_correlation(),
         reads="standardised covariance of whitened scores with coordinates of vectors:",
         family=lambda setting: Association(),
         measure=_vectors,
         hint="a score is computed from other vectors than the declared ones",
-        excluded=_no_choice,
     ),
-    ProgramCheck(
+    _check(
         name="program_scores.sizes",
-        claim="program_scores",
-        needs=_NEEDS,
         null="sizes of whitened scores are independent of the sizes of the vectors",
         alternative=of_correlation(),
         reads="standardised covariance of the sizes of whitened scores with those of the vectors:",
         family=lambda setting: Association(),
         measure=_sizes,
         hint="scores do not scale with the lengths of their vectors: they are drawn separately, or from the limit",
-        excluded=_no_choice,
     ),
 )
