@@ -42,12 +42,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave items of sampled tests out, but at least one of each, and none that is asked for by name."""
-    chosen = os.environ[SAMPLE]
-    if chosen == "all" or any("::" in argument for argument in config.args):
+    chosen, named = os.environ[SAMPLE], tuple(argument for argument in config.args if "::" in argument)
+    if chosen == "all":
         return
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("sampled"):
+        if item.get_closest_marker("sampled") and not item.nodeid.startswith(named):
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     kept = {item for name, of_test in tests.items() for item in _third(name, of_test, chosen)}
     left_out = {item for of_test in tests.values() for item in of_test} - kept

@@ -68,6 +68,7 @@ def wrong(found: dict[str, Calibration]) -> dict[str, float]:
     return {name: each.least() for name, each in found.items() if each.least() < FALSE_ALARM / COMPARISONS}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layer", [*LAYERS, WIDE], ids=AttentionLayer.describe)
 def test_false_alarms_are_as_rare_as_stated(layer: AttentionLayer) -> None:
     assert few(layer)

@@ -61,6 +61,7 @@ def words(fits: Sequence[FittedCause]) -> list[str]:
     return [cause.candidate.words for cause in fits]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mistake", TURNED, ids=lambda mistake: mistake.name)
 def test_rotary_positions_are_named(mistake: Fault) -> None:
     """Also if the layer declares none; one layer is enough."""
@@ -69,6 +70,7 @@ def test_rotary_positions_are_named(mistake: Fault) -> None:
     assert words(fitted(samples(mistake.subject, "scores", [layer]), root())[0])[0] == mistake.what
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("exposure", ["grams", "scores"])
 @pytest.mark.parametrize(("declared", "drawn"), [("rms", None), ("layer", None), ("layer", "rms"), (None, "rms")])
 def test_norms_are_named(declared: Norm | None, drawn: Norm | None, exposure: str) -> None:
@@ -90,6 +92,7 @@ def test_layer_norm_for_rms_norm_is_told_beside_odd_activations(exposure: str) -
         assert sum("activation=" in told for told in first_two) <= 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "exposure"),
     [
@@ -103,6 +106,7 @@ def test_the_first_cause_is_the_fault(name: str, exposure: str) -> None:
     assert causes(name, exposure)[0] == FAULTS[name].what
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "exposure", "said"),
     [
@@ -146,6 +150,7 @@ def test_what_no_candidate_does_is_none_that_is_known() -> None:
     assert more
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("regime", "said"),
     [
@@ -190,6 +195,7 @@ def test_inputs_that_are_handed_out_have_the_declared_law() -> None:
     assert words(fitted([of_law(laws)], root())[0])[0] == of_inputs
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("matrix", ["query", "key", "value", "output"])
 def test_a_bias_that_is_declared_and_not_drawn_is_named(matrix: str) -> None:
     declared = {f"{name}_bias": ("uniform", 2.0) for name in ("query", "key", "value", "output")}

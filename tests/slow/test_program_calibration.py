@@ -68,6 +68,7 @@ def decided(names: Sequence[str], suspicious: Sequence[str]) -> dict[str, float]
     return {check: chance for check, chance in chances.items() if chance < FALSE_ALARM / COMPARISONS}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CALIBRATED)
 def test_false_alarms_are_as_rare_as_stated(name: str) -> None:
     assert few(name)

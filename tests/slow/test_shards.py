@@ -46,6 +46,7 @@ def looked_again(record: Path) -> bool:
     return any(of_pool(result) and len(result.p_values) > 1 for result in results)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("subject", "of", "only"), [(RIGHT, 1, ("--only", "scores")), (RIGHT, 6, ()), (SLIGHT, 3, ("--only", "scores"))]
 )
