@@ -89,6 +89,15 @@ def test_ctrl_c_that_was_held_back_comes_at_the_end() -> None:
     assert reached == ["the end"]
 
 
+def gives_up(task: int) -> int:
+    print("starting\nno licence", flush=True)
+    os._exit(3)
+
+
+def prints_for_long() -> int:
+    return sum(os.write(1, b"x" * 2**16) for _ in range(40))
+
+
 def test_a_pool_ends_though_half_a_result_was_written(wait_for: WaitFor) -> None:
     with pool_of(1) as pool:
         half = pool.submit(half_a_result)
@@ -103,6 +112,22 @@ def test_a_task_that_leaves_half_a_result_is_lost(monkeypatch: pytest.MonkeyPatc
     with TaskExecutor(pool(1)) as executor:
         assert isinstance(executor.results(half_a_result, [0])[0], LostTask)
         assert executor.results(abs, [-1]) == [1]
+
+
+def test_a_lost_task_comes_with_the_last_line_of_its_process() -> None:
+    with TaskExecutor(pool(1)) as executor:
+        (lost,) = executor.results(gives_up, [0])
+        assert isinstance(lost, LostTask)
+        assert lost.words == "no licence"
+        assert lost.reason == "its process died, also when the task was run alone (no licence)"
+
+
+def test_output_of_a_process_stays_short(wait_for: WaitFor) -> None:
+    with pool_of(1) as pool:
+        written = pool.submit(prints_for_long)
+        assert written.result() > 2**21
+        (output,) = Path(pool.outputs.name).iterdir()  # type: ignore[attr-defined]  # of pools of processes
+        wait_for(lambda: output.stat().st_size < 2**21)
 
 
 def test_a_pool_ends_in_the_middle_of_a_task(wait_for: WaitFor) -> None:

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Self, TypeVar
 
 from attncheck._lib.errors import refuse
-from attncheck._lib.processes import end_pool, lost_a_process, pool_of
+from attncheck._lib.processes import end_pool, last_words, lost_a_process, pool_of
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -34,9 +34,10 @@ _UNNOTICED = 3.0
 
 @dataclasses.dataclass(frozen=True)
 class LostTask:
-    """Placeholder for the result of a task whose process died twice."""
+    """Placeholder for the result of a task whose process died twice; `words` is the last it said, if anything."""
 
     reason: str
+    words: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +59,8 @@ class ExecutorSpec:
         Whether tasks go to other processes.
     end : callable, optional
         Ends a deserted executor, which is made again; by default, a run waits for new workers.
+    last_words : callable
+        Returns what a process that died said last, in one line, if that is known.
     """
 
     name: str
@@ -67,6 +70,7 @@ class ExecutorSpec:
     deserted: Callable[[Executor], bool] = lambda executor: False
     travels: bool = True
     end: Callable[[Executor], None] | None = None
+    last_words: Callable[[Executor], str] = lambda executor: ""
 
 
 class TaskExecutor:
@@ -86,6 +90,7 @@ class TaskExecutor:
         self._open = contextlib.ExitStack()
         self._executor: Executor | None = None
         self._came = False
+        self._words = ""
 
     def __enter__(self) -> Self:
         return self
@@ -122,7 +127,8 @@ class TaskExecutor:
                     break
             else:
                 lost += 1
-                yield place, LostTask("its process died, also when the task was run alone")
+                said = f" ({self._words})" if self._words else ""
+                yield place, LostTask(f"its process died, also when the task was run alone{said}", self._words)
 
     def _done(
         self,
@@ -213,6 +219,7 @@ class TaskExecutor:
         return self._executor
 
     def _renew(self) -> None:
+        self._words = self.spec.last_words(self._executor_now())
         self._executor = None
         self._open.close()
 
@@ -264,4 +271,5 @@ def pool(number: int) -> ExecutorSpec:
     """Return the spec of that many fresh processes, even for 1, so that a crash does not end this process."""
     # One extra task is queued so that no process waits for this one.
     make = functools.partial(pool_of, number)
-    return ExecutorSpec(f"{number} processes", make, number + 1, deserted=lost_a_process, end=end_pool)
+    name = f"{number} processes"
+    return ExecutorSpec(name, make, number + 1, deserted=lost_a_process, end=end_pool, last_words=last_words)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
+import re
 import signal
 import sys
 import threading
@@ -11,9 +13,19 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ParamSpec, TypeVar
 
 from threadpoolctl import threadpool_limits
+
+from attncheck._lib.text import printable
+
+# Bytes that the output of a process may have, characters of its last line that are shown, and seconds between looks.
+_OUTPUT, _LINE, _ASKED = 2**20, 200, 1.0
+# What faulthandler writes: the fault, and the innermost call of a thread, of the failing one or, last, the main one.
+_FAULT = re.compile(r"^(Fatal Python error: [^\n]+|Timeout [^\n]+)$", re.MULTILINE)
+_CALL = re.compile(r'^(Current thread|Thread) .*:\n +File "(.+)", line (\d+) in', re.MULTILINE)
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -27,6 +39,7 @@ def pool_of(workers: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
     finally:
         pool.end()
+        pool.outputs.cleanup()
 
 
 def lost_a_process(executor: Executor) -> bool:
@@ -41,12 +54,37 @@ def end_pool(executor: Executor) -> None:
         executor.end()
 
 
+def last_words(executor: Executor) -> str:
+    """Return in one line what the process of a pool that printed last has to say about its end."""
+    if not isinstance(executor, _Pool):
+        return ""
+    written = [path for path in Path(executor.outputs.name).iterdir() if path.stat().st_size]
+    if not written:
+        return ""
+    text = max(written, key=lambda path: path.stat().st_mtime).read_bytes()[-_OUTPUT:].decode(errors="replace")
+    return printable(_fault(text) or text.strip().rpartition("\n")[2], _LINE)
+
+
+def _fault(text: str) -> str:
+    """Return the last fault in an output, and where it was; "" if there is none."""
+    *_, last = [None, *_FAULT.finditer(text)]
+    if last is None:
+        return ""
+    calls = sorted(_CALL.findall(text, last.end()), key=lambda call: call[0] == "Current thread")
+    return last[1] + "".join(f" at {path}:{line}" for _, path, line in calls[-1:])
+
+
 class _Pool(ProcessPoolExecutor):
-    """Pool that starts its processes on `submit`, with Ctrl-C deferred until they are ready."""
+    """Pool that starts its processes on `submit`, with Ctrl-C deferred until they are ready.
+
+    What they print goes to files in the folder `outputs`.
+    """
 
     def __init__(self, workers: int) -> None:
+        self.outputs = TemporaryDirectory(ignore_cleanup_errors=True)
         # Spawn: a fork of a threaded process may hang.
-        super().__init__(workers, mp_context=get_context("spawn"), initializer=_prepare)
+        context, prepared = get_context("spawn"), (self.outputs.name,)
+        super().__init__(workers, mp_context=context, initializer=_prepare, initargs=prepared)
         # The base class forgets its parts when it is shut down.
         self._started = self._processes
         self._results: Any = self._result_queue
@@ -95,22 +133,30 @@ def admit_interrupts() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def _prepare() -> None:
-    """Set up a worker: one thread, no output, no traceback on Ctrl-C, and no life beyond its parent's.
+def _prepare(outputs: str) -> None:
+    """Set up a worker: one thread, output to a file, no traceback on Ctrl-C, and no life beyond its parent's.
 
     Output would garble the progress bar.
     """
-    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # open as long as the worker
+    # Open as long as the worker.
+    output = open(Path(outputs, str(os.getpid())), "a", encoding="utf-8", errors="replace", buffering=1)  # noqa: SIM115
+    sys.stdout = sys.stderr = output
     for descriptor in (1, 2):  # of libraries and child processes
-        os.dup2(sys.stdout.fileno(), descriptor)
+        os.dup2(output.fileno(), descriptor)
+    faulthandler.enable(output)
     threadpool_limits(1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(output.fileno(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     admit_interrupts()
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(output: int) -> None:
+    """End this process when its parent ends; until then, keep its output short."""
     parent = parent_process()
     assert parent is not None
-    parent.join()
+    while parent.is_alive():
+        parent.join(_ASKED)
+        with contextlib.suppress(OSError):  # the subject closed it
+            if os.fstat(output).st_size > _OUTPUT:
+                os.ftruncate(output, 0)
     os._exit(1)

@@ -46,7 +46,7 @@ def gate(
     history
         Add the run to this file if it passes, and fail if the runs together show drift.
     key
-        Name of the commit in the history; default: the commit in the record, GITHUB_SHA, or git HEAD.
+        Name of the run in the history; default: the commit in the record, GITHUB_SHA, git HEAD, or the run's time.
     """
     from attncheck._lib.errors import InputError, refuse
     from attncheck._lib.files import check_writable, refuse_same

@@ -6,7 +6,7 @@ import dataclasses
 import shlex
 from pathlib import Path
 
-from attncheck._lib.commits import commit_key
+from attncheck._lib.commits import commit_here, commit_key
 from attncheck._lib.errors import InputError, check_number
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.evidence.ledger import Finding, weightiest
@@ -92,13 +92,15 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
 def with_history(judgement: Judgement, path: Path, key: str | None = None) -> Judgement:
     """Add a passing run to a history and return the updated judgement.
 
-    An alarm is a violation until accepted. Runs are identified by `key`, the recorded commit, or the current one.
+    An alarm is a violation until accepted. Runs are identified by `key`, the recorded commit, the current one, or, if
+    there is none, by the time of the run.
     """
     if judgement.exit_code != ExitCode.CONSISTENT:
         why = "there is no baseline yet" if judgement.first else "it does not pass by itself"
         told = (*judgement.notes, f"the run is not added to the history because {why}")
         return dataclasses.replace(judgement, notes=told)
-    named = commit_key(key if key is not None else judgement.run.manifest.commit or None)
+    manifest = judgement.run.manifest
+    named = commit_key(key if key is not None else manifest.commit or commit_here() or manifest.started)
     history, note = add(path, judgement.run.path, named)
     if history.course.alarm is None:
         notes = (*judgement.notes, f"{note}, {history.sentence()}")

@@ -26,7 +26,8 @@ def refusal(run: Run, subject: Subject | SubjectName, each: Each) -> Examination
     for case in _probed(run):
         (found,) = each(probe, [(subject, run.seed, case)])
         if isinstance(found, LostTask):
-            problem = f"a probe call on {case.describe()} crashed its process; mend the simulator"
+            said = f" ({found.words})" if found.words else ""
+            problem = f"a probe call on {case.describe()} crashed its process{said}; mend the simulator"
             found = Examination([], f"subject={run.subject.name}: {problem}")
         if not found.unusable:
             return None

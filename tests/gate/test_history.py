@@ -390,6 +390,18 @@ class TestRuns:
         with_history(begun, tmp_path / "two.jsonl")
         assert [each.key for each in History.read([tmp_path / "two.jsonl"]).entries] == ["begun here"]
 
+    def test_without_a_commit_a_run_is_known_by_its_time(
+        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("GITHUB_SHA", raising=False)
+        monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+        monkeypatch.chdir(tmp_path)
+        judged = gate(_record(folder, 1), tmp_path / "baseline.jsonl", write=True)
+        head = msgspec.structs.replace(judged.run.manifest, commit="")
+        judged = dataclasses.replace(judged, run=dataclasses.replace(judged.run, manifest=head))
+        with_history(judged, Path("state.jsonl"))
+        assert [each.key for each in History.read([Path("state.jsonl")]).entries] == [head.started]
+
     def test_what_cannot_be_written_adds_nothing(self, folder: Path, tmp_path: Path) -> None:
         state, baseline = tmp_path / "state.jsonl", tmp_path / "baseline.jsonl"
         record = str(_record(folder, 1))
