@@ -15,10 +15,9 @@ from attncheck.checks.sample import FIELDS, Sample
 from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.diagnosis.turned import TURNED
 from attncheck.faults import EXPOSURES, FAULTS, exposing, wrong_laws, wrong_norms, wrong_regimes
-from attncheck.faults.fault import Fault
+from attncheck.faults.fault import Fault, MisreadLayer
 from attncheck.faults.literal import LiteralSimulator
 from attncheck.faults.named import NAMED_BY
-from attncheck.faults.wrong_scales import MisreadLayer
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.inputs import Norm
 from attncheck.layers.regimes import REGIMES

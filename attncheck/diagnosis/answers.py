@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.checks.sample import Sample
-from attncheck.faults.literal import LiteralSimulator, Projections
+from attncheck.faults.literal import LiteralSimulator, Projections, projections
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.norm import normalised
@@ -124,15 +124,9 @@ def projected(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generato
 
     def project(matrices: int, std: float) -> FloatArray:
         weights = rng.standard_normal((len(seen), matrices, layer.width, layer.head_width))
-        projected = std * layer.width**-0.5 * (seen[:, None] @ weights)
-        return np.repeat(projected, layer.num_heads // matrices, axis=1)
+        return np.asarray(std * layer.width**-0.5 * (seen[:, None] @ weights))
 
-    queries, keys, values = (
-        project(layer.num_heads, layer.query_std),
-        project(layer.kv_heads, layer.key_std),
-        project(layer.kv_heads, layer.value_std),
-    )
-    return Projections(seen, queries, keys, values)
+    return projections(layer, seen, project)
 
 
 def _answer(layer: AttentionLayer, sample: Sample) -> Answer:
