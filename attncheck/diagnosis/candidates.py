@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
 from attncheck.diagnosis.mistakes import MISTAKES
-from attncheck.diagnosis.turned import TURNED
 from attncheck.faults import FAULTS
 from attncheck.faults.literal import LiteralSimulator, Projections, dot_products
 from attncheck.layers.attention import SCORE_SCALINGS, AttentionLayer
@@ -154,7 +153,7 @@ def candidates(
     if laws == GAUSSIAN_LAWS:
         yield from (
             Candidate(fault.name, fault.what, fault.subject, rank=4 if fault.name in _TOLD_OTHERWISE else 0)
-            for fault in (*FAULTS.values(), *MISTAKES, *TURNED)
+            for fault in (*FAULTS.values(), *MISTAKES)
             # Scales with any factor are separate candidates.
             if "_std_" not in fault.name and any(not fault.reason_hidden(layer) for layer in layers)
         )
