@@ -17,6 +17,7 @@ from attncheck.simulators.weights import GAUSSIAN
 from attncheck.subject import collapsed
 
 FloatArray = NDArray[np.float64]
+Drawn = dict[str, FloatArray]
 Simulator = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, FloatArray]]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -59,6 +60,18 @@ class MisreadLayer:
         return collapsed(layer.replace(**self.changes(layer)), size, rng)
 
 
+@dataclasses.dataclass(frozen=True)
+class TamperedDraws:
+    """A correct simulator whose draws are changed before it returns them."""
+
+    changes: Callable[[Drawn], Mapping[str, FloatArray]]
+
+    def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+        """Draw, and return the fields with the changed ones replaced."""
+        drawn = {name: np.array(array) for name, array in collapsed(layer, size, rng).items()}
+        return {**drawn, **self.changes(drawn)}
+
+
 def declared(
     faults: list[Fault],
     what: str,
@@ -83,6 +96,11 @@ def declared(
 def misread(faults: list[Fault], what: str, requires: Requirement[Any] = ANY) -> Callable[[_Function], _Function]:
     """Return a decorator like `declared` for a function that returns the misread fields of a layer."""
     return declared(faults, what, requires, "changes", MisreadLayer)
+
+
+def tampered(faults: list[Fault], what: str, requires: Requirement[Any] = ANY) -> Callable[[_Function], _Function]:
+    """Return a decorator like `declared` for a function that maps the fields of a right simulator to changed ones."""
+    return declared(faults, what, requires, "changes", TamperedDraws)
 
 
 @dataclasses.dataclass(frozen=True)
