@@ -6,6 +6,7 @@ import copy
 import dataclasses
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +59,7 @@ def differ(one: FloatArray, other: FloatArray, rounding: float) -> BoolArray:
 
 
 Respond = Callable[[FloatArray], Answer]
+_Read = TypeVar("_Read")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +85,17 @@ class Pair:
     def usual(self) -> tuple[Answer, Answer]:
         """Their answers to the inputs."""
         return self.subject(self.inputs), self.right(self.inputs)
+
+    def each(self, read: Callable[[Respond, Answer], _Read]) -> tuple[_Read, _Read]:
+        """Return what `read` reads off the subject and the right simulator, given their answers to the inputs."""
+        ours, right = (read(respond, usual) for respond, usual in zip(self.both, self.usual, strict=True))
+        return ours, right
+
+    def fresh_at(self, part: Any) -> FloatArray:
+        """Return the inputs with those at an index replaced by fresh ones."""
+        changed = self.inputs.copy()
+        changed[part] = self.fresh[part]
+        return changed
 
     @property
     def known(self) -> bool:
