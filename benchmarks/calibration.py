@@ -28,7 +28,6 @@ from attncheck._lib.executors import ExecutorSpec, TaskExecutor, here, in_order
 from attncheck.calibration.found import LEVELS, Calibration, pooled
 from attncheck.calibration.large import PROGRAM_SUBJECTS, SUBJECTS, large_samples
 from attncheck.calibration.layers import DRAWS, calibrate
-from attncheck.calibration.pools import calibrate_pools
 from attncheck.calibration.programs import RANDOM, RATE_DRAWS, calibrate_program, written_programs
 from attncheck.checks.check import Check
 from attncheck.checks.registry import CHECKS
@@ -38,6 +37,7 @@ from attncheck.layers.regimes import REGIMES
 from attncheck.looks.profiles import ANCHORS
 from attncheck.programs import EXAMPLES
 from attncheck.subject import programs
+from benchmarks.pools import calibrate_pools
 
 Layer = ac.AttentionLayer
 

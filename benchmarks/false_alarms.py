@@ -21,12 +21,12 @@ from scipy import stats
 from attncheck._lib.arithmetic import in_use
 from attncheck._lib.executor_spec import spec_of
 from attncheck._lib.executors import TaskExecutor, in_order
-from attncheck.calibration.whole_runs import StatementsRun, WholeRun, whole_runs
 from attncheck.commands.planned_run import properties_folder, settle, statements
 from attncheck.looks.profiles import PROFILES
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.runs.statements import LEVEL
+from benchmarks.whole_runs import StatementsRun, WholeRun, whole_runs
 
 _Kept = TypeVar("_Kept", WholeRun, StatementsRun)
 

@@ -21,7 +21,6 @@ from scipy import special
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError
 from attncheck._lib.executors import TaskExecutor, in_order, processes
-from attncheck.calibration.power.text import percent
 from attncheck.checks.registry import PROPERTIES, check_named
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.verdicts import Trail, Verdict
@@ -74,6 +73,11 @@ class Row:
     where: str
     score: str
     chance: float
+
+
+def percent(chance: float) -> str:
+    """Return a chance in percent, never rounded up to 100."""
+    return "> 99.9%" if chance > 0.999 else f"{100 * chance:.1f}%"
 
 
 def first_looks(piece: CaseTask, subject: Subject) -> list[Result]:

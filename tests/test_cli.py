@@ -26,7 +26,7 @@ from attncheck.commands.planned_run import properties_folder
 from attncheck.evidence.looks import per_look_power
 from attncheck.faults import FAULTS
 from attncheck.faults.named import NAMED_BY
-from attncheck.faults.programs import PROGRAM_FAULTS
+from attncheck.faults.programs import PROGRAM_FAULTS, detecting
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.plan import Cost, plan
 from attncheck.looks.profiles import PROFILES, Profile
@@ -334,7 +334,7 @@ def test_explain_quotes_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_explain_names_the_faults_of_programs(capsys: pytest.CaptureFixture[str]) -> None:
     for fault in PROGRAM_FAULTS.values():
-        assert f"{fault.name} ({fault.what})" in explained(capsys, fault.seen_by[0])
+        assert f"{fault.name} ({fault.what})" in explained(capsys, detecting(fault.name)[0])
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -352,7 +352,7 @@ def test_explain_a_fault(capsys: pytest.CaptureFixture[str], name: str) -> None:
 @pytest.mark.parametrize("name", PROGRAM_FAULTS)
 def test_explain_a_fault_of_programs(capsys: pytest.CaptureFixture[str], name: str) -> None:
     said, fault = explained(capsys, name), PROGRAM_FAULTS[name]
-    assert f"what: {fault.what} where: {fault.requires} seen by: {', '.join(fault.seen_by)} try:" in said
+    assert f"what: {fault.what} where: {fault.requires} seen by: {', '.join(detecting(name))} try:" in said
     assert f"--attncheck-subject attncheck.faults.programs:{name}" in said
 
 

@@ -13,12 +13,10 @@ from attncheck.calibration.power import level_of
 from attncheck.checks.registry import CHECKS, PROPERTIES
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.diagnosis.mistakes import MISTAKES
-from attncheck.diagnosis.turned import TURNED
 from attncheck.faults import EXPOSURES, FAULTS, exposing, wrong_laws, wrong_norms, wrong_regimes
-from attncheck.faults.fault import Fault
+from attncheck.faults.fault import Fault, MisreadLayer
 from attncheck.faults.literal import LiteralSimulator
 from attncheck.faults.named import NAMED_BY
-from attncheck.faults.wrong_scales import MisreadLayer
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.inputs import Norm
 from attncheck.layers.regimes import REGIMES
@@ -218,7 +216,7 @@ def test_faults_are_subjects_by_name() -> None:
         Subject.of("attncheck.faults:no_such_fault")
 
 
-@pytest.mark.parametrize("mistake", [*MISTAKES, *TURNED], ids=lambda mistake: mistake.name)
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
 @pytest.mark.parametrize("layer", ODD, ids=AttentionLayer.describe)
 def test_mistakes_are_drawn_on_layers_that_hide_them(mistake: Fault, layer: AttentionLayer) -> None:
     """Diagnosis compares each with all violated layers, of any shape."""

@@ -16,8 +16,8 @@ SMOKE = profile_named("smoke")
 @pytest.fixture(scope="module")
 def entry() -> PowerEntry:
     """Shared keys, seen in most layers, with nothing verified yet."""
-    (found,) = entries_of("shared_keys", ("grams",), ("smoke",), seeds=0, seed=0)
-    assert sum(row.chance > 0.9 for row in found.rows["smoke"]) > 1
+    (found,) = entries_of("shared_keys", ("grams",), "smoke", seeds=0, seed=0)
+    assert sum(row.chance > 0.9 for row in found.rows) > 1
     return found
 
 
@@ -38,17 +38,17 @@ def verified(entry: PowerEntry, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_holds_is_verified_once(entry: PowerEntry, monkeypatch: pytest.MonkeyPatch) -> None:
     after, looked = verified(entry, lambda row: 100, monkeypatch)
-    best = entry.best("smoke")
+    best = entry.best
     assert best is not None
     assert looked == [best]
-    assert after.best("smoke") == dataclasses.replace(best, looks=100, seen=100)
+    assert after.best == dataclasses.replace(best, looks=100, seen=100)
 
 
 def alone(entry: PowerEntry) -> tuple[PowerEntry, PowerRow]:
     """Return the entry with its best row only, and that row."""
-    best = entry.best("smoke")
+    best = entry.best
     assert best is not None
-    return dataclasses.replace(entry, rows={"smoke": (best,)}), best
+    return dataclasses.replace(entry, rows=(best,)), best
 
 
 def test_draws_are_doubled_until_it_holds(entry: PowerEntry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_draws_are_doubled_until_it_holds(entry: PowerEntry, monkeypatch: pytest
     assert enough <= first.size
     after, looked = verified(only, lambda row: 100 if row.look_draws >= enough else 50, monkeypatch)
     assert [row.look_draws for row in looked] == [first.look_draws, 2 * first.look_draws, enough]
-    assert after.rows["smoke"] == (dataclasses.replace(first, needed=enough, looks=100, seen=100),)
+    assert after.rows == (dataclasses.replace(first, needed=enough, looks=100, seen=100),)
 
 
 def test_the_chance_is_what_looks_of_all_that_is_planned_showed(
@@ -65,17 +65,17 @@ def test_the_chance_is_what_looks_of_all_that_is_planned_showed(
 ) -> None:
     only, first = alone(entry)
     after, looked = verified(only, lambda row: 50, monkeypatch)
-    (left,) = after.rows["smoke"]
+    (left,) = after.rows
     # Three looks, half of them suspicious: π³ + π²(1 - π)π.
     assert left.chance == left.least_chance == pytest.approx(0.5**3 + 0.5**4)
     assert looked[-1].look_draws == first.size
 
 
 def test_another_layer_is_taken_where_it_takes_fewer_draws(entry: PowerEntry, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = entry.best("smoke")
+    first = entry.best
     assert first is not None
     after, _ = verified(entry, lambda row: 50 if row.layer == first.layer else 100, monkeypatch)
-    best = after.best("smoke")
+    best = after.best
     assert best is not None
     assert best.layer != first.layer
     assert (best.looks, best.seen) == (100, 100)

@@ -14,8 +14,9 @@ from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, sample_of
 from attncheck.checks.registry import PROGRAM_PROPERTIES, checks_of
 from attncheck.evidence.family import Outcome
+from attncheck.faults.fault import Fault
 from attncheck.faults.line_by_line import LineByLineSimulator
-from attncheck.faults.programs import PROGRAM_FAULTS, ProgramFault
+from attncheck.faults.programs import DETECTED, PROGRAM_FAULTS, detecting
 from attncheck.layers.program import Program, ProgramCase
 from attncheck.looks.domains import widths_of
 from attncheck.looks.examine import run_item
@@ -60,7 +61,7 @@ def look(fault: str, name: str, property_name: str, seed: int = 0) -> dict[str, 
     setting = subject.probe(case, stream(seed, *key, role="probe"))
     planned = plan(checks_of(property_name), setting, cost_of(PROFILES["default"], case))
     also = {check for of, check, where in ORDERS if (of, where) == (fault, name)}
-    checks = [check for check in planned.sizes if check.name in {*PROGRAM_FAULTS[fault].seen_by, *also}]
+    checks = [check for check in planned.sizes if check.name in {*detecting(fault), *also}]
     if not checks:
         return {}
     rng, reference = stream(seed, *key), seed_sequence(seed, *key, role="reference")
@@ -68,11 +69,11 @@ def look(fault: str, name: str, property_name: str, seed: int = 0) -> dict[str, 
     return {check: outcome for check, outcome in outcomes.items() if outcome.count}
 
 
-def visible_in(fault: ProgramFault, names: tuple[str, ...]) -> list[str]:
+def visible_in(fault: Fault, names: tuple[str, ...]) -> list[str]:
     return [name for name in names if not fault.reason_hidden(program(name))]
 
 
-def unseen(fault: ProgramFault, name: str, checks: list[str]) -> list[str]:
+def unseen(fault: Fault, name: str, checks: list[str]) -> list[str]:
     """Return the applicable checks that miss a fault in a program."""
     properties = dict.fromkeys(check.partition(".")[0] for check in checks)
     outcomes = {check: each for of in properties for check, each in look(fault.name, name, of).items()}
@@ -80,26 +81,27 @@ def unseen(fault: ProgramFault, name: str, checks: list[str]) -> list[str]:
 
 
 def test_every_check_has_a_fault_that_it_must_reject() -> None:
-    assert {check for fault in PROGRAM_FAULTS.values() for check in fault.seen_by} == set(NAMES)
+    assert set(DETECTED) == set(NAMES)
+    assert {fault for faults in DETECTED.values() for fault in faults} == set(PROGRAM_FAULTS)
     assert len(PROGRAM_FAULTS) >= 10
-    assert all(fault.what and fault.seen_by for fault in PROGRAM_FAULTS.values())
+    assert all(fault.what for fault in PROGRAM_FAULTS.values())
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", NAMES)
 def test_check_rejects_a_wrong_simulator(name: str) -> None:
-    pairs = [(f.name, visible_in(f, WITH_SCORES)[0]) for f in PROGRAM_FAULTS.values() if name in f.seen_by]
-    (fault, where) = pairs[0]
+    fault = DETECTED[name][0]
+    where = visible_in(PROGRAM_FAULTS[fault], WITH_SCORES)[0]
     assert look(fault, where, name.partition(".")[0])[name].p_value < FALSE_ALARM
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("fault", PROGRAM_FAULTS.values(), ids=PROGRAM_FAULTS)
-def test_fault_is_seen_by_every_check_it_names(fault: ProgramFault) -> None:
+def test_fault_is_seen_by_every_check_it_names(fault: Fault) -> None:
     where = visible_in(fault, WITH_SCORES)[0]
-    assert unseen(fault, where, list(fault.seen_by)) == []
+    assert unseen(fault, where, detecting(fault.name)) == []
     for name in visible_in(fault, WITHOUT_SCORES)[:1]:
-        assert unseen(fault, name, [check for check in fault.seen_by if check.startswith("netsor.")]) == []
+        assert unseen(fault, name, [check for check in detecting(fault.name) if check.startswith("netsor.")]) == []
 
 
 @pytest.mark.sampled
@@ -156,7 +158,7 @@ def test_line_by_line_reads_lines_of_other_sizes() -> None:
 
 
 @pytest.mark.parametrize("fault", PROGRAM_FAULTS.values(), ids=PROGRAM_FAULTS)
-def test_fault_exposes_what_a_right_simulator_does(fault: ProgramFault) -> None:
+def test_fault_exposes_what_a_right_simulator_does(fault: Fault) -> None:
     case = program("positional_attention").at(16)
     draw = functools.partial(fault.subject, case.program, 16, 5)
     sample = sample_of(case, [draw(np.random.default_rng(0))], 5)

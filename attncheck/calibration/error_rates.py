@@ -81,7 +81,7 @@ def error_rates(
             found = calibrate(layer, [check], looks, seed, subject)
             sights = measure(fault, [layer], profile, seed, [check.property_name])
             mine = [sight for sight in sights if sight.check_name == check.name]
-            rows = {profile.name: rows_of(mine, "grams", profile, [layer])}
-            power = verified(PowerEntry(fault.name, "grams", rows), profile, seeds, seed).best(profile.name)
+            entry = PowerEntry(fault.name, "grams", rows_of(mine, "grams", profile, [layer]))
+            power = verified(entry, profile, seeds, seed).best
         for alarms in (each for each in found.values() if len(each.p_values)):
             yield ErrorRates(check, layer, alarms, power)

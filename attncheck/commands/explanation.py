@@ -21,7 +21,7 @@ from attncheck.evidence.looks import per_look_power
 from attncheck.faults import FAULTS, Fault, all_faults
 from attncheck.faults.named import NAMED_BY
 from attncheck.faults.pairs import PAIRS, paired
-from attncheck.faults.programs import PROGRAM_FAULTS, ProgramFault
+from attncheck.faults.programs import DETECTED, PROGRAM_FAULTS, detecting
 from attncheck.looks.domains import domain_of
 from attncheck.looks.plan import Cost, plan
 from attncheck.looks.profiles import PROFILES, Profile
@@ -120,11 +120,11 @@ def _fault(fault: Fault) -> Iterator[str]:
     yield f"  try:       pytest -n auto properties/ --attncheck-subject {subject}"
 
 
-def _program_fault(fault: ProgramFault) -> Iterator[str]:
+def _program_fault(fault: Fault) -> Iterator[str]:
     yield f"Known-wrong simulator of programs {fault.name}"
     yield from _field("what", fault.what)
     yield from _field("where", str(fault.requires))
-    yield from _field("seen by", ", ".join(fault.seen_by))
+    yield from _field("seen by", ", ".join(detecting(fault.name)))
     yield f"  try:       pytest -n auto properties/ --attncheck-subject attncheck.faults.programs:{fault.name}"
 
 
@@ -221,7 +221,7 @@ def _look(check: AnyCheck, profile: Profile) -> str:
 def _rejected(check: AnyCheck) -> Iterator[str]:
     """Yield the known-wrong simulators that attncheck's tests pair with a check."""
     named = {name: FAULTS[name].what for name, (_, seen_by) in NAMED_BY.items() if seen_by == check.name}
-    named |= {fault.name: fault.what for fault in PROGRAM_FAULTS.values() if check.name in fault.seen_by}
+    named |= {name: PROGRAM_FAULTS[name].what for name in DETECTED.get(check.name, ())}
     if check.name in PAIRS or check.property_name not in EVERY_PROPERTY:
         fault = paired(check.name)
         named[fault.name] = fault.what

@@ -50,8 +50,7 @@ def power(
         Write the table as JSON to this path, for attncheck report --power.
     """
     from attncheck._lib.executor_spec import spec_of
-    from attncheck.calibration.power import power_table
-    from attncheck.calibration.power.text import to_json
+    from attncheck.calibration.power import power_table, to_json
     from attncheck.checks.registered import load_checks
     from attncheck.faults import FAULTS, all_faults
 
@@ -63,17 +62,17 @@ def power(
     print(_COLUMNS, flush=True)
     table = []
     looks = 0 if quick else _SEEDS
-    for entry in power_table(names, profiles=(profile,), seeds=looks, seed=seed, spec=spec, checks=modules):
-        print(_line(entry, profile), flush=True)
+    for entry in power_table(names, profile=profile, seeds=looks, seed=seed, spec=spec, checks=modules):
+        print(_line(entry), flush=True)
         table.append(entry)
     if out is not None:
         write_whole(out, to_json(table, profile) + b"\n")
     return ExitCode.CONSISTENT
 
 
-def _line(entry: PowerEntry, profile: str) -> str:
-    row = entry.best(profile)
-    head = f"{entry.fault:26} {entry.exposure:8} {entry.chance(profile):6.1%}"
+def _line(entry: PowerEntry) -> str:
+    row = entry.best
+    head = f"{entry.fault:26} {entry.exposure:8} {entry.chance:6.1%}"
     if row is None or row.needed is None:
         untold = "no planned check detects it"
         reason = "it changes none of the fixed layers of this profile" if row is None else untold

@@ -6,12 +6,13 @@ import copy
 import dataclasses
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.checks.sample import Sample
-from attncheck.faults.literal import LiteralSimulator, Projections
+from attncheck.faults.literal import LiteralSimulator, Projections, projections
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.norm import normalised
@@ -58,6 +59,7 @@ def differ(one: FloatArray, other: FloatArray, rounding: float) -> BoolArray:
 
 
 Respond = Callable[[FloatArray], Answer]
+_Read = TypeVar("_Read")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +85,17 @@ class Pair:
     def usual(self) -> tuple[Answer, Answer]:
         """Their answers to the inputs."""
         return self.subject(self.inputs), self.right(self.inputs)
+
+    def each(self, read: Callable[[Respond, Answer], _Read]) -> tuple[_Read, _Read]:
+        """Return what `read` reads off the subject and the right simulator, given their answers to the inputs."""
+        ours, right = (read(respond, usual) for respond, usual in zip(self.both, self.usual, strict=True))
+        return ours, right
+
+    def fresh_at(self, part: Any) -> FloatArray:
+        """Return the inputs with those at an index replaced by fresh ones."""
+        changed = self.inputs.copy()
+        changed[part] = self.fresh[part]
+        return changed
 
     @property
     def known(self) -> bool:
@@ -124,15 +137,9 @@ def projected(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generato
 
     def project(matrices: int, std: float) -> FloatArray:
         weights = rng.standard_normal((len(seen), matrices, layer.width, layer.head_width))
-        projected = std * layer.width**-0.5 * (seen[:, None] @ weights)
-        return np.repeat(projected, layer.num_heads // matrices, axis=1)
+        return np.asarray(std * layer.width**-0.5 * (seen[:, None] @ weights))
 
-    queries, keys, values = (
-        project(layer.num_heads, layer.query_std),
-        project(layer.kv_heads, layer.key_std),
-        project(layer.kv_heads, layer.value_std),
-    )
-    return Projections(seen, queries, keys, values)
+    return projections(layer, seen, project)
 
 
 def _answer(layer: AttentionLayer, sample: Sample) -> Answer:

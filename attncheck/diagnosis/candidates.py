@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
 from attncheck.diagnosis.mistakes import MISTAKES
-from attncheck.diagnosis.turned import TURNED
 from attncheck.faults import FAULTS
 from attncheck.faults.literal import LiteralSimulator, Projections, dot_products
 from attncheck.layers.attention import SCORE_SCALINGS, AttentionLayer
@@ -154,7 +152,7 @@ def candidates(
     if laws == GAUSSIAN_LAWS:
         yield from (
             Candidate(fault.name, fault.what, fault.subject, rank=4 if fault.name in _TOLD_OTHERWISE else 0)
-            for fault in (*FAULTS.values(), *MISTAKES, *TURNED)
+            for fault in (*FAULTS.values(), *MISTAKES)
             # Scales with any factor are separate candidates.
             if "_std_" not in fault.name and any(not fault.reason_hidden(layer) for layer in layers)
         )
@@ -293,31 +291,24 @@ def _of_linear(laws: WeightLaws) -> Iterator[Candidate]:
 
 def _misread(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:
     """Yield layers with one field misread."""
-    methods = [each for each in _methods() if any(_changed(layer, each[-1]) for layer in layers)]
-    choices = Counter(name.partition("=")[0] for name, *_ in methods)
-    for name, words, change in methods:
-        field, _, value = name.partition("=")
-        draw = right(laws, functools.partial(_changed, change=change))
-        yield Candidate(name, words, draw, rank=3, field=field, value=value, choices=choices[field])
 
+    def matters(change: Change) -> bool:
+        return any(_changed(layer, change) for layer in layers)
 
-def _methods() -> Iterator[tuple[str, str, Change]]:
-    """Yield name, message and layer change for each field misread."""
+    def misread(change: Change) -> Draw:
+        return right(laws, functools.partial(_changed, change=change))
+
     for field, values in _FIELDS.items():
-        for value in values:
-            changes = {field: value, **_WITH.get(field, {})}
-            yield (
-                f"{field}={value!r}",
-                f"the draws fit a layer with {field}={value!r}",
-                functools.partial(_are, changes),
-            )
-    for words, factor in _REACHES.items():
-        said = f"the draws fit a layer with a position_reach {words} the declared one"
-        yield f"position_reach {words}", said, functools.partial(_reaching, factor)
-
-
-def _are(changes: Mapping[str, Any], layer: AttentionLayer) -> Mapping[str, Any]:
-    return changes
+        changes = {repr(value): _changing({field: value, **_WITH.get(field, {})}) for value in values}
+        known = {value: change for value, change in changes.items() if matters(change)}
+        for value, change in known.items():
+            name = f"{field}={value}"
+            words = f"the draws fit a layer with {name}"
+            yield Candidate(name, words, misread(change), rank=3, field=field, value=value, choices=len(known))
+    for times, factor in _REACHES.items():
+        if matters(change := functools.partial(_reaching, factor)):
+            words = f"the draws fit a layer with a position_reach {times} the declared one"
+            yield Candidate(f"position_reach {times}", words, misread(change), rank=3)
 
 
 def _reaching(factor: float, layer: AttentionLayer) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from attncheck._lib.text import listed
 from attncheck.checks.claims import CLAIMS
@@ -93,8 +93,13 @@ def violated(tallies: Mapping[str, Tally]) -> list[Tally]:
 
 def causes(tallies: Mapping[str, Tally]) -> list[Cause]:
     """Return the likely causes in order."""
+    return by_hint(violated(tallies))
+
+
+def by_hint(tallies: Iterable[Tally]) -> list[Cause]:
+    """Return violated checks by hint, in the order of the first of each."""
     groups: dict[str, list[Tally]] = {}
-    for tally in violated(tallies):
+    for tally in tallies:
         groups.setdefault(tally.hint, []).append(tally)
     return [Cause(hint, tuple(members)) for hint, members in groups.items()]
 

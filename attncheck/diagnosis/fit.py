@@ -148,7 +148,8 @@ def _cause(
     placed: Sequence[SampleEmbedding], candidate: Candidate, seed: np.random.SeedSequence, more: int
 ) -> FittedCause:
     """Return the fit of a candidate, drawn `more` times as often as the sample."""
-    distance, dof = _distance(placed, candidate, seed, more)
+    distance = sum(_distance_on(at, each, candidate, seed, more * each.size) for at, each in enumerate(placed))
+    dof = sum(each.dof for each in placed)
     cost = candidate.free * float(np.log(min(each.size for each in placed))) + 2.0 * float(np.log(candidate.choices))
     return FittedCause(candidate, distance, float(scipy.stats.chi2.sf(distance, dof)), cost)
 
@@ -169,14 +170,6 @@ def _nearest(
             distance += _distance_on(layers, each, tried[at], seed, min(draws, each.size))
             heapq.heapreplace(reached, (distance, at, layers + 1))
     return found
-
-
-def _distance(
-    placed: Sequence[SampleEmbedding], candidate: Candidate, seed: np.random.SeedSequence, more: int
-) -> tuple[float, int]:
-    """Return a candidate's squared distance over all layers and its degrees of freedom."""
-    distances = (_distance_on(at, each, candidate, seed, more * each.size) for at, each in enumerate(placed))
-    return sum(distances), sum(each.dof for each in placed)
 
 
 def _distance_on(

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,9 +98,8 @@ def _exact(pair: Pair) -> bool:
 
 def _mixed_draws(pair: Pair) -> Iterator[Finding]:
     """Change the inputs of every other draw."""
-    changed = pair.inputs.copy()
-    changed[::2] = pair.fresh[::2]
-    outputs, scores = (each[1::2].any() for each in pair.usual[0].changes(pair.subject(changed)))
+    answer = pair.subject(pair.fresh_at(np.s_[::2]))
+    outputs, scores = (each[1::2].any() for each in pair.usual[0].changes(answer))
     if scores:
         yield Finding("scores", "those of a draw change with the inputs of other draws")
     elif outputs:
@@ -125,9 +125,7 @@ def _positions(pair: Pair) -> Iterator[Finding]:
     s = pair.layer.seq_len
     if s > _MOST:
         return
-    (outputs, scores), (declared, of_scores) = (
-        _seen(respond, usual, pair) for respond, usual in zip(pair.both, pair.usual, strict=True)
-    )
+    (outputs, scores), (declared, of_scores) = pair.each(partial(_seen, pair))
     if scores.size and (wrong := np.argwhere((scores != of_scores).any(axis=-1))).size:
         i, j = wrong[0]
         told = f"that of query {i} and key {j} changes with the inputs at {_places(scores[i, j])}"
@@ -142,13 +140,11 @@ def _positions(pair: Pair) -> Iterator[Finding]:
         yield Finding(_WEIGHTS_OR_VALUES, told + _likewise(len(rows)))
 
 
-def _seen(respond: Respond, usual: Answer, pair: Pair) -> tuple[BoolArray, BoolArray]:
+def _seen(pair: Pair, respond: Respond, usual: Answer) -> tuple[BoolArray, BoolArray]:
     """Return which outputs (s, s) and scores (s, s, s) change with the input at the position of the last axis."""
     outputs, scores = [], []
     for j in range(pair.layer.seq_len):
-        changed = pair.inputs.copy()
-        changed[:, j] = pair.fresh[:, j]
-        of_outputs, of_scores = usual.changes(respond(changed))
+        of_outputs, of_scores = usual.changes(respond(pair.fresh_at(np.s_[:, j])))
         outputs.append(of_outputs.any(axis=0))
         scores.append(of_scores.any(axis=(0, 1)))
     return np.stack(outputs, axis=-1), np.stack(scores, axis=-1)
@@ -210,10 +206,7 @@ def _doubled(pair: Pair) -> Iterator[Finding]:
     layer = pair.layer
     if layer.softcap is not None or layer.bias_slopes is not None or layer.bias_std:
         return
-    ours, declared = (
-        _growth(usual.scores, respond(2.0 * pair.inputs).scores)
-        for respond, usual in zip(pair.both, pair.usual, strict=True)
-    )
+    ours, declared = pair.each(lambda respond, usual: _growth(usual.scores, respond(2.0 * pair.inputs).scores))
     if ours and declared and abs(ours / declared - 1.0) > _SHARE:
         asked = {1.0: ": are queries and keys normalised?", 2.0: ": are queries or keys normalised?"}
         ask = asked.get(round(ours, 3), "")
@@ -291,9 +284,7 @@ def _weights(respond: Respond, pair: Pair) -> FloatArray | None:
 def _neurons(pair: Pair) -> Iterator[Finding]:
     """Change one block of neurons of the inputs after another."""
     blocks = np.array_split(np.arange(pair.layer.width), min(pair.layer.width, _MOST))
-    (outputs, scores), (declared, of_scores) = (
-        _used(respond, usual, pair, blocks) for respond, usual in zip(pair.both, pair.usual, strict=True)
-    )
+    (outputs, scores), (declared, of_scores) = pair.each(partial(_used, pair, blocks))
 
     def told(used: BoolArray) -> str:
         of_blocks = np.repeat(used, [len(block) for block in blocks])
@@ -308,14 +299,12 @@ def _neurons(pair: Pair) -> Iterator[Finding]:
 
 
 def _used(
-    respond: Respond, usual: Answer, pair: Pair, blocks: Sequence[NDArray[np.intp]]
+    pair: Pair, blocks: Sequence[NDArray[np.intp]], respond: Respond, usual: Answer
 ) -> tuple[BoolArray, BoolArray]:
     """Return whether outputs (blocks,) and each head's scores (blocks, heads) change with blocks of neurons."""
     outputs, scores = [], []
     for block in blocks:
-        changed = pair.inputs.copy()
-        changed[..., block] = pair.fresh[..., block]
-        of_outputs, of_scores = usual.changes(respond(changed))
+        of_outputs, of_scores = usual.changes(respond(pair.fresh_at(np.s_[..., block])))
         outputs.append(of_outputs.any())
         scores.append(of_scores.any(axis=(0, 2, 3)))
     return np.array(outputs), np.stack(scores)
@@ -323,8 +312,8 @@ def _used(
 
 def _permuted(pair: Pair) -> Iterator[Finding]:
     """Reverse the positions: a wrong position and its mirror image change alike, so that none is named."""
-    (outputs, scores), (declared, of_scores) = (
-        _moved(usual, respond(pair.inputs[:, ::-1])) for respond, usual in zip(pair.both, pair.usual, strict=True)
+    (outputs, scores), (declared, of_scores) = pair.each(
+        lambda respond, usual: _moved(usual, respond(pair.inputs[:, ::-1]))
     )
     if scores and not of_scores:
         yield Finding("scores", "they depend on the positions of the inputs, and not on the inputs alone")

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from attncheck.faults.literal import LiteralSimulator
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.requirement import ANY
-from attncheck.layers.requirements import OfLayer
+from attncheck.layers.program import Program
+from attncheck.layers.requirement import ANY, Requirement
 from attncheck.simulators.weights import GAUSSIAN
+from attncheck.subject import collapsed
 
 FloatArray = NDArray[np.float64]
+Drawn = dict[str, FloatArray]
 Simulator = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, FloatArray]]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -27,40 +29,78 @@ class Fault:
     Attributes
     ----------
     name : str
-        Key in `attncheck.faults.FAULTS`, and of the subject ``attncheck.faults:name``.
+        Key in `attncheck.faults.FAULTS`, and of the subject ``attncheck.faults:name``; for programs in
+        `attncheck.faults.programs.PROGRAM_FAULTS`, and of the subject ``attncheck.faults.programs:name``.
     what : str
         One-line description.
     requires : Requirement
-        Layers in which the fault is detectable.
-    subject : callable (layer, size, rng) -> mapping
+        Layers or programs in which the fault is detectable.
+    subject : callable (layer, size, rng) -> mapping, or (program, width, size, rng) -> mapping
         The simulator. As in a real one, exposed Gram matrices are those of the vectors it used.
     """
 
     name: str
     what: str
-    requires: OfLayer
-    subject: Simulator
+    requires: Requirement[Any]
+    subject: Callable[..., Mapping[str, FloatArray]]
 
-    def reason_hidden(self, layer: AttentionLayer) -> str:
-        """Return why the fault cannot be detected in `layer`, or an empty string."""
-        return self.requires.reason(layer)
+    def reason_hidden(self, case: AttentionLayer | Program) -> str:
+        """Return why the fault cannot be detected in a layer or program, or an empty string."""
+        return self.requires.reason(case)
+
+
+@dataclasses.dataclass(frozen=True)
+class MisreadLayer:
+    """A correct simulator of a layer with some fields changed."""
+
+    changes: Callable[[AttentionLayer], Mapping[str, Any]]
+
+    def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+        """Draw the changed layer."""
+        return collapsed(layer.replace(**self.changes(layer)), size, rng)
+
+
+@dataclasses.dataclass(frozen=True)
+class TamperedDraws:
+    """A correct simulator whose draws are changed before it returns them."""
+
+    changes: Callable[[Drawn], Mapping[str, FloatArray]]
+
+    def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
+        """Draw, and return the fields with the changed ones replaced."""
+        drawn = {name: np.array(array) for name, array in collapsed(layer, size, rng).items()}
+        return {**drawn, **self.changes(drawn)}
 
 
 def declared(
-    faults: list[Fault], what: str, requires: OfLayer = ANY, step: str = ""
+    faults: list[Fault],
+    what: str,
+    requires: Requirement[Any] = ANY,
+    step: str = "",
+    simulator: Callable[..., Any] = LiteralSimulator,
+    **steps: Callable[..., Any],
 ) -> Callable[[_Function], _Function]:
     """Return a decorator that appends a fault, named like its function, to the faults of a module.
 
-    The function is the simulator or, if `step` is a field of `LiteralSimulator`, this step of it.
+    The function is the subject or, if `step` is a field of `simulator`, this step of it; `steps` are other wrong ones.
     """
 
     def add(function: _Function) -> _Function:
-        wrong: dict[str, Any] = {step: function}
-        subject = LiteralSimulator(**wrong) if step else function
+        subject = simulator(**{step: function}, **steps) if step else function
         faults.append(Fault(function.__name__.lstrip("_"), what, requires, subject))
         return function
 
     return add
+
+
+def misread(faults: list[Fault], what: str, requires: Requirement[Any] = ANY) -> Callable[[_Function], _Function]:
+    """Return a decorator like `declared` for a function that returns the misread fields of a layer."""
+    return declared(faults, what, requires, "changes", MisreadLayer)
+
+
+def tampered(faults: list[Fault], what: str, requires: Requirement[Any] = ANY) -> Callable[[_Function], _Function]:
+    """Return a decorator like `declared` for a function that maps the fields of a right simulator to changed ones."""
+    return declared(faults, what, requires, "changes", TamperedDraws)
 
 
 @dataclasses.dataclass(frozen=True)

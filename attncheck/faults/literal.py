@@ -40,11 +40,14 @@ def independent(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Genera
         normals = rng.standard_normal((len(root), matrices, layer.seq_len, layer.head_width))
         return np.asarray(std * root @ normals)
 
-    def project_groups(std: float) -> FloatArray:
-        return np.repeat(project(layer.kv_heads, std), layer.group_size, axis=1)
+    return projections(layer, inputs, project)
 
+
+def projections(layer: AttentionLayer, inputs: FloatArray, project: Callable[[int, float], FloatArray]) -> Projections:
+    """Return projections by ``project(matrices, std)``, (draws, matrices, s, ν): queries, keys, then values."""
     queries = project(layer.num_heads, layer.query_std)
-    return Projections(inputs, queries, project_groups(layer.key_std), project_groups(layer.value_std))
+    of_groups = (project(layer.kv_heads, std) for std in (layer.key_std, layer.value_std))
+    return Projections(inputs, queries, *(np.repeat(each, layer.group_size, axis=1) for each in of_groups))
 
 
 def dot_products(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
@@ -58,8 +61,13 @@ def dot_products(layer: AttentionLayer, made: Projections, rng: np.random.Genera
 def project_out(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
     """Apply W_O to the heads' mixed values (draws, heads, s, ν) and sum over heads."""
     matrices = rng.standard_normal((*mixed.shape[:2], layer.head_width, coordinates))
+    return summed_over_heads(layer, mixed @ matrices)
+
+
+def summed_over_heads(layer: AttentionLayer, images: FloatArray) -> FloatArray:
+    """Return outputs (draws, s, k) from images (draws, heads, s, k) under matrices of N(0, 1) entries."""
     std = layer.output_std * layer.head_factor * layer.head_width**-0.5
-    return np.asarray(std * (mixed @ matrices).sum(axis=1))
+    return np.asarray(std * images.sum(axis=1))
 
 
 @dataclasses.dataclass(frozen=True)

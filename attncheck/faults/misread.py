@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from attncheck.faults.fault import Fault
-from attncheck.faults.wrong_scales import MisreadLayer
+from attncheck.faults.fault import Fault, MisreadLayer
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.parts import LayerPart, Misreading, named_parts
 from attncheck.layers.requirement import Requirement

@@ -5,30 +5,19 @@ Each is a subject, e.g. ``attncheck.check("attncheck.faults.tampered:residual_ad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.faults.fault import Fault, declared
+from attncheck.faults.fault import Drawn, Fault, FloatArray, declared, tampered
 from attncheck.faults.literal import LiteralSimulator, Projections, independent
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirements import SEVERAL_HEADS
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.subject import collapsed
-
-FloatArray = NDArray[np.float64]
-Drawn = dict[str, FloatArray]
-
-
-def _drawn(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    return {name: np.array(array) for name, array in collapsed(layer, size, rng).items()}
-
-
-def _changed(drawn: Drawn, **change: Callable[[Drawn], FloatArray]) -> Drawn:
-    return {**drawn, **{name: of(drawn) for name, of in change.items()}}
 
 
 def _taken(drawn: Drawn, index: NDArray[np.int64]) -> Drawn:
@@ -50,21 +39,19 @@ def _energy(values: FloatArray) -> FloatArray:
 _FAULTS: list[Fault] = []
 
 
-@declared(_FAULTS, "the draws of a call are sorted by the sign of their outputs")
-def _by_sign(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    drawn = _drawn(layer, size, rng)
+@tampered(_FAULTS, "the draws of a call are sorted by the sign of their outputs")
+def _by_sign(drawn: Drawn) -> Drawn:
     return _taken(drawn, np.argsort(drawn["outputs"].sum(axis=(1, 2)) > 0))
 
 
-@declared(_FAULTS, "the draws of a call are sorted by the size of their outputs")
-def _by_size(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    drawn = _drawn(layer, size, rng)
+@tampered(_FAULTS, "the draws of a call are sorted by the size of their outputs")
+def _by_size(drawn: Drawn) -> Drawn:
     return _taken(drawn, np.argsort(_energy(drawn["outputs"])))
 
 
-@declared(_FAULTS, "every draw of a call is returned twice")
-def _twice(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    return _taken(_drawn(layer, size, rng), np.arange(size) // 2)
+@tampered(_FAULTS, "every draw of a call is returned twice")
+def _twice(drawn: Drawn) -> Drawn:
+    return _taken(drawn, np.arange(len(drawn["outputs"])) // 2)
 
 
 @declared(_FAULTS, "every second draw uses the matrices of the draw before it")
@@ -100,40 +87,40 @@ def _inputs_again(layer: AttentionLayer, size: int, rng: np.random.Generator) ->
     return LiteralSimulator().after(layer, made, rng)
 
 
-@declared(_FAULTS, "the inputs are exposed with the last position first")
-def _inputs_turned(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    return _changed(_drawn(layer, size, rng), inputs=lambda drawn: drawn["inputs"][:, ::-1])
+@tampered(_FAULTS, "the inputs are exposed with the last position first")
+def _inputs_turned(drawn: Drawn) -> Drawn:
+    return {"inputs": drawn["inputs"][:, ::-1]}
 
 
-@declared(_FAULTS, "the last fiftieth of a call stays 0 in all arrays")
-def _unfilled(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    drawn = _drawn(layer, size, rng)
+@tampered(_FAULTS, "the last fiftieth of a call stays 0 in all arrays")
+def _unfilled(drawn: Drawn) -> Drawn:
+    size = len(drawn["outputs"])
     for array in drawn.values():
         array[size - size // 50 :] = 0.0
     return drawn
 
 
-@declared(_FAULTS, "one neuron of the inputs appears twice")
-def _neuron_twice(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    return _changed(_drawn(layer, size, rng), inputs=lambda drawn: np.repeat(drawn["inputs"][..., :1], 2, axis=-1))
+@tampered(_FAULTS, "one neuron of the inputs appears twice")
+def _neuron_twice(drawn: Drawn) -> Drawn:
+    return {"inputs": np.repeat(drawn["inputs"][..., :1], 2, axis=-1)}
 
 
 @declared(_FAULTS, "one random scale multiplies all outputs of a call")
 def _scale_per_call(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
     scale = np.exp(rng.standard_normal())
-    return _changed(_drawn(layer, size, rng), outputs=lambda drawn: scale * drawn["outputs"])
+    drawn = collapsed(layer, size, rng)
+    return {**drawn, "outputs": scale * drawn["outputs"]}
 
 
-@declared(_FAULTS, "the outputs are rounded to float16")
-def _half_precision_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    drawn = _drawn(layer, size, rng)
-    return _changed(drawn, outputs=lambda drawn: drawn["outputs"].astype(np.float16).astype(np.float64))
+@tampered(_FAULTS, "the outputs are rounded to float16")
+def _half_precision_outputs(drawn: Drawn) -> Drawn:
+    return {"outputs": drawn["outputs"].astype(np.float16).astype(np.float64)}
 
 
-@declared(_FAULTS, "the scores of a call fall from a tenth too large to a tenth too small")
-def _fading_scores(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    fading = np.linspace(1.1, 0.9, size)[:, None, None, None]
-    return _changed(_drawn(layer, size, rng), scores=lambda drawn: fading * drawn["scores"])
+@tampered(_FAULTS, "the scores of a call fall from a tenth too large to a tenth too small")
+def _fading_scores(drawn: Drawn) -> Drawn:
+    fading = np.linspace(1.1, 0.9, len(drawn["scores"]))
+    return {"scores": fading[:, None, None, None] * drawn["scores"]}
 
 
 @declared(_FAULTS, "queries, keys and values of the first head, or its group, are a tenth too large", SEVERAL_HEADS)
@@ -145,43 +132,40 @@ def _one_head_larger(layer: AttentionLayer, size: int, rng: np.random.Generator)
     return LiteralSimulator().after(layer, made, rng)
 
 
-@declared(_FAULTS, "the inputs are added to the outputs, as a residual stream would be")
-def _residual_added(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    return _changed(_drawn(layer, size, rng), outputs=lambda drawn: drawn["outputs"] + drawn["inputs"])
+@tampered(_FAULTS, "the inputs are added to the outputs, as a residual stream would be")
+def _residual_added(drawn: Drawn) -> Drawn:
+    return {"outputs": drawn["outputs"] + drawn["inputs"]}
 
 
-@declared(_FAULTS, "the first position's output is added to the last one's")
-def _first_position_added(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    drawn = _drawn(layer, size, rng)
+@tampered(_FAULTS, "the first position's output is added to the last one's")
+def _first_position_added(drawn: Drawn) -> Drawn:
     drawn["outputs"][:, -1] += drawn["outputs"][:, 0]
     return drawn
 
 
-@declared(_FAULTS, "half of the first head's last row of scores is added to the outputs")
-def _scores_added(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    drawn = _drawn(layer, size, rng)
-    return _changed(drawn, outputs=lambda drawn: drawn["outputs"] + 0.5 * drawn["scores"][:, 0, -1, :, None])
+@tampered(_FAULTS, "half of the first head's last row of scores is added to the outputs")
+def _scores_added(drawn: Drawn) -> Drawn:
+    return {"outputs": drawn["outputs"] + 0.5 * drawn["scores"][:, 0, -1, :, None]}
 
 
-@declared(_FAULTS, "the first neuron of an input is added to its scores")
-def _input_bias(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    drawn = _drawn(layer, size, rng)
-    return _changed(drawn, scores=lambda drawn: drawn["scores"] + drawn["inputs"][:, None, :, :1])
+@tampered(_FAULTS, "the first neuron of an input is added to its scores")
+def _input_bias(drawn: Drawn) -> Drawn:
+    return {"scores": drawn["scores"] + drawn["inputs"][:, None, :, :1]}
 
 
-@declared(_FAULTS, "the outputs are multiplied by the relative size of the scores of their draw")
-def _outputs_sized_by_scores(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    return _changed(_drawn(layer, size, rng), outputs=lambda drawn: _sized(drawn["outputs"], drawn["scores"]))
+@tampered(_FAULTS, "the outputs are multiplied by the relative size of the scores of their draw")
+def _outputs_sized_by_scores(drawn: Drawn) -> Drawn:
+    return {"outputs": _sized(drawn["outputs"], drawn["scores"])}
 
 
-@declared(_FAULTS, "the outputs are multiplied once more by the relative size of the inputs of their draw")
-def _outputs_sized_by_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    return _changed(_drawn(layer, size, rng), outputs=lambda drawn: _sized(drawn["outputs"], drawn["inputs"]))
+@tampered(_FAULTS, "the outputs are multiplied once more by the relative size of the inputs of their draw")
+def _outputs_sized_by_inputs(drawn: Drawn) -> Drawn:
+    return {"outputs": _sized(drawn["outputs"], drawn["inputs"])}
 
 
-@declared(_FAULTS, "the scores are multiplied once more by the relative size of the inputs of their draw")
-def _scores_sized_by_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Drawn:
-    return _changed(_drawn(layer, size, rng), scores=lambda drawn: _sized(drawn["scores"], drawn["inputs"]))
+@tampered(_FAULTS, "the scores are multiplied once more by the relative size of the inputs of their draw")
+def _scores_sized_by_inputs(drawn: Drawn) -> Drawn:
+    return {"scores": _sized(drawn["scores"], drawn["inputs"])}
 
 
 #: Faults by name.

@@ -8,7 +8,7 @@ import functools
 import numpy as np
 
 from attncheck.checks.marginals import conditional_covariance
-from attncheck.faults.fault import Fault, FloatArray, declared
+from attncheck.faults.fault import Drawn, Fault, FloatArray, declared, tampered
 from attncheck.faults.literal import Projections, gram, independent
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import input_kernel
@@ -118,14 +118,13 @@ def _repeated_stream(layer: AttentionLayer, size: int, rng: np.random.Generator)
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 
-@declared(FAULTS, f"the outputs are clipped at {_CLIPPED_AT:g} standard deviations")
-def _clipped_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    drawn = collapsed(layer, size, rng)
+@tampered(FAULTS, f"the outputs are clipped at {_CLIPPED_AT:g} standard deviations")
+def _clipped_outputs(drawn: Drawn) -> Drawn:
     bound = _CLIPPED_AT * np.sqrt((drawn["outputs"] ** 2).mean())
-    return {**drawn, "outputs": np.clip(drawn["outputs"], -bound, bound)}
+    return {"outputs": np.clip(drawn["outputs"], -bound, bound)}
 
 
-@declared(FAULTS, "the outputs grow by a tenth from the first draw of a call to its last")
-def _growing_outputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    drawn = collapsed(layer, size, rng)
-    return {**drawn, "outputs": np.linspace(1.0, 1.1, size)[:, None, None] * drawn["outputs"]}
+@tampered(FAULTS, "the outputs grow by a tenth from the first draw of a call to its last")
+def _growing_outputs(drawn: Drawn) -> Drawn:
+    growing = np.linspace(1.0, 1.1, len(drawn["outputs"]))
+    return {"outputs": growing[:, None, None] * drawn["outputs"]}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attncheck.faults.fault import Fault, FloatArray
+from attncheck.faults.fault import Fault, FloatArray, declared, misread
 from attncheck.faults.literal import LiteralSimulator, independent
-from attncheck.faults.wrong_scales import MisreadLayer
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.norm import normalised
 from attncheck.layers.requirements import NORMALISED_INPUTS, SEVERAL_POSITIONS, SMALL_WIDTH, OfLayer
@@ -19,36 +18,32 @@ _TOLD_APART = OfLayer(
 )
 
 
-def _the_other(layer: AttentionLayer) -> dict[str, str]:
+FAULTS: list[Fault] = []
+
+
+@misread(FAULTS, "the inputs are not normalised where a norm is declared", NORMALISED_INPUTS)
+def _forgotten_norm(layer: AttentionLayer) -> dict[str, None]:
+    return {"norm": None}
+
+
+@misread(
+    FAULTS,
+    "the inputs have layer norm where RMS norm is declared, or the reverse",
+    NORMALISED_INPUTS & _TOLD_APART,
+)
+def _other_norm(layer: AttentionLayer) -> dict[str, str]:
     if layer.norm is None or layer.width == 1:
         return {}
     return {"norm": "layer" if layer.norm == "rms" else "rms"}
 
 
-def _over_positions(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+@declared(
+    FAULTS,
+    "each neuron is normalised over the positions, in place of each position over the neurons",
+    NORMALISED_INPUTS & SEVERAL_POSITIONS,
+)
+def _norm_over_positions(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Normalise each neuron over positions instead of each position over neurons."""
     inputs = draw_inputs(layer.replace(norm=None), size, rng)
     inputs = normalised(layer.norm, inputs.swapaxes(-1, -2)).swapaxes(-1, -2)
     return LiteralSimulator().after(layer, independent(layer, inputs, rng), rng)
-
-
-FAULTS = (
-    Fault(
-        "forgotten_norm",
-        "the inputs are not normalised where a norm is declared",
-        NORMALISED_INPUTS,
-        MisreadLayer(lambda layer: {"norm": None}),
-    ),
-    Fault(
-        "other_norm",
-        "the inputs have layer norm where RMS norm is declared, or the reverse",
-        NORMALISED_INPUTS & _TOLD_APART,
-        MisreadLayer(_the_other),
-    ),
-    Fault(
-        "norm_over_positions",
-        "each neuron is normalised over the positions, in place of each position over the neurons",
-        NORMALISED_INPUTS & SEVERAL_POSITIONS,
-        _over_positions,
-    ),
-)

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 import attncheck.layers.nonlinearity as nonlinearity
-from attncheck.faults.fault import Fault, FloatArray
-from attncheck.faults.literal import LiteralSimulator, Projections, independent
-from attncheck.faults.wrong_scales import MisreadLayer
+from attncheck.faults.fault import Fault, FloatArray, declared, misread
+from attncheck.faults.literal import LiteralSimulator, Projections, independent, summed_over_heads
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.norm import normalised
 from attncheck.layers.requirements import (
@@ -38,10 +37,6 @@ _OWN_HEADS = 16
 _STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
 
 
-def _over_root_n(layer: AttentionLayer) -> dict[str, Any]:
-    return {} if layer.tied_query_key else {"score_scaling": "1/sqrt(n)"}
-
-
 _REPEATABLE = OfLayer(
     "heads with keys of their own", lambda layer: layer.group_size == 1, "grouped heads are covered by another fault"
 ) & OfLayer("many heads", lambda layer: layer.num_heads > _OWN_HEADS, f"there are no more than {_OWN_HEADS} heads")
@@ -53,26 +48,62 @@ def _repeat(layer: AttentionLayer, heads: FloatArray) -> FloatArray:
     return heads[:, np.arange(layer.num_heads) % _OWN_HEADS] if repeated else heads
 
 
-def _repeated_projections(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+def _repeated_output_matrices(
+    layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator
+) -> FloatArray:
+    matrices = rng.standard_normal((*mixed.shape[:2], layer.head_width, coordinates))
+    return summed_over_heads(layer, mixed @ _repeat(layer, matrices))
+
+
+FAULTS: list[Fault] = []
+
+
+@misread(FAULTS, "scores are divided by √n where 1/n is declared", OVER_N & TWO_SCALINGS & UNTIED)
+def _ignored_over_n(layer: AttentionLayer) -> dict[str, Any]:
+    return {} if layer.tied_query_key else {"score_scaling": "1/sqrt(n)"}
+
+
+@misread(FAULTS, "head_dim is ignored: heads are as wide as the layer", LOW_RANK)
+def _full_rank_heads(layer: AttentionLayer) -> dict[str, Any]:
+    return {"head_dim": None}
+
+
+@misread(FAULTS, "softmax is applied where linear attention is declared", LINEAR_ATTENTION)
+def _linear_as_softmax(layer: AttentionLayer) -> dict[str, Any]:
+    return {"attention_map": "softmax"}
+
+
+@declared(
+    FAULTS,
+    f"heads beyond number {_OWN_HEADS} repeat the weights of the first {_OWN_HEADS}",
+    _REPEATABLE,
+    step="project",
+    finish=_repeated_output_matrices,
+)
+def _repeated_heads(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     made = independent(layer, inputs, rng)
     parts = {name: _repeat(layer, getattr(made, name)) for name in ("queries", "keys", "values")}
     return dataclasses.replace(made, **parts)
 
 
-def _repeated_output_matrices(
-    layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator
-) -> FloatArray:
-    matrices = rng.standard_normal((*mixed.shape[:2], layer.head_width, coordinates))
-    std = layer.output_std * layer.head_factor * layer.head_width**-0.5
-    return np.asarray(std * (mixed @ _repeat(layer, matrices)).sum(axis=1))
+@misread(FAULTS, "W_Q and W_K are drawn separately where one matrix is declared", TIED)
+def _untied_query_key(layer: AttentionLayer) -> dict[str, Any]:
+    return {"tied_query_key": False}
 
 
-def _centred(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+@declared(FAULTS, "the mean of relu is subtracted from the inputs", RELU_INPUTS & PLAIN_INPUTS, step="project")
+def _centred_relu(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Subtract the mean of relu(h + e)."""
     mean = layer.inputs.hidden_std / math.sqrt(2.0 * math.pi) if layer.activation == "relu" else 0.0
     return independent(layer, inputs - mean, rng)
 
 
+@misread(FAULTS, "positions are not added to the inputs", POSITION_VECTORS)
+def _forgotten_positions(layer: AttentionLayer) -> dict[str, Any]:
+    return {"position_std": 0.0, "position_reach": 1.0}
+
+
+@declared(FAULTS, "scores and values use separately drawn position vectors", POSITION_VECTORS)
 def _positions_apart(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Draw the e^i separately for scores and values; the inputs of the values are exposed."""
     hidden, lengths = draw_hidden(layer, size, rng)
@@ -83,10 +114,16 @@ def _positions_apart(layer: AttentionLayer, size: int, rng: np.random.Generator)
     return LiteralSimulator().after(layer, dataclasses.replace(values, queries=scores.queries, keys=scores.keys), rng)
 
 
+@declared(FAULTS, "a single position is returned without W_V and W_O", ONE_POSITION)
 def _skipped_values(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Return the input where there is one position."""
     drawn = collapsed(layer, size, rng)
     return {**drawn, "outputs": drawn["inputs"].copy()} if layer.seq_len == 1 else drawn
+
+
+@misread(FAULTS, "every position sees all others where a causal mask is declared", CAUSAL)
+def _ignored_mask(layer: AttentionLayer) -> dict[str, Any]:
+    return {"mask": "none"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,71 +138,11 @@ class _UnscaledUniform:
         return draw_with_weights(narrower, size, min(layer.width, 2), rng, self.weights).as_dict()
 
 
-FAULTS = (
-    Fault(
-        "ignored_over_n",
-        "scores are divided by √n where 1/n is declared",
-        OVER_N & TWO_SCALINGS & UNTIED,
-        MisreadLayer(_over_root_n),
-    ),
-    Fault(
-        "full_rank_heads",
-        "head_dim is ignored: heads are as wide as the layer",
-        LOW_RANK,
-        MisreadLayer(lambda layer: {"head_dim": None}),
-    ),
-    Fault(
-        "linear_as_softmax",
-        "softmax is applied where linear attention is declared",
-        LINEAR_ATTENTION,
-        MisreadLayer(lambda layer: {"attention_map": "softmax"}),
-    ),
-    Fault(
-        "repeated_heads",
-        f"heads beyond number {_OWN_HEADS} repeat the weights of the first {_OWN_HEADS}",
-        _REPEATABLE,
-        LiteralSimulator(project=_repeated_projections, finish=_repeated_output_matrices),
-    ),
-    Fault(
-        "untied_query_key",
-        "W_Q and W_K are drawn separately where one matrix is declared",
-        TIED,
-        MisreadLayer(lambda layer: {"tied_query_key": False}),
-    ),
-    Fault(
-        "centred_relu",
-        "the mean of relu is subtracted from the inputs",
-        RELU_INPUTS & PLAIN_INPUTS,
-        LiteralSimulator(project=_centred),
-    ),
-    Fault(
-        "forgotten_positions",
-        "positions are not added to the inputs",
-        POSITION_VECTORS,
-        MisreadLayer(lambda layer: {"position_std": 0.0, "position_reach": 1.0}),
-    ),
-    Fault(
-        "positions_apart",
-        "scores and values use separately drawn position vectors",
-        POSITION_VECTORS,
-        _positions_apart,
-    ),
-    Fault(
-        "skipped_values",
-        "a single position is returned without W_V and W_O",
-        ONE_POSITION,
-        _skipped_values,
-    ),
-    Fault(
-        "ignored_mask",
-        "every position sees all others where a causal mask is declared",
-        CAUSAL,
-        MisreadLayer(lambda layer: {"mask": "none"}),
-    ),
+FAULTS.append(
     Fault(
         "unscaled_uniform_weights",
         "weights that are declared uniform lack the factor √3: the entries lie within one standard deviation",
         SMALL_HEADS,
         _UnscaledUniform(),
-    ),
+    )
 )

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from attncheck.faults.fault import Fault, FloatArray
+from attncheck.faults.fault import Fault, MisreadLayer, misread
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import (
@@ -20,28 +16,10 @@ from attncheck.layers.requirements import (
     TWO_SCALINGS,
     OfLayer,
 )
-from attncheck.subject import collapsed
 
 _MATRICES = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
 # Clipping bound of inputs, in standard deviations.
 _CLIPPED_AT = 4.0
-
-
-@dataclasses.dataclass(frozen=True)
-class MisreadLayer:
-    """A correct simulator of a layer with some fields changed."""
-
-    changes: Callable[[AttentionLayer], dict[str, Any]]
-
-    def __call__(self, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-        """Draw the changed layer."""
-        return collapsed(layer.replace(**self.changes(layer)), size, rng)
-
-
-def _over_root_s(layer: AttentionLayer) -> dict[str, Any]:
-    if layer.tied_query_key:
-        return {}
-    return {"query_std": layer.query_std * (layer.head_width / layer.seq_len) ** 0.5}
 
 
 _ROOT_S = OfLayer("W_Q other than W_K", lambda layer: not layer.tied_query_key, "the layer declares 1/n") & OfLayer(
@@ -68,44 +46,38 @@ def _std(matrix: str, percent: int) -> Fault:
         fields = one if layer.tied_query_key and field in one else (field,)
         return {name: factor * getattr(layer, name) for name in fields}
 
-    return Fault(
-        name=f"{field}_{percent}",
-        what=f"the standard deviation of {_MATRICES[matrix]} is {percent}% too large",
-        requires=ANY,
-        subject=MisreadLayer(changes),
-    )
+    what = f"the standard deviation of {_MATRICES[matrix]} is {percent}% too large"
+    return Fault(f"{field}_{percent}", what, ANY, MisreadLayer(changes))
 
 
-FAULTS = (
-    Fault(
-        "scores_over_n",
-        "scores are divided by n where √n is declared",
-        OVER_ROOT_N & TWO_SCALINGS,
-        MisreadLayer(lambda layer: {"score_scaling": "1/n"}),
-    ),
-    Fault(
-        "scores_over_root_s",
-        "scores are divided by √s, s the number of positions, where √n is declared",
-        _ROOT_S,
-        MisreadLayer(_over_root_s),
-    ),
-    Fault(
-        "missing_head_scaling",
-        "the sum over heads is not multiplied by H^{-1/2}",
-        HEAD_SCALING & SEVERAL_HEADS,
-        MisreadLayer(lambda layer: {"head_scaling": False}),
-    ),
-    *(_std(matrix, percent) for matrix in _MATRICES for percent in (2, 5, 10)),
-    Fault(
-        "fresh_group_keys",
-        "heads that should share W_K and W_V in groups draw their own",
-        SHARED_GROUPS,
-        MisreadLayer(lambda layer: {"num_kv_heads": None}),
-    ),
-    Fault(
-        "clipped_inputs",
-        f"the inputs are clipped at {_CLIPPED_AT:g} standard deviations",
-        _CLIPPED,
-        MisreadLayer(lambda layer: {"clip": _CLIPPED_AT * layer.inputs.hidden_std}),
-    ),
-)
+FAULTS: list[Fault] = []
+
+
+@misread(FAULTS, "scores are divided by n where √n is declared", OVER_ROOT_N & TWO_SCALINGS)
+def _scores_over_n(layer: AttentionLayer) -> dict[str, Any]:
+    return {"score_scaling": "1/n"}
+
+
+@misread(FAULTS, "scores are divided by √s, s the number of positions, where √n is declared", _ROOT_S)
+def _scores_over_root_s(layer: AttentionLayer) -> dict[str, Any]:
+    if layer.tied_query_key:
+        return {}
+    return {"query_std": layer.query_std * (layer.head_width / layer.seq_len) ** 0.5}
+
+
+@misread(FAULTS, "the sum over heads is not multiplied by H^{-1/2}", HEAD_SCALING & SEVERAL_HEADS)
+def _missing_head_scaling(layer: AttentionLayer) -> dict[str, Any]:
+    return {"head_scaling": False}
+
+
+FAULTS.extend(_std(matrix, percent) for matrix in _MATRICES for percent in (2, 5, 10))
+
+
+@misread(FAULTS, "heads that should share W_K and W_V in groups draw their own", SHARED_GROUPS)
+def _fresh_group_keys(layer: AttentionLayer) -> dict[str, Any]:
+    return {"num_kv_heads": None}
+
+
+@misread(FAULTS, f"the inputs are clipped at {_CLIPPED_AT:g} standard deviations", _CLIPPED)
+def _clipped_inputs(layer: AttentionLayer) -> dict[str, Any]:
+    return {"clip": _CLIPPED_AT * layer.inputs.hidden_std}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
+from functools import partial
 from typing import Literal as OneOf
 
 import numpy as np
 
-from attncheck.faults.fault import Fault, FloatArray
-from attncheck.faults.literal import LiteralSimulator, Projections, gram, independent
+from attncheck.faults.fault import Fault, FloatArray, declared
+from attncheck.faults.literal import LiteralSimulator, Projections, gram, independent, summed_over_heads
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirements import MANY_POSITIONS, NARROW_HEADS, SEVERAL_HEADS, SMALL_HEADS, UNTIED
 from attncheck.simulators.collapsed import draw_inputs
@@ -18,15 +18,7 @@ from attncheck.simulators.linalg import gram_root
 Which = OneOf["queries", "keys", "values"]
 
 
-def _twin_queries(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Give the last head the W_Q of the first."""
-    made = independent(layer, inputs, rng)
-    queries = made.queries.copy()
-    queries[:, -1] = queries[:, 0]
-    return dataclasses.replace(made, queries=queries)
-
-
-def _tied_output(layer: AttentionLayer, size: int, rng: np.random.Generator, which: Which) -> dict[str, FloatArray]:
+def _tied(which: Which, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Use the transpose of another matrix of each head as its W_O.
 
     Rows of a matrix are its images of unit vectors; drawing these jointly with the inputs' images needs no n × n array.
@@ -41,36 +33,26 @@ def _tied_output(layer: AttentionLayer, size: int, rng: np.random.Generator, whi
     rows = images[:, :, layer.seq_len :].swapaxes(-1, -2)
 
     def finish(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
-        scale = layer.output_std * layer.head_factor * layer.head_width**-0.5
-        return np.asarray(scale * (mixed @ rows).sum(axis=1))
+        return summed_over_heads(layer, mixed @ rows)
 
     tied = dataclasses.replace(made, **{which: std * images[:, :, : layer.seq_len]})
     return LiteralSimulator(finish=finish).after(layer, tied, rng)
 
 
-FAULTS = (
-    Fault(
-        "twin_queries",
-        "the first and the last head share one W_Q",
-        SEVERAL_HEADS & UNTIED & MANY_POSITIONS,
-        LiteralSimulator(project=_twin_queries),
-    ),
-    Fault(
-        "tied_query_output",
-        "W_O is W_Q of its head, transposed",
-        NARROW_HEADS & UNTIED,
-        functools.partial(_tied_output, which="queries"),
-    ),
-    Fault(
-        "tied_key_output",
-        "W_O is W_K of its head, transposed",
-        NARROW_HEADS,
-        functools.partial(_tied_output, which="keys"),
-    ),
-    Fault(
-        "tied_value_output",
-        "W_O is W_V of its head, transposed",
-        SMALL_HEADS,
-        functools.partial(_tied_output, which="values"),
-    ),
-)
+FAULTS: list[Fault] = []
+
+
+@declared(FAULTS, "the first and the last head share one W_Q", SEVERAL_HEADS & UNTIED & MANY_POSITIONS, "project")
+def _twin_queries(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    """Give the last head the W_Q of the first."""
+    made = independent(layer, inputs, rng)
+    queries = made.queries.copy()
+    queries[:, -1] = queries[:, 0]
+    return dataclasses.replace(made, queries=queries)
+
+
+FAULTS += [
+    Fault("tied_query_output", "W_O is W_Q of its head, transposed", NARROW_HEADS & UNTIED, partial(_tied, "queries")),
+    Fault("tied_key_output", "W_O is W_K of its head, transposed", NARROW_HEADS, partial(_tied, "keys")),
+    Fault("tied_value_output", "W_O is W_V of its head, transposed", SMALL_HEADS, partial(_tied, "values")),
+]

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from attncheck.faults.fault import Fault, FloatArray, declared
-from attncheck.faults.literal import LiteralSimulator, Projections, dot_products, independent, project_out
+from attncheck.faults.literal import Projections, dot_products, independent, project_out, projections, summed_over_heads
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, map_scores, visible
 from attncheck.layers.requirements import (
@@ -24,26 +24,11 @@ from attncheck.layers.requirements import (
 from attncheck.simulators.collapsed import draw_inputs
 
 
-def _one_set_of_weights(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Multiply all draws by the same matrices."""
-
-    def project(matrices: int, std: float) -> FloatArray:
-        weights = rng.standard_normal((matrices, layer.width, layer.head_width))
-        return np.asarray(std * layer.width**-0.5 * (inputs[:, None] @ weights))
-
-    def project_groups(std: float) -> FloatArray:
-        return np.repeat(project(layer.kv_heads, std), layer.group_size, axis=1)
-
-    queries = project(layer.num_heads, layer.query_std)
-    return Projections(inputs, queries, project_groups(layer.key_std), project_groups(layer.value_std))
-
-
 def _one_output_matrix(
     layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator
 ) -> FloatArray:
     matrices = rng.standard_normal((layer.num_heads, layer.head_width, coordinates))
-    std = layer.output_std * layer.head_factor * layer.head_width**-0.5
-    return np.asarray(std * (mixed @ matrices).sum(axis=1))
+    return summed_over_heads(layer, mixed @ matrices)
 
 
 FAULTS: list[Fault] = []
@@ -102,14 +87,15 @@ def _interleaved_groups(layer: AttentionLayer, inputs: FloatArray, rng: np.rando
     return dataclasses.replace(made, keys=made.keys[:, order], values=made.values[:, order])
 
 
-FAULTS.append(
-    Fault(
-        "weights_per_call",
-        "all draws of a call share their weights",
-        SMALL_HEADS,
-        LiteralSimulator(project=_one_set_of_weights, finish=_one_output_matrix),
-    )
-)
+@declared(FAULTS, "all draws of a call share their weights", SMALL_HEADS, step="project", finish=_one_output_matrix)
+def _weights_per_call(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    """Multiply all draws by the same matrices."""
+
+    def project(matrices: int, std: float) -> FloatArray:
+        weights = rng.standard_normal((matrices, layer.width, layer.head_width))
+        return np.asarray(std * layer.width**-0.5 * (inputs[:, None] @ weights))
+
+    return projections(layer, inputs, project)
 
 
 @declared(

@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from attncheck.diagnosis.causes import UNKNOWN, Cause, sharpest, sharpest_first, stage
+from attncheck.diagnosis.causes import UNKNOWN, Cause, by_hint, sharpest, sharpest_first, stage
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result
@@ -43,10 +43,7 @@ class SubjectFinding:
 
     def groups(self, most: int) -> list[Cause]:
         """Return up to `most` violated checks by hint."""
-        found: dict[str, list[Tally]] = {}
-        for tally in self.failures[:most]:
-            found.setdefault(tally.hint, []).append(tally)
-        return [Cause(hint, tuple(tallies)) for hint, tallies in found.items()]
+        return by_hint(self.failures[:most])
 
 
 def finding(found: RunRecord) -> SubjectFinding | None:

@@ -22,7 +22,7 @@ from attncheck.diagnosis.candidates import candidates, right, scaled_by
 from attncheck.diagnosis.causes import UNKNOWN
 from attncheck.diagnosis.embedding import SampleEmbedding
 from attncheck.diagnosis.fit import FittedCause, fitted
-from attncheck.diagnosis.turned import TURNED
+from attncheck.diagnosis.mistakes import MISTAKES
 from attncheck.faults import EXPOSURES, FAULTS, exposing
 from attncheck.faults.fault import Fault
 from attncheck.faults.literal import LiteralSimulator, Projections, dot_products
@@ -62,7 +62,9 @@ def words(fits: Sequence[FittedCause]) -> list[str]:
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("mistake", TURNED, ids=lambda mistake: mistake.name)
+@pytest.mark.parametrize(
+    "mistake", [each for each in MISTAKES if "rotary" in each.name], ids=lambda mistake: mistake.name
+)
 def test_rotary_positions_are_named(mistake: Fault) -> None:
     """Also if the layer declares none; one layer is enough."""
     declared = {} if mistake.name == "undeclared_rotary" else {"rotary_base": 10_000.0}

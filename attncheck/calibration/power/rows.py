@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.registry import CHECKS, PROPERTIES, check_named
@@ -117,29 +117,21 @@ class PowerRow:
 
 @dataclasses.dataclass(frozen=True)
 class PowerEntry:
-    """One fault with one exposure, with rows by profile; the best row of the last profile is verified."""
+    """One fault with one exposure, and a row for each check and layer; the best row is verified."""
 
     fault: str
     exposure: str
-    rows: Mapping[str, tuple[PowerRow, ...]]
+    rows: tuple[PowerRow, ...]
 
-    def best(self, profile: str) -> PowerRow | None:
-        """Return the row with the highest power."""
-        return max(self.rows[profile], key=lambda row: row.merit, default=None)
+    @property
+    def best(self) -> PowerRow | None:
+        """The row with the highest power."""
+        return max(self.rows, key=lambda row: row.merit, default=None)
 
-    def sure(self, profile: str, power: float) -> bool:
-        """Return whether the pilot guarantees detection with a chance of `power`."""
-        row = self.best(profile)
-        return row is not None and row.least_chance >= power
-
-    def told_apart(self, profile: str) -> bool:
-        """Return whether any check has a significant effect."""
-        return any(row.sight.told_apart for row in self.rows[profile])
-
-    def chance(self, profile: str) -> float:
-        """Return the best check's power, a lower bound for a run."""
-        row = self.best(profile)
-        return 0.0 if row is None else row.chance
+    @property
+    def chance(self) -> float:
+        """The best check's power, a lower bound for a run."""
+        return 0.0 if self.best is None else self.best.chance
 
 
 def rows_of(

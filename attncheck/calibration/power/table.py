@@ -11,6 +11,7 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import scipy
 
 from attncheck._lib.arithmetic import own_arithmetic
@@ -86,7 +87,7 @@ def verify(row: PowerRow, profile: Profile, seeds: int, seed: int = 0) -> PowerR
 def power_table(
     faults: Iterable[str] = tuple(FAULTS),
     exposures: Sequence[str] = tuple(EXPOSURES),
-    profiles: Sequence[str] = ("smoke", "default"),
+    profile: str = "default",
     seeds: int = 30,
     seed: int = 0,
     spec: ExecutorSpec | None = None,
@@ -95,16 +96,15 @@ def power_table(
     """Iterate over the power table: measure, plan and verify, by fault.
 
     `faults` and `exposures` are names in `attncheck.faults`; faults may also be of checks that the modules `checks`
-    register. The last profile limits the size of the pilots, and its best rows are verified by up to `seeds` looks
-    each. Results depend on `seed` only, with any executor.
+    register. The profile limits the size of the pilots, and the best rows are verified by up to `seeds` looks each.
+    Results depend on `seed` only, with any executor.
     """
     load_checks(checks)
     names = [check_choice("faults", name, tuple(all_faults())) for name in faults]
     for exposure in exposures:
         check_choice("exposures", exposure, tuple(EXPOSURES))
-    for name in profiles:
-        profile_named(name)
-    one = functools.partial(entries_of, exposures=exposures, profiles=profiles, seeds=seeds, seed=seed, checks=checks)
+    profile_named(profile)
+    one = functools.partial(entries_of, exposures=exposures, profile=profile, seeds=seeds, seed=seed, checks=checks)
     with TaskExecutor(spec or here()) as executor:
         for entries in in_order(executor, one, names):
             yield from entries
@@ -114,7 +114,7 @@ def power_table(
 def entries_of(
     fault: str,
     exposures: Sequence[str],
-    profiles: Sequence[str],
+    profile: str,
     seeds: int,
     seed: int,
     checks: Sequence[str] = (),
@@ -124,31 +124,39 @@ def entries_of(
     wrong = fault_named(fault)
     own = [each.check.property_name for each in registrations() if registered_fault(each).name == fault]
     examined = dict.fromkeys([*PROPERTIES, *own])
-    settled = {name: profile_named(name) for name in profiles}
-    last = settled[profiles[-1]]
+    settled = profile_named(profile)
     # Faults of optional parts show in no fixed layer of any profile, and are measured where they are named.
     hidden = fault in NAMED_BY and all(map(wrong.reason_hidden, (*ANCHORS, *REGIME_ANCHORS)))
-    layers = (NAMED_BY[fault][0],) if hidden else last.layers
+    layers = (NAMED_BY[fault][0],) if hidden else settled.layers
     cheap = _cheap(wrong, layers)
 
     def planned() -> list[PowerEntry]:
         others = layers if hidden else ()
-        rows = {each: {name: rows_of(sights, each, p, others) for name, p in settled.items()} for each in exposures}
-        return [PowerEntry(fault, each, rows[each]) for each in exposures]
+        return [PowerEntry(fault, each, rows_of(sights, each, settled, others)) for each in exposures]
 
-    sights = measure(wrong, layers, dataclasses.replace(last, most_draws=_FIRST), seed, examined)
+    sights = measure(wrong, layers, dataclasses.replace(settled, most_draws=_FIRST), seed, examined)
     entries = planned()
-    unsure = [entry.exposure for entry in entries if not entry.sure(last.name, last.power)]
+    unsure = [each.exposure for each in entries if each.best is None or each.best.least_chance < settled.power]
     if unsure:
         names = _telling(sights, unsure)
         again = [name for name in examined if name in names]
         sights = [s for s in sights if s.check.property_name not in again or s.setting.layer not in cheap]
-        sights += measure(wrong, cheap, last, seed, again)
+        sights += measure(wrong, cheap, settled, seed, again)
         entries = planned()
-    if not all(entry.told_apart(last.name) for entry in entries):
-        sights += measure(wrong, cheap, last, seed, _DEEP, _FACTOR)
+    if not all(any(row.sight.told_apart for row in entry.rows) for entry in entries):
+        sights += measure(wrong, cheap, settled, seed, _DEEP, _FACTOR)
         entries = planned()
-    return [verified(entry, last, seeds, seed) for entry in entries]
+    return [verified(entry, settled, seeds, seed) for entry in entries]
+
+
+def to_json(entries: Iterable[PowerEntry], profile: str) -> bytes:
+    """Return the chances of detection for `attncheck report`."""
+    cells = []
+    for entry in entries:
+        row = entry.best
+        check = row.sight.check.name if row is not None and row.chance > 0.0 else ""
+        cells.append({"fault": entry.fault, "exposure": entry.exposure, "power": entry.chance, "check": check})
+    return msgspec.json.format(msgspec.json.encode({"profile": profile, "cells": cells}), indent=1)
 
 
 def _cheap(fault: Fault, layers: Iterable[AttentionLayer]) -> tuple[AttentionLayer, ...]:
@@ -170,7 +178,7 @@ def _telling(sights: Iterable[PilotResult], exposures: Sequence[str]) -> set[str
 
 def verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> PowerEntry:
     """Return an entry with its best row verified; its look grows until the planned power is seen."""
-    while (best := entry.best(profile.name)) is not None and best.sight.told_apart and seeds:
+    while (best := entry.best) is not None and best.sight.told_apart and seeds:
         if not best.looks:
             after = verify(best, profile, seeds, seed)
         elif _too_few(best, profile) and best.look_draws < best.size:
@@ -185,8 +193,7 @@ def verified(entry: PowerEntry, profile: Profile, seeds: int, seed: int) -> Powe
             break
         if after == best:
             break
-        rows = tuple(after if row is best else row for row in entry.rows[profile.name])
-        entry = dataclasses.replace(entry, rows={**entry.rows, profile.name: rows})
+        entry = dataclasses.replace(entry, rows=tuple(after if row is best else row for row in entry.rows))
     return entry
 
 
