@@ -60,9 +60,9 @@ class JaxBinding(Binding):
         """Return a fresh module's arrays, from a compiled initialiser if it draws the same arrays."""
         if not self._tried:
             self._tried = True
-            self._compiled_init = self._compiled_init if self._draws_alike(seed) else None
+            self._compiled_init = self._compiled_init if not self.draws and self._draws_alike(seed) else None
         if self._compiled_init is None:
-            return self.parameters(self.init(seed))
+            return super().initialised(seed)
         with on_cpu():
             return _named(self._compiled_init(seed))
 

@@ -8,7 +8,7 @@ import functools
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,8 @@ class Binding(abc.ABC):
         Numbers of positions to try, in turn, until the module takes one.
     fills : bool
         Whether `parameters` and `fill` are there, so that weights can be replaced.
+    draws : sequence
+        Modules that are there already, in place of new ones; the last one stands for all later seeds.
 
     Examples
     --------
@@ -101,6 +103,7 @@ class Binding(abc.ABC):
     precision: float = SINGLE
     lengths: tuple[int, ...] = _LENGTHS
     fills: bool = False
+    draws: Sequence[Any] = ()
 
     @abc.abstractmethod
     def init(self, seed: int) -> Any:
@@ -119,7 +122,7 @@ class Binding(abc.ABC):
 
     def initialised(self, seed: int) -> Mapping[str, FloatArray]:
         """Return a fresh module's arrays by name."""
-        return self.parameters(self.init(seed))
+        return self.parameters(self.fresh(seed))
 
     def fill(self, state: Any, arrays: Arrays) -> Any:
         """Return the module with these arrays; it may modify `state`."""
@@ -143,7 +146,9 @@ class Binding(abc.ABC):
     # What the inspector calls: failures of a user's functions become `InputError`.
 
     def fresh(self, seed: int) -> Any:
-        """Return a freshly initialised module."""
+        """Return a freshly initialised module, or one of the `draws`."""
+        if self.draws:
+            return self.draws[min(seed, len(self.draws) - 1)]
         return in_words("make", self.init, seed)
 
     def filled(self, state: Any, arrays: Arrays) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from attncheck.frameworks.binding import Binding, in_words
 from attncheck.frameworks.torch import Torch, place_of
 from attncheck.frameworks.torch_trace import array_of, modules_heard
 from attncheck.models.binding import ModelBinding
-from attncheck.models.calls import CallRecorder, ModuleCall, paired
+from attncheck.models.calls import CallRecorder, ModuleCall, paired, replayed
 from attncheck.models.default_inputs import default_inputs
 from attncheck.models.parameters import Parameter, places_of
 from attncheck.models.replay import sequences_of
@@ -49,10 +49,17 @@ class TorchModel(ModelBinding):
     def calls(self, model: Any) -> Sequence[ModuleCall]:
         """Return the calls of modules in a forward pass on the first sequence."""
         try:
-            return paired(*(self._recorded(model, number) for number in (1, 2)))
+            return super().calls(model)
         except InputError:  # inputs of which no axis is the batch
-            whole = self._recorded(model, None)
+            whole = self.recorded(model, None)
             return paired(whole, whole)
+
+    def recorded(self, model: Any, sequences: int | None) -> CallRecorder:
+        """Return the calls of modules in a forward pass."""
+        recorder = CallRecorder("forward")
+        with torch.no_grad(), modules_heard(model, recorder):
+            self._called(model, sequences)
+        return recorder
 
     def module(self, model: Any, name: str) -> Any:
         """Return the module of that name."""
@@ -60,7 +67,7 @@ class TorchModel(ModelBinding):
 
     def replayed(self, call: ModuleCall, modules: Sequence[Any]) -> Binding:
         """Return the binding to a module that is called as recorded."""
-        return ReplayedModule(call, modules)
+        return replayed(_CalledModule, call, modules)
 
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
         """Return all parameters, with at most so many entries of this draw; what is not initialised becomes 0."""
@@ -113,28 +120,13 @@ class TorchModel(ModelBinding):
                 "model", called, *map(tensor, args), **{name: tensor(each) for name, each in kwargs.items()}
             )
 
-    def _recorded(self, model: Any, sequences: int | None) -> CallRecorder:
-        """Return the calls in a forward pass on so many sequences, or on all inputs."""
-        recorder = CallRecorder("forward")
-        with torch.no_grad(), modules_heard(model, recorder):
-            self._called(model, sequences)
-        return recorder
 
+class _CalledModule(Torch):
+    """Binding to a module in the implementation that its model has."""
 
-class ReplayedModule(Torch):
-    """Binding to the draws of a module of a model, called as the model does."""
-
-    def __init__(self, call: ModuleCall, modules: Sequence[Any]) -> None:
-        given = call.given
-        assert given is not None
-        self._modules = modules
-        super().__init__(lambda: modules[0], given.width, given.replay)
-        self.lengths = given.lengths
+    def __init__(self, make: Callable[[], Any], width: int, call: Callable[..., Any]) -> None:
+        super().__init__(make, width, call)
         self.paths, self.spare, self._implemented = ("eval", "train"), frozenset(), False
-
-    def init(self, seed: int) -> Any:
-        """Return the draw of that number, the last one for larger numbers."""
-        return self._modules[min(seed, len(self._modules) - 1)]
 
 
 def _described(owner: Any, name: str, parameter: Any, tied: tuple[str, ...], most: int) -> Parameter:
