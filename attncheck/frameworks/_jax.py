@@ -122,14 +122,13 @@ class JaxBinding(Binding):
     def _many(self, structure: Any, held: Any, arrays: Mapping[str, Any], x: Any) -> tuple[Any, ...]:
         import jax
 
-        def one(own: Mapping[str, Any], given: Any) -> tuple[Any, ...]:
+        def outputs(own: Mapping[str, Any], given: Any) -> Any:
             def leaf(path: Any, kept: Any) -> Any:
                 return own[jax.tree_util.keystr(path)].astype(kept.dtype) if _is_real(kept) else kept
 
-            forward = recorded(functools.partial(self._outputs, structure))
-            return forward(jax.tree_util.tree_map_with_path(leaf, held), given)
+            return self._outputs(structure, jax.tree_util.tree_map_with_path(leaf, held), given)
 
-        return tuple(jax.vmap(one)(arrays, jax.numpy.asarray(x)))
+        return recorded(outputs)(arrays, jax.numpy.asarray(x))
 
     @abc.abstractmethod
     def _split(self, state: Any) -> tuple[Any, Any]:
@@ -210,9 +209,10 @@ class Watch:
 
 
 def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[Any, ...]]:
-    """Return a function that returns outputs, and q, k and v of the first core."""
+    """Return a function of N parameters and inputs that returns outputs, and q, k and v of the first core."""
+    import jax
 
-    def watched(parameters: Any, x: Any) -> tuple[Any, ...]:
+    def one(parameters: Any, x: Any) -> tuple[Any, ...]:
         seen: list[tuple[Any, ...]] = []
 
         def core(*given: Any) -> Any:
@@ -222,7 +222,8 @@ def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[
         y = watching(function, core)(parameters, x)
         return (y, *seen[0])
 
-    return watched
+    many: Callable[[Any, Any], tuple[Any, ...]] = jax.vmap(one)
+    return many
 
 
 def _named(held: Any) -> dict[str, FloatArray]:

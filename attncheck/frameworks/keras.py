@@ -85,12 +85,16 @@ class Keras(Binding):
         """Return outputs, q, k and v of N layers; `arrays` (N, ...), `x` (N, B, L, n)."""
         import keras
 
+        if keras.backend.backend() == "jax":
+            from attncheck.frameworks._jax import recorded
+        else:
+            from attncheck.frameworks.torch_trace import recorded
         weights = state.trainable_weights
-        one = self._of_values(state, weights, path)
+        many = recorded(self._of_values(state, weights, path))
         with generators_kept():
             own = [keras.ops.convert_to_tensor(arrays[each.path], each.dtype) for each in weights]
             given = keras.ops.convert_to_tensor(x, keras.config.floatx())
-            return tuple(map(numbers_of, _many_recorded(one)(own, given)))
+            return tuple(map(numbers_of, many(own, given)))
 
     def _outputs(self, layer: Any, x: Any, path: str) -> Any:
         """Return the outputs, or the first of them."""
@@ -130,45 +134,6 @@ def self_attention(layer: Any, *given: Any, **options: Any) -> Any:
 
     two = isinstance(layer, keras.layers.MultiHeadAttention | keras.layers.GroupQueryAttention) and len(given) == 1
     return layer(*given, *given, **options) if two else layer(*given, **options)
-
-
-def _many_recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[Any, ...]]:
-    """Return a function of N values and inputs that returns outputs, and q, k and v of the first core."""
-    import keras
-
-    if keras.backend.backend() == "jax":
-        import jax
-
-        from attncheck.frameworks._jax import recorded
-
-        vectorised: Callable[[Any, Any], tuple[Any, ...]] = jax.vmap(recorded(function))
-        return vectorised
-    import torch
-    from torch.nn import functional
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    from attncheck.frameworks.torch_trace import attention_replaced
-
-    own = functional.scaled_dot_product_attention
-
-    def one(values: Any, x: Any) -> tuple[Any, ...]:
-        seen: list[tuple[Any, ...]] = []
-
-        def attend(query: Any, key: Any, value: Any, *args: Any, **options: Any) -> Any:
-            seen.append((query, key, value))
-            with torch._C.DisableTorchFunction():
-                return own(query, key, value, *args, **options)
-
-        with attention_replaced(attend):
-            y = function(values, x)
-        return (y, *seen[0])
-
-    def without_gradients(values: Any, x: Any) -> Any:
-        # Other kernels do not batch over layers.
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-            return torch.vmap(one)(values, x)
-
-    return without_gradients
 
 
 @contextlib.contextmanager

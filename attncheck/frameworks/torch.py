@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attncheck._lib.errors import refuse
 from attncheck.frameworks.binding import Arrays, Binding
-from attncheck.frameworks.torch_trace import ATTENTION, array_of, attention_replaced, watching
+from attncheck.frameworks.torch_trace import array_of, recorded, watching
 from attncheck.frameworks.trace import Core, FloatArray, untouched
 
 _UNWATCHED = re.compile(r"HigherOrderOperator (\w+)")
@@ -88,21 +87,9 @@ class Torch(Binding):
         whole = _CallableModule(state, functools.partial(self._called, weights=_WEIGHTS in path))
         held = {f"held.{name}": _like(parameter, arrays[name]) for name, parameter in state.named_parameters()}
 
-        def one(parameters: Mapping[str, Any], given: Any) -> tuple[Any, ...]:
-            got: list[tuple[Any, ...]] = []
-
-            def attend(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-                got.append((query, key, value))
-                with torch._C.DisableTorchFunction():
-                    return ATTENTION(query, key, value, *args, **kwargs)
-
-            # Other kernels do not batch over modules.
-            with attention_replaced(attend), sdpa_kernel(SDPBackend.MATH):
-                made = torch.func.functional_call(whole, parameters, (given,))
-            return (made, *got[0])
-
+        many = recorded(functools.partial(torch.func.functional_call, whole))
         with self._ready(state, path):
-            return tuple(map(array_of, torch.vmap(one)(held, self._tensor(x))))
+            return tuple(map(array_of, many(held, self._tensor(x))))
 
     def unused(self, state: Any, x: FloatArray, path: str = "eval") -> tuple[str, ...]:
         """Return the names of parameters without a gradient."""
