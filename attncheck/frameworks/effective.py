@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,24 @@ def alike(one: FloatArray, other: FloatArray, precision: float) -> bool:
     if one.shape != other.shape:
         return False
     return bool(np.all(np.abs(one - other) <= _ROUNDED * precision * np.abs(one).max(initial=0.0)))
+
+
+def groups_of(arrays: Iterable[FloatArray], precision: float) -> list[list[int]]:
+    """Return the indices of arrays in groups that agree up to rounding, by first appearance.
+
+    Examples
+    --------
+    >>> groups_of([np.eye(2), np.ones((2, 2)), np.eye(2)], 1e-9)
+    [[0, 2], [1]]
+    """
+    groups: list[tuple[FloatArray, list[int]]] = []
+    for i, array in enumerate(arrays):
+        members = next((members for first, members in groups if alike(first, array, precision)), None)
+        if members is None:
+            groups.append((array, [i]))
+        else:
+            members.append(i)
+    return [members for _, members in groups]
 
 
 def rounding(precision: float, terms: int) -> float:

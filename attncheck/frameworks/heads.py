@@ -10,7 +10,7 @@ import numpy as np
 
 from attncheck._lib.text import listed
 from attncheck.frameworks import laws
-from attncheck.frameworks.effective import Effective, alike
+from attncheck.frameworks.effective import Effective, alike, groups_of
 from attncheck.frameworks.initialiser import SYMBOLS
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.trace import FloatArray
@@ -67,7 +67,8 @@ def _of_lines(
         draws = [_levelled(each, role) for each in draws if _whole(each, draws[0], role)]
     parts = [each.output if role == "output" else each[role][:, heads] for each in draws]
     rows = min(len(part) for part in parts)
-    flat = _distinct([part[:rows].reshape(rows, -1) for part in parts], precision)
+    flat = [part[:rows].reshape(rows, -1) for part in parts]
+    flat = [flat[group[0]] for group in groups_of((each[:1] for each in flat), precision)]
     if len(flat) < 2 or min(flat[0].shape) < 2:
         return
     for what, axis in (("row", 1), ("column", 0)):
@@ -83,15 +84,6 @@ def _of_lines(
                 continue
             text = f"{ratio:.3g} times the standard deviation of the others" if ratio else "0 in every draw"
             yield Note(f"{SYMBOLS[role]}: {what} {found} {'has' if ratio else 'is'} {text}", blames=True)
-
-
-def _distinct(drawn: Sequence[FloatArray], precision: float) -> list[FloatArray]:
-    """Return the draws without repetitions."""
-    found: list[FloatArray] = []
-    for each in drawn:
-        if not any(alike(other[:1], each[:1], precision) for other in found):
-            found.append(each)
-    return found
 
 
 def _levelled(draw: Effective, role: str) -> Effective:
@@ -128,14 +120,8 @@ def _numbered(heads: Sequence[int]) -> str:
 
 def _copies(symbol: str, blocks: FloatArray, heads: Sequence[int], precision: float) -> Iterator[Note]:
     """Yield heads that are copies without sharing keys and values."""
-    groups: list[list[int]] = []
-    for h, block in enumerate(blocks):
-        group = next((g for g in groups if np.ptp(block) and alike(blocks[g[0]], block, precision)), None)
-        if group is None:
-            groups.append([h])
-        else:
-            group.append(h)
-    same = [_numbered([heads[h] for h in group]) for group in groups if len(group) > 1]
+    groups = groups_of(blocks, precision)
+    same = [_numbered([heads[h] for h in group]) for group in groups if len(group) > 1 and np.ptp(blocks[group[0]])]
     if same:
         yield Note(
             f"{symbol} is the same in {'every head' if len(groups) == 1 else ', and in '.join(same)}", blames=True
