@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from attncheck.frameworks.binding import SINGLE, Binding
@@ -21,8 +22,6 @@ _SAME = 1e-5
 @contextlib.contextmanager
 def on_cpu() -> Iterator[None]:
     """Run JAX on the CPU."""
-    import jax
-
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         yield
 
@@ -33,7 +32,6 @@ class JaxBinding(Binding):
     fills = True
 
     def __init__(self) -> None:
-        import jax
 
         self._watch = Watch()
         # The compiled function runs a few times on small inputs, so optimising it does not pay.
@@ -45,8 +43,6 @@ class JaxBinding(Binding):
 
     def run(self, state: Any, x: FloatArray, core: Core, path: str = "") -> Any:
         """Return the outputs for x, with `core` called at every attention core."""
-        import jax
-
         with on_cpu(), self._watch.calling(core):
             y = np.asarray(self._compiled(core is not untouched, *self._split(state), jax.numpy.asarray(x)))
         self.precision = max(self.precision, self._watch.precision)
@@ -84,7 +80,6 @@ class JaxBinding(Binding):
 
     def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
         """Return a copy of the module with the given arrays."""
-        import jax
 
         def leaf(path: Any, own: Any) -> Any:
             return jax.numpy.asarray(arrays[jax.tree_util.keystr(path)], own.dtype) if _is_real(own) else own
@@ -95,8 +90,6 @@ class JaxBinding(Binding):
 
     def unused(self, state: Any, x: FloatArray, path: str = "") -> tuple[str, ...]:
         """Return the names of arrays from which nothing leads to the outputs."""
-        import jax
-
         structure, held = self._split(state)
         leaves = jax.tree_util.tree_leaves_with_path(held)
         with on_cpu(), jax.disable_jit():
@@ -120,7 +113,6 @@ class JaxBinding(Binding):
         return tuple(np.asarray(each, float) for each in found)
 
     def _many(self, structure: Any, held: Any, arrays: Mapping[str, Any], x: Any) -> tuple[Any, ...]:
-        import jax
 
         def outputs(own: Mapping[str, Any], given: Any) -> Any:
             def leaf(path: Any, kept: Any) -> Any:
@@ -176,7 +168,6 @@ class Watch:
 
     def over(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Return a function of parameters and x that calls the core, in the order of its cores."""
-        import jax
 
         def watched(parameters: Any, x: Any) -> Any:
             made: list[Any] = []
@@ -194,8 +185,6 @@ class Watch:
 
     def _answer(self, index: int, *given: Any) -> Any:
         """Return the core's result in the shape and dtype of the module's own, or the latter without a result."""
-        import jax
-
         q, k, v, weights, own, *_ = (np.asarray(each) for each in given)
         roundoffs = (float(jax.numpy.finfo(each.dtype).eps) / 2 for each in (q, k, v))
         self.precision = max(self.precision, *roundoffs)
@@ -210,7 +199,6 @@ class Watch:
 
 def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[Any, ...]]:
     """Return a function of N parameters and inputs that returns outputs, and q, k and v of the first core."""
-    import jax
 
     def one(parameters: Any, x: Any) -> tuple[Any, ...]:
         seen: list[tuple[Any, ...]] = []
@@ -228,8 +216,6 @@ def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[
 
 def _named(held: Any) -> dict[str, FloatArray]:
     """Return the real arrays of a tree by path."""
-    import jax
-
     leaves = jax.tree_util.tree_leaves_with_path(held)
     return {jax.tree_util.keystr(path): np.asarray(leaf, float) for path, leaf in leaves if _is_real(leaf)}
 
@@ -242,6 +228,5 @@ def _close(one: FloatArray, other: FloatArray) -> bool:
 
 
 def _is_real(leaf: Any) -> bool:
-    import jax
 
     return hasattr(leaf, "dtype") and bool(jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import equinox
+import jax
+
 from attncheck.frameworks._jax import JaxBinding, on_cpu
 from attncheck.frameworks.binding import parameters_of
 
@@ -23,18 +26,14 @@ class Equinox(JaxBinding):
 
     def init(self, seed: int) -> Any:
         """Return a new module."""
-        import jax
-
         with on_cpu():
             return self._make(key=jax.random.PRNGKey(seed)) if self._keyed else self._make()
 
     def _split(self, state: Any) -> tuple[Any, Any]:
-        import equinox
 
         return tuple(reversed(equinox.partition(state, equinox.is_array)))
 
     def _joined(self, structure: Any, arrays: Any) -> Any:
-        import equinox
 
         return equinox.combine(arrays, structure)
 
@@ -44,8 +43,5 @@ class Equinox(JaxBinding):
 
 def _self_attention(module: Any, x: Any) -> Any:
     """Run a module on every sequence (L, width), as equinox expects."""
-    import equinox
-    import jax
-
     several = 3 if isinstance(module, equinox.nn.MultiheadAttention) else 1
     return jax.vmap(lambda each: module(*[each] * several))(x)
