@@ -303,24 +303,22 @@ class ModuleReader:
 
     def _lengths(self, state: Any) -> tuple[int, bool]:
         """Return the shortest length that the module takes, and whether it takes all."""
-        failure: InputError | None = None
-        for i, length in enumerate(self.binding.lengths):
-            try:
-                self.binding.outputs(state, np.zeros((2, length, self.width)), untouched, self.path)
-            except InputError as error:
-                failure = failure or error
-                continue
-            several = len(self.binding.lengths) > 1
-            return length, i == 0 and several and self._takes(state, _POSITIONS)
-        assert failure is not None
+        first, *others = self.binding.lengths
+        failure = self._failure(state, first)
+        if failure is None:
+            return first, bool(others) and self._failure(state, _POSITIONS) is None
+        for length in others:
+            if self._failure(state, length) is None:
+                return length, False
         raise failure
 
-    def _takes(self, state: Any, length: int) -> bool:
+    def _failure(self, state: Any, length: int) -> InputError | None:
+        """Return the error of a call on sequences of a length, if any."""
         try:
             self.binding.outputs(state, np.zeros((2, length, self.width)), untouched, self.path)
-        except InputError:
-            return False
-        return True
+        except InputError as error:
+            return error
+        return None
 
     def _layout(self, state: Any) -> CoreLayout:
         """Return the layout; without attention, raise `NoAttentionCall`."""

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
-from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.errors import InputError
 from attncheck.frameworks.binding import Binding, in_words
-from attncheck.frameworks.torch import Torch, place_of
+from attncheck.frameworks.torch import Torch, place_of, refuse_without_numbers, without_gradient
 from attncheck.frameworks.torch_trace import array_of, modules_heard
 from attncheck.models.binding import ModelBinding
 from attncheck.models.calls import CallRecorder, ModuleCall, paired, replayed
@@ -37,10 +37,7 @@ class TorchModel(ModelBinding):
         model = getattr(model, "_orig_mod", model)  # of torch.compile
         if not isinstance(model, torch.nn.Module):
             return model
-        if any(isinstance(each, torch.jit.ScriptModule) for each in model.modules()):
-            refuse("make", type(model).__name__, "is compiled, which hides what it computes", "pass it uncompiled")
-        if any(each.is_meta for each in model.parameters()):
-            refuse("make", "meta", "is a device that holds no numbers", "make the model on the CPU")
+        refuse_without_numbers(model)
         if any(isinstance(each, torch.nn.parameter.UninitializedParameter) for each in model.parameters()):
             with torch.no_grad():
                 self._called(model, 1)  # which gives lazy parameters their shapes
@@ -84,17 +81,8 @@ class TorchModel(ModelBinding):
 
     def unused(self, model: Any) -> frozenset[str] | None:
         """Return the names of parameters without a gradient."""
-        wanted = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-        with torch.enable_grad(), torch.random.fork_rng():
-            made = [y for y in tree_leaves(self._called(model)) if isinstance(y, torch.Tensor) and y.requires_grad]
-            if not made:
-                return None
-            total = sum(y.float().sum() for y in made)
-            try:
-                gradients = torch.autograd.grad(total, [p for _, p in wanted], allow_unused=True)
-            except Exception:  # a backward pass of the model's own may refuse in any way
-                return None
-        return frozenset(name for (name, _), found in zip(wanted, gradients, strict=True) if found is None)
+        found = without_gradient(model, lambda: self._called(model))
+        return None if found is None else frozenset(found)
 
     def steady(self, model: Any) -> bool | None:
         """Return whether two calls on one input agree."""
