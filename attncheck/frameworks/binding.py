@@ -215,10 +215,7 @@ def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Bindi
         return make
     if home_of(make):
         refuse(
-            "make",
-            type(make).__name__,
-            "is a module, already initialised",
-            "pass lambda: ..., which returns a new one",
+            "make", type(make).__name__, "is a module, already initialised", "pass lambda: ..., which returns a new one"
         )
     if not callable(make):
         refuse("make", make, "is not a function", "pass a function that returns a freshly initialised module")
@@ -228,7 +225,11 @@ def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Bindi
     framework = next((name for argument, name in _ARGUMENTS.items() if argument in wanted), None)
     if framework is None:
         with generator_kept():
-            framework = _framework_of(in_words("make", make))
+            made = in_words("make", make)
+        framework = home_of(made)
+        if not framework:
+            remedy = "return one, or pass an attncheck.frameworks.binding.Binding"
+            refuse("make", made, f"is not a module of {', '.join(_FRAMEWORKS)}", remedy)
     try:
         found = find(_FRAMEWORKS[framework])
     except ImportError as error:
@@ -263,12 +264,3 @@ def home_of(made: Any) -> str:
     # The first match wins: keras layers are also modules of the backend.
     homes = (base.__module__.partition(".")[0] for base in type(made).__mro__)
     return next((name for name in homes if name in _FRAMEWORKS), "")
-
-
-def _framework_of(made: Any) -> str:
-    """Return the framework of a module; refuse other objects."""
-    found = home_of(made)
-    if not found:
-        remedy = "return one, or pass an attncheck.frameworks.binding.Binding"
-        refuse("make", made, f"is not a module of {', '.join(_FRAMEWORKS)}", remedy)
-    return found

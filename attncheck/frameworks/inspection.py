@@ -11,14 +11,7 @@ import numpy as np
 
 from attncheck._lib.errors import InputError, check_whole, refuse
 from attncheck._lib.text import listed
-from attncheck.frameworks.binding import (
-    Arrays,
-    Binding,
-    NoAttentionCall,
-    bind,
-    generator_kept,
-    parameters_of,
-)
+from attncheck.frameworks.binding import Arrays, Binding, NoAttentionCall, bind, generator_kept, parameters_of
 from attncheck.frameworks.effective import LAYER, ROLES, Effective, ModuleReader
 from attncheck.frameworks.factors import gain_of
 from attncheck.frameworks.forward import NAMED, RIGHT, Formula, Forward

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from attncheck._lib.errors import refuse
-from attncheck.frameworks.trace import AttentionCore, Core, FloatArray, ModuleListener
+from attncheck.frameworks.trace import AttentionCore, Core, FloatArray, ModuleListener, replaced
 
 #: PyTorch's own attention, also while it is replaced.
 ATTENTION = functional.scaled_dot_product_attention
@@ -190,13 +190,8 @@ def attention_replaced(attend: Callable[..., Any]) -> Iterator[None]:
 
     That module looks it up where no mode is active, and takes a fused path in inference.
     """
-    with slow_path():
-        functional.scaled_dot_product_attention = attend
-        try:
-            with _Attention(attend):
-                yield
-        finally:
-            functional.scaled_dot_product_attention = ATTENTION
+    with slow_path(), replaced(functional, "scaled_dot_product_attention", attend), _Attention(attend):
+        yield
 
 
 def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[Any, ...]]:
@@ -224,11 +219,7 @@ def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[
 
 
 @contextlib.contextmanager
-def watching(
-    core: Core,
-    inputs: Any,
-    given: Callable[..., None] = lambda *_: None,
-) -> Iterator[None]:
+def watching(core: Core, inputs: Any, given: Callable[..., None] = lambda *_: None) -> Iterator[None]:
     """Call `core` at every attention core of a forward pass on `inputs`, without dropout.
 
     Parameters

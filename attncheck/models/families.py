@@ -10,13 +10,7 @@ from collections.abc import Mapping, Sequence
 from attncheck._lib.groups import grouped
 from attncheck.frameworks.laws import LAWS, UNKNOWN
 from attncheck.models.names import indices, name_of, pattern_of
-from attncheck.models.parameters import (
-    FIXED,
-    NEVER_DRAWN,
-    NOT_FINITE,
-    NOT_INITIALISED,
-    ParameterStatistics,
-)
+from attncheck.models.parameters import FIXED, NEVER_DRAWN, NOT_FINITE, NOT_INITIALISED, ParameterStatistics
 
 #: Why a parameter is not compared with others.
 STATES = (NOT_INITIALISED, NOT_FINITE, NEVER_DRAWN, FIXED)

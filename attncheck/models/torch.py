@@ -16,6 +16,7 @@ from attncheck._lib.errors import InputError
 from attncheck.frameworks.binding import Binding, in_words
 from attncheck.frameworks.torch import Torch, place_of, refuse_without_numbers, without_gradient
 from attncheck.frameworks.torch_trace import array_of, modules_heard
+from attncheck.frameworks.trace import replaced
 from attncheck.models.binding import ModelBinding
 from attncheck.models.calls import CallRecorder, ModuleCall, paired, replayed
 from attncheck.models.default_inputs import default_inputs
@@ -186,19 +187,12 @@ def _tensor(value: Any, place: tuple[Any, Any]) -> Any:
 def _without_cache(model: Any) -> Iterator[None]:
     """Let a model of transformers keep no keys and values."""
     config = getattr(model, "config", None)
-    held = [each for each in (config, *_nested(config)) if getattr(each, "use_cache", False)]
-    for each in held:
-        each.use_cache = False
-    try:
+    nested = [] if config is None else vars(config).values()
+    with contextlib.ExitStack() as stack:
+        for each in (config, *nested):
+            if getattr(each, "use_cache", False):
+                stack.enter_context(replaced(each, "use_cache", False))
         yield
-    finally:
-        for each in held:
-            each.use_cache = True
-
-
-def _nested(config: Any) -> list[Any]:
-    """Return the configurations within one."""
-    return [each for each in vars(config).values() if hasattr(each, "use_cache")] if config is not None else []
 
 
 @contextlib.contextmanager
