@@ -31,8 +31,8 @@ class JaxBinding(Binding):
 
     fills = True
 
-    def __init__(self) -> None:
-
+    def __init__(self, make: Callable[..., Any], width: int, call: Callable[[Any, Any], Any] | None = None) -> None:
+        self._make, self._width, self._call = make, width, call or self._called
         self._watch = Watch()
         # The compiled function runs a few times on small inputs, so optimising it does not pay.
         plainly = {"xla_backend_optimization_level": 0}
@@ -80,13 +80,9 @@ class JaxBinding(Binding):
 
     def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
         """Return a copy of the module with the given arrays."""
-
-        def leaf(path: Any, own: Any) -> Any:
-            return jax.numpy.asarray(arrays[jax.tree_util.keystr(path)], own.dtype) if _is_real(own) else own
-
         structure, held = self._split(state)
         with on_cpu():
-            return self._joined(structure, jax.tree_util.tree_map_with_path(leaf, held))
+            return self._joined(structure, _filled(held, arrays))
 
     def unused(self, state: Any, x: FloatArray, path: str = "") -> tuple[str, ...]:
         """Return the names of arrays from which nothing leads to the outputs."""
@@ -113,12 +109,8 @@ class JaxBinding(Binding):
         return tuple(np.asarray(each, float) for each in found)
 
     def _many(self, structure: Any, held: Any, arrays: Mapping[str, Any], x: Any) -> tuple[Any, ...]:
-
         def outputs(own: Mapping[str, Any], given: Any) -> Any:
-            def leaf(path: Any, kept: Any) -> Any:
-                return own[jax.tree_util.keystr(path)].astype(kept.dtype) if _is_real(kept) else kept
-
-            return self._outputs(structure, jax.tree_util.tree_map_with_path(leaf, held), given)
+            return self._outputs(structure, _filled(held, own), given)
 
         return recorded(outputs)(arrays, jax.numpy.asarray(x))
 
@@ -130,9 +122,13 @@ class JaxBinding(Binding):
     def _joined(self, structure: Any, arrays: Any) -> Any:
         """Return the module with this structure and these arrays."""
 
-    @abc.abstractmethod
     def _forward(self, structure: Any, arrays: Any, x: Any) -> Any:
         """Return the outputs."""
+        return self._call(self._joined(structure, arrays), x)
+
+    def _called(self, module: Any, x: Any) -> Any:
+        """Return the outputs of a module without a `call`."""
+        return module(x)
 
     def _traced(self, watched: bool, structure: Any, arrays: Any, x: Any) -> Any:
         forward = functools.partial(self._outputs, structure)
@@ -218,6 +214,15 @@ def _named(held: Any) -> dict[str, FloatArray]:
     """Return the real arrays of a tree by path."""
     leaves = jax.tree_util.tree_leaves_with_path(held)
     return {jax.tree_util.keystr(path): np.asarray(leaf, float) for path, leaf in leaves if _is_real(leaf)}
+
+
+def _filled(held: Any, arrays: Mapping[str, Any]) -> Any:
+    """Return a tree with other real arrays, given by path."""
+
+    def leaf(path: Any, own: Any) -> Any:
+        return jax.numpy.asarray(arrays[jax.tree_util.keystr(path)], own.dtype) if _is_real(own) else own
+
+    return jax.tree_util.tree_map_with_path(leaf, held)
 
 
 def _close(one: FloatArray, other: FloatArray) -> bool:

@@ -97,7 +97,6 @@ class _Evaluation:
     core: Callable[..., Any]
 
     def results(self, jaxpr: Any, constants: Sequence[Any], given: Sequence[_Traced]) -> list[_Traced]:
-
         known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*map(_Traced, constants), *given], strict=True))
 
         def read(atom: Any) -> _Traced:
@@ -108,7 +107,6 @@ class _Evaluation:
         return [read(atom) for atom in jaxpr.outvars]
 
     def _evaluated(self, equation: Any, given: list[_Traced]) -> list[_Traced]:
-
         primitive, params = equation.primitive, equation.params
         if primitive.name in _INLINED:
             inner = params.get("jaxpr", params.get("call_jaxpr"))
