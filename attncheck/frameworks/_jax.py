@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from attncheck.frameworks.binding import SINGLE, Binding
@@ -21,8 +22,6 @@ _SAME = 1e-5
 @contextlib.contextmanager
 def on_cpu() -> Iterator[None]:
     """Run JAX on the CPU."""
-    import jax
-
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         yield
 
@@ -32,9 +31,8 @@ class JaxBinding(Binding):
 
     fills = True
 
-    def __init__(self) -> None:
-        import jax
-
+    def __init__(self, make: Callable[..., Any], width: int, call: Callable[[Any, Any], Any] | None = None) -> None:
+        self._make, self._width, self._call = make, width, call or self._called
         self._watch = Watch()
         # The compiled function runs a few times on small inputs, so optimising it does not pay.
         plainly = {"xla_backend_optimization_level": 0}
@@ -45,8 +43,6 @@ class JaxBinding(Binding):
 
     def run(self, state: Any, x: FloatArray, core: Core, path: str = "") -> Any:
         """Return the outputs for x, with `core` called at every attention core."""
-        import jax
-
         with on_cpu(), self._watch.calling(core):
             y = np.asarray(self._compiled(core is not untouched, *self._split(state), jax.numpy.asarray(x)))
         self.precision = max(self.precision, self._watch.precision)
@@ -60,9 +56,9 @@ class JaxBinding(Binding):
         """Return a fresh module's arrays, from a compiled initialiser if it draws the same arrays."""
         if not self._tried:
             self._tried = True
-            self._compiled_init = self._compiled_init if self._draws_alike(seed) else None
+            self._compiled_init = self._compiled_init if not self.draws and self._draws_alike(seed) else None
         if self._compiled_init is None:
-            return self.parameters(self.init(seed))
+            return super().initialised(seed)
         with on_cpu():
             return _named(self._compiled_init(seed))
 
@@ -84,19 +80,12 @@ class JaxBinding(Binding):
 
     def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
         """Return a copy of the module with the given arrays."""
-        import jax
-
-        def leaf(path: Any, own: Any) -> Any:
-            return jax.numpy.asarray(arrays[jax.tree_util.keystr(path)], own.dtype) if _is_real(own) else own
-
         structure, held = self._split(state)
         with on_cpu():
-            return self._joined(structure, jax.tree_util.tree_map_with_path(leaf, held))
+            return self._joined(structure, _filled(held, arrays))
 
     def unused(self, state: Any, x: FloatArray, path: str = "") -> tuple[str, ...]:
         """Return the names of arrays from which nothing leads to the outputs."""
-        import jax
-
         structure, held = self._split(state)
         leaves = jax.tree_util.tree_leaves_with_path(held)
         with on_cpu(), jax.disable_jit():
@@ -120,16 +109,10 @@ class JaxBinding(Binding):
         return tuple(np.asarray(each, float) for each in found)
 
     def _many(self, structure: Any, held: Any, arrays: Mapping[str, Any], x: Any) -> tuple[Any, ...]:
-        import jax
+        def outputs(own: Mapping[str, Any], given: Any) -> Any:
+            return self._outputs(structure, _filled(held, own), given)
 
-        def one(own: Mapping[str, Any], given: Any) -> tuple[Any, ...]:
-            def leaf(path: Any, kept: Any) -> Any:
-                return own[jax.tree_util.keystr(path)].astype(kept.dtype) if _is_real(kept) else kept
-
-            forward = recorded(functools.partial(self._outputs, structure))
-            return forward(jax.tree_util.tree_map_with_path(leaf, held), given)
-
-        return tuple(jax.vmap(one)(arrays, jax.numpy.asarray(x)))
+        return recorded(outputs)(arrays, jax.numpy.asarray(x))
 
     @abc.abstractmethod
     def _split(self, state: Any) -> tuple[Any, Any]:
@@ -139,9 +122,13 @@ class JaxBinding(Binding):
     def _joined(self, structure: Any, arrays: Any) -> Any:
         """Return the module with this structure and these arrays."""
 
-    @abc.abstractmethod
     def _forward(self, structure: Any, arrays: Any, x: Any) -> Any:
         """Return the outputs."""
+        return self._call(self._joined(structure, arrays), x)
+
+    def _called(self, module: Any, x: Any) -> Any:
+        """Return the outputs of a module without a `call`."""
+        return module(x)
 
     def _traced(self, watched: bool, structure: Any, arrays: Any, x: Any) -> Any:
         forward = functools.partial(self._outputs, structure)
@@ -177,7 +164,6 @@ class Watch:
 
     def over(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Return a function of parameters and x that calls the core, in the order of its cores."""
-        import jax
 
         def watched(parameters: Any, x: Any) -> Any:
             made: list[Any] = []
@@ -195,8 +181,6 @@ class Watch:
 
     def _answer(self, index: int, *given: Any) -> Any:
         """Return the core's result in the shape and dtype of the module's own, or the latter without a result."""
-        import jax
-
         q, k, v, weights, own, *_ = (np.asarray(each) for each in given)
         roundoffs = (float(jax.numpy.finfo(each.dtype).eps) / 2 for each in (q, k, v))
         self.precision = max(self.precision, *roundoffs)
@@ -210,9 +194,9 @@ class Watch:
 
 
 def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[Any, ...]]:
-    """Return a function that returns outputs, and q, k and v of the first core."""
+    """Return a function of N parameters and inputs that returns outputs, and q, k and v of the first core."""
 
-    def watched(parameters: Any, x: Any) -> tuple[Any, ...]:
+    def one(parameters: Any, x: Any) -> tuple[Any, ...]:
         seen: list[tuple[Any, ...]] = []
 
         def core(*given: Any) -> Any:
@@ -222,15 +206,23 @@ def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[
         y = watching(function, core)(parameters, x)
         return (y, *seen[0])
 
-    return watched
+    many: Callable[[Any, Any], tuple[Any, ...]] = jax.vmap(one)
+    return many
 
 
 def _named(held: Any) -> dict[str, FloatArray]:
     """Return the real arrays of a tree by path."""
-    import jax
-
     leaves = jax.tree_util.tree_leaves_with_path(held)
     return {jax.tree_util.keystr(path): np.asarray(leaf, float) for path, leaf in leaves if _is_real(leaf)}
+
+
+def _filled(held: Any, arrays: Mapping[str, Any]) -> Any:
+    """Return a tree with other real arrays, given by path."""
+
+    def leaf(path: Any, own: Any) -> Any:
+        return jax.numpy.asarray(arrays[jax.tree_util.keystr(path)], own.dtype) if _is_real(own) else own
+
+    return jax.tree_util.tree_map_with_path(leaf, held)
 
 
 def _close(one: FloatArray, other: FloatArray) -> bool:
@@ -241,6 +233,5 @@ def _close(one: FloatArray, other: FloatArray) -> bool:
 
 
 def _is_real(leaf: Any) -> bool:
-    import jax
 
     return hasattr(leaf, "dtype") and bool(jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating))

@@ -8,7 +8,7 @@ import functools
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,8 @@ class Binding(abc.ABC):
         Numbers of positions to try, in turn, until the module takes one.
     fills : bool
         Whether `parameters` and `fill` are there, so that weights can be replaced.
+    draws : sequence
+        Modules that are there already, in place of new ones; the last one stands for all later seeds.
 
     Examples
     --------
@@ -101,6 +103,7 @@ class Binding(abc.ABC):
     precision: float = SINGLE
     lengths: tuple[int, ...] = _LENGTHS
     fills: bool = False
+    draws: Sequence[Any] = ()
 
     @abc.abstractmethod
     def init(self, seed: int) -> Any:
@@ -119,7 +122,7 @@ class Binding(abc.ABC):
 
     def initialised(self, seed: int) -> Mapping[str, FloatArray]:
         """Return a fresh module's arrays by name."""
-        return self.parameters(self.init(seed))
+        return self.parameters(self.fresh(seed))
 
     def fill(self, state: Any, arrays: Arrays) -> Any:
         """Return the module with these arrays; it may modify `state`."""
@@ -143,7 +146,9 @@ class Binding(abc.ABC):
     # What the inspector calls: failures of a user's functions become `InputError`.
 
     def fresh(self, seed: int) -> Any:
-        """Return a freshly initialised module."""
+        """Return a freshly initialised module, or one of the `draws`."""
+        if self.draws:
+            return self.draws[min(seed, len(self.draws) - 1)]
         return in_words("make", self.init, seed)
 
     def filled(self, state: Any, arrays: Arrays) -> Any:
@@ -210,10 +215,7 @@ def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Bindi
         return make
     if home_of(make):
         refuse(
-            "make",
-            type(make).__name__,
-            "is a module, already initialised",
-            "pass lambda: ..., which returns a new one",
+            "make", type(make).__name__, "is a module, already initialised", "pass lambda: ..., which returns a new one"
         )
     if not callable(make):
         refuse("make", make, "is not a function", "pass a function that returns a freshly initialised module")
@@ -223,7 +225,11 @@ def bind(make: Any, width: int, call: Callable[..., Any] | None = None) -> Bindi
     framework = next((name for argument, name in _ARGUMENTS.items() if argument in wanted), None)
     if framework is None:
         with generator_kept():
-            framework = _framework_of(in_words("make", make))
+            made = in_words("make", make)
+        framework = home_of(made)
+        if not framework:
+            remedy = "return one, or pass an attncheck.frameworks.binding.Binding"
+            refuse("make", made, f"is not a module of {', '.join(_FRAMEWORKS)}", remedy)
     try:
         found = find(_FRAMEWORKS[framework])
     except ImportError as error:
@@ -258,12 +264,3 @@ def home_of(made: Any) -> str:
     # The first match wins: keras layers are also modules of the backend.
     homes = (base.__module__.partition(".")[0] for base in type(made).__mro__)
     return next((name for name in homes if name in _FRAMEWORKS), "")
-
-
-def _framework_of(made: Any) -> str:
-    """Return the framework of a module; refuse other objects."""
-    found = home_of(made)
-    if not found:
-        remedy = "return one, or pass an attncheck.frameworks.binding.Binding"
-        refuse("make", made, f"is not a module of {', '.join(_FRAMEWORKS)}", remedy)
-    return found

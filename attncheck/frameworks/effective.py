@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,24 @@ def alike(one: FloatArray, other: FloatArray, precision: float) -> bool:
     if one.shape != other.shape:
         return False
     return bool(np.all(np.abs(one - other) <= _ROUNDED * precision * np.abs(one).max(initial=0.0)))
+
+
+def groups_of(arrays: Iterable[FloatArray], precision: float) -> list[list[int]]:
+    """Return the indices of arrays in groups that agree up to rounding, by first appearance.
+
+    Examples
+    --------
+    >>> groups_of([np.eye(2), np.ones((2, 2)), np.eye(2)], 1e-9)
+    [[0, 2], [1]]
+    """
+    groups: list[tuple[FloatArray, list[int]]] = []
+    for i, array in enumerate(arrays):
+        members = next((members for first, members in groups if alike(first, array, precision)), None)
+        if members is None:
+            groups.append((array, [i]))
+        else:
+            members.append(i)
+    return [members for _, members in groups]
 
 
 def rounding(precision: float, terms: int) -> float:
@@ -285,24 +303,22 @@ class ModuleReader:
 
     def _lengths(self, state: Any) -> tuple[int, bool]:
         """Return the shortest length that the module takes, and whether it takes all."""
-        failure: InputError | None = None
-        for i, length in enumerate(self.binding.lengths):
-            try:
-                self.binding.outputs(state, np.zeros((2, length, self.width)), untouched, self.path)
-            except InputError as error:
-                failure = failure or error
-                continue
-            several = len(self.binding.lengths) > 1
-            return length, i == 0 and several and self._takes(state, _POSITIONS)
-        assert failure is not None
+        first, *others = self.binding.lengths
+        failure = self._failure(state, first)
+        if failure is None:
+            return first, bool(others) and self._failure(state, _POSITIONS) is None
+        for length in others:
+            if self._failure(state, length) is None:
+                return length, False
         raise failure
 
-    def _takes(self, state: Any, length: int) -> bool:
+    def _failure(self, state: Any, length: int) -> InputError | None:
+        """Return the error of a call on sequences of a length, if any."""
         try:
             self.binding.outputs(state, np.zeros((2, length, self.width)), untouched, self.path)
-        except InputError:
-            return False
-        return True
+        except InputError as error:
+            return error
+        return None
 
     def _layout(self, state: Any) -> CoreLayout:
         """Return the layout; without attention, raise `NoAttentionCall`."""

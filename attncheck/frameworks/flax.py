@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import flax.linen as nn
+import jax
+from flax import nnx
+
 from attncheck.frameworks._jax import JaxBinding, on_cpu
 from attncheck.frameworks.binding import parameters_of
 
@@ -13,8 +17,6 @@ Call = Callable[[Any, Any], Any]
 
 def bind(make: Callable[..., Any], width: int, call: Call | None = None) -> Linen | NNX:
     """Return the binding to linen or nnx modules."""
-    import flax.linen as nn
-
     linen = "rngs" not in parameters_of(make) and isinstance(make(), nn.Module)
     return (Linen if linen else NNX)(make, width, call)
 
@@ -23,16 +25,11 @@ class Linen(JaxBinding):
     """Binding to a flax.linen layer that ``make()`` returns."""
 
     def __init__(self, make: Callable[[], Any], width: int, call: Call | None = None) -> None:
-        super().__init__()
+        super().__init__(make, width, call)
         self._module = make()
-        self._width = width
-        self._call = call or _self_attention
 
     def init(self, seed: int) -> Any:
         """Return freshly initialised variables."""
-        import flax.linen as nn
-        import jax
-
         with on_cpu():
             return nn.init(self._call, self._module)(jax.random.PRNGKey(seed), jax.numpy.zeros((1, 2, self._width)))
 
@@ -43,46 +40,25 @@ class Linen(JaxBinding):
         return arrays
 
     def _forward(self, structure: Any, arrays: Any, x: Any) -> Any:
-        import flax.linen as nn
-
         return nn.apply(self._call, self._module)(arrays, x)
 
 
 class NNX(JaxBinding):
     """Binding to a flax.nnx layer that ``make(rngs)`` returns."""
 
-    def __init__(self, make: Callable[..., Any], width: int, call: Call | None = None) -> None:
-        super().__init__()
-        self._make = make
-        self._drawn = "rngs" in parameters_of(make)
-        self._call = call or _self_attention
-
     def init(self, seed: int) -> Any:
         """Return a freshly initialised module."""
-        import jax
-        from flax import nnx
-
         with on_cpu():
-            return self._make(rngs=nnx.Rngs(jax.random.key(seed))) if self._drawn else self._make()
+            rngs = {"rngs": nnx.Rngs(jax.random.key(seed))} if "rngs" in parameters_of(self._make) else {}
+            return self._make(**rngs)
 
     def _split(self, state: Any) -> tuple[Any, Any]:
-        from flax import nnx
-
         structure, arrays = nnx.split(state)
         return structure, nnx.to_pure_dict(arrays)
 
     def _joined(self, structure: Any, arrays: Any) -> Any:
-        from flax import nnx
-
         return nnx.merge(structure, arrays)
 
-    def _forward(self, structure: Any, arrays: Any, x: Any) -> Any:
-        return self._call(self._joined(structure, arrays), x)
-
-
-def _self_attention(module: Any, x: Any) -> Any:
-    from flax import nnx
-
-    if isinstance(module, nnx.MultiHeadAttention) and module.decode is None:
-        return module(x, decode=False)
-    return module(x)
+    def _called(self, module: Any, x: Any) -> Any:
+        whole = isinstance(module, nnx.MultiHeadAttention) and module.decode is None
+        return module(x, decode=False) if whole else module(x)

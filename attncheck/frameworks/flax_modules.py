@@ -9,8 +9,7 @@ from typing import Any
 import flax.linen as nn
 from flax import nnx
 
-from attncheck.frameworks.jax_softmax import replaced
-from attncheck.frameworks.trace import ModuleListener, heard
+from attncheck.frameworks.trace import ModuleListener, heard, replaced
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 
 from attncheck._lib.text import listed
 from attncheck.frameworks import laws
-from attncheck.frameworks.effective import Effective, alike
+from attncheck.frameworks.effective import Effective, alike, groups_of
 from attncheck.frameworks.initialiser import SYMBOLS
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.trace import FloatArray
@@ -53,7 +53,8 @@ def _of_heads(draws: Sequence[Effective], role: str, heads: Sequence[int], preci
     if kept and len(kept) < len(heads):
         which = _numbered([heads[h] for h in kept])
         yield Note(f"{SYMBOLS[role]} is the same in every draw in {which}: this initialiser does not draw it", True)
-    yield from uneven(SYMBOLS[role], [] if kept else blocks, heads)
+    if not kept:
+        yield from _uneven(SYMBOLS[role], blocks, heads)
 
 
 def _of_lines(
@@ -67,31 +68,19 @@ def _of_lines(
         draws = [_levelled(each, role) for each in draws if _whole(each, draws[0], role)]
     parts = [each.output if role == "output" else each[role][:, heads] for each in draws]
     rows = min(len(part) for part in parts)
-    flat = _distinct([part[:rows].reshape(rows, -1) for part in parts], precision)
+    flat = [part[:rows].reshape(rows, -1) for part in parts]
+    flat = [flat[group[0]] for group in groups_of((each[:1] for each in flat), precision)]
     if len(flat) < 2 or min(flat[0].shape) < 2:
         return
     for what, axis in (("row", 1), ("column", 0)):
-        squares = np.array([np.mean(each**2, axis=axis) for each in flat])
-        sizes = np.array([each.shape[axis] for each in flat])
-        found = laws.uneven(squares, sizes, np.concatenate([each.ravel() for each in flat]))
-        if found is not None:
-            mean = squares.mean(axis=0)
-            ratio = float(np.sqrt(mean[found] / np.delete(mean, found).mean()))
+        if (odd := _odd(flat, axis)) is not None:
+            found, ratio, mean = odd
             nothing = int(np.sum(mean == 0.0))
             if what == "column" and nothing > 1 and nothing % draws[0].query.shape[1] == 0:
                 yield Note(f"{SYMBOLS[role]}: {nothing} columns are 0 in every draw: they have other inputs, or none")
                 continue
             text = f"{ratio:.3g} times the standard deviation of the others" if ratio else "0 in every draw"
             yield Note(f"{SYMBOLS[role]}: {what} {found} {'has' if ratio else 'is'} {text}", blames=True)
-
-
-def _distinct(drawn: Sequence[FloatArray], precision: float) -> list[FloatArray]:
-    """Return the draws without repetitions."""
-    found: list[FloatArray] = []
-    for each in drawn:
-        if not any(alike(other[:1], each[:1], precision) for other in found):
-            found.append(each)
-    return found
 
 
 def _levelled(draw: Effective, role: str) -> Effective:
@@ -128,14 +117,8 @@ def _numbered(heads: Sequence[int]) -> str:
 
 def _copies(symbol: str, blocks: FloatArray, heads: Sequence[int], precision: float) -> Iterator[Note]:
     """Yield heads that are copies without sharing keys and values."""
-    groups: list[list[int]] = []
-    for h, block in enumerate(blocks):
-        group = next((g for g in groups if np.ptp(block) and alike(blocks[g[0]], block, precision)), None)
-        if group is None:
-            groups.append([h])
-        else:
-            group.append(h)
-    same = [_numbered([heads[h] for h in group]) for group in groups if len(group) > 1]
+    groups = groups_of(blocks, precision)
+    same = [_numbered([heads[h] for h in group]) for group in groups if len(group) > 1 and np.ptp(blocks[group[0]])]
     if same:
         yield Note(
             f"{symbol} is the same in {'every head' if len(groups) == 1 else ', and in '.join(same)}", blames=True
@@ -150,19 +133,22 @@ def _kept(blocks: Sequence[FloatArray], precision: float) -> list[int]:
     return [h for h, (one, two) in enumerate(pairs) if np.ptp(two) and alike(one, two, precision)]
 
 
-def uneven(symbol: str, blocks: Sequence[FloatArray], heads: Sequence[int] | None = None) -> Iterator[Note]:
+def _uneven(symbol: str, blocks: Sequence[FloatArray], heads: Sequence[int]) -> Iterator[Note]:
     """Yield the head whose size differs most clearly; `blocks` (H, ·, ·) per draw."""
-    if not blocks:
-        return
     rows = blocks[-1].shape[1]
     # Repeated draws add no information.
     drawn = {each[:, :rows].tobytes(): each for each in blocks[::-1]}.values()
-    size = np.array([each[0].size for each in drawn])
-    squares = np.array([np.mean(each**2, axis=(1, 2)) for each in drawn])
-    found = laws.uneven(squares, size, np.concatenate([each.ravel() for each in drawn]))
-    if found is not None:
-        mean = np.average(squares, axis=0, weights=size)
-        ratio = float(np.sqrt(mean[found] / np.delete(mean, found).mean()))
-        head = found if heads is None else heads[found]
-        text = f"{symbol} of head {head} has {ratio:.3g} times the standard deviation of the other heads"
+    if (odd := _odd(list(drawn), (1, 2))) is not None:
+        text = f"{symbol} of head {heads[odd[0]]} has {odd[1]:.3g} times the standard deviation of the other heads"
         yield Note(text, blames=True)
+
+
+def _odd(drawn: Sequence[FloatArray], axis: int | tuple[int, int]) -> tuple[int, float, FloatArray] | None:
+    """Return the part of matrices whose size differs most clearly, by how much, and mean squares over an axis."""
+    squares = np.array([np.mean(each**2, axis=axis) for each in drawn])
+    sizes = np.array([each.size // squares.shape[1] for each in drawn])
+    found = laws.uneven(squares, sizes, np.concatenate([each.ravel() for each in drawn]))
+    if found is None:
+        return None
+    mean = np.average(squares, axis=0, weights=sizes)
+    return found, float(np.sqrt(mean[found] / np.delete(mean, found).mean())), mean

@@ -12,7 +12,7 @@ import numpy as np
 from attncheck._lib.text import listed
 from attncheck.frameworks import laws
 from attncheck.frameworks.binding import SINGLE
-from attncheck.frameworks.effective import ROLES, Effective, alike
+from attncheck.frameworks.effective import ROLES, Effective, alike, groups_of
 from attncheck.frameworks.inputs import PLURALS
 from attncheck.frameworks.laws import ScaleEstimate
 from attncheck.frameworks.notes import Note
@@ -71,15 +71,9 @@ class MatrixStatistics:
 def kv_labels(first: Effective, precision: float) -> tuple[int, ...]:
     """Return the index of each head's keys and values, numbered by first appearance."""
     # Values may have a different head dimension from keys.
-    heads = np.concatenate([first.key, first.value], axis=2).swapaxes(0, 1)
-    seen: list[FloatArray] = []
-    labels = []
-    for head in heads:
-        label = next((i for i, other in enumerate(seen) if alike(other, head, precision)), len(seen))
-        if label == len(seen):
-            seen.append(head)
-        labels.append(label)
-    return tuple(labels)
+    groups = groups_of(np.concatenate([first.key, first.value], axis=2).swapaxes(0, 1), precision)
+    labels = {head: label for label, heads in enumerate(groups) for head in heads}
+    return tuple(labels[head] for head in range(len(labels)))
 
 
 def matrix_of(
@@ -94,7 +88,7 @@ def matrix_of(
     lost = 1 / rows if centred and role != "output" and rows > 1 else 0.0
     heads = list(distinct) if role in ("key", "value") else slice(None)
     parts = [each[role] if role == "output" else each[role][:, heads] for each in draws]
-    if len(parts) > 1 and alike(_common(parts), parts[1], precision):
+    if len(parts) > 1 and _repeats(parts[1], parts[0], precision):
         parts = parts[:1]
     fan_in = first.shape[0]
     entries = np.concatenate([part.ravel() for part in parts])
@@ -112,9 +106,9 @@ def matrix_of(
     )
 
 
-def _common(parts: Sequence[FloatArray]) -> FloatArray:
-    """Return the rows that both draws have."""
-    return parts[0][: len(parts[1])]
+def _repeats(part: FloatArray, first: FloatArray, precision: float) -> bool:
+    """Return whether the rows of a draw are those of the first one."""
+    return alike(first[: len(part)], part, precision)
 
 
 def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[int], precision: float) -> list[Note]:
@@ -123,7 +117,8 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
     notes = _same_in_draws(draws, roles, precision)
     shown = [role for role in roles if np.ptp(first[role])]
     own = [labels.index(label) for label in sorted(set(labels))]
-    flat = {role: _distinct_heads(first[role], role, own).reshape(first[role].shape[0], -1) for role in shown}
+    heads = {role: first[role][:, own] if role in ("key", "value") else first[role] for role in shown}
+    flat = {role: matrix.reshape(len(matrix), -1) for role, matrix in heads.items()}
     for one, other in itertools.combinations(shown, 2):
         for turned, matrix in (("", flat[other]), (", transposed", flat[other].T)):
             if matrix.shape != flat[one].shape:
@@ -138,7 +133,11 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
         else:
             if _reordered(flat[one], flat[other], precision):
                 notes.append(Note(f"{SYMBOLS[one]} has the entries of {SYMBOLS[other]} in another order", blames=True))
-    notes += _same_matrices([role for role in shown if role != "output"], flat, precision)
+    inner = [role for role in shown if role != "output"]
+    for group in groups_of((flat[role] for role in inner), precision):
+        if len(group) > 1:
+            same = listed(SYMBOLS[inner[i]] for i in group)
+            notes.append(Note(f"{same} are the same matrix", blames=True))
     for role in roles:
         if role not in shown and first[role].size > 1 and (role != "output" or first[role].any()):
             text = f"every entry of {SYMBOLS[role]} is {first[role].flat[0]:.3g}: this initialiser does not draw it"
@@ -159,13 +158,8 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
         if tuple(labels) == tuple(h % of for h in range(len(labels))):
             notes.append(tiled_heads(of, len(labels)))
         elif tuple(labels) != expected:
-            notes.append(Note(f"heads share keys and values as {_listed(labels)}", blames=True))
+            notes.append(Note(f"heads share keys and values as {', '.join(map(str, labels))}", blames=True))
     return notes
-
-
-def _distinct_heads(matrix: FloatArray, role: str, own: Sequence[int]) -> FloatArray:
-    """Return the matrix without heads of keys and values that are copies."""
-    return matrix[:, own] if role in ("key", "value") else matrix
 
 
 def _reordered(one: FloatArray, other: FloatArray, precision: float) -> bool:
@@ -182,48 +176,20 @@ def _rank(matrix: FloatArray, precision: float) -> tuple[int, int]:
     return int(np.sum(values > max(_ROUNDED, 16 * precision) * values[0])), len(values)
 
 
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))
-
-
 def _same_in_draws(draws: Sequence[Effective], roles: Sequence[str], precision: float) -> list[Note]:
-    if len(draws) < 2:
-        return []
-    same = [r for r in roles if np.ptp(draws[1][r]) and alike(_common([d[r] for d in draws]), draws[1][r], precision)]
-    if len(same) == len(roles) > 1:
-        return [Note("all weights are the same in every draw: make returns the same module", True)]
-    if not same:
-        return _same_again(draws, roles, precision)
-    return [Note(f"{SYMBOLS[r]} is the same in every draw: this initialiser does not draw it", True) for r in same]
-
-
-def _same_again(draws: Sequence[Effective], roles: Sequence[str], precision: float) -> list[Note]:
-    """Report matrices of the first draw that recur later."""
-    for i, draw in enumerate(draws):
-        same = [
-            r for r in roles if i and np.ptp(draw[r]) and alike(_common([draws[0][r], draw[r]]), draw[r], precision)
-        ]
+    """Report matrices of the first draw that recur: in the second one, hence in all, or later."""
+    first, *others = draws
+    for i, draw in enumerate(others):
+        same = [r for r in roles if np.ptp(draw[r]) and _repeats(draw[r], first[r], precision)]
+        if i == 0 and len(same) == len(roles) > 1:
+            return [Note("all weights are the same in every draw: make returns the same module", True)]
+        if i == 0 and same:
+            text = "is the same in every draw: this initialiser does not draw it"
+            return [Note(f"{SYMBOLS[r]} {text}", True) for r in same]
         if same:
-            text = f"draw {i} repeats the {', '.join(SYMBOLS[r] for r in same)} of draw 0: draws are not independent"
-            return [Note(text, blames=True)]
+            which = ", ".join(SYMBOLS[r] for r in same)
+            return [Note(f"draw {i + 1} repeats the {which} of draw 0: draws are not independent", True)]
     return []
-
-
-def _same_matrices(roles: Sequence[str], flat: Mapping[str, FloatArray], precision: float) -> list[Note]:
-    """Report which of W_Q, W_K and W_V are equal."""
-    groups: list[list[str]] = []
-    for role in roles:
-        group = next((g for g in groups if alike(flat[g[0]], flat[role], precision)), None)
-        if group is None:
-            groups.append([role])
-        else:
-            group.append(role)
-    notes = []
-    for group in groups:
-        if len(group) > 1:
-            names = [SYMBOLS[role] for role in group]
-            notes.append(Note(f"{', '.join(names[:-1])} and {names[-1]} are the same matrix", blames=True))
-    return notes
 
 
 def biased(matrices: Mapping[str, MatrixStatistics]) -> list[Note]:

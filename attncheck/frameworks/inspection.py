@@ -11,14 +11,7 @@ import numpy as np
 
 from attncheck._lib.errors import InputError, check_whole, refuse
 from attncheck._lib.text import listed
-from attncheck.frameworks.binding import (
-    Arrays,
-    Binding,
-    NoAttentionCall,
-    bind,
-    generator_kept,
-    parameters_of,
-)
+from attncheck.frameworks.binding import Arrays, Binding, NoAttentionCall, bind, generator_kept, parameters_of
 from attncheck.frameworks.effective import LAYER, ROLES, Effective, ModuleReader
 from attncheck.frameworks.factors import gain_of
 from attncheck.frameworks.forward import NAMED, RIGHT, Formula, Forward
@@ -40,7 +33,7 @@ from attncheck.frameworks.paths import over_paths
 from attncheck.frameworks.probe import Probe
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.rotary import ROTARY, Positions, positions_of
-from attncheck.frameworks.score_scale import Scaling, about_scale
+from attncheck.frameworks.score_scale import about_scale
 from attncheck.frameworks.views import AttentionView
 from attncheck.frameworks.weights_notes import about_weights
 
@@ -134,7 +127,8 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
     read = [_ungained(each, gains) for each in (first, *_others(reader, first, draws, seed))]
     distinct = [labels.index(label) for label in sorted(set(labels))]
     weights = {r: matrix_of(r, read, distinct, precision, reader.norm == LAYER) for r in roles}
-    scaled = Scaling(forward, gains, not parameters or bool(gains) or bool(shared), bool(unclaimed & {"query", "key"}))
+    # Factors of queries and keys may be told from their matrices by the parameters, if these are known.
+    attributed = (not parameters or bool(gains) or bool(shared)) and not unclaimed & {"query", "key"}
     notes = [
         *inputs.notes,
         *([multiplied_inputs(shared)] if shared else []),
@@ -142,7 +136,7 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
         *about,
         *longer,
         *leaking,
-        *about_scale(scaled, weights, probe.head_dim),
+        *about_scale(forward, gains, weights, probe.head_dim, attributed),
         *after,
         *repeated(read, roles, labels, precision),
         *about_heads(read, roles, labels, precision),
@@ -194,12 +188,7 @@ def _over_paths(
         made, _, notes = _forward(there, positions, steady=True)
         return made, notes
 
-    def draws(path: str) -> bool | None:
-        return binding.random(state, probe.x, path)
-
-    return over_paths(
-        binding.paths, binding.spare, probe.reader.path, forward, probe.output, probe.differs, look, draws
-    )
+    return over_paths(probe, forward, look)
 
 
 def _unused(names: Sequence[str]) -> list[Note]:

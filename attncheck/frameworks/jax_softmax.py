@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from attncheck.frameworks.trace import FloatArray
+from attncheck.frameworks.trace import FloatArray, replaced
 
 _OWN_ATTENTION, _OWN_SOFTMAX = jax.nn.dot_product_attention, jax.nn.softmax
 
@@ -32,21 +32,6 @@ def softmax_seen(listener: Callable[[FloatArray, int], None], *places: Any) -> I
                 stack.enter_context(replaced(place, "softmax", softmax))
         stack.enter_context(replaced(jax.nn, "dot_product_attention", _attention))
         yield
-
-
-@contextlib.contextmanager
-def replaced(place: Any, name: str, function: Any) -> Iterator[None]:
-    """Replace an attribute within this context."""
-    own = getattr(place, name)
-    had = name in vars(place)
-    setattr(place, name, function)
-    try:
-        yield
-    finally:
-        if had:
-            setattr(place, name, own)
-        else:
-            delattr(place, name)
 
 
 def _attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, **options: Any) -> Any:

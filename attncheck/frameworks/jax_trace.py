@@ -9,7 +9,9 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
+from jax.extend.core import Literal
 
 _INLINED = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "checkpoint", "remat2"}
 _OPAQUE = {"scan", "while", "cond", "conv_general_dilated", "dot_general"}  # end a chain from one product to another
@@ -76,7 +78,6 @@ def watching(function: Callable[[Any, Any], Any], core: Callable[..., Any]) -> C
     between. Queries are what the second product does not contract. A product that is contracted over L, with only
     linear operations after it, is one of linear attention. Cores in `while` and `cond` are not found.
     """
-    import jax
 
     def watched(parameters: Any, x: Any) -> Any:
         with jax.disable_jit():  # parts compiled earlier would be opaque
@@ -96,8 +97,6 @@ class _Evaluation:
     core: Callable[..., Any]
 
     def results(self, jaxpr: Any, constants: Sequence[Any], given: Sequence[_Traced]) -> list[_Traced]:
-        from jax.extend.core import Literal
-
         known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*map(_Traced, constants), *given], strict=True))
 
         def read(atom: Any) -> _Traced:
@@ -108,8 +107,6 @@ class _Evaluation:
         return [read(atom) for atom in jaxpr.outvars]
 
     def _evaluated(self, equation: Any, given: list[_Traced]) -> list[_Traced]:
-        import jax
-
         primitive, params = equation.primitive, equation.params
         if primitive.name in _INLINED:
             inner = params.get("jaxpr", params.get("call_jaxpr"))

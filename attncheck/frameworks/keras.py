@@ -8,7 +8,9 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
+from keras.src.backend.common import global_state
 
 from attncheck.frameworks.binding import SINGLE, Arrays, Binding
 from attncheck.frameworks.trace import Core, FloatArray, untouched
@@ -41,9 +43,6 @@ class Keras(Binding):
 
     def init(self, seed: int) -> Any:
         """Return a freshly built layer."""
-        import keras
-        from keras.src.backend.common import global_state
-
         with generators_kept():
             keras.utils.set_random_seed(seed)
             # Restart the numbering of unnamed layers, so that every layer made has the same names.
@@ -56,8 +55,6 @@ class Keras(Binding):
 
     def run(self, state: Any, x: FloatArray, core: Core, path: str = "") -> Any:
         """Return the outputs for x, with `core` called at every attention core."""
-        import keras
-
         with generators_kept():
             given = keras.ops.convert_to_tensor(x, keras.config.floatx())
             if core is untouched:
@@ -83,14 +80,16 @@ class Keras(Binding):
 
     def attended(self, state: Any, arrays: Arrays, x: FloatArray, path: str = "") -> tuple[FloatArray, ...]:
         """Return outputs, q, k and v of N layers; `arrays` (N, ...), `x` (N, B, L, n)."""
-        import keras
-
+        if keras.backend.backend() == "jax":
+            from attncheck.frameworks._jax import recorded
+        else:
+            from attncheck.frameworks.torch_trace import recorded
         weights = state.trainable_weights
-        one = self._of_values(state, weights, path)
+        many = recorded(self._of_values(state, weights, path))
         with generators_kept():
             own = [keras.ops.convert_to_tensor(arrays[each.path], each.dtype) for each in weights]
             given = keras.ops.convert_to_tensor(x, keras.config.floatx())
-            return tuple(map(numbers_of, _many_recorded(one)(own, given)))
+            return tuple(map(numbers_of, many(own, given)))
 
     def _outputs(self, layer: Any, x: Any, path: str) -> Any:
         """Return the outputs, or the first of them."""
@@ -99,7 +98,6 @@ class Keras(Binding):
 
     def _of_values(self, layer: Any, variables: Sequence[Any], path: str) -> Callable[[Any, Any], Any]:
         """Return the outputs as a function of the variables' values and x."""
-        import keras
 
         def outputs(values: Sequence[Any], x: Any) -> Any:
             with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
@@ -119,64 +117,18 @@ class Keras(Binding):
 
 def numbers_of(tensor: Any) -> FloatArray:
     """Return a backend array as a NumPy array."""
-    import keras
-
     return np.asarray(keras.ops.convert_to_numpy(tensor), float)
 
 
 def self_attention(layer: Any, *given: Any, **options: Any) -> Any:
     """Return outputs; attention layers get the inputs as queries and values."""
-    import keras
-
     two = isinstance(layer, keras.layers.MultiHeadAttention | keras.layers.GroupQueryAttention) and len(given) == 1
     return layer(*given, *given, **options) if two else layer(*given, **options)
-
-
-def _many_recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[Any, ...]]:
-    """Return a function of N values and inputs that returns outputs, and q, k and v of the first core."""
-    import keras
-
-    if keras.backend.backend() == "jax":
-        import jax
-
-        from attncheck.frameworks._jax import recorded
-
-        vectorised: Callable[[Any, Any], tuple[Any, ...]] = jax.vmap(recorded(function))
-        return vectorised
-    import torch
-    from torch.nn import functional
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    from attncheck.frameworks.torch_trace import attention_replaced
-
-    own = functional.scaled_dot_product_attention
-
-    def one(values: Any, x: Any) -> tuple[Any, ...]:
-        seen: list[tuple[Any, ...]] = []
-
-        def attend(query: Any, key: Any, value: Any, *args: Any, **options: Any) -> Any:
-            seen.append((query, key, value))
-            with torch._C.DisableTorchFunction():
-                return own(query, key, value, *args, **options)
-
-        with attention_replaced(attend):
-            y = function(values, x)
-        return (y, *seen[0])
-
-    def without_gradients(values: Any, x: Any) -> Any:
-        # Other kernels do not batch over layers.
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-            return torch.vmap(one)(values, x)
-
-    return without_gradients
 
 
 @contextlib.contextmanager
 def generators_kept() -> Iterator[None]:
     """Restore name counters and all generators that keras seeds."""
-    import keras
-    from keras.src.backend.common import global_state
-
     names = ("global_random_seed", "global_seed_generator", NUMBERS)
     own = [global_state.get_global_attribute(name) for name in names]
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - keras seeds it

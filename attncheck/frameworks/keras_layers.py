@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from attncheck.frameworks.trace import ModuleListener, heard
+from attncheck.frameworks.trace import ModuleListener, heard, replaced
 
 # Attributes that list sublayers known under other names.
 _LISTS = ("_layers", "_functional", "_modules")
@@ -43,9 +43,6 @@ def named_layers(layer: Any) -> list[tuple[str, Any]]:
 def layers_heard(model: Any, listener: ModuleListener) -> Iterator[None]:
     """Let a listener hear of the calls of a layer and of all layers in it."""
     names = {id(each): name for name, each in named_layers(model)}
-    own = keras.layers.Layer.__call__
-    keras.layers.Layer.__call__ = heard(own, names, listener)
-    try:
+    kind = keras.layers.Layer
+    with replaced(kind, "__call__", heard(kind.__call__, names, listener)):
         yield
-    finally:
-        keras.layers.Layer.__call__ = own

@@ -9,7 +9,7 @@ import numpy as np
 
 from attncheck.frameworks.forward import Formula
 from attncheck.frameworks.trace import FloatArray
-from attncheck.frameworks.weights_notes import by_distance, slope_of
+from attncheck.frameworks.weights_notes import by_distance
 from attncheck.layers.parts.mask import MASKS
 from attncheck.layers.parts.position_bias import ALIBI, alibi_slopes
 
@@ -68,18 +68,14 @@ def _of_bias(bias: FloatArray) -> dict[str, Any]:
 
     The standard deviation of a random bias is estimated from the entries of all heads.
     """
-    behind = np.subtract.outer(np.arange(bias.shape[1]), np.arange(bias.shape[2]))
-    shown = (bias != 0.0) | np.eye(bias.shape[-1], dtype=bool)
-    slopes = [slope_of(each, np.abs(behind), use) for each, use in zip(bias, shown, strict=True)]
-    found = tuple(-slope for slope in slopes if slope is not None)
-    if len(found) == len(slopes):
+    slopes, tables, _ = by_distance(bias)
+    if slopes:
+        found = tuple(-slope for slope in slopes)
         return {"bias_slopes": ALIBI if np.allclose(found, alibi_slopes(len(found)), rtol=_STEADY) else found}
-    tables = [by_distance(each, behind, use) for each, use in zip(bias, shown, strict=True)]
-    entries = [table for table in tables if table is not None]
-    if len(entries) < len(tables):
+    if not tables:
         return {}
     # One constant of each head is unknown.
-    centred = np.array([table - table.mean() for table in entries])
+    centred = np.array([table - table.mean() for table in tables])
     if len(centred) > 1 and np.ptp(centred, axis=0).max() <= _STEADY * np.abs(centred).max():
         return {}  # no random table: all heads have the same
     return {"bias_std": float(np.sqrt((centred**2).sum() / (centred.size - len(centred))))}

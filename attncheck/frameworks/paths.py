@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 
 from attncheck._lib.errors import InputError
 from attncheck.frameworks.forward import Forward
 from attncheck.frameworks.notes import Note
-from attncheck.frameworks.trace import FloatArray
+from attncheck.frameworks.probe import Probe
 
 # A path of this name may be random.
 _TRAINING = "train"
@@ -24,43 +24,26 @@ _WORDS = {"none": "no mask"}
 
 
 def over_paths(
-    paths: Sequence[str],
-    spare: Collection[str],
-    own: str,
-    forward: Forward,
-    output: Callable[[str], FloatArray],
-    differs: Callable[[FloatArray, FloatArray], bool],
-    look: Callable[[str], tuple[Forward, list[Note]]],
-    draws: Callable[[str], bool | None],
+    probe: Probe, forward: Forward, look: Callable[[str], tuple[Forward, list[Note]]]
 ) -> tuple[dict[str, Forward], list[Note]]:
     """Return the forward of every code path, and notes on how they differ.
 
-    Parameters
-    ----------
-    paths : sequence of str
-        One of an empty name if the module has only one.
-    spare : collection of str
-        Paths of other configurations: differences are not errors.
-    own : str
-    forward : Forward
-        Result for the path `own`.
-    output, differs, look, draws : callable
-        A path's output; whether outputs differ beyond rounding; forward and notes of a path with a different
-        output; whether a path is random, or None.
+    `forward` is that of the path of the probe, and `look` returns forward and notes of a path with a different output.
     """
+    binding, own, output = probe.reader.binding, probe.reader.path, probe.output
     found, notes, usual = {own: forward}, list[Note](), output(own)
     failed: dict[str, list[str]] = {}
-    for path in paths:
+    for path in binding.paths:
         try:
             y, again = output(path), output(path)
         except InputError as error:
-            if path not in spare:
+            if path not in binding.spare:
                 raise
             failed.setdefault(str(error), []).append(path)
             continue
-        if differs(y, again):
+        if probe.differs(y, again):
             where = f"{path}: " if path else ""
-            text = f"{where}two calls on one input differ: {_CAUSES[draws(path)]}"
+            text = f"{where}two calls on one input differ: {_CAUSES[binding.random(probe.state, probe.x, path)]}"
             trained = path.startswith(_TRAINING)
             # Attention is seen without dropout.
             seen = trained and forward.error != math.inf
@@ -70,13 +53,13 @@ def over_paths(
                 notes += [Note(text), *(dataclasses.replace(note, text=f"{path}: {note}") for note in more)]
             else:
                 notes.append(Note(text + (": this path is not examined" if trained else ""), not trained))
-        elif not differs(y, usual):
+        elif not probe.differs(y, usual):
             found[path] = forward
         else:
             found[path], more = look(path)
             notes += [dataclasses.replace(note, text=f"{path}: {note}") for note in more]
     unseen = [Note(f"{' and '.join(which)}: {error.partition('; ')[0]}") for error, which in failed.items()]
-    return found, [*unseen, *notes, *_differing(found, spare, own)]
+    return found, [*unseen, *notes, *_differing(found, binding.spare, own)]
 
 
 def _differing(found: dict[str, Forward], spare: Collection[str], own: str) -> Iterator[Note]:

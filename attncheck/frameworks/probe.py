@@ -21,17 +21,7 @@ from attncheck.frameworks.effective import (
     rounding,
 )
 from attncheck.frameworks.fits import formula_of
-from attncheck.frameworks.forward import (
-    AMONG_HEADS,
-    OTHER,
-    REPEATED,
-    TILED,
-    Formula,
-    Forward,
-    names_of,
-    scales,
-    spread,
-)
+from attncheck.frameworks.forward import AMONG_HEADS, OTHER, REPEATED, TILED, Formula, Forward, names_of, scales, spread
 from attncheck.frameworks.layer_parts import parts_of
 from attncheck.frameworks.trace import FloatArray, untouched
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 from attncheck._lib.errors import InputError, refuse
-from attncheck._lib.text import aligned, counted
+from attncheck._lib.text import counted
 from attncheck.frameworks.expectations import declared as declarations
 from attncheck.frameworks.expectations import unmet
 from attncheck.frameworks.forward import OTHER, Forward
 from attncheck.frameworks.initialiser import MatrixStatistics
 from attncheck.frameworks.layer_parts import mask_fields
 from attncheck.frameworks.notes import Note
+from attncheck.frameworks.printed import PrintedInspection
 from attncheck.frameworks.subject import ModuleSubject, pooled, subject_of
 from attncheck.frameworks.theory import LayerTheory, theory_of
 from attncheck.frameworks.views import AttentionView
@@ -29,48 +30,6 @@ _STDS = {"query": "query_std", "key": "key_std", "value": "value_std", "output":
 _SMALL, _LARGE = 0.01, 1e4
 
 
-class Readable(Protocol):
-    """What an inspection prints."""
-
-    @property
-    def verdict(self) -> str:
-        """The first line."""
-
-    @property
-    def blamed(self) -> tuple[str, ...]:
-        """Notes that report an error."""
-
-    @property
-    def headline(self) -> str:
-        """What was inspected."""
-
-    @property
-    def tables(self) -> Mapping[str, list[tuple[str, ...]]]:
-        """Tables as text by title, each with its heading first."""
-
-    @property
-    def told(self) -> list[tuple[str, str]]:
-        """Lines below the tables."""
-
-    @property
-    def predicted(self) -> list[tuple[str, str]]:
-        """Lines of the predictions of theory."""
-
-
-def lines_of(found: Readable, theory: bool) -> Iterator[str]:
-    """Yield the lines of an inspection; with `theory`, the predictions too."""
-    yield found.verdict
-    yield ""
-    if found.blamed:
-        yield found.headline
-        yield ""
-    for rows in found.tables.values():
-        yield from aligned(rows)
-        yield ""
-    for what, text in found.told + (found.predicted if theory else []):
-        yield f"{what}: {text}"
-
-
 # Positions of a layer by default.
 _POSITIONS = 4
 # Fields of layers whose matrices are not read, or that scores do not show, with the reason.
@@ -81,7 +40,7 @@ _NOT_DRAWN: tuple[tuple[str, Any, str], ...] = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Inspection:
+class Inspection(PrintedInspection):
     """An attention layer at initialisation.
 
     Attributes
@@ -122,14 +81,9 @@ class Inspection:
     attentions: int = 1
 
     @property
-    def blamed(self) -> tuple[str, ...]:
-        """Notes that report an error."""
-        return tuple(str(note) for note in self.notes if note.blames)
-
-    @property
-    def _unknown(self) -> bool:
-        """Whether attention weights follow no known formula."""
-        return math.isfinite(self.forward.error) and not self.forward.known
+    def all_notes(self) -> tuple[Note, ...]:
+        """All notes."""
+        return self.notes
 
     @property
     def _stds(self) -> dict[str, float]:
@@ -276,12 +230,7 @@ class Inspection:
             expected |= declarations(text, self.weights)
         return unmet(expected, self.weights, self.forward, shape, self.blamed)
 
-    def to_dict(self, theory: bool = False) -> dict[str, Any]:
-        """Return everything as built-in types, with None for non-finite numbers; with `theory`, its predictions too."""
-        fields: dict[str, Any] = finite(self._fields() | ({"theory": self._theory} if theory else {}))
-        return fields
-
-    def _fields(self) -> dict[str, Any]:
+    def _fields(self, theory: bool) -> dict[str, Any]:
         weights = {role: dataclasses.asdict(matrix) | {"law": matrix.law} for role, matrix in self.weights.items()}
         return {
             "width": self.width,
@@ -295,6 +244,7 @@ class Inspection:
             "notes": [dataclasses.asdict(note) for note in self.notes],
             "attentions": self.attentions,
             "verdict": self.verdict,
+            **({"theory": self._theory} if theory else {}),
         }
 
     @property
@@ -305,22 +255,10 @@ class Inspection:
         except InputError as error:
             return {"nothing": str(error)}
 
-    def __str__(self) -> str:
-        return self.text()
-
-    def text(self, theory: bool = False) -> str:
-        """Return the inspection as text; with `theory`, the predictions for the layer too."""
-        return "\n".join(lines_of(self, theory))
-
     @property
-    def verdict(self) -> str:
-        """What is wrong, and how much more of it there is; or that nothing is."""
-        if not self.blamed:
-            meant = next((f", if this is meant: {note}" for note in self.notes if note.convention), "")
-            which = f" in the first of {self.attentions} attentions" * (self.attentions > 1)
-            return f"{self.headline}: nothing wrong was found{which}{meant}"
-        more = len(self.blamed) - 1
-        return f"WRONG: {self.blamed[0]}" + (f" (and {counted(more, 'more error')} below)" if more else "")
+    def examined(self) -> str:
+        """Which of several attentions the verdict is about."""
+        return f" in the first of {self.attentions} attentions" * (self.attentions > 1)
 
     @property
     def headline(self) -> str:
@@ -333,23 +271,18 @@ class Inspection:
     @property
     def tables(self) -> Mapping[str, list[tuple[str, ...]]]:
         """Tables as text by title, each with its heading first."""
-        return {"Matrices": self._rows}
-
-    @property
-    def _rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = [("", "law", "std·√fan-in", "from", "to", "bias", "matches initialiser")]
         for m in self.weights.values():
             places = ".3f" if m.std == 0.0 or _SMALL <= m.std < _LARGE else ".4g"
             numbers = (format(each, places) for each in (m.std, m.low, m.high))
             rows.append((m.name, m.law, *numbers, f"{m.bias_std:.3g}", ", ".join(m.known) or "none"))
-        return rows
+        return {"Matrices": rows}
 
     @property
     def told(self) -> list[tuple[str, str]]:
         """Lines below the table: "forward", "wrong" or "note", and the text."""
-        notes = [("wrong" if note.blames else "note", str(note)) for note in self.notes]
-        forward = f"{'weights are ' if self._unknown else ''}{self.forward}"
-        return [("forward", forward), *notes]
+        unknown = math.isfinite(self.forward.error) and not self.forward.known
+        return [("forward", f"{'weights are ' if unknown else ''}{self.forward}"), *super().told]
 
     @property
     def predicted(self) -> list[tuple[str, str]]:
@@ -361,12 +294,3 @@ class Inspection:
         except InputError as error:
             said = f"nothing: {error}"
         return [("theory", line) for line in said.splitlines()]
-
-
-def finite(value: Any) -> Any:
-    """Return built-in types without NaN and infinities, which JSON lacks."""
-    if isinstance(value, dict):
-        return {name: finite(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 
@@ -22,30 +21,17 @@ _SURE = 0.1
 _YES, _MAYBE = "is", "may be"
 
 
-@dataclasses.dataclass(frozen=True)
-class Scaling:
-    """What multiplies the products of queries and keys.
+def about_scale(
+    forward: Forward,
+    gains: Mapping[str, float],
+    weights: Mapping[str, MatrixStatistics],
+    head_dim: int,
+    attributed: bool,
+) -> Iterator[Note]:
+    """Yield notes on a scale other than 1/√head_dim; those of common conventions report no error.
 
-    Attributes
-    ----------
-    forward : Forward
-    gains : mapping of str to float
-        Factors of queries and keys relative to their parameters.
-    attributed : bool
-        Whether factors of queries and keys are told from their matrices.
-    normalised : bool
-        Whether queries or keys are not x W + b.
+    `gains` are the factors of queries and keys relative to their parameters; `attributed`: whether all are known.
     """
-
-    forward: Forward
-    gains: Mapping[str, float]
-    attributed: bool
-    normalised: bool
-
-
-def about_scale(scaling: Scaling, weights: Mapping[str, MatrixStatistics], head_dim: int) -> Iterator[Note]:
-    """Yield notes on a scale other than 1/√head_dim; those of common conventions report no error."""
-    forward = scaling.forward
     yield from _about_size(forward, weights, head_dim)
     known = forward.known and (forward.map in AXES or forward.map == "linear")
     if not known or forward.scale in (RIGHT, OTHER) or math.isnan(forward.factor):
@@ -54,8 +40,8 @@ def about_scale(scaling: Scaling, weights: Mapping[str, MatrixStatistics], head_
             yield Note(text, blames=True)
         return
     names = {forward.scale, *forward.ties}
-    factors = {round(gain, 2) for gain in scaling.gains.values()}
-    for role, gain in scaling.gains.items():
+    factors = {round(gain, 2) for gain in gains.values()}
+    for role, gain in gains.items():
         if abs(gain - 1) > _GAIN:
             what = f"{PLURALS[role]} are multiplied by {gain:.4g} before attention"
             yield Note(f"{what}: scores times {forward.scales} in all")
@@ -67,7 +53,7 @@ def about_scale(scaling: Scaling, weights: Mapping[str, MatrixStatistics], head_
         yield Note(text, convention=True)
     elif forward.positions != "none" and len(factors) == 1 and factors != {1.0}:
         yield Note(f"scores times {forward.scales}: rotary positions with a factor, as in YaRN", convention=True)
-    elif scaling.normalised or not scaling.attributed:
+    elif not attributed:
         yield Note(f"scores times {forward.scales}, beside any factor in queries and keys")
     else:
         yield Note(f"scores times {forward.scales}, not {RIGHT}", blames=True)

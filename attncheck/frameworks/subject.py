@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -106,20 +107,15 @@ def subject_of(
     check_choice("weights", weights, (GAUSSIAN, OWN))
     binding = view.binding
     if not binding.fills:
-        refuse(
-            "weights",
-            weights,
-            "needs a binding that can replace arrays",
-            "give it methods parameters and fill",
-        )
+        refuse("weights", weights, "needs a binding that can replace arrays", "give it methods parameters and fill")
     state = binding.fresh(0)
     if weights == OWN:
         # A score scale that `AttentionLayer` does not have is attributed to queries and their bias.
         declared = _laws(laws) | _biases(view, layer, {"query": layer.query_std / stds["query"]})
-        return _checked(ModuleSubject(view, state, layer, declared, _initialised(binding)))
+        return _checked(ModuleSubject(view, state, layer, declared, functools.partial(_initialised, binding)))
     fans = _fans(layer)
     own = {role: std / fans[role] ** 0.5 for role, std in stds.items()}
-    arrays = _gaussian(binding, state, _by_array(view, state, own))
+    arrays = functools.partial(_gaussian, _copied(binding, state), _by_array(view, state, own))
     return _checked(ModuleSubject(view, state, layer, GAUSSIAN, arrays))
 
 
@@ -167,20 +163,16 @@ def _fans(layer: AttentionLayer) -> dict[str, int]:
     return dict.fromkeys(ROLES, layer.width) | {"output": layer.num_heads * layer.head_width}
 
 
-def _initialised(binding: Binding) -> Draw:
-    def arrays(rng: np.random.Generator) -> Arrays:
-        return binding.initialised(int(rng.integers(_SEEDS)))
-
-    return arrays
+def _initialised(binding: Binding, rng: np.random.Generator) -> Arrays:
+    return binding.initialised(int(rng.integers(_SEEDS)))
 
 
-def _gaussian(binding: Binding, state: Any, stds: Mapping[str, float]) -> Draw:
-    kept = {name: array.copy() for name, array in binding.parameters(state).items()}
+def _gaussian(kept: Arrays, stds: Mapping[str, float], rng: np.random.Generator) -> Arrays:
+    return {**kept, **{name: std * rng.standard_normal(kept[name].shape) for name, std in stds.items()}}
 
-    def arrays(rng: np.random.Generator) -> Arrays:
-        return kept | {name: std * rng.standard_normal(kept[name].shape) for name, std in stds.items()}
 
-    return arrays
+def _copied(binding: Binding, state: Any) -> Arrays:
+    return {name: array.copy() for name, array in binding.parameters(state).items()}
 
 
 def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dict[str, float]:
@@ -189,13 +181,13 @@ def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dic
     Biases get 0; other arrays are kept. Doubling an array shows its role.
     """
     binding = view.binding
-    kept = {name: array.copy() for name, array in binding.parameters(state).items()}
+    kept = _copied(binding, state)
     matrices, biases = view.matrices(state), view.biases(state)
     found: dict[str, float] = {}
     for name, array in kept.items():
         if not array.any():
             continue
-        doubled = binding.filled(state, kept | {name: 2.0 * array})
+        doubled = binding.filled(state, {**kept, name: 2.0 * array})
         changed = _changed(matrices, view.matrices(doubled), binding.precision)
         roles = [role for role in stds if role in changed and array.ndim > 1]
         told = {stds[role] for role in roles}

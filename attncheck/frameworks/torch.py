@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_leaves
 
 from attncheck._lib.errors import refuse
 from attncheck.frameworks.binding import Arrays, Binding
-from attncheck.frameworks.torch_trace import ATTENTION, array_of, attention_replaced, watching
+from attncheck.frameworks.torch_trace import array_of, recorded, watching
 from attncheck.frameworks.trace import Core, FloatArray, untouched
 
 _UNWATCHED = re.compile(r"HigherOrderOperator (\w+)")
@@ -34,11 +34,8 @@ class Torch(Binding):
         module = self.init(0)
         if not isinstance(module, torch.nn.Module):
             refuse("make", module, "is not a torch.nn.Module", "return one")
-        if any(isinstance(each, torch.jit.ScriptModule) for each in module.modules()):
-            refuse("make", type(module).__name__, "is compiled, which hides what it computes", "pass it uncompiled")
+        refuse_without_numbers(module)
         self._dtype, self._device = place_of(module)
-        if self._device.type == "meta":
-            refuse("make", self._device, "is a device that holds no numbers", "make the module on the CPU")
         self.precision = float(torch.finfo(self._dtype).eps) / 2
         self.fills = True
         self.paths = ("eval", "train")
@@ -88,32 +85,14 @@ class Torch(Binding):
         whole = _CallableModule(state, functools.partial(self._called, weights=_WEIGHTS in path))
         held = {f"held.{name}": _like(parameter, arrays[name]) for name, parameter in state.named_parameters()}
 
-        def one(parameters: Mapping[str, Any], given: Any) -> tuple[Any, ...]:
-            got: list[tuple[Any, ...]] = []
-
-            def attend(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-                got.append((query, key, value))
-                with torch._C.DisableTorchFunction():
-                    return ATTENTION(query, key, value, *args, **kwargs)
-
-            # Other kernels do not batch over modules.
-            with attention_replaced(attend), sdpa_kernel(SDPBackend.MATH):
-                made = torch.func.functional_call(whole, parameters, (given,))
-            return (made, *got[0])
-
+        many = recorded(functools.partial(torch.func.functional_call, whole))
         with self._ready(state, path):
-            return tuple(map(array_of, torch.vmap(one)(held, self._tensor(x))))
+            return tuple(map(array_of, many(held, self._tensor(x))))
 
     def unused(self, state: Any, x: FloatArray, path: str = "eval") -> tuple[str, ...]:
         """Return the names of parameters without a gradient."""
-        names, parameters = zip(*[(n, p) for n, p in state.named_parameters() if p.requires_grad], strict=True)
         state.train(path.startswith("train"))
-        with torch.enable_grad(), torch.random.fork_rng():
-            y = self._called(state, self._tensor(x), _WEIGHTS in path)
-            if not y.requires_grad:
-                return ()
-            gradients = torch.autograd.grad(y.float().sum(), parameters, allow_unused=True)
-        return tuple(name for name, found in zip(names, gradients, strict=True) if found is None)
+        return without_gradient(state, lambda: self._called(state, self._tensor(x), _WEIGHTS in path)) or ()
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
         """Return the parameters by name; shared ones under each name."""
@@ -182,6 +161,29 @@ def _configurations(module: Any) -> list[Any]:
     """Return a module's transformers configurations."""
     held = (getattr(each, "config", None) for each in module.modules())
     return list({id(c): c for c in held if hasattr(c, "_attn_implementation")}.values())
+
+
+def refuse_without_numbers(module: Any) -> None:
+    """Refuse modules whose operations or numbers are not seen."""
+    if any(isinstance(each, torch.jit.ScriptModule) for each in module.modules()):
+        refuse("make", type(module).__name__, "is compiled, which hides what it computes", "pass it uncompiled")
+    if any(each.is_meta for each in module.parameters()):
+        refuse("make", "meta", "is a device that holds no numbers", "make the module on the CPU")
+
+
+def without_gradient(module: Any, call: Callable[[], Any]) -> tuple[str, ...] | None:
+    """Return the names of parameters on which no output of a call depends, or None if there is no backward pass."""
+    wanted = {name: each for name, each in module.named_parameters() if each.requires_grad}
+    with torch.enable_grad(), torch.random.fork_rng():
+        made = [y for y in tree_leaves(call()) if isinstance(y, torch.Tensor) and y.requires_grad]
+        if not made:
+            return None
+        total = sum(y.float().sum() for y in made)
+        try:
+            gradients = torch.autograd.grad(total, list(wanted.values()), allow_unused=True)
+        except Exception:  # a backward pass of the module's own may refuse in any way
+            return None
+    return tuple(name for name, found in zip(wanted, gradients, strict=True) if found is None)
 
 
 def place_of(module: Any) -> tuple[Any, Any]:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from attncheck._lib.errors import refuse
 from attncheck._lib.streams import stream
 from attncheck.frameworks.binding import in_words
-from attncheck.frameworks.models import FrameworkModels
+from attncheck.frameworks.models import FrameworkModel, FrameworkModels, distance
 from attncheck.frameworks.tap_collector import ArrayReader, TapCollector
 from attncheck.frameworks.torch import place_of
-from attncheck.frameworks.torch_trace import SoftmaxMode, array_of, decomposed, modules_heard
+from attncheck.frameworks.torch_trace import array_of, modules_heard, softmax_seen
 from attncheck.frameworks.trace import FloatArray
-from attncheck.scaling.taps import Tap
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -41,53 +40,27 @@ class TorchModels(FrameworkModels):
         embedding = next((each for each in module.modules() if isinstance(each, torch.nn.Embedding)), None)
         tokens = None if embedding is None else embedding.num_embeddings
         given = tuple(_tensor(module, each) for each in self.given(width, rng, tokens))
-        call, loss = self.call or _called, self.loss or _distance(rng)
-        return TorchModel(module.eval(), given, call, self.optimizer_of(module), loss)
+        call, loss = self.call or _called, self.loss or distance(rng, functools.partial(_tensor, module))
+        reader, precision = ArrayReader(_first, array_of, _where), float(torch.finfo(place_of(module)[0]).eps)
+        return TorchModel(module.eval(), given, call, self.optimizer_of(module), loss, reader, precision)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class TorchModel:
+class TorchModel(FrameworkModel):
     """A module with its inputs."""
 
-    module: Any
-    given: tuple[Any, ...]
-    call: Callable[..., Any]
-    optimizer: Any
-    loss: Callable[..., Any]
+    def running(self) -> contextlib.AbstractContextManager[None]:
+        """Use one thread."""
+        return _one_thread()
 
-    def taps(self) -> Mapping[str, Tap]:
-        """Run the module; return the taps by module name."""
-        precision = float(torch.finfo(place_of(self.module)[0]).eps)
-        seen = TapCollector(ArrayReader(_first, array_of, _where), precision, self.given[0].shape[:2][-1])
-        watched = (
-            _one_thread(),
-            decomposed(),
-            modules_heard(self.module, seen),
-            SoftmaxMode(seen.softmax),
-        )
-        with contextlib.ExitStack() as stack, torch.no_grad():
-            for each in watched:
-                stack.enter_context(each)
-            seen.ends_with(self._outputs())
-        return seen.taps
+    @contextlib.contextmanager
+    def watched(self, seen: TapCollector) -> Iterator[None]:
+        """Tap all modules and every softmax."""
+        with modules_heard(self.module, seen), softmax_seen(seen.softmax), torch.no_grad():
+            yield
 
     def weights(self) -> list[FloatArray]:
         """Return the module's arrays."""
         return [array_of(each) for each in self.module.parameters()]
-
-    def step(self) -> None:
-        """Take a step of the optimiser."""
-        with _one_thread():
-            self.optimizer.zero_grad()
-            in_words("loss", lambda *given: self.loss(*given).backward(), self._outputs(), *self.given)
-            in_words("optimizer", self.optimizer.step)
-
-    def _outputs(self) -> Any:
-        made = in_words("call", self.call, self.module, *self.given)
-        tensor = _first(made)
-        if tensor is None:
-            refuse("call", made, "returned no tensor of real numbers", "pass call=lambda module, *inputs: ...")
-        return tensor
 
 
 @contextlib.contextmanager
@@ -126,15 +99,3 @@ def _called(module: Any, *given: Any) -> Any:
 def _tensor(module: Any, array: np.ndarray[Any, Any]) -> Any:
     dtype, device = place_of(module)
     return torch.as_tensor(array, dtype=dtype if array.dtype.kind == "f" else None, device=device)
-
-
-def _distance(rng: np.random.Generator) -> Callable[..., Any]:
-    """Return the mean square distance from random numbers."""
-    held: list[Any] = []
-
-    def loss(outputs: Any, *_: Any) -> Any:
-        if not held:
-            held.append(torch.as_tensor(rng.standard_normal(outputs.shape), dtype=outputs.dtype, device=outputs.device))
-        return ((outputs - held[0]) ** 2).mean()
-
-    return loss

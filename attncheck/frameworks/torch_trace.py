@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from attncheck._lib.errors import refuse
-from attncheck.frameworks.trace import AttentionCore, Core, FloatArray, ModuleListener
+from attncheck.frameworks.trace import AttentionCore, Core, FloatArray, ModuleListener, replaced
 
 #: PyTorch's own attention, also while it is replaced.
 ATTENTION = functional.scaled_dot_product_attention
@@ -190,21 +190,36 @@ def attention_replaced(attend: Callable[..., Any]) -> Iterator[None]:
 
     That module looks it up where no mode is active, and takes a fused path in inference.
     """
-    with slow_path():
-        functional.scaled_dot_product_attention = attend
-        try:
-            with _Attention(attend):
-                yield
-        finally:
-            functional.scaled_dot_product_attention = ATTENTION
+    with slow_path(), replaced(functional, "scaled_dot_product_attention", attend), _Attention(attend):
+        yield
+
+
+def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[Any, ...]]:
+    """Return a function of N parameters and inputs that returns outputs, and q, k and v of the first attention."""
+
+    def one(parameters: Any, x: Any) -> tuple[Any, ...]:
+        seen: list[tuple[Any, ...]] = []
+
+        def attend(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+            seen.append((query, key, value))
+            with torch._C.DisableTorchFunction():
+                return ATTENTION(query, key, value, *args, **kwargs)
+
+        with attention_replaced(attend):
+            y = function(parameters, x)
+        return (y, *seen[0])
+
+    def many(parameters: Any, x: Any) -> tuple[Any, ...]:
+        # Other kernels do not batch over modules.
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+            made: tuple[Any, ...] = torch.vmap(one)(parameters, x)
+            return made
+
+    return many
 
 
 @contextlib.contextmanager
-def watching(
-    core: Core,
-    inputs: Any,
-    given: Callable[..., None] = lambda *_: None,
-) -> Iterator[None]:
+def watching(core: Core, inputs: Any, given: Callable[..., None] = lambda *_: None) -> Iterator[None]:
     """Call `core` at every attention core of a forward pass on `inputs`, without dropout.
 
     Parameters
@@ -274,9 +289,9 @@ def slow_path() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def decomposed() -> Iterator[None]:
-    """Compute attention from products and a softmax."""
-    with slow_path(), sdpa_kernel(SDPBackend.MATH):
+def softmax_seen(listener: SoftmaxListener) -> Iterator[None]:
+    """Call `listener` with the scores and the axis of every softmax, also inside of attention."""
+    with slow_path(), sdpa_kernel(SDPBackend.MATH), SoftmaxMode(listener):
         yield
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -76,6 +77,21 @@ def heard(own: Callable[..., Any], names: Mapping[int, str], listener: ModuleLis
         return made
 
     return called
+
+
+@contextlib.contextmanager
+def replaced(place: Any, name: str, function: Any) -> Iterator[None]:
+    """Replace an attribute within this context."""
+    own = getattr(place, name)
+    had = name in vars(place)
+    setattr(place, name, function)
+    try:
+        yield
+    finally:
+        if had:
+            setattr(place, name, own)
+        else:
+            delattr(place, name)
 
 
 def zeros(core: AttentionCore) -> FloatArray:

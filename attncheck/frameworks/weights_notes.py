@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from attncheck.frameworks.notes import Note
 from attncheck.frameworks.trace import FloatArray
 from attncheck.layers.parts.position_bias import alibi_slopes
 
+_Fit = TypeVar("_Fit")
 # Scores below this value get less weight than single-precision rounding.
 _FAINT = -16.0
 # Relative tolerance for a bias by distance; smallest bias that is not rounding.
@@ -145,34 +147,48 @@ def about_bias(bias: FloatArray) -> Note:
     >>> str(about_bias(-0.00390625 * distance[None]))
     'scores have a bias by distance, slope 0.00391: ALiBi'
     """
-    shown = bias != 0.0
-    shown |= np.eye(bias.shape[-1], dtype=bool)
-    behind = np.subtract.outer(np.arange(bias.shape[1]), np.arange(bias.shape[2]))
-    slopes = [slope_of(each, np.abs(behind), use) for each, use in zip(bias, shown, strict=True)]
-    if len(np.unique(np.abs(behind)[shown.any(axis=0)])) < _FEWEST:  # any function of two distances is linear
-        slopes = [None]
-    if all(slope is not None for slope in slopes):
-        told = ", ".join(dict.fromkeys(f"{-slope:.3g}" for slope in slopes if slope is not None))
-        if any(slope is not None and slope > 0 for slope in slopes):
+    slopes, tables, distances = by_distance(bias)
+    if slopes and distances >= _FEWEST:  # any function of two distances is linear
+        told = ", ".join(dict.fromkeys(f"{-slope:.3g}" for slope in slopes))
+        if max(slopes) > 0:
             text = f"scores grow with distance, slopes {told}: the sign of ALiBi is wrong"
             return Note(text, blames=True)
         usual = alibi_slopes(len(slopes))
         text = f"scores have a bias by distance, {'slopes' if ',' in told else 'slope'} {told}"
-        alibi = np.allclose([-slope for slope in slopes if slope is not None], usual, rtol=_FITTED)
+        alibi = np.allclose([-slope for slope in slopes], usual, rtol=_FITTED)
         return Note(f"{text}: ALiBi" if alibi else f"{text}; ALiBi's are {', '.join(f'{m:.3g}' for m in usual)}")
-    if all(by_distance(each, behind, use) is not None for each, use in zip(bias, shown, strict=True)):
+    if tables:
         return Note("scores have a bias by distance: relative positions")
     return Note("scores have a bias that depends on positions only")
 
 
-def slope_of(bias: FloatArray, distance: FloatArray, use: Booleans) -> float | None:
+def by_distance(bias: FloatArray) -> tuple[list[float], list[FloatArray], int]:
+    """Return the slopes of a bias of scores, (H, L, L), over the distance, and its values by i - j; empty if not so.
+
+    Values are those at the differences that occur, up to a constant of each row; the number of distances comes last.
+    """
+    shown = (bias != 0.0) | np.eye(bias.shape[-1], dtype=bool)
+    behind = np.subtract.outer(np.arange(bias.shape[1]), np.arange(bias.shape[2]))
+    slopes = [_slope_of(each, np.abs(behind), use) for each, use in zip(bias, shown, strict=True)]
+    tables = [_table_of(each, behind, use) for each, use in zip(bias, shown, strict=True)]
+    distances = len(np.unique(np.abs(behind)[shown.any(axis=0)]))
+    return _all_of(slopes), _all_of(tables), distances
+
+
+def _all_of(found: list[_Fit | None]) -> list[_Fit]:
+    """Return the fits of all heads; none if one has none."""
+    known = [each for each in found if each is not None]
+    return known if len(known) == len(found) else []
+
+
+def _slope_of(bias: FloatArray, distance: FloatArray, use: Booleans) -> float | None:
     """Return the slope of a bias over the distance, up to a constant of each row, or None."""
     b, d = (_less_mean(a, use) for a in (bias, distance))
     slope = float(np.sum(b * d)) / max(float(np.sum(d**2)), 1e-300)
     return slope if np.abs(b - slope * d).max() <= _FITTED * max(float(np.abs(b).max()), _NO_BIAS) else None
 
 
-def by_distance(bias: FloatArray, behind: FloatArray, use: Booleans) -> FloatArray | None:
+def _table_of(bias: FloatArray, behind: FloatArray, use: Booleans) -> FloatArray | None:
     """Return a bias as a function of i - j, at the distances that occur and up to a constant of each row, or None."""
     length = len(bias)
     rows, columns = np.nonzero(use)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.errors import InputError
+from attncheck._lib.groups import grouped
 from attncheck._lib.text import listed
 from attncheck.frameworks.binding import Binding
 from attncheck.frameworks.notes import Note
@@ -124,13 +125,13 @@ def _given(query: FloatArray, x: FloatArray) -> bool:
 
 def alike(calls: Sequence[ModuleCall], inspections: Mapping[str, Inspection]) -> tuple[AttentionModules, ...]:
     """Return the modules in groups that are alike but for the numbers in their names."""
-    groups: dict[Any, list[str]] = {}
-    for call in calls:
-        key = (pattern_of(call.name), call.kind, call.source, _form(inspections[call.name]))
-        groups.setdefault(key, []).append(call.name)
+
+    def key(call: ModuleCall) -> tuple[Any, ...]:
+        return pattern_of(call.name), call.kind, call.source, _form(inspections[call.name])
+
     return tuple(
-        AttentionModules(tuple(names), kind, source, inspections[names[0]])
-        for (_, kind, source, _), names in groups.items()
+        AttentionModules(tuple(call.name for call in group), kind, source, inspections[group[0].name])
+        for (_, kind, source, _), group in grouped(calls, key).items()
     )
 
 
@@ -144,10 +145,7 @@ def _form(found: Inspection) -> tuple[Any, ...]:
 
 def differences(groups: Sequence[AttentionModules]) -> Iterator[Note]:
     """Report how modules differ whose names differ in numbers alone."""
-    families: dict[str, list[AttentionModules]] = {}
-    for group in groups:
-        families.setdefault(pattern_of(group.names[0]), []).append(group)
-    for members in families.values():
+    for members in grouped(groups, lambda group: pattern_of(group.names[0])).values():
         every = [name for group in members for name in group.names]
         usual = max(members, key=lambda group: len(group.names))
         for group in members:

@@ -10,7 +10,7 @@ from typing import Any
 from attncheck._lib.errors import refuse
 from attncheck._lib.imports import find
 from attncheck.frameworks.binding import Binding, home_of, in_words, parameters_of
-from attncheck.models.calls import ModuleCall
+from attncheck.models.calls import CallRecorder, ModuleCall, paired
 from attncheck.models.parameters import Parameter
 
 #: Inputs of a model: by argument name, in order, or a function that returns them.
@@ -52,9 +52,13 @@ class ModelBinding(abc.ABC):
         """Return the class of a model."""
         return type(model).__name__
 
-    @abc.abstractmethod
     def calls(self, model: Any) -> Sequence[ModuleCall]:
-        """Return the calls of modules in a forward pass, in the order in which they begin."""
+        """Return the calls of modules in a forward pass on the first sequence, in the order in which they begin."""
+        return paired(self.recorded(model, 1), self.recorded(model, 2))
+
+    @abc.abstractmethod
+    def recorded(self, model: Any, sequences: int | None) -> CallRecorder:
+        """Return the calls in a forward pass on the first sequence, so many times, or on all inputs for None."""
 
     @abc.abstractmethod
     def module(self, model: Any, name: str) -> Any:

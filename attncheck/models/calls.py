@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from attncheck.frameworks.binding import Binding
 from attncheck.models.replay import CallArguments, HiddenStates, hidden_states
 
 
@@ -65,6 +66,17 @@ class CallRecorder:
         for call in self.calls:
             yield call.name, times[call.name]
             times[call.name] += 1
+
+
+def replayed(bind: Callable[..., Binding], call: ModuleCall, modules: Sequence[Any], make: Any = None) -> Binding:
+    """Return the binding to the draws of a module of a model, called as the model does.
+
+    `make` returns the module that is called, if the draws are not modules.
+    """
+    assert call.given is not None
+    binding = bind(make or (lambda: modules[0]), call.given.width, call.given.replay)
+    binding.draws, binding.lengths = modules, call.given.lengths
+    return binding
 
 
 def paired(one: CallRecorder, two: CallRecorder) -> list[ModuleCall]:

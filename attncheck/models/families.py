@@ -7,15 +7,10 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
+from attncheck._lib.groups import grouped
 from attncheck.frameworks.laws import LAWS, UNKNOWN
 from attncheck.models.names import indices, name_of, pattern_of
-from attncheck.models.parameters import (
-    FIXED,
-    NEVER_DRAWN,
-    NOT_FINITE,
-    NOT_INITIALISED,
-    ParameterStatistics,
-)
+from attncheck.models.parameters import FIXED, NEVER_DRAWN, NOT_FINITE, NOT_INITIALISED, ParameterStatistics
 
 #: Why a parameter is not compared with others.
 STATES = (NOT_INITIALISED, NOT_FINITE, NEVER_DRAWN, FIXED)
@@ -110,12 +105,12 @@ def families(table: Sequence[ParameterStatistics]) -> list[Family]:
 
 def parts_of(table: Sequence[ParameterStatistics]) -> list[list[Family]]:
     """Return families of comparable parameters, each split into groups that are alike, largest first."""
-    comparable: dict[tuple[object, ...], list[ParameterStatistics]] = {}
-    for row in table:
-        key = (pattern_of(row.name), row.shape, row.owner, row.fans, row.default, state_of(row))
-        comparable.setdefault(key, []).append(row)
+
+    def key(row: ParameterStatistics) -> tuple[object, ...]:
+        return pattern_of(row.name), row.shape, row.owner, row.fans, row.default, state_of(row)
+
     split = []
-    for rows in comparable.values():
+    for rows in grouped(table, key).values():
         names, parts = [row.name for row in rows], []
         depth = len({number for name in names for number in indices(name)[:1]})
         while rows:

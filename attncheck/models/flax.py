@@ -17,7 +17,7 @@ from attncheck.frameworks.binding import Binding, in_words, parameters_of
 from attncheck.frameworks.flax import NNX, Linen
 from attncheck.frameworks.flax_modules import linen_heard, nnx_heard
 from attncheck.models.binding import ModelBinding
-from attncheck.models.calls import CallRecorder, ModuleCall, paired
+from attncheck.models.calls import CallRecorder, ModuleCall, replayed
 from attncheck.models.parameters import Parameter, places_of
 from attncheck.models.replay import sequences_of
 
@@ -35,14 +35,15 @@ def flax_model(make: Call, inputs: Inputs, call: Call | None = None) -> ModelBin
 class LinenModel(ModelBinding):
     """Binding to a linen model; a draw is its variables."""
 
-    def __init__(self, module: Any, inputs: Mapping[str, Any] | Sequence[Any], call: Call | None) -> None:
-        self._module, self._inputs = module, inputs
+    def __init__(self, module: Any, inputs: Inputs, call: Call | None) -> None:
+        super().__init__(lambda: module, inputs, call)
+        self._module = module
         self._call = call or (lambda module, *args, **kwargs: module(*args, **kwargs))
         self._modules: dict[str, Any] = {}
 
     def fresh(self, seed: int) -> Any:
         """Return newly drawn variables."""
-        args, kwargs = sequences_of(self._inputs, 1)
+        args, kwargs = sequences_of(self.inputs or (), 1)
         with on_cpu():
             return in_words("model", nn.init(self._call, self._module), jax.random.PRNGKey(seed), *args, **kwargs)
 
@@ -50,15 +51,14 @@ class LinenModel(ModelBinding):
         """Return the class of the model."""
         return type(self._module).__name__
 
-    def calls(self, model: Any) -> Sequence[ModuleCall]:
-        """Return the calls of modules on the first sequence."""
-        recorders = [_LinenRecorder(), _LinenRecorder()]
-        for i, recorder in enumerate(recorders):
-            args, kwargs = sequences_of(self._inputs, i + 1)
-            with on_cpu(), linen_heard(recorder):
-                nn.apply(self._call, self._module)(model, *args, **kwargs)
-        self._modules = recorders[0].modules
-        return paired(*recorders)
+    def recorded(self, model: Any, sequences: int | None) -> CallRecorder:
+        """Return the calls of modules in a forward pass."""
+        recorder = _LinenRecorder()
+        args, kwargs = sequences_of(self.inputs or (), sequences)
+        with on_cpu(), linen_heard(recorder):
+            nn.apply(self._call, self._module)(model, *args, **kwargs)
+        self._modules = recorder.modules
+        return recorder
 
     def module(self, model: Any, name: str) -> Any:
         """Return the variables of the module of that name."""
@@ -71,12 +71,12 @@ class LinenModel(ModelBinding):
 
     def replayed(self, call: ModuleCall, modules: Sequence[Any]) -> Binding:
         """Return the binding to a module that is called as recorded."""
-        return _ReplayedLinen(self._modules[call.name], call, modules)
+        return replayed(Linen, call, modules, lambda: self._modules[call.name])
 
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
         """Return all parameters, with at most so many entries of this draw."""
         if not self._modules:
-            self.calls(model)
+            self.recorded(model, 1)
         found = []
         for path, leaf in jax.tree_util.tree_leaves_with_path(model["params"]):
             *place, name = (str(each.key) for each in path)
@@ -87,27 +87,22 @@ class LinenModel(ModelBinding):
 class NNXModel(ModelBinding):
     """Binding to the nnx models that ``make(rngs)`` or ``make()`` returns."""
 
-    def __init__(self, make: Call, inputs: Mapping[str, Any] | Sequence[Any], call: Call | None) -> None:
-        self._make, self._inputs, self._call = make, inputs, call
-        self._drawn = "rngs" in parameters_of(make)
-
     def fresh(self, seed: int) -> Any:
         """Return a newly initialised model."""
         with on_cpu():
-            rngs = {"rngs": nnx.Rngs(jax.random.key(seed))} if self._drawn else {}
-            model = in_words("make", self._make, **rngs)
+            rngs = {"rngs": nnx.Rngs(jax.random.key(seed))} if "rngs" in parameters_of(self.make) else {}
+            model = in_words("make", self.make, **rngs)
         model.eval()
         return model
 
-    def calls(self, model: Any) -> Sequence[ModuleCall]:
-        """Return the calls of modules on the first sequence."""
-        recorders = [CallRecorder(), CallRecorder()]
-        called = model if self._call is None else functools.partial(self._call, model)
-        for i, recorder in enumerate(recorders):
-            args, kwargs = sequences_of(self._inputs, i + 1)
-            with on_cpu(), nnx_heard(model, recorder):
-                in_words("model", called, *args, **kwargs)
-        return paired(*recorders)
+    def recorded(self, model: Any, sequences: int | None) -> CallRecorder:
+        """Return the calls of modules in a forward pass."""
+        recorder = CallRecorder()
+        args, kwargs = sequences_of(self.inputs or (), sequences)
+        called = model if self.call is None else functools.partial(self.call, model)
+        with on_cpu(), nnx_heard(model, recorder):
+            in_words("model", called, *args, **kwargs)
+        return recorder
 
     def module(self, model: Any, name: str) -> Any:
         """Return the module of that name."""
@@ -115,7 +110,7 @@ class NNXModel(ModelBinding):
 
     def replayed(self, call: ModuleCall, modules: Sequence[Any]) -> Binding:
         """Return the binding to a module that is called as recorded."""
-        return _ReplayedNNX(call, modules)
+        return replayed(NNX, call, modules)
 
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
         """Return all parameters, with at most so many entries of this draw."""
@@ -140,32 +135,6 @@ class _LinenRecorder(CallRecorder):
         """Record that a module is called."""
         self.modules.setdefault(name, module.clone(parent=None))
         super().begins(name, module, args, kwargs)
-
-
-class _ReplayedLinen(Linen):
-    """Binding to the draws of a linen module of a model, called as the model does."""
-
-    def __init__(self, module: Any, call: ModuleCall, modules: Sequence[Any]) -> None:
-        assert call.given is not None
-        super().__init__(lambda: module, call.given.width, call.given.replay)
-        self._draws, self.lengths = modules, call.given.lengths
-
-    def init(self, seed: int) -> Any:
-        """Return the draw of that number, the last one for larger numbers."""
-        return self._draws[min(seed, len(self._draws) - 1)]
-
-
-class _ReplayedNNX(NNX):
-    """Binding to the draws of an nnx module of a model, called as the model does."""
-
-    def __init__(self, call: ModuleCall, modules: Sequence[Any]) -> None:
-        assert call.given is not None
-        super().__init__(lambda: modules[0], call.given.width, call.given.replay)
-        self._draws, self.lengths = modules, call.given.lengths
-
-    def init(self, seed: int) -> Any:
-        """Return the draw of that number, the last one for larger numbers."""
-        return self._draws[min(seed, len(self._draws) - 1)]
 
 
 def _described(owner: Any, name: str, entries: Any, most: int) -> Parameter:

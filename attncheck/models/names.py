@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from attncheck._lib.groups import grouped
 from attncheck._lib.text import listed
 
 # Numbers that are whole words of a name: those of h.2 and Dense_0, not that of linear1.
@@ -33,23 +34,20 @@ def name_of(names: Sequence[str], all_names: Sequence[str]) -> str:
     >>> name_of(every, every), name_of(every[3:5], every), name_of(every[:1], every), name_of(every[1:], every)
     ('h.*.w', 'h.{3,4}.w', 'h.0.w', 'h.*.w')
     """
-    few = len(names) <= min(_LISTED, len(all_names) / 2)
-    parts = []
-    for column in zip(*(_NUMBER.findall(name) for name in names), strict=True):
-        numbers = list(dict.fromkeys(column))
-        several = "{" + ",".join(numbers) + "}" if few else "*"
-        parts.append(numbers[0] if len(numbers) == 1 else several)
-    filled = iter(parts)
-    return _NUMBER.sub(lambda _: next(filled), names[0])
+    return _filled(names, len(names) <= min(_LISTED, len(all_names) / 2))
 
 
 def part_of(names: Sequence[str], every: Sequence[str]) -> str:
     """Return the name of a part of a family; its numbers are named unless it is all."""
-    if len(names) in (1, len(every)):
-        return name_of(names, every)
+    return name_of(names, every) if len(names) in (1, len(every)) else _filled(names, listing=True)
+
+
+def _filled(names: Sequence[str], listing: bool) -> str:
+    """Return a name that names have in common, with * or a list of numbers where they differ."""
     columns = zip(*(_NUMBER.findall(name) for name in names), strict=True)
     numbers = (list(dict.fromkeys(column)) for column in columns)
-    filled = iter([each[0] if len(each) == 1 else "{" + ",".join(each) + "}" for each in numbers])
+    several = "{{{}}}" if listing else "*"
+    filled = iter([each[0] if len(each) == 1 else several.format(",".join(each)) for each in numbers])
     return _NUMBER.sub(lambda _: next(filled), names[0])
 
 
@@ -61,11 +59,8 @@ def names_of(names: Sequence[str]) -> str:
     >>> names_of(["h.0.attn"]), names_of([f"h.{i}.attn" for i in range(12)])
     ('h.0.attn', 'h.*.attn (12)')
     """
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(pattern_of(name), []).append(name)
-    counts = (f" ({len(each)})" if len(each) > 1 else "" for each in groups.values())
-    return listed(f"{name_of(each, each)}{count}" for each, count in zip(groups.values(), counts, strict=True))
+    groups = grouped(names, pattern_of).values()
+    return listed(name_of(each, each) + f" ({len(each)})" * (len(each) > 1) for each in groups)
 
 
 def indices(name: str) -> list[int]:

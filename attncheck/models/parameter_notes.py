@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+from attncheck._lib.groups import grouped
 from attncheck._lib.text import counted, listed
 from attncheck.frameworks.initialiser import same_layers
 from attncheck.frameworks.notes import Note
@@ -78,10 +79,7 @@ def _names(rows: Iterable[ParameterStatistics], table: Sequence[ParameterStatist
 
 def _listed(names: Iterable[str], every: Iterable[str]) -> str:
     """Return some of all names as text, those of a family as one."""
-    some, whole = (dict[str, list[str]](), dict[str, list[str]]())
-    for groups, members in ((some, names), (whole, every)):
-        for name in dict.fromkeys(members):
-            groups.setdefault(pattern_of(name), []).append(name)
+    some, whole = (grouped(dict.fromkeys(each), pattern_of) for each in (names, every))
     return listed(part_of(members, whole[pattern]) for pattern, members in some.items())
 
 

@@ -11,7 +11,8 @@ from attncheck._lib.errors import refuse
 from attncheck._lib.text import counted
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.paths import DROPOUT
-from attncheck.frameworks.result import Inspection, finite, lines_of
+from attncheck.frameworks.printed import PrintedInspection
+from attncheck.frameworks.result import Inspection
 from attncheck.models.attention import AttentionModules
 from attncheck.models.families import Family, families
 from attncheck.models.initialisers import unmet as unmet_initialisers
@@ -21,7 +22,7 @@ _NOTE = "all attention modules"
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelInspection:
+class ModelInspection(PrintedInspection):
     """A model at initialisation.
 
     ``found["h.3.attn"]`` is the `Inspection` of one attention module.
@@ -77,11 +78,6 @@ class ModelInspection:
             where = _NOTE if everywhere else ", ".join(titles)
             yield dataclasses.replace(note, text=f"{where}: {note}")
 
-    @property
-    def blamed(self) -> tuple[str, ...]:
-        """Notes that report an error."""
-        return tuple(str(note) for note in self.all_notes if note.blames)
-
     def require(self, *declared: str, parameters: Mapping[str, str] | None = None, **expected: Any) -> None:
         """Raise an error if the model differs from expectations.
 
@@ -125,19 +121,15 @@ class ModelInspection:
         said += unmet_initialisers(patterns, self.parameters, self.numbers)
         return said + unmet_initialisers({} if parameters is None else parameters, self.parameters, self.numbers)
 
-    def to_dict(self, theory: bool = False) -> dict[str, Any]:
-        """Return everything as built-in types, with None for non-finite numbers; with `theory`, its predictions too."""
-        made: dict[str, Any] = finite(
-            {
-                "model": self.kind,
-                "draws": self.draws,
-                "verdict": self.verdict,
-                "attention": {name: each.to_dict(theory) for name, each in self.modules.items()},
-                "parameters": [dataclasses.asdict(each) for each in self.parameters],
-                "notes": [dataclasses.asdict(note) for note in self.all_notes],
-            }
-        )
-        return made
+    def _fields(self, theory: bool) -> dict[str, Any]:
+        return {
+            "model": self.kind,
+            "draws": self.draws,
+            "verdict": self.verdict,
+            "attention": {name: each.to_dict(theory) for name, each in self.modules.items()},
+            "parameters": [dataclasses.asdict(each) for each in self.parameters],
+            "notes": [dataclasses.asdict(note) for note in self.all_notes],
+        }
 
     @property
     def headline(self) -> str:
@@ -145,15 +137,6 @@ class ModelInspection:
         number = counted(len(self.modules), "attention module")
         size = sum(math.prod(row.shape) for row in self.parameters)
         return f"{self.kind}: {number}, {counted(size, 'parameter')}; {counted(self.draws, 'draw')}"
-
-    @property
-    def verdict(self) -> str:
-        """What is wrong, and how much more of it there is; or that nothing is."""
-        if not self.blamed:
-            meant = next((f", if this is meant: {note}" for note in self.all_notes if note.convention), "")
-            return f"{self.headline}: nothing wrong was found{meant}"
-        more = len(self.blamed) - 1
-        return f"WRONG: {self.blamed[0]}" + (f" (and {counted(more, 'more error')} below)" if more else "")
 
     @property
     def tables(self) -> Mapping[str, list[tuple[str, ...]]]:
@@ -169,23 +152,11 @@ class ModelInspection:
         return {"Attention": attention, "Parameters": _rows(self.parameters)}
 
     @property
-    def told(self) -> list[tuple[str, str]]:
-        """Lines below the tables: "wrong" or "note", and the text."""
-        return [("wrong" if note.blames else "note", str(note)) for note in self.all_notes]
-
-    def __str__(self) -> str:
-        return self.text()
-
-    @property
     def predicted(self) -> list[tuple[str, str]]:
         """Lines of the predictions of theory for each group of attention modules: "theory" and the text."""
         return [
             (what, f"{group.title}: {line}") for group in self.attention for what, line in group.inspection.predicted
         ]
-
-    def text(self, theory: bool = False) -> str:
-        """Return the inspection as text; with `theory`, the predictions for its attention modules too."""
-        return "\n".join(lines_of(self, theory))
 
 
 def is_pattern(text: str) -> bool:

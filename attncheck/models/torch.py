@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
-from attncheck._lib.errors import InputError, refuse
+from attncheck._lib.errors import InputError
 from attncheck.frameworks.binding import Binding, in_words
-from attncheck.frameworks.torch import Torch, place_of
+from attncheck.frameworks.torch import Torch, place_of, refuse_without_numbers, without_gradient
 from attncheck.frameworks.torch_trace import array_of, modules_heard
+from attncheck.frameworks.trace import replaced
 from attncheck.models.binding import ModelBinding
-from attncheck.models.calls import CallRecorder, ModuleCall, paired
+from attncheck.models.calls import CallRecorder, ModuleCall, paired, replayed
 from attncheck.models.default_inputs import default_inputs
 from attncheck.models.parameters import Parameter, places_of
 from attncheck.models.replay import sequences_of
@@ -37,10 +38,7 @@ class TorchModel(ModelBinding):
         model = getattr(model, "_orig_mod", model)  # of torch.compile
         if not isinstance(model, torch.nn.Module):
             return model
-        if any(isinstance(each, torch.jit.ScriptModule) for each in model.modules()):
-            refuse("make", type(model).__name__, "is compiled, which hides what it computes", "pass it uncompiled")
-        if any(each.is_meta for each in model.parameters()):
-            refuse("make", "meta", "is a device that holds no numbers", "make the model on the CPU")
+        refuse_without_numbers(model)
         if any(isinstance(each, torch.nn.parameter.UninitializedParameter) for each in model.parameters()):
             with torch.no_grad():
                 self._called(model, 1)  # which gives lazy parameters their shapes
@@ -49,10 +47,17 @@ class TorchModel(ModelBinding):
     def calls(self, model: Any) -> Sequence[ModuleCall]:
         """Return the calls of modules in a forward pass on the first sequence."""
         try:
-            return paired(*(self._recorded(model, number) for number in (1, 2)))
+            return super().calls(model)
         except InputError:  # inputs of which no axis is the batch
-            whole = self._recorded(model, None)
+            whole = self.recorded(model, None)
             return paired(whole, whole)
+
+    def recorded(self, model: Any, sequences: int | None) -> CallRecorder:
+        """Return the calls of modules in a forward pass."""
+        recorder = CallRecorder("forward")
+        with torch.no_grad(), modules_heard(model, recorder):
+            self._called(model, sequences)
+        return recorder
 
     def module(self, model: Any, name: str) -> Any:
         """Return the module of that name."""
@@ -60,7 +65,7 @@ class TorchModel(ModelBinding):
 
     def replayed(self, call: ModuleCall, modules: Sequence[Any]) -> Binding:
         """Return the binding to a module that is called as recorded."""
-        return ReplayedModule(call, modules)
+        return replayed(_CalledModule, call, modules)
 
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
         """Return all parameters, with at most so many entries of this draw; what is not initialised becomes 0."""
@@ -77,17 +82,8 @@ class TorchModel(ModelBinding):
 
     def unused(self, model: Any) -> frozenset[str] | None:
         """Return the names of parameters without a gradient."""
-        wanted = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-        with torch.enable_grad(), torch.random.fork_rng():
-            made = [y for y in tree_leaves(self._called(model)) if isinstance(y, torch.Tensor) and y.requires_grad]
-            if not made:
-                return None
-            total = sum(y.float().sum() for y in made)
-            try:
-                gradients = torch.autograd.grad(total, [p for _, p in wanted], allow_unused=True)
-            except Exception:  # a backward pass of the model's own may refuse in any way
-                return None
-        return frozenset(name for (name, _), found in zip(wanted, gradients, strict=True) if found is None)
+        found = without_gradient(model, lambda: self._called(model))
+        return None if found is None else frozenset(found)
 
     def steady(self, model: Any) -> bool | None:
         """Return whether two calls on one input agree."""
@@ -113,28 +109,13 @@ class TorchModel(ModelBinding):
                 "model", called, *map(tensor, args), **{name: tensor(each) for name, each in kwargs.items()}
             )
 
-    def _recorded(self, model: Any, sequences: int | None) -> CallRecorder:
-        """Return the calls in a forward pass on so many sequences, or on all inputs."""
-        recorder = CallRecorder("forward")
-        with torch.no_grad(), modules_heard(model, recorder):
-            self._called(model, sequences)
-        return recorder
 
+class _CalledModule(Torch):
+    """Binding to a module in the implementation that its model has."""
 
-class ReplayedModule(Torch):
-    """Binding to the draws of a module of a model, called as the model does."""
-
-    def __init__(self, call: ModuleCall, modules: Sequence[Any]) -> None:
-        given = call.given
-        assert given is not None
-        self._modules = modules
-        super().__init__(lambda: modules[0], given.width, given.replay)
-        self.lengths = given.lengths
+    def __init__(self, make: Callable[[], Any], width: int, call: Callable[..., Any]) -> None:
+        super().__init__(make, width, call)
         self.paths, self.spare, self._implemented = ("eval", "train"), frozenset(), False
-
-    def init(self, seed: int) -> Any:
-        """Return the draw of that number, the last one for larger numbers."""
-        return self._modules[min(seed, len(self._modules) - 1)]
 
 
 def _described(owner: Any, name: str, parameter: Any, tied: tuple[str, ...], most: int) -> Parameter:
@@ -206,19 +187,12 @@ def _tensor(value: Any, place: tuple[Any, Any]) -> Any:
 def _without_cache(model: Any) -> Iterator[None]:
     """Let a model of transformers keep no keys and values."""
     config = getattr(model, "config", None)
-    held = [each for each in (config, *_nested(config)) if getattr(each, "use_cache", False)]
-    for each in held:
-        each.use_cache = False
-    try:
+    nested = [] if config is None else vars(config).values()
+    with contextlib.ExitStack() as stack:
+        for each in (config, *nested):
+            if getattr(each, "use_cache", False):
+                stack.enter_context(replaced(each, "use_cache", False))
         yield
-    finally:
-        for each in held:
-            each.use_cache = True
-
-
-def _nested(config: Any) -> list[Any]:
-    """Return the configurations within one."""
-    return [each for each in vars(config).values() if hasattr(each, "use_cache")] if config is not None else []
 
 
 @contextlib.contextmanager

@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 
 from attncheck._lib.files import write_whole
-from attncheck.frameworks.result import Readable
+from attncheck.frameworks.printed import PrintedInspection
 from attncheck.report import DEFAULT_RECIPE
 from attncheck.report.page import encoded, fill
 from attncheck.report.recipe import load
 
 
-def render_inspection(found: Readable, name: str, out: Path, theory: bool = False) -> Path:
+def render_inspection(found: PrintedInspection, name: str, out: Path, theory: bool = False) -> Path:
     """Write a self-contained page on an inspected layer or model made by `name`; with predictions if `theory`."""
     lines = found.told + (found.predicted if theory else [])
     recipe = msgspec.structs.replace(load(DEFAULT_RECIPE), title="Inspection", template="inspection.html.j2")

@@ -17,8 +17,8 @@ from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import examine_blocks
 from attncheck.evidence.plot_data import rate
 from attncheck.evidence.verdicts import Trail, Verdict
-from attncheck.scaling.exponents import TERMS, Exponents, exponents, seeds_needed
-from attncheck.scaling.orders import NEXT, Shares, shares
+from attncheck.scaling.exponents import TERMS, exponents, seeds_needed
+from attncheck.scaling.orders import NEXT, shares
 from attncheck.scaling.predictions import CHANGE, INIT, SHARE, Expectation, ExponentPrediction, TapSeries, check_all_fit
 from attncheck.scaling.result import Widths, WidthsRow
 from attncheck.scaling.taps import Model, Models, Tap
@@ -173,12 +173,12 @@ class _Looks:
 
     def _p_values(self, found: _LookEstimates) -> FloatArray:
         """Return p-values of all predictions, (measured,)."""
-        least = found.exponents.p_values(self._low, np.full_like(self._low, np.inf))
-        above = found.exponents.p_values(np.full_like(self._high, -np.inf), self._high)
+        least = found.exponents.p_values(low=self._low)
+        above = found.exponents.p_values(high=self._high)
         mixed = np.array([p is not None and p.mixed for p in self._predicted.values()])
         # A share also rises when other parts fall, so growth is required too.
-        grows = found.exponents.p_values(np.full_like(self._high, -np.inf), self._high - self._tolerance)
-        above = np.where(mixed, np.maximum(grows, found.shares.p_values(SHARE)), above)
+        grows = found.exponents.p_values(high=self._high - self._tolerance)
+        above = np.where(mixed, np.maximum(grows, found.shares.p_values(high=SHARE)), above)
         return np.minimum(np.minimum(least, above), 1.0)
 
     def _outcome(self, name: str, p_value: float) -> Outcome:
@@ -240,10 +240,10 @@ class _LookEstimates:
     """Exponents and shares of all measurements in one look."""
 
     def __init__(self, logs: FloatArray, widths: Sequence[int], level: float, largest: FloatArray) -> None:
-        self.exponents: Exponents = exponents(logs, widths)
+        self.exponents = exponents(logs, widths)
         # Dividing mixed sizes by their largest predicted order leaves orders -1/2 and 0.
         known = np.where(np.isfinite(largest), largest, 0.0) * np.log(widths)[:, None, None]
-        self.shares: Shares = shares(logs - known, widths, (-NEXT, 0.0))
+        self.shares = shares(logs - known, widths, (-NEXT, 0.0))
         self.half_widths = self.exponents.half_widths(level)
         self.share_half_widths = self.shares.half_widths(level)
         self.means = logs.mean(axis=1)

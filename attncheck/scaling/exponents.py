@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 from scipy import special
 
@@ -31,25 +30,31 @@ _SURELY = 0.9
 
 
 @dataclasses.dataclass(frozen=True)
-class Exponents:
-    """Exponents of all taps, their standard errors and degrees of freedom, and log-size spreads over seeds."""
+class Estimates:
+    """Estimates for all taps, their standard errors and degrees of freedom, (taps,) each."""
 
     values: FloatArray
     errors: FloatArray
     freedom: FloatArray
-    spreads: FloatArray
 
     def half_widths(self, level: float) -> FloatArray:
         """Return half-widths of intervals with error probability `level` each, (taps,)."""
         return quantile(level, self.freedom) * self.errors
 
-    def p_values(self, low: FloatArray, high: FloatArray) -> FloatArray:
-        """Return two-sided p-values of exponents between `low` and `high`, (taps,).
+    def p_values(self, low: FloatArray | float = -np.inf, high: FloatArray | float = np.inf) -> FloatArray:
+        """Return two-sided p-values of true values between `low` and `high`, (taps,).
 
         A p-value is below a level exactly if the interval of that level lies outside [low, high].
         """
         beyond = np.maximum(np.maximum(low - self.values, self.values - high), 0.0)
         return np.asarray(2.0 * special.stdtr(self.freedom, -beyond / self.errors))
+
+
+@dataclasses.dataclass(frozen=True)
+class Exponents(Estimates):
+    """Exponents of all taps, and the spreads of log sizes over seeds."""
+
+    spreads: FloatArray
 
 
 def exponents(logs: FloatArray, widths: Sequence[int]) -> Exponents:
@@ -97,21 +102,6 @@ def slope_weights(widths: Sequence[int]) -> FloatArray:
 def quantile(level: float, freedom: FloatArray) -> FloatArray:
     """Return an interval's half-width in standard errors."""
     return np.asarray(-special.stdtrit(freedom, 0.5 * level))
-
-
-def power(distance: float, spread: float, widths: Sequence[int], seeds: int, level: float) -> float:
-    """Return the probability that a look rejects an exponent `distance` outside the allowed range.
-
-    `spread` is the standard deviation of a log size. Accurate to 0.01 from six seeds per width on.
-
-    Examples
-    --------
-    >>> power(0.4, 0.15, (64, 128, 256, 512, 1024), seeds=10, level=1.4e-3) > 0.995
-    True
-    """
-    weights = slope_weights(widths)
-    error, freedom = _planned(weights, spread, seeds)
-    return float(scipy.stats.nct.sf(quantile(level, freedom), freedom, distance / error))
 
 
 def seeds_needed(margin: float, spread: float, widths: Sequence[int], level: float) -> int | None:

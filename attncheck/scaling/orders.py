@@ -6,15 +6,13 @@ of powers of n.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from attncheck._lib.errors import refuse
-from attncheck.scaling.exponents import errors_of, quantile
+from attncheck.scaling.exponents import Estimates, errors_of
 
 FloatArray = NDArray[np.float64]
 
@@ -22,25 +20,7 @@ FloatArray = NDArray[np.float64]
 NEXT = 0.5
 
 
-@dataclasses.dataclass(frozen=True)
-class Shares:
-    """Fractions of mean squares that grow one order faster, standard errors and degrees of freedom, (taps,) each."""
-
-    values: FloatArray
-    errors: FloatArray
-    freedom: FloatArray
-
-    def half_widths(self, level: float) -> FloatArray:
-        """Return half-widths of intervals with error probability `level` each, (taps,)."""
-        return quantile(level, self.freedom) * self.errors
-
-    def p_values(self, most: float) -> FloatArray:
-        """Return two-sided p-values of shares up to `most`, (taps,)."""
-        beyond = np.maximum(self.values - most, 0.0)
-        return np.asarray(2.0 * special.stdtr(self.freedom, -beyond / self.errors))
-
-
-def shares(logs: FloatArray, widths: Sequence[int], orders: Sequence[float]) -> Shares:
+def shares(logs: FloatArray, widths: Sequence[int], orders: Sequence[float]) -> Estimates:
     """Return the share of the next order in mean squares at the largest width, from log sizes, (widths, seeds, taps).
 
     Fits parts that grow as n^b, for b in `orders` and for the largest of these plus 1/2.
@@ -78,4 +58,4 @@ def shares(logs: FloatArray, widths: Sequence[int], orders: Sequence[float]) -> 
     # Derivative of the share by each relative error.
     taken = (inverse[:, -1] - values[:, None] * inverse.sum(axis=1)) / whole[:, None]
     errors, freedom = errors_of(2.0 * logs, taken.T)
-    return Shares(values, errors, freedom)
+    return Estimates(values, errors, freedom)

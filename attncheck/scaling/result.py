@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from attncheck._lib.errors import refuse
-from attncheck._lib.text import counted, listed
+from attncheck._lib.text import aligned, counted, listed
 from attncheck.evidence.verdicts import Verdict
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -207,9 +207,7 @@ class Widths:
     def _tables(self, red: bool) -> Iterator[str]:
         for moment, rows in self.tables:
             yield f"\n{moment}"
-            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-            for row in rows:
-                line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row, line in zip(rows, aligned(rows), strict=True):
                 yield f"{_RED}{line}{_PLAIN}" if red and row[-1].startswith(Verdict.VIOLATED) else line
 
 

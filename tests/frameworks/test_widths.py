@@ -163,7 +163,7 @@ class TestModels:
             ({"build": lambda width: nn.Linear(7, 7)}, "call: failed with RuntimeError"),
             ({"build": lambda width: 1 / 0}, "build: failed with ZeroDivisionError"),
             ({"inputs": lambda width, rng: "text"}, "inputs='str.*': must hold numbers"),
-            ({"call": lambda module, x: 3}, "call=3: returned no tensor of real numbers"),
+            ({"call": lambda module, x: 3}, "call=3: returned no array of real numbers"),
             ({"optimizer": lambda module: 1 / 0}, "optimizer: failed with ZeroDivisionError"),
         ],
     )

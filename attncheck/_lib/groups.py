@@ -1,0 +1,23 @@
+"""Items grouped by a key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key")
+
+
+def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """Return the items by key, keys and items in order of appearance.
+
+    Examples
+    --------
+    >>> grouped(["one", "two", "three"], len)
+    {3: ['one', 'two'], 5: ['three']}
+    """
+    found: dict[_Key, list[_Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found

@@ -1,0 +1,90 @@
+"""Base of the results of inspections: notes, and what is printed."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attncheck._lib.text import aligned, counted
+from attncheck.frameworks.notes import Note
+
+
+class PrintedInspection(abc.ABC):
+    """An inspection as text and as built-in types."""
+
+    @property
+    @abc.abstractmethod
+    def all_notes(self) -> Sequence[Note]:
+        """All notes."""
+
+    @property
+    @abc.abstractmethod
+    def headline(self) -> str:
+        """What was inspected."""
+
+    @property
+    @abc.abstractmethod
+    def tables(self) -> Mapping[str, list[tuple[str, ...]]]:
+        """Tables as text by title, each with its heading first."""
+
+    @property
+    @abc.abstractmethod
+    def predicted(self) -> list[tuple[str, str]]:
+        """Lines of the predictions of theory: "theory" and the text."""
+
+    @abc.abstractmethod
+    def _fields(self, theory: bool) -> dict[str, Any]:
+        """Return everything as built-in types."""
+
+    @property
+    def examined(self) -> str:
+        """Which part of what was inspected the verdict is about; empty for all of it."""
+        return ""
+
+    @property
+    def blamed(self) -> tuple[str, ...]:
+        """Notes that report an error."""
+        return tuple(str(note) for note in self.all_notes if note.blames)
+
+    @property
+    def verdict(self) -> str:
+        """What is wrong, and how much more of it there is; or that nothing is."""
+        if not self.blamed:
+            meant = next((f", if this is meant: {note}" for note in self.all_notes if note.convention), "")
+            return f"{self.headline}: nothing wrong was found{self.examined}{meant}"
+        more = len(self.blamed) - 1
+        return f"WRONG: {self.blamed[0]}" + (f" (and {counted(more, 'more error')} below)" if more else "")
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """Lines below the tables: "wrong" or "note", and the text."""
+        return [("wrong" if note.blames else "note", str(note)) for note in self.all_notes]
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, theory: bool = False) -> str:
+        """Return the inspection as text; with `theory`, the predictions too."""
+        lines = [self.verdict, ""]
+        if self.blamed:
+            lines += [self.headline, ""]
+        for rows in self.tables.values():
+            lines += [*aligned(rows), ""]
+        told = self.told + (self.predicted if theory else [])
+        return "\n".join(lines + [f"{what}: {text}" for what, text in told])
+
+    def to_dict(self, theory: bool = False) -> dict[str, Any]:
+        """Return everything as built-in types, with None for non-finite numbers; with `theory`, its predictions too."""
+        fields: dict[str, Any] = _finite(self._fields(theory))
+        return fields
+
+
+def _finite(value: Any) -> Any:
+    """Return built-in types without NaN and infinities, which JSON lacks."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
