@@ -94,6 +94,13 @@ def gives_up(task: int) -> int:
     os._exit(3)
 
 
+def ends(how: str) -> None:
+    if how == "abort":
+        os.write(2, b"assertion failed\n")
+        os.abort()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def prints_for_long() -> int:
     return sum(os.write(1, b"x" * 2**16) for _ in range(40))
 
@@ -118,8 +125,18 @@ def test_a_lost_task_comes_with_the_last_line_of_its_process() -> None:
     with TaskExecutor(pool(1)) as executor:
         (lost,) = executor.results(gives_up, [0])
         assert isinstance(lost, LostTask)
-        assert lost.words == "no licence"
-        assert lost.reason == "its process died, also when the task was run alone (no licence)"
+        assert lost.words == "no licence; exit status 3"
+        assert lost.reason == "its process died, also when the task was run alone (no licence; exit status 3)"
+
+
+def test_a_lost_task_comes_with_its_fault_and_line() -> None:
+    with TaskExecutor(pool(1)) as executor:
+        aborted, killed = executor.results(ends, ["abort", "kill"])
+        assert isinstance(aborted, LostTask)
+        assert isinstance(killed, LostTask)
+        line = ends.__code__.co_firstlineno + 3
+        assert aborted.words == f"assertion failed; Fatal Python error: Aborted at {__file__}:{line}"
+        assert killed.words == "killed by SIGKILL"
 
 
 def test_output_of_a_process_stays_short(wait_for: WaitFor) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
@@ -23,9 +24,10 @@ from attncheck._lib.text import printable
 
 # Bytes that the output of a process may have, characters of its last line that are shown, and seconds between looks.
 _OUTPUT, _LINE, _ASKED = 2**20, 200, 1.0
-# What faulthandler writes: the fault, and the innermost call of a thread, of the failing one or, last, the main one.
+# What faulthandler writes: the fault, and the calls of threads, of the failing one or, last, of the main one.
 _FAULT = re.compile(r"^(Fatal Python error: [^\n]+|Timeout [^\n]+)$", re.MULTILINE)
-_CALL = re.compile(r'^(Current thread|Thread) .*:\n +File "(.+)", line (\d+) in', re.MULTILINE)
+_STACK = re.compile(r"most recent call first\):\n((?: +File .+\n?)+)", re.MULTILINE)
+_FRAME = re.compile(r'^ +File "(.+)", line (\d+) in', re.MULTILINE)
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -55,23 +57,35 @@ def end_pool(executor: Executor) -> None:
 
 
 def last_words(executor: Executor) -> str:
-    """Return in one line what the process of a pool that printed last has to say about its end."""
+    """Return in one line what is known of the end of a process of a pool: what it printed last, a fault, its status."""
     if not isinstance(executor, _Pool):
         return ""
-    written = [path for path in Path(executor.outputs.name).iterdir() if path.stat().st_size]
-    if not written:
-        return ""
-    text = max(written, key=lambda path: path.stat().st_mtime).read_bytes()[-_OUTPUT:].decode(errors="replace")
-    return printable(_fault(text) or text.strip().rpartition("\n")[2], _LINE)
+    written = sorted(Path(executor.outputs.name).iterdir(), key=lambda path: path.stat().st_mtime)
+    outputs = [path.read_bytes()[-_OUTPUT:].decode(errors="replace").strip() for path in written]
+    text = next((each for each in reversed(outputs) if each), "")
+    faults = [*_FAULT.finditer(text)]
+    fault = _fault(faults[-1], text) if faults else _status(executor)
+    before = text[: faults[-1].start()] if faults else text
+    said = printable(before.strip().rpartition("\n")[2], _LINE)
+    return "; ".join(each for each in (said, printable(fault, _LINE)) if each)
 
 
-def _fault(text: str) -> str:
-    """Return the last fault in an output, and where it was; "" if there is none."""
-    *_, last = [None, *_FAULT.finditer(text)]
-    if last is None:
+def _fault(fault: re.Match[str], text: str) -> str:
+    """Return a fault that faulthandler wrote, and the innermost call that is not of Python's own library."""
+    *_, calls = ["", *_STACK.findall(text[fault.end() :].partition("Current thread")[2] or text[fault.end() :])]
+    frames = _FRAME.findall(calls)
+    own = [frame for frame in frames if not frame[0].startswith(sysconfig.get_path("stdlib"))]
+    return fault[0] + "".join(f" at {path}:{line}" for path, line in (own or frames)[:1])
+
+
+def _status(executor: _Pool) -> str:
+    """Return how a process ended that the pool did not end itself, "" if there is none."""
+    codes = [process.exitcode for process in list(executor.started.values())]
+    # The pool terminates the others.
+    code = next((each for each in codes if each not in (None, 0, -signal.SIGTERM)), None)
+    if code is None:
         return ""
-    calls = sorted(_CALL.findall(text, last.end()), key=lambda call: call[0] == "Current thread")
-    return last[1] + "".join(f" at {path}:{line}" for _, path, line in calls[-1:])
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
 
 
 class _Pool(ProcessPoolExecutor):
@@ -86,7 +100,7 @@ class _Pool(ProcessPoolExecutor):
         context, prepared = get_context("spawn"), (self.outputs.name,)
         super().__init__(workers, mp_context=context, initializer=_prepare, initargs=prepared)
         # The base class forgets its parts when it is shut down.
-        self._started = self._processes
+        self.started = self._processes
         self._results: Any = self._result_queue
 
     def submit(self, fn: Callable[_Given, _Result], /, *args: _Given.args, **kwargs: _Given.kwargs) -> Future[_Result]:
@@ -97,7 +111,7 @@ class _Pool(ProcessPoolExecutor):
         """Kill the processes and wait for the thread that manages them."""
         manager: Any = self._executor_manager_thread
         self.shutdown(wait=False, cancel_futures=True)
-        for process in list(self._started.values()):
+        for process in list(self.started.values()):
             process.kill()
         if manager is not None:
             # A process killed while it wrote a result leaves the manager waiting for the rest of it, for as long as

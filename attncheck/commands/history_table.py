@@ -15,7 +15,7 @@ from attncheck._lib.measured import table
 from attncheck._lib.text import printable
 from attncheck.checks.registry import all_checks
 from attncheck.evidence.detector import ALARM
-from attncheck.gate.history import FloatArray, History, accept, write
+from attncheck.gate.history import FloatArray, History, accept, short_key, write
 
 # Maximum number of streams in the table, and of streams and of claims in the plot.
 _ROWS, _DRAWN = 12, 5
@@ -43,7 +43,7 @@ def show_history(states: Sequence[Path], out: Path | None, plot: Path | None, ac
         (
             each.stream,
             f"{each.evidence:.3g}",
-            each.since[:12],
+            short_key(each.since),
             f"{each.runs:,}",
             f"{each.mean:+.2f}",
             f"{each.last:+.2f}",

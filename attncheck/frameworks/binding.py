@@ -178,7 +178,7 @@ def in_words(field: str, function: Callable[..., Any], *arguments: Any, **option
         return function(*arguments, **options)
     except (KeyboardInterrupt, InputError, NoAttentionCall):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())[:_MESSAGE]
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename.rpartition('/')[2]}, line {frame.lineno}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import string
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -210,8 +211,8 @@ class History:
         first = self.moved()[0]
         key = self.since[self.course.alarm].key
         return (
-            f"ALARM: {what}; {number}, reached with {key[:12]}; {first.stream} moves most, "
-            f"by {first.mean:+.2f} standard deviations per run since {first.since[:12]}"
+            f"ALARM: {what}; {number}, reached with {short_key(key)}; {first.stream} moves most, "
+            f"by {first.mean:+.2f} standard deviations per run since {short_key(first.since)}"
         )
 
 
@@ -243,6 +244,11 @@ def entry_of(record: Path, key: str) -> tuple[Manifest, PlannedChecks, RunEntry]
     return manifest, plan, RunEntry(key, manifest.seed, manifest.started, plan.plan, z, one_sided)
 
 
+def short_key(key: str) -> str:
+    """Return the first twelve digits of the hash of a commit, and any other name whole."""
+    return key[:12] if len(key) >= 40 and set(key) <= set(string.hexdigits) else key
+
+
 def _known_by(name: str) -> str:
     """Return a check's key, with its revision if that is above the first."""
     check = check_named(name)
@@ -271,8 +277,8 @@ def add(path: Path, record: Path, key: str) -> tuple[History, str]:
     history = History.read([path]) if path.exists() else History(manifest.subject, manifest.profile)
     _check_same(path, history, "the run", manifest)
     if any(each.key == key for each in history.entries):
-        return history, f"{key[:12]} is already in the history: its first run counts"
-    seeds = {0: "every run by default"} | {each.seed: each.key[:12] for each in history.entries}
+        return history, f"{short_key(key)} is already in the history: its first run counts"
+    seeds = {0: "every run by default"} | {each.seed: short_key(each.key) for each in history.entries}
     if entry.seed in seeds:
         problem = f"is also the seed of {seeds[entry.seed]}: the same draws add no evidence"
         refuse("seed", entry.seed, problem, "run with --seed keyed, which differs for each commit, or --seed random")
@@ -313,7 +319,8 @@ def _check_seeds(entries: Iterable[RunEntry], path: Path) -> None:
     seeds: dict[int, str] = {}
     for entry in entries:
         if (first := seeds.setdefault(entry.seed, entry.key)) != entry.key:
-            problem = f"is the seed of {first[:12]} and of {entry.key[:12]} in {path}: the same draws add no evidence"
+            both = f"{short_key(first)} and of {short_key(entry.key)}"
+            problem = f"is the seed of {both} in {path}: the same draws add no evidence"
             refuse("seed", entry.seed, problem, "keep one of them, and run with --seed keyed")
 
 
@@ -378,5 +385,6 @@ def _read(path: Path) -> History:
         raise InputError(f"history={path}: lacks the plan {lost[0]} of its runs; {_AGAIN}")
     for entry in entries.values():
         if odd := sorted({name.rpartition("@")[0] for name in entry.z} - set(plans[entry.plan].checks)):
-            raise InputError(f"history={path}: has scores of {odd[0]}, which {entry.key[:12]} did not plan; {_AGAIN}")
+            problem = f"has scores of {odd[0]}, which {short_key(entry.key)} did not plan"
+            raise InputError(f"history={path}: {problem}; {_AGAIN}")
     return History(opening.subject, opening.profile, tuple(entries.values()), accepted, plans)

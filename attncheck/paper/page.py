@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
+
 from attncheck._lib.errors import refuse
 from attncheck._lib.files import write_whole
 from attncheck.paper.figures import panels_of
@@ -102,5 +104,5 @@ def read_paper(folder: Path) -> PaperView:
 
 def render_paper(out: Path, figures: Sequence[Shown]) -> Path:
     """Write a page of figures, without a run record."""
-    recipe = dataclasses.replace(load("paper"), template="paper.html.j2")
+    recipe = msgspec.structs.replace(load("paper"), template="paper.html.j2")
     return write_whole(out, encoded(fill(recipe, paper=view_of(figures))))
