@@ -377,9 +377,10 @@ def test_interrupted_run_leaves_a_readable_record(
         try:
             wait_for(lambda: record.exists() and record.read_bytes().count(b"\n") > 1)
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole process group
-            _, errors = process.communicate(timeout=120)
+            output, errors = process.communicate(timeout=120)
         finally:
             process.kill()  # a hung one would be waited for
+    assert f"The same command with --resume {record} continues the run." in output
     assert process.returncode == ExitCode.INTERRUPTED
     assert errors.splitlines()[-1] == "attncheck: interrupted"
     lines = list(read(record))

@@ -59,6 +59,7 @@ def run_properties(
         except KeyboardInterrupt:
             taken.report.stop()
             print(_summary(taken.report, verbose), flush=True)
+            print(f"Interrupted. The same command with --resume {options.record} continues the run.", flush=True)
             raise
         except InputError as error:
             taken.report.stop()

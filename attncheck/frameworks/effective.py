@@ -231,8 +231,10 @@ class ModuleReader:
         output = self._change(after.y[:, 0], none.y[0, 0]) / LENGTH
         for name, matrix in (read | {"output": output}).items():
             if not np.all(np.isfinite(matrix)):
+                finite = all(np.isfinite(each).all() for each in self.binding.parameters(state).values())
                 what = "is an entry of this matrix, which must be finite"
-                refuse(name, float(matrix[~np.isfinite(matrix)][0]), what, "mend the initialiser")
+                remedy = "mend the forward pass: all parameters are finite" if finite else "mend the initialiser"
+                refuse(name, float(matrix[~np.isfinite(matrix)][0]), what, remedy)
         past = self._change(units.y[:, 0], none.y[0, 0]) / length
         return Effective(**read, output=output, biases=self._added(none), past=past)
 

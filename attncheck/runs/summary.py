@@ -215,7 +215,9 @@ def all_refused(run: Run, results: Sequence[Result]) -> list[str]:
     """Return a line on the requested layers if the subject supports none of them."""
     fields = {str(result.case): result.case for result in results if of_layer(result)}
     layers = [AttentionLayer.from_dict(each, trust=None) for each in fields.values()]
-    if not layers or any(result.p_values for result in results) or not all(map(run.subject.reason_unsupported, layers)):
+    # A run that was interrupted has not asked for all of them.
+    asked = bool(layers) and len(results) >= len(run.owed)
+    if not asked or any(each.p_values for each in results) or not all(map(run.subject.reason_unsupported, layers)):
         return []
     plainest = min(layers, key=lambda layer: (len(features_of(layer)), -layer.weight_entries, layer.describe()))
     call = layer_call(plainest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -529,6 +530,23 @@ def test_a_module_in_the_place_of_a_function() -> None:
 def test_a_call_that_fails_is_a_sentence() -> None:
     with pytest.raises(ac.InputError, match=r"call: failed on inputs of shape \(2, 2, 63\) with "):
         ac.inspect(multi_head(), width=63)
+
+
+def test_a_forward_that_ends_the_process_is_a_sentence() -> None:
+    with pytest.raises(ac.InputError, match=r"call: failed on .* with SystemExit: 3 \(test_torch\.py, line \d+\)"):
+        ac.inspect(lambda: Own(lambda q, k, v: sys.exit(3)), width=64)
+
+
+def test_what_is_not_finite_is_blamed_on_the_forward_pass_or_the_parameters() -> None:
+    def unset() -> Any:
+        made = Own()
+        nn.init.constant_(made.o.weight, torch.nan)
+        return made
+
+    with pytest.raises(ac.InputError, match=r"output=nan: .* finite; mend the forward pass: all parameters are finite"):
+        ac.inspect(lambda: Own(lambda q, k, v: by_hand(q, k, v) * torch.nan), width=64)
+    with pytest.raises(ac.InputError, match=r"output=nan: .* finite; mend the initialiser"):
+        ac.inspect(unset, width=64)
 
 
 MISUSED = {"class": nn.MultiheadAttention, "argument": lambda generator: multi_head()()}
