@@ -487,3 +487,46 @@ def test_error_rates_of_exponents_are_measured(said: Said) -> None:
     assert len(re.findall(noise, page, re.MULTILINE)) == 6
     assert "2 random right models: violated in 0," in page
     assert len(re.findall(r"\| [01] of 1 +\|", page)) == 5
+
+
+def test_pages_know_the_commit_that_they_are_of(tmp_path: Path) -> None:
+    every = load("all")
+    root = tmp_path / "project"
+    for name in ("benchmarks", "attncheck"):
+        (root / name).mkdir(parents=True)
+    page, code = root / "benchmarks" / "one.md", root / "attncheck" / "code.py"
+    write = 'pathlib.Path(__file__).with_suffix(".md").write_text(TEXT)'
+    script = f'import pathlib, sys\nif "--write" in sys.argv:\n    {write}'
+    text = "# One\n\n`python benchmarks/one.py` makes this page.\n\nMeasured.\n"
+    page.with_suffix(".py").write_text(f"TEXT = {text!r}\n{script}\n", encoding="utf-8")
+    page.write_text(text, encoding="utf-8")
+
+    def commit(content: str) -> None:
+        code.write_text(content, encoding="utf-8")
+        every.git(root, "add", "-A")
+        every.git(root, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "change")
+
+    every.git(root, "init")
+    commit("1")
+    read = every.Page.read
+    assert read(page).command == ("benchmarks/one.py", "--write")
+    assert read(page).changed(root) == "of an unknown commit"
+    assert every.main(["--make"], root) == 0
+    assert read(page).changed(root) == ""
+    assert page.read_text(encoding="utf-8").count("Made at commit") == 1
+    commit("2")
+    assert read(page).changed(root).endswith(", before a change")
+    assert every.main(["--make", "one"], root) == 0
+    assert read(page).changed(root) == ""
+    assert page.read_text(encoding="utf-8").startswith(text)
+    assert page.read_text(encoding="utf-8").count("Made at commit") == 1
+    code.write_text("3", encoding="utf-8")
+    with pytest.raises(SystemExit):
+        every.main(["--make"], root)
+
+
+def test_every_page_is_made_by_a_script_or_by_hand() -> None:
+    every = load("all")
+    found = {page.path.stem: page.command for page in every.pages(BENCHMARKS.parent)}
+    assert {name for name, command in found.items() if not command} == every.BY_HAND
+    assert all((BENCHMARKS.parent / command[0]).is_file() for command in found.values() if command)
