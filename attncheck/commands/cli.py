@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -78,6 +79,8 @@ def program() -> NoReturn:
     waited for as long as `_GRACE`.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if sys.stderr is not None:
+        faulthandler.enable()  # says where a library crashed
     code = main()
     others = [each for each in threading.enumerate() if each is not threading.main_thread()]
     if others:

@@ -30,7 +30,7 @@ class Fault:
     ----------
     name : str
         Key in `attncheck.faults.FAULTS`, and of the subject ``attncheck.faults:name``; for programs in
-        `attncheck.faults.programs.PROGRAM_FAULTS`, and of the subject ``attncheck.faults.programs:name``.
+        ``attncheck.faults.programs.PROGRAM_FAULTS``, and of the subject ``attncheck.faults.programs:name``.
     what : str
         One-line description.
     requires : Requirement

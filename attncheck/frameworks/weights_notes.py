@@ -32,6 +32,8 @@ _FAINT = -16.0
 _FITTED, _NO_BIAS = 2e-2, 1e-3
 # Distances that tell a slope.
 _FEWEST = 3
+# Pairs of positions that a note lists.
+_PAIRS = 3
 
 
 def about_weights(made: Forward, formula: Formula, seen: AttentionCall, partial: Forward | None = None) -> list[Note]:
@@ -88,8 +90,23 @@ def _about_mask(made: Forward, formula: Formula, length: int) -> Iterator[Note]:
         yield Note("position i sees i + 1: the causal mask is off by one", blames=True)
     elif differ:
         return
+    elif later := _past_a_gap(shown):
+        pairs = listed([f"position {i} sees {j}" for i, j in later[:_PAIRS]])
+        more = f" and {len(later) - _PAIRS} more" if len(later) > _PAIRS else ""
+        yield Note(f"the mask is causal, except that {pairs}{more}", blames=True)
     elif made.mask not in ("none", "causal"):
         yield Note(f"the mask is neither none nor causal: {made.mask}")
+
+
+def _past_a_gap(shown: Booleans) -> list[tuple[int, int]]:
+    """Return the later positions that a query sees beyond one that it does not see, if all see all earlier ones.
+
+    Prefixes and blocks, within which positions see each other, leave no gap.
+    """
+    shown = shown[:, : len(shown)]
+    if not shown[np.tril_indices(len(shown))].all():
+        return []
+    return [(int(i), int(j)) for i, j in zip(*np.nonzero(shown), strict=True) if not shown[i, :j].all()]
 
 
 def _sees_next(shown: Booleans, mask: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,33 @@ def test_another_mask_is_named(name: str, shown: Any) -> None:
     assert found.forward.known
     assert found.forward.mask == name
     assert found.notes[0].text == f"the mask is neither none nor causal: {name}"
+
+
+def causal_and(more: Callable[[Array, Array], Array]) -> Callable[[Array], Array]:
+    """Return a mask of scores that hides later positions but for those that `more`, of (i, j), shows."""
+
+    def masked(p: Array) -> Array:
+        i, j = np.ogrid[: p.shape[-2], : p.shape[-1]]
+        return np.where((j <= i) | more(i, j), p, -np.inf)
+
+    return masked
+
+
+def test_later_positions_beyond_a_gap_are_blamed() -> None:
+    found = inspected(masked=causal_and(lambda i, j: (i == 0) & (j == 3)))
+    assert found.blamed == ("the mask is causal, except that position 0 sees 3",)
+
+
+ROUNDED = {
+    "prefix": lambda i, j: (i < 3) & (j < 3),
+    "blocks": lambda i, j: i // 2 == j // 2,
+    "global first position": lambda i, j: i == 0,
+}
+
+
+@pytest.mark.parametrize("more", ROUNDED.values(), ids=list(ROUNDED))
+def test_prefixes_and_blocks_that_see_each_other_are_no_mistake(more: Any) -> None:
+    assert inspected(masked=causal_and(more)).blamed == ()
 
 
 MAPS = {

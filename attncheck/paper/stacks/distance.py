@@ -118,10 +118,10 @@ def controlled_parts(
     seed: int,
     draw: Callable[[int, np.random.Generator], tuple[FloatArray, FloatArray]],
 ) -> FloatArray:
-    """Return controlled means over the draws of each part, (PARTS, *shape).
+    """Return controlled means over the draws of each part, of shape (PARTS,) and `shape`.
 
-    `draw(count, rng)` returns a difference from the limit and its control variate, (count, *shape) each; `name` is
-    that of the random streams.
+    `draw(count, rng)` returns a difference from the limit and its control variate, of shape (count,) and `shape` each;
+    `name` is that of the random streams.
     """
     step = max(1, _BLOCK // walk_entries(stack))
     means = np.zeros((4, PARTS, *shape))
