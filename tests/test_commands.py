@@ -111,7 +111,7 @@ def test_environments_run_what_their_names_say() -> None:
         "{posargs:tests attncheck --ignore=tests/slow --ignore=tests/hostile/test_files.py "
         "--ignore=tests/hostile/test_subjects.py --ignore=tests/frameworks "
         "--ignore-glob=*/torch*.py --ignore-glob=*/flax*.py --ignore-glob=*/keras*.py "
-        "--ignore=attncheck/frameworks/jax_softmax.py}"
+        "--ignore-glob=*/*jax*.py --ignore-glob=*/equinox.py}"
     )
     assert ini["testenv:hostile"]["commands"] == "pytest -n auto {posargs:tests/hostile/test_subjects.py}"
     assert ini["testenv:fuzz"]["commands"] == "pytest -n auto {posargs:tests/hostile/test_files.py}"

@@ -82,7 +82,7 @@ def test_where_the_first_pieces_all_end_their_process_the_others_are_done(tmp_pa
         found = executor.results(function, range(9))
     assert found[6:] == [36, 49, 64]
     reasons = {result.reason for result in found[:6] if isinstance(result, LostTask)}
-    assert reasons == {"its process died, also when the task was run alone"}
+    assert reasons == {"its process died, also when the task was run alone (exit status 1)"}
 
 
 def test_where_every_piece_ends_its_process_not_all_are_tried(tmp_path: Path) -> None:

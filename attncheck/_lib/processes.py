@@ -10,6 +10,7 @@ import signal
 import sys
 import sysconfig
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from multiprocessing import get_context, parent_process
@@ -22,8 +23,10 @@ from threadpoolctl import threadpool_limits
 
 from attncheck._lib.text import printable
 
-# Bytes that the output of a process may have, characters of its last line that are shown, and seconds between looks.
-_OUTPUT, _LINE, _ASKED = 2**20, 200, 1.0
+# Bytes that the output of a process may have, and characters of its last line that are shown.
+_OUTPUT, _LINE = 2**20, 200
+# Seconds between looks at the output, and at the status of a process that ends.
+_ASKED, _BRIEFLY = 1.0, 0.01
 # What faulthandler writes: the fault, and the calls of threads, of the failing one or, last, of the main one.
 _FAULT = re.compile(r"^(Fatal Python error: [^\n]+|Timeout [^\n]+)$", re.MULTILINE)
 _STACK = re.compile(r"most recent call first\):\n((?: +File .+\n?)+)", re.MULTILINE)
@@ -80,7 +83,12 @@ def _fault(fault: re.Match[str], text: str) -> str:
 
 def _status(executor: _Pool) -> str:
     """Return how a process ended that the pool did not end itself, "" if there is none."""
-    codes = [process.exitcode for process in list(executor.started.values())]
+    processes = list(executor.started.values())
+    # The pool's own thread collects them too: for a moment neither may know the status.
+    until = time.monotonic() + _ASKED
+    while any(process.exitcode is None for process in processes) and time.monotonic() < until:
+        time.sleep(_BRIEFLY)
+    codes = [process.exitcode for process in processes]
     # The pool terminates the others.
     code = next((each for each in codes if each not in (None, 0, -signal.SIGTERM)), None)
     if code is None:

@@ -291,6 +291,6 @@ def test_what_is_no_layer_is_refused() -> None:
 def test_stacks_are_sent_to_distances_of_their_own() -> None:
     stack = ac.AttentionStack(layer=ac.AttentionLayer(width=8), depth=2)
     for function in (ac.distance, ac.finite_width_law, ac.rate):
-        with pytest.raises(ac.InputError, match=r"attncheck\.theory\.stacks\.distance\.distances"):
+        with pytest.raises(ac.InputError, match=r"attncheck\.paper\.stacks\.distances"):
             # Wrong type on purpose.
             function(stack)  # type: ignore[arg-type]  # its refusal is tested
