@@ -34,10 +34,20 @@ _UNNOTICED = 3.0
 
 @dataclasses.dataclass(frozen=True)
 class LostTask:
-    """Placeholder for the result of a task whose process died twice; `words` is the last it said, if anything."""
+    """Placeholder for the result of a task whose process died twice: what happened, and the process's last words."""
 
-    reason: str
+    what: str
     words: str = ""
+
+    @property
+    def said(self) -> str:
+        """The last words in brackets, if any."""
+        return f" ({self.words})" if self.words else ""
+
+    @property
+    def reason(self) -> str:
+        """What happened, with the last words."""
+        return f"{self.what}{self.said}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,8 +137,7 @@ class TaskExecutor:
                     break
             else:
                 lost += 1
-                said = f" ({self._words})" if self._words else ""
-                yield place, LostTask(f"its process died, also when the task was run alone{said}", self._words)
+                yield place, LostTask("its process died, also when the task was run alone", self._words)
 
     def _done(
         self,

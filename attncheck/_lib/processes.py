@@ -64,13 +64,19 @@ def last_words(executor: Executor) -> str:
     if not isinstance(executor, _Pool):
         return ""
     written = sorted(Path(executor.outputs.name).iterdir(), key=lambda path: path.stat().st_mtime)
-    outputs = [path.read_bytes()[-_OUTPUT:].decode(errors="replace").strip() for path in written]
-    text = next((each for each in reversed(outputs) if each), "")
+    text = next((each for each in map(_end_of, reversed(written)) if each), "")
     faults = [*_FAULT.finditer(text)]
     fault = _fault(faults[-1], text) if faults else _status(executor)
     before = text[: faults[-1].start()] if faults else text
     said = printable(before.strip().rpartition("\n")[2], _LINE)
     return "; ".join(each for each in (said, printable(fault, _LINE)) if each)
+
+
+def _end_of(path: Path) -> str:
+    """Return the end of an output, without the blanks around it."""
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - _OUTPUT))
+        return file.read(_OUTPUT).decode(errors="replace").strip()
 
 
 def _fault(fault: re.Match[str], text: str) -> str:

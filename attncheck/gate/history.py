@@ -245,7 +245,13 @@ def entry_of(record: Path, key: str) -> tuple[Manifest, PlannedChecks, RunEntry]
 
 
 def short_key(key: str) -> str:
-    """Return the first twelve digits of the hash of a commit, and any other name whole."""
+    """Return the first twelve digits of the hash of a commit, and any other name whole.
+
+    Examples
+    --------
+    >>> short_key("0123456789abcdef" * 3), short_key("2026-11-26T09:53:14+00:00")
+    ('0123456789ab', '2026-11-26T09:53:14+00:00')
+    """
     return key[:12] if len(key) >= 40 and set(key) <= set(string.hexdigits) else key
 
 

@@ -26,8 +26,7 @@ def refusal(run: Run, subject: Subject | SubjectName, each: Each) -> Examination
     for case in _probed(run):
         (found,) = each(probe, [(subject, run.seed, case)])
         if isinstance(found, LostTask):
-            said = f" ({found.words})" if found.words else ""
-            problem = f"a probe call on {case.describe()} crashed its process{said}; mend the simulator"
+            problem = f"a probe call on {case.describe()} crashed its process{found.said}; mend the simulator"
             found = Examination([], f"subject={run.subject.name}: {problem}")
         if not found.unusable:
             return None

@@ -151,10 +151,10 @@ def _table_of(file: Samples, results: Sequence[Result], named: bool) -> list[str
 
 def _observed(wrong: Sequence[Sample], seed: int, laws: WeightLaws) -> list[str]:
     """Return the observed differences of the first sample with a violation."""
-    for sample in wrong[:1]:
-        root = seed_sequence(seed, "samples", sample.layer.key, role="diagnosis")
-        return differences(sample.first(_DIAGNOSED), root, laws)
-    return []
+    if not wrong:
+        return []
+    root = seed_sequence(seed, "samples", wrong[0].layer.key, role="diagnosis")
+    return differences(wrong[0].first(_DIAGNOSED), root, laws)
 
 
 def _row(result: Result) -> tuple[str, ...]:
