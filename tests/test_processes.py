@@ -76,12 +76,15 @@ def test_ctrl_c_while_processes_begin_is_silent(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as POSIX has them")
 @pytest.mark.usefixtures("interruptible")
-def test_ctrl_c_that_was_held_back_comes_at_the_end() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_was_held_back_comes_at_the_end(number: int, request: pytest.FixtureRequest) -> None:
     reached = []
+    before = signal.signal(number, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(number, before))
 
     def press() -> None:
         with interrupts_held():
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
             reached.append("the end")
 
     with pytest.raises(KeyboardInterrupt):

@@ -25,6 +25,8 @@ from attncheck._lib.text import printable
 
 # Bytes that the output of a process may have, and characters of its last line that are shown.
 _OUTPUT, _LINE = 2**20, 200
+# Signals that end a run, whose record then stays readable.
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 # Seconds between looks at the output, and at the status of a process that ends.
 _ASKED, _BRIEFLY = 1.0, 0.01
 # What faulthandler writes: the fault, and the calls of threads, of the failing one or, last, of the main one.
@@ -136,29 +138,33 @@ class _Pool(ProcessPoolExecutor):
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Defer Ctrl-C until the context exits, and in processes started within it until they call `admit_interrupts`."""
+    """Defer Ctrl-C and requests to terminate until the context exits, and in processes started within it until they
+    call `admit_interrupts`.
+
+    A process whose start is broken off here would print a traceback.
+    """
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
-    pressed: list[int] = []
+    sent: list[int] = []
     # A signal mask covers one thread and the processes that it starts; another thread may still get the signal.
     main = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number)) if main else None
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    handlers = {each: signal.signal(each, lambda number, frame: sent.append(number)) for each in _ENDING if main}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if main:
-            signal.signal(signal.SIGINT, handler)
-        if pressed:
-            signal.raise_signal(signal.SIGINT)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in dict.fromkeys(sent):
+            signal.raise_signal(number)
 
 
 def admit_interrupts() -> None:
-    """Deliver a Ctrl-C that was deferred while this process started."""
+    """Deliver the signals that were deferred while this process started."""
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
 
 def _prepare(outputs: str) -> None:
