@@ -138,10 +138,10 @@ class _Pool(ProcessPoolExecutor):
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Defer Ctrl-C and requests to terminate until the context exits, and in processes started within it until they
-    call `admit_interrupts`.
+    """Defer Ctrl-C and requests to terminate until the context exits.
 
-    A process whose start is broken off here would print a traceback.
+    Processes that are started within it defer them until they call `admit_interrupts`: otherwise one that is ended
+    while it starts prints a traceback.
     """
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
