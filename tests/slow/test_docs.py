@@ -19,7 +19,7 @@ from attncheck import AttentionLayer
 from attncheck.commands.cli import app, main
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "reports" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "reports" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 SHELL = ("sh", "yaml")
 NOT_EXAMINED = {"jinja", "{eval-rst}", "{include}", "{toctree}", "{page}"}
