@@ -337,6 +337,7 @@ def test_explain_names_the_faults_of_programs(capsys: pytest.CaptureFixture[str]
         assert f"{fault.name} ({fault.what})" in explained(capsys, detecting(fault.name)[0])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", FAULTS)
 def test_explain_a_fault(capsys: pytest.CaptureFixture[str], name: str) -> None:
     said = explained(capsys, name)

@@ -82,6 +82,7 @@ def test_names_and_reports_are_given_once() -> None:
     assert len({bug.name for bug in EVERY_BUG}) == len({bug.source for bug in EVERY_BUG}) == 40
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layer", LAYERS)
 def test_right_draws_do_not_differ_from_right_ones(layer: ac.AttentionLayer) -> None:
     assert not differs(RIGHT, layer)

@@ -176,6 +176,7 @@ def test_methods_agree_with_networks_written_out(name: str, rng: np.random.Gener
             assert stats.ks_2samp(values, expected[what]).pvalue > _LEVEL, (method, what)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_written_out_networks_differ_from_the_layer_without_the_part(name: str, rng: np.random.Generator) -> None:
     layer = LAYERS[name]

@@ -232,6 +232,7 @@ class TestCheck:
 
         assert ac.check(equal, program, properties="netsor", profile="smoke").verdict == "consistent"
 
+    @pytest.mark.sampled
     @pytest.mark.parametrize("zero", ["h", "W", "K", "V", "all"])
     def test_what_is_always_zero_is_no_fault(self, zero: str) -> None:
         std = {name: 0.0 if zero in (name, "all") else 1.0 for name in "hWQKV"}

@@ -86,6 +86,7 @@ class TestEachExample:
         for one, other in zip(functionals(direct), functionals(matrix_free), strict=True):
             assert stats.ks_2samp(one, other).pvalue > 1e-6
 
+    @pytest.mark.sampled
     @each_example
     def test_results_approach_the_limit(self, name: str) -> None:
         """Corollary 2: E[y_i y_k] at width n is off by a fraction c/n, |c| < 1 as measured at n = 16; 3 is allowed."""

@@ -74,6 +74,7 @@ def test_slots_say_what_they_are() -> None:
     assert said[-1] == "O1 (output matrix): the limit of o1,1, y1 depends on its law"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("law", ["gaussian", "uniform", "rademacher"])
 def test_moments_of_one_position_are_those_of_literal_draws(law: str) -> None:
     layer, size = ONE.replace(num_heads=2, head_dim=2, width=4), 400_000

@@ -105,6 +105,7 @@ def other_neurons(layer: AttentionLayer, size: int, rng: np.random.Generator) ->
     return {"outputs": outputs}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("subject", "layer", "check"),
     [

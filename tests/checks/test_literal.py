@@ -75,6 +75,7 @@ def test_right_simulators_pass(law: str, name: str) -> None:
     assert examine(Drawn(law, law), PAPER, name) == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layer", [NARROW, CAUSAL], ids=["singular", "hidden"])
 @pytest.mark.parametrize("name", ["scores", "conditional", "exactness"])
 def test_single_precision_and_hidden_scores_pass(layer: ac.AttentionLayer, name: str) -> None:

@@ -85,6 +85,7 @@ def test_right_simulator_is_not(name: str) -> None:
     assert p_value(collapsed, name, PAIRS[name][1]) > FALSE_ALARM / len(BY_NAME)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", sorted(WHITENED))
 def test_behind_a_mask_the_wrong_simulator_is_rejected_and_the_right_is_not(name: str) -> None:
     assert p_value(hiding(paired(name).subject), name, masked(name)) < FALSE_ALARM

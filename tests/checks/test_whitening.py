@@ -70,6 +70,7 @@ def assert_standard_normal(residual: Residual, level: float = LEVEL) -> None:
         assert Association().test(places[:, i], places[:, j]).p_value > level
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layer", LAYERS, ids=AttentionLayer.describe)
 @pytest.mark.parametrize("name", RESIDUALS)
 def test_residuals_of_a_right_simulator_are_standard_normal(layer: AttentionLayer, name: str) -> None:
@@ -268,6 +269,7 @@ def behind_mask(layer: AttentionLayer, single: bool, hidden: float = -np.inf) ->
     return Sample(layer, scores=np.where(visible(layer), sample.need("scores"), hidden), **arrays)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("single", [False, True], ids=["float64", "float32"])
 @pytest.mark.parametrize("layer", MASKED, ids=AttentionLayer.describe)
 def test_visible_scores_are_whitened_exactly(layer: AttentionLayer, single: bool) -> None:

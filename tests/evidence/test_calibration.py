@@ -147,6 +147,7 @@ def test_power_is_what_simulation_finds(name: str, alternative: float, size: int
     assert case.bound or detected <= most
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "alternative", "size"), POWER_CASES)
 def test_intervals_hold_the_true_effect(name: str, alternative: float, size: int, bounds: Bounds) -> None:
     found = outcomes(name, alternative, size, DEPARTED, "power")

@@ -246,6 +246,7 @@ def p_value(outcome: Outcome) -> float:
     return outcome.p_value
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("case", "p", "exact"),
     [

@@ -108,6 +108,7 @@ def test_level_is_kept(name: str) -> None:
         assert (p_values > 0.9).mean() > 0.06
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_scores_are_standard_normal(name: str) -> None:
     rng = np.random.default_rng(list(name.encode()))

@@ -79,6 +79,7 @@ def forge(path: Path, forgery: Forgery, anew: bool = True) -> None:
     path.write_bytes(sealed(content) if anew else content)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("forgery", CODES)
 def test_edits_without_the_hash_are_refused(forgery: Forgery, runs: Runs) -> None:
     forge(Path("whole.jsonl"), forgery, anew=False)

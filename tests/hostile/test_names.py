@@ -71,6 +71,7 @@ def check_terminal(output: str, annotations: int = 0) -> None:
     assert all(OWN.match(line) for line in commands)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
 def test_texts_of_a_record_are_inert(text: str, runs: Runs) -> None:
     for name in ("whole.jsonl", "part1.jsonl"):
@@ -134,6 +135,7 @@ def _check_page(page: str) -> None:
     assert not steering(page)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
 def test_texts_of_a_history_are_inert(text: str, runs: Runs) -> None:
     head, plan, entry = map(json.loads, Path("history.jsonl").read_bytes().splitlines())
@@ -148,6 +150,7 @@ def test_texts_of_a_history_are_inert(text: str, runs: Runs) -> None:
     assert "<script" not in Path("plot.svg").read_text("utf-8")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
 def test_texts_of_a_layer_and_a_table_are_inert(text: str, runs: Runs) -> None:
     for line in (f"mask = {json.dumps(text)}", f"{json.dumps(text)} = 1", f"attention_map = {json.dumps(f'{text}:f')}"):

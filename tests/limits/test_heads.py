@@ -198,6 +198,7 @@ def test_one_row_at_few_nodes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 2 * without.error < wrong < found.error
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("fewer_points")
 @pytest.mark.parametrize(("std", "unit"), [(0.02, 2.0**-12), (0.7, 2.0**12), (1.5, 2.0**-12)])
 def test_units_do_not_matter(unit: float, std: float) -> None:

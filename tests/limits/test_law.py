@@ -115,6 +115,7 @@ def test_softmax_to_twelve_standard_deviations(s: int, heads: int) -> None:
     assert law.excess_kurtosis() == pytest.approx(3 * (probability @ (v - mean) ** 2) / mean**2, rel=1e-3)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("heads", [1, 2, 16])
 def test_the_papers_set_up(heads: int) -> None:
     law = limit(layer(num_heads=heads))

@@ -73,6 +73,7 @@ def by_integration(phi: nl.Nonlinearity, kinks: tuple[float, ...], v1: float, v2
     return total
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("phi", "kinks"), FUNCTIONS, ids=lambda f: str(f))
 @pytest.mark.parametrize(("v1", "v2", "rho"), COVARIANCES)
 def test_dual_is_the_integral(phi: nl.Nonlinearity, kinks: tuple[float, ...], v1: float, v2: float, rho: float) -> None:

@@ -75,6 +75,7 @@ def test_draws_have_the_law_of_literal_matrices(name: str) -> None:
     assert least_p(drawn(layer, "literal"), read(layer, "outputs", "direct", 20_000)) > LEVEL
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=list(LAYERS))
 def test_limit_draws_have_the_limit_law(layer: Layer) -> None:
     law = ac.limit(layer)

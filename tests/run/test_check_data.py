@@ -35,6 +35,7 @@ def look(plan: Plan) -> dict[str, Outcome]:
     return observe(plan, list(plan.sizes), 1, SUBJECT, np.random.default_rng(0), np.random.SeedSequence(0))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", [name for name in EVERY_PROPERTY if name not in PROGRAM_PROPERTIES])
 def test_a_condensed_look_says_what_the_whole_one_says(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     plan = planned(name)

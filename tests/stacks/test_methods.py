@@ -53,6 +53,7 @@ def p_values(ours: StackDraws, theirs: StackDraws) -> dict[str, float]:
     return {name: float(stats.ks_2samp(f(ours), f(theirs), method="asymp").pvalue) for name, f in FUNCTIONALS.items()}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("stack", STACKS, ids=AttentionStack.describe)
 def test_readings_of_finite_width_agree_in_law(stack: AttentionStack) -> None:
     size = 20_000

@@ -65,6 +65,7 @@ def swapped(stack: AttentionStack) -> AttentionStack:
     return stack.replace(layer=stack.layer.replace(norm=stack.post_norm), post_norm=stack.layer.norm)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("stack", BLOCKS, ids=AttentionStack.describe)
 def test_wrong_blocks_are_rejected_and_the_right_one_is_not(stack: AttentionStack) -> None:
     literal = drawn(stack, 1)
