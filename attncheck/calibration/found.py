@@ -20,7 +20,7 @@ LEVELS = (0.05, 0.01, 0.001, 5e-4)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Calibration:
-    """First-look p-values of one check on correct samples, (replications,): uniform if ``uniform``, or larger."""
+    """First-look p-values of one check on correct samples, (replications,); they may be large unless ``uniform``."""
 
     check: str
     uniform: bool

@@ -139,7 +139,7 @@ def _cut(value: Any, part: slice) -> Any:
 
 
 def references_of(reference: Reference, size: int, derived: Sequence[str] = ()) -> Iterator[Reference]:
-    """Yield references for samples of `size`, sliced where `derived`."""
+    """Yield references for samples of `size` draws; the functionals are sliced if `derived` names them."""
     values = reference.functionals if "functionals" in derived else {}
     for start, seed in zip(
         range(0, reference.size, size), reference.seed.spawn(math.ceil(reference.size / size)), strict=True

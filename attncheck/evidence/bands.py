@@ -54,7 +54,7 @@ def uniform_band(count: int, allowance: float = 0.0) -> tuple[IntArray, IntArray
 
 @functools.lru_cache(maxsize=256)
 def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[IntArray, IntArray]:
-    """Return the lowest and highest count of the first sample among the smallest values of both, `pooled` in number.
+    """Return the band of the first sample's count among the smallest `pooled` values of both: lowest and highest count.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[In
 
 @dataclass(frozen=True)
 class _Law:
-    """Law of counts up to each point given their total; ``parts(sizes)`` gives that of counts in parts."""
+    """Law of the counts up to each point, given their total; ``parts(sizes)`` is that of counts between points."""
 
     parts: Callable[[Any], Any]
     sizes: NDArray[Any]

@@ -182,7 +182,7 @@ def examine_pools(
     level: float,
     protocol: Callable[..., dict[str, Trail]] = examine,
 ) -> tuple[list[Result], list[str]]:
-    """Return one result per pool, and the errors of further looks, whose pools have no result.
+    """Return one result per pool, and the errors of further looks; pools with such an error have no result.
 
     `violated` holds the keys of violated cases: a suspicious pool that contains one is explained and gets no
     further looks; other suspicious pools get theirs from `later`. `protocol` is
