@@ -41,7 +41,7 @@ class ErrorRates:
 
 
 def checks_to_calibrate(name: str) -> tuple[AnyCheck, ...]:
-    """Return the checks of a property of layers, or one check.
+    """Return the checks of a property of layers, or a single check, by name.
 
     Raises
     ------

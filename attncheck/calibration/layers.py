@@ -81,7 +81,7 @@ def small_outcomes(
 
 
 def _measured(check: Check, sample: Sample, reference: Reference) -> tuple[Any, ...]:
-    """Return a check's measurement, in parts if it compares calls."""
+    """Return a check's measurement; if the check compares calls, slices of the sample stand for them."""
     if check.calls == 1:
         return check.measure(sample, reference)
     return join([check.measure(part, reference) for part in slices_of(sample, len(sample) // check.calls)])

@@ -60,7 +60,7 @@ class Setting(BaseSetting[AttentionLayer]):
 
     @property
     def input_rank(self) -> int:
-        """The rank of X, almost surely."""
+        """The rank of the inputs, almost surely."""
         directions = self.layer.width - (self.layer.norm == "layer")
         return 1 if self.layer.inputs.equal else min(self.layer.seq_len, directions)
 

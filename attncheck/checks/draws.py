@@ -1,4 +1,4 @@
-"""Draws are independent and have full precision."""
+"""Checks that draws are independent and have full precision."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _marks_of(field: str) -> Callable[[Sample, Reference], tuple[NDArray[np.uint
 
 
 def marks(numbers: FloatArray) -> NDArray[np.uint64]:
-    """Hash each draw of an array (draws, numbers), or runs of draws if most have too few distinct numbers.
+    """Hash the draws of an array (draws, numbers), or runs of draws if most draws have too few distinct numbers.
 
     Signs and order within a draw are ignored: mirrored or permuted draws count as repeats.
     """

@@ -97,7 +97,7 @@ def several_neurons(arrays: Arrays) -> FloatArray:
 
 
 def _log_energy(values: FloatArray) -> FloatArray:
-    """Return log Σ values² per draw, with zeros kept finite."""
+    """Return log Σ values² per draw, finite even if all values are 0."""
     return _log((values**2).sum(axis=tuple(range(1, values.ndim))))
 
 
@@ -110,7 +110,7 @@ def _score_energy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 
 
 def _row_entropy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return the entropy of the first head's last row."""
+    """Return the entropy of the last row of the first head's attention weights."""
     weights = _weights(layer, arrays, slice(1))[:, 0, -1]
     return np.asarray(special.entr(weights).sum(axis=-1))
 
@@ -121,7 +121,7 @@ def _log_volumes(arrays: Arrays) -> FloatArray:
 
 
 def _score_shape(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return log |det P| - s log ‖P‖, averaged over heads."""
+    """Return log |det P| - s log ‖P‖ of the scores P of s positions, averaged over heads."""
     sizes = _log((_scores(arrays) ** 2).sum(axis=(-1, -2)))
     return np.asarray((_log_volumes(arrays) - 0.5 * layer.seq_len * sizes).mean(axis=1))
 

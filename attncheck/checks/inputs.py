@@ -82,7 +82,7 @@ def _law(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 
 
 def _lengths(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-    """Return PITs of n tr G/σ², G the Gram matrix of inputs with n neurons and s positions.
+    """Return probability integral transforms of n tr G/σ², G the Gram matrix of inputs of n neurons and s positions.
 
     Its law is (χ²_n/n) χ²_{ns}, or s (χ²_n/n) χ²_n if all positions are equal.
     """

@@ -65,7 +65,7 @@ class MarginalLaw:
 
     @property
     def std(self) -> float:
-        """The standard deviation."""
+        """The standard deviation of the law."""
         return float(np.sqrt(self.mixture.mean()))
 
     def exceedance(self, multiple: float) -> float:
@@ -95,7 +95,7 @@ def marginal_law(layer: AttentionLayer, marginal: Scalar, method: _Method = "col
 
 
 def _drawn_with(layer: AttentionLayer, marginal: Scalar, method: _Method) -> tuple[Scalar, ...]:
-    """Return the marginals computed from the same draws."""
+    """Return the marginals whose laws are computed from the same draws as this one's."""
     if marginal not in usual(layer):
         return (marginal,)
     return tuple(each for each in usual(layer) if method == "collapsed" or each.direction)
@@ -205,7 +205,7 @@ def limit_distance(layer: AttentionLayer, marginal: Scalar, weights: WeightLaws 
 
 
 def _scales(law: MarginalLaw) -> list[float]:
-    """Return the standard deviation, and the median of conditional ones if rare draws make it far larger."""
+    """Return the standard deviation of a law and, if rare draws dominate it, the median conditional one."""
     variances, weights = law.mixture.variances, law.mixture.weights
     order = np.argsort(variances)
     middle = np.searchsorted(np.cumsum(weights[order]), 0.5 * weights.sum())

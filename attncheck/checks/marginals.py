@@ -41,7 +41,7 @@ class Scalar:
     mean: float = 0.0
 
     def values(self, arrays: Arrays) -> FloatArray:
-        """Return the number of each draw, (draws,)."""
+        """Return the value of this number in each draw, (draws,)."""
         if self.direction:
             return np.asarray(neighbours(arrays.outputs, 2)[:, :, 0] @ np.array(self.direction))
         assert arrays.scores is not None

@@ -36,7 +36,7 @@ _GIVEN = frozenset({"outputs", "scores", "input_gram"})
 
 
 def _given_scores(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-    """Return PITs of one output per draw given scores and inputs."""
+    """Return probability integral transforms of one output per draw, given scores and inputs."""
     draw = np.arange(len(sample))
     position, neuron = draw % sample.layer.seq_len, (draw // sample.layer.seq_len) % sample.coordinates
     weights = sample.variance_weights[draw, position]
@@ -46,7 +46,7 @@ def _given_scores(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 
 
 def _at_width(marginal: Callable[[AttentionLayer], Scalar]) -> Callable[[Sample, Reference], tuple[FloatArray]]:
-    """Return the measure of PITs under a marginal's law at the width."""
+    """Return the measure of probability integral transforms under a marginal's law at the width."""
 
     def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
         values = marginal(sample.layer).values(sample)
@@ -184,7 +184,7 @@ def score_checks(entries: Iterable[tuple[int, int, int]]) -> tuple[Check, ...]:
 
 
 def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
-    """Return the checks of one entry, at the width and in the limit."""
+    """Return the checks of one score entry's law, at the width and in the limit."""
     name = "score_" + "_".join(str(number + 1) for number in entry)
     needs = frozenset({"score entries"})
 

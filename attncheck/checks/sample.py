@@ -248,7 +248,7 @@ class Sample:
         return whiten_jointly(self.layer, self.centred_scores, self.need("input_gram"), keys, seen, self.rounding)
 
     def _whiten_scores(self, matrices: FloatArray) -> Residual:
-        """Whiten matrices like scores."""
+        """Whiten matrices of the shape of the scores by rows and columns."""
         seen = visible(self.layer) if self._hidden else np.True_
         left, right = self._row_whitener, self._column_whitener
         values = left.inverse_root.swapaxes(-1, -2) @ np.where(seen, matrices, 0.0) @ right.inverse_root
@@ -271,7 +271,7 @@ class Sample:
 
     @cached_property
     def _hidden(self) -> bool:
-        """Whether masked scores are not exposed."""
+        """Whether the subject hides masked scores."""
         return "masked scores" not in self.exposed
 
     @cached_property

@@ -33,7 +33,7 @@ def entries(setting: Setting) -> int:
 
 
 def head_pairs(residual: Residual) -> tuple[FloatArray, FloatArray]:
-    """Return noise and weight from pairs of heads, rotating from draw to draw."""
+    """Return noise and weight of an association test from pairs of heads, which rotate from draw to draw."""
     return rotating_pairs(residual, 1)
 
 

@@ -85,7 +85,7 @@ class Spectrum(Whitener):
 
 def precision(array: FloatArray) -> float:
     """Return the rounding unit: of float32 if every value is a float32, else of float64."""
-    # If the first draw is in double precision, the others need no look.
+    # If the first draw is in double precision, the others are not read.
     single = _single(array[:1]) and _single(array)
     return float(np.finfo(np.float32 if single else np.float64).eps)
 

@@ -47,7 +47,7 @@ class Answer:
         return any(not (each.view(np.uint32) & _LOW_BITS).any() for each in arrays)
 
     def changes(self, other: Answer) -> tuple[BoolArray, BoolArray]:
-        """Return where outputs and scores differ from another answer's; outputs at a position count as one."""
+        """Return which outputs (draws, positions) and scores, of their own shape, differ from another answer's."""
         of_outputs = differ(self.outputs, other.outputs, self.rounding)
         of_scores = np.zeros((len(of_outputs), 0, 0, 0), dtype=np.bool_)
         if self.scores is not None and other.scores is not None:

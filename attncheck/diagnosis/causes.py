@@ -60,7 +60,7 @@ class Cause:
 
     @property
     def leading(self) -> Tally:
-        """Most specific check."""
+        """The most specific of the violated checks."""
         return self.tallies[0]
 
 

@@ -101,7 +101,7 @@ def estimates(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = G
 
 
 def _given(sample: Sample, laws: WeightLaws) -> Iterator[Observation]:
-    """Yield ratios to conditional variances."""
+    """Yield estimates of conditional variances relative to the declared ones."""
     for name, squares, dof in _whitened(sample, laws):
         yield from _ratio(name, squares.sum(axis=1), dof.sum(axis=1))
 

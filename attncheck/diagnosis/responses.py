@@ -97,7 +97,7 @@ def _exact(pair: Pair) -> bool:
 
 
 def _mixed_draws(pair: Pair) -> Iterator[Finding]:
-    """Change the inputs of every other draw."""
+    """Find draws that depend on the inputs of others, by changing the inputs of every other draw."""
     answer = pair.subject(pair.fresh_at(np.s_[::2]))
     outputs, scores = (each[1::2].any() for each in pair.usual[0].changes(answer))
     if scores:
@@ -108,7 +108,7 @@ def _mixed_draws(pair: Pair) -> Iterator[Finding]:
 
 
 def _shared_weights(pair: Pair) -> Iterator[Finding]:
-    """Give all draws the same inputs, several times, so that no rounded outputs agree by chance."""
+    """Find draws with equal weights, by giving them equal inputs; several, as rounded outputs may agree by chance."""
     if not pair.continuous:
         return
     answers = [pair.subject(np.repeat(each[None], len(pair.inputs), axis=0)).outputs for each in pair.inputs[:_TIMES]]
@@ -121,7 +121,7 @@ def _shared_weights(pair: Pair) -> Iterator[Finding]:
 
 
 def _positions(pair: Pair) -> Iterator[Finding]:
-    """Change the inputs at one position after another."""
+    """Find wrong dependence on positions, by changing the inputs at one position after another."""
     s = pair.layer.seq_len
     if s > _MOST:
         return
@@ -141,7 +141,7 @@ def _positions(pair: Pair) -> Iterator[Finding]:
 
 
 def _seen(pair: Pair, respond: Respond, usual: Answer) -> tuple[BoolArray, BoolArray]:
-    """Return which outputs (s, s) and scores (s, s, s) change with the input at the position of the last axis."""
+    """Return which outputs (s, s) and scores (s, s, s) change with the input at each of s positions, the last axis."""
     outputs, scores = [], []
     for j in range(pair.layer.seq_len):
         of_outputs, of_scores = usual.changes(respond(pair.fresh_at(np.s_[:, j])))
@@ -151,7 +151,7 @@ def _seen(pair: Pair, respond: Respond, usual: Answer) -> tuple[BoolArray, BoolA
 
 
 def _zero_inputs(pair: Pair) -> Iterator[Finding]:
-    """Give inputs of 0, unless a declared random bias makes the answer random."""
+    """Find what is added to scores or outputs, by inputs of 0; a declared random bias makes this impossible."""
     if pair.layer.bias_std:
         return
     zero = np.zeros_like(pair.inputs)
@@ -191,7 +191,7 @@ def _added(gap: FloatArray) -> str:
 
 
 def _negated(pair: Pair) -> Iterator[Finding]:
-    """Change the sign of all inputs."""
+    """Find biases and nonlinearities, by changing the sign of all inputs."""
     usual, negated = pair.usual[0], pair.subject(-pair.inputs)
     changed = usual.changes(negated)[1].any()
     if changed:
@@ -202,7 +202,7 @@ def _negated(pair: Pair) -> Iterator[Finding]:
 
 
 def _doubled(pair: Pair) -> Iterator[Finding]:
-    """Double all inputs, unless the declared scores are not homogeneous in them."""
+    """Find scores that grow wrongly, by doubling all inputs, if the declared scores are homogeneous."""
     layer = pair.layer
     if layer.softcap is not None or layer.bias_slopes is not None or layer.bias_std:
         return
@@ -223,7 +223,7 @@ def _growth(one: FloatArray | None, other: FloatArray | None) -> float:
 
 
 def _small_inputs(pair: Pair) -> Iterator[Finding]:
-    """Give small inputs, whose scores are nearly 0: outputs are linear in them, with known weights."""
+    """Find nonlinearities and wrong weights, by small inputs: scores are nearly 0, so outputs must be linear."""
     layer = pair.layer
     if layer.norm is not None or layer.qk_norm or layer.bias_std:
         return
@@ -247,7 +247,7 @@ def _nonlinear(respond: Respond, one: FloatArray, other: FloatArray) -> float:
 
 
 def _weights_at_zero(pair: Pair) -> Iterator[Finding]:
-    """Compare the weights at scores of 0, up to a common factor."""
+    """Find wrong attention weights at scores of 0, up to a common factor."""
     ours, declared = (_weights(respond, pair) for respond in pair.both)
     if ours is None or declared is None:
         return
@@ -272,7 +272,7 @@ def _weights(respond: Respond, pair: Pair) -> FloatArray | None:
         alone = np.zeros_like(pair.inputs)
         alone[:, j] = small * pair.inputs[:, 0]
         answers.append(respond(alone).outputs)
-    answered = np.stack(answers, axis=2)  # (draws, i, j, k)
+    answered = np.stack(answers, axis=2)  # (draws, query, key, neurons)
     sizes = (answered**2).sum(axis=(0, 3))
     at = int(np.argmax(sizes))
     unit = answered[:, at // s, at % s]
@@ -282,7 +282,7 @@ def _weights(respond: Respond, pair: Pair) -> FloatArray | None:
 
 
 def _neurons(pair: Pair) -> Iterator[Finding]:
-    """Change one block of neurons of the inputs after another."""
+    """Find unused neurons, by changing one block of neurons of the inputs after another."""
     blocks = np.array_split(np.arange(pair.layer.width), min(pair.layer.width, _MOST))
     (outputs, scores), (declared, of_scores) = pair.each(partial(_used, pair, blocks))
 
@@ -311,26 +311,26 @@ def _used(
 
 
 def _permuted(pair: Pair) -> Iterator[Finding]:
-    """Reverse the positions; no position is named, because a wrong one and its mirror image change alike."""
+    """Find dependence on the order of positions, by reversing it; a wrong position and its mirror image look alike."""
     (outputs, scores), (declared, of_scores) = pair.each(
         lambda respond, usual: _moved(usual, respond(pair.inputs[:, ::-1]))
     )
     if scores and not of_scores:
-        yield Finding("scores", "they depend on the positions of the inputs, and not on the inputs alone")
+        yield Finding("scores", "they depend on the order of the inputs, not only on the inputs themselves")
     elif outputs and not declared:
         where = "; scores do not" if pair.known else "; return scores to see where the fault begins"
         yield Finding(_after(pair), f"outputs depend on the positions of the inputs{where}")
 
 
 def _moved(usual: Answer, turned: Answer) -> tuple[bool, bool]:
-    """Return whether outputs, and whether scores, fail to be reversed with the inputs."""
+    """Return whether outputs, and whether scores, differ from the usual ones in reverse order."""
     scores = None if turned.scores is None else turned.scores[..., ::-1, ::-1]
     outputs, of_scores = usual.changes(Answer(turned.outputs[:, ::-1], scores, turned.rounding))
     return bool(outputs.any()), bool(of_scores.any())
 
 
 def _equal_inputs(pair: Pair) -> Iterator[Finding]:
-    """Give all positions the same input: all scores of a head are the same, unless positions are declared to matter."""
+    """Find unequal scores for equal inputs at all positions, unless positions are declared to matter."""
     same = np.repeat(pair.inputs[:, :1], pair.layer.seq_len, axis=1)
     answers = [respond(same) for respond in pair.both]
     ours, declared = (_ratios(pair.layer, each) for each in answers)
@@ -358,7 +358,7 @@ def _ratios(layer: AttentionLayer, answer: Answer) -> FloatArray | None:
 
 
 def _equal_heads(pair: Pair) -> Iterator[Finding]:
-    """Compare the scores of every pair of heads."""
+    """Find pairs of heads with the same scores."""
     if not pair.known:
         return
     for g, h in itertools.combinations(range(pair.layer.num_heads), 2):

@@ -247,7 +247,7 @@ class Evidence:
         size = _planned(statistics, level, power)
         if given:
             if given[0].size < size:
-                refuse("draw", given[0].size, f"draws are too few for this effect; {size:,} find it", "pass more draws")
+                refuse("draw", given[0].size, "draws are too few to find this effect", f"pass at least {size:,}")
             size = given[0].size
             lasts = evaluate(1, 1, tuple(statistics))
         else:
@@ -305,7 +305,7 @@ def _check_repeats(draw: Draw, rng: np.random.Generator, columns: int) -> None:
 
 
 def _by_partner(x: FloatArray, y: FloatArray) -> tuple[FloatArray, list[int]]:
-    """Return x in the order of y, as one call for `Trend`."""
+    """Return x sorted by y, with its length as the only call of a `Trend` test."""
     return x[np.argsort(y, kind="stable")], [x.size]
 
 

@@ -89,7 +89,7 @@ def _band(law: _Law) -> tuple[float, IntArray, IntArray]:
         low, rest = (_lowest(table, level) for table in tables)
         return np.append(low, count), np.append(count - rest, count)
 
-    # Bounds on the level: a union bound over all points, and a single point.
+    # The level lies between that of a union bound over all points and that of a single point.
     least, most = math.log((1.0 - CONFIDENCE) / len(law.sizes)), math.log(1.0 - CONFIDENCE)
     low, high = band(math.exp(least))
     fewest = np.maximum(0, low - np.append(0, high[:-1]))
@@ -117,7 +117,7 @@ def _kept(spectra: NDArray[np.complex128], fewest: IntArray, length: int, low: I
 
 
 def _table(law: _Law) -> tuple[IntArray, FloatArray]:
-    """Return, at each point, the first count of a range that ends at the mean, and the distribution function on it."""
+    """Return, for each point, the start of a range of counts up to the mean and the distribution function on it."""
     share = law.sizes / law.total
     spread = np.sqrt(law.count * share * (1.0 - share))
     first = np.maximum(0, np.floor(law.count * share - 8.0 * spread - 12.0)).astype(np.int64)[:, None]

@@ -83,7 +83,7 @@ class Blocks(Family):
         return Outcome(p_value, effect, effect - half, effect + half, self.null_effect, mine.size, summary=summary)
 
     def _summary(self, z: float, joint: FloatArray, count: int) -> NormalScore:
-        """Return the score, with the error of its effect estimated from all blocks."""
+        """Return the summary of a score, with the error of its effect estimated from all blocks."""
         information = count * (joint.size - count) / joint.size
         if isinstance(self.base, Uniform):
             return NormalScore(z, information, "shift")

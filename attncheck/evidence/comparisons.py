@@ -101,7 +101,7 @@ def sign_p_value(values: FloatArray) -> float:
 
 
 def normal_p_value(values: FloatArray, variance: FloatArray) -> float:
-    """Return the exact p-value for independent values to be N(0, variance), ignoring those of variance 0.
+    """Return the exact p-value of the null that values are independent N(0, variance), ignoring those of variance 0.
 
     Examples
     --------

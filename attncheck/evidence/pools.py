@@ -87,7 +87,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class _Sums:
-    """Pooled scores: one of the scores (for their kind), the normal score, information, bias and common effect."""
+    """Sums of pooled scores: normal score, information, bias and common effect; `kind` is any of the scores."""
 
     kind: NormalScore
     z: float

@@ -116,7 +116,7 @@ def pools_of(results: Iterable[Result]) -> list[CasePool]:
 
 
 def _shared(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, frozenset[str]]:
-    """Return the pools besides `ALL` of each case, by key."""
+    """Return the names of the pools of each case, by its key, other than `ALL`."""
     return {
         key: frozenset() if "program" in fields else _pools_of(AttentionLayer.from_dict(dict(fields), trust=None))
         for key, fields in cases.items()
@@ -211,7 +211,7 @@ def examine_pools(
 
 
 def fresh(subject: Any, seed: int, each: Map = map, cases: Mapping[str, Case] | None = None) -> Later:
-    """Return a function that takes looks at fresh draws; `each` maps looks, `cases` are known cases by key."""
+    """Return a function that takes looks at fresh draws, applied by `each`; `cases` are known cases by key."""
 
     def later(pools: Sequence[CasePool], look: int, factor: int) -> dict[str, Left]:
         looks = _looks(pools, subject, seed, look, factor, cases or {})

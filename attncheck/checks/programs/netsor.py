@@ -40,7 +40,7 @@ def _pairs(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArr
 
 
 def _lengths(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray]:
-    """Return PITs of the squared lengths of images of new directions: χ² with one degree per row."""
+    """Return probability integral transforms of squared lengths of images of new directions, χ² by their rows."""
     parts = []
     for images in sample.images:
         rows = images.weight.shape(sample.case.width)[0]

@@ -37,7 +37,7 @@ class ProgramSetting(BaseSetting[ProgramCase]):
 
     @property
     def description(self) -> Program:
-        """The program."""
+        """The program under test."""
         return self.case.program
 
 
@@ -60,7 +60,7 @@ class ProgramSample:
 
     @property
     def outputs(self) -> FloatArray:
-        """The results at the first width, (draws, m, coordinates)."""
+        """Outputs at the first width, (draws, results, neurons)."""
         return self.draws[0].outputs
 
     @property
