@@ -265,7 +265,7 @@ def test_messages_on_wrong_positions_speak_of_positions(kind: str, observed: str
     assert text.startswith("VIOLATED: Inputs are x^i = φ(W^i h + e^i)")
     assert "position_std² exp(-(i - j)²/(2 position_reach²))" in text
     (cause,) = (line for line in text.splitlines() if line.startswith("  likely:   the activation"))
-    assert "position_std, position_reach or the law of the e^i" in cause
+    assert "position_std, position_reach or the law of the position vectors e^i" in cause
     assert observed in text
     plain = CLAIMS["inputs"].text_of(_HELD.replace(position_std=0.0, position_reach=1.0).to_dict())
     assert "e^i" not in plain

@@ -170,7 +170,7 @@ class TestSubjects:
             (lambda d: d | {"weights": 1.0}, "is not a known field"),
             (lambda d: d | {"scores": d["scores"][:, :-1]}, "must be (4, 3) at width 16"),
             (lambda d: d | {"outputs": d["outputs"] * np.nan}, "holds NaN"),
-            (lambda d: d | {"outputs": d["outputs"][:, 0]}, "must be (4, m, k)"),
+            (lambda d: d | {"outputs": d["outputs"][:, 0]}, "must be (4, results, neurons)"),
         ],
     )
     def test_bad_arrays_are_named(self, spoil: Callable[[Arrays], Any], said: str) -> None:

@@ -137,7 +137,7 @@ WRONG = {
     "by distance": (
         on_inputs(score(by_distance)),
         LAYER,
-        "scores: inputs of 0 give other ones than 0: "
+        "scores: inputs of 0 give scores other than 0: "
         "0 at distance 0, -0.5 at distance 1, -1 at distance 2 and -1.5 at distance 3 is added",
     ),
     "normalised queries": (
@@ -158,7 +158,7 @@ WRONG = {
     "added to inputs": (
         lambda layer, inputs, rng: RIGHT(layer, inputs + 1.0, rng),
         LAYER,
-        "inputs: those of 0 give scores and outputs: "
+        "inputs: inputs of 0 give scores and outputs: "
         "something is added that varies from draw to draw, as if to the inputs",
     ),
     "same heads": (

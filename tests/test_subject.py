@@ -165,7 +165,7 @@ class TestReturned:
             ),
             (lambda d: {"outputs": d["outputs"][:3]}, "subject['outputs'].shape=(3, 3, 2): must be (4, 3, 2)"),
             (lambda d: {"outputs": d["outputs"][:, :, :0]}, "must be (4, 3, k) with k >= 1"),
-            (lambda d: {"outputs": np.tile(d["outputs"], 5)}, "has 10 neurons of 8; return at most the width"),
+            (lambda d: {"outputs": np.tile(d["outputs"], 5)}, "more than the width 8; return fewer neurons"),
             (lambda d: d | {"scores": d["scores"][:, 0]}, "subject['scores'].shape=(4, 3, 3): must be (4, 2, 3, 3)"),
             (lambda d: d | {"inputs": d["inputs"][:, :, :1]}, "subject['inputs'].shape=(4, 3, 1): must be (4, 3, 2)"),
             (lambda d: d | {"key_gram": d["input_gram"]}, "subject['key_gram'].shape=(4, 3, 3): must be (4, 2, 3, 3)"),

@@ -41,12 +41,12 @@ class ErrorRates:
 
 
 def checks_to_calibrate(name: str) -> tuple[AnyCheck, ...]:
-    """Return the checks of a property of layers, or one check.
+    """Return the checks of a property of layers, or a single check, by name.
 
     Raises
     ------
     InputError
-        If there is none, or it is of programs.
+        If there is no such check or property, or it concerns programs.
 
     Examples
     --------
@@ -54,20 +54,22 @@ def checks_to_calibrate(name: str) -> tuple[AnyCheck, ...]:
     ['inputs.law']
     """
     if name.partition(".")[0] in PROGRAM_PROPERTIES:
-        refuse("name", name, "is a property of programs", "pass one of layers; see benchmarks/programs.py for programs")
+        refuse("name", name, "is a property of programs", "pass one of layers, or see benchmarks/programs.py")
     return (check_named(name),) if "." in name else checks_of(name)
 
 
 def error_rates(
     check: AnyCheck, profile: Profile, looks: int, seeds: int, seed: int = 0, subject: Any = collapsed
 ) -> Iterator[ErrorRates]:
-    """Iterate over the error rates of a check, on the profile's fixed layers and its fault's, where it applies.
+    """Iterate over the error rates of a check on the profile's fixed layers, and on the layer paired with its fault.
+
+    Layers to which the check does not apply are skipped.
 
     Parameters
     ----------
     check : AnyCheck
     profile : Profile
-        Its layers and sizes of looks.
+        Profile that gives layers and sizes of looks.
     looks, seeds : int
         Small independent looks for false alarms, and looks that verify the power, per layer.
     seed : int

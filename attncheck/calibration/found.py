@@ -20,7 +20,7 @@ LEVELS = (0.05, 0.01, 0.001, 5e-4)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Calibration:
-    """First-look p-values of one check on correct samples, (replications,): uniform if ``uniform``, or larger."""
+    """First-look p-values of one check on correct samples, (replications,); uniform, or larger unless ``uniform``."""
 
     check: str
     uniform: bool
@@ -53,11 +53,11 @@ class Calibration:
 
     @property
     def comparisons(self) -> int:
-        """The number of p-values of which `least` is the smallest."""
+        """The number of p-values among which `least` takes the smallest."""
         return len(LEVELS) + self.uniform
 
     def least(self) -> float:
-        """Return the smallest p-value of these comparisons, before correction for their number."""
+        """Return the smallest p-value of all comparisons, before correction for their number."""
         return min(self.distance_p(), *(self.surprise(level) for level in LEVELS))
 
 

@@ -81,7 +81,7 @@ def small_outcomes(
 
 
 def _measured(check: Check, sample: Sample, reference: Reference) -> tuple[Any, ...]:
-    """Return a check's measurement, in parts if it compares calls."""
+    """Return a check's measurement; if the check compares calls, slices of the sample stand for them."""
     if check.calls == 1:
         return check.measure(sample, reference)
     return join([check.measure(part, reference) for part in slices_of(sample, len(sample) // check.calls)])
@@ -139,7 +139,7 @@ def _cut(value: Any, part: slice) -> Any:
 
 
 def references_of(reference: Reference, size: int, derived: Sequence[str] = ()) -> Iterator[Reference]:
-    """Yield references for samples of `size`, sliced where `derived`."""
+    """Yield references for samples of `size` draws; the functionals are sliced if `derived` names them."""
     values = reference.functionals if "functionals" in derived else {}
     for start, seed in zip(
         range(0, reference.size, size), reference.seed.spawn(math.ceil(reference.size / size)), strict=True

@@ -67,7 +67,7 @@ def small_samples(
 
 
 def calibrate_program(case: ProgramCase, replications: int, subject: Any = programs) -> dict[str, Calibration]:
-    """Return p-values of a case's checks, uniform for orders in n."""
+    """Return p-values of a case's checks; those of orders in n must be uniform too."""
     settled = Subject.of(subject)
     setting = settled.probe(case, stream(0, "calibration", case.key, role="probe"))
     checks = [check for check in checks_at(case) if not check.reason_not_examined(setting)]

@@ -1,7 +1,6 @@
 """Checks: each one a statistic for a claim, with its null, its power and the data it needs.
 
-The public names, for checks in other packages, are those of ``attncheck.checks.public``. They are imported when one is
-first used.
+The public names, for checks in other packages, are listed in ``attncheck.checks.public`` and imported on first use.
 """
 
 from __future__ import annotations

@@ -6,15 +6,16 @@ from typing import Any
 
 from attncheck.checks.check import AlternativeOf
 
-# Effect, and coarsest effect worth a look: as Kolmogorov distance, and as correlation or smooth component.
+# Kolmogorov distance to detect, and the largest one that is worth a look.
 _DISTANCE, _FAR = 0.07, 0.2
+# The same for correlations and smooth components.
 _CORRELATION, _STRONG = 0.14, 0.4
-# A correlation along one direction, where each draw has many entries.
+# Correlation with one direction to detect, if each draw has many entries.
 _ALONG = 0.07
 
 
 def of_law(error: float = 0.0) -> AlternativeOf[Any]:
-    """Return the alternative of a law at a Kolmogorov distance, beyond the error of the reference law.
+    """Return the alternative of a wrong law, at a Kolmogorov distance beyond the reference law's error.
 
     Examples
     --------
@@ -25,7 +26,7 @@ def of_law(error: float = 0.0) -> AlternativeOf[Any]:
 
 
 def of_correlation(where: str = "") -> AlternativeOf[Any]:
-    """Return the alternative of a correlation.
+    """Return the alternative of a correlation; `where` says between what.
 
     Examples
     --------

@@ -33,7 +33,10 @@ _Reference = TypeVar("_Reference")
 
 @dataclasses.dataclass(frozen=True)
 class BaseSetting(Generic[_Case]):
-    """Properties of a test that are known before any draw; `repeatable` if equal generators give equal digits."""
+    """Properties of a test that are known before any draw.
+
+    `repeatable` tells whether equal random generators give equal digits.
+    """
 
     case: _Case
     exposed: frozenset[str]
@@ -43,7 +46,7 @@ class BaseSetting(Generic[_Case]):
 
     @property
     def description(self) -> Any:
-        """The layer or program."""
+        """The layer or program under test."""
         return self.case
 
 
@@ -52,12 +55,12 @@ class Setting(BaseSetting[AttentionLayer]):
 
     @property
     def layer(self) -> AttentionLayer:
-        """The layer."""
+        """The layer under test."""
         return self.case
 
     @property
     def input_rank(self) -> int:
-        """The rank of X, almost surely."""
+        """The rank of the inputs, almost surely."""
         directions = self.layer.width - (self.layer.norm == "layer")
         return 1 if self.layer.inputs.equal else min(self.layer.seq_len, directions)
 
@@ -251,7 +254,7 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
         return family.power(self.alternative.effect(setting), count, level) >= power - 1e-9
 
     def test(self, setting: _Setting, data: tuple[Any, ...]) -> Outcome:
-        """Return the outcome for the data from `measure`, with count 0 if too few for a test.
+        """Test the data from `measure`; the outcome has count 0 if there are too few.
 
         There may be fewer data than planned because draws can be empty, e.g. if all inputs are 0.
         """
@@ -269,12 +272,12 @@ class CheckOf(Generic[_Setting, _Sample, _Reference]):
 
 
 def positions(setting: Setting) -> str:
-    """Return what may be wrong with position vectors; empty without positions."""
+    """Return the hint on position vectors, or an empty string for a layer without them."""
     if not setting.layer.position_std:
         return ""
     return (
-        "position_std, position_reach or the law of the e^i is not the declared one: fresh in every draw and "
-        "neuron, correlated over positions only, whatever the length of h"
+        "position_std, position_reach or the law of the position vectors e^i differs from the declared one: "
+        "independent of h, drawn for each draw and neuron, correlated between positions only"
     )
 
 

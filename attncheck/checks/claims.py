@@ -90,7 +90,7 @@ CLAIMS = {
             "head_scales",
             "The matrices of all heads have the same standard deviation.",
             "Corollary 2, Example 1",
-            "Only sums of squares are tested, of the head that differs most from the others.",
+            "Only sums of squares are tested, and only for the head that differs most from the others.",
         ),
         Claim(
             "scores",
@@ -169,17 +169,17 @@ CLAIMS = {
         ),
         Claim(
             "netsor",
-            "Vectors are what the lines of a program say: initial ones normal, images of new directions normal and "
-            "independent of all that came before, functions coordinate by coordinate.",
+            "Initial vectors are normal, images of new directions are normal and independent of all earlier vectors, "
+            "and functions act coordinate by coordinate, as the program declares.",
             "Definition 1 (i)-(iii)",
-            "Examined at the smallest width of a case, for two neurons; lengths for all neurons.",
+            "Only the smallest width of a case is examined, for two neurons; lengths are of all neurons.",
         ),
         Claim(
             "fact1",
             "Averages over neurons tend to expectations of the limit variables, with deviations of order n^{-1/2}.",
             "Fact 1",
-            "The order of one average per program, of a product of two vectors; not almost sure convergence, and not "
-            "every pseudo-Lipschitz ψ.",
+            "Only the order of one average per program is tested, of a product of two vectors; not almost sure "
+            "convergence, and not every pseudo-Lipschitz ψ.",
         ),
         Claim(
             "program_scores",
@@ -192,7 +192,7 @@ CLAIMS = {
             "theorem1",
             "Averages over neurons of outputs tend to a random limit, a function of the scores.",
             "Theorem 1",
-            "The order of the average of the square of one output per program; not every bounded ψ.",
+            "Only the order of one output's mean square is tested per program, not every bounded ψ.",
         ),
         Claim(
             "corollary2",

@@ -57,7 +57,7 @@ _HINTS = {
 
 
 def _also(functional: Functional, setting: Setting) -> str:
-    """Return what may be wrong with the inputs, if relevant."""
+    """Return the hint on position vectors if the functional may reveal them, or an empty string."""
     seen = bool(setting.exposed & {"inputs", "input_gram"})
     return positions(setting) if "inputs" in _sides(functional) or not seen else ""
 
@@ -103,7 +103,7 @@ def _energy(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArra
 
 @functools.lru_cache(maxsize=256)
 def gaussian_distance(layer: AttentionLayer, neurons: int) -> float:
-    """Return the Kolmogorov distance of log Σ y² from that of the matched Gaussian, minus the sampling error."""
+    """Return the Kolmogorov distance of log Σ y² from its law for the matched Gaussian, minus sampling error."""
     rng = np.random.default_rng(0)
     size = affordable_draws(layer, _DISTANCE_DRAWS)
     drawn = drawn_blocks(layer, size, seed=1, coordinates=neurons, grams=frozenset())

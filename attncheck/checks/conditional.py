@@ -38,17 +38,17 @@ def _joint(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 
 
 def _neurons(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Pair neurons of the residual, rotating from draw to draw."""
+    """Pair the residuals of two neurons, which rotate from draw to draw."""
     return rotating_pairs(sample.output_residual, 2)
 
 
 def _positions(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Pair whitened positions, rotating from draw to draw."""
+    """Pair the residuals of two whitened positions, which rotate from draw to draw."""
     return rotating_pairs(sample.output_residual, 1)
 
 
 def _head_shares(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Pair each draw's residual size with a fixed random mixture of the heads' shares in Σ_y."""
+    """Pair each draw's residual size with a fixed random mixture of the heads' shares in the covariance Σ_y."""
     layer, residual = sample.layer, sample.output_residual
     weights = sample.weights
     parts = weights @ sample.need("value_gram") @ weights.swapaxes(-1, -2)

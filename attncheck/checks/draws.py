@@ -1,4 +1,4 @@
-"""Draws are independent and have full precision."""
+"""Checks that draws are independent and have full precision."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _SCORES = _KEY_GRAM | {"scores"}
 CALLS = 16
 # Number of calls: enough to reveal a matrix that all draws of a call share.
 _FEW_CALLS = 4
-# Single float32 numbers may coincide by chance. Draws with _NUMBERS distinct numbers do not, nor do runs of _RUN draws
-# with _NUMBERS nonzero ones.
+# Single float32 numbers may coincide by chance. Draws of at least _NUMBERS distinct numbers do not, nor do runs of _RUN
+# draws of which at least _NUMBERS are nonzero.
 _RUN, _NUMBERS = 6, 3
 # Probability that a float32 number lies on the float16 grid.
 _HALF_GRID = 2.0**-13
@@ -49,7 +49,7 @@ def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
 
 
 def _sizes(sample: Sample, reference: Reference) -> tuple[int, int]:
-    """Return how often two neighbouring draws, each compared with a distant draw, are large together.
+    """Count pairs of neighbouring draws that are both larger, or both smaller, than two distant draws.
 
     For independent draws this has probability 1/2, whatever their law.
     """
@@ -73,9 +73,9 @@ def _marks_of(field: str) -> Callable[[Sample, Reference], tuple[NDArray[np.uint
 
 
 def marks(numbers: FloatArray) -> NDArray[np.uint64]:
-    """Return one hash per draw with enough distinct numbers, else per run of draws, for an array (draws, numbers).
+    """Hash the draws of an array (draws, numbers), or runs of draws if most draws have too few distinct numbers.
 
-    Signs and order within a draw are ignored, so that mirrored or permuted draws are repeats.
+    Signs and order within a draw are ignored: mirrored or permuted draws count as repeats.
     """
     values = np.abs(numbers)
     ordered = np.sort(values, axis=1)
@@ -91,16 +91,17 @@ def marks(numbers: FloatArray) -> NDArray[np.uint64]:
 
 
 def _distinct(ordered: FloatArray) -> NDArray[np.int64]:
-    """Return how many numbers of each sorted row differ from 0 and each other beyond rounding."""
+    """Count the distinct nonzero numbers of each sorted row, up to rounding."""
     # Rounding in float32 makes differences of 1e-6; independent numbers seldom differ by less than 1e-3.
     steps = np.diff(ordered, axis=1, prepend=0.0)
     return np.asarray((steps > 1e-3 * ordered[:, -1:]).sum(axis=1))
 
 
 def _neighbours(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Return normal scores of ranks of sizes, for disjoint pairs of neighbouring draws.
+    """Return the sizes of disjoint pairs of neighbouring draws as normal scores of their ranks, two arrays (pairs,).
 
-    The first is scaled so that, over all pairings, the sum of products has the variance that `Association` assumes.
+    The first array is scaled so that, under random pairing, the sum of products has the variance that `Association`
+    assumes.
     """
     size = (sample.outputs**2).sum(axis=(1, 2))
     pairs = size[: len(size) // 2 * 2].reshape(-1, 2)
@@ -115,15 +116,15 @@ _Energies = Callable[[Sample], tuple[FloatArray, FloatArray]]
 
 
 def _next_to(energies: _Energies) -> Callable[[Sample, Reference], tuple[FloatArray, FloatArray, NDArray[np.int64]]]:
-    """Return the measure that pairs neighbouring draws by energies (draws, heads), χ² given the inputs.
+    """Return the measure that pairs the energies (draws, heads) of neighbouring draws, χ² given the inputs.
 
-    The third array, the head of each pair, serves to subtract its mean: a wrong scale of a head is not a dependence.
+    Its third array names the head of each pair, whose mean is subtracted: a head's wrong scale is not a dependence.
     """
 
     def pair(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
         energy, dof = energies(sample)
         scores = chi_square_scores(np.maximum(dof, 1.0), energy)
-        # The first two of every three draws, so that pairs begin at even and at odd draws.
+        # Pair the first two of every three draws, so that pairs begin at both even and odd draws.
         first = np.arange(0, len(scores) - 2, 3)
         seen = (dof[first] > 0) & (dof[first + 1] > 0)
         return scores[first][seen], scores[first + 1][seen], np.nonzero(seen)[1]
@@ -165,7 +166,7 @@ def _few_values(setting: Setting) -> str:
     """Exclude two-valued weights and saturating inputs, whose numbers coincide by chance."""
     if setting.weights.continuous or linear(setting.layer):
         return ""
-    return "weights of two values and inputs that saturate may give the same numbers again"
+    return "two-valued weights and saturating inputs may repeat numbers by chance"
 
 
 _of_any_weights = functools.partial(Check, claim="draws", needs=_OUTPUTS, any_weights=True)
@@ -181,7 +182,7 @@ def _repeats(
     return _of_any_weights(
         name=name,
         needs=_OUTPUTS | {field},
-        null=f"no draw's {what} occur twice; if those of one draw are a single number, runs of draws are compared",
+        null=f"no two draws have equal {what}; draws of a single number are compared in runs",
         alternative=alternative,
         reads=f"share of draws whose {what} occurred before:",
         family=lambda setting: Repeats(),

@@ -1,10 +1,10 @@
-"""Which checks of scores apply to layers with optional parts.
+"""Exclusions of score checks for layers with optional parts.
 
-Where all visible scores of a head are whitened at once, see `attncheck.checks.turned`. With norms of queries and keys
-scores are not Gaussian given the keys.
+`attncheck.checks.turned` whitens all visible scores of a head at once. If queries and keys are normalised, scores are
+not Gaussian given the keys.
 
-With rotary positions, given inputs, keys, values and single scores have the same law as without rotation.
-Conditioning on keys needs the keys themselves.
+Rotary positions do not change the law of keys, values and single scores given the inputs, but conditioning on keys then
+needs the keys themselves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OF_MATRICES = {
     "scores.size": "the inputs alone do not whiten the scores",
     "scores.head_pairs": "whitened scores lack the axes along which a shared W_Q would show",
 }
-# Checks of single scores as normals, given inputs.
+# Checks that take single scores as normal, given the inputs.
 _OF_NORMALS = ("scores.marginal", "scores.spread", "scores.kurtosis", "outputs.limit_scores")
 
 

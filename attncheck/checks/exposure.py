@@ -22,32 +22,32 @@ class Arrays(Protocol):
 
     @property
     def outputs(self) -> FloatArray:
-        """y, (draws, s, coordinates)."""
+        """Outputs y, (draws, positions, neurons)."""
         ...
 
     @property
     def scores(self) -> FloatArray | None:
-        """P, (draws, heads, s, s)."""
+        """Scores P, (draws, heads, positions, positions)."""
         ...
 
     @property
     def attention(self) -> FloatArray | None:
-        """A, (draws, heads, s, s)."""
+        """Attention weights A, (draws, heads, positions, positions)."""
         ...
 
     @property
     def inputs(self) -> FloatArray | None:
-        """x, (draws, s, coordinates)."""
+        """Inputs x, (draws, positions, neurons)."""
         ...
 
     @property
     def input_gram(self) -> FloatArray | None:
-        """X Xᵀ/n, (draws, s, s)."""
+        """Gram matrix X Xᵀ/n of the inputs, (draws, positions, positions)."""
         ...
 
 
 def weights_of(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return A, (draws, heads, s, s), computed from the scores, or as exposed if scores are not."""
+    """Return the attention weights (draws, heads, positions, positions), from the scores if these are exposed."""
     if arrays.scores is not None:
         return attention_weights(layer, arrays.scores)
     assert arrays.attention is not None

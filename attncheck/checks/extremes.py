@@ -30,7 +30,7 @@ def _sides(sample: Sample, reference: Reference) -> tuple[FloatArray, NDArray[np
 
 
 def _two_values(setting: Setting) -> str:
-    return "" if setting.weights.continuous else "weights of two values may give the same numbers again"
+    return "" if setting.weights.continuous else "two-valued weights may repeat numbers by chance"
 
 
 CHECKS = (

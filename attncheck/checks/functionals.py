@@ -59,7 +59,7 @@ class Functional:
     of_weights: bool = False
 
     def applies(self, layer: AttentionLayer, neurons: int) -> bool:
-        """Return whether it applies to a layer with that many returned neurons."""
+        """Return whether the functional applies to a layer of which `neurons` neurons are returned."""
         return self.neurons <= neurons and not self.requires.reason(layer)
 
 
@@ -76,7 +76,7 @@ def _weights(layer: AttentionLayer, arrays: Arrays, heads: slice = slice(None)) 
 
 
 def _inputs(arrays: Arrays) -> FloatArray:
-    """Return the inputs of the neurons of `two_neurons`."""
+    """Return the inputs of two neurons, the same as in `two_neurons`."""
     assert arrays.inputs is not None
     return neighbours(arrays.inputs, 2)
 
@@ -87,17 +87,17 @@ def _gram(arrays: Arrays) -> FloatArray:
 
 
 def two_neurons(arrays: Arrays) -> FloatArray:
-    """Return the outputs of two neurons, (draws, s, 2), rotating."""
+    """Return the outputs of two neurons that rotate from draw to draw, (draws, positions, 2)."""
     return neighbours(arrays.outputs, 2)
 
 
 def several_neurons(arrays: Arrays) -> FloatArray:
-    """Return the outputs of up to `NEURONS` neurons, (draws, s, neurons), rotating."""
+    """Return the outputs of up to `NEURONS` neurons that rotate from draw to draw, (draws, positions, neurons)."""
     return neighbours(arrays.outputs, NEURONS)
 
 
 def _log_energy(values: FloatArray) -> FloatArray:
-    """Return log Σ values² per draw, with zeros kept finite."""
+    """Return log Σ values² per draw, finite even if all values are 0."""
     return _log((values**2).sum(axis=tuple(range(1, values.ndim))))
 
 
@@ -110,7 +110,7 @@ def _score_energy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 
 
 def _row_entropy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return the entropy of the first head's last row."""
+    """Return the entropy of the last row of the first head's attention weights."""
     weights = _weights(layer, arrays, slice(1))[:, 0, -1]
     return np.asarray(special.entr(weights).sum(axis=-1))
 
@@ -121,7 +121,7 @@ def _log_volumes(arrays: Arrays) -> FloatArray:
 
 
 def _score_shape(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return log |det P| - s log ‖P‖, averaged over heads."""
+    """Return log |det P| - s log ‖P‖ of the scores P of s positions, averaged over heads."""
     sizes = _log((_scores(arrays) ** 2).sum(axis=(-1, -2)))
     return np.asarray((_log_volumes(arrays) - 0.5 * layer.seq_len * sizes).mean(axis=1))
 
@@ -132,7 +132,10 @@ def _score_contrast(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 
 
 def _alike(layer: AttentionLayer, arrays: Arrays, axis: int, groups: bool) -> FloatArray:
-    """Return the correlation of log column (row) sizes of P between two heads: larger if they share keys (queries)."""
+    """Return the correlation between two heads of the log sizes of columns or rows of the scores P.
+
+    Columns correlate more if the heads share keys, rows if they share queries.
+    """
     seen = np.where(visible(layer), _scores(arrays), 0.0)
     sizes = _log((seen[:, [0, layer.group_size if groups else 1]] ** 2).sum(axis=axis))
     sizes -= sizes.mean(axis=-1, keepdims=True)
@@ -143,7 +146,10 @@ def _alike(layer: AttentionLayer, arrays: Arrays, axis: int, groups: bool) -> Fl
 
 
 def _input_products(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return the correlation of x xᵀ with X Xᵀ/n, after centring diagonal and other entries separately."""
+    """Return the correlation of the inputs' products x xᵀ with their Gram matrix X Xᵀ/n.
+
+    Diagonal and off-diagonal entries are centred separately.
+    """
     x, uneven = _inputs(arrays), _gram(arrays).copy()
     size = np.trace(uneven, axis1=1, axis2=2) / layer.seq_len
     diagonal = np.eye(layer.seq_len, dtype=bool)

@@ -26,7 +26,7 @@ _FAR = 4.0
 
 
 def _far_value(layer: AttentionLayer) -> float:
-    """Return φ(4σ), which x exceeds where h + e exceeds four standard deviations."""
+    """Return φ(4σ), which an input exceeds if h + e exceeds four standard deviations σ."""
     return float(nonlinearity.of_inputs(layer.inputs)(np.array([_FAR * layer.inputs.hidden_std]))[0])
 
 
@@ -82,7 +82,10 @@ def _law(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 
 
 def _lengths(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-    """Return PITs of n tr G/σ² = (χ²_n/n)·χ²_{ns}, or of s (χ²_n/n) χ²_n if all positions are equal."""
+    """Return probability integral transforms of n tr G/σ², G the Gram matrix of inputs of n neurons and s positions.
+
+    Its law is (χ²_n/n) χ²_{ns}, or s (χ²_n/n) χ²_n if all positions are equal.
+    """
     layer = sample.layer
     nodes, weights = chi_square_nodes(layer.width, 1)
     equal = layer.inputs.equal

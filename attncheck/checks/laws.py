@@ -37,14 +37,14 @@ _TAIL_ENTRIES = 100_000_000
 _LAW_COST, _FEWEST_DRAWS = 2_000_000_000, 100
 # Standard errors in an error bound: the probability of a larger error is below 1e-8 per point.
 _SPAN = 6.0
-# Variances absent from N draws have probability at most _UNSEEN/N, except with probability e^-18.
+# With probability 1 - e^-18, the variances that N draws miss have probability at most _UNSEEN/N.
 _UNSEEN = 18.0
 _POINTS = 128
 # Draws of an empirical law, for non-Gaussian weights, and their maximum cost in matrix entries.
 _EMPIRICAL_DRAWS = 60_000
 _EMPIRICAL_ENTRIES = 400_000_000
 _LEAST_VARIANCE = 1e-300
-# Typical draws below this fraction of the standard deviation get points of their own.
+# If the typical draw is below this fraction of the standard deviation, laws are compared at its scale too.
 _RARE = 0.05
 # Probability that an empirical law leaves its band.
 _BAND_ERROR = 1e-8
@@ -59,13 +59,13 @@ class MarginalLaw:
     size: int
 
     def uniform(self, values: FloatArray) -> FloatArray:
-        """Return F(y) of nonzero y given y ≠ 0: uniform under this law."""
+        """Return F(y | y ≠ 0) of nonzero values y, which is uniform under this law."""
         tail = self.mixture.upper_tail(np.abs(values)) / (1.0 - self.mixture.atom)
         return np.where(values > 0, 1.0 - tail, tail)
 
     @property
     def std(self) -> float:
-        """The standard deviation."""
+        """The standard deviation of the law."""
         return float(np.sqrt(self.mixture.mean()))
 
     def exceedance(self, multiple: float) -> float:
@@ -95,7 +95,7 @@ def marginal_law(layer: AttentionLayer, marginal: Scalar, method: _Method = "col
 
 
 def _drawn_with(layer: AttentionLayer, marginal: Scalar, method: _Method) -> tuple[Scalar, ...]:
-    """Return the marginals computed from the same draws."""
+    """Return the marginals whose laws are computed from the same draws as this one's."""
     if marginal not in usual(layer):
         return (marginal,)
     return tuple(each for each in usual(layer) if method == "collapsed" or each.direction)
@@ -103,7 +103,7 @@ def _drawn_with(layer: AttentionLayer, marginal: Scalar, method: _Method) -> tup
 
 @functools.lru_cache(maxsize=256)
 def _laws(layer: AttentionLayer, marginals: tuple[Scalar, ...], method: _Method) -> tuple[MarginalLaw, ...]:
-    """Return laws from as many draws as the least accurate needs."""
+    """Return the laws of several marginals from the same draws, as many as the least accurate law needs."""
     most = affordable_draws(layer, _MOST_DRAWS, method)
     size = min(first_draws(layer, method), most)
     blocks: list[FloatArray] = []
@@ -174,7 +174,10 @@ def conditional_variances(
 
 
 def _error(mixture: ScaleMixture, size: int) -> float:
-    """Return the maximum over t of `_SPAN` standard errors of the mean of Φ(t/√v) over `size` draws of v > 0."""
+    """Return the error bound of a cdf, `_SPAN` standard errors at the point where they are largest.
+
+    The cdf at t is the mean of Φ(t/√v) over `size` conditional variances v.
+    """
     positive = size * (1.0 - mixture.atom)
     if not mixture.variances.size:
         return 0.0
@@ -202,7 +205,7 @@ def limit_distance(layer: AttentionLayer, marginal: Scalar, weights: WeightLaws 
 
 
 def _scales(law: MarginalLaw) -> list[float]:
-    """Return the standard deviation, and the median of conditional ones if rare draws make it far larger."""
+    """Return the standard deviation of a law and, if rare draws dominate it, the median conditional one."""
     variances, weights = law.mixture.variances, law.mixture.weights
     order = np.argsort(variances)
     middle = np.searchsorted(np.cumsum(weights[order]), 0.5 * weights.sum())
@@ -230,9 +233,10 @@ def _literal_values(layer: AttentionLayer, marginals: tuple[Scalar, ...], weight
 
 
 def mixture_uniform(values: FloatArray, weights: FloatArray, dof: int, constant: float = 0.0) -> FloatArray:
-    """Return P(√(constant + Σ_h weight_h χ²_h) N ≤ value), χ²_h independent χ²_dof/dof: uniform under the null.
+    """Return the cdf of a normal scale mixture at `values` (draws,), which is uniform under the null.
 
-    Values (draws,); weights (draws, heads) non-negative, at least one positive per draw.
+    The mixture is √(constant + Σ_h weight_h χ²_h) N, N standard normal, χ²_h independent χ²_dof/dof. `weights`
+    (draws, heads) are non-negative, with at least one positive per draw.
     """
     nodes, node_weights = chi_square_nodes(dof, weights.shape[1])
     result = np.empty(len(values))

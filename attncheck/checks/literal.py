@@ -34,9 +34,10 @@ _SINGLE = float(np.finfo(np.float32).eps)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LiteralReference(Reference):
-    """`RATIO` times as many literal draws, with weights of law `laws`, reduced to the fields and precision of `like`.
+    """Literal draws with weights of the laws `laws`, `RATIO` per draw of the subject.
 
-    `blocks` gives the draws per block, by property.
+    They are reduced to the fields and precision of the subject's sample `like`. `blocks` gives the draws per block, by
+    property.
     """
 
     laws: WeightLaws = dataclasses.field(kw_only=True)
@@ -81,7 +82,7 @@ class LiteralReference(Reference):
         return {name: np.concatenate([part[name] for part in parts]) for name in self._kept}
 
     def _seen(self, name: str, values: FloatArray) -> FloatArray:
-        """Return an array with the scores hidden that the subject hides, in the subject's precision."""
+        """Hide the scores that the subject hides, and round to its precision."""
         if name == "scores" and "masked scores" not in self.like.exposed:
             values = np.where(visible(self.layer), values, -np.inf)
         single = precision(self.like.need(name)) == _SINGLE
@@ -89,7 +90,7 @@ class LiteralReference(Reference):
 
 
 def for_any_law(check: Check) -> Check:
-    """Return a check that compares subjects with non-Gaussian weights with literal draws where needed."""
+    """Return a check that, for non-Gaussian weights, compares the subject with literal draws where needed."""
     if check.kind != "exact" or check.any_weights:
         return check
     return dataclasses.replace(
@@ -116,8 +117,8 @@ def _excluded(check: Check, setting: Setting) -> str:
         return reason
     base = check.family(setting)
     if base.holds_for_all:
-        return "" if setting.weights.continuous else "weights of two values may give the same numbers again"
-    return "" if base.comparable else f"computed for Gaussian weights, and the subject's are {setting.weights}"
+        return "" if setting.weights.continuous else "two-valued weights may repeat numbers by chance"
+    return "" if base.comparable else f"the null holds for Gaussian weights, but the subject's are {setting.weights}"
 
 
 def _measure(check: Check, sample: Sample, reference: Reference) -> tuple[Any, ...]:

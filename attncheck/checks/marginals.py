@@ -33,7 +33,7 @@ class Scalar:
     entry : tuple of int
         Indices (head, i, j) of a score; negative ones count from the end.
     mean : float
-        Of the score, subtracted from it.
+        Mean of the score, subtracted from it.
     """
 
     direction: tuple[float, ...] = ()
@@ -41,7 +41,7 @@ class Scalar:
     mean: float = 0.0
 
     def values(self, arrays: Arrays) -> FloatArray:
-        """Return the number of each draw, (draws,)."""
+        """Return the value of this number in each draw, (draws,)."""
         if self.direction:
             return np.asarray(neighbours(arrays.outputs, 2)[:, :, 0] @ np.array(self.direction))
         assert arrays.scores is not None
@@ -51,7 +51,7 @@ class Scalar:
     def variances(self, layer: AttentionLayer, draws: Draws, weights: FloatArray | None) -> FloatArray:
         """Return the conditional variance of each draw, at finite width or (without Gram matrices) in the limit.
 
-        `weights` are A(P), (draws, heads, s, s); scores do not need them.
+        `weights` are the attention weights (draws, heads, positions, positions); scores do not need them.
         """
         if not self.direction:
             return self._score_variances(layer, draws)
@@ -94,7 +94,7 @@ def random_direction(layer: AttentionLayer) -> Scalar:
 
 
 def one_score(layer: AttentionLayer) -> Scalar:
-    """Return the first head's score of the last position with the first that it sees."""
+    """Return the first head's score of the last position with the first position visible to it."""
     return of_entry(layer, (0, -1, int(np.argmax(visible(layer)[-1]))))
 
 
@@ -110,7 +110,7 @@ def usual(layer: AttentionLayer) -> tuple[Scalar, ...]:
 
 
 def conditional_covariance(layer: AttentionLayer, draws: Draws) -> FloatArray:
-    """Return Cov(y | inputs, scores, values), (draws, s, s), at finite width or in the limit."""
+    """Return Cov(y | inputs, scores, values), (draws, positions, positions), at finite width or in the limit."""
     if draws.value_gram is None:
         return limit(layer).conditional_covariance(draws.scores)
     weights = attention_weights(layer, draws.scores)

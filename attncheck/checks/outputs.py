@@ -36,7 +36,7 @@ _GIVEN = frozenset({"outputs", "scores", "input_gram"})
 
 
 def _given_scores(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-    """Return PITs of one output per draw given scores and inputs."""
+    """Return probability integral transforms of one output per draw, given scores and inputs."""
     draw = np.arange(len(sample))
     position, neuron = draw % sample.layer.seq_len, (draw // sample.layer.seq_len) % sample.coordinates
     weights = sample.variance_weights[draw, position]
@@ -46,7 +46,7 @@ def _given_scores(sample: Sample, reference: Reference) -> tuple[FloatArray]:
 
 
 def _at_width(marginal: Callable[[AttentionLayer], Scalar]) -> Callable[[Sample, Reference], tuple[FloatArray]]:
-    """Return the measure of a marginal's PITs at the width."""
+    """Return the measure of probability integral transforms under a marginal's law at the width."""
 
     def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
         values = marginal(sample.layer).values(sample)
@@ -77,18 +77,18 @@ def _tame(layer: AttentionLayer) -> bool:
 
 
 def _may_be_constant(layer: AttentionLayer) -> bool:
-    """Return whether all neurons of an input may be 0, or equal where layer norm makes them 0."""
+    """Return whether all neurons of an input may be 0, or equal before a layer norm, which makes them 0."""
     clipped = layer.activation == "clip" and layer.clip < NEVER_CLIPPED * layer.inputs.hidden_std
     return layer.activation == "relu" or (layer.norm == "layer" and clipped)
 
 
-# Otherwise conditional variances underflow while outputs do not.
+# Sigmoid weights of larger scores make conditional variances underflow while outputs do not.
 _MODERATE_WEIGHTS = OfLayer(
     "moderate scores under sigmoid",
     lambda layer: layer.attention_map != "sigmoid" or _score_scale(layer) <= _MODERATE_SCORES,
     "sigmoid weights of such scores underflow",
 )
-# Otherwise correct outputs may be 0.
+# Layers whose correct outputs are never 0.
 _NEVER_ZERO = (
     OfLayer(
         "a map other than relu",
@@ -118,7 +118,7 @@ def _exceedances(multiple: float) -> Check:
     return _check(
         name=f"outputs.tail_{multiple:g}",
         null=f"|y| exceeds {multiple:g} standard deviations no more often than the exact law at the width predicts",
-        alternative=Alternative("as many exceedances again, plus 1% of the draws", lambda s: 2 * probability(s) + 0.01),
+        alternative=Alternative("twice as many exceedances, plus 1% of the draws", lambda s: 2 * probability(s) + 0.01),
         reads=f"share of outputs beyond {multiple:g} standard deviations:",
         family=lambda setting: Count(probability(setting)),
         measure=count,
@@ -163,7 +163,7 @@ def _limit_check(
         needs=needs,
         null=f"{what} is no further from the limit than computed for this width and law of the weights",
         alternative=Alternative(
-            "a law at 0.07 beyond the computed distance",
+            "a law at Kolmogorov distance 0.07 beyond the computed one",
             lambda s: min(1.0, 0.07 + allowance(s)),
             coarsest=lambda s: min(1.0, 0.2 + allowance(s)),
         ),
@@ -184,7 +184,7 @@ def score_checks(entries: Iterable[tuple[int, int, int]]) -> tuple[Check, ...]:
 
 
 def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
-    """Return the checks of one entry, at the width and in the limit."""
+    """Return the checks of one score entry's law, at the width and in the limit."""
     name = "score_" + "_".join(str(number + 1) for number in entry)
     needs = frozenset({"score entries"})
 

@@ -80,7 +80,7 @@ def between_positions(sample: Sample) -> dict[str, Any]:
 
 
 def against_limit(values: FloatArray, law: MarginalLaw) -> dict[str, Any]:
-    """Return the density of single numbers of draws, with their limit law."""
+    """Return the density of one number per draw, with its limit law."""
 
     def cdf(points: FloatArray) -> FloatArray:
         return np.where(points > 0.0, 1.0 - (tail := law.mixture.upper_tail(np.abs(points))), tail)

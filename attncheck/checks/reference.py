@@ -23,7 +23,7 @@ _SIZES_KEY = 2**31
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reference:
-    """`RATIO` times as many draws by the collapsed method, kept only as functionals.
+    """Functionals of draws by the collapsed method, `RATIO` per draw of the subject.
 
     The stream `seed` is independent of the subject's and of other looks. Only functionals in `wanted` are computed (all
     if None); the draws do not depend on it.
@@ -52,9 +52,10 @@ class Reference:
         return {name: np.concatenate(values) for name, values in parts.items()}
 
     def score_sizes(self, rank: int) -> FloatArray:
-        """Return log Σ (N Tᵀ)²/ν, summed over a group's heads, (RATIO · size · kv_heads,).
+        """Return log sizes of whitened scores, summed over the heads of a group, (RATIO · size · kv_heads,).
 
-        F⁺ P F⁺ᵀ/σ has the law of N Tᵀ/√ν for any F; N and the Bartlett factor T have `rank` rows.
+        Whitened scores F⁺ P F⁺ᵀ/σ have the law of N Tᵀ/√ν for any factor F of the inputs' Gram matrix. The normals N
+        and the Bartlett factor T have `rank` rows per head.
         """
         layer = self.layer
         key = (*self.seed.spawn_key, _SIZES_KEY)

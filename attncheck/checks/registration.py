@@ -104,7 +104,7 @@ def register(
     for field in ("calls", "draws_per_unit", "fewest_draws", "revision"):
         check_whole(field, fields.get(field, 1), 1, "pass a whole number of at least 1")
     if unknown := sorted(fields.keys() - {each.name for each in dataclasses.fields(CheckOf)} | fields.keys() & {"key"}):
-        refuse(unknown[0], fields[unknown[0]], "is not a field to set", "see attncheck.checks.Check")
+        refuse(unknown[0], fields[unknown[0]], "is not a field that can be set", "see attncheck.checks.Check")
 
     def decorate(measure: _Measure) -> _Measure:
         check = Check(
@@ -126,13 +126,13 @@ def register(
 
 
 def _measured(name: str, measure: Callable[..., Any], sample: Sample, reference: Reference) -> tuple[Any, ...]:
-    """Return what a foreign measure returns, or raise `InputError` that names the check."""
+    """Return the data of another package's measure, or raise an `InputError` that names the check."""
     try:
         found = measure(sample, reference)
     except InputError:
         raise
     except Exception as error:
-        refuse("check", name, f"raised {type(error).__name__}: {error}", "mend its measure")
+        refuse("check", name, f"raised {type(error).__name__}: {error}", "fix its measure")
     if not isinstance(found, tuple) or not found:
         refuse("check", name, f"measured {found!r}", "return a tuple, the arguments of the family's test")
     return found

@@ -1,4 +1,4 @@
-"""The registry of checks: attncheck's own as constants, and all, with those of other packages, as functions."""
+"""Registry of checks: constants hold attncheck's own, functions add those registered by other packages."""
 
 from __future__ import annotations
 

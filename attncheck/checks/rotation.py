@@ -16,7 +16,7 @@ FloatArray = NDArray[np.float64]
 
 
 def neighbours(values: FloatArray, most: int) -> FloatArray:
-    """Return up to `most` neighbouring neurons of each draw, (draws, s, most), rotating from draw to draw.
+    """Return up to `most` neighbouring neurons of each draw, (draws, positions, most), rotating from draw to draw.
 
     Examples
     --------
@@ -32,7 +32,7 @@ def neighbours(values: FloatArray, most: int) -> FloatArray:
 
 @functools.lru_cache(maxsize=64)
 def pairings(count: int) -> NDArray[np.int64]:
-    """Return rounds of disjoint pairs, (rounds, count // 2, 2).
+    """Return rounds of disjoint pairs of `count` elements, (rounds, count // 2, 2).
 
     Pairs of neighbours (0, 1), (2, 3), …, shifted neighbours (1, 2), …, and halves (i, i + count // 2) alternate with
     the rounds of a tournament, which contain every pair once.
@@ -56,7 +56,7 @@ def pairings(count: int) -> NDArray[np.int64]:
 
 
 def _tournament(count: int) -> list[NDArray[np.int64]]:
-    """Return rounds that contain every pair once."""
+    """Return rounds of disjoint pairs that together contain every pair once."""
     even = count + count % 2
     circle = np.arange(1, even)
     rounds = []
@@ -69,7 +69,7 @@ def _tournament(count: int) -> list[NDArray[np.int64]]:
 
 @functools.lru_cache(maxsize=64)
 def _partners(count: int) -> NDArray[np.int64]:
-    """Return the partner of each element in each round, (rounds, count), or itself."""
+    """Return the partner of each element in each round, (rounds, count); an unpaired element is its own partner."""
     rounds = pairings(count)
     partner = np.tile(np.arange(count), (len(rounds), 1))
     np.put_along_axis(partner, rounds[:, :, 0], rounds[:, :, 1], axis=1)
@@ -77,9 +77,9 @@ def _partners(count: int) -> NDArray[np.int64]:
 
 
 def centred(weight: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
-    """Return a weight minus the mean of each entry over the draws in which it is seen; 0 where it is not seen.
+    """Subtract from each entry of a weight its mean over the draws in which it is seen; 0 where it is not seen.
 
-    A wrong scale changes the means of noise and weight. With a centred weight, only dependence can be detected.
+    A wrong scale changes the means of noise and weight, but noise correlates with a centred weight only if dependent.
 
     Examples
     --------

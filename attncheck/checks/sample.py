@@ -91,14 +91,14 @@ class Sample:
     ) -> Sample:
         """Validate the arrays returned by a subject.
 
-        Placeholders in masked scores, that is one constant, or only values below −1,000 typical scores, such as −1e9 or
-        P − 1e4, become −inf.
+        Masked scores become −inf if they are placeholders: one constant, or only values below −1,000 typical scores,
+        such as −1e9 or P − 1e4.
 
         Parameters
         ----------
         layer : AttentionLayer
         arrays : mapping of str to array_like
-            With at least ``outputs``.
+            Arrays by name, at least ``outputs``.
         size : int
             Requested number of draws.
         known : sequence of str
@@ -123,8 +123,8 @@ class Sample:
         found = {name: _as_array(name, value) for name, value in given.items()}
         coordinates = found["outputs"].shape[-1] if found["outputs"].ndim == 3 else 0
         if coordinates > layer.width:
-            problem = f"has {coordinates} neurons of {layer.width}"
-            refuse("subject['outputs'].shape", found["outputs"].shape, problem, "return at most the width")
+            problem = f"has {coordinates} neurons, more than the width {layer.width}"
+            refuse("subject['outputs'].shape", found["outputs"].shape, problem, "return fewer neurons")
         s, heads = layer.seq_len, layer.num_heads
         shapes = {
             "outputs": (size, s, coordinates),
@@ -171,7 +171,7 @@ class Sample:
 
     @property
     def coordinates(self) -> int:
-        """k, the number of returned neurons."""
+        """The number of returned neurons."""
         return int(self.outputs.shape[-1])
 
     @property
@@ -198,18 +198,18 @@ class Sample:
 
     @cached_property
     def weights(self) -> FloatArray:
-        """A, (draws, heads, s, s)."""
+        """Attention weights, (draws, heads, positions, positions)."""
         return weights_of(self.layer, self)
 
     @cached_property
     def told_scores(self) -> FloatArray:
-        """P at visible entries and 0 elsewhere, (draws, heads, s, s); A if scores are not exposed."""
+        """Scores, or attention weights if scores are not exposed; 0 if masked, (draws, heads, positions, positions)."""
         scores = self.need("attention") if self.scores is None else self.scores
         return np.where(visible(self.layer), scores, 0.0)
 
     @property
     def centred_scores(self) -> FloatArray:
-        """P without the mean of the position bias, (draws, heads, s, s)."""
+        """Scores minus the mean of the position bias, (draws, heads, positions, positions)."""
         scores = self.need("scores")
         return scores if self.layer.bias_slopes is None else scores - mean_bias(self.layer)
 
@@ -219,10 +219,11 @@ class Sample:
 
     @cached_property
     def whitened_scores(self) -> Residual:
-        """N with P = σ_Q F N Bᵀ: i.i.d. N(0, 1) given inputs and keys, (draws, heads, s, s).
+        """Whitened scores, i.i.d. N(0, 1) given inputs and keys, (draws, heads, positions, positions).
 
-        Only visible entries are kept if masked scores are hidden. See ``attncheck.checks.turned`` for rotary layers,
-        and for hidden scores behind other masks than the causal one.
+        They solve P = σ_Q F N Bᵀ for N, with F Fᵀ the Gram matrix of the inputs and B Bᵀ that of the keys. If masked
+        scores are hidden, only visible entries are kept. Rotary layers, and masks other than the causal one that hide
+        scores, need ``attncheck.checks.turned``.
         """
         if self._whitens_jointly:
             return self._jointly_whitened[0]
@@ -247,7 +248,7 @@ class Sample:
         return whiten_jointly(self.layer, self.centred_scores, self.need("input_gram"), keys, seen, self.rounding)
 
     def _whiten_scores(self, matrices: FloatArray) -> Residual:
-        """Whiten matrices like scores."""
+        """Whiten matrices of the shape of the scores by rows and columns."""
         seen = visible(self.layer) if self._hidden else np.True_
         left, right = self._row_whitener, self._column_whitener
         values = left.inverse_root.swapaxes(-1, -2) @ np.where(seen, matrices, 0.0) @ right.inverse_root
@@ -270,12 +271,15 @@ class Sample:
 
     @cached_property
     def _hidden(self) -> bool:
-        """Whether masked scores are not exposed."""
+        """Whether the subject hides masked scores."""
         return "masked scores" not in self.exposed
 
     @cached_property
     def input_whitened_scores(self) -> Residual:
-        """F⁺ P F⁺ᵀ/σ, whose law depends on rank and ν only, (draws, heads, s, s)."""
+        """Scores whitened by the inputs only, (draws, heads, positions, positions).
+
+        Their law depends only on the rank of the inputs and the head width.
+        """
         scale = self.layer.query_std * self.layer.key_std * self.layer.score_factor
         side = self._inputs_spectrum.spread(1)
         values = side.inverse_root.swapaxes(-1, -2) @ (self.centred_scores / scale) @ side.inverse_root
@@ -283,12 +287,12 @@ class Sample:
 
     @cached_property
     def key_factors(self) -> Residual:
-        """Bartlett factors of the key Grams as standard normals, (draws, kv_heads, s, s)."""
+        """Bartlett factors of the key Grams as standard normals, (draws, kv_heads, positions, positions)."""
         return self._factors(self.need("key_gram"), self.layer.key_std)
 
     @cached_property
     def value_factors(self) -> Residual:
-        """Bartlett factors of the value Grams as standard normals, (draws, kv_heads, s, s)."""
+        """Bartlett factors of the value Grams as standard normals, (draws, kv_heads, positions, positions)."""
         return self._factors(self.need("value_gram"), self.layer.value_std)
 
     def key_energy(self) -> tuple[FloatArray, FloatArray]:
@@ -319,7 +323,10 @@ class Sample:
 
     @cached_property
     def output_factor(self) -> FloatArray:
-        """M with y[:, c] = M z given scores and values, (draws, s, heads·s)."""
+        """Factor M of Σ_y = M Mᵀ, (draws, positions, heads·positions).
+
+        Σ_y is the covariance of one neuron's outputs given scores and values.
+        """
         blocks = self.weights @ gram_factor(self.need("value_gram"), self.rounding)
         size, heads, s, _ = blocks.shape
         scale = self.layer.output_std * self.layer.head_factor
@@ -327,7 +334,7 @@ class Sample:
 
     @cached_property
     def _output_whitener(self) -> Whitener:
-        """Σ_y^{-1/2}, the covariance of a column of outputs given scores and values."""
+        """Σ_y^{-1/2}, with Σ_y the covariance of one neuron's outputs given scores and values."""
         lengths = np.sqrt(np.diagonal(self.need("value_gram"), axis1=-2, axis2=-1))
         rows = (np.abs(self.weights) @ lengths[..., None])[..., 0]
         longest = np.sqrt((rows**2).sum(axis=1)).max(axis=-1)
@@ -336,29 +343,31 @@ class Sample:
 
     @cached_property
     def output_residual(self) -> Residual:
-        """Σ_y^{-1/2} y: i.i.d. N(0, 1) given inputs, scores and values, (draws, s, coordinates)."""
+        """Outputs whitened given inputs, scores and values: i.i.d. N(0, 1), (draws, positions, neurons)."""
         return self._output_whitener.whiten(self.outputs)
 
     @cached_property
     def head_directions(self) -> Residual:
-        """W = Σ_y^{-1/2} M, the contribution of each head's values to the whitened outputs, (draws, s, heads·s).
+        """Contribution of each head's values to the whitened outputs, (draws, positions, heads·positions).
 
-        Kept rows are orthonormal, so the heads' parts W_h W_hᵀ add up to I.
+        This is W = Σ_y^{-1/2} M with M from `output_factor`. Kept rows are orthonormal, so the heads' parts W_h W_hᵀ
+        add up to the identity.
         """
         return self._output_whitener.whiten(self.output_factor)
 
     @cached_property
     def shift_direction(self) -> FloatArray:
-        """Σ_y^{-1/2} 1, the direction of a constant added to the outputs, (draws, s, 1)."""
+        """Direction Σ_y^{-1/2} 1 of a constant added to the outputs, after whitening, (draws, positions, 1)."""
         shift: FloatArray = self._output_whitener.inverse_root.sum(axis=-2)[..., None]
         return shift
 
     @cached_property
     def variance_weights(self) -> FloatArray:
-        """λ with Var(y_i | inputs, scores, values) = Σ_h λ_ih χ²_ν/ν in law, (draws, s, heads).
+        """Weights λ of the conditional variance of outputs, (draws, positions, heads).
 
-        Heads that share W_V share their χ² variables: λ are the eigenvalues of [a_aᵀ G a_b] within each group of heads,
-        a_a row i of A_a.
+        Given inputs and scores, Var(y_i | inputs, scores, values) has the law of Σ_h λ_ih χ²_ν/ν. For a group of heads
+        that share W_V, λ are the eigenvalues of the matrix of a_hᵀ G a_g over its heads h and g, where a_h is row i of
+        the attention weights of head h.
         """
         layer, gram = self.layer, self.need("input_gram")
         scale = (layer.value_std * layer.output_std * layer.head_factor) ** 2
@@ -377,7 +386,7 @@ def whitens_jointly(layer: AttentionLayer, exposed: Collection[str]) -> bool:
 
 
 def _as_array(name: str, value: Any) -> NDArray[Any]:
-    """Return an array of floating-point numbers, not copied: its shape may be wrong."""
+    """Return the value as a floating-point array, without a copy because its shape is not yet checked."""
     if np.ma.is_masked(value):
         refuse(f"subject[{name!r}]", "...", "is an array with masked entries", "return a plain array of numbers")
     try:

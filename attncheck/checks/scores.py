@@ -33,12 +33,12 @@ def entries(setting: Setting) -> int:
 
 
 def head_pairs(residual: Residual) -> tuple[FloatArray, FloatArray]:
-    """Return noise and weight from pairs of heads, rotating from draw to draw."""
+    """Return noise and weight of an association test from pairs of heads, which rotate from draw to draw."""
     return rotating_pairs(residual, 1)
 
 
 def rotating_scores(sample: Sample) -> tuple[FloatArray, FloatArray]:
-    """Return one visible score per draw, rotating over heads and positions, and its variance given X."""
+    """Return one visible score per draw, rotating over heads and positions, and its variance given the inputs."""
     layer, gram = sample.layer, sample.need("input_gram")
     rows, columns = np.nonzero(visible(layer))
     draw = np.arange(len(sample))
@@ -90,7 +90,7 @@ _given_inputs = functools.partial(
 CHECKS = (
     _given_keys(
         name="scores.scale",
-        null="given inputs and keys, P = σ_Q F N Bᵀ with N of independent N(0, 1): Σ N² is chi-square",
+        null="given inputs and keys, P = σ_Q F N Bᵀ, N with independent N(0, 1) entries: Σ N² is chi-square",
         alternative=of_std(),
         reads="score variance given inputs and keys, observed over declared:",
         family=lambda setting: Scale(entries(setting)),
@@ -168,7 +168,7 @@ CHECKS = (
     ),
     _given_inputs(
         name="scores.kurtosis",
-        null="given inputs, the excess kurtosis of P_ij is exactly 6/ν, by the fourth smooth component",
+        null="given inputs, the excess kurtosis of P_ij is exactly 6/ν, tested by the fourth smooth component",
         alternative=of_kurtosis(),
         reads="kurtosis component of single scores (0 is an excess kurtosis of 6/ν):",
         family=lambda setting: Smooth(4),

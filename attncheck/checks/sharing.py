@@ -50,9 +50,10 @@ def _groups_sizes(energies: Pair, layer: AttentionLayer) -> FloatArray:
 
 
 def _output_with(sizes: Callable[[Sample], FloatArray]) -> Callable[[Sample, Reference], Pair]:
-    """Return the measure of output sizes along the axes of Σ_h w_h W_h W_hᵀ, w_h the size of another matrix of head h.
+    """Return the measure that pairs sizes of whitened outputs with sizes of another matrix of each head.
 
-    Along these axes outputs stay independent normals; the eigenvalues measure the heads' other matrices there.
+    Outputs are projected on the eigenvectors of Σ_h w_h W_h W_hᵀ, w_h the size of head h's other matrix and W_h from
+    `head_directions`. The projections are still independent normals, and the eigenvalues mix the sizes w_h.
     """
 
     def pair(sample: Sample, reference: Reference) -> Pair:
@@ -98,10 +99,10 @@ def _block_rank(setting: Setting) -> int:
 
 
 def _pairs(sample: Sample, reference: Reference) -> Pair:
-    """Return sizes of one head's scores along the axes of another's, and those axes' lengths; one column per pair.
+    """Return sizes of one head's scores along another head's axes, and the lengths of the axes, (values, pairs).
 
-    With N_b N_bᵀ = U Λ Uᵀ, Uᵀ N_a is i.i.d. N(0, 1) given N_b. Its squares weighted by Λ add up to
-    tr(N_a N_aᵀ N_b N_bᵀ), which reveals a shared W_Q.
+    For whitened scores N_a and N_b with N_b N_bᵀ = U Λ Uᵀ, Uᵀ N_a is i.i.d. N(0, 1) given N_b. Its squares weighted by
+    Λ add up to tr(N_a N_aᵀ N_b N_bᵀ), which reveals a shared W_Q.
     """
     block = _block(sample)
     rows, columns = np.asarray(block.kept.any(axis=-1)), block.kept.any(axis=-2).sum(axis=-1)
@@ -128,7 +129,7 @@ def _output_tie(
         name=f"independence.output_{name}_by_head",
         claim="independence",
         needs=needs,
-        null=f"sizes of the whitened output, by the heads that make it, are independent of those of the heads' {name}",
+        null=f"sizes of the heads' parts of the whitened output are independent of those of the heads' {name}",
         alternative=of_direction(),
         reads=f"standardised covariance of the whitened output's sizes with those of its heads' {name}:",
         family=lambda setting: Association(setting.output_rank),

@@ -30,7 +30,7 @@ class StatementRow:
     not_examined: str
 
     def cells(self) -> tuple[str, ...]:
-        """Return the cells of its row in the table.
+        """Return the cells of the statement's row in the table.
 
         Examples
         --------

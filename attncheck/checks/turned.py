@@ -1,9 +1,9 @@
-"""Whitening of scores whose covariance is no Kronecker product: all visible entries of a head jointly.
+"""Joint whitening of all visible scores of a head, if their covariance is not a Kronecker product.
 
 Given inputs and keys, P_ij = ν^{-1/2} q^i · R_{j-i} k^j is Gaussian with covariance
 σ_Q² G_ik ⟨R_{j-i} k^j, R_{l-k} k^l⟩/ν, where R is the rotation of rotary positions or the identity. Without rotation
-it is σ_Q² G_ik B_jl, with B the keys' Gram matrix, of which a window shows a part that is no product of rows and
-columns.
+it is σ_Q² G_ik B_jl, with B the keys' Gram matrix, but the entries visible through a window are not a product of rows
+and columns.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ def whiten_jointly(
     seen: NDArray[np.bool_],
     eps: float,
 ) -> tuple[Residual, Residual]:
-    """Return scores whitened given inputs and keys, and the whitened scores under W_Q = W_K, (draws, heads, s, s).
+    """Return the scores whitened given inputs and keys, and the same under W_Q = W_K, each of the shape of `scores`.
 
-    `gram` (draws, s, s) is of the inputs and `seen` (s, s) marks the scores to whiten. `keys` are those of each head
-    before rotation, (draws, heads, s, ν), or without rotary positions their Gram matrices, (draws, heads, s, s).
+    For s positions, `gram` (draws, s, s) is the inputs' Gram matrix and `seen` (s, s) marks the scores to whiten.
+    `keys` are those of each head before rotation, (draws, heads, s, head width), or without rotary positions their
+    Gram matrices, (draws, heads, s, s).
     """
     whitened, directions = np.zeros((2, *scores.shape))
     kept = np.zeros(scores.shape, dtype=bool)
@@ -41,7 +42,7 @@ def whiten_jointly(
     own = keys[:, :: layer.group_size]
     scale = layer.query_std * layer.score_factor
     per_draw = own.shape[1] * len(rows) * (4 * len(rows) + 2 * own.shape[-1])
-    # Entries of one distance share a random bias.
+    # Entries at the same distance of query and key share a random bias.
     table = (layer.bias_std / scale) ** 2 * np.equal.outer(columns - rows, columns - rows)
     products = _plain_products if layer.rotary_base is None else _turned_products
     step = max(1, _ENTRIES // per_draw)
@@ -68,7 +69,7 @@ def _plain_products(
 def _turned_products(
     layer: AttentionLayer, keys: FloatArray, rows: IntArray, columns: IntArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the products of `_plain_products` with R_{j-i} k^j in place of each k^j, and R_{l-k} k^l of each k^l."""
+    """Return the products of `_plain_products` with rotated keys: R_{j-i} k^j for k^j, and R_{l-k} k^l for k^l."""
     turned = turned_by(layer, keys[:, :, columns], columns - rows)
     covariance = turned @ turned.swapaxes(-1, -2) / layer.head_width
     return covariance, (turned * keys[:, :, rows]).sum(axis=-1) / layer.head_width

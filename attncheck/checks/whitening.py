@@ -25,7 +25,7 @@ _LEGIBLE = 1e-4
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Residual:
-    """Values that are i.i.d. N(0, 1) under the null where `kept`, and 0 elsewhere; equal shapes."""
+    """Values that are i.i.d. N(0, 1) under the null where the mask `kept`, of equal shape, is True, and 0 elsewhere."""
 
     values: FloatArray
     kept: BoolArray
@@ -60,7 +60,7 @@ class Whitener:
     kept: BoolArray
 
     def whiten(self, columns: FloatArray) -> Residual:
-        """Return Rᵀ columns: i.i.d. N(0, 1) for columns (..., s, k) of this covariance."""
+        """Return Rᵀ columns, which are i.i.d. N(0, 1) for columns (..., s, k) with this covariance."""
         values = self.inverse_root.swapaxes(-1, -2) @ columns
         return Residual(values, np.broadcast_to(self.kept[..., None], values.shape))
 
@@ -85,7 +85,7 @@ class Spectrum(Whitener):
 
 def precision(array: FloatArray) -> float:
     """Return the rounding unit: of float32 if every value is a float32, else of float64."""
-    # One draw in double precision suffices.
+    # If the first draw is in double precision, the others are not read.
     single = _single(array[:1]) and _single(array)
     return float(np.finfo(np.float32 if single else np.float64).eps)
 
@@ -144,8 +144,9 @@ def gram_factor(gram: FloatArray, eps: float) -> FloatArray:
 def factor_whitener(factor: FloatArray, scale: FloatArray, eps: float) -> Whitener:
     """Return the inverse root of factor factorᵀ, on the range of the factor (draws, s, m), with min(s, m) columns.
 
-    It uses the SVD of `factor`, because factor factorᵀ would square the condition number. Directions short relative to
-    the longest, or to eps^0.3 · `scale`, the longest row before cancellation (draws,), are dropped.
+    It uses the SVD of `factor`, because factor factorᵀ would square the condition number. Directions are dropped if
+    they are shorter than eps^0.3 times the longest row before cancellation, `scale` (draws,), or 10 eps^0.3 times the
+    longest direction.
     """
     left, lengths, _ = np.linalg.svd(factor, full_matrices=False)
     kept = lengths > eps**0.3 * np.maximum(10 * lengths[..., :1], scale[:, None])
@@ -187,7 +188,7 @@ def _factor(wishart: FloatArray, dof: int, rounding: FloatArray) -> tuple[FloatA
 
 
 def _semi_cholesky(matrices: FloatArray, columns: int, rounding: FloatArray) -> FloatArray:
-    """Return the first columns of Cholesky factors, with pivots of at least `rounding`, unlike LAPACK."""
+    """Return the first columns of Cholesky factors; unlike in LAPACK, pivots are at least `rounding`."""
     factor = np.zeros_like(matrices)
     for j in range(columns):
         column = matrices[:, j:, j] - (factor[:, j:, :j] @ factor[:, j, :j, None])[..., 0]

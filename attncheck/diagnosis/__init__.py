@@ -1,1 +1,1 @@
-"""What is wrong: estimates, likely causes, smaller layers, and the messages that say so."""
+"""Diagnosis of violations: estimates, likely causes, smaller layers with the same fault, and messages."""

@@ -1,4 +1,4 @@
-"""Answers of a subject, and of a right simulator, to given inputs with the same weights each time."""
+"""Answers of a subject and of a correct simulator to given inputs, with the same weights in every call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from attncheck.subject import Subject
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-# A change is larger than this many rounding units, and than this share, of the largest number.
+# Numbers differ if their distance exceeds both this many rounding units and this share of the largest number.
 _UNITS, _CHANGE = 200.0, 1e-6
 # Bits of single precision that half precision lacks.
 _LOW_BITS = np.uint32(2**13 - 1)
@@ -31,7 +31,10 @@ _SMALL = 3e-4
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """Outputs (draws, s, k) and visible scores (draws, heads, s, s), with others 0; None if not exposed."""
+    """Outputs (draws, positions, neurons), and scores (draws, heads, positions, positions) if exposed.
+
+    Masked scores are 0.
+    """
 
     outputs: FloatArray
     scores: FloatArray | None
@@ -44,7 +47,7 @@ class Answer:
         return any(not (each.view(np.uint32) & _LOW_BITS).any() for each in arrays)
 
     def changes(self, other: Answer) -> tuple[BoolArray, BoolArray]:
-        """Return where outputs (draws, s) and scores (draws, heads, s, s) differ from those of another answer."""
+        """Return which outputs (draws, positions) and scores, of their own shape, differ from another answer's."""
         of_outputs = differ(self.outputs, other.outputs, self.rounding)
         of_scores = np.zeros((len(of_outputs), 0, 0, 0), dtype=np.bool_)
         if self.scores is not None and other.scores is not None:
@@ -64,9 +67,9 @@ _Read = TypeVar("_Read")
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """The subject and a right simulator on one layer, and two independent sets of inputs, (draws, s, n).
+    """The subject and a correct simulator of one layer, with two independent inputs (draws, positions, width).
 
-    `continuous`: whether the subject's weights have continuous laws, so that equal answers are no coincidence.
+    `continuous` tells whether the subject's weights have continuous laws, so that equal answers are no coincidence.
     """
 
     layer: AttentionLayer
@@ -78,16 +81,16 @@ class Pair:
 
     @property
     def both(self) -> tuple[Respond, Respond]:
-        """The two that answer."""
+        """The subject and the correct simulator."""
         return self.subject, self.right
 
     @cached_property
     def usual(self) -> tuple[Answer, Answer]:
-        """Their answers to the inputs."""
+        """Answers of the subject and of the correct simulator to the inputs."""
         return self.subject(self.inputs), self.right(self.inputs)
 
     def each(self, read: Callable[[Respond, Answer], _Read]) -> tuple[_Read, _Read]:
-        """Return what `read` reads off the subject and the right simulator, given their answers to the inputs."""
+        """Return the results of `read` for the subject and the correct simulator, given their answers to the inputs."""
         ours, right = (read(respond, usual) for respond, usual in zip(self.both, self.usual, strict=True))
         return ours, right
 
@@ -104,7 +107,7 @@ class Pair:
 
     @cached_property
     def small(self) -> float:
-        """A factor of the inputs that makes scores small, beside a declared bias by distance."""
+        """A factor of the inputs that makes scores small, apart from a declared bias by distance."""
         usual, zero = self.usual[1].scores, self.right(np.zeros_like(self.inputs)).scores
         assert usual is not None
         assert zero is not None
@@ -112,7 +115,7 @@ class Pair:
 
 
 def subject_answers(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> Respond:
-    """Return a function of inputs (draws, s, n) that calls the subject with an equal generator each time."""
+    """Return a function of inputs (draws, positions, width) that calls the subject with equal generators."""
 
     def respond(inputs: FloatArray) -> Answer:
         return _answer(layer, subject.draw_on(layer, inputs, copy.deepcopy(rng)))
@@ -121,7 +124,7 @@ def subject_answers(subject: Subject, layer: AttentionLayer, rng: np.random.Gene
 
 
 def right_answers(layer: AttentionLayer, rng: np.random.Generator) -> Respond:
-    """Return the same for a right simulator of the layer."""
+    """Return a function of inputs that calls a correct simulator of the layer with equal generators."""
 
     def respond(inputs: FloatArray) -> Answer:
         generator = copy.deepcopy(rng)

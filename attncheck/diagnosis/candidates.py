@@ -253,7 +253,7 @@ def _inverse(text: str) -> str:
 
 
 def _drawn_otherwise(laws: WeightLaws, handed: bool, exposed: frozenset[str]) -> Iterator[Candidate]:
-    """Yield other weight laws, for all matrices, and for all but those of the inputs if inputs are seen or handed."""
+    """Yield candidates with other weight laws; matrices of inputs may keep theirs if inputs are exposed or given."""
     for name in WEIGHT_LAWS:
         own = {matrix: name for matrix in laws.by_matrix if matrix != "inputs"}
         of_own = [laws.inputs] * (handed or bool({"inputs", "input_gram"} & exposed))
@@ -265,7 +265,7 @@ def _drawn_otherwise(laws: WeightLaws, handed: bool, exposed: frozenset[str]) ->
 
 
 def _biased_otherwise(laws: WeightLaws) -> Iterator[Candidate]:
-    """Yield missing declared biases, or undeclared ones."""
+    """Yield candidates that lack declared biases, or have undeclared ones."""
     declared = [bias.matrix for bias in laws.biases]
     for names in [*([name] for name in declared), *[declared] * (len(declared) > 1)]:
         left = tuple(bias for bias in laws.biases if bias.matrix not in names)
@@ -278,7 +278,7 @@ def _biased_otherwise(laws: WeightLaws) -> Iterator[Candidate]:
 
 
 def _of_linear(laws: WeightLaws) -> Iterator[Candidate]:
-    """Yield nn.Linear's default weights, with and without biases."""
+    """Yield candidates with nn.Linear's default weights, with and without biases."""
     uniform = dict.fromkeys(_MATRIX_OF, "uniform")
     scale = scaled_by(dict.fromkeys(_MATRIX, _LINEAR))
     for names in ((), *_UNDECLARED):
@@ -290,7 +290,7 @@ def _of_linear(laws: WeightLaws) -> Iterator[Candidate]:
 
 
 def _misread(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:
-    """Yield layers with one field misread."""
+    """Yield candidates that misread one field of the layers."""
 
     def matters(change: Change) -> bool:
         return any(_changed(layer, change) for layer in layers)

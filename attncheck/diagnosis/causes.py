@@ -18,7 +18,7 @@ from attncheck.records.text import in_alternatives
 
 #: Message if no known cause fits, and the number of causes reported.
 UNKNOWN, TOLD = "no known cause fits", 3
-# Stages of the computation in order, and that of checks by the beginning of their names.
+# Stages of the computation in order, and the stage of each check by the beginning of its name.
 _DRAWS, _INPUTS, _GIVEN = "dependence between draws", "the law of inputs", "outputs given scores"
 _ORDER = (_DRAWS, _INPUTS, "keys", "scores", "values", _GIVEN, "outputs")
 _CONCERNS = {
@@ -60,12 +60,12 @@ class Cause:
 
     @property
     def leading(self) -> Tally:
-        """Most specific check."""
+        """The most specific of the violated checks."""
         return self.tallies[0]
 
 
 def stage(claim: str) -> tuple[int, str]:
-    """Return the place of a claim in the computation, which affects all later ones; unknown claims come last."""
+    """Return a sort key for claims: their place in the computation, with unknown claims last."""
     return ([*CLAIMS, claim].index(claim), claim)
 
 
@@ -97,7 +97,7 @@ def causes(tallies: Mapping[str, Tally]) -> list[Cause]:
 
 
 def by_hint(tallies: Iterable[Tally]) -> list[Cause]:
-    """Return violated checks by hint, in the order of the first of each."""
+    """Group violated checks by hint, in the order in which hints first occur."""
     groups: dict[str, list[Tally]] = {}
     for tally in tallies:
         groups.setdefault(tally.hint, []).append(tally)
@@ -110,7 +110,7 @@ def hints(tallies: Mapping[str, Tally]) -> list[str]:
 
 
 def begins(tallies: Mapping[str, Tally]) -> list[str]:
-    """Return a sentence on the first stage whose checks are violated, and on those before it; none for programs.
+    """Return a sentence on the first stage with violated checks and the stages before it; none for programs.
 
     Examples
     --------
@@ -128,18 +128,18 @@ def begins(tallies: Mapping[str, Tally]) -> list[str]:
         return []
     passed = list(itertools.takewhile(lambda name: name != wrong, known))
     before = f"{listed(passed)} {'passes' if passed == [_INPUTS] else 'pass'}; " if passed else ""
-    ask = "; return scores to see where it begins" if wrong == "outputs" and "scores" not in known else ""
+    ask = "; return scores to see where the fault begins" if wrong == "outputs" and "scores" not in known else ""
     worst = sharpest(next(tally for tally in sharpest_first(tallies) if stage_of(tally.name) == wrong))
-    return [f"{before}it begins with {wrong}: {worst.text} on {layer_name(worst.case)}{ask}"]
+    return [f"{before}the fault begins with {wrong}: {worst.text} on {layer_name(worst.case)}{ask}"]
 
 
 def stage_of(check: str) -> str:
-    """Return the stage of the computation that a check concerns, given what precedes it; empty for others."""
+    """Return the stage of the computation that a check tests given earlier stages, or an empty string."""
     return next((name for prefix, name in _CONCERNS.items() if check.startswith(prefix)), "")
 
 
 def sharpness(result: Result) -> float:
-    """Return how many half-widths of its interval an effect lies from its declared value; ratios by logarithms."""
+    """Return an effect's distance from its declared value in half-widths of its interval; for ratios, of logarithms."""
     values = result.effect, result.low, result.high, result.null_effect
     known = [value for value in values if value is not None and math.isfinite(value)]
     if len(known) < len(values):

@@ -81,7 +81,7 @@ def _calls(layer: AttentionLayer, subject: Subject, rng: np.random.Generator) ->
 
 
 def _heads(sample: Sample, laws: WeightLaws) -> Iterator[str]:
-    """Yield the scale in each head for matrices whose scales differ between heads."""
+    """Yield messages with the scale in each head, for matrices whose scales differ between heads."""
     for name, heads in by_head(sample, laws).items():
         if max(head.low for head in heads) > min(head.high for head in heads):
             told = ", ".join(f"{head.value:.3g}" for head in heads[:_MOST_HEADS])
@@ -89,7 +89,7 @@ def _heads(sample: Sample, laws: WeightLaws) -> Iterator[str]:
 
 
 def _scaled_grams(layer: AttentionLayer, found: Mapping[str, Observation]) -> Iterator[str]:
-    """Yield Gram matrices with a wrong factor that cancels in the overall variance."""
+    """Yield messages on Gram matrices with a wrong factor that cancels in the overall variance."""
     for name, (gram, given, whole, formula) in _GRAMS.items():
         if whole not in found and _cancel(found, gram, given):
             yield f"{name} fits {found[gram].value:.3g} {formula}, ν = {layer.head_width}: the {whole} is right"

@@ -19,7 +19,7 @@ _ROUNDING, _STEP = 100.0, 1e-5
 
 
 class _SampleStatistics:
-    """Features of a sample; they map values to normal scores of their ranks among the sample's values."""
+    """Features of a sample, with a map from values to normal scores of their ranks among the sample's values."""
 
     def __init__(self, values: FloatArray, rounding: float) -> None:
         # Values that are equal up to rounding must tie: otherwise rounding would decide their order.
@@ -96,5 +96,5 @@ class SampleEmbedding:
         return known * float(gap @ gap) * self.size * len(other) / (self.size + len(other))
 
     def p_value(self, other: Sample) -> float:
-        """Return the p-value of equal laws."""
+        """Return the p-value of the null that both samples have the same law."""
         return float(scipy.stats.chi2.sf(self.distance(other), self.dof))

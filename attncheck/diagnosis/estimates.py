@@ -27,7 +27,7 @@ INPUTS = "mean square of the inputs"
 _QUANTILE = 3.29
 # Digits shown: more if rounding would move the declared value across the end of the interval.
 _DIGITS = (3, 4, 5, 6)
-# Maximum distance of positions compared if positions correlate.
+# Maximum distance between compared positions, if position vectors correlate them.
 _STEPS = 3
 
 
@@ -40,7 +40,7 @@ class Observation:
     ratio : bool
         Whether values are relative to the declared value, which is then 1.
     positive : bool
-        Whether it is a mean of nonnegative numbers.
+        Whether the estimate is a mean of nonnegative numbers.
     source : str
         Source of the declared value if it varies between samples.
     """
@@ -56,7 +56,7 @@ class Observation:
 
     @property
     def differs(self) -> bool:
-        """Whether the interval excludes the declared value; that of a positive number must not extend below 0."""
+        """Whether the interval excludes the declared value; never if that of a positive number extends below 0."""
         wide = self.positive and self.low <= 0.0 < self.high
         return not self.holds(self.declared) and not wide
 
@@ -66,7 +66,7 @@ class Observation:
         return abs(self.value - self.declared) > self.high - self.low
 
     def holds(self, value: float) -> bool:
-        """Whether a value lies in the interval."""
+        """Return whether a value lies in the interval."""
         return self.low <= value <= self.high
 
     def __str__(self) -> str:
@@ -101,7 +101,7 @@ def estimates(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = G
 
 
 def _given(sample: Sample, laws: WeightLaws) -> Iterator[Observation]:
-    """Yield ratios to conditional variances."""
+    """Yield estimates of conditional variances relative to the declared ones."""
     for name, squares, dof in _whitened(sample, laws):
         yield from _ratio(name, squares.sum(axis=1), dof.sum(axis=1))
 
@@ -140,7 +140,7 @@ def score_estimates(
 
 
 def _score_variances(sample: Sample) -> FloatArray:
-    """Return the declared variance of each score given the inputs, σ_Q² σ_K² factor² G_ii G_jj: (N, 1, s, s)."""
+    """Return the declared variance of scores given the inputs, (draws, 1, positions, positions)."""
     diagonal = np.diagonal(sample.need("input_gram"), axis1=1, axis2=2)
     std = sample.layer.query_std * sample.layer.key_std * sample.layer.score_factor
     return np.asarray(std**2 * diagonal[:, None, :, None] * diagonal[:, None, None, :])
@@ -162,7 +162,7 @@ def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Obser
 
 
 def _own_scores(sample: Sample) -> FloatArray:
-    """Return the mean of p_ii in each draw."""
+    """Return the mean score of positions with themselves in each draw."""
     return np.asarray(np.diagonal(sample.need("scores"), axis1=2, axis2=3).mean(axis=(1, 2)))
 
 

@@ -56,7 +56,8 @@ _NEAR = 0.25
 class FittedCause:
     """A candidate with its fit: squared `distance` over all layers, p-value, and ranking penalty.
 
-    The penalty `cost` is log N per fitted parameter (Schwarz criterion), plus 2 log k for a field with k values.
+    The penalty `cost` is log N per fitted parameter for N draws (Schwarz criterion), plus 2 log k for a field with k
+    values.
     """
 
     candidate: Candidate
@@ -120,7 +121,7 @@ def _two_neurons(sample: Sample) -> Sample:
 
 
 def _distinct(fits: Sequence[FittedCause]) -> list[FittedCause]:
-    """Return causes with different laws, each with its lowest rank."""
+    """Return one cause per law, the one of lowest rank."""
     found: list[FittedCause] = []
     for cause in sorted(fits, key=lambda each: (round(each.distance, 3), each.candidate.rank, each.candidate.name)):
         if not found or abs(cause.distance - found[-1].distance) > 1e-2:
@@ -147,7 +148,7 @@ def _by_field(fits: Sequence[FittedCause]) -> list[FittedCause]:
 def _cause(
     placed: Sequence[SampleEmbedding], candidate: Candidate, seed: np.random.SeedSequence, more: int
 ) -> FittedCause:
-    """Return the fit of a candidate, drawn `more` times as often as the sample."""
+    """Return the fit of a candidate with `more` times as many draws as the sample."""
     distance = sum(_distance_on(at, each, candidate, seed, more * each.size) for at, each in enumerate(placed))
     dof = sum(each.dof for each in placed)
     cost = candidate.free * float(np.log(min(each.size for each in placed))) + 2.0 * float(np.log(candidate.choices))

@@ -68,14 +68,14 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
 def likely(bad: Sequence[Result], diagnosis: Sequence[str]) -> list[str]:
     """Return likely causes from violated results ordered by `violated`.
 
-    Only the first claim counts, as its fault affects later ones. If a variance differs, shape checks suggest nothing.
+    Only the first claim counts, as its fault affects later ones. If a variance differs, shape checks suggest only that.
     """
     hints = (_hint(result, diagnosis) for result in bad[:_SHOWN] if result.claim == bad[0].claim)
     return [hint for hint in dict.fromkeys(hints) if hint][:_CAUSES]
 
 
 def _hint(result: Result, diagnosis: Sequence[str]) -> str:
-    """Return the hint of a violated result, or that a scale differs if its check is sensitive to it."""
+    """Return the hint of a violated result, or that the scale is wrong if its check assumes a correct scale."""
     estimate, whose = _SHAPES.get(result.check, ("", ""))
     # A number follows the estimate's name.
     if estimate and any(re.match(rf"{estimate} [\d.-]", sentence) for sentence in diagnosis):

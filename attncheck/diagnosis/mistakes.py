@@ -41,7 +41,7 @@ _ROTARY = (
 )
 _WITHOUT_ROTARY = (
     OfLayer("no rotary positions", lambda layer: layer.rotary_base is None, "the layer declares rotary positions")
-    & OfLayer("an even head_dim", lambda layer: layer.head_width % 2 == 0, "neurons of a head make no pairs")
+    & OfLayer("an even head_dim", lambda layer: layer.head_width % 2 == 0, "head_dim is odd")
     & UNTIED
     & CORRELATED_POSITIONS
 )

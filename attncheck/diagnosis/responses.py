@@ -1,8 +1,8 @@
-"""How a subject answers changed inputs, with the same weights: what it computes is read off, without a list of causes.
+"""Deviations of a subject from its layer, found by changing the inputs but not the weights.
 
 A subject that receives its inputs is a function of inputs and generator. Called again with an equal generator, it has
-the same weights, so that each answer is exact and needs no statistics. Every answer is compared with that of a right
-simulator of the declared layer; the findings are what differs.
+the same weights, so its answers are exact and need neither statistics nor a list of causes. Each answer is compared
+with that of a correct simulator of the declared layer.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ BoolArray = NDArray[np.bool_]
 _WEIGHTS_OR_VALUES, _AFTER, _OUTSIDE = "attention weights or values", "after the scores", "seen in the outputs"
 #: Stages of the computation, in order.
 STAGES = ("draws", "inputs", "scores", _WEIGHTS_OR_VALUES, _AFTER, _OUTSIDE)
-# Draws of an answer, and at most as many positions and blocks of neurons that are changed one after another.
+# Draws of an answer, and the maximum number of positions, or blocks of neurons, changed one after another.
 _DRAWS, _MOST = 48, 16
-# Entries of the weight matrices of an answer.
+# Maximum entries of the weight matrices of an answer.
 _WEIGHTS = 2**22
-# Numbers are equal up to this share; for small inputs, whose scores are nearly 0, they differ by this one.
+# Numbers that differ by less than the first share are equal; for small inputs, only differences above the second count.
 _SHARE, _CLEAR = 1e-3, 1e-2
-# Inputs that all draws are given.
+# Number of inputs that are each given to all draws.
 _TIMES = 4
-# Numbers shown.
+# Maximum numbers shown in a message.
 _SHOWN = 6
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What a subject computes otherwise than declared, and the stage where it does."""
+    """A deviation of a subject from the declared layer, and the stage of the computation where it occurs."""
 
     stage: str
     text: str
@@ -54,12 +54,12 @@ class Finding:
 
 
 def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> list[Finding]:
-    """Return what a subject computes otherwise than declared, by stage; empty if nothing differs or can be read off.
+    """Return the deviations of a subject from the declared layer, by stage; empty if none can be found.
 
     Parameters
     ----------
     subject : Subject
-        One that receives its inputs.
+        Subject that receives its inputs.
     layer : AttentionLayer
     rng : numpy.random.Generator
 
@@ -81,9 +81,9 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
     pair = Pair(layer, *answers, inputs, fresh, subject.weights.continuous)
     found: list[Finding] = []
     for test in _TESTS if _exact(pair) else ():
-        with contextlib.suppress(InputError, FloatingPointError):  # such inputs may be refused: nothing is read off
+        with contextlib.suppress(InputError, FloatingPointError):  # the subject may refuse such inputs
             found += test(pair)
-        if found and test in _OF_DRAWS:  # all else may follow from it
+        if found and test in _OF_DRAWS:  # all other differences may follow from it
             break
     return sorted(found, key=lambda each: STAGES.index(each.stage))
 
@@ -97,7 +97,7 @@ def _exact(pair: Pair) -> bool:
 
 
 def _mixed_draws(pair: Pair) -> Iterator[Finding]:
-    """Change the inputs of every other draw."""
+    """Find draws that depend on the inputs of others, by changing the inputs of every other draw."""
     answer = pair.subject(pair.fresh_at(np.s_[::2]))
     outputs, scores = (each[1::2].any() for each in pair.usual[0].changes(answer))
     if scores:
@@ -108,7 +108,7 @@ def _mixed_draws(pair: Pair) -> Iterator[Finding]:
 
 
 def _shared_weights(pair: Pair) -> Iterator[Finding]:
-    """Give all draws the same inputs, several times, so that no rounded outputs agree by chance."""
+    """Find draws with equal weights, by giving them equal inputs; several, as rounded outputs may agree by chance."""
     if not pair.continuous:
         return
     answers = [pair.subject(np.repeat(each[None], len(pair.inputs), axis=0)).outputs for each in pair.inputs[:_TIMES]]
@@ -121,7 +121,7 @@ def _shared_weights(pair: Pair) -> Iterator[Finding]:
 
 
 def _positions(pair: Pair) -> Iterator[Finding]:
-    """Change the inputs at one position after another."""
+    """Find wrong dependence on positions, by changing the inputs at one position after another."""
     s = pair.layer.seq_len
     if s > _MOST:
         return
@@ -141,7 +141,7 @@ def _positions(pair: Pair) -> Iterator[Finding]:
 
 
 def _seen(pair: Pair, respond: Respond, usual: Answer) -> tuple[BoolArray, BoolArray]:
-    """Return which outputs (s, s) and scores (s, s, s) change with the input at the position of the last axis."""
+    """Return which outputs (s, s) and scores (s, s, s) change with the input at each of s positions, the last axis."""
     outputs, scores = [], []
     for j in range(pair.layer.seq_len):
         of_outputs, of_scores = usual.changes(respond(pair.fresh_at(np.s_[:, j])))
@@ -151,7 +151,7 @@ def _seen(pair: Pair, respond: Respond, usual: Answer) -> tuple[BoolArray, BoolA
 
 
 def _zero_inputs(pair: Pair) -> Iterator[Finding]:
-    """Give inputs of 0; the random bias of a declared table has no fixed answer."""
+    """Find what is added to scores or outputs, by inputs of 0; a declared random bias makes this impossible."""
     if pair.layer.bias_std:
         return
     zero = np.zeros_like(pair.inputs)
@@ -161,17 +161,17 @@ def _zero_inputs(pair: Pair) -> Iterator[Finding]:
         gap = ours.scores - declared.scores
         if np.abs(gap).max() > _SHARE * np.abs(usual.scores).max():
             if outputs:
-                yield Finding("inputs", f"those of 0 give scores and outputs: {_added(gap)}, as if to the inputs")
+                yield Finding("inputs", f"inputs of 0 give scores and outputs: {_added(gap)}, as if to the inputs")
             else:
                 usually = "declared" if declared.scores.any() else "0"
-                yield Finding("scores", f"inputs of 0 give other ones than {usually}: {_added(gap)}")
+                yield Finding("scores", f"inputs of 0 give scores other than {usually}: {_added(gap)}")
             return
     if outputs:
         yield Finding(_after(pair), "inputs of 0 give outputs other than 0: something is added")
 
 
 def _after(pair: Pair) -> str:
-    """Return the stage of a finding on outputs alone: scores have been compared before, if they are known."""
+    """Return the stage of a finding on outputs alone: after the scores, if these are known and thus right."""
     return _AFTER if pair.known else _OUTSIDE
 
 
@@ -191,7 +191,7 @@ def _added(gap: FloatArray) -> str:
 
 
 def _negated(pair: Pair) -> Iterator[Finding]:
-    """Change the sign of all inputs."""
+    """Find biases and nonlinearities, by changing the sign of all inputs."""
     usual, negated = pair.usual[0], pair.subject(-pair.inputs)
     changed = usual.changes(negated)[1].any()
     if changed:
@@ -202,7 +202,7 @@ def _negated(pair: Pair) -> Iterator[Finding]:
 
 
 def _doubled(pair: Pair) -> Iterator[Finding]:
-    """Double all inputs, where scores are declared homogeneous."""
+    """Find scores that grow wrongly, by doubling all inputs, if the declared scores are homogeneous."""
     layer = pair.layer
     if layer.softcap is not None or layer.bias_slopes is not None or layer.bias_std:
         return
@@ -215,7 +215,7 @@ def _doubled(pair: Pair) -> Iterator[Finding]:
 
 
 def _growth(one: FloatArray | None, other: FloatArray | None) -> float:
-    """Return the median ratio of lengths per draw, 0 if unknown."""
+    """Return the median over draws of the second array's length over the first's, or 0 if unknown."""
     if one is None or other is None:
         return 0.0
     lengths = [np.sqrt((each**2).reshape(len(each), -1).sum(axis=1)) for each in (one, other)]
@@ -223,7 +223,7 @@ def _growth(one: FloatArray | None, other: FloatArray | None) -> float:
 
 
 def _small_inputs(pair: Pair) -> Iterator[Finding]:
-    """Give small inputs, whose scores are nearly 0: outputs are linear in them, with known weights."""
+    """Find nonlinearities and wrong weights, by small inputs: scores are nearly 0, so outputs must be linear."""
     layer = pair.layer
     if layer.norm is not None or layer.qk_norm or layer.bias_std:
         return
@@ -235,7 +235,7 @@ def _small_inputs(pair: Pair) -> Iterator[Finding]:
         return
     apart = [_nonlinear(respond, small, other) for respond in pair.both]
     if apart[0] > _CLEAR and apart[1] < _SHARE:
-        told = "outputs of a sum of small inputs are not the sum of theirs: they are not linear"
+        told = "outputs are not linear in small inputs: those of a sum are not the sum of those of its terms"
         yield Finding(_after(pair), told)
     elif layer.seq_len <= _MOST and apart[1] < _SHARE and layer.bias_slopes is None:  # slopes differ between heads
         yield from _weights_at_zero(pair)
@@ -247,7 +247,7 @@ def _nonlinear(respond: Respond, one: FloatArray, other: FloatArray) -> float:
 
 
 def _weights_at_zero(pair: Pair) -> Iterator[Finding]:
-    """Compare the weights at scores of 0, up to a common factor."""
+    """Find wrong attention weights at scores of 0, up to a common factor."""
     ours, declared = (_weights(respond, pair) for respond in pair.both)
     if ours is None or declared is None:
         return
@@ -257,14 +257,14 @@ def _weights_at_zero(pair: Pair) -> Iterator[Finding]:
         return
     i = int(np.argmax(gap.max(axis=1)))
     told = [listed(f"{weight:.3g}" for weight in row[:_SHOWN]) for row in (ours[i] / factor, declared[i])]
-    text = f"where scores are 0, position {i} weighs them as {told[0]}; declared as {told[1]}, up to a factor"
+    text = f"where scores are 0, the weights of position {i} are {told[0]}; declared {told[1]}, up to a factor"
     yield Finding(_WEIGHTS_OR_VALUES, text)
 
 
 def _weights(respond: Respond, pair: Pair) -> FloatArray | None:
-    """Return weights (s, s) up to a factor, from one input vector at one position after another.
+    """Return attention weights (positions, positions) up to a factor, by giving one input at each position in turn.
 
-    None if weights differ between draws or heads: outputs are no multiples of one vector then.
+    Return None if weights differ between draws or heads, as outputs are then not multiples of one vector.
     """
     s, small = pair.layer.seq_len, pair.small
     answers = []
@@ -272,7 +272,7 @@ def _weights(respond: Respond, pair: Pair) -> FloatArray | None:
         alone = np.zeros_like(pair.inputs)
         alone[:, j] = small * pair.inputs[:, 0]
         answers.append(respond(alone).outputs)
-    answered = np.stack(answers, axis=2)  # (draws, i, j, k)
+    answered = np.stack(answers, axis=2)  # (draws, query, key, neurons)
     sizes = (answered**2).sum(axis=(0, 3))
     at = int(np.argmax(sizes))
     unit = answered[:, at // s, at % s]
@@ -282,7 +282,7 @@ def _weights(respond: Respond, pair: Pair) -> FloatArray | None:
 
 
 def _neurons(pair: Pair) -> Iterator[Finding]:
-    """Change one block of neurons of the inputs after another."""
+    """Find unused neurons, by changing one block of neurons of the inputs after another."""
     blocks = np.array_split(np.arange(pair.layer.width), min(pair.layer.width, _MOST))
     (outputs, scores), (declared, of_scores) = pair.each(partial(_used, pair, blocks))
 
@@ -311,26 +311,26 @@ def _used(
 
 
 def _permuted(pair: Pair) -> Iterator[Finding]:
-    """Reverse the positions: a wrong position and its mirror image change alike, so that none is named."""
+    """Find dependence on the order of positions, by reversing it; a wrong position and its mirror image look alike."""
     (outputs, scores), (declared, of_scores) = pair.each(
         lambda respond, usual: _moved(usual, respond(pair.inputs[:, ::-1]))
     )
     if scores and not of_scores:
-        yield Finding("scores", "they depend on the positions of the inputs, and not on the inputs alone")
+        yield Finding("scores", "they depend on the order of the inputs, not only on the inputs themselves")
     elif outputs and not declared:
-        where = "; scores do not" if pair.known else "; return scores to see where it begins"
+        where = "; scores do not" if pair.known else "; return scores to see where the fault begins"
         yield Finding(_after(pair), f"outputs depend on the positions of the inputs{where}")
 
 
 def _moved(usual: Answer, turned: Answer) -> tuple[bool, bool]:
-    """Return whether outputs, and scores, are not reversed with the inputs."""
+    """Return whether outputs, and whether scores, differ from the usual ones in reverse order."""
     scores = None if turned.scores is None else turned.scores[..., ::-1, ::-1]
     outputs, of_scores = usual.changes(Answer(turned.outputs[:, ::-1], scores, turned.rounding))
     return bool(outputs.any()), bool(of_scores.any())
 
 
 def _equal_inputs(pair: Pair) -> Iterator[Finding]:
-    """Give all positions the same input: all scores of a head are the same, unless positions are declared to matter."""
+    """Find unequal scores for equal inputs at all positions, unless positions are declared to matter."""
     same = np.repeat(pair.inputs[:, :1], pair.layer.seq_len, axis=1)
     answers = [respond(same) for respond in pair.both]
     ours, declared = (_ratios(pair.layer, each) for each in answers)
@@ -347,7 +347,7 @@ def _equal_inputs(pair: Pair) -> Iterator[Finding]:
 
 
 def _ratios(layer: AttentionLayer, answer: Answer) -> FloatArray | None:
-    """Return scores relative to the first one (s, s), if that is the same ratio in all draws and heads."""
+    """Return ratios of scores to the first score, (positions, positions), or None if they vary over draws or heads."""
     if answer.scores is None:
         return None
     first = answer.scores[:, :, :1, :1]
@@ -358,7 +358,7 @@ def _ratios(layer: AttentionLayer, answer: Answer) -> FloatArray | None:
 
 
 def _equal_heads(pair: Pair) -> Iterator[Finding]:
-    """Compare the scores of heads."""
+    """Find pairs of heads with the same scores."""
     if not pair.known:
         return
     for g, h in itertools.combinations(range(pair.layer.num_heads), 2):

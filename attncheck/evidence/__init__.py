@@ -1,7 +1,7 @@
 """Evidence within a false-alarm budget: families of tests, looks, verdicts and the ledger of a run.
 
-`Evidence` and the families are imported when one is first used. Arguments that are out of range, not finite or of
-wrong shape raise `InputError`.
+`Evidence` and the families are imported on first use. Arguments that are out of range, not finite or of wrong shape
+raise `InputError`.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ Draw = Callable[[np.random.Generator, int], Any]
 
 
 class Statistic(NamedTuple):
-    """Family with the arguments of its test, the smallest alternative, and its numbers in the user's units."""
+    """Family, measure of its data, smallest effect to find, and conversion of effects to the user's units."""
 
     family: Family
     data: Callable[..., tuple[Any, ...]]
@@ -45,7 +45,7 @@ class Assertion:
         Verdict, number and expectation.
     violated : bool
     alpha : float
-        Its part of the budget.
+        Part of the budget spent on this assertion.
     draws : int
         Draws used, in all looks.
 
@@ -165,10 +165,10 @@ class Evidence:
         self._assert(draw, {"standard deviation": statistic})
 
     def assert_independent(self, draw: Draw | tuple[ArrayLike, ArrayLike], effect: float) -> None:
-        """Assert that x and y of independent pairs are independent, by permutation tests valid for any laws.
+        """Assert that x and y are independent, given independent pairs, by permutation tests valid for any laws.
 
-        Values, and distances from the median, are correlated with the ranks of their partners. Dependence that
-        shows in neither correlation is not found.
+        The tests correlate ranks of values, and of distances from the median. Dependence that shows in neither
+        correlation is not found.
 
         Parameters
         ----------
@@ -192,7 +192,7 @@ class Evidence:
         alternative: float,
         reads: str,
     ) -> None:
-        """Assert the null of a family for a statistic of one's own.
+        """Assert the null of a family for a custom statistic.
 
         Parameters
         ----------
@@ -247,7 +247,7 @@ class Evidence:
         size = _planned(statistics, level, power)
         if given:
             if given[0].size < size:
-                refuse("draw", given[0].size, f"draws are too few for this effect; {size:,} find it", "pass more draws")
+                refuse("draw", given[0].size, "draws are too few to find this effect", f"pass at least {size:,}")
             size = given[0].size
             lasts = evaluate(1, 1, tuple(statistics))
         else:
@@ -272,7 +272,7 @@ def _message(name: str, statistic: Statistic, outcome: Outcome, violated: bool) 
 
 
 def _planned(statistics: Mapping[str, Statistic], level: float, power: float) -> int:
-    """Return the draws of one look that find every alternative."""
+    """Return the number of draws with which one look detects every alternative."""
     sizes = [each.family.size(each.alternative, level, power, MOST_DRAWS) for each in statistics.values()]
     if None in sizes:
         effects = [each.alternative for each in statistics.values()]
@@ -281,7 +281,7 @@ def _planned(statistics: Mapping[str, Statistic], level: float, power: float) ->
 
 
 def _checked(drawn: Any, size: int | None, columns: int) -> tuple[FloatArray, ...]:
-    """Return the columns of draws as arrays of one length; refuse unusable ones."""
+    """Return the columns of draws as arrays of equal length, or refuse invalid draws."""
     if columns > 1 and (not isinstance(drawn, tuple) or len(drawn) != columns):
         refuse("draw", type(drawn).__name__, "must give x and y", "return a tuple of two arrays")
     arrays = tuple(finite_array("draw", each) for each in (drawn if columns > 1 else (drawn,)))
@@ -295,7 +295,7 @@ def _checked(drawn: Any, size: int | None, columns: int) -> tuple[FloatArray, ..
 
 
 def _check_repeats(draw: Draw, rng: np.random.Generator, columns: int) -> None:
-    """Refuse a callable that gives other numbers with an equal generator."""
+    """Refuse a callable whose draws differ between equal generators."""
     state = rng.bit_generator.state
     first = _checked(draw(rng, _TRIAL), _TRIAL, columns)
     rng.bit_generator.state = state
@@ -305,7 +305,7 @@ def _check_repeats(draw: Draw, rng: np.random.Generator, columns: int) -> None:
 
 
 def _by_partner(x: FloatArray, y: FloatArray) -> tuple[FloatArray, list[int]]:
-    """Return x in the order of y, as one call for `Trend`."""
+    """Return x sorted by y, with its length as the only call of a `Trend` test."""
     return x[np.argsort(y, kind="stable")], [x.size]
 
 

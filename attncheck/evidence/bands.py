@@ -54,7 +54,7 @@ def uniform_band(count: int, allowance: float = 0.0) -> tuple[IntArray, IntArray
 
 @functools.lru_cache(maxsize=256)
 def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[IntArray, IntArray]:
-    """Return the lowest and highest count of the first sample among the smallest values of both, `pooled` in number.
+    """Return the band of the first sample's count among the smallest `pooled` values of both: lowest and highest count.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def two_sample_band(ours: int, theirs: int, pooled: tuple[int, ...]) -> tuple[In
 
 @dataclass(frozen=True)
 class _Law:
-    """Law of counts up to each point given their total; ``parts(sizes)`` gives that of counts in parts."""
+    """Law of the counts up to each point, given their total; ``parts(sizes)`` is that of counts between points."""
 
     parts: Callable[[Any], Any]
     sizes: NDArray[Any]
@@ -89,7 +89,7 @@ def _band(law: _Law) -> tuple[float, IntArray, IntArray]:
         low, rest = (_lowest(table, level) for table in tables)
         return np.append(low, count), np.append(count - rest, count)
 
-    # Bounds on the level: a union bound over all points, and a single point.
+    # The level lies between that of a union bound over all points and that of a single point.
     least, most = math.log((1.0 - CONFIDENCE) / len(law.sizes)), math.log(1.0 - CONFIDENCE)
     low, high = band(math.exp(least))
     fewest = np.maximum(0, low - np.append(0, high[:-1]))
@@ -117,7 +117,7 @@ def _kept(spectra: NDArray[np.complex128], fewest: IntArray, length: int, low: I
 
 
 def _table(law: _Law) -> tuple[IntArray, FloatArray]:
-    """Return, at each point, the first count of a range that ends at the mean, and the distribution function on it."""
+    """Return, for each point, the start of a range of counts up to the mean and the distribution function on it."""
     share = law.sizes / law.total
     spread = np.sqrt(law.count * share * (1.0 - share))
     first = np.maximum(0, np.floor(law.count * share - 8.0 * spread - 12.0)).astype(np.int64)[:, None]

@@ -71,7 +71,7 @@ class Blocks(Family):
         return self.base.null_effect
 
     def test(self, ours: ArrayLike, theirs: ArrayLike) -> Outcome:
-        """Return the outcome for effects of blocks, (blocks,) and (others,)."""
+        """Return the outcome for the effects of the sample's blocks, (blocks,), and of the reference's, (others,)."""
         mine, others = (np.sort(finite_array(name, each)) for name, each in (("ours", ours), ("theirs", theirs)))
         check_count("ours", mine.size, self.minimum_count)
         check_count("theirs", others.size, self.minimum_count)
@@ -83,7 +83,7 @@ class Blocks(Family):
         return Outcome(p_value, effect, effect - half, effect + half, self.null_effect, mine.size, summary=summary)
 
     def _summary(self, z: float, joint: FloatArray, count: int) -> NormalScore:
-        """Return the score, with the error of its effect estimated from all blocks."""
+        """Return the summary of a score, with the error of its effect estimated from all blocks."""
         information = count * (joint.size - count) / joint.size
         if isinstance(self.base, Uniform):
             return NormalScore(z, information, "shift")
@@ -99,7 +99,7 @@ class Blocks(Family):
         return CondensedData(lambda ours, theirs: (np.ravel(ours), np.ravel(theirs)), self.test, joined).add(*data)
 
     def power(self, alternative: float, size: int, level: float) -> float:
-        """Return the approximate power; a distance must exceed the noise of each block to add up."""
+        """Return the approximate power; 0 for distances below the noise of a single block."""
         if size < BLOCK * max(BLOCK, self.minimum_count):
             return 0.0
         if isinstance(self.base, Uniform):

@@ -9,7 +9,7 @@ from attncheck._lib.errors import check_number, check_whole, refuse
 
 @dataclass(frozen=True)
 class Budget:
-    """Chance that a run on a right simulator ends violated, and how it is divided.
+    """Largest chance that a run on a correct simulator ends violated, and its division among tests.
 
     The uniformity test takes a share; the rest, B', is split evenly over the M planned statistics. A violation
     needs suspicious looks 1 to 3, or 1, 2 and 4: at level ℓ per look its chance is at most 2ℓ³, so that ℓ =

@@ -89,7 +89,7 @@ def order_p_value(
 
 
 def sign_p_value(values: FloatArray) -> float:
-    """Return the sign-test p-value of values of any shape, without zeros: exact for independent ones.
+    """Return the sign-test p-value of an array of any shape, ignoring zeros; exact for independent values.
 
     Examples
     --------
@@ -101,7 +101,7 @@ def sign_p_value(values: FloatArray) -> float:
 
 
 def normal_p_value(values: FloatArray, variance: FloatArray) -> float:
-    """Return the exact p-value of independent values being N(0, variance), without those of variance 0.
+    """Return the exact p-value of the null that values are independent N(0, variance), ignoring those of variance 0.
 
     Examples
     --------

@@ -25,7 +25,7 @@ DRIFTS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 BIAS = 0.05
 #: Scores are clipped at this absolute value: p-values need not be accurate further out.
 CLIP = 3.45
-#: Alarm threshold: reached within 1,000 runs of a right subject with chance at most 0.1%.
+#: Alarm threshold: reached within 1,000 runs of a correct subject with chance at most 0.1%.
 ALARM = 1e6
 # Cap of the evidence, which avoids overflow.
 _MOST = 1e200

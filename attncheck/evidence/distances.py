@@ -145,10 +145,10 @@ class TwoSample(Family):
 
     The two-sample Kolmogorov–Smirnov test with the limiting law at the effective size n·m/(n + m). For sizes from
     20 to 3000 p-values are never too small below 0.05, and at most 3% too small above; SciPy's ``method="asymp"``
-    is up to 1.6 times too small. Ties only enlarge them.
+    is up to 1.6 times too small. Ties only enlarge p-values.
 
-    Values are moved in favour of the null by their single-precision rounding: 4e-6 times the largest of their own
-    size, the size that a tenth of them exceeds, and `unit`.
+    To allow for single precision, each value moves in favour of the null by 4e-6 times the largest of its own size,
+    the size that a tenth of the values exceeds, and `unit`.
 
     Parameters
     ----------
@@ -217,7 +217,7 @@ class TwoSample(Family):
         edges = points, points + _rounding(ours, theirs, self.unit)(points)
 
         def counts(sample: ArrayLike, reference: ArrayLike) -> tuple[NDArray[np.int64], ...]:
-            """Return counts up to the points, (2, points), counts up to their rounding, and the sizes."""
+            """Return the counts of values up to each point, (2, points), the same up to rounding, and both sizes."""
             both = [np.sort(finite_array("values", part), axis=None) for part in (sample, reference)]
             below = [np.array([np.searchsorted(part, edge, side="right") for part in both]) for edge in edges]
             return *below, np.array([part.size for part in both])
@@ -292,7 +292,7 @@ def least_power(margin: float, count: float) -> float:
 
 
 def _rounding(ours: FloatArray, theirs: FloatArray, unit: float) -> Callable[[FloatArray], FloatArray]:
-    """Return the single-precision rounding of numbers of two arrays, as a function."""
+    """Return a function that gives the single-precision rounding of values of two arrays."""
     size = max(unit, float(np.quantile(np.abs(np.concatenate([ours, theirs])), 0.9)))
     return lambda values: _ROUNDING * np.maximum(np.abs(values), size)
 

@@ -99,7 +99,7 @@ class Calls(Family):
         return self._outcome(len(data), len(sizes) - 1, between, float(((ranks - ranks.mean()) ** 2).sum()))
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to sums over calls of ranks among the first draws."""
+        """Condense to sums of the draws' ranks by call, taken among the first data."""
         rank = ranker(finite_array("values", data[0]))
 
         def sums(values: ArrayLike, counts: ArrayLike) -> tuple[int, int, float, float, float]:
@@ -153,7 +153,7 @@ class Calls(Family):
 
 
 def _remembered(marks: NDArray[np.uint64]) -> tuple[int, int, NDArray[np.uint64], int]:
-    """Return the number of repeats and of marks, the distinct marks, and how often they were halved."""
+    """Return the numbers of repeats and of marks, the distinct marks, and 0 halvings."""
     different = np.unique(marks)
     return len(marks) - len(different), len(marks), different, 0
 

@@ -1,4 +1,4 @@
-"""Ties at the extremes of draws, such as clipping produces."""
+"""Ties at the extremes of draws, a sign of clipping."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Extremes(Family):
         return CondensedData(_reached, self._outcome, _higher).add(*data)
 
     def _outcome(self, draws: int, calls: int, within: int, largest: FloatArray, reached: NDArray[np.int64]) -> Outcome:
-        """Return the outcome for `_reached`."""
+        """Return the outcome for the numbers that `_reached` returns."""
         ties = within + int(np.maximum(reached - 1, 0).sum())
         outcome = Count(0.0).test(min(ties, draws), draws)
         rate = _rate(calls, len(largest))

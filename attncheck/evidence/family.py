@@ -21,7 +21,7 @@ FloatArray = NDArray[np.float64]
 
 #: Coverage of the intervals of effects.
 CONFIDENCE = 0.99
-#: Half their width, in standard errors of a normal statistic.
+#: Half the width of these intervals, in standard errors of a normal statistic.
 QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
 #: Default cap of `Family.size`.
 DRAWS_CAP = 10_000_000
@@ -86,9 +86,9 @@ class CondensedData:
     reduce : callable
         Maps arguments of ``Family.test`` to these values.
     conclude : callable
-        Maps them to the outcome.
+        Maps these values to the outcome.
     merge : callable
-        Combines those of two sets of draws, in order.
+        Combines the values of two sets of draws, in order.
 
     Examples
     --------
@@ -179,7 +179,7 @@ class Family(ABC):
         """
 
     def nothing(self) -> Outcome:
-        """Return the outcome of data too small for a test."""
+        """Return the outcome for too few data to test."""
         return Outcome(1.0, self.null_effect, self.null_effect, self.null_effect, self.null_effect, 0)
 
     @abstractmethod

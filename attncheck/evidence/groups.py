@@ -107,7 +107,7 @@ class EqualVariances(Family):
 
 
 def _above(one: float, other: float, tail: float) -> float:
-    """Return the upper `tail` quantile of an F law, by its mirror image as tails are small."""
+    """Return the upper `tail` quantile of an F law, as a reciprocal because 1 − tail would lose digits."""
     return 1.0 / float(special.fdtri(other, one, tail))
 
 
@@ -130,7 +130,7 @@ class WithinGroups(Association):
         return super().test(noise, weights - means[numbers])
 
     def condensed(self, *data: Any) -> CondensedData:
-        """Condense to the sums from which those of centred weights follow."""
+        """Condense to sums by group, which determine the sums of centred weights."""
         groups = 1 if len(data) < 3 else max(self.per_draw, int(np.max(data[2])) + 1)
 
         def sums(noise: ArrayLike, weight: ArrayLike, group: ArrayLike | None = None) -> tuple[Any, ...]:

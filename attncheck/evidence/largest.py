@@ -91,6 +91,6 @@ class LargestAssociation(Association):
 
 
 def _widened(columns: int) -> float:
-    """Return the widening of an interval to cover so many effects simultaneously."""
+    """Return the factor by which intervals widen to cover the effects of all columns simultaneously."""
     alone, all_of_them = (float(special.ndtri(0.5 * (1.0 - CONFIDENCE) / count)) for count in (1, columns))
     return all_of_them / alone

@@ -164,7 +164,7 @@ class Conclusion:
         return replace(self, findings=(*own, *(each for each in self.findings if each.part == "completeness")))
 
     def no_better_than(self, verdict: str, reasons: Sequence[str]) -> Conclusion:
-        """Return a copy with a finding on the verdict that the run itself ended with, unless there is one already.
+        """Return a copy with the run's own final verdict added as a finding, unless a finding has it already.
 
         Examples
         --------
@@ -231,7 +231,7 @@ class Ledger:
     def keyed_p_values(self) -> dict[str, float]:
         """One first-look p-value per case, selected by key and never by value.
 
-        Statistics of one case share draws, and dependent p-values would make the uniformity test fail right
+        Statistics of one case share draws, and dependent p-values would make the uniformity test fail for correct
         subjects.
         """
         return {case: self._best[case][1] for case in sorted(self._best)}

@@ -34,7 +34,7 @@ def examine(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dic
     evaluate : callable (look, factor, names) -> mapping of name to Outcome
         Called once per look, with the names still undecided; `factor` is 8 at look 4, otherwise 1.
     statistics : iterable of str
-        Their names.
+        Names of the statistics.
     level : float
         Level of one look.
 
@@ -55,7 +55,7 @@ def examine(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dic
 def examine_blocks(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dict[str, Trail]:
     """Take three disjoint blocks of a fixed sample as looks, as in `examine`.
 
-    There is no fourth look: a statistic suspicious in the first two blocks only is inconclusive (for a right
+    There is no fourth look: a statistic suspicious in the first two blocks only is inconclusive (for a correct
     simulator, with chance at most ℓ²).
 
     Examples

@@ -81,7 +81,7 @@ class Association(Family):
             return Outcome(1.0, 0.0, -1.0, 1.0, 0.0, 0)
         weights = weights / largest  # scaled so that squares neither overflow nor vanish
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow is refused as infinite
-            # Not BLAS, whose rounding depends on the number of threads.
+            # BLAS is avoided, because its rounding depends on the number of threads.
             size = np.sqrt(np.sum(weights * weights))
             z = float(finite_array("noise", np.sum(values * weights) / size))
             parts = (values * weights / size)[weights != 0.0]
@@ -108,14 +108,14 @@ class Association(Family):
 class Smooth(Family):
     """One component of Neyman's smooth test: a shift, scale, skew or tail weight in uniform values.
 
-    The effect is the mean of √(2k + 1) P_k(2u − 1), of mean 0 and variance 1 under the null. P-values use the
-    normal limit: at `minimum_count` values, false alarms were 0.94 to 1.04 of the level at 1e-3, and 0.8 to 0.95 at
-    1e-4.
+    The effect is the mean over values u of √(2k + 1) P_k(2u − 1), P_k a Legendre polynomial, which has mean 0 and
+    variance 1 under the null. P-values use the normal limit: at `minimum_count` values, false alarms were 0.94 to 1.04
+    of the level at 1e-3, and 0.8 to 0.95 at 1e-4.
 
     Parameters
     ----------
     order : int
-        k: 1 for a shift, 2 for scale, 3 for skew, 4 for tail weight.
+        Order k: 1 for a shift, 2 for scale, 3 for skew, 4 for tail weight.
     per_draw : int
         Independent values in one draw.
 
@@ -148,7 +148,7 @@ class Smooth(Family):
         return _normal_outcome(z, count, spread=max(1.0, float(components.std())))
 
     def effect(self, *data: ArrayLike) -> float:
-        """Return the mean component, of however few values."""
+        """Return the mean component, also of few values."""
         return float(self._components(data[0]).mean())
 
     def condensed(self, *data: Any) -> CondensedData:

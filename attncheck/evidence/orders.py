@@ -112,7 +112,7 @@ class Order(Family):
         half = QUANTILE * error
         plot = rate(sizes, np.exp(means), np.exp(means) * spreads, slope, slope - half, slope + half)
         p_value = float(2.0 * special.ndtr(-abs(z)))
-        # Weighted by the known spread: a weight estimated from the sample would depend on its slope.
+        # The information uses the known spread, because one estimated from the sample would depend on its slope.
         information = count / (_LOG_NORMAL * math.hypot(*self._weights)) ** 2
         summary = NormalScore(math.copysign(-special.ndtri(0.5 * max(p_value, 1e-300)), z), information)
         return Outcome(p_value, slope, slope - half, slope + half, self.order, count, plot, summary=summary)

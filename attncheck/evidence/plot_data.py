@@ -36,7 +36,7 @@ def cdf_of_uniform(values: FloatArray, allowance: float) -> dict[str, Any]:
 
 
 def cdf_of_two(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatArray], FloatArray]) -> dict[str, Any]:
-    """Return the numbers of values of one sorted sample and of both up to joint quantiles.
+    """Return counts of values up to joint quantiles, in the first of two sorted samples and in both.
 
     Examples
     --------
@@ -128,7 +128,7 @@ def rate(
 
 
 def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the plot data of several samples of one kind together: means, with errors.
+    """Merge plot data of one kind from several samples: means, with errors.
 
     Examples
     --------

@@ -25,7 +25,7 @@ from attncheck.evidence.summaries import Events, NormalScore, Summary
 #: Scores are clipped at this absolute value: p-values need not be accurate further out.
 CLIP = 4.5
 _QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
-# Tail chance per side and sample left out of the law of a sum of counts.
+# Chance in either tail of a sample's count that the law of the sum leaves out.
 _LEFT_OUT = 1e-18
 
 
@@ -87,7 +87,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class _Sums:
-    """Pooled scores: one of the scores (for their kind), the normal score, information, bias and common effect."""
+    """Sums of pooled scores: normal score, information, bias and common effect; `kind` is any of the scores."""
 
     kind: NormalScore
     z: float
@@ -155,10 +155,10 @@ def _tails(events: Sequence[Events], hits: int) -> tuple[float, float]:
     return _sum(law[max(0, place) :]), _sum(law[: max(0, place + 1)])
 
 
-# A pool's cases mostly have the same trials, in every look.
+# Cached: most cases of a pool have the same number of trials, in every look.
 @functools.lru_cache(maxsize=64)
 def _binomial(trials: int, probability: float) -> tuple[int, NDArray[np.float64]]:
-    """Return the least number of events that is not left out, and the chances from there on, read-only."""
+    """Return the smallest number of events not left out, and a read-only array of chances from this number on."""
     least = int(scipy.stats.binom.ppf(_LEFT_OUT, trials, probability)) if probability > 0.0 else 0
     most = int(scipy.stats.binom.isf(_LEFT_OUT, trials, probability)) if probability > 0.0 else 0
     chances = np.asarray(scipy.stats.binom.pmf(np.arange(max(0, least), most + 1), trials, probability))

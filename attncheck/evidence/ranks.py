@@ -33,8 +33,8 @@ _LEAST = 1e-300
 def shift_score(values: FloatArray, allowance: float = 0.0) -> NormalScore:
     """Return the score of a shift of probability integral transforms, (count,), in standard deviations.
 
-    Without an allowance it uses normal scores; with one, the mean of the values, which a law at Kolmogorov distance
-    a from uniform moves by at most a.
+    Without an allowance it uses normal scores. With an allowance a it uses the mean of the values, which moves by at
+    most a for laws at Kolmogorov distance a from uniform.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def shifts(values: FloatArray, allowance: float) -> FloatArray:
     """Return each value's contribution to the score, of mean 0 and variance 1 under the null."""
     if allowance > 0.0:
         return math.sqrt(12.0) * (values - 0.5)
-    # From the nearer end, for precision.
+    # Count from the nearer end of [0, 1], for precision.
     near = np.clip(np.minimum(values, 1.0 - values), _LEAST, 0.5)
     return np.asarray(np.copysign(special.ndtri(near), values - 0.5))
 
@@ -88,7 +88,7 @@ def rank_score(
 
 
 def score_of_cells(mine: IntArray, both: IntArray, spread: float | None) -> NormalScore:
-    """Return the score of a sample from its counts and those of both samples, in each cell in order.
+    """Return the score of one sample from counts in ordered cells: its own, `mine`, and those of two samples, `both`.
 
     Values in a cell share its middle rank; cells must not depend on which sample a value belongs to. `spread` is
     the standard deviation of values that are logarithms.
@@ -116,12 +116,12 @@ def spread_of_cells(points: FloatArray, ranks: FloatArray) -> float:
 
 
 def cells_of(values: FloatArray) -> FloatArray:
-    """Return sorted points that divide the law of values into many equal cells, but for ties."""
+    """Return sorted points that divide the values into many equally frequent cells, except for ties."""
     return np.sort(values)[np.linspace(0, len(values) - 1, min(_CELLS, len(values))).astype(np.int64)]
 
 
 def ranker(values: FloatArray) -> Callable[[FloatArray], FloatArray]:
-    """Return a function that ranks numbers in (0, 1) among the cells of values, equally for equal numbers.
+    """Return a function that ranks numbers among the cells of `values`, from 0 to 1; equal numbers have equal ranks.
 
     Examples
     --------

@@ -25,8 +25,8 @@ class NormalScore:
     information : float
         Inverse squared error of the estimated effect z/√information.
     unit : {"ratio", "size", "deviation", "shift", "excess"}
-        Effect: logarithm of an estimated ratio, or of the compared sizes; deviation in the statistic's unit; shift
-        in standard deviations; or a score of which only large values are suspicious.
+        Kind of effect: logarithm of an estimated ratio, factor between compared sizes as a logarithm, deviation in the
+        statistic's unit, shift in standard deviations, or score that is suspicious only if large.
     bias : float
         Largest absolute mean of z under the null.
 

@@ -8,7 +8,7 @@ from attncheck._lib.text import number
 
 
 class OutcomeLike(Protocol):
-    """Outcome, or result of a record."""
+    """Test outcome, or recorded result."""
 
     @property
     def null_effect(self) -> float | None:
@@ -17,7 +17,7 @@ class OutcomeLike(Protocol):
 
     @property
     def at_most(self) -> bool:
-        """Whether the null allows everything up to it."""
+        """Whether the null allows every effect up to `null_effect`."""
         ...
 
 
@@ -36,7 +36,7 @@ def allowed(seen: OutcomeLike) -> str:
 
 
 def expected(seen: OutcomeLike) -> str:
-    """Return the text of `allowed` with its verb.
+    """Return the text of `allowed` after "expected" or "allowed".
 
     Examples
     --------

@@ -83,10 +83,10 @@ class Trail:
 
     @property
     def combined(self) -> float:
-        """max(p₁, p₂, p₃)³, or 1 after fewer looks.
+        """Combined p-value max(p₁, p₂, p₃)³ of the first three looks, or 1 after fewer looks.
 
-        A valid p-value, as independent looks are all below t with chance at most t³. It ranks statistics but does
-        not decide the verdict, and may be large where the fourth look decided.
+        It is valid because three independent p-values are all below t with chance at most t³. It ranks statistics but
+        does not decide the verdict, and may be large if the fourth look decided.
         """
         return max(self.p_values[:3]) ** 3 if len(self.outcomes) >= 3 else 1.0
 

@@ -82,7 +82,7 @@ def declared(
 ) -> Callable[[_Function], _Function]:
     """Return a decorator that appends a fault, named like its function, to the faults of a module.
 
-    The function is the subject or, if `step` is a field of `simulator`, this step of it; `steps` are other wrong ones.
+    The function is the subject itself or, if `step` is given, this field of `simulator`; `steps` replaces other fields.
     """
 
     def add(function: _Function) -> _Function:
@@ -99,7 +99,7 @@ def misread(faults: list[Fault], what: str, requires: Requirement[Any] = ANY) ->
 
 
 def tampered(faults: list[Fault], what: str, requires: Requirement[Any] = ANY) -> Callable[[_Function], _Function]:
-    """Return a decorator like `declared` for a function that maps the fields of a right simulator to changed ones."""
+    """Return a decorator like `declared` for a function that maps the fields of a correct simulator to changed ones."""
     return declared(faults, what, requires, "changes", TamperedDraws)
 
 

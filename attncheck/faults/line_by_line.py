@@ -19,7 +19,7 @@ Matrices = Callable[[int, np.random.Generator], Multiplier]
 
 
 def jointly_gaussian(group: Sequence[Initial], normals: FloatArray) -> FloatArray:
-    """Return a group of initial vectors from independent normals, both (draws, m, n)."""
+    """Return a group of initial vectors from independent normals, both (draws, vectors, neurons)."""
     mean = np.array([node.mean for node in group])[:, None]
     return np.asarray(mean + np.array([node.root for node in group]) @ normals)
 
@@ -35,7 +35,7 @@ def dot_product(node: Score, left: FloatArray, right: FloatArray) -> FloatArray:
 
 
 def mixture(node: Output, vectors: FloatArray, scores: FloatArray) -> FloatArray:
-    """Apply an output's function to vectors (draws, m, n) and scores (draws, r)."""
+    """Apply an output's function to vectors (draws, vectors, neurons) and scores (draws, scores)."""
     return np.asarray(node.function(vectors, scores))
 
 
@@ -46,7 +46,7 @@ class LineByLineSimulator:
     Attributes
     ----------
     matrices : callable
-        ``matrices(width, rng)`` returns a function that draws W h.
+        ``matrices(width, rng)`` returns a function that draws the images W h of vectors h.
     begin : callable
         Returns a group of initial vectors from independent normals.
     map : callable

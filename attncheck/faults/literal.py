@@ -24,7 +24,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Projections:
-    """X W_Q, X W_K and X W_V, each (draws, heads, s, ν), and the inputs X (draws, s, n)."""
+    """Inputs X (draws, positions, width), and X W_Q, X W_K and X W_V, each (draws, heads, positions, head width)."""
 
     inputs: FloatArray
     queries: FloatArray
@@ -44,14 +44,17 @@ def independent(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Genera
 
 
 def projections(layer: AttentionLayer, inputs: FloatArray, project: Callable[[int, float], FloatArray]) -> Projections:
-    """Return projections by ``project(matrices, std)``, (draws, matrices, s, ν): queries, keys, then values."""
+    """Return projections, where ``project(matrices, std)`` draws queries, then keys, then values.
+
+    It returns arrays (draws, matrices, positions, head width).
+    """
     queries = project(layer.num_heads, layer.query_std)
     of_groups = (project(layer.kv_heads, std) for std in (layer.key_std, layer.value_std))
     return Projections(inputs, queries, *(np.repeat(each, layer.group_size, axis=1) for each in of_groups))
 
 
 def dot_products(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
-    """Return the scores, (draws, heads, s, s); tied queries are the keys."""
+    """Return the scores, (draws, heads, positions, positions); tied queries are the keys."""
     queries = made.keys if layer.tied_query_key else made.queries
     queries, keys = score_vectors(layer, queries), score_vectors(layer, made.keys)
     scores = layer.score_factor * layer.head_width**-0.5 * (queries @ keys.swapaxes(-1, -2))
@@ -59,13 +62,13 @@ def dot_products(layer: AttentionLayer, made: Projections, rng: np.random.Genera
 
 
 def project_out(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
-    """Apply W_O to the heads' mixed values (draws, heads, s, ν) and sum over heads."""
+    """Apply W_O to the heads' mixed values (draws, heads, positions, head width) and sum over heads."""
     matrices = rng.standard_normal((*mixed.shape[:2], layer.head_width, coordinates))
     return summed_over_heads(layer, mixed @ matrices)
 
 
 def summed_over_heads(layer: AttentionLayer, images: FloatArray) -> FloatArray:
-    """Return outputs (draws, s, k) from images (draws, heads, s, k) under matrices of N(0, 1) entries."""
+    """Return outputs from images (draws, heads, positions, neurons) under matrices of N(0, 1) entries."""
     std = layer.output_std * layer.head_factor * layer.head_width**-0.5
     return np.asarray(std * images.sum(axis=1))
 
@@ -77,13 +80,13 @@ class LiteralSimulator:
     Attributes
     ----------
     project : callable
-        Inputs to projections.
+        Maps inputs to projections.
     score : callable
-        Projections to scores.
+        Maps projections to scores.
     weigh : callable
-        Scores to attention weights.
+        Maps scores to attention weights.
     finish : callable
-        Mixed values to outputs.
+        Maps mixed values to outputs.
     """
 
     project: Callable[[AttentionLayer, FloatArray, np.random.Generator], Projections] = independent

@@ -49,7 +49,7 @@ _SPREAD = 0.3
 
 
 def _changed(change: Callable[[FloatArray], FloatArray]) -> Matrices:
-    """Draw matrices and change their images."""
+    """Return a source of matrices whose images are changed by a function."""
 
     @functools.wraps(change)
     def matrices(width: int, rng: np.random.Generator) -> Multiplier:

@@ -25,7 +25,7 @@ def _taken(drawn: Drawn, index: NDArray[np.int64]) -> Drawn:
 
 
 def _sized(values: FloatArray, by: FloatArray) -> FloatArray:
-    """Return values times the relative size of another array in each draw."""
+    """Return values scaled in each draw by the relative size of another array."""
     squares = _energy(by)
     factor = np.sqrt(squares / squares.mean())
     return np.asarray(values * factor.reshape(-1, *[1] * (values.ndim - 1)))

@@ -96,7 +96,7 @@ def _bartlett_freedom(layer: AttentionLayer, inputs: FloatArray, rng: np.random.
     return dataclasses.replace(right, keys=keys, values=values)
 
 
-@declared(FAULTS, "the weights are Student variables of 5 degrees of freedom and the declared variance", SMALL_HEADS)
+@declared(FAULTS, "the weights have a Student law of 5 degrees of freedom, with the declared variance", SMALL_HEADS)
 def _student_weights(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     return draw_with_weights(layer, size, min(layer.width, 2), rng, "student5").as_dict()
 

@@ -105,7 +105,7 @@ def _forgotten_positions(layer: AttentionLayer) -> dict[str, Any]:
 
 @declared(FAULTS, "scores and values use separately drawn position vectors", POSITION_VECTORS)
 def _positions_apart(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Draw the e^i separately for scores and values; the inputs of the values are exposed."""
+    """Draw position vectors separately for scores and values; the inputs of the values are exposed."""
     hidden, lengths = draw_hidden(layer, size, rng)
     hidden *= (lengths * layer.input_std)[:, None, None]
     phi = nonlinearity.of_inputs(layer.inputs)
@@ -116,7 +116,7 @@ def _positions_apart(layer: AttentionLayer, size: int, rng: np.random.Generator)
 
 @declared(FAULTS, "a single position is returned without W_V and W_O", ONE_POSITION)
 def _skipped_values(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Return the input where there is one position."""
+    """Return the inputs as outputs if there is one position."""
     drawn = collapsed(layer, size, rng)
     return {**drawn, "outputs": drawn["inputs"].copy()} if layer.seq_len == 1 else drawn
 

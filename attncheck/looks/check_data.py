@@ -15,7 +15,7 @@ MOST_HELD = 2**17
 
 
 class CheckData:
-    """The data of one check: kept as they are while few, condensed once they are many."""
+    """Data of one check in one look, condensed once there are many."""
 
     def __init__(self, check: AnyCheck, setting: Any) -> None:
         self._check, self._setting = check, setting
@@ -44,7 +44,7 @@ class CheckData:
         data, last = join(self._parts), self._parts[-1]
         self._parts, self._size = [], 0
         if any(np.size(column) == 0 for column in data):
-            # A single sample cannot be compared, whatever its size.
+            # With an empty sample there is nothing to compare, however many data the other has.
             self._parts = [last]
         elif self._condensed is None:
             self._condensed = self._check.family(self._setting).condensed(*data)

@@ -59,7 +59,7 @@ def widths_of(name: str) -> tuple[int, ...]:
 
 
 def fixed_programs(name: str) -> list[ProgramCase]:
-    """Return the example programs at the widths of a property, those with scores first."""
+    """Return the example programs that suit a property, at its widths; those with scores come first."""
     cases = [ProgramCase.of(write(), widths_of(name)) for write in EXAMPLES.values()]
     with_scores = [case for case in cases if case.scores]
     about_scores = name in ("program_scores", "theorem1")

@@ -42,7 +42,7 @@ class Plan:
     chunk : int
         Draws per call of the subject; independent of the sizes, so a shorter look has the first draws of a longer one.
     level, power : float
-        Of one look.
+        Level and power of one look.
     sizes : dict of Check to int
         Draws of each check in a look, in whole chunks, or all affordable draws.
     excused : dict of str to str
@@ -69,7 +69,7 @@ def plan(checks: Iterable[AnyCheck], setting: Setting | ProgramSetting, cost: Co
     excused: dict[str, str] = {}
     for check in checks:
         if cost.affordable < check.fewest_draws:
-            excused[check.name] = _too_expensive("any law of one number per draw", cost.affordable, setting)
+            excused[check.name] = _too_expensive("any wrong law of one number per draw", cost.affordable, setting)
             continue
         reason = check.reason_not_examined(setting)
         if reason:
@@ -108,7 +108,7 @@ def _too_expensive(what: str, affordable: int, setting: Setting | ProgramSetting
     draws = "one draw" if affordable == 1 else f"{affordable} draws"
     where = f"the {draws} available to a look at this {setting.case.kind}"
     smaller = "a smaller width or seq_len, or " if setting.case.kind == "layer" else ""
-    return f"{what} needs more than {where}: {smaller}{LARGER}"
+    return f"detecting {what} needs more than {where}: {smaller}{LARGER}"
 
 
 def chunk_of(case: Case, most: int) -> int:

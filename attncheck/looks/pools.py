@@ -116,7 +116,7 @@ def pools_of(results: Iterable[Result]) -> list[CasePool]:
 
 
 def _shared(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, frozenset[str]]:
-    """Return the pools besides `ALL` of each case, by key."""
+    """Return the names of the pools of each case, by its key, other than `ALL`."""
     return {
         key: frozenset() if "program" in fields else _pools_of(AttentionLayer.from_dict(dict(fields), trust=None))
         for key, fields in cases.items()
@@ -182,7 +182,7 @@ def examine_pools(
     level: float,
     protocol: Callable[..., dict[str, Trail]] = examine,
 ) -> tuple[list[Result], list[str]]:
-    """Return one result per pool, and the errors of further looks, whose pools have no result.
+    """Return one result per pool, and the errors of further looks; pools with such an error have no result.
 
     `violated` holds the keys of violated cases: a suspicious pool that contains one is explained and gets no
     further looks; other suspicious pools get theirs from `later`. `protocol` is
@@ -211,7 +211,7 @@ def examine_pools(
 
 
 def fresh(subject: Any, seed: int, each: Map = map, cases: Mapping[str, Case] | None = None) -> Later:
-    """Return a function that takes looks at fresh draws; `each` maps looks, `cases` are known cases by key."""
+    """Return a function that takes looks at fresh draws, applied by `each`; `cases` are known cases by key."""
 
     def later(pools: Sequence[CasePool], look: int, factor: int) -> dict[str, Left]:
         looks = _looks(pools, subject, seed, look, factor, cases or {})

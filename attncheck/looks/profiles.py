@@ -32,14 +32,14 @@ class Profile:
     ----------
     name : str
     fixed_cases, regimes, examples : int
-        Layers of `ANCHORS` and of `REGIME_ANCHORS`, and random ones, per property.
+        Numbers of layers of `ANCHORS`, of `REGIME_ANCHORS`, and of random layers, per property.
     fixed_programs, program_examples : int
-        Programs of `attncheck.programs.EXAMPLES`, and random ones.
+        Numbers of programs of `attncheck.programs.EXAMPLES`, and of random programs.
     program_entries, entries : int
         Weight entries of a look at one program or layer: its number of draws is this limit divided by the case's
         `weight_entries`.
     drawn : int
-        Random layers or stacks of a user's test.
+        Number of random layers or stacks in a user's test.
     most_draws : int
         Maximum draws of a look.
     power : float

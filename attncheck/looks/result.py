@@ -12,7 +12,7 @@ from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost, Plan
 from attncheck.records.schema import Result
 
-# Smallest effect, relative to the alternative, of a clear violation; smaller ones may be side effects of another.
+# Smallest effect of a clear violation, relative to the alternative; smaller ones may be side effects of another fault.
 _CLEAR = 1.0
 
 

@@ -28,7 +28,7 @@ def substitute(layer: AttentionLayer, supports: Callable[[AttentionLayer], bool]
     """Return a supported layer close to `layer`, or None if no plain one is supported.
 
     Start from the first supported layer of `_plain`, then copy the supported fields of `layer` one by one, in two
-    passes as some need others.
+    passes because some fields need others.
 
     Examples
     --------

@@ -166,7 +166,7 @@ def test_families(name: str, family: object) -> None:
 
 def test_what_has_no_literal_form_is_not_examined() -> None:
     setting = Setting(PAPER, frozenset({*FIELDS, "masked scores"}), 2, UNIFORM)
-    assert "computed for Gaussian weights" in check_named("scores.each_head").reason_not_examined(setting)
+    assert "holds for Gaussian weights" in check_named("scores.each_head").reason_not_examined(setting)
     copies = check_named("scores.key_copies")
     assert copies.reason_not_examined(setting) == ""
     signs = dataclasses.replace(setting, weights=WeightLaws.of("rademacher"))

@@ -136,7 +136,7 @@ def test_assertions_repeat() -> None:
 
 
 def test_small_samples_are_refused_with_the_number_needed() -> None:
-    with pytest.raises(InputError, match=r"^draw=100: draws are too few for this effect; [\d,]+ find it; pass"):
+    with pytest.raises(InputError, match=r"^draw=100: draws are too few to find this effect; pass at least [\d,]+$"):
         scale(Evidence(), np.random.default_rng(0).standard_normal(100))
 
 

@@ -147,7 +147,7 @@ def test_what_no_candidate_does_is_none_that_is_known() -> None:
     assert others
     report = check(odd, LAYERS[1], properties=["conditional", "exactness"], profile="smoke")
     first, *more = report.causes
-    assert "it begins with outputs given scores" in first
+    assert "the fault begins with outputs given scores" in first
     assert UNKNOWN not in report.causes
     assert more
 

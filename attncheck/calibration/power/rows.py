@@ -32,7 +32,7 @@ def level_of(profile: Profile) -> float:
 
 
 def cost_of(profile: Profile, case: Case) -> Cost:
-    """Return budget and minimum size of a look of the profile."""
+    """Return the maximum draws, level and power of a profile's look at a case."""
     return Cost(profile.affordable(case), level_of(profile), profile.power)
 
 
@@ -48,7 +48,7 @@ class PilotResult:
 
     @property
     def check(self) -> Check:
-        """The check."""
+        """The check, by its name."""
         return check_named(self.check_name)
 
     def draws(self, profile: Profile, effect: float) -> int | None:
@@ -85,9 +85,9 @@ class PilotResult:
 class PowerRow:
     """Power of one check against a fault in one layer with one exposure.
 
-    ``size`` is the number of draws of the planned look, or 0; ``chance`` and ``least_chance`` are the power at the
-    measured effect and at its interval's end nearest to the null, ``needed`` the sufficient draws, or None;
-    ``looks`` and ``seen`` count verifying and suspicious looks.
+    ``size`` is the number of draws of the planned look, or 0. ``chance`` is the power at the measured effect, and
+    ``least_chance`` at the end of its interval nearer to the null. ``needed`` draws suffice, None if too many.
+    ``looks`` counts the looks that verify the power, ``seen`` the suspicious ones.
     """
 
     exposure: str
@@ -101,7 +101,7 @@ class PowerRow:
 
     @property
     def layer(self) -> AttentionLayer:
-        """The layer."""
+        """The layer on which the pilot was taken."""
         return self.sight.setting.layer
 
     @property

@@ -50,7 +50,7 @@ def measure(
     properties: Iterable[str] = PROPERTIES,
     factor: int = 1,
 ) -> list[PilotResult]:
-    """Take a pilot of `factor` looks per layer and property with everything exposed, and measure every check."""
+    """Take a pilot of `factor` times a look's draws per layer and property, and return the outcome of every check."""
     subject = Subject.of(fault.subject)
     sights = []
     for layer in layers:
@@ -93,10 +93,10 @@ def power_table(
     spec: ExecutorSpec | None = None,
     checks: Sequence[str] = (),
 ) -> Iterator[PowerEntry]:
-    """Iterate over the power table: measure, plan and verify, by fault.
+    """Iterate over the entries of the power table, fault by fault.
 
-    `faults` and `exposures` are names in `attncheck.faults`; faults may also be of checks that the modules `checks`
-    register. The profile limits the size of the pilots, and the best rows are verified by up to `seeds` looks each.
+    `faults` and `exposures` are names in `attncheck.faults`, or faults of checks that the modules `checks` register.
+    The profile limits the size of the pilots, and the best rows are verified by up to `seeds` looks each.
     Results depend on `seed` only, with any executor.
     """
     load_checks(checks)
@@ -125,7 +125,7 @@ def entries_of(
     own = [each.check.property_name for each in registrations() if registered_fault(each).name == fault]
     examined = dict.fromkeys([*PROPERTIES, *own])
     settled = profile_named(profile)
-    # Faults of optional parts show in no fixed layer of any profile, and are measured where they are named.
+    # Faults of optional parts show in no fixed layer, so they are measured on the layer in NAMED_BY.
     hidden = fault in NAMED_BY and all(map(wrong.reason_hidden, (*ANCHORS, *REGIME_ANCHORS)))
     layers = (NAMED_BY[fault][0],) if hidden else settled.layers
     cheap = _cheap(wrong, layers)

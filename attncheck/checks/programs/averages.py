@@ -110,7 +110,7 @@ def _direction(program: Program) -> tuple[tuple[float, ...], float]:
 def score_distance(case: ProgramCase) -> tuple[float, float]:
     """Return the distance of projected scores from their Gaussian limit at the largest width, and its error.
 
-    They are conditionally normal, so their law is a mean of normal laws over draws of the conditional variance.
+    Scores are conditionally normal, so their law is a mean of normal laws over draws of the conditional variance.
 
     Returns
     -------
@@ -181,7 +181,7 @@ CHECKS = (
         reads="order in n of the deviation of an average over neurons from its limit:",
         family=lambda setting: Order(-0.5),
         measure=_measure(_netsor_deviation),
-        hint="averages do not converge to the limit of Definition 1, or not as fast",
+        hint="averages do not converge to the limit of Definition 1, or converge more slowly",
         excluded=_no_netsor,
     ),
     ProgramCheck(
@@ -204,7 +204,7 @@ CHECKS = (
         needs=frozenset({"scores"}),
         null="a fixed projection of the scores is no further from N(0, (*)) than computed for the largest width",
         alternative=ProgramAlternative(
-            "a law at 0.05 beyond the computed distance",
+            "a law at Kolmogorov distance 0.05 beyond the computed one",
             lambda setting: min(1.0, 0.05 + _allowance(setting)),
             coarsest=lambda setting: min(1.0, 0.2 + _allowance(setting)),
         ),

@@ -21,9 +21,10 @@ _ONE_NUMBER = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class ProgramFunctional:
-    """A number per draw of outputs (N, m, k) and scores (N, r), and what it requires.
+    """A number per draw, computed from results and scores, and the programs that it applies to.
 
-    `unit` and `neurons` are as in `attncheck.checks.functionals.Functional`.
+    `compute` takes outputs (draws, results, neurons) and scores (draws, scores). `unit` and `neurons` are as in
+    `attncheck.checks.functionals.Functional`.
     """
 
     name: str
@@ -34,7 +35,7 @@ class ProgramFunctional:
     neurons: int = 1
 
     def applies(self, program: Program, neurons: int) -> bool:
-        """Return whether it applies to a program with that many returned neurons."""
+        """Return whether the functional applies to a program of which `neurons` neurons are returned."""
         return self.neurons <= neurons and not self.requires.reason(program)
 
 

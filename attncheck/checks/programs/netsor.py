@@ -26,7 +26,7 @@ _ROUNDING = 1e-5
 
 
 def _pairs(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
-    """Pair each image of a new direction with an earlier one of its neuron, rotating."""
+    """Pair each image of a new direction with an earlier image, rotating from draw to draw, in the same neuron."""
     residual = sample.matmuls
     uses = residual.values.shape[1]
     draw = np.arange(len(sample))
@@ -40,7 +40,7 @@ def _pairs(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArr
 
 
 def _lengths(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray]:
-    """Return PITs of the squared lengths of images of new directions: χ² with one degree per row."""
+    """Return probability integral transforms of squared lengths of images of new directions, χ² by their rows."""
     parts = []
     for images in sample.images:
         rows = images.weight.shape(sample.case.width)[0]
@@ -99,7 +99,7 @@ CHECKS = (
     ),
     _check(
         name="netsor.matmuls",
-        null="images of new directions are N(0, 1) in units of σ, given all that came before",
+        null="given all earlier vectors, images of new directions are N(0, 1) in units of σ",
         alternative=of_law(),
         reads="Kolmogorov distance of images of new directions from N(0, 1):",
         family=lambda setting: Uniform(),

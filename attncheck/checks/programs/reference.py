@@ -20,7 +20,7 @@ RATIO = 4
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ProgramReference:
-    """`RATIO` times as many draws by the matrix-free method at the first width, kept only as functionals.
+    """Functionals of matrix-free draws at the first width, `RATIO` per draw of the subject.
 
     Only functionals in `wanted` are computed (all if None); the draws do not depend on it.
     """

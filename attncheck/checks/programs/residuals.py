@@ -43,9 +43,9 @@ def images_of(program: Program) -> tuple[Images, ...]:
 
 
 def sequential_residual(images: Images, gram: FloatArray, vectors: FloatArray) -> Residual:
-    """Return the images of new directions, (draws, uses, k), in order of use: exactly i.i.d. N(0, 1).
+    """Return the images of new directions, (draws, uses, neurons), in order of use: exactly i.i.d. N(0, 1).
 
-    Shapes: gram (draws, v, v), vectors (draws, v, k). Uses without a new direction are dropped.
+    `gram` is (draws, vectors, vectors), `vectors` (draws, vectors, neurons). Uses without a new direction are dropped.
     """
     known, made = gram[:, images.inputs][:, :, images.inputs], vectors[:, images.images] / images.weight.std
     values, kept = np.zeros_like(made), np.zeros(made.shape, dtype=bool)
@@ -62,7 +62,7 @@ def sequential_residual(images: Images, gram: FloatArray, vectors: FloatArray) -
 
 
 def sequential_lengths(images: Images, width: int, gram: FloatArray) -> Residual:
-    """Return squared lengths of images of new directions, times the size, (draws, uses): independent χ²_size."""
+    """Return squared lengths of images of new directions, (draws, uses): independent χ² with one degree per row."""
     rows, uses = images.weight.shape(width)[0], len(images.images)
     made = gram[:, images.images][:, :, images.images]
     # Images of new directions as combinations of all images, none dropped.
@@ -75,7 +75,7 @@ def sequential_lengths(images: Images, width: int, gram: FloatArray) -> Residual
 
 
 def initial_residual(program: Program, vectors: FloatArray) -> Residual:
-    """Return the normals that generate the initial vectors, (draws, directions, k)."""
+    """Return the normals that generate the initial vectors, (draws, directions, neurons)."""
     place = {node: k for k, node in enumerate(vectors_of(program))}
     groups: dict[int, list[Initial]] = {}
     for node in program.nodes:
@@ -160,10 +160,10 @@ def _free(program: Program, sides: dict[Score, int]) -> bool:
 
 
 def score_residual(case: ProgramCase, sides: dict[Score, int], gram: FloatArray, scores: FloatArray) -> Residual:
-    """Return the scores whitened by their covariance given the vectors: exactly i.i.d. N(0, 1), (draws, r).
+    """Return the scores whitened by their covariance given the vectors: exactly i.i.d. N(0, 1), (draws, scores).
 
-    The covariance is formula (*) with one side given: σ² (x·x'/n)(b·b'/ν) for the same free matrix, b and b' the given
-    sides.
+    Two scores with the same free matrix have covariance σ² (x·x'/n)(b·b'/ν), which is formula (*) given their other
+    sides b and b'.
     """
     side = spectrum(given_one_side(case, sides, gram), precision(gram))
     # Eigenvectors have arbitrary signs; fix them so that dependence on vectors shows.
@@ -172,7 +172,7 @@ def score_residual(case: ProgramCase, sides: dict[Score, int], gram: FloatArray,
 
 
 def given_one_side(case: ProgramCase, sides: dict[Score, int], gram: FloatArray) -> FloatArray:
-    """Return the covariance of the scores given the vectors and one side of each, (draws, r, r)."""
+    """Return the covariance of the scores given the vectors and one side of each, (draws, scores, scores)."""
     place = {node: k for k, node in enumerate(vectors_of(case.program))}
     covariance = np.zeros((len(gram), len(case.scores), len(case.scores)))
     for i, one in enumerate(case.scores):
@@ -186,9 +186,9 @@ def given_one_side(case: ProgramCase, sides: dict[Score, int], gram: FloatArray)
 
 
 def given_inputs(case: ProgramCase, gram: FloatArray) -> FloatArray:
-    """Return the covariance of the scores given the inputs of their matrices, (draws, r, r).
+    """Return the covariance of the scores given the inputs of their matrices, (draws, scores, scores).
 
-    Formula (*), both terms of Isserlis' theorem, with x·x'/n for E[Z^x Z^x']: exact at every width.
+    This is formula (*) with x·x'/n for E[Z^x Z^x'], both terms of Isserlis' theorem: exact at every width.
     """
     place = {node: k for k, node in enumerate(vectors_of(case.program))}
 

@@ -37,7 +37,7 @@ class ProgramSetting(BaseSetting[ProgramCase]):
 
     @property
     def description(self) -> Program:
-        """The program."""
+        """The program under test."""
         return self.case.program
 
 
@@ -60,7 +60,7 @@ class ProgramSample:
 
     @property
     def outputs(self) -> FloatArray:
-        """The results at the first width, (draws, m, coordinates)."""
+        """Outputs at the first width, (draws, results, neurons)."""
         return self.draws[0].outputs
 
     @property
@@ -94,7 +94,7 @@ class ProgramSample:
     def matmuls(self) -> Residual:
         """Images of orthonormal new directions: i.i.d. N(0, 1), (draws, uses of matrices, coordinates).
 
-        Given all that came before, W applied to a new direction is a fresh normal vector, at every width.
+        Given all earlier vectors, a matrix applied to a new direction gives a fresh normal vector at every width.
         """
         gram, vectors = self.need("gram"), self.need("vectors")
         none = np.zeros((len(self), 0, self.coordinates))
@@ -105,7 +105,7 @@ class ProgramSample:
 
     @cached_property
     def score_noise(self) -> Residual:
-        """Scores whitened given the vectors and one side of each: i.i.d. N(0, 1), (draws, r)."""
+        """Scores whitened given the vectors and one side of each: i.i.d. N(0, 1), (draws, scores)."""
         sides = conditioned_sides(self.case.program)
         assert not isinstance(sides, str)
         return score_residual(self.case, sides, self.need("gram"), self.need("scores"))
@@ -140,7 +140,7 @@ def _draws_of(case: ProgramCase, width: int, arrays: Any, size: int) -> ProgramD
             refuse(f"subject[{name!r}]", "...", "is not a known field", "return some of " + ", ".join(PROGRAM_FIELDS))
     for name in ("outputs", *(["scores"] if case.scores else [])):
         if name not in given:
-            refuse("subject", sorted(given), f"returned no {name}", "return outputs (N, m, k) and scores (N, r)")
+            refuse("subject", sorted(given), f"returned no {name}", "return outputs and scores, one row per draw")
     found = {name: np.asarray(value) for name, value in given.items()}
     found.setdefault("scores", np.empty((size, 0)))
     coordinates = found["outputs"].shape[-1] if found["outputs"].ndim == 3 else 0
@@ -154,10 +154,11 @@ def _draws_of(case: ProgramCase, width: int, arrays: Any, size: int) -> ProgramD
     settled = {}
     for name, value in found.items():
         if value.shape != shapes[name] or not coordinates:
-            wanted = f"must be {shapes[name]} at width {width}" if coordinates else f"must be ({size}, m, k), k >= 1"
-            refuse(
-                f"subject[{name!r}].shape", value.shape, wanted, "lines as in the program, see attncheck.ProgramDraws"
+            wanted = (
+                f"must be {shapes[name]} at width {width}" if coordinates else f"must be ({size}, results, neurons)"
             )
+            remedy = "order lines as in the program, see attncheck.ProgramDraws"
+            refuse(f"subject[{name!r}].shape", value.shape, wanted, remedy)
         settled[name] = value.astype(np.float64)
         if not (np.abs(settled[name]) <= _LARGEST).all():
             refuse(f"subject[{name!r}]", "...", "holds NaN, infinity or numbers beyond 1e100", "mend the simulator")

@@ -49,7 +49,7 @@ def _given(sample: ProgramSample) -> list[int]:
 
 
 def _vectors(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
-    """Pair each whitened score with a coordinate of a given vector, rotating."""
+    """Pair each whitened score with a coordinate of a given vector that rotates from draw to draw."""
     free = _free_weights(sample)
     given = [k for k, weight in enumerate(_weights_of_uses(sample)) if weight not in free]
     residual, noise = sample.matmuls, sample.score_noise
