@@ -15,7 +15,8 @@ from attncheck import AttentionLayer
 from attncheck.checks.registry import EVERY_PROPERTY, checks_of
 from attncheck.diagnosis.answers import projected
 from attncheck.diagnosis.causes import begins, stage_of
-from attncheck.diagnosis.responses import Finding, findings
+from attncheck.diagnosis.finding import Finding
+from attncheck.diagnosis.responses import findings
 from attncheck.faults.literal import LiteralSimulator, Projections, dot_products, project_out
 from attncheck.layers.attention_map import attention_weights
 from attncheck.strategies import layers
@@ -128,6 +129,53 @@ def mean_of_batch(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gene
     return drawn | {"outputs": drawn["outputs"] - drawn["outputs"].mean(axis=0)}
 
 
+def orthogonal(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+    """Draw orthogonal W_Q and W_K."""
+    size, n, heads = len(inputs), layer.width, layer.num_heads
+    Q, K = np.linalg.qr(rng.standard_normal((2, size, heads, n, n)))[0]
+    made = projected(layer, inputs, rng)
+    turned = dataclasses.replace(made, queries=inputs[:, None] @ Q, keys=inputs[:, None] @ K)
+    return LiteralSimulator().after(layer, turned, rng)
+
+
+def hidden_query_neurons(layer: AttentionLayer, made: Projections) -> Projections:
+    """Lose half of the queries' neurons in head 1."""
+    queries = made.queries.copy()
+    queries[:, 1, :, : layer.head_width // 2] = 0.0
+    return dataclasses.replace(made, queries=queries)
+
+
+def one_matrix(layer: AttentionLayer, made: Projections) -> Projections:
+    return dataclasses.replace(made, keys=made.queries)
+
+
+def absolute(layer: AttentionLayer, made: Projections) -> Projections:
+    return dataclasses.replace(made, queries=np.abs(made.queries), keys=np.abs(made.keys))
+
+
+def powers_of_two(layer: AttentionLayer, weights: FloatArray) -> FloatArray:
+    return np.asarray(2.0 ** np.round(np.log2(weights)))
+
+
+def last_attends_equally(layer: AttentionLayer, weights: FloatArray) -> FloatArray:
+    changed = weights.copy()
+    changed[..., -1, :] = 1.0 / layer.seq_len
+    return changed
+
+
+def doubled_values(layer: AttentionLayer, made: Projections) -> Projections:
+    return dataclasses.replace(made, values=made.values * np.array([1.0, 2.0, 1.0, 1.0])[:, None])
+
+
+def heated(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    """Apply another temperature in head 1 only, to scores that are returned as declared."""
+    return attention_weights(layer, scores * np.array([1.0, 1.3])[:, None, None])
+
+
+def quantised(layer: AttentionLayer, weights: FloatArray) -> FloatArray:
+    return np.asarray(np.round(weights * 64.0) / 64.0)
+
+
 WRONG = {
     "off by one": (
         on_inputs(LiteralSimulator(weigh=off_by_one)),
@@ -196,6 +244,63 @@ WRONG = {
         few_weights,
         LAYER,
         "draws: draws 0 and 24 of a call have the same weights; only 24 of 48 draws are distinct",
+    ),
+    "averaged heads": (
+        on_inputs(weigh(lambda layer, weights: np.repeat(weights.mean(axis=1, keepdims=True), 2, axis=1))),
+        LAYER,
+        "attention weights or values: "
+        "outputs are those of attention weights averaged over heads, or of one W_V W_O for them",
+    ),
+    "powers of two": (
+        on_inputs(weigh(powers_of_two)),
+        LAYER,
+        "attention weights or values: outputs are those of attention weights rounded to powers of two",
+    ),
+    "transposed": (
+        on_inputs(weigh(lambda layer, weights: weights.swapaxes(-1, -2))),
+        LAYER,
+        "attention weights or values: outputs are those of attention weights that are transposed",
+    ),
+    "one temperature": (
+        on_inputs(LiteralSimulator(weigh=heated)),
+        LAYER,
+        "attention weights or values: "
+        "outputs are those of other scores than returned: times 1 in head 0 and 1.3 in head 1",
+    ),
+    "a position that attends equally": (
+        on_inputs(weigh(last_attends_equally)),
+        LAYER,
+        "after the scores: position 3 attends otherwise than the others",
+    ),
+    "doubled values": (
+        on_inputs(LiteralSimulator(), doubled_values),
+        LAYER,
+        "after the scores: keys or values at position 1 are not used as those at the others",
+    ),
+    "quantised": (
+        on_inputs(weigh(quantised)),
+        LAYER,
+        "after the scores: no matrices give the outputs from the scores: attention weights or merging of heads differ",
+    ),
+    "orthogonal": (
+        orthogonal,
+        LAYER,
+        "scores: W_Q W_Kᵀ of head 0 has equal singular values: are the matrices orthogonal?",
+    ),
+    "hidden query neurons": (
+        on_inputs(LiteralSimulator(), hidden_query_neurons),
+        LAYER,
+        "scores: W_Q W_Kᵀ of head 1 has rank 4; declared 8",
+    ),
+    "one matrix": (
+        on_inputs(LiteralSimulator(), one_matrix),
+        LAYER,
+        "scores: W_Q and W_K of head 0 are the same matrix",
+    ),
+    "absolute values": (
+        on_inputs(LiteralSimulator(), absolute),
+        LAYER,
+        "scores: they are not products of linear functions of two inputs",
     ),
     "mean of batch": (
         mean_of_batch,

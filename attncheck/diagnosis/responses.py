@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
 from attncheck.diagnosis.answers import Answer, Pair, Respond, differ, right_answers, subject_answers
+from attncheck.diagnosis.finding import AFTER, DRAWS, INPUTS, OUTPUTS, SCORES, STAGES, WEIGHTS_OR_VALUES, Finding
+from attncheck.diagnosis.regression import by_regression
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.simulators.collapsed import draw_images
@@ -27,9 +29,6 @@ from attncheck.subject import Subject
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-_WEIGHTS_OR_VALUES, _AFTER, _OUTSIDE = "attention weights or values", "after the scores", "seen in the outputs"
-#: Stages of the computation, in order.
-STAGES = ("draws", "inputs", "scores", _WEIGHTS_OR_VALUES, _AFTER, _OUTSIDE)
 # Draws of an answer, and the maximum number of positions, or blocks of neurons, changed one after another.
 _DRAWS, _MOST = 48, 16
 # Maximum entries of the weight matrices of an answer.
@@ -38,19 +37,10 @@ _WEIGHTS = 2**22
 _SHARE, _CLEAR = 1e-3, 1e-2
 # Number of inputs that are each given to all draws.
 _TIMES = 4
+# Maximum length at which positions are exchanged in pairs.
+_EXCHANGED = 6
 # Maximum numbers shown in a message.
 _SHOWN = 6
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """A deviation of a subject from the declared layer, and the stage of the computation where it occurs."""
-
-    stage: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.stage}: {self.text}"
 
 
 def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> list[Finding]:
@@ -81,6 +71,8 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
     pair = Pair(layer, *answers, inputs, fresh, subject.weights.continuous)
     found: list[Finding] = []
     for test in _TESTS if _exact(pair) else ():
+        if found and test is by_regression:  # the form is wrong then
+            break
         with contextlib.suppress(InputError, FloatingPointError):  # the subject may refuse such inputs
             found += test(pair)
         if found and test in _OF_DRAWS:  # all other differences may follow from it
@@ -101,10 +93,10 @@ def _mixed_draws(pair: Pair) -> Iterator[Finding]:
     answer = pair.subject(pair.fresh_at(np.s_[::2]))
     outputs, scores = (each[1::2].any() for each in pair.usual[0].changes(answer))
     if scores:
-        yield Finding("scores", "those of a draw change with the inputs of other draws")
+        yield Finding(SCORES, "those of a draw change with the inputs of other draws")
     elif outputs:
         text = f"outputs of a draw change with the inputs of other draws{'; its scores do not' if pair.known else ''}"
-        yield Finding(_AFTER if pair.known else "draws", text)
+        yield Finding(AFTER if pair.known else DRAWS, text)
 
 
 def _shared_weights(pair: Pair) -> Iterator[Finding]:
@@ -117,7 +109,7 @@ def _shared_weights(pair: Pair) -> Iterator[Finding]:
     again = np.flatnonzero((first[of.ravel()] != np.arange(len(y))) & y.any(axis=1))
     if again.size:
         which = f"{first[of.ravel()][again[0]]} and {again[0]} of a call"
-        yield Finding("draws", f"draws {which} have the same weights; only {len(first)} of {len(y)} draws are distinct")
+        yield Finding(DRAWS, f"draws {which} have the same weights; only {len(first)} of {len(y)} draws are distinct")
 
 
 def _positions(pair: Pair) -> Iterator[Finding]:
@@ -129,7 +121,7 @@ def _positions(pair: Pair) -> Iterator[Finding]:
     if scores.size and (wrong := np.argwhere((scores != of_scores).any(axis=-1))).size:
         i, j = wrong[0]
         told = f"that of query {i} and key {j} changes with the inputs at {_places(scores[i, j])}"
-        yield Finding("scores", f"{told}; declared {_places(of_scores[i, j])}{_likewise(len(wrong))}")
+        yield Finding(SCORES, f"{told}; declared {_places(of_scores[i, j])}{_likewise(len(wrong))}")
     if pair.layer.map.traits.may_vanish:  # which weights are 0 depends on the draws
         possible = visible(pair.layer) | np.eye(s, dtype=bool)
         declared = np.where((outputs & ~possible).any(axis=1, keepdims=True), possible, outputs)
@@ -137,7 +129,7 @@ def _positions(pair: Pair) -> Iterator[Finding]:
     if rows.size:
         i = rows[0]
         told = f"position {i} attends to {_places(outputs[i])}; declared {_places(declared[i])}"
-        yield Finding(_WEIGHTS_OR_VALUES, told + _likewise(len(rows)))
+        yield Finding(WEIGHTS_OR_VALUES, told + _likewise(len(rows)))
 
 
 def _seen(pair: Pair, respond: Respond, usual: Answer) -> tuple[BoolArray, BoolArray]:
@@ -161,10 +153,10 @@ def _zero_inputs(pair: Pair) -> Iterator[Finding]:
         gap = ours.scores - declared.scores
         if np.abs(gap).max() > _SHARE * np.abs(usual.scores).max():
             if outputs:
-                yield Finding("inputs", f"inputs of 0 give scores and outputs: {_added(gap)}, as if to the inputs")
+                yield Finding(INPUTS, f"inputs of 0 give scores and outputs: {_added(gap)}, as if to the inputs")
             else:
                 usually = "declared" if declared.scores.any() else "0"
-                yield Finding("scores", f"inputs of 0 give scores other than {usually}: {_added(gap)}")
+                yield Finding(SCORES, f"inputs of 0 give scores other than {usually}: {_added(gap)}")
             return
     if outputs:
         yield Finding(_after(pair), "inputs of 0 give outputs other than 0: something is added")
@@ -172,7 +164,7 @@ def _zero_inputs(pair: Pair) -> Iterator[Finding]:
 
 def _after(pair: Pair) -> str:
     """Return the stage of a finding on outputs alone: after the scores, if these are known and thus right."""
-    return _AFTER if pair.known else _OUTSIDE
+    return AFTER if pair.known else OUTPUTS
 
 
 def _added(gap: FloatArray) -> str:
@@ -195,7 +187,7 @@ def _negated(pair: Pair) -> Iterator[Finding]:
     usual, negated = pair.usual[0], pair.subject(-pair.inputs)
     changed = usual.changes(negated)[1].any()
     if changed:
-        yield Finding("scores", "they change when all inputs change their sign: queries or keys have a bias, or a kink")
+        yield Finding(SCORES, "they change when all inputs change their sign: queries or keys have a bias, or a kink")
     elif usual.changes(dataclasses.replace(negated, outputs=-negated.outputs))[0].any():
         told = "outputs do not change their sign with all inputs: something is added, or not linear"
         yield Finding(_after(pair), told)
@@ -211,7 +203,7 @@ def _doubled(pair: Pair) -> Iterator[Finding]:
         asked = {1.0: ": are queries and keys normalised?", 2.0: ": are queries or keys normalised?"}
         ask = asked.get(round(ours, 3), "")
         told = f"they grow {ours:.3g} times when all inputs are doubled; declared {declared:.3g} times{ask}"
-        yield Finding("scores", told)
+        yield Finding(SCORES, told)
 
 
 def _growth(one: FloatArray | None, other: FloatArray | None) -> float:
@@ -258,7 +250,7 @@ def _weights_at_zero(pair: Pair) -> Iterator[Finding]:
     i = int(np.argmax(gap.max(axis=1)))
     told = [listed(f"{weight:.3g}" for weight in row[:_SHOWN]) for row in (ours[i] / factor, declared[i])]
     text = f"where scores are 0, the weights of position {i} are {told[0]}; declared {told[1]}, up to a factor"
-    yield Finding(_WEIGHTS_OR_VALUES, text)
+    yield Finding(WEIGHTS_OR_VALUES, text)
 
 
 def _weights(respond: Respond, pair: Pair) -> FloatArray | None:
@@ -292,7 +284,7 @@ def _neurons(pair: Pair) -> Iterator[Finding]:
 
     for h in range(scores.shape[1]):
         if (of_scores[:, h] & ~scores[:, h]).any():
-            yield Finding("scores", f"those of head {h} {told(scores[:, h])}")
+            yield Finding(SCORES, f"those of head {h} {told(scores[:, h])}")
             return
     if (declared & ~outputs).any() and not pair.layer.map.traits.may_vanish:
         yield Finding(_after(pair), f"outputs {told(outputs)}")
@@ -311,22 +303,47 @@ def _used(
 
 
 def _permuted(pair: Pair) -> Iterator[Finding]:
-    """Find dependence on the order of positions, by reversing it; a wrong position and its mirror image look alike."""
-    (outputs, scores), (declared, of_scores) = pair.each(
-        lambda respond, usual: _moved(usual, respond(pair.inputs[:, ::-1]))
-    )
-    if scores and not of_scores:
-        yield Finding("scores", "they depend on the order of the inputs, not only on the inputs themselves")
-    elif outputs and not declared:
+    """Reverse the positions, then exchange two at a time to tell which of them differs."""
+    s = pair.layer.seq_len
+    (outputs, scores), (declared, of_scores) = pair.each(partial(_moved, pair, np.arange(s)[::-1]))
+    if scores.any() and not of_scores.any():
+        yield Finding(SCORES, "they depend on the positions of the inputs, and not on the inputs alone")
+    elif outputs.any() and not declared.any():
         where = "; scores do not" if pair.known else "; return scores to see where the fault begins"
-        yield Finding(_after(pair), f"outputs depend on the positions of the inputs{where}")
+        told = _different(pair) or f"outputs depend on the positions of the inputs{where}"
+        yield Finding(_after(pair), told)
 
 
-def _moved(usual: Answer, turned: Answer) -> tuple[bool, bool]:
-    """Return whether outputs, and whether scores, differ from the usual ones in reverse order."""
-    scores = None if turned.scores is None else turned.scores[..., ::-1, ::-1]
-    outputs, of_scores = usual.changes(Answer(turned.outputs[:, ::-1], scores, turned.rounding))
-    return bool(outputs.any()), bool(of_scores.any())
+def _moved(
+    pair: Pair, order: NDArray[np.intp], respond: Respond, usual: Answer
+) -> tuple[BoolArray, BoolArray]:
+    """Return which outputs (s,) and scores (s, s) fail to be permuted with the inputs."""
+    place = np.argsort(order)
+    moved = respond(pair.inputs[:, order])
+    scores = None if moved.scores is None else moved.scores[..., place, :][..., place]
+    outputs, of_scores = usual.changes(dataclasses.replace(moved, outputs=moved.outputs[:, place], scores=scores))
+    return outputs.any(axis=0), of_scores.any(axis=(0, 1))
+
+
+def _different(pair: Pair) -> str:
+    """Return which one position is not computed as the others are, or "" if none is, or several are."""
+    s = pair.layer.seq_len
+    if not 2 < s <= _EXCHANGED:
+        return ""
+    wrong = {}
+    for one, other in itertools.combinations(range(s), 2):
+        order = np.arange(s)
+        order[[one, other]] = other, one
+        if (outputs := _moved(pair, order, pair.subject, pair.usual[0])[0]).any():
+            wrong[one, other] = outputs
+    common = set(range(s)).intersection(*wrong)
+    if len(common) != 1:
+        return ""
+    (position,) = common
+    others = [outputs[[at for at in range(s) if at not in exchanged]] for exchanged, outputs in wrong.items()]
+    if np.concatenate(others).any():
+        return f"keys or values at position {position} are not used as those at the others"
+    return f"position {position} attends otherwise than the others"
 
 
 def _equal_inputs(pair: Pair) -> Iterator[Finding]:
@@ -343,7 +360,7 @@ def _equal_inputs(pair: Pair) -> Iterator[Finding]:
     row = ours[-1] if by_key else ours[int(np.argmax(np.where(seen, np.abs(ours - 1.0), 0.0).max(axis=1)))]
     told = listed(f"{ratio:.3g}" for ratio in row[:_SHOWN])
     where = "by key" if by_key else "in a row"
-    yield Finding("scores", f"for equal inputs they are not equal, but {told} times the first, {where}")
+    yield Finding(SCORES, f"for equal inputs they are not equal, but {told} times the first, {where}")
 
 
 def _ratios(layer: AttentionLayer, answer: Answer) -> FloatArray | None:
@@ -368,7 +385,7 @@ def _equal_heads(pair: Pair) -> Iterator[Finding]:
             if each.scores is not None
         )
         if declared and not ours:
-            yield Finding("scores", f"those of heads {g} and {h} are the same")
+            yield Finding(SCORES, f"those of heads {g} and {h} are the same")
             return
 
 
@@ -402,4 +419,5 @@ _TESTS = (
     _neurons,
     _permuted,
     _small_inputs,
+    by_regression,
 )

@@ -1,0 +1,21 @@
+"""What a subject computes otherwise than declared, and where in the computation."""
+
+from __future__ import annotations
+
+import dataclasses
+
+DRAWS, INPUTS, SCORES = "draws", "inputs", "scores"
+WEIGHTS_OR_VALUES, AFTER, OUTPUTS = "attention weights or values", "after the scores", "seen in the outputs"
+#: Stages of the computation, in order.
+STAGES = (DRAWS, INPUTS, SCORES, WEIGHTS_OR_VALUES, AFTER, OUTPUTS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """A deviation of a subject from the declared layer, and the stage of the computation where it occurs."""
+
+    stage: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.stage}: {self.text}"

@@ -1,0 +1,190 @@
+"""Deviations found by regression: matrices that give the subject's scores and outputs, whatever their law.
+
+In calls with the same weights, a correct score is x_i B x_j with one matrix B per head, and a correct output is
+linear in the inputs averaged by the attention weights. Many inputs determine these matrices exactly. A remainder
+shows that scores or outputs have another form.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from attncheck._lib.text import listed
+from attncheck.diagnosis.answers import Pair
+from attncheck.diagnosis.finding import AFTER, SCORES, WEIGHTS_OR_VALUES, Finding
+from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention_map import attention_weights, visible
+from attncheck.layers.norm import normalised
+
+FloatArray = NDArray[np.float64]
+
+# Draws whose matrices are determined, and equations per unknown.
+_DRAWS, _EQUATIONS = 4, 1.5
+# Largest share of a remainder that is rounding, and smallest that is none.
+_ROUNDED, _WRONG = 1e-4, 1e-3
+# Largest factor of the scores that is fitted.
+_FACTOR = 16.0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Calls:
+    """Inputs after the norm (draws, calls, s, n), scores (draws, calls, H, s, s) and outputs (draws, calls, s, k)."""
+
+    layer: AttentionLayer
+    inputs: FloatArray
+    scores: FloatArray
+    outputs: FloatArray
+
+    @classmethod
+    def of(cls, pair: Pair, unknowns: int, equations: int) -> _Calls | None:
+        """Return as many calls as determine the unknowns, each with a share of the equations; None if too many."""
+        count = math.ceil(_EQUATIONS * unknowns / equations)
+        if count >= len(pair.inputs):
+            return None
+        given = [np.roll(pair.inputs, shift, axis=0) for shift in range(count)]
+        answers = [pair.subject(each) for each in given]
+        scores = [each.scores[:_DRAWS] for each in answers if each.scores is not None]
+        seen = [normalised(pair.layer.norm, each[:_DRAWS]) for each in given]
+        outputs = [each.outputs[:_DRAWS] for each in answers]
+        return cls(pair.layer, *(np.stack(each, axis=1) for each in (seen, scores, outputs)))
+
+    def averages(self, weights: FloatArray) -> FloatArray:
+        """Return inputs averaged by attention weights (draws, calls, H, s, s), as (draws, calls·s, H·n)."""
+        averaged = np.einsum("dchij,dcjn->dcihn", weights, self.inputs)
+        return np.asarray(averaged.reshape(len(averaged), -1, averaged.shape[-2] * averaged.shape[-1]))
+
+
+def by_regression(pair: Pair) -> Iterator[Finding]:
+    """Yield how scores and outputs differ in form from the declared ones; for exposed scores only."""
+    if pair.known:
+        yield from _scores(pair)
+        yield from _outputs(pair)
+
+
+def _scores(pair: Pair) -> Iterator[Finding]:
+    """Determine B of each head, unless the declared scores are not bilinear in the inputs."""
+    layer, seen = pair.layer, visible(pair.layer)
+    biased = layer.bias_slopes is not None or layer.bias_std > 0.0
+    if biased or layer.softcap is not None or layer.qk_norm or layer.rotary_base is not None:
+        return
+    calls = _Calls.of(pair, layer.width**2, int(seen.sum()))
+    if calls is None:
+        return
+    products = np.einsum("dcia,dcjb->dcijab", calls.inputs, calls.inputs)[:, :, seen]
+    features = products.reshape(len(products), -1, layer.width**2)
+    scores = calls.scores.swapaxes(2, 3).swapaxes(3, 4)[:, :, seen].reshape(len(products), -1, layer.num_heads)
+    remainder, solved = _solved(features, scores)
+    if remainder > _WRONG:
+        yield Finding(SCORES, "they are not products of linear functions of two inputs")
+    elif solved is not None and pair.continuous and layer.width > 1:
+        yield from _matrices(layer, solved.swapaxes(1, 2).reshape(len(solved), -1, layer.width, layer.width))
+
+
+def _matrices(layer: AttentionLayer, products: FloatArray) -> Iterator[Finding]:
+    """Yield what is wrong with W_Q W_Kᵀ of each head, (draws, H, n, n), for weights of continuous laws."""
+    sizes = np.linalg.svd(products, compute_uv=False)
+    largest = sizes[..., :1]
+    ranks = (sizes > _WRONG * largest).sum(axis=-1)
+    declared = min(layer.width, layer.head_width)
+    for h in range(layer.num_heads):
+        symmetric = np.abs(products[:, h] - products[:, h].swapaxes(1, 2)).max(axis=(1, 2)) < _WRONG * largest[:, h, 0]
+        if symmetric.all() and not layer.tied_query_key:
+            yield Finding(SCORES, f"W_Q and W_K of head {h} are the same matrix")
+        elif (ranks[:, h] < declared).all():
+            yield Finding(SCORES, f"W_Q W_Kᵀ of head {h} has rank {ranks[:, h].max()}; declared {declared}")
+        elif declared > 1 and (np.ptp(sizes[:, h, :declared], axis=-1) < _WRONG * largest[:, h, 0]).all():
+            yield Finding(SCORES, f"W_Q W_Kᵀ of head {h} has equal singular values: are the matrices orthogonal?")
+        else:
+            continue
+        return
+
+
+#: Attention weights of known mistakes, from the layer, its scores and its declared weights (…, H, s, s).
+_OTHERWISE: dict[str, Callable[[AttentionLayer, FloatArray, FloatArray], FloatArray]] = {
+    "attention weights that are transposed": lambda layer, scores, weights: weights.swapaxes(-1, -2),
+    "softmax over queries": lambda layer, scores, weights: _over_queries(layer, scores),
+    "equal attention weights": lambda layer, scores, weights: attention_weights(layer, np.zeros_like(scores)),
+    "attention weights rounded to powers of two": lambda layer, scores, weights: np.where(
+        weights > 0.0, np.exp2(np.round(np.log2(np.maximum(weights, 1e-300)))), 0.0
+    ),
+    "the largest score alone": lambda layer, scores, weights: np.asarray(
+        weights == weights.max(axis=-1, keepdims=True), dtype=np.float64
+    ),
+}
+
+
+def _over_queries(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    seen = np.where(visible(layer), scores, -np.inf)
+    return np.asarray(scipy.special.softmax(seen, axis=-2))
+
+
+def _outputs(pair: Pair) -> Iterator[Finding]:
+    """Determine $W_V W_O$ of each head from the attention weights that the scores give."""
+    layer = pair.layer
+    calls = _Calls.of(pair, layer.num_heads * layer.width, layer.seq_len)
+    if calls is None:
+        return
+    outputs = calls.outputs.reshape(len(calls.outputs), -1, calls.outputs.shape[-1])
+    weights = attention_weights(layer, calls.scores)
+    remainder, solved = _solved(calls.averages(weights), outputs)
+    if remainder <= _WRONG:
+        if solved is not None and pair.continuous:
+            yield from _alike(solved.reshape(len(solved), layer.num_heads, -1))
+        return
+    for name, otherwise in _OTHERWISE.items():
+        if _solved(calls.averages(otherwise(layer, calls.scores, weights)), outputs)[0] < _ROUNDED:
+            yield Finding(WEIGHTS_OR_VALUES, f"outputs are those of {name}")
+            return
+    factors = _factors(calls, outputs)
+    if factors is not None:
+        told = listed(f"{factor:.3g} in head {h}" for h, factor in enumerate(factors))
+        yield Finding(WEIGHTS_OR_VALUES, f"outputs are those of other scores than returned: times {told}")
+        return
+    yield Finding(AFTER, "no matrices give the outputs from the scores: attention weights or merging of heads differ")
+
+
+def _alike(products: FloatArray) -> Iterator[Finding]:
+    """Yield which heads have the same W_V W_O, (draws, H, entries): the mean of their weights gives such outputs too."""
+    heads = products.shape[1]
+    for g, h in itertools.combinations(range(heads), 2):
+        if np.abs(products[:, g] - products[:, h]).max() < _WRONG * np.abs(products).max():
+            others = "" if heads == 2 else f" (heads {g} and {h})"
+            text = f"outputs are those of attention weights averaged over heads{others}, or of one W_V W_O for them"
+            yield Finding(WEIGHTS_OR_VALUES, text)
+            return
+
+
+def _factors(calls: _Calls, outputs: FloatArray) -> FloatArray | None:
+    """Return the factor of each head's scores that explains the outputs, or None if none does."""
+
+    def remainders(logs: FloatArray) -> FloatArray:
+        features = calls.averages(attention_weights(calls.layer, np.exp(logs)[:, None, None] * calls.scores))
+        parts = [y - x @ np.linalg.lstsq(x, y, rcond=None)[0] for x, y in zip(features, outputs, strict=True)]
+        return np.concatenate([each.ravel() for each in parts])
+
+    limit = math.log(_FACTOR)
+    found = scipy.optimize.least_squares(remainders, np.zeros(calls.layer.num_heads), bounds=(-limit, limit))
+    close = float(np.linalg.norm(found.fun)) < _ROUNDED * float(np.linalg.norm(outputs))
+    return np.exp(found.x) if close else None
+
+
+def _solved(features: FloatArray, values: FloatArray) -> tuple[float, FloatArray | None]:
+    """Return the largest relative remainder over draws, and the solutions (draws, unknowns, k) if they are unique.
+
+    `features` are (draws, equations, unknowns), `values` (draws, equations, k).
+    """
+    remainder, solutions, unique = 0.0, [], True
+    for x, y in zip(features, values, strict=True):
+        solution, _, rank, _ = np.linalg.lstsq(x, y, rcond=None)
+        length = max(float(np.linalg.norm(y)), 1e-300)
+        remainder = max(remainder, float(np.linalg.norm(y - x @ solution)) / length)
+        solutions.append(solution)
+        unique &= int(rank) == x.shape[1]
+    return remainder, np.stack(solutions) if unique else None
