@@ -323,7 +323,7 @@ def _permuted(pair: Pair) -> Iterator[Finding]:
 
 
 def _moved(usual: Answer, turned: Answer) -> tuple[bool, bool]:
-    """Return whether outputs, and whether scores, differ from the usual ones in reverse order."""
+    """Return whether reversed inputs fail to reverse the outputs, and whether they fail to reverse the scores."""
     scores = None if turned.scores is None else turned.scores[..., ::-1, ::-1]
     outputs, of_scores = usual.changes(Answer(turned.outputs[:, ::-1], scores, turned.rounding))
     return bool(outputs.any()), bool(of_scores.any())
