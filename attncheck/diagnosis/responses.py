@@ -36,7 +36,7 @@ _DRAWS, _MOST = 48, 16
 _WEIGHTS = 2**22
 # Numbers that differ by less than the first share are equal; for small inputs, only differences above the second count.
 _SHARE, _CLEAR = 1e-3, 1e-2
-# Number of inputs that are each given to all draws.
+# Number of inputs given to all draws: with one, rounded outputs may agree by chance.
 _TIMES = 4
 # Maximum numbers shown in a message.
 _SHOWN = 6
@@ -108,7 +108,7 @@ def _mixed_draws(pair: Pair) -> Iterator[Finding]:
 
 
 def _shared_weights(pair: Pair) -> Iterator[Finding]:
-    """Find draws with equal weights, by giving them equal inputs; several, as rounded outputs may agree by chance."""
+    """Find draws with equal weights, by giving all draws the same inputs several times."""
     if not pair.continuous:
         return
     answers = [pair.subject(np.repeat(each[None], len(pair.inputs), axis=0)).outputs for each in pair.inputs[:_TIMES]]
