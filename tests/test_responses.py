@@ -270,12 +270,12 @@ WRONG = {
     "a position that attends equally": (
         on_inputs(weigh(last_attends_equally)),
         LAYER,
-        "after the scores: position 3 attends otherwise than the others",
+        "after the scores: the output at position 3 is not computed as those at the others",
     ),
     "doubled values": (
         on_inputs(LiteralSimulator(), doubled_values),
         LAYER,
-        "after the scores: keys or values at position 1 are not used as those at the others",
+        "after the scores: the input at position 1 is not used as those at the others",
     ),
     "quantised": (
         on_inputs(weigh(quantised)),

@@ -126,7 +126,7 @@ def first_draws(layer: AttentionLayer, method: _Method) -> int:
 
 
 def _more_draws(size: int, error: float, most: int) -> int:
-    """Return the draws needed given the error from `size` of them; errors fall as 1/√size.
+    """Return the number of draws for an error of `LAW_ERROR`, given the error of `size` draws; errors fall as 1/√size.
 
     Examples
     --------

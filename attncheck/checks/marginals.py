@@ -82,7 +82,7 @@ class Scalar:
 
 
 def last_position(layer: AttentionLayer) -> Scalar:
-    """Return one neuron's output at the last position, which sees all others under any mask."""
+    """Return one neuron's output at the last position, from which a causal mask hides nothing."""
     return Scalar(tuple(float(i == layer.seq_len - 1) for i in range(layer.seq_len)))
 
 

@@ -86,7 +86,7 @@ def _may_be_constant(layer: AttentionLayer) -> bool:
 _MODERATE_WEIGHTS = OfLayer(
     "moderate scores under sigmoid",
     lambda layer: layer.attention_map != "sigmoid" or _score_scale(layer) <= _MODERATE_SCORES,
-    "sigmoid weights of such scores underflow",
+    "sigmoid weights of scores this large underflow",
 )
 # Layers whose correct outputs are never 0.
 _NEVER_ZERO = (

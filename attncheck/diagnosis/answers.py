@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.checks.sample import Sample
+from attncheck.diagnosis.finding import AFTER, OUTPUTS
 from attncheck.faults.literal import LiteralSimulator, Projections, projections
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
@@ -104,6 +105,11 @@ class Pair:
     def known(self) -> bool:
         """Whether the subject returns scores."""
         return self.usual[0].scores is not None
+
+    @property
+    def stage_of_outputs(self) -> str:
+        """The stage of a finding on outputs alone: after the scores, if these are known and thus right."""
+        return AFTER if self.known else OUTPUTS
 
     @cached_property
     def small(self) -> float:

@@ -121,7 +121,7 @@ def _two_neurons(sample: Sample) -> Sample:
 
 
 def _distinct(fits: Sequence[FittedCause]) -> list[FittedCause]:
-    """Return one cause per law, the one of lowest rank."""
+    """Return one cause per law, the one with the lowest rank."""
     found: list[FittedCause] = []
     for cause in sorted(fits, key=lambda each: (round(each.distance, 3), each.candidate.rank, each.candidate.name)):
         if not found or abs(cause.distance - found[-1].distance) > 1e-2:

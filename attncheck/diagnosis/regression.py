@@ -151,7 +151,7 @@ def _outputs(pair: Pair) -> Iterator[Finding]:
 
 
 def _alike(products: FloatArray) -> Iterator[Finding]:
-    """Yield which heads have the same W_V W_O, (draws, H, entries): the mean of their weights gives such outputs too."""
+    """Yield two heads with the same W_V W_O, (draws, H, entries): the mean of their weights gives the same outputs."""
     heads = products.shape[1]
     for g, h in itertools.combinations(range(heads), 2):
         if np.abs(products[:, g] - products[:, h]).max() < _WRONG * np.abs(products).max():

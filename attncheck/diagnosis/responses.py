@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
 from attncheck.diagnosis.answers import Answer, Pair, Respond, differ, right_answers, subject_answers
-from attncheck.diagnosis.finding import AFTER, DRAWS, INPUTS, OUTPUTS, SCORES, STAGES, WEIGHTS_OR_VALUES, Finding
+from attncheck.diagnosis.finding import AFTER, DRAWS, INPUTS, SCORES, STAGES, WEIGHTS_OR_VALUES, Finding
+from attncheck.diagnosis.positions import permuted, places, positions
 from attncheck.diagnosis.regression import by_regression
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
@@ -35,10 +36,8 @@ _DRAWS, _MOST = 48, 16
 _WEIGHTS = 2**22
 # Numbers that differ by less than the first share are equal; for small inputs, only differences above the second count.
 _SHARE, _CLEAR = 1e-3, 1e-2
-# Number of inputs that are each given to all draws.
+# Number of inputs given to all draws: with one, rounded outputs may agree by chance.
 _TIMES = 4
-# Maximum length at which positions are exchanged in pairs.
-_EXCHANGED = 6
 # Maximum numbers shown in a message.
 _SHOWN = 6
 
@@ -100,7 +99,7 @@ def _mixed_draws(pair: Pair) -> Iterator[Finding]:
 
 
 def _shared_weights(pair: Pair) -> Iterator[Finding]:
-    """Find draws with equal weights, by giving them equal inputs; several, as rounded outputs may agree by chance."""
+    """Find draws with equal weights, by giving all draws the same inputs several times."""
     if not pair.continuous:
         return
     answers = [pair.subject(np.repeat(each[None], len(pair.inputs), axis=0)).outputs for each in pair.inputs[:_TIMES]]
@@ -110,36 +109,6 @@ def _shared_weights(pair: Pair) -> Iterator[Finding]:
     if again.size:
         which = f"{first[of.ravel()][again[0]]} and {again[0]} of a call"
         yield Finding(DRAWS, f"draws {which} have the same weights; only {len(first)} of {len(y)} draws are distinct")
-
-
-def _positions(pair: Pair) -> Iterator[Finding]:
-    """Find wrong dependence on positions, by changing the inputs at one position after another."""
-    s = pair.layer.seq_len
-    if s > _MOST:
-        return
-    (outputs, scores), (declared, of_scores) = pair.each(partial(_seen, pair))
-    if scores.size and (wrong := np.argwhere((scores != of_scores).any(axis=-1))).size:
-        i, j = wrong[0]
-        told = f"that of query {i} and key {j} changes with the inputs at {_places(scores[i, j])}"
-        yield Finding(SCORES, f"{told}; declared {_places(of_scores[i, j])}{_likewise(len(wrong))}")
-    if pair.layer.map.traits.may_vanish:  # which weights are 0 depends on the draws
-        possible = visible(pair.layer) | np.eye(s, dtype=bool)
-        declared = np.where((outputs & ~possible).any(axis=1, keepdims=True), possible, outputs)
-    rows = np.flatnonzero((outputs != declared).any(axis=1))
-    if rows.size:
-        i = rows[0]
-        told = f"position {i} attends to {_places(outputs[i])}; declared {_places(declared[i])}"
-        yield Finding(WEIGHTS_OR_VALUES, told + _likewise(len(rows)))
-
-
-def _seen(pair: Pair, respond: Respond, usual: Answer) -> tuple[BoolArray, BoolArray]:
-    """Return which outputs (s, s) and scores (s, s, s) change with the input at each of s positions, the last axis."""
-    outputs, scores = [], []
-    for j in range(pair.layer.seq_len):
-        of_outputs, of_scores = usual.changes(respond(pair.fresh_at(np.s_[:, j])))
-        outputs.append(of_outputs.any(axis=0))
-        scores.append(of_scores.any(axis=(0, 1)))
-    return np.stack(outputs, axis=-1), np.stack(scores, axis=-1)
 
 
 def _zero_inputs(pair: Pair) -> Iterator[Finding]:
@@ -159,12 +128,7 @@ def _zero_inputs(pair: Pair) -> Iterator[Finding]:
                 yield Finding(SCORES, f"inputs of 0 give scores other than {usually}: {_added(gap)}")
             return
     if outputs:
-        yield Finding(_after(pair), "inputs of 0 give outputs other than 0: something is added")
-
-
-def _after(pair: Pair) -> str:
-    """Return the stage of a finding on outputs alone: after the scores, if these are known and thus right."""
-    return AFTER if pair.known else OUTPUTS
+        yield Finding(pair.stage_of_outputs, "inputs of 0 give outputs other than 0: something is added")
 
 
 def _added(gap: FloatArray) -> str:
@@ -190,7 +154,7 @@ def _negated(pair: Pair) -> Iterator[Finding]:
         yield Finding(SCORES, "they change when all inputs change their sign: queries or keys have a bias, or a kink")
     elif usual.changes(dataclasses.replace(negated, outputs=-negated.outputs))[0].any():
         told = "outputs do not change their sign with all inputs: something is added, or not linear"
-        yield Finding(_after(pair), told)
+        yield Finding(pair.stage_of_outputs, told)
 
 
 def _doubled(pair: Pair) -> Iterator[Finding]:
@@ -223,12 +187,12 @@ def _small_inputs(pair: Pair) -> Iterator[Finding]:
     growths = [_growth(*(respond(each).outputs for each in (small, 2.0 * small))) for respond in pair.both]
     if growths[0] and abs(growths[0] / growths[1] - 1.0) > _CLEAR:
         told = f"outputs grow {growths[0]:.3g} times when small inputs are doubled; declared {growths[1]:.3g} times"
-        yield Finding(_after(pair), told)
+        yield Finding(pair.stage_of_outputs, told)
         return
     apart = [_nonlinear(respond, small, other) for respond in pair.both]
     if apart[0] > _CLEAR and apart[1] < _SHARE:
         told = "outputs are not linear in small inputs: those of a sum are not the sum of those of its terms"
-        yield Finding(_after(pair), told)
+        yield Finding(pair.stage_of_outputs, told)
     elif layer.seq_len <= _MOST and apart[1] < _SHARE and layer.bias_slopes is None:  # slopes differ between heads
         yield from _weights_at_zero(pair)
 
@@ -280,14 +244,14 @@ def _neurons(pair: Pair) -> Iterator[Finding]:
 
     def told(used: BoolArray) -> str:
         of_blocks = np.repeat(used, [len(block) for block in blocks])
-        return f"use neurons {_places(of_blocks)} of the inputs; declared all"
+        return f"use neurons {places(of_blocks)} of the inputs; declared all"
 
     for h in range(scores.shape[1]):
         if (of_scores[:, h] & ~scores[:, h]).any():
             yield Finding(SCORES, f"those of head {h} {told(scores[:, h])}")
             return
     if (declared & ~outputs).any() and not pair.layer.map.traits.may_vanish:
-        yield Finding(_after(pair), f"outputs {told(outputs)}")
+        yield Finding(pair.stage_of_outputs, f"outputs {told(outputs)}")
 
 
 def _used(
@@ -300,50 +264,6 @@ def _used(
         outputs.append(of_outputs.any())
         scores.append(of_scores.any(axis=(0, 2, 3)))
     return np.array(outputs), np.stack(scores)
-
-
-def _permuted(pair: Pair) -> Iterator[Finding]:
-    """Reverse the positions, then exchange two at a time to tell which of them differs."""
-    s = pair.layer.seq_len
-    (outputs, scores), (declared, of_scores) = pair.each(partial(_moved, pair, np.arange(s)[::-1]))
-    if scores.any() and not of_scores.any():
-        yield Finding(SCORES, "they depend on the positions of the inputs, and not on the inputs alone")
-    elif outputs.any() and not declared.any():
-        where = "; scores do not" if pair.known else "; return scores to see where the fault begins"
-        told = _different(pair) or f"outputs depend on the positions of the inputs{where}"
-        yield Finding(_after(pair), told)
-
-
-def _moved(
-    pair: Pair, order: NDArray[np.intp], respond: Respond, usual: Answer
-) -> tuple[BoolArray, BoolArray]:
-    """Return which outputs (s,) and scores (s, s) fail to be permuted with the inputs."""
-    place = np.argsort(order)
-    moved = respond(pair.inputs[:, order])
-    scores = None if moved.scores is None else moved.scores[..., place, :][..., place]
-    outputs, of_scores = usual.changes(dataclasses.replace(moved, outputs=moved.outputs[:, place], scores=scores))
-    return outputs.any(axis=0), of_scores.any(axis=(0, 1))
-
-
-def _different(pair: Pair) -> str:
-    """Return which one position is not computed as the others are, or "" if none is, or several are."""
-    s = pair.layer.seq_len
-    if not 2 < s <= _EXCHANGED:
-        return ""
-    wrong = {}
-    for one, other in itertools.combinations(range(s), 2):
-        order = np.arange(s)
-        order[[one, other]] = other, one
-        if (outputs := _moved(pair, order, pair.subject, pair.usual[0])[0]).any():
-            wrong[one, other] = outputs
-    common = set(range(s)).intersection(*wrong)
-    if len(common) != 1:
-        return ""
-    (position,) = common
-    others = [outputs[[at for at in range(s) if at not in exchanged]] for exchanged, outputs in wrong.items()]
-    if np.concatenate(others).any():
-        return f"keys or values at position {position} are not used as those at the others"
-    return f"position {position} attends otherwise than the others"
 
 
 def _equal_inputs(pair: Pair) -> Iterator[Finding]:
@@ -389,35 +309,17 @@ def _equal_heads(pair: Pair) -> Iterator[Finding]:
             return
 
 
-def _places(chosen: BoolArray) -> str:
-    """Return the indices of True as text.
-
-    Examples
-    --------
-    >>> _places(np.array([True, True, True, False, True])), _places(np.zeros(2, dtype=bool))
-    ('0 to 2 and 4', 'none')
-    """
-    places = np.flatnonzero(chosen)
-    runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
-    told = [f"{run[0]} to {run[-1]}" if len(run) > 2 else listed(map(str, run)) for run in runs if len(run)]
-    return listed(told) if told else "none"
-
-
-def _likewise(count: int) -> str:
-    return f"; {count - 1} other{'s are' if count > 2 else ' is'} wrong too" if count > 1 else ""
-
-
 _OF_DRAWS = (_mixed_draws, _shared_weights)
 _TESTS = (
     *_OF_DRAWS,
     _equal_heads,
-    _positions,
+    positions,
     _equal_inputs,
     _zero_inputs,
     _negated,
     _doubled,
     _neurons,
-    _permuted,
+    permuted,
     _small_inputs,
     by_regression,
 )

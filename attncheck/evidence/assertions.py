@@ -220,7 +220,7 @@ class Evidence:
         self._assert(draw, {reads: Statistic(family, measure, alternative, float)})
 
     def summary(self) -> str:
-        """Return the number of assertions, which were violated, and the budget."""
+        """Return the number of assertions, the violated ones, and the budget as text."""
         violated = [str(index) for index, each in enumerate(self.assertions, 1) if each.violated]
         verdict = f"violated: {', '.join(violated)}" if violated else "none violated"
         count = counted(len(self.assertions), "assertion")

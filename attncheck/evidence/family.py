@@ -197,7 +197,7 @@ class Family(ABC):
         For discrete statistics, whose power is not monotone in size, fewer draws may suffice.
         """
         target = check_power(power, level)
-        check_whole("cap", cap, 1, "pass the most draws that may be planned")
+        check_whole("cap", cap, 1, "pass the maximum number of draws to plan")
         self.power(alternative, 1, level)  # validates `alternative`
         return _smallest_size(self, alternative, level, target, cap)
 

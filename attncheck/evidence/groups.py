@@ -72,7 +72,7 @@ class EqualVariances(Family):
     def _sums(self, squares: ArrayLike, dof: ArrayLike) -> tuple[FloatArray, FloatArray]:
         entries, freedom = finite_array("squares", squares), finite_array("dof", dof)
         if entries.ndim != 2 or entries.shape != freedom.shape:
-            refuse("dof", freedom.shape, f"must have the shape {entries.shape} of squares", "pass one for each sum")
+            refuse("dof", freedom.shape, f"must have the shape {entries.shape} of squares", "pass one dof per sum")
         return entries.sum(axis=0), freedom.sum(axis=0)
 
     def _outcome(self, ours: FloatArray, ours_dof: FloatArray) -> Outcome:

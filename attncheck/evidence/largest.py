@@ -62,7 +62,7 @@ class LargestAssociation(Association):
             refuse(
                 "noise",
                 values.shape,
-                "must be two-dimensional and of the shape of weight",
+                "must be two-dimensional, with the shape of weight",
                 "pass arrays (pairs, columns)",
             )
         single = Association(self.per_draw)

@@ -130,7 +130,7 @@ def _first_three(evaluate: Evaluator, names: tuple[str, ...], level: float) -> d
 def _ask(evaluate: Evaluator, look: int, factor: int, names: tuple[str, ...]) -> Mapping[str, Outcome]:
     answers = evaluate(look, factor, names)
     if set(answers) != set(names):
-        problem = f"must be the names {sorted(names)}"
+        problem = f"must have the names {sorted(names)}"
         refuse("evaluate", sorted(answers), problem, "return one outcome per name")
     return answers
 

@@ -49,7 +49,7 @@ class Pool:
         kinds = {_kind(each) for each in self.summaries.values()}
         if len(kinds) != 1:
             remedy = "pool the summaries of one statistic"
-            refuse("summaries", sorted(map(str, kinds)), "must be at least one, and of one kind", remedy)
+            refuse("summaries", sorted(map(str, kinds)), "must be of one kind, and not empty", remedy)
         object.__setattr__(self, "summaries", dict(sorted(self.summaries.items())))
 
     def merge(self, other: Pool) -> Pool:

@@ -38,7 +38,7 @@ _STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
 
 
 _REPEATABLE = OfLayer(
-    "heads with keys of their own", lambda layer: layer.group_size == 1, "grouped heads are covered by another fault"
+    "heads with separate keys", lambda layer: layer.group_size == 1, "grouped heads are covered by another fault"
 ) & OfLayer("many heads", lambda layer: layer.num_heads > _OWN_HEADS, f"there are no more than {_OWN_HEADS} heads")
 
 
@@ -98,7 +98,7 @@ def _centred_relu(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gene
     return independent(layer, inputs - mean, rng)
 
 
-@misread(FAULTS, "positions are not added to the inputs", POSITION_VECTORS)
+@misread(FAULTS, "position vectors are not added to the inputs", POSITION_VECTORS)
 def _forgotten_positions(layer: AttentionLayer) -> dict[str, Any]:
     return {"position_std": 0.0, "position_reach": 1.0}
 

@@ -170,7 +170,7 @@ def test_what_has_no_literal_form_is_not_examined() -> None:
     copies = check_named("scores.key_copies")
     assert copies.reason_not_examined(setting) == ""
     signs = dataclasses.replace(setting, weights=WeightLaws.of("rademacher"))
-    assert "weights of two values" in copies.reason_not_examined(signs)
+    assert "two-valued weights" in copies.reason_not_examined(signs)
 
 
 def test_reference_shows_what_the_subject_shows() -> None:

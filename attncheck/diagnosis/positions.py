@@ -1,0 +1,111 @@
+"""Deviations of a subject from its layer in the use of positions, found by changing or permuting the inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck._lib.text import listed
+from attncheck.diagnosis.answers import Answer, Pair, Respond
+from attncheck.diagnosis.finding import SCORES, WEIGHTS_OR_VALUES, Finding
+from attncheck.layers.attention_map import visible
+
+BoolArray = NDArray[np.bool_]
+
+# Maximum lengths at which positions are changed one after another, and exchanged in pairs.
+_MOST, _EXCHANGED = 16, 6
+
+
+def positions(pair: Pair) -> Iterator[Finding]:
+    """Find wrong dependence on positions, by changing the inputs at one position after another."""
+    s = pair.layer.seq_len
+    if s > _MOST:
+        return
+    (outputs, scores), (declared, of_scores) = pair.each(partial(_seen, pair))
+    if scores.size and (wrong := np.argwhere((scores != of_scores).any(axis=-1))).size:
+        i, j = wrong[0]
+        told = f"that of query {i} and key {j} changes with the inputs at {places(scores[i, j])}"
+        yield Finding(SCORES, f"{told}; declared {places(of_scores[i, j])}{_likewise(len(wrong))}")
+    if pair.layer.map.traits.may_vanish:  # which weights are 0 depends on the draws
+        possible = visible(pair.layer) | np.eye(s, dtype=bool)
+        declared = np.where((outputs & ~possible).any(axis=1, keepdims=True), possible, outputs)
+    rows = np.flatnonzero((outputs != declared).any(axis=1))
+    if rows.size:
+        i = rows[0]
+        told = f"position {i} attends to {places(outputs[i])}; declared {places(declared[i])}"
+        yield Finding(WEIGHTS_OR_VALUES, told + _likewise(len(rows)))
+
+
+def _seen(pair: Pair, respond: Respond, usual: Answer) -> tuple[BoolArray, BoolArray]:
+    """Return which outputs (s, s) and scores (s, s, s) change with the input at each of s positions, the last axis."""
+    outputs, scores = [], []
+    for j in range(pair.layer.seq_len):
+        of_outputs, of_scores = usual.changes(respond(pair.fresh_at(np.s_[:, j])))
+        outputs.append(of_outputs.any(axis=0))
+        scores.append(of_scores.any(axis=(0, 1)))
+    return np.stack(outputs, axis=-1), np.stack(scores, axis=-1)
+
+
+def permuted(pair: Pair) -> Iterator[Finding]:
+    """Reverse the positions, then exchange two at a time to tell which of them differs."""
+    s = pair.layer.seq_len
+    (outputs, scores), (declared, of_scores) = pair.each(partial(_moved, pair, np.arange(s)[::-1]))
+    if scores.any() and not of_scores.any():
+        yield Finding(SCORES, "they depend on the positions of the inputs, and not on the inputs alone")
+    elif outputs.any() and not declared.any():
+        where = "; scores do not" if pair.known else "; return scores to see where the fault begins"
+        told = _different(pair) or f"outputs depend on the positions of the inputs{where}"
+        yield Finding(pair.stage_of_outputs, told)
+
+
+def _moved(pair: Pair, order: NDArray[np.intp], respond: Respond, usual: Answer) -> tuple[BoolArray, BoolArray]:
+    """Return which outputs (s,) and scores (s, s) fail to be permuted with the inputs."""
+    place = np.argsort(order)
+    moved = respond(pair.inputs[:, order])
+    scores = None if moved.scores is None else moved.scores[..., place, :][..., place]
+    outputs, of_scores = usual.changes(dataclasses.replace(moved, outputs=moved.outputs[:, place], scores=scores))
+    return np.asarray(outputs.any(axis=0)), np.asarray(of_scores.any(axis=(0, 1)))
+
+
+def _different(pair: Pair) -> str:
+    """Return which one position is not computed as the others are, or "" if none is, or several are."""
+    s = pair.layer.seq_len
+    if not 2 < s <= _EXCHANGED:
+        return ""
+    wrong = {}
+    for one, other in itertools.combinations(range(s), 2):
+        order = np.arange(s)
+        order[[one, other]] = other, one
+        if (outputs := _moved(pair, order, pair.subject, pair.usual[0])[0]).any():
+            wrong[one, other] = outputs
+    common = set(range(s)).intersection(*wrong)
+    if len(common) != 1:
+        return ""
+    (position,) = common
+    others = [outputs[[at for at in range(s) if at not in exchanged]] for exchanged, outputs in wrong.items()]
+    if np.concatenate(others).any():
+        return f"the input at position {position} is not used as those at the others"
+    return f"the output at position {position} is not computed as those at the others"
+
+
+def places(chosen: BoolArray) -> str:
+    """Return the indices of True as text.
+
+    Examples
+    --------
+    >>> places(np.array([True, True, True, False, True])), places(np.zeros(2, dtype=bool))
+    ('0 to 2 and 4', 'none')
+    """
+    indices = np.flatnonzero(chosen)
+    runs = np.split(indices, np.flatnonzero(np.diff(indices) > 1) + 1)
+    told = [f"{run[0]} to {run[-1]}" if len(run) > 2 else listed(map(str, run)) for run in runs if len(run)]
+    return listed(told) if told else "none"
+
+
+def _likewise(count: int) -> str:
+    return f"; {count - 1} other{'s are' if count > 2 else ' is'} wrong too" if count > 1 else ""
