@@ -98,7 +98,7 @@ class ProgramDraws(Batch):
     vectors : ndarray, shape (size, v, coordinates), or None
         All vectors, in program order.
     gram : ndarray, shape (size, v, v), or None
-        Their inner products over their size; 0 between different sizes.
+        Inner products of the vectors, divided by their size; 0 for vectors of different sizes.
     """
 
     scores: FloatArray
@@ -113,7 +113,7 @@ class StackDraws(Batch):
     Attributes
     ----------
     outputs : ndarray, shape (size, seq_len, coordinates)
-        The last stream, at the first `coordinates` neurons.
+        Output of the stack at the first `coordinates` neurons.
     scores : ndarray, shape (size, depth, num_heads, seq_len, seq_len)
         P of every layer, after scaling, before masking.
     streams : ndarray, shape (size, depth, seq_len, coordinates)

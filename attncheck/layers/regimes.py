@@ -98,7 +98,7 @@ REGIMES: Mapping[str, Regime] = MappingProxyType(
                 "tied queries and keys",
                 AttentionLayer(width=16, seq_len=3, num_heads=2, score_scaling="1/n", tied_query_key=True),
                 "with W_Q = W_K and 1/n the scores tend to σ_Qσ_K K, which is not random: the outputs tend to Gaussian "
-                "ones with covariance σ_V²σ_O² A K A^T, A the softmax of it",
+                "ones with covariance σ_V²σ_O² A K A^T, A the softmax of σ_Qσ_K K",
                 "separate matrices, where scores vanish and all weights tend to 1/s",
                 "untied_query_key",
             ),

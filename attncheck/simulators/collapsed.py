@@ -73,7 +73,7 @@ def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
 
 
 def input_entries(layer: AttentionLayer) -> int:
-    """Bound the entries per draw of X."""
+    """Return a bound on the entries per draw of the inputs X."""
     arrays = (3 if layer.position_std else 2) + 2 * bool(layer.norm)
     return arrays * layer.seq_len * layer.width
 
@@ -103,7 +103,7 @@ class HeadDraws:
 
 
 def _per_head(layer: AttentionLayer, of_groups: FloatArray) -> FloatArray:
-    """Repeat arrays of groups for each head."""
+    """Repeat each group's array for every head of the group."""
     return of_groups if layer.group_size == 1 else np.repeat(of_groups, layer.group_size, axis=1)
 
 
@@ -152,7 +152,7 @@ def attend(
 
 
 def _gram(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-    """Return head Gram matrices, computed once per group."""
+    """Return the Gram matrices of each head's vectors, computed once per group."""
     of_groups = vectors[:, :: layer.group_size]
     return _per_head(layer, of_groups @ of_groups.swapaxes(-1, -2))
 

@@ -43,7 +43,9 @@ def eigen_root(gram: FloatArray) -> FloatArray:
 
 
 def lower_root(gram: FloatArray) -> FloatArray:
-    """Return the Cholesky factor for any rank, with zero columns for dependent positions; stable, unlike eigenvectors.
+    """Return the Cholesky factor for any rank, with zero columns for dependent positions.
+
+    Unlike a root from eigenvectors, it is a stable function of the matrix.
 
     Examples
     --------

@@ -126,8 +126,8 @@ def draw_tangent_collapsed(
 ) -> TangentDraws:
     """Draw the kernel exactly in law without weight matrices.
 
-    Keys span r = rank G of a head's ν directions; query components orthogonal to these enter through a Wishart
-    matrix. Rows of W^O relate to values likewise.
+    Keys span r = rank G of a head's ν directions. Query components orthogonal to the keys enter through a Wishart
+    matrix, as do components of rows of W^O orthogonal to the values.
     """
     inputs = draw_inputs(layer, size, rng)
     G = inputs @ inputs.swapaxes(-1, -2) / layer.width
@@ -155,13 +155,13 @@ def draw_tangent_collapsed(
 
 
 def _own(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-    """Return each group's Gram matrix."""
+    """Return the Gram matrix of each group's vectors."""
     of_groups = vectors[:, :: layer.group_size]
     return np.asarray(of_groups @ of_groups.swapaxes(-1, -2))
 
 
 def _gram_of_groups(layer: AttentionLayer, along: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Return each group's Gram matrix of normal vectors with ν entries, of which the first m are given.
+    """Return each group's Gram matrix of vectors with ν normal entries, given the first m entries.
 
     `along` is (size, num_heads, r, m), the result (size, kv_heads, g, g, r, r).
     """
@@ -247,6 +247,6 @@ def tangent_work(layer: AttentionLayer, method: str, coordinates: int) -> DrawPl
 
 
 def kernel_entries(layer: AttentionLayer, coordinates: int) -> int:
-    """Bound the entries of a draw's kernel and its arguments."""
+    """Return a bound on the entries of a draw's kernel and of the kernel's arguments."""
     s, heads, k, shared = layer.seq_len, layer.num_heads, coordinates, layer.group_size
     return 12 * k * k * s * s * shared**2 + 8 * heads * k * s * s + heads * shared * (6 * s * s + 4 * k * k)

@@ -75,7 +75,7 @@ def _leaky_relu(x: FloatArray, parameters: Parameters) -> FloatArray:
 
 
 def _gaussian(x: FloatArray, parameters: Parameters) -> FloatArray:
-    # If the square overflows, the value is 0.
+    # The square may overflow, and the value is then correctly 0.
     with np.errstate(over="ignore"):
         return np.asarray(np.exp(-0.5 * (x / parameters[0]) ** 2))
 

@@ -57,8 +57,8 @@ class LinearCombination:
 
 
 def tried(function: Coordinatewise, arguments: list[FloatArray], shape: tuple[int, ...]) -> None:
-    """Refuse a function that fails on these arguments, returns another shape, or mixes coordinates."""
-    remedy = "write it with NumPy, coordinate by coordinate, for one array per vector, then per score, and change none"
+    """Raise `InputError` if a function fails on these arguments, returns another shape, or mixes coordinates."""
+    remedy = "write it with NumPy, by coordinates, for one array per vector, then one per score, and change no array"
     try:
         with np.errstate(all="ignore"):
             whole = np.asarray(function(*arguments))

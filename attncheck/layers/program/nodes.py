@@ -94,7 +94,7 @@ class Output(Node):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Nodes computed together: of one kind, and for MatMuls of one weight.
+    """Nodes of one kind that are computed together; MatMuls share a weight.
 
     ``last`` is True if no later step uses the weight.
     """

@@ -101,7 +101,7 @@ class Program(Lines):
         return text.from_toml(cls(), source, trust)
 
     def coverage(self) -> Coverage:
-        """Return the paper's statement on each line, with reasons."""
+        """Return the paper's statement about each line, with reasons."""
         return coverage(self)
 
 

@@ -32,7 +32,7 @@ _REMEDY = "see attncheck.Program.to_toml() for how programs are written"
 
 
 def to_dict(program: Lines) -> dict[str, Any]:
-    """Return a program as built-in types; local functions are named only."""
+    """Return a program as built-in types, with local functions by name only."""
     return {
         "weights": [_write_weight(weight) for weight in program.weights],
         "lines": [line for node in program.nodes for line in _write_line(node, program.nodes)],
@@ -203,7 +203,7 @@ def _known_function(where: str, name: Any, parameters: Any) -> Callable[..., Any
 
 
 def _without_parameters() -> Nonlinearity:
-    """Substitute for a mix, so that parameters raise the common error."""
+    """Stand in for a mix, which has no parameters, so that parameters raise the common error."""
     raise AssertionError
 
 
