@@ -240,9 +240,7 @@ class DeclaredMap(AttentionMap):
         shown = np.broadcast_to(seen, scores.shape)
         made = np.where(shown, np.asarray(self.function(np.where(shown, scores, 0.0), shown), dtype=np.float64), 0.0)
         if not np.isfinite(made).all():
-            refuse(
-                "attention_map", self.name, "gave weights that are not finite", "return finite weights for any scores"
-            )
+            refuse("attention_map", self.name, "gave weights that are not finite", "make them finite for all scores")
         return made
 
     def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:

@@ -58,7 +58,7 @@ class LinearCombination:
 
 def tried(function: Coordinatewise, arguments: list[FloatArray], shape: tuple[int, ...]) -> None:
     """Raise `InputError` if a function fails on these arguments, returns another shape, or mixes coordinates."""
-    remedy = "write it with NumPy, by coordinates, for one array per vector, then one per score, and change no array"
+    remedy = "write it coordinatewise in NumPy; it takes one array per vector, then per score, and must not change them"
     try:
         with np.errstate(all="ignore"):
             whole = np.asarray(function(*arguments))

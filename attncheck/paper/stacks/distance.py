@@ -33,7 +33,7 @@ POINTS: FloatArray = np.concatenate(
 )
 POINTS.setflags(write=False)
 _PILOT = 1024
-# Entries per block.
+# Array entries per block, to bound memory.
 _BLOCK = 2**21
 
 

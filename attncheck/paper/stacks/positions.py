@@ -23,7 +23,7 @@ from attncheck.theory.stacks.recursion import draw_normals, recur
 
 FloatArray = NDArray[np.float64]
 
-# Entries per block.
+# Array entries per block, to bound memory.
 _BLOCK = 2**21
 
 

@@ -34,14 +34,14 @@ _ENTRIES = 2**20
 _MOST_POINTS = 2**14
 _FEWEST_POINTS = 2**4
 _BLOCK = 2**20
-# Relative rounding of sums of products.
+# Relative rounding error of sums of products.
 _ROUNDING = 1e-14
 # Bounds on the largest entry of a nonzero kernel, so that products of three kernels and four stds do not overflow.
 _SMALLEST, _LARGEST = 1e-30, 1e30
 
 
 def output_factor(layer: AttentionLayer) -> float:
-    """Return the factor of Σ_a A_a K A_aᵀ: (σ_V σ_O)², over H with head scaling."""
+    """Return the factor of Σ_a A_a K A_aᵀ in the output covariance: (σ_V σ_O)², over H with head scaling."""
     return (layer.value_std * layer.output_std * layer.head_factor) ** 2
 
 
@@ -202,7 +202,7 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
 
 
 def plain_softmax(layer: AttentionLayer) -> bool:
-    """Return whether weights are softmax over all positions, or over those up to each."""
+    """Return whether weights are plain softmax over all positions, or causal softmax."""
     return layer.map == Softmax() and plain_mask(layer)
 
 

@@ -52,7 +52,7 @@ def score_input_dependences(
     """Return `score_input_dependence` for several tokens from the same input draws."""
     if layer.tied_query_key:
         remedy = "pass a layer with tied_query_key=False"
-        refuse("tied_query_key", True, "makes scores that depend on the inputs in the limit too", remedy)
+        refuse("tied_query_key", True, "makes scores depend on the inputs even in the limit", remedy)
     check_draws("size", size, 2, "pass the number of draws, e.g. size=10000")
     check_memory("size", size, "norms of all inputs", size * layer.seq_len, "pass fewer draws")
     step = max(1, _ENTRIES // (layer.seq_len * layer.width))

@@ -24,17 +24,17 @@ from attncheck.theory.limits.rows import REPLICATES, scrambled_normals
 
 # Scores of larger variance need more derivatives.
 _LARGEST = 2.0
-# Pairs of powers in the controls, for score standard deviations up to one; larger powers rarely vary, which the
-# spread of scramblings would not show. Opposite powers do not help at correlation one.
+# Pairs of powers in the controls, for score standard deviations up to one. Larger powers depend on rare points, which
+# the spread of scramblings may miss. Opposite powers do not help at correlation one.
 _EQUAL = ((0.2, 0.2), (0.4, 0.4), (0.6, 0.6))
 _OPPOSITE = ((0.2, -0.2), (0.4, -0.4))
 # Cost of all points, roughly in nanoseconds, and limits on points per scrambling.
 _COST, _FEWEST, _MOST = 1.3e9, 2**8, 2**14
-# Points per block; one point in this many is used for third moments.
+# Points per block, and the number of points of which one is used for third moments.
 _BLOCK, _SHARE = 2**9, 4
-# Factor by which values at correlation one, which vary most and cost least, get more points.
+# Factor of the number of points at correlation one, where values are noisiest and cost least.
 _FINER = 8
-# Maximum entries of third moments; beyond it they cost more time than they save.
+# Maximum entries of third moments; larger ones cost more time than they save.
 _THIRD = 2**18
 _ORDERS = 3
 # Factor from the interpolation error at a few points to its bound.
@@ -51,7 +51,7 @@ class _RowValues:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OneRow:
-    """Integrals over one row of a kernel, (s, s), for pairs of Chebyshev nodes in the standard deviations, (m,)."""
+    """Integrals over one row, with `kernel` (s, s), at pairs of Chebyshev nodes in the standard deviations (m,)."""
 
     kernel: FloatArray
     stds: FloatArray
@@ -60,7 +60,7 @@ class OneRow:
 
     @classmethod
     def around(cls, kernel: FloatArray, pairs: Sequence[RowPair]) -> OneRow | None:
-        """Return integrals for unmasked pairs, or None for large scores, few pairs or long sequences."""
+        """Return a rule for unmasked pairs, or None for large scores, few pairs or long sequences."""
         stds = np.sqrt([pair.var_u for pair in pairs] + [pair.var_x for pair in pairs])
         between = (float(stds.min()), float(stds.max()))
         largest, length = largest_score(kernel), between[1] - between[0]
@@ -200,7 +200,7 @@ class OneRow:
         for start in range(0, len(scores), _BLOCK):
             block = scores[start : start + _BLOCK]
             rows = self._rows(block)
-            # Antithetic: both signs of the scores.
+            # Use antithetic points, with both signs of the scores.
             lines = [[0.5 * sum(each.weights @ of_means[a] for each in rows[b]) for b in range(m)] for a in range(m)]
             forms = [[0.5 * sum(_form(of_seconds[a], row) for row in rows[b]) for b in range(m)] for a in range(m)]
             columns = [np.ones((1, len(block))), controls.of(block)]
@@ -250,7 +250,7 @@ class OneRow:
         return _RowValues(weights, (weights @ kernel, weights @ kernel**2, weights @ kernel**3))
 
     def _controls(self, powers: Sequence[tuple[float, float]], line: FloatArray | None = None) -> RowControls:
-        """Return controls with powers scaled to the scores; none for few directions."""
+        """Return controls with powers scaled to the scores, or no controls for few directions."""
         top, of_one = self.std_range[1], largest_score(self.kernel)
         scale = top / max(1.0, top * of_one)
         few = few_directions(self.kernel, top)
@@ -271,7 +271,7 @@ def _mean(weights: FloatArray, of: FloatArray) -> FloatArray:
 
 
 def _softmax(scores: FloatArray) -> FloatArray:
-    # No overflow: scores are moderate.
+    # Exponentials cannot overflow, since scores are moderate.
     weights = np.exp(scores)
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 

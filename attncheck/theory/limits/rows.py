@@ -21,7 +21,7 @@ from attncheck.theory.limits.proposals import Proposal, enlarged, towards_keys, 
 REPLICATES = 8
 _POINTS = 2**14
 _FEWEST_POINTS = 2**9
-# Normals per scrambling; higher dimensions get fewer points.
+# Number of normals per scrambling, so higher dimensions get fewer points.
 _NORMALS = 2**18
 # Entries of a block of (points, seq_len) scores.
 _BLOCK = 2**20
@@ -46,7 +46,7 @@ def mean_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
 
 
 def score_kernel(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
-    """Return the kernel of queries and keys over their variances: K, or its correlations if they are normalised."""
+    """Return the kernel of queries and keys, over their variances: K, or its correlation matrix with QK norm."""
     if not layer.qk_norm:
         return kernel
     lengths = np.sqrt(np.diagonal(kernel))
@@ -59,7 +59,7 @@ def row_root(layer: AttentionLayer, kernel: FloatArray, position: int) -> FloatA
     seen, kernel = visible(layer)[position], score_kernel(layer, kernel)
     between = (kernel * row_alignment(layer, limit=True))[np.ix_(seen, seen)]
     root = score_std(layer) * np.sqrt(kernel[position, position]) * psd_root(between)
-    if layer.bias_std:  # biases of one row belong to different distances
+    if layer.bias_std:  # the biases of a row are independent, as they belong to different distances
         root = psd_root(root @ root.T + layer.bias_std**2 * np.eye(len(root)))
         return root
     if not layer.map.traits.shift_invariant:
@@ -89,7 +89,7 @@ def root_of_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
 
 
 def drawn_whole(layer: AttentionLayer, kernel: FloatArray) -> bool:
-    """Return whether all scores of a head are drawn by a root of their covariance, which is no Kronecker product.
+    """Return whether a head's scores must be drawn jointly, as their covariance is not a Kronecker product.
 
     Rotary positions change the law of the scores only if positions are correlated.
     """

@@ -28,9 +28,9 @@ FloatArray = NDArray[np.float64]
 
 #: Independent repetitions, whose spread gives the errors.
 REPLICATES = 8
-# Steps of differences, relative to the limits.
+# Steps of finite differences, relative to the limits of the drivers.
 _STEP = 0.02
-# Points ±N: maximum and minimum number, and maximum number of entries.
+# Maximum and minimum number of points ±N, and maximum number of their entries.
 _MOST_POINTS, _FEWEST_POINTS, _ENTRIES = 2**9, 2**5, 2**13
 # Number of cells of log v, and how far they reach below the largest log v.
 _CELLS = 2048
@@ -40,14 +40,14 @@ _PILOT = 64
 _MARGIN = math.exp(3.0)
 # Maximum number of directions in the mean of Q.
 _MOST_DIRECTIONS = 400
-# Entries per block.
+# Array entries per block, to bound memory.
 _BLOCK = 2**21
 _PROBES = np.geomspace(0.1, 2.5, 16)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cells:
-    """Grid of variances, evenly spaced in log v, then 0, with cubic interpolation."""
+    """Grid of variances v, evenly spaced in log v and followed by 0, with cubic interpolation."""
 
     variances: FloatArray
 
@@ -59,7 +59,7 @@ class Cells:
         return cls(np.append(np.exp(np.linspace(bottom, top, _CELLS)), 0.0))
 
     def spread(self, variances: FloatArray) -> FloatArray:
-        """Return equal mass at each variance of a row, (rows, cells + 1)."""
+        """Return measures with equal mass at each variance of a row, (rows, cells + 1)."""
         rows, points = variances.shape
         count = len(self.variances) - 1
         left, weights = self._around(variances)
@@ -73,7 +73,7 @@ class Cells:
         return np.asarray(result.reshape(rows, -1) / points)
 
     def places(self, variances: FloatArray) -> sparse.csr_array:
-        """Return unit mass at each variance, (variances, cells + 1)."""
+        """Return measures with unit mass at one variance each, (variances, cells + 1)."""
         left, weights = self._around(variances)
         last, positive = len(self.variances) - 1, (variances > 0)[:, None]
         columns = np.where(positive, left[:, None] + np.arange(4), last)
@@ -130,7 +130,7 @@ class Deviation:
 
     @property
     def cut(self) -> float:
-        """Probability of unresolved atoms."""
+        """Probability of atoms that the measure does not resolve."""
         return 0.0
 
     def scaled(self, factor: float) -> Self:
@@ -138,7 +138,7 @@ class Deviation:
         return dataclasses.replace(self, cells=Cells(factor * self.cells.variances))
 
     def _integrated(self, function: Callable[[FloatArray, FloatArray], FloatArray], size: FloatArray) -> FloatArray:
-        """Return integrals of a function of variances and sizes, (REPLICATES, sizes)."""
+        """Return integrals over the measure of a function of variances and sizes, (REPLICATES, sizes)."""
         variances, step = self.cells.variances, max(1, _BLOCK // len(self.cells.variances))
         parts = [self.measures @ function(variances, size[k : k + step]).T for k in range(0, len(size), step)]
         return np.concatenate(parts, axis=1) if parts else np.zeros((len(self.measures), 0))
@@ -199,14 +199,14 @@ def expands(marginal: Marginal) -> bool:
 
 
 def kept_entries(marginal: Marginal, size: int, infinite: bool) -> int:
-    """Return how many entries `deviation` stores."""
+    """Return how many array entries `deviation` stores."""
     limits = marginal.fluctuations(infinite).limits
     drivers = limits.gram.size + limits.keys.size + limits.values.size
     return size * 3 * len(_PROBES) + size // REPLICATES * drivers
 
 
 def _cells(marginal: Marginal, fluctuations: Fluctuations, rng: np.random.Generator) -> Cells:
-    """Return cells for variances at the width and in the limit."""
+    """Return cells that cover the variances at finite width and in the limit."""
     limits = fluctuations.limits
     normals = rng.standard_normal((points_for(marginal.normals), marginal.normals))
     moved = limits.moved(fluctuations.draw(_PILOT, rng), np.ones(_PILOT))
@@ -276,7 +276,7 @@ class _Repetition:
         return self.shift + self.linear_mean + self.quadratic_mean
 
     def combined(self, linear: float, quadratic: float) -> FloatArray:
-        """Return the measure with controls applied."""
+        """Return the measure with the control variates applied."""
         controls = linear * (self.linear - self.linear_mean)
         if self.quadratic_mean is not None:
             controls = controls + quadratic * (self.quadratic - self.quadratic_mean)
@@ -285,7 +285,7 @@ class _Repetition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Lines:
-    """Measures and derivatives along lines through the drivers' limits."""
+    """Measures of variances, and their derivatives, along lines through the limits of the drivers."""
 
     marginal: Marginal
     fluctuations: Fluctuations

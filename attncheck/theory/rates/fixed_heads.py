@@ -27,7 +27,7 @@ _POINTS, _ENTRIES, _SEED = 2**16, 2**22, 0
 
 @dataclasses.dataclass(frozen=True)
 class FixedHeads:
-    """An output or score of a layer with a head_dim; factors of heads count as score normals."""
+    """Output or score of a layer with a head_dim, where the random χ² factors of heads count as score normals."""
 
     marginal: OutputEntry | ScoreEntry
 
@@ -48,7 +48,7 @@ class FixedHeads:
 
     @property
     def kinked(self) -> bool:
-        """Whether the marginal is kinked."""
+        """Whether the conditional variance has kinks in the drivers."""
         return self.marginal.kinked
 
     def fluctuations(self, infinite: bool) -> Fluctuations:

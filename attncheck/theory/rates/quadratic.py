@@ -28,7 +28,7 @@ from attncheck.theory.rates.inversion import CharacteristicGap, frequencies
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
 
-# Smaller skewness counts as 0.
+# Skewness below this counts as 0.
 _NO_SKEW = 1e-9
 # Range of the largest weight, so that fourth powers do not overflow.
 _SMALLEST, _LARGEST = 1e-12, 1e12
