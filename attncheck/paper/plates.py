@@ -23,7 +23,7 @@ _COLUMNS = 2
 _DPI = 150
 
 
-#: Renders panels with a title to bytes.
+#: Function that renders panels under a title to bytes.
 Plate = Callable[[Sequence[Panel], str], bytes]
 
 

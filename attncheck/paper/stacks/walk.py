@@ -1,7 +1,7 @@
 """A stack of finite width beside its conjectured limit, layer by layer, on the same normals.
 
-They differ by deviations of order n^{-1/2}. The finite stream has a twin: a stream with the law of the limit, whose
-Gram matrices have deviations of mean exactly 0.
+Stack and limit differ by deviations of order n^{-1/2}. The finite stream has a *twin*: a stream with the law of the
+limit, whose Gram matrices have deviations of mean exactly 0.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class WalkResult:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerPass:
-    """Output of a layer of finite width, and its limit.
+    """Output of one layer at finite width, and its limit.
 
     Attributes
     ----------
@@ -175,7 +175,7 @@ class Walk:
 
 
 def gram_of(vectors: FloatArray) -> FloatArray:
-    """Return X Xᵀ/n of vectors (..., s, n)."""
+    """Return the Gram matrices X Xᵀ/n of vectors (..., s, n)."""
     return np.asarray(vectors @ vectors.swapaxes(-1, -2) / vectors.shape[-1])
 
 
