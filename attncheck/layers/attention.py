@@ -211,7 +211,7 @@ class AttentionLayer:
 
     @property
     def kv_heads(self) -> int:
-        """The number of distinct W^K (and W^V)."""
+        """Number of key heads, each with its own W^K and W^V."""
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 
     @property

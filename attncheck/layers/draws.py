@@ -91,13 +91,13 @@ class ProgramDraws(Batch):
 
     Attributes
     ----------
-    outputs : ndarray, shape (size, m, coordinates)
+    outputs : ndarray, shape (size, outputs, coordinates)
         The outputs, or if there are none the vectors that no other vector uses, in program order.
-    scores : ndarray, shape (size, r)
-        In program order.
-    vectors : ndarray, shape (size, v, coordinates), or None
+    scores : ndarray, shape (size, scores)
+        All scores, in program order.
+    vectors : ndarray, shape (size, vectors, coordinates), or None
         All vectors, in program order.
-    gram : ndarray, shape (size, v, v), or None
+    gram : ndarray, shape (size, vectors, vectors), or None
         Inner products of the vectors, divided by their size; 0 for vectors of different sizes.
     """
 

@@ -120,7 +120,7 @@ def input_kernel(law: InputLaw) -> Kernel:
 
 
 def limit_inputs(law: InputLaw, hidden: FloatArray) -> FloatArray:
-    """Return the Z^{x^i} from the Z^{h^i + e^i}, both (..., seq_len, neurons)."""
+    """Return the inputs' limit variables Z^{x^i} from Z^{h^i + e^i}, both (..., seq_len, neurons)."""
     images = nonlinearity.of_inputs(law)(hidden)
     if law.norm is None:
         return images

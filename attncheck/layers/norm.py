@@ -40,7 +40,7 @@ def normalised(norm: Norm | None, vectors: FloatArray) -> FloatArray:
 
 
 def centred(norm: Norm | None, gram: FloatArray, means: FloatArray) -> FloatArray:
-    """Return C from a Gram matrix (..., s, s) and means (..., s)."""
+    """Return the Gram matrix (..., s, s) to normalise, which for layer norm is centred by `means` (..., s)."""
     return gram - means[..., :, None] * means[..., None, :] if norm == "layer" else gram
 
 

@@ -91,7 +91,7 @@ REGIMES: Mapping[str, Regime] = MappingProxyType(
                 "many heads",
                 AttentionLayer(width=8, seq_len=2, num_heads=32),
                 "outputs tend to a Gaussian as the number of heads grows: the limit's excess kurtosis falls as 1/H",
-                "repeated heads, for which it stops falling",
+                "repeated heads, for which the excess kurtosis stops falling",
                 "repeated_heads",
             ),
             Regime(

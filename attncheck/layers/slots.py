@@ -22,7 +22,7 @@ from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """A matrix or initial vector, whose law may be changed while its mean and covariance stay.
+    """Matrix or initial vector whose law can be replaced by another of the same mean and covariance.
 
     Attributes
     ----------

@@ -46,12 +46,12 @@ class ExperimentView:
 
     @property
     def columns(self) -> tuple[str, str, str]:
-        """The columns of the statements."""
+        """The column titles of the figure's statements."""
         return columns_of(self.figure)
 
     @property
     def statements(self) -> Sequence[PaperStatement]:
-        """The statements with numbers."""
+        """The figure's statements, with numbers."""
         return self.figure.statements
 
     @cached_property

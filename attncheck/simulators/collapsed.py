@@ -87,7 +87,7 @@ def draw_collapsed(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeadDraws:
-    """Random factors T_K and T_V, (size, kv_heads, r, min(r, ν)), and N for scores, empty if tied."""
+    """Bartlett factors T_K and T_V, (size, kv_heads, r, min(r, ν)), and score normals N, empty if queries are tied."""
 
     keys: FloatArray
     values: FloatArray

@@ -50,13 +50,13 @@ class TangentDraws(Batch):
 
     @property
     def kernel(self) -> FloatArray:
-        """Θ, (size, coordinates, coordinates, seq_len, seq_len)."""
+        """Tangent kernel Θ, (size, coordinates, coordinates, seq_len, seq_len)."""
         return np.asarray(self.parts.sum(axis=1))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Grams:
-    """Arguments of the kernel, for groups of g heads.
+    """Gram matrices that determine the tangent kernel, for s positions, k output neurons and groups of g heads.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ def value_part(layer: AttentionLayer, weights: FloatArray, gram: FloatArray, out
 
 
 def _tied(G: FloatArray, keys: FloatArray, c: FloatArray) -> FloatArray:
-    """Return the part of a tied matrix, without factors."""
+    """Return the part of the kernel that a tied W^Q = W^K contributes, without constant factors."""
     both = np.einsum("nbairl,nblm,nbajqm,nrq->nijrq", c, keys, c, G, optimize=True)
     both += np.einsum("nbairl,nbrq,nlm,nbajqm->nijrq", c, keys, G, c, optimize=True)
     crossed = np.einsum("nbairl,nblq,nrm,nbajqm->nijrq", c, keys, G, c, optimize=True)
@@ -124,7 +124,7 @@ def _tied(G: FloatArray, keys: FloatArray, c: FloatArray) -> FloatArray:
 def draw_tangent_collapsed(
     layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator
 ) -> TangentDraws:
-    """Draw the kernel exactly in law without weight matrices.
+    """Draw the tangent kernel exactly in law, without weight matrices.
 
     Keys span r = rank G of a head's ν directions. Query components orthogonal to the keys enter through a Wishart
     matrix, as do components of rows of W^O orthogonal to the values.
@@ -176,7 +176,7 @@ def _gram_of_groups(layer: AttentionLayer, along: FloatArray, rng: np.random.Gen
 
 
 def draw_tangent_direct(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> TangentDraws:
-    """Draw the kernel from literal matrices."""
+    """Draw the tangent kernel from literal matrices."""
     n, nu, heads, groups = layer.width, layer.head_width, layer.num_heads, layer.kv_heads
     shapes = {
         "query": (heads, n, nu),
@@ -199,7 +199,7 @@ def literal_kernel(
     value: FloatArray,
     output: FloatArray,
 ) -> TangentDraws:
-    """Return the kernel of given layers from their gradients, entry by entry.
+    """Return the tangent kernel of layers with given matrices, from their gradients entry by entry.
 
     Matrices are ω: `query` (size, num_heads, width, ν), `key` and `value` (size, kv_heads, width, ν), `output`
     (size, num_heads, ν, k).

@@ -129,7 +129,7 @@ class WeightLaws:
 
     @classmethod
     def of(cls, value: Any, field: str = "weights") -> Self:
-        """Return the laws from one name for all matrices, or a mapping for some; the others are Gaussian.
+        """Return the laws that one name gives to all matrices, or a mapping to some, with Gaussian others.
 
         A mapping may include "query_bias" etc., pairs of law and standard deviation times √fan_in. Unknown names
         raise `InputError`.

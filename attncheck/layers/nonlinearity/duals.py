@@ -26,7 +26,7 @@ _TINY: Final = float(np.finfo(np.float64).tiny)
 
 
 def identity(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """E[Z₁Z₂]."""
+    """Covariance E[Z₁Z₂], for the identity."""
     return c.copy(), 2 * _EPS * np.abs(c)
 
 
@@ -82,7 +82,7 @@ def gelu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) 
 
 
 def gaussian(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """det(I + Σ/s²)^{-1/2}, without cancellation."""
+    """Gaussian of scale s: det(I + Σ/s²)^{-1/2} for the covariance matrix Σ, without cancellation."""
     (width,) = parameters
     a, b, r = (v / width / width for v in (v1, v2, c))
     scale = np.sqrt(a) * np.sqrt(b)
@@ -92,14 +92,14 @@ def gaussian(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Paramete
 
 
 def sin(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """E[cos ω(Z₁-Z₂) - cos ω(Z₁+Z₂)]/2, without cancellation."""
+    """Sine of frequency ω: E[cos ω(Z₁-Z₂) - cos ω(Z₁+Z₂)]/2, without cancellation."""
     larger, ratio, error = _waves(v1, v2, c, parameters)
     value = -0.5 * np.sign(c) * larger * np.expm1(ratio)
     return value, error * np.abs(value) + _TINY
 
 
 def cos(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """E[cos ω(Z₁-Z₂) + cos ω(Z₁+Z₂)]/2."""
+    """Cosine of frequency ω: E[cos ω(Z₁-Z₂) + cos ω(Z₁+Z₂)]/2."""
     larger, ratio, error = _waves(v1, v2, c, parameters)
     value = 0.5 * larger * (1 + np.exp(ratio))
     return value, error * value + _TINY

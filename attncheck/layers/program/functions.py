@@ -43,7 +43,7 @@ class PerArgumentFunction(StackedFunction):
 
 @dataclasses.dataclass(frozen=True)
 class LinearCombination:
-    """The Nonlin Σ_i c_i h^i."""
+    """Linear combination Σ_i c_i h^i of vectors."""
 
     coefficients: tuple[float, ...]
 

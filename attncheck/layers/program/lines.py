@@ -101,7 +101,7 @@ class Lines:
         return weight
 
     def matmul(self, weight: Weight, vector: Node, name: str | None = None) -> Node:
-        """Write W h."""
+        """Write the product W h of a matrix and a vector."""
         self._know(vector)
         if not any(w is weight for w in self._weights):
             refuse("weight", weight, "is not a weight of this program", "declare it with program.weight(...)")

@@ -149,12 +149,12 @@ class _Rule:
 
     @functools.cached_property
     def kernel_root(self) -> FloatArray:
-        """F with F Fᵀ = K."""
+        """Root F of the kernel, with F Fᵀ = K."""
         return psd_root(self.kernel)
 
     @functools.cached_property
     def squared_root(self) -> FloatArray:
-        """F with F Fᵀ = K∘K."""
+        """Root F of the entrywise squared kernel, with F Fᵀ = K∘K."""
         return psd_root(self.kernel**2)
 
     @functools.cached_property
@@ -205,7 +205,7 @@ class _Rule:
             yield columns @ columns.T
 
     def _row(self, seen: int, var: float, normals: FloatArray) -> tuple[_ScoreRow, _ScoreRow]:
-        """Return values of a row and its negative."""
+        """Return softmax weights, projections and sums of a row of scores, and of its negative."""
         scores = var**0.5 * (normals @ self.root(seen).T)
         root = self.kernel_root[:seen]
         projected, lengths = scores @ root, np.einsum("ps,ps->p", scores, scores)

@@ -30,7 +30,7 @@ _EQUAL = ((0.2, 0.2), (0.4, 0.4), (0.6, 0.6))
 _OPPOSITE = ((0.2, -0.2), (0.4, -0.4))
 # Cost of all points, roughly in nanoseconds, and limits on points per scrambling.
 _COST, _FEWEST, _MOST = 1.3e9, 2**8, 2**14
-# Points per block, and the number of points of which one is used for third moments.
+# Points per block, and the factor by which third moments use fewer points.
 _BLOCK, _SHARE = 2**9, 4
 # Factor of the number of points at correlation one, where values are noisiest and cost least.
 _FINER = 8
@@ -43,7 +43,7 @@ _SAFETY = 2.0
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _RowValues:
-    """Weights, (points, s), and their products with the entrywise powers K, K² and K³."""
+    """Softmax weights of a row, (points, s), and their products with the kernel's entrywise powers K, K² and K³."""
 
     weights: FloatArray
     moments: tuple[FloatArray, FloatArray, FloatArray]
@@ -119,7 +119,7 @@ class OneRow:
 
     @functools.cached_property
     def _centred(self) -> FloatArray:
-        """Covariance of a centred row of variance one."""
+        """Covariance of a centred row of scores of variance one."""
         centring = np.eye(len(self.kernel)) - 1.0 / len(self.kernel)
         centred = centring @ self.kernel @ centring
         return np.asarray(0.5 * (centred + centred.T))
@@ -169,7 +169,7 @@ class OneRow:
 
     @functools.cached_property
     def _of_orders(self) -> FloatArray:
-        """Factors of derivatives in the correlation, (couples, 9)."""
+        """Factors of the derivatives by the correlation, (couples, 9)."""
         products = np.array([self.stds[a] * self.stds[b] for a, b in self._couples])
         return np.asarray(products[:, None] ** np.tile(np.arange(_ORDERS), 3))
 
@@ -283,7 +283,7 @@ def _form(matrix: FloatArray, row: _RowValues) -> FloatArray:
 
 
 def _third_cumulant(weights: FloatArray) -> FloatArray:
-    """Return the mean third central moment of a position drawn by the weights, (s, s, s)."""
+    """Return the mean third central moment of a position drawn with the weights as probabilities, (s, s, s)."""
     s = weights.shape[1]
     total = np.zeros((s, s * s))
     for start in range(0, len(weights), _BLOCK):

@@ -110,7 +110,7 @@ def scrambled_normals(dimension: int, count: int, rng: np.random.Generator) -> F
 def row_variance(
     layer: AttentionLayer, kernel_root: FloatArray, rows: FloatArray, seen: NDArray[np.bool_]
 ) -> FloatArray:
-    """Return u = αᵀKα for rows (..., m), a kernel root (m, r) and visibility (m,)."""
+    """Return u = αᵀKα with the attention weights α of score rows (..., m), for a root of K (m, r) and a mask (m,)."""
     projected = map_scores(layer, rows, seen) @ kernel_root
     return np.asarray(np.einsum("...r,...r->...", projected, projected))
 
@@ -118,7 +118,7 @@ def row_variance(
 def head_laws(
     layer: AttentionLayer, kernel: FloatArray, position: int, seed: int, head: int = 0
 ) -> tuple[ScaleMixture, ...]:
-    """Return the law of u of one head at `position` from each scrambling."""
+    """Return the law of one head's contribution u = αᵀKα at `position`, from each scrambling."""
     seen = visible(layer)[position]
     kernel_root = psd_root(kernel[np.ix_(seen, seen)])
     root = row_root(layer, kernel, position)
@@ -148,7 +148,7 @@ def head_laws(
 
 
 def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> ScaleMixture | None:
-    """Return the law of Σ_a u_a if it is a multiple of χ², else None.
+    """Return the law of Σ_a u_a, with u = αᵀKα of each head, if it is a multiple of χ², else None.
 
     For linear attention u = zᵀ M z, M = Fᵀ K F; if all eigenvalues of M are m > 0, the sum is m χ²_{rH}.
     """

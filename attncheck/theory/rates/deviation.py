@@ -113,19 +113,19 @@ class Deviation:
     draws: int
 
     def upper_tail(self, size: FloatArray) -> FloatArray:
-        """Return the difference of P(y > size), (REPLICATES, sizes)."""
+        """Return P(y > size) at finite width minus that in the limit, (REPLICATES, sizes)."""
         return self._integrated(tails, size)
 
     def density(self, size: FloatArray) -> FloatArray:
-        """Return the difference of densities, (REPLICATES, sizes)."""
+        """Return the density of y at finite width minus that in the limit, (REPLICATES, sizes)."""
         return self._integrated(bells, size)
 
     def moment(self, power: float) -> FloatArray:
-        """Return the difference of E v^power, (REPLICATES,)."""
+        """Return E v^power at finite width minus that in the limit, (REPLICATES,)."""
         return np.asarray(self.measures @ self.cells.variances**power)
 
     def atom(self) -> FloatArray:
-        """Return the difference of P(v = 0), (REPLICATES,)."""
+        """Return P(v = 0) at finite width minus that in the limit, (REPLICATES,)."""
         return self.measures[:, -1]
 
     @property
@@ -193,7 +193,7 @@ def first_order(marginal: Marginal, cells: Cells, moved: Drivers, seed: np.rando
 
 
 def expands(marginal: Marginal) -> bool:
-    """Return whether E Q is known."""
+    """Return whether the mean of the quadratic control is known."""
     size = len(marginal.fluctuations(infinite=False).positions)
     return not marginal.kinked and size * (size + 1) // 2 <= _MOST_DIRECTIONS
 
@@ -270,7 +270,7 @@ class _Repetition:
 
     @property
     def expansion(self) -> FloatArray:
-        """Terms of order 1/n; NaN if E Q is unknown."""
+        """Terms of order 1/n of the measure; NaN if the mean of the quadratic control is unknown."""
         if self.quadratic_mean is None:
             return np.full_like(self.shift, np.nan)
         return self.shift + self.linear_mean + self.quadratic_mean
@@ -303,12 +303,12 @@ class _Lines:
         return self.cells.spread(self.marginal.variances(moved, self.normals))
 
     def parts(self, deviations: Drivers) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return g(δ) - g(0), L and Q, (draws, cells + 1) each."""
+        """Return the changes g(δ) - g(0), and the linear and quadratic controls L and Q, (draws, cells + 1) each."""
         change = self.at(deviations, np.ones(len(deviations))) - self.centre
         return change, *self.derivatives(deviations)
 
     def derivatives(self, deviations: Drivers) -> tuple[FloatArray, FloatArray]:
-        """Return L and Q."""
+        """Return the linear and quadratic controls L and Q, by finite differences."""
         sizes = self.fluctuations.sizes(deviations)
         steps = _STEP / np.where(sizes > 0, sizes, 1.0)
         ahead, behind = self.at(deviations, steps), self.at(deviations, -steps)
@@ -316,11 +316,11 @@ class _Lines:
         return linear, (ahead + behind - 2.0 * self.centre) / (2.0 * steps[:, None] ** 2)
 
     def linear_mean(self) -> FloatArray:
-        """Return E L."""
+        """Return the mean of the linear control."""
         return np.asarray(self.derivatives(self.fluctuations.mean)[0][0])
 
     def quadratic_mean(self, rng: np.random.Generator) -> FloatArray | None:
-        """Return E Q, if known."""
+        """Return the mean of the quadratic control, or None if unknown."""
         if not expands(self.marginal):
             return None
         limits = self.fluctuations.limits
@@ -345,7 +345,7 @@ def _score_normals(dimension: int, rng: np.random.Generator) -> FloatArray:
 
 
 def _coefficients(repetitions: list[_Repetition]) -> tuple[float, float]:
-    """Return the best β_L and β_Q at the probes."""
+    """Return the best coefficients of the controls L and Q at the probes."""
     change, linear, quadratic = (
         np.concatenate([part.probes[:, k] - part.probes[:, k].mean(axis=0) for part in repetitions]) for k in range(3)
     )

@@ -43,7 +43,7 @@ class FixedHeads:
 
     @property
     def normals(self) -> int:
-        """Score normals, plus two per head."""
+        """Number of score normals, plus two per head."""
         return self.marginal.normals + 2 * self._heads
 
     @property
@@ -52,7 +52,7 @@ class FixedHeads:
         return self.marginal.kinked
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
-        """Return the law of G."""
+        """Return the law of the Gram matrix G."""
         return dataclasses.replace(self.marginal.fluctuations(infinite), still_heads=True)
 
     def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:

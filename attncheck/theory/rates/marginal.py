@@ -74,7 +74,7 @@ class OutputEntry:
 
     @property
     def normals(self) -> int:
-        """One row of normals per head."""
+        """Number of score normals, one row per head."""
         return self.layer.num_heads * len(self._seen)
 
     @property
@@ -83,11 +83,11 @@ class OutputEntry:
         return self.layer.map.traits.may_vanish and len(self._seen) > 1
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
-        """Return the law of G, and of each group's keys and values."""
+        """Return the law of the Gram matrix G, and of the keys and values of each group."""
         return Fluctuations(self.layer, self._seen, self._shared, self.layer.kv_heads, infinite)
 
     def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
-        """Return c Σ_a |A_a B_V|², (draws, points)."""
+        """Return the conditional variances c Σ_a |A_a B_V|² of the output, (draws, points)."""
         rows = normals.reshape(len(normals), self.layer.num_heads, len(self._seen))
         # A single draw of drivers is used for all draws.
         size = max(len(drivers.gram), len(drivers.keys), len(drivers.values))
@@ -151,12 +151,12 @@ class ScoreEntry:
         return False
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
-        """Return the law of G and of the key's length."""
+        """Return the law of the Gram matrix G, and of the key's length."""
         positions = tuple(sorted({self.row, self.column}))
         return Fluctuations(self.layer, positions, shared=False, groups=1, infinite=infinite)
 
     def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
-        """Return σ² G_ii G_jj χ²_ν/ν, (draws, 1)."""
+        """Return the conditional variances σ² G_ii G_jj χ²_ν/ν of the score, (draws, 1)."""
         lengths = np.diagonal(normalised_with_ones(self.layer.norm, drivers.gram), axis1=-2, axis2=-1)
         scale = score_scale(self.layer, limit=limit) ** 2
         return np.asarray(scale * (lengths[:, :1] * lengths[:, -1:]) * drivers.keys[:, :, 0])

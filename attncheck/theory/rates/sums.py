@@ -68,15 +68,15 @@ class SumDeviation(Deviation):
     tau: FloatArray
 
     def upper_tail(self, size: FloatArray) -> FloatArray:
-        """Return the difference of P(y > size), (REPLICATES, sizes)."""
+        """Return P(y > size) at finite width minus that in the limit, (REPLICATES, sizes)."""
         return super().upper_tail(size) - self._corrected(size, density=False)
 
     def density(self, size: FloatArray) -> FloatArray:
-        """Return the difference of densities, (REPLICATES, sizes)."""
+        """Return the density of y at finite width minus that in the limit, (REPLICATES, sizes)."""
         return super().density(size) + self._corrected(size, density=True)
 
     def moment(self, power: float) -> FloatArray:
-        """Return the difference of E v^power, or of E y⁴/3 for power 2."""
+        """Return E v^power at finite width minus that in the limit, or the same for E y⁴/3 if `power` is 2."""
         return super().moment(power) + (self.fourths / 3.0 if power == 2 else 0.0)
 
     def scaled(self, factor: float) -> Self:

@@ -188,7 +188,7 @@ def _slope(ahead: FloatArray, at: FloatArray, behind: FloatArray) -> FloatArray:
 
 @dataclasses.dataclass(frozen=True)
 class _Entry:
-    """One entry of the kernel."""
+    """One entry of the tangent kernel."""
 
     layer: AttentionLayer
     between: bool
@@ -205,7 +205,7 @@ class _Entry:
         return min(self.layer.seq_len, self.layer.head_width)
 
     def gap(self, size: int, seed: np.random.SeedSequence) -> TangentGap:
-        """Return the law minus its limit."""
+        """Return the law of the entry minus its limit."""
         pilot, *streams = seed.spawn(1 + REPLICATES)
         points = self._points(np.random.default_rng(pilot))
         each = -(-size // REPLICATES)

@@ -82,7 +82,7 @@ class Recursion:
 
 
 def draw_normals(stack: AttentionStack, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw the N_a of every layer, (size, depth, num_heads, s, s)."""
+    """Draw the standard normals N_a of each layer's scores, (size, depth, num_heads, s, s)."""
     return rng.standard_normal((size, stack.depth, stack.num_heads, stack.seq_len, stack.seq_len))
 
 
