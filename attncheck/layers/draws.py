@@ -13,7 +13,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Batch:
-    """Arrays with one row per draw, `outputs` first."""
+    """Arrays with one row per draw, of which `outputs` is the first."""
 
     outputs: FloatArray
 

@@ -61,7 +61,7 @@ REGIMES: Mapping[str, Regime] = MappingProxyType(
                 "one position",
                 AttentionLayer(width=1, seq_len=1, num_heads=1),
                 "softmax of one score is 1: the output is W_O W_V x at every width, and Gaussian in the limit",
-                "the input itself, which at infinite width has the same law where all variances are 1",
+                "the input itself, which has the same law at infinite width if all variances are 1",
                 "skipped_values",
             ),
             Regime(
@@ -112,7 +112,7 @@ REGIMES: Mapping[str, Regime] = MappingProxyType(
             Regime(
                 "positions",
                 AttentionLayer(width=16, seq_len=4, num_heads=2, position_std=1.0),
-                "vectors e^i added to the h^i correlate positions, near ones most, and do not share the length of h",
+                "vectors e^i added to the h^i correlate positions, near ones most; their length does not depend on h",
                 "inputs without them, or with different ones for scores and values",
                 "forgotten_positions",
             ),

@@ -94,7 +94,7 @@ def draw_scores(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
     return _in_blocks(size, 1 if _normal_inputs(alone) else layer.width, block)
 
 
-#: Samplers at finite width.
+#: Functions that draw at finite width, by quantity.
 DRAWN = {"outputs": draw_outputs, "scores": draw_scores}
 
 

@@ -15,7 +15,7 @@ WIDTHS = (16, 64, 256, 1024)
 EXACT_WIDTHS = (16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_000_000)
 HEAD_DIM = 64
 TRIALS = 10
-#: Points of densities, and edges of histograms.
+#: Range and number of the points of densities, and of the bins of histograms.
 GRID_END, GRID_POINTS = 3.0, 181
 BIN_END, BINS = 4.0, 160
 

@@ -181,7 +181,7 @@ def interpret(
 
 
 def _trimmed(steps: Sequence[Step], keep: Iterable[Node]) -> set[Node]:
-    """Return outputs that no line uses, and vectors that only those use."""
+    """Return the lines to truncate: outputs that no line uses, and vectors that only such outputs use."""
     nodes = [node for step in steps for node in step.nodes]
     whole = set(keep).union(*(node.parents for node in nodes))
     ends = {node for node in nodes if isinstance(node, Output)} - whole

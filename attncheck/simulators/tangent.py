@@ -83,7 +83,7 @@ class Grams:
 
 
 def kernel_of(layer: AttentionLayer, grams: Grams, square: float) -> TangentDraws:
-    """Return outputs, scores and kernel parts by this module's formulas; `square` is f²ν."""
+    """Return outputs, scores and parts of the tangent kernel from Gram matrices; `square` is f²ν."""
     size, _, k, s = grams.projected.shape
     groups, shared = layer.kv_heads, layer.group_size
     G = grams.inputs

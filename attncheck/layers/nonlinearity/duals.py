@@ -143,7 +143,7 @@ def _excess_product(a: FloatArray, b: FloatArray, rho: FloatArray) -> FloatArray
 
 
 def _ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
-    """Return the quotient, or its limit (0, ±∞) where the denominator (≥ 0) vanishes."""
+    """Return the quotient, or its limit 0 or ±∞ where the nonnegative denominator is 0."""
     limit = np.where(numerator == 0, 0.0, np.copysign(np.inf, numerator))
     with np.errstate(over="ignore"):
         return np.divide(numerator, denominator, out=limit, where=denominator > 0)

@@ -76,7 +76,7 @@ def trapezoidal(
 
 
 def _sum(function: Function, rank: int, steps: int, reach: float) -> tuple[float, float]:
-    """Return E f and E |f|."""
+    """Return E f(Z) and E |f(Z)| from a grid of `steps` per direction."""
     nodes = np.linspace(-reach, reach, steps + 1)
     weights = np.exp(-0.5 * nodes**2)
     weights /= weights.sum()

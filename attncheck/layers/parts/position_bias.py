@@ -130,7 +130,7 @@ class PositionBiasPart(LayerPart):
         "finite-width law": "has no computed law at finite width",
         "tangent kernel": "is not supported by the tangent kernel",
         "long sequences": "changes the law of the scores",
-        "stack": "is not followed through a stack",
+        "stack": "is not supported in a stack",
     }
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:

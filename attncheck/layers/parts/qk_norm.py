@@ -35,7 +35,7 @@ class QKNormPart(LayerPart):
         "finite-width law": "makes scores that are not normal given the keys",
         "tangent kernel": "is not supported by the tangent kernel",
         "long sequences": "changes the law of the scores",
-        "stack": "is not followed through a stack",
+        "stack": "is not supported in a stack",
     }
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ OfProgram = Requirement[Program]
 
 
 def uses_of(program: Program) -> list[MatMul]:
-    """Return the MatMuls by nonzero matrices."""
+    """Return the matrix-vector products of a program whose matrix is not 0."""
     return [node for node in program.nodes if isinstance(node, MatMul) and node.weight.std > 0]
 
 

@@ -229,7 +229,7 @@ def _check_table(where: str, row: Any, required: tuple[str, ...], optional: tupl
 
 
 def _without_none(fields: Any) -> Any:
-    """Remove None, which TOML lacks."""
+    """Remove fields that are None, which TOML cannot represent."""
     if isinstance(fields, dict):
         return {key: _without_none(value) for key, value in fields.items() if value is not None}
     return [_without_none(value) for value in fields] if isinstance(fields, list) else fields

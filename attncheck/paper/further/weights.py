@@ -43,12 +43,12 @@ def _read(charts: Sequence[Chart]) -> list[PaperStatement]:
     full, narrow, laws = (chart.series for chart in charts)
     return [
         PaperStatement(
-            "with full heads no slot's law stays in the limit of an output",
+            "with full heads the law of no slot stays in the limit of an output",
             "order −1 for h and W_O, −2 for W and W_V",
             "; ".join(f"{each.label}: {at_end(each)}, order {order(each):.2f}" for each in full),
         ),
         PaperStatement(
-            "with heads of two neurons the law of W_O stays",
+            "with heads of two neurons the law of W_O stays in the limit",
             "3, the excess kurtosis of Laplace's law",
             "; ".join(f"{each.label}: {at_end(each)}" for each in narrow),
         ),

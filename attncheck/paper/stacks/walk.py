@@ -25,7 +25,7 @@ from attncheck.theory.stacks.recursion import Deviations, Recursion, draw_normal
 
 FloatArray = NDArray[np.float64]
 
-# Share of the deviations that is added and subtracted for a derivative.
+# Share of the deviations to add and subtract for a derivative.
 _SHARE = 1e-3
 # Number of neurons to average over in a residual stream.
 NEURONS = 64
@@ -68,7 +68,7 @@ class LayerPass:
     variance, limit : ndarray, shape (size,)
         Conditional variances of the output.
     stream, limit_stream : ndarray, shape (size, m), or None
-        With a residual: stream before the sum, and its twin.
+        With a residual, the stream before the sum, and its twin.
     limit_total : ndarray, shape (size,)
         Variance of the limit's next stream.
     """
@@ -111,7 +111,7 @@ class Walk:
         hidden, lengths = draw_hidden(stack.layer, len(normals), rng)
         hidden *= stack.layer.input_std
         positions = draw_positions(stack.layer, len(normals), rng)
-        # The stream and its twin.
+        # The stream at finite width and its twin, which has the law of the limit.
         self._stream, self._twin = hidden * lengths[:, None, None] + positions, hidden + positions
         self.lengths: FloatArray = lengths**2 - 1.0
         self.grams: list[tuple[FloatArray, FloatArray]] = []

@@ -29,7 +29,7 @@ from attncheck.theory.limits.rows import (
     scrambled_normals,
 )
 
-# Score entries per scrambling and per block.
+# Number of score entries per scrambling.
 _ENTRIES = 2**20
 _MOST_POINTS = 2**14
 _FEWEST_POINTS = 2**4
@@ -257,7 +257,7 @@ def by_points(
 
 
 def _exchangeable(kernel: FloatArray) -> bool:
-    """Return whether every pair of positions has the same moments."""
+    """Return whether all pairs of positions have the same moments."""
     s = len(kernel)
     own, pair = np.diagonal(kernel), kernel[~np.eye(s, dtype=bool)]
     return bool(np.ptp(own) == 0 and (s == 1 or np.ptp(pair) == 0))
@@ -272,5 +272,5 @@ def _symmetrised(matrices: FloatArray) -> FloatArray:
 
 
 def _count(seq_len: int) -> int:
-    """Return the points per scrambling, a power of two, for a sequence length."""
+    """Return the number of points per scrambling for a sequence length, a power of two."""
     return int(2 ** np.floor(np.log2(np.clip(_ENTRIES / seq_len**2, _FEWEST_POINTS, _MOST_POINTS))))

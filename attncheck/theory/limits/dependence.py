@@ -13,7 +13,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import FloatArray
 from attncheck.simulators.collapsed import draw_inputs
 
-# Entries of X drawn at a time.
+# Number of entries of the inputs X drawn at a time.
 _ENTRIES = 2**21
 
 
@@ -68,6 +68,6 @@ def _dependence(scores: FloatArray, inputs: FloatArray) -> Dependence:
 
 
 def _norms(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Return |x^i|²/n, (size, seq_len)."""
+    """Draw the squared norms |x^i|²/n of the inputs, (size, seq_len)."""
     inputs = draw_inputs(layer, size, rng)
     return np.asarray(np.einsum("bsn,bsn->bs", inputs, inputs) / layer.width)

@@ -303,7 +303,7 @@ class LimitLaw(SymmetricLaw):
         return pool(self._head_laws(position)).scaled(covariance.output_factor(self.layer))
 
     def _exact(self, position: int) -> ScaleMixture | None:
-        """Return the law of v if it is a multiple of χ²."""
+        """Return the law of the conditional variance v if it is a multiple of χ², else None."""
         found = rows.chi_square_law(self.layer, self.kernel.matrix, position)
         return None if found is None else found.scaled(covariance.output_factor(self.layer))
 

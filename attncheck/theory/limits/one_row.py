@@ -158,7 +158,7 @@ class OneRow:
         return values * self._of_orders[:, :, None]
 
     def _plain(self, scores: FloatArray) -> FloatArray:
-        """Return the derivatives for each couple without controls, (couples, 9)."""
+        """Return the derivatives for each couple of nodes, without controls, (couples, 9)."""
         cumulants, rows = self._cumulants(scores), self._rows(scores)
         values = np.empty((len(self._couples), 3 * _ORDERS))
         for (a, b), into in zip(self._couples, values, strict=True):
@@ -174,7 +174,7 @@ class OneRow:
         return np.asarray(products[:, None] ** np.tile(np.arange(_ORDERS), 3))
 
     def _contract(self, first: FloatArray, second: FloatArray) -> float:
-        """Return the inner product of two tensors, with the kernel in each index."""
+        """Return the inner product of two tensors, with the kernel as the form in each index."""
         for _ in range(first.ndim):
             first = np.tensordot(first, self.kernel, axes=(0, 0))
         return float((first * second).sum())
@@ -241,7 +241,7 @@ class OneRow:
         return np.concatenate(found)
 
     def _rows(self, scores: FloatArray) -> list[list[_RowValues]]:
-        """Return rows with both signs at each node."""
+        """Return the values of rows of scores with both signs, at each node of the standard deviations."""
         return [[self._row(sign * std * scores) for sign in (1.0, -1.0)] for std in self.stds]
 
     def _row(self, scores: FloatArray) -> _RowValues:
@@ -259,14 +259,14 @@ class OneRow:
 
 
 def _regressed(moments: FloatArray, controls: int) -> FloatArray:
-    """Return controlled means of each target, (targets, REPLICATES)."""
+    """Return the means of the targets, with controls applied, (targets, REPLICATES)."""
     kept = list(range(1 + controls))
     columns = [[*kept, target] for target in range(len(kept), moments.shape[1])]
     return np.stack([regress(moments[:, each][:, :, each]) for each in columns])
 
 
 def _mean(weights: FloatArray, of: FloatArray) -> FloatArray:
-    """Return weighted means, (points,)."""
+    """Return the means of a quantity over positions, with the softmax weights, (points,)."""
     return np.asarray(np.einsum("ps,ps->p", weights, of))
 
 

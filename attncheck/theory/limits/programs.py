@@ -36,10 +36,10 @@ class ProgramLimit:
     mean : ndarray, shape (m,)
         E Z of the lines.
     covariance : ndarray, shape (m, m)
-        Definition 1 (i), (ii).
+        Covariance of the lines, by Definition 1 (i), (ii).
     scores : tuple of Score
     score_covariance : ndarray, shape (r, r)
-        Cov(p°_i, p°_k): Definition 1 (iv). Scores are independent of every Z.
+        Cov(p°_i, p°_k), by Definition 1 (iv). Scores are independent of every Z.
     error : float
         Maximum error of second moments: 0 if exact, an estimate with quadrature.
 
@@ -337,7 +337,7 @@ def _mean(combination: _Linear) -> float:
 
 
 def _enters(node: Node, kind: type[Node]) -> bool:
-    """Return whether a line depends on lines of a kind."""
+    """Return whether a line depends on a line of class `kind`."""
     return any(isinstance(each, kind) for each in ancestors_of([node]) if each is not node)
 
 

@@ -17,16 +17,16 @@ from attncheck.layers.parts.rotary import pair_alignment, row_alignment
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 from attncheck.theory.limits.proposals import Proposal, enlarged, towards_keys, weigh
 
-#: Independent scramblings, whose spread gives error estimates.
+#: Number of independent scramblings, whose spread gives error estimates.
 REPLICATES = 8
 _POINTS = 2**14
 _FEWEST_POINTS = 2**9
 # Number of normals per scrambling, so higher dimensions get fewer points.
 _NORMALS = 2**18
-# Entries of a block of (points, seq_len) scores.
+# Array entries (points × seq_len) per block, to bound memory.
 _BLOCK = 2**20
 _PILOT = 2**9
-# Relative tolerance for equal eigenvalues; step and range of the trapezoidal rule in log χ².
+# Relative tolerance for equal eigenvalues, and step and range of the trapezoidal rule in log χ².
 _ALIKE = 1e-12
 _LOG_CHI_STEP, _LOG_CHI_REACH, _LOG_CHI_ABOVE = 0.1, 50.0, 6.0
 

@@ -26,7 +26,7 @@ from attncheck.theory.rates.marginal import Marginal
 
 FloatArray = NDArray[np.float64]
 
-#: Independent repetitions, whose spread gives the errors.
+#: Number of independent repetitions, whose spread gives the errors.
 REPLICATES = 8
 # Steps of finite differences, relative to the limits of the drivers.
 _STEP = 0.02

@@ -27,9 +27,9 @@ from attncheck.theory.rates.vanishing import restored, vanishes
 from attncheck.theory.rates.weights import SumEntry, check_literal, kept_mde
 
 REFERENCES: tuple[str, ...] = ("limit", "infinite width", "scaled limit")
-# Vector coordinates in all default draws of a program, and bounds on the number of draws.
+# Number of vector coordinates in all default draws of a program, and bounds on the number of draws.
 _COORDINATES, _FEWEST_DRAWS, _MOST_DRAWS = 2**25, 64, 2048
-# Narrower programs have characteristic functions that decay too slowly.
+# Minimum width: narrower programs have characteristic functions that decay too slowly.
 _NARROWEST = 8
 
 

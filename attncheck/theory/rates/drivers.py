@@ -27,7 +27,7 @@ from attncheck.theory.limits.rows import scrambled_normals
 
 FloatArray = NDArray[np.float64]
 
-# Maximum number of entries of X in memory.
+# Maximum number of entries of the inputs X in memory.
 _HELD_ENTRIES = 2**21
 # Numbers of Gauss nodes in ‖h‖²/n, and of points at each node for fourth moments.
 _RADII = 8
@@ -42,7 +42,7 @@ _SECOND = np.array([-1.0, 16.0, -30.0, 16.0, -1.0]) / (12.0 * 0.05**2)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Drivers:
-    """Values of the drivers, or deviations from their limits.
+    """Random Gram matrices of a layer (the drivers of its conditional variances), or deviations from their limits.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class Drivers:
 
 @dataclasses.dataclass(frozen=True)
 class Fluctuations:
-    """Law of a layer's drivers: draws, limits, and moments of deviations.
+    """Law of a layer's drivers, with draws, limits, and moments of deviations.
 
     `positions` are the m visible ones. If `shared`, heads of each of the `groups` share keys and values. At
     `infinite` width only heads fluctuate; with `still_heads` only G does.
@@ -92,7 +92,7 @@ class Fluctuations:
 
     @functools.cached_property
     def limits(self) -> Drivers:
-        """Drivers in the limit, one draw."""
+        """Drivers in the limit, as one draw."""
         kernel = self._kernel(np.ones(1))
         m = len(self.positions)
         heads = np.broadcast_to(np.eye(m), (1, self.groups, m, m)) if self.shared else np.ones((1, 1, self.groups))

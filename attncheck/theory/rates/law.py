@@ -309,7 +309,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return found.reshape(len(found), *t.shape)
 
     def _of_draws(self, replicates: FloatArray, position: int) -> float:
-        """Return the error of the mean."""
+        """Return the error of the mean over repetitions, widened for few draws."""
         return widening(self.gap(position).deviation.draws) * standard_error(replicates)
 
 
@@ -324,9 +324,9 @@ class Distance:
     error : float
         Four standard errors.
     leading, leading_error : float
-        First term of its expansion in 1/n, without draws. NaN if unknown: for outputs of ReLU attention over
-        several positions, beyond 27 visible positions, and for programs whose inputs are products of matrices,
-        unless of order -1/2.
+        First term of the distance's expansion in 1/n, computed without draws. NaN if unknown: for outputs of ReLU
+        attention over several positions, for more than 27 visible positions, and for programs of order -1 whose
+        inputs are products of matrices.
     width : float
         Infinite if this is the gap that remains at a fixed head_dim.
     draws : int

@@ -34,7 +34,7 @@ _NO_SKEW = 1e-9
 _SMALLEST, _LARGEST = 1e-12, 1e12
 # Logarithm below which a characteristic function is negligible.
 _VANISHED = -28.0
-# Coordinates in memory, and complex numbers per block.
+# Maximum number of vector coordinates in memory, and of complex numbers per block.
 _HELD, _BLOCK = 2**22, 2**20
 
 

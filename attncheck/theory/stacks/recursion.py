@@ -148,7 +148,7 @@ def _normalised(stack: AttentionStack, stream: FloatArray) -> tuple[FloatArray, 
 def _perceive(
     perceptron: Perceptron, layer: AttentionLayer, stream: FloatArray, deviations: Deviations | None, share: float
 ) -> tuple[FloatArray, FloatArray, FloatArray, float]:
-    """Return the covariance of a perceptron's outputs, two roots, and an error bound."""
+    """Return the covariance of a perceptron's outputs, roots of its input and image kernels, and an error bound."""
     read = lower_root(normalised_gram(layer.norm, stream, np.zeros(stream.shape[:-1])))
     moved = _moved(read, None if deviations is None else deviations.read, share)
     kernel, error = image_kernels(perceptron.phi, perceptron.std**2 * (moved @ moved.swapaxes(-1, -2)))
@@ -158,7 +158,7 @@ def _perceive(
 
 
 def _moved(root: FloatArray, deviation: FloatArray | None, share: float) -> FloatArray:
-    """Return a root plus a share of its deviation."""
+    """Return the root F (I + share · deviation), or F itself without a deviation."""
     return root if deviation is None else root + share * (root @ deviation)
 
 
