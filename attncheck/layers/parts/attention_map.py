@@ -122,7 +122,7 @@ class _Elementwise(AttentionMap):
         return np.where(seen, self.of(scores), 0.0)
 
     def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
-        """Return the derivatives of Σ_j A_rj u_j by the scores."""
+        """Return the derivatives of Σ_j A_rj u_j by the scores, for values u."""
         return np.where(seen, self.slope(scores), 0.0) * values[..., None, :]
 
 
@@ -215,7 +215,7 @@ class Softcapped(AttentionMap):
         return self.inner.weights(self._capped(scores), seen)
 
     def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
-        """Return the derivatives of Σ_j A_rj u_j by the scores."""
+        """Return the derivatives of Σ_j A_rj u_j by the scores, for values u."""
         capped = self._capped(scores)
         return self.inner.slopes(capped, seen, values) * (1.0 - (capped / self.cap) ** 2)
 
@@ -244,7 +244,7 @@ class DeclaredMap(AttentionMap):
         return made
 
     def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
-        """Return the derivatives of Σ_j A_rj u_j by the scores."""
+        """Return the derivatives of Σ_j A_rj u_j by the scores, for values u."""
         refuse("attention_map", self.name, "has no declared derivative", "use a map of attncheck for tangent kernels")
 
 

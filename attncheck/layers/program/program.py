@@ -220,7 +220,7 @@ class ProgramAt(ProgramCase):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WidthSeries(ProgramCase):
-    """A program at several widths, to test an order in n.
+    """A program at several widths, to test how a difference decreases with the width.
 
     Attributes
     ----------

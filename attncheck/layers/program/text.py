@@ -154,7 +154,7 @@ def _write_function(function: Any) -> dict[str, Any]:
         return {"linear": list(function.coefficients)}
     if isinstance(function, AttentionRow):
         return {"attention": function.position, "layer": given_fields(function.layer)}
-    if isinstance(function, DeclaredFunction):  # also a Nonlinearity
+    if isinstance(function, DeclaredFunction):  # before `Nonlinearity`, its base class
         promise = {"order": function.order, "bounded": function.bounded}
         return {"path": function.path, **promise} if function.path else {"local": function.name, **promise}
     if isinstance(function, Nonlinearity):

@@ -47,7 +47,7 @@ def _read(charts: Sequence[Chart]) -> list[PaperStatement]:
     rows = [
         PaperStatement(
             "a layer with a norm is nearer to its limit at the same width",
-            "order −1 in n, with or without",
+            "order −1 in n, with or without a norm",
             "; ".join(f"{each.label}: {at_end(each)}, order {order(each):.2f}" for each in layers),
         ),
         *(

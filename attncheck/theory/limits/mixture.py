@@ -133,7 +133,7 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
     # In the cell beyond `_LOG_REACH`, the mean may be far below the largest value.
     deviation = np.minimum(variances / spread[cell] - 1.0, _LARGEST_DEVIATION)
     square = deviation**2
-    # A product is fifty times faster than a third power.
+    # Multiplying is fifty times faster than taking a third power.
     second, third = cell_mean(square), cell_mean(square * deviation)
     least = np.full(_CELLS, np.inf)
     np.minimum.at(least, cell, variances)

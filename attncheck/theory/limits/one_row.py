@@ -169,7 +169,7 @@ class OneRow:
 
     @functools.cached_property
     def _of_orders(self) -> FloatArray:
-        """Factors of the derivatives by the correlation, (couples, 9)."""
+        """Factors by which integrals become derivatives by the correlation, (couples, 9)."""
         products = np.array([self.stds[a] * self.stds[b] for a, b in self._couples])
         return np.asarray(products[:, None] ** np.tile(np.arange(_ORDERS), 3))
 

@@ -21,7 +21,7 @@ from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
 
 FloatArray = NDArray[np.float64]
 
-# Number of points of the law at infinite width, entries per block, and seed.
+# Number of points for the law at infinite width, array entries per block, and seed.
 _POINTS, _ENTRIES, _SEED = 2**16, 2**22, 0
 
 

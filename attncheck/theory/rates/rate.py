@@ -35,8 +35,8 @@ _DRAWS = 512
 # Minimum error of a log distance, for the terms that the fit omits; at order -1/2 it is n^{-3/2}.
 _LEAST_ERROR = 1e-6
 _NUMBERS = {4: "four", 6: "six"}
-# Two-sided 99% quantile of Student's law with three degrees of freedom. In simulations intervals cover 99.1% of the
-# time with four widths, and 99.2% with six.
+# Two-sided 99% quantile of Student's law with the degrees of freedom of three widths. In simulations the coverage is
+# 99.1% with four widths, and 99.2% with six.
 _QUANTILE = float(special.stdtrit(3 * (REPLICATES - 1), 0.995))
 
 
