@@ -120,7 +120,7 @@ def _matrix(nodes: Sequence[Node], weight: Weight) -> Slot:
 
 
 def _shown(nodes: Sequence[Node], starts: set[Node]) -> list[Node]:
-    """Return the lines whose law depends on that of `starts`, through coordinates, or through averages or scores."""
+    """Return the lines whose law depends on that of `starts`, through coordinates, averages or scores."""
     coordinates: set[Node] = set()
     averages: set[Node] = set()
     for node in nodes:

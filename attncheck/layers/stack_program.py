@@ -76,7 +76,7 @@ def expand_layers(
 def _joined(
     program: Program, stream: tuple[Node, ...], outputs: tuple[Node, ...], residual: bool, name: str
 ) -> tuple[Node, ...]:
-    """Return the stream after a layer: its outputs, added to the stream before if `residual`."""
+    """Return the next stream: the outputs, plus the stream if `residual`."""
     if not residual:
         return outputs
     return tuple(
@@ -86,7 +86,7 @@ def _joined(
 
 
 def _copied(program: Program, vector: Node, name: str) -> Node:
-    """Return a copy of a vector, so that a norm of the copy leaves the vector as it is."""
+    """Return a copy of a vector, which can be normalised alone."""
     return program.nonlin(nonlinearity.identity(), vector, name=name)
 
 

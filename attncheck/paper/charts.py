@@ -145,7 +145,7 @@ def order(series: Series, last: int = 3) -> float:
 
 
 def at_end(series: Series) -> str:
-    """Return the last value of a series, with its error and place on the axis, as text.
+    """Return the last value of a series as text, with its error and place on the axis.
 
     Examples
     --------

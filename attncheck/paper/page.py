@@ -41,7 +41,7 @@ class ExperimentView:
 
     @property
     def size(self) -> str:
-        """The sampled and published sizes, and the command to repeat the figure."""
+        """The sampled and published sizes, and the command to repeat."""
         return size_of(self.figure)
 
     @property

@@ -73,7 +73,7 @@ def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
 
 
 def input_entries(layer: AttentionLayer) -> int:
-    """Return a bound on the entries per draw of the inputs X."""
+    """Bound the entries per draw of the inputs X."""
     arrays = (3 if layer.position_std else 2) + 2 * bool(layer.norm)
     return arrays * layer.seq_len * layer.width
 

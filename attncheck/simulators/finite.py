@@ -40,7 +40,7 @@ _MULTIPLIERS: Mapping[str, Callable[[int, np.random.Generator], Multiplier]] = {
 
 
 def head_entries(layer: AttentionLayer, coordinates: int) -> int:
-    """Return a bound on the entries per draw, not counting vectors of neurons."""
+    """Bound the entries per draw, not counting vectors of neurons."""
     s, heads = layer.seq_len, layer.num_heads
     return 12 * heads * s**2 + 16 * s + (3 * heads + 6) * s * coordinates + key_entries(layer)
 

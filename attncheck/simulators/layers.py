@@ -78,13 +78,13 @@ def _gram(vectors: FloatArray) -> FloatArray:
 
 
 def program_entries(layer: AttentionLayer) -> int:
-    """Return a bound on the memory of the program itself, 560 bytes per line, in float64 entries."""
+    """Bound the memory of the program itself, 560 bytes per line, in float64 entries."""
     inputs = 6 if layer.position_std else 4
     return 70 * layer.seq_len * (inputs + 2 * layer.kv_heads + layer.num_heads * (2 + layer.seq_len))
 
 
 def vector_entries(layer: AttentionLayer, projected: int) -> int:
-    """Return a bound on the entries of a draw's vectors and scores, with `projected` neurons of W^O W^V x^j."""
+    """Bound the entries of a draw's vectors and scores, with `projected` neurons of W^O W^V x^j."""
     n, s, heads = layer.width, layer.seq_len, layer.num_heads
     inputs = (5 if layer.position_std else 3) + bool(layer.norm)
     vectors = n * (2 + inputs * s) + s * layer.head_width * (heads + 2 * layer.kv_heads) + s * heads * projected
@@ -92,7 +92,7 @@ def vector_entries(layer: AttentionLayer, projected: int) -> int:
 
 
 def key_entries(layer: AttentionLayer) -> int:
-    """Return a bound on the entries per draw of rotated queries and keys."""
+    """Bound the entries per draw of rotated queries and keys."""
     return 0 if not whole_vectors(layer) else 6 * layer.num_heads * layer.seq_len * layer.head_width
 
 

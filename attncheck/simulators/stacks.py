@@ -108,7 +108,7 @@ def draw_stack_program(
 
 
 def collapsed_entries(stack: AttentionStack, coordinates: int) -> int:
-    """Return a bound on the entries of one draw without matrices."""
+    """Bound the entries of one draw without matrices."""
     s, heads = stack.seq_len, stack.num_heads
     kept = stack.depth * (heads * s**2 + s * (s + coordinates))
     neurons = 6 + 2 * bool(stack.layer.norm or stack.post_norm) + 3 * stack.mlp_ratio * bool(stack.mlp)

@@ -22,22 +22,22 @@ LARGEST_ORDER: Final = 64
 
 
 def positive(field: str, value: Any) -> float:
-    """Return a valid parameter 0 < value ≤ 1e6, or raise `InputError`."""
+    """Validate a parameter 0 < value ≤ 1e6."""
     return check_number(field, value, "pass a positive number, e.g. 1.0", above=0.0, maximum=1e6)
 
 
 def any_positive(field: str, value: Any) -> float:
-    """Return a valid parameter value > 0, or raise `InputError`."""
+    """Validate a parameter value > 0."""
     return check_number(field, value, "pass a positive bound, e.g. 100.0", above=0.0)
 
 
 def slope(field: str, value: Any) -> float:
-    """Return a valid slope, |value| ≤ 1000, or raise `InputError`."""
+    """Validate a slope, |value| ≤ 1000."""
     return check_number(field, value, "pass a slope, e.g. 0.01", minimum=-1e3, maximum=1e3)
 
 
 def degree(field: str, value: Any) -> float:
-    """Return a valid degree, an integer from 1 to `LARGEST_ORDER`, or raise `InputError`."""
+    """Validate a degree, an integer from 1 to `LARGEST_ORDER`."""
     remedy = f"pass a whole number from 1 to {LARGEST_ORDER}"
     whole = value if not isinstance(value, float) or not value.is_integer() else int(value)
     whole = check_whole(field, whole, 1, remedy)

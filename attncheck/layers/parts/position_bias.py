@@ -157,7 +157,7 @@ class PositionBiasPart(LayerPart):
         return max(slopes, abs(layer.bias_std - misread.bias_std)) > spread and layer.seq_len > 1
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return field values that random layers choose from."""
+        """Return values for random layers."""
         if layer.softcap is not None:
             return []
         return [{"bias_slopes": "alibi"}, {"bias_slopes": (0.5,) * layer.num_heads}, {"bias_std": 0.5}]

@@ -54,5 +54,5 @@ class QKNormPart(LayerPart):
         return layer.head_width <= 16
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return field values that random layers choose from."""
+        """Return values for random layers."""
         return [] if layer.tied_query_key or layer.head_width == 1 else [{"qk_norm": True}]

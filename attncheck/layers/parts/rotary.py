@@ -54,7 +54,7 @@ class RotaryPart(LayerPart):
         return {"rotary_base": base}
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return field values that random layers choose from."""
+        """Return values for random layers."""
         if layer.tied_query_key:
             return []
         return [{"head_dim": width, "rotary_base": base} for width in _HEAD_DIMS for base in _RANDOM_BASES]

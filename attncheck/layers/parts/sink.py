@@ -49,5 +49,5 @@ class SinkPart(LayerPart):
         return {"sink": check_number("sink", layer.sink, remedy, minimum=-_REACH, maximum=_REACH)}
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return field values that random layers choose from."""
+        """Return values for random layers."""
         return [{"sink": sink} for sink in (0.0, 1.0, -1.0)] if layer.attention_map == "softmax" else []

@@ -51,5 +51,5 @@ class WindowPart(LayerPart):
         return {"window": check_whole("window", layer.window, 1, "pass how many positions are visible, or None")}
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return field values that random layers choose from."""
+        """Return values for random layers."""
         return [{"window": window} for window in (1, 2, 3) if window < layer.seq_len]

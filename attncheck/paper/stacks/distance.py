@@ -33,7 +33,7 @@ POINTS: FloatArray = np.concatenate(
 )
 POINTS.setflags(write=False)
 _PILOT = 1024
-# Array entries per block, to bound memory.
+# Array entries per block.
 _BLOCK = 2**21
 
 
@@ -167,7 +167,7 @@ def check_drawn(field: str, stack: AttentionStack) -> None:
 
 
 def walk_entries(stack: AttentionStack) -> int:
-    """Return a bound on the entries of one joint draw of a stack and its limit."""
+    """Bound the entries of one joint draw of a stack and its limit."""
     recursions = stack.depth * (60 * stack.seq_len**2 * stack.num_heads + len(POINTS))
     neurons = 3 * len(POINTS) * min(NEURONS, stack.width) if stack.residual else 0
     vectors = 12 + 4 * stack.mlp_ratio * bool(stack.mlp)

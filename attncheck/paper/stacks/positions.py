@@ -23,7 +23,7 @@ from attncheck.theory.stacks.recursion import draw_normals, recur
 
 FloatArray = NDArray[np.float64]
 
-# Array entries per block, to bound memory.
+# Array entries per block.
 _BLOCK = 2**21
 
 

@@ -40,7 +40,7 @@ def to_coefficients(count: int) -> FloatArray:
 
 
 def left_out(sizes: FloatArray) -> float:
-    """Return a bound on the truncation error of a Chebyshev series, from coefficient sizes (count,).
+    """Bound the truncation error of a Chebyshev series, from coefficient sizes (count,).
 
     The bound sums a geometric tail and its aliases. Coefficients are taken in pairs, since one may vanish by symmetry.
     Later pairs are assumed to decrease by a factor of four at best.

@@ -48,7 +48,7 @@ def less_known(controls: FloatArray, known: FloatArray) -> FloatArray:
 def exponential_means(
     kernel: FloatArray, u: FloatArray, x: FloatArray, cross: FloatArray, squares: bool
 ) -> list[float]:
-    """Return means of products of the sums b, d and e of exponentials (see `attncheck.theory.limits.heads`).
+    """Return means of products of the sums b, d, e of exponentials in `attncheck.theory.limits.heads`.
 
     They are b, d, e, de, dd, ee, bd, be and, with `squares`, bde, bdd, bee. `u`, `x` and `cross` are the covariances
     of the rows' exponents.

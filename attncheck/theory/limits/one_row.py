@@ -241,7 +241,7 @@ class OneRow:
         return np.concatenate(found)
 
     def _rows(self, scores: FloatArray) -> list[list[_RowValues]]:
-        """Return the values of rows of scores with both signs, at each node of the standard deviations."""
+        """Return the values of score rows with both signs, at each standard deviation."""
         return [[self._row(sign * std * scores) for sign in (1.0, -1.0)] for std in self.stds]
 
     def _row(self, scores: FloatArray) -> _RowValues:
@@ -266,7 +266,7 @@ def _regressed(moments: FloatArray, controls: int) -> FloatArray:
 
 
 def _mean(weights: FloatArray, of: FloatArray) -> FloatArray:
-    """Return the means of a quantity over positions, with the softmax weights, (points,)."""
+    """Return weighted means over positions, (points,)."""
     return np.asarray(np.einsum("ps,ps->p", weights, of))
 
 

@@ -18,7 +18,7 @@ from attncheck.layers.program.extent import results_of
 from attncheck.theory.limits.expectation import expectation, normal_points
 
 FloatArray = NDArray[np.float64]
-# Array entries per block, to bound memory.
+# Array entries per block.
 _ENTRIES = 2**21
 # A linear combination, as the coefficient of each Gaussian line.
 _Linear = dict[Node, float]

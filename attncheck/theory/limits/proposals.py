@@ -19,7 +19,7 @@ _TAIL = 12.0
 # Maximum dimension in which enlarged points cover all directions.
 _FEW_DIMENSIONS = 6
 _LONGEST_SHIFT = 12.0
-# Array entries (points × centres) per block, to bound memory.
+# Array entries per block, points × centres.
 _BLOCK = 2**20
 
 

@@ -23,7 +23,7 @@ _POINTS = 2**14
 _FEWEST_POINTS = 2**9
 # Number of normals per scrambling, so higher dimensions get fewer points.
 _NORMALS = 2**18
-# Array entries (points × seq_len) per block, to bound memory.
+# Array entries per block, points × seq_len.
 _BLOCK = 2**20
 _PILOT = 2**9
 # Relative tolerance for equal eigenvalues, and step and range of the trapezoidal rule in log χ².

@@ -40,7 +40,7 @@ _PILOT = 64
 _MARGIN = math.exp(3.0)
 # Maximum number of directions in the mean of Q.
 _MOST_DIRECTIONS = 400
-# Array entries per block, to bound memory.
+# Array entries per block.
 _BLOCK = 2**21
 _PROBES = np.geomspace(0.1, 2.5, 16)
 
@@ -113,19 +113,19 @@ class Deviation:
     draws: int
 
     def upper_tail(self, size: FloatArray) -> FloatArray:
-        """Return P(y > size) at finite width minus that in the limit, (REPLICATES, sizes)."""
+        """Return P(y > size) minus its limit, (REPLICATES, sizes)."""
         return self._integrated(tails, size)
 
     def density(self, size: FloatArray) -> FloatArray:
-        """Return the density of y at finite width minus that in the limit, (REPLICATES, sizes)."""
+        """Return the density of y minus its limit, (REPLICATES, sizes)."""
         return self._integrated(bells, size)
 
     def moment(self, power: float) -> FloatArray:
-        """Return E v^power at finite width minus that in the limit, (REPLICATES,)."""
+        """Return E v^power minus its limit, (REPLICATES,)."""
         return np.asarray(self.measures @ self.cells.variances**power)
 
     def atom(self) -> FloatArray:
-        """Return P(v = 0) at finite width minus that in the limit, (REPLICATES,)."""
+        """Return P(v = 0) minus its limit, (REPLICATES,)."""
         return self.measures[:, -1]
 
     @property
@@ -308,7 +308,7 @@ class _Lines:
         return change, *self.derivatives(deviations)
 
     def derivatives(self, deviations: Drivers) -> tuple[FloatArray, FloatArray]:
-        """Return the linear and quadratic controls L and Q, by finite differences."""
+        """Return the linear and quadratic controls L and Q."""
         sizes = self.fluctuations.sizes(deviations)
         steps = _STEP / np.where(sizes > 0, sizes, 1.0)
         ahead, behind = self.at(deviations, steps), self.at(deviations, -steps)

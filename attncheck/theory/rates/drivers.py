@@ -33,7 +33,7 @@ _HELD_ENTRIES = 2**21
 _RADII = 8
 _RADII_OF_MEAN = 24
 _POINTS = 2**12
-# Array entries per block, to bound memory.
+# Array entries per block.
 _BLOCK = 2**21
 # Five-point second difference: relative steps and coefficients.
 _STEPS = 0.05 * np.arange(-2.0, 3.0)
@@ -42,7 +42,7 @@ _SECOND = np.array([-1.0, 16.0, -30.0, 16.0, -1.0]) / (12.0 * 0.05**2)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Drivers:
-    """Random Gram matrices of a layer (the drivers of its conditional variances), or deviations from their limits.
+    """Random Gram matrices that drive conditional variances, or their deviations from the limits.
 
     Attributes
     ----------

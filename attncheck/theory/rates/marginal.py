@@ -142,12 +142,12 @@ class ScoreEntry:
 
     @property
     def normals(self) -> int:
-        """0, since the variance of a score depends on the drivers only."""
+        """0, since drivers determine the variance of a score."""
         return 0
 
     @property
     def kinked(self) -> bool:
-        """False, since the variance is a smooth function of the drivers."""
+        """False, since the variance is smooth in the drivers."""
         return False
 
     def fluctuations(self, infinite: bool) -> Fluctuations:

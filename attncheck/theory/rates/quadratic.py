@@ -134,7 +134,7 @@ class ScoreSum:
 
     @functools.cached_property
     def skewness(self) -> float:
-        """Skewness of the sum times √n: √n times the third cumulant, over std³."""
+        """√n times the skewness of the sum."""
         skew = 8.0 * float((self.eigenvalues(self.kernel[None]) ** 3).sum()) / self.std**3
         return skew if abs(skew) > _NO_SKEW else 0.0
 

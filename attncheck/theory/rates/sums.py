@@ -30,7 +30,7 @@ _ENDS = 4
 _REACH = 20.0
 # Order of the taper at the highest frequencies.
 _TAPER = 8
-# Array entries per block, to bound memory.
+# Array entries per block.
 _BLOCK = 2**21
 
 
@@ -68,15 +68,15 @@ class SumDeviation(Deviation):
     tau: FloatArray
 
     def upper_tail(self, size: FloatArray) -> FloatArray:
-        """Return P(y > size) at finite width minus that in the limit, (REPLICATES, sizes)."""
+        """Return P(y > size) minus its limit, (REPLICATES, sizes)."""
         return super().upper_tail(size) - self._corrected(size, density=False)
 
     def density(self, size: FloatArray) -> FloatArray:
-        """Return the density of y at finite width minus that in the limit, (REPLICATES, sizes)."""
+        """Return the density of y minus its limit, (REPLICATES, sizes)."""
         return super().density(size) + self._corrected(size, density=True)
 
     def moment(self, power: float) -> FloatArray:
-        """Return E v^power at finite width minus that in the limit, or the same for E y⁴/3 if `power` is 2."""
+        """Return E v^power minus its limit, or the same for E y⁴/3 if `power` is 2."""
         return super().moment(power) + (self.fourths / 3.0 if power == 2 else 0.0)
 
     def scaled(self, factor: float) -> Self:

@@ -18,7 +18,7 @@ _NEVER_CLIPPED: Final = 12.0
 # Hermite terms, and range, step and maximum number of points. Since tanh(√v z) has poles at ±iπ/(2√v), steps h have
 # the error exp(-π²/(h √v)), which is rounding error up to h = 0.28/√v.
 _TERMS, _REACH, _STEP, _MOST_POINTS = 64, 13.0, 0.25, 4096
-# Array entries per block, to bound memory.
+# Array entries per block.
 _BLOCK: Final = 2**20
 
 

@@ -22,7 +22,7 @@ FloatArray = NDArray[np.float64]
 # Number of standard errors in an error.
 _ERRORS = 4.0
 _PARTS = 8
-# Array entries per block, to bound memory.
+# Array entries per block.
 _BLOCK = 2**20
 
 
