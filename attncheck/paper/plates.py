@@ -19,7 +19,7 @@ from attncheck.report.svg import METADATA, style
 
 _SIZE = (13.0, 9.0)
 _COLUMNS = 2
-# Resolution of bitmaps.
+# Resolution of bitmaps, in dots per inch.
 _DPI = 150
 
 

@@ -68,7 +68,7 @@ def draw_images(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
 
 
 def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw X, the x^i = norm(φ(h^i + e^i)), (size, seq_len, width)."""
+    """Draw the inputs x^i = norm(φ(h^i + e^i)), (size, seq_len, width)."""
     return normalised(layer.norm, draw_images(layer, size, rng))
 
 

@@ -228,9 +228,9 @@ class Lines:
 
     def _know(self, node: Node) -> None:
         if not isinstance(node, Node):
-            refuse("node", node, "is not a line of a program", "use nodes that its methods returned")
+            refuse("node", node, "is not a line of a program", "use nodes that the program's methods returned")
         if node not in self._known:
-            refuse("node", node.name, "is not a line of this program", "use nodes that its methods returned")
+            refuse("node", node.name, "is not a line of this program", "use nodes that the program's methods returned")
 
     def _common_size(self, vectors: Sequence[Node]) -> int | None:
         if not vectors:

@@ -233,7 +233,7 @@ class OneRow:
         return np.asarray(total / len(scores))
 
     def _at_ends(self, first: list[_RowValues], second: list[_RowValues]) -> FloatArray:
-        """Return derivatives 0, 1, 2 at -1 and 1, (6, points), for rows with both signs."""
+        """Return values and two derivatives by the correlation at -1 and 1, (6, points), for rows with both signs."""
         found = []
         for other in (second[::-1], second):
             both = [_derivatives(self.kernel, u, x) for u, x in zip(first, other, strict=True)]

@@ -163,7 +163,7 @@ def _ratios(variances: FloatArray, size: FloatArray) -> FloatArray:
 
 
 def points_for(normals: int) -> int:
-    """Return the number of score normals of one repetition."""
+    """Return the number of points per repetition for this number of score normals."""
     if normals == 0:
         return 1
     most = min(_MOST_POINTS, max(_FEWEST_POINTS, _ENTRIES // normals))
