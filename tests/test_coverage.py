@@ -200,12 +200,12 @@ _MIXES = "use a function that attncheck knows, or one of attncheck.layers.progra
         (
             circular,
             CoverageKind.CIRCULAR,
-            "x3 depends on g3, which Q, a matrix of scores, makes; give g6 other inputs",
+            "x3 depends on g3, a product with Q, a matrix of scores; give g6 other inputs",
         ),
         (
             own_product,
             CoverageKind.CIRCULAR,
-            "x3 depends on g3, which Q, a matrix of scores, makes; give g5 other inputs",
+            "x3 depends on g3, a product with Q, a matrix of scores; give g5 other inputs",
         ),
         (unbounded, CoverageKind.UNBOUNDED, "x3 is not a bounded function; clip it"),
         (straight_from_initial, CoverageKind.UNBOUNDED, "h is not a bounded function; clip it"),

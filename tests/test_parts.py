@@ -388,7 +388,7 @@ def test_files_of_layers_with_a_mask_of_ones_own_need_trust(tmp_path: Path) -> N
         ({"bias_slopes": 3}, "bias_slopes=3: is not known"),
         ({"bias_std": -1.0}, r"bias_std=-1\.0"),
         ({"bias_std": 1.0, "softcap": 1.0}, "not supported with a position bias"),
-        ({"qk_norm": True, "head_dim": 1}, "two values where heads have one neuron"),
+        ({"qk_norm": True, "head_dim": 1}, "two score values if heads have one neuron"),
         ({"qk_norm": 2}, "qk_norm=2: must be a boolean"),
         ({"qk_norm": True, "tied_query_key": True, "score_scaling": "1/n"}, "not supported with tied_query_key"),
         ({"mask": "window"}, r"mask='window': is not known; use one of 'none', 'causal', or pass"),

@@ -264,10 +264,10 @@ REFUSED: dict[str, tuple[Callable[[Written], object], str]] = {
     "nonlin of nothing": (lambda w: w.program.nonlin(np.tanh), r"vectors=\(\): .*at least one vector"),
     # Wrong type on purpose.
     "nonlin of no node": (lambda w: w.program.nonlin(np.tanh, 3), "node=3: is not a line of a program"),  # type: ignore[arg-type]
-    "nonlin in place": (lambda w: w.program.nonlin(in_place, w.g), "function=in_place: .*read-only.*change none"),
+    "nonlin in place": (lambda w: w.program.nonlin(in_place, w.g), "function=in_place: .*read-only.*not change them"),
     "output in place": (
         lambda w: w.program.output(in_place, [w.g], []),
-        "function=in_place: .*read-only.*change none",
+        "function=in_place: .*read-only.*not change them",
     ),
     "score of an initial": (lambda w: w.program.score(w.g, w.h), "score='h': is not the output of a MatMul"),
     "score of a score": (lambda w: w.program.score(w.p, w.g), "score='p1': is not the output of a MatMul"),

@@ -50,8 +50,8 @@ class AttentionLayer:
     score_scaling : {"1/sqrt(n)", "1/n"}
         Divisor of the scores, n standing for `head_dim` if set: the theorem's 1/√n, or Yang's 1/n.
     attention_map : {"softmax", "linear", "relu", "sigmoid"}, or callable
-        A from P: row-wise softmax; p itself; max(p, 0)/s; 1/(1 + exp(-p + log s)). Or a vectorised function of
-        (scores, visible), both (..., s), that returns weights.
+        Weights A from scores P: the softmax of each row or, for each score p, p itself, max(p, 0)/s or
+        1/(1 + exp(-p + log s)). Or a vectorised function of (scores, visible), both (..., s), that returns weights.
     mask : {"none", "causal"}, or callable
         With "causal" position i attends to j ≤ i only. Or a vectorised function of positions (i, j) that returns
         True where i attends to j; each position must attend to itself.
@@ -99,8 +99,8 @@ class AttentionLayer:
     bias_std : float
         Standard deviation of a random bias b_{j-i} per head and distance (T5), added to P_ij; from 0 to 1000.
     qk_norm : bool
-        Whether queries and keys of each head are divided by their length over √ν. `query_std` and `key_std` are then
-        the gains. Keys, and their Gram matrices, are those before the norm, times the gain.
+        Whether each head divides its queries and keys by their length over √ν. `query_std` and `key_std` are then
+        the gains. Draws contain the keys and Gram matrices before the norm, times the gain.
 
     Raises
     ------
@@ -206,12 +206,12 @@ class AttentionLayer:
 
     @property
     def head_width(self) -> int:
-        """ν: `head_dim`, or `width` if that is None."""
+        """ν, the neurons per head: `head_dim`, or `width` if that is None."""
         return self.width if self.head_dim is None else self.head_dim
 
     @property
     def kv_heads(self) -> int:
-        """The number of distinct W^K (and W^V)."""
+        """Number of key heads, each with its own W^K and W^V."""
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 
     @property
@@ -226,7 +226,7 @@ class AttentionLayer:
 
     @functools.cached_property
     def inputs(self) -> InputLaw:
-        """The law of the inputs."""
+        """The law of the layer's inputs."""
         return InputLaw(**{name: getattr(self, name) for name in _OF_INPUTS})
 
     @property
@@ -247,7 +247,7 @@ class AttentionLayer:
 
     @property
     def head_entries(self) -> int:
-        """Number of matrix entries in one literal draw, without the W^i."""
+        """Number of matrix entries in one literal draw, without the matrices W^i of the inputs."""
         matrices = (2 - self.tied_query_key) * self.num_heads + 2 * self.kv_heads
         return matrices * self.head_width * self.width
 
@@ -262,7 +262,7 @@ class AttentionLayer:
         return dataclasses.replace(self, **changes)
 
     def simpler(self) -> Iterator[Self]:
-        """Yield simplified layers, the largest steps first."""
+        """Yield copies of the layer with one field simplified, simplest value first."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         # Without position_std, position_reach must have its default.
         along = {"position_std": {"position_reach": defaults["position_reach"]}}
@@ -344,7 +344,7 @@ class AttentionLayer:
 
 
 def _as_text(value: Any) -> Any:
-    """Return a value of a field, or the name of a function."""
+    """Return a field's value, or the name of a function."""
     return named_function.label(value) if callable(value) else value
 
 

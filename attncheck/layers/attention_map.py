@@ -31,9 +31,9 @@ def attention_weights(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
 
 
 def weight_slopes(layer: AttentionLayer, scores: FloatArray, values: FloatArray) -> FloatArray:
-    """Return the derivative of Σ_j A_rj u_j with respect to each score P_rl, (..., seq_len, seq_len).
+    """Return the derivatives of Σ_j A_rj u_j with respect to the scores P_rl, (..., seq_len, seq_len).
 
-    `scores` are P, (..., seq_len, seq_len), `values` u, (..., seq_len). ReLU has slope 0 at 0.
+    `scores` is P, (..., seq_len, seq_len), and `values` is u, (..., seq_len). ReLU has slope 0 at 0.
 
     Examples
     --------

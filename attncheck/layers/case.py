@@ -11,7 +11,7 @@ from attncheck.layers.program import ProgramCase
 
 #: Widths for exact checks of programs, with literal matrices.
 EXACT_WIDTHS = (16,)
-#: Widths for checks of orders in n, with extrapolation.
+#: Widths for checks that extrapolate a power of n.
 RATE_WIDTHS = (32, 128, 512)
 
 
@@ -21,7 +21,7 @@ Case = AttentionLayer | ProgramCase
 def read_case(fields: Mapping[str, Any], trust: Sequence[str] | None = ()) -> Case:
     """Return the layer or program of a record; `InputError` if invalid or untrusted.
 
-    With `trust` None, the functions of a layer stay names.
+    If `trust` is None, functions of a layer are kept as names and not imported.
     """
     if not isinstance(fields, Mapping):
         raise InputError("layer: is not a table; make the record again")

@@ -10,7 +10,7 @@ _Drawn = TypeVar("_Drawn", bound=Batch, covariant=True)
 
 
 class Description(Protocol[_Drawn]):
-    """A frozen description that a method can draw.
+    """Frozen description of a layer, stack or program at a width.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Description(Protocol[_Drawn]):
 
     @property
     def drawn(self) -> type[_Drawn]:
-        """The type of its draws."""
+        """The class of the description's draws."""
         ...
 
     def describe(self) -> str:
@@ -40,5 +40,5 @@ class Description(Protocol[_Drawn]):
         ...
 
     def to_dict(self) -> dict[str, Any]:
-        """Return built-in types."""
+        """Return the description as built-in types."""
         ...

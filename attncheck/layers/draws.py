@@ -13,7 +13,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Batch:
-    """Arrays with one row per draw, `outputs` first."""
+    """Arrays with one row per draw, of which `outputs` is the first."""
 
     outputs: FloatArray
 
@@ -91,14 +91,14 @@ class ProgramDraws(Batch):
 
     Attributes
     ----------
-    outputs : ndarray, shape (size, m, coordinates)
+    outputs : ndarray, shape (size, outputs, coordinates)
         The outputs, or if there are none the vectors that no other vector uses, in program order.
-    scores : ndarray, shape (size, r)
-        In program order.
-    vectors : ndarray, shape (size, v, coordinates), or None
+    scores : ndarray, shape (size, scores)
+        All scores, in program order.
+    vectors : ndarray, shape (size, vectors, coordinates), or None
         All vectors, in program order.
-    gram : ndarray, shape (size, v, v), or None
-        Their inner products over their size; 0 between different sizes.
+    gram : ndarray, shape (size, vectors, vectors), or None
+        Inner products of the vectors, divided by their size; 0 for vectors of different sizes.
     """
 
     scores: FloatArray
@@ -113,7 +113,7 @@ class StackDraws(Batch):
     Attributes
     ----------
     outputs : ndarray, shape (size, seq_len, coordinates)
-        The last stream, at the first `coordinates` neurons.
+        Output of the stack at the first `coordinates` neurons.
     scores : ndarray, shape (size, depth, num_heads, seq_len, seq_len)
         P of every layer, after scaling, before masking.
     streams : ndarray, shape (size, depth, seq_len, coordinates)

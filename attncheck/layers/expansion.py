@@ -13,20 +13,20 @@ from attncheck.layers.kernel import position_covariance
 from attncheck.layers.program import LinearCombination, Node, Program, Weight
 from attncheck.layers.program.mixes import AttentionRow
 
-#: Prefix of the names of the W^i.
+#: Prefix of the names of the input matrices W^i.
 INPUT_WEIGHTS = "W"
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionProgram:
-    """A layer's program, with the nodes that its draws return.
+    """Netsor program of a layer, with the nodes whose values a draw returns.
 
     Attributes
     ----------
     inputs : tuple of Node, length seq_len
     keys, values : tuple of tuple of Node, (kv_heads, seq_len)
     scores : tuple of Node, length num_heads * seq_len * seq_len
-        In C order.
+        In C order of (head, row, column).
     outputs : tuple of Node, length seq_len
     """
 
@@ -63,7 +63,7 @@ def expand(layer: AttentionLayer) -> AttentionProgram:
 def write_attention(
     program: Program, layer: AttentionLayer, inputs: tuple[Node, ...], prefix: str = ""
 ) -> AttentionProgram:
-    """Write all lines after the inputs."""
+    """Write the program's lines after the inputs."""
     positions = range(1, layer.seq_len + 1)
     inner = layer.head_dim
 
@@ -99,14 +99,14 @@ def write_attention(
 
 
 def write_inputs(program: Program, layer: AttentionLayer) -> tuple[Node, ...]:
-    """Write x^i = φ(h^i + e^i)."""
+    """Write the lines x^i = φ(h^i + e^i)."""
     phi = nonlinearity.of_inputs(layer.inputs)
     hidden = write_hidden(program, layer)
     return tuple(program.nonlin(phi, vector, name=f"x{i}") for i, vector in enumerate(hidden, 1))
 
 
 def write_hidden(program: Program, layer: AttentionLayer) -> Iterator[Node]:
-    """Write the h^i + e^i; correlated W^i have a shared part."""
+    """Write the lines h^i + e^i; correlated matrices W^i have a shared part."""
     h = program.initial("h")
     positions = _write_positions(program, layer)
     own_std = layer.input_std * (1.0 - layer.input_correlation) ** 0.5
@@ -126,7 +126,7 @@ def write_hidden(program: Program, layer: AttentionLayer) -> Iterator[Node]:
 
 
 def _write_positions(program: Program, layer: AttentionLayer) -> tuple[Node, ...]:
-    """Write the e^i, if any."""
+    """Write the position vectors e^i, if any."""
     if not layer.position_std:
         return ()
     names = [f"e{i}" for i in range(1, layer.seq_len + 1)]

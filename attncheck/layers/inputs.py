@@ -18,7 +18,7 @@ DEFAULT_CLIP = 100.0
 STDS = (1e-6, 1e6)
 _CLIPS = (1e-12, 1e30)
 _REACHES = (0.01, 100.0)
-# Beyond this reach the covariance of a dozen positions is singular.
+# Beyond this reach the covariance of a dozen positions is numerically singular.
 _FARTHEST_ALONE = 2.0
 
 
@@ -59,7 +59,7 @@ class InputLaw:
         if self.activation != "clip" and self.clip != DEFAULT_CLIP:
             remedy = f"leave clip at {DEFAULT_CLIP:g} or use activation='clip'"
             refuse("clip", self.clip, f"has no effect with activation={self.activation!r}", remedy)
-        remedy = "pass a correlation between 0 and 1 (shared and own parts of the W^i cannot give a negative one)"
+        remedy = "pass a correlation between 0 and 1 (a part that the W^i share cannot make it negative)"
         rho = check_number("input_correlation", self.input_correlation, remedy, minimum=0.0, maximum=1.0)
         settle("input_correlation", rho)
         remedy = f"pass 0 for none, or a standard deviation between {STDS[0]:g} and {STDS[1]:g}"
@@ -85,7 +85,7 @@ class InputLaw:
 
     @property
     def scale(self) -> float:
-        """The size of the inputs: 1 if normalised, else about `hidden_std`."""
+        """Approximate standard deviation of the inputs: 1 if normalised, else `hidden_std`."""
         return 1.0 if self.norm else self.hidden_std
 
     @property

@@ -30,7 +30,7 @@ class Kernel:
 
 
 def position_covariance(law: InputLaw) -> FloatArray:
-    """Return the (seq_len, seq_len) covariance of each coordinate of the e^i.
+    """Return the covariance of a coordinate of the position vectors e^i, (seq_len, seq_len).
 
     Examples
     --------
@@ -84,16 +84,16 @@ def image_mean(phi: nonlinearity.Nonlinearity, variances: FloatArray) -> FloatAr
 
 
 def input_moments(law: InputLaw) -> tuple[Kernel, FloatArray]:
-    """Return E[φ(Z_j) φ(Z_k)] and E φ(Z_j), Z the limit of h + e."""
+    """Return E[φ(Z_j) φ(Z_k)] and E φ(Z_j), where Z_j is the limit of h^j + e^j."""
     phi, covariance = nonlinearity.of_inputs(law), input_covariance(law)
     return image_kernel(phi, covariance), image_mean(phi, np.diagonal(covariance))
 
 
 def input_kernel(law: InputLaw) -> Kernel:
-    """Return K of a layer's inputs, K_jk = E[Z^{x^j} Z^{x^k}], shape (seq_len, seq_len).
+    """Return the kernel of a layer's inputs, K_jk = E[Z^{x^j} Z^{x^k}], shape (seq_len, seq_len).
 
-    With a norm it is C_jk/√(C_jj C_kk), where C_jk = E[x^j x^k] for RMS norm, minus E[x^j] E[x^k] for layer norm
-    (Fact 1).
+    With a norm it is C_jk/√(C_jj C_kk) (Fact 1), where C holds the second moments of the unnormalised inputs for RMS
+    norm, and their covariances for layer norm.
 
     Examples
     --------
@@ -114,13 +114,13 @@ def input_kernel(law: InputLaw) -> Kernel:
     matrix = normalised_gram(law.norm, kernel.matrix, means)
     matrix.setflags(write=False)
     smallest = float(np.diagonal(centred(law.norm, kernel.matrix, means)).min())
-    # Sum of the errors of the entry and of both norms; means have only rounding errors.
+    # The error of an entry adds to those of both norms; means have only rounding errors.
     rounding = 8.0 * float(np.finfo(np.float64).eps) * float(np.diagonal(kernel.matrix).max())
     return Kernel(matrix, 2.0 * (kernel.error + rounding) / smallest)
 
 
 def limit_inputs(law: InputLaw, hidden: FloatArray) -> FloatArray:
-    """Return the Z^{x^i} from the Z^{h^i + e^i}, both (..., seq_len, neurons)."""
+    """Return the inputs' limit variables Z^{x^i} from Z^{h^i + e^i}, both (..., seq_len, neurons)."""
     images = nonlinearity.of_inputs(law)(hidden)
     if law.norm is None:
         return images
@@ -131,10 +131,11 @@ def limit_inputs(law: InputLaw, hidden: FloatArray) -> FloatArray:
 
 
 def psd_root(matrix: FloatArray, rtol: float = 1e-12, field: str = "matrix") -> FloatArray:
-    """Return F with F Fᵀ = matrix, with as many columns as the largest rank in the batch, by descending eigenvalue.
+    """Return F with F Fᵀ = matrix.
 
-    Eigenvalues up to `rtol` times the largest count as 0. Matrices that are not finite and positive semi-definite
-    raise `InputError`, as `field`.
+    Columns are ordered by descending eigenvalue; there are as many as the largest rank in the batch. Eigenvalues up to
+    `rtol` times the largest count as 0. Matrices that are not finite and positive semi-definite raise an `InputError`
+    that names `field`.
 
     Examples
     --------
@@ -153,7 +154,7 @@ def psd_root(matrix: FloatArray, rtol: float = 1e-12, field: str = "matrix") -> 
         refuse(field, float(values.min()), "has a negative eigenvalue", "pass a positive semi-definite matrix")
     kept = values > rtol * largest
     rank = int(kept.sum(axis=-1).max(initial=0))
-    # Make column sums non-negative.
+    # Non-negative column sums make the signs unique.
     signs = np.where(vectors.sum(axis=-2, keepdims=True) < 0, -1.0, 1.0)
     root = vectors * signs * np.sqrt(np.where(kept, values, 0.0))[..., None, :]
     return np.ascontiguousarray(root[..., :rank])

@@ -11,7 +11,7 @@ from attncheck.layers.attention import AttentionLayer
 
 
 def layer_name(layer: dict[str, Any]) -> str:
-    """Return the short name of a serialised layer, program or pool; of anything else, its fields."""
+    """Return the short name of a serialised layer, program or pool, or the fields of anything else."""
     if "program" in layer:
         return _program_name(layer)
     if "pool" in layer:

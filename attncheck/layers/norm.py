@@ -40,7 +40,7 @@ def normalised(norm: Norm | None, vectors: FloatArray) -> FloatArray:
 
 
 def centred(norm: Norm | None, gram: FloatArray, means: FloatArray) -> FloatArray:
-    """Return C from a Gram matrix (..., s, s) and means (..., s)."""
+    """Return the Gram matrix (..., s, s) to normalise, which for layer norm is centred by `means` (..., s)."""
     return gram - means[..., :, None] * means[..., None, :] if norm == "layer" else gram
 
 
@@ -66,10 +66,10 @@ def normalised_gram(norm: Norm | None, gram: FloatArray, means: FloatArray) -> F
 
 
 def normalised_change(norm: Norm | None, gram: FloatArray, means: FloatArray, moved: FloatArray) -> FloatArray:
-    """Return Ĝ after a first-order change of the Gram matrix.
+    """Return the normalised Gram matrix after a change of the Gram matrix, to first order in the change.
 
-    `gram` and `means` precede the change; `moved`, (..., s + 1, s + 1), is the changed matrix with the vector of
-    ones last.
+    `gram`, (..., s, s), and `means`, (..., s), are those before the change. `moved`, (..., s + 1, s + 1), is the
+    changed Gram matrix, with the vector of ones as its last vector.
 
     Examples
     --------
@@ -96,14 +96,14 @@ def normalised_change(norm: Norm | None, gram: FloatArray, means: FloatArray, mo
 
 
 def with_ones(norm: Norm | None, vectors: FloatArray) -> FloatArray:
-    """Append the vector of ones to vectors (..., s, n) for layer norm."""
+    """Return vectors (..., s, n), followed by a vector of ones for layer norm."""
     if norm != "layer":
         return vectors
     return np.concatenate([vectors, np.ones((*vectors.shape[:-2], 1, vectors.shape[-1]))], axis=-2)
 
 
 def normalised_with_ones(norm: Norm | None, gram: FloatArray) -> FloatArray:
-    """Return the normalised Gram matrix from that of `with_ones`."""
+    """Return the normalised Gram matrix from the Gram matrix of vectors that `with_ones` returned."""
     if norm != "layer":
         return normalised_gram(norm, gram, np.zeros(gram.shape[:-1]))
     return normalised_gram(norm, gram[..., :-1, :-1], gram[..., :-1, -1])

@@ -61,7 +61,7 @@ REGIMES: Mapping[str, Regime] = MappingProxyType(
                 "one position",
                 AttentionLayer(width=1, seq_len=1, num_heads=1),
                 "softmax of one score is 1: the output is W_O W_V x at every width, and Gaussian in the limit",
-                "the input itself, which at infinite width has the same law where all variances are 1",
+                "the input itself, which has the same law at infinite width if all variances are 1",
                 "skipped_values",
             ),
             Regime(
@@ -91,14 +91,14 @@ REGIMES: Mapping[str, Regime] = MappingProxyType(
                 "many heads",
                 AttentionLayer(width=8, seq_len=2, num_heads=32),
                 "outputs tend to a Gaussian as the number of heads grows: the limit's excess kurtosis falls as 1/H",
-                "repeated heads, for which it stops falling",
+                "repeated heads, for which the excess kurtosis stops falling",
                 "repeated_heads",
             ),
             Regime(
                 "tied queries and keys",
                 AttentionLayer(width=16, seq_len=3, num_heads=2, score_scaling="1/n", tied_query_key=True),
                 "with W_Q = W_K and 1/n the scores tend to σ_Qσ_K K, which is not random: the outputs tend to Gaussian "
-                "ones with covariance σ_V²σ_O² A K A^T, A the softmax of it",
+                "ones with covariance σ_V²σ_O² A K A^T, A the softmax of σ_Qσ_K K",
                 "separate matrices, where scores vanish and all weights tend to 1/s",
                 "untied_query_key",
             ),
@@ -112,7 +112,7 @@ REGIMES: Mapping[str, Regime] = MappingProxyType(
             Regime(
                 "positions",
                 AttentionLayer(width=16, seq_len=4, num_heads=2, position_std=1.0),
-                "vectors e^i added to the h^i correlate positions, near ones most, and do not share the length of h",
+                "vectors e^i added to the h^i correlate positions, near ones most; their length does not depend on h",
                 "inputs without them, or with different ones for scores and values",
                 "forgotten_positions",
             ),

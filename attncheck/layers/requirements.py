@@ -23,7 +23,7 @@ OfLayer = Requirement[AttentionLayer]
 
 
 def linear(layer: AttentionLayer) -> bool:
-    """Return whether x = h + e in practice."""
+    """Return whether inputs are h + e in practice: without a norm, and without clipping that acts."""
     clipped = layer.activation == "clip" and layer.clip < NEVER_CLIPPED * layer.inputs.hidden_std
     return layer.activation in ("clip", "identity") and not clipped and layer.norm is None
 
@@ -42,17 +42,17 @@ def _overlapping(layer: AttentionLayer) -> bool:
 def _regular(layer: AttentionLayer) -> bool:
     """Return whether score matrices are invertible if φ is linear."""
     if min(layer.width, layer.head_width) <= layer.seq_len or layer.inputs.equal:
-        # At width seq_len rounding spoils one draw in a hundred.
+        # If width and seq_len are equal, rounding spoils one draw in a hundred.
         return layer.seq_len == 1
     return _told_apart(layer)
 
 
 SEVERAL_POSITIONS = OfLayer("several positions", lambda layer: layer.seq_len > 1, "there is one position only")
 THREE_POSITIONS = OfLayer("three positions", lambda layer: layer.seq_len > 2, "there are fewer than three positions")
-MANY_POSITIONS = OfLayer(  # enough to recognise one matrix in two sets of keys
-    "positions that span a tenth of a head",
+MANY_POSITIONS = OfLayer(  # with fewer, a matrix shared by two heads cannot be recognised
+    "at least a tenth as many positions as neurons per head",
     lambda layer: layer.head_width <= 10 * layer.seq_len,
-    "heads are wider than ten times the positions",
+    "heads have more than ten times as many neurons as there are positions",
 )
 ONE_POSITION = OfLayer("one position", lambda layer: layer.seq_len == 1, "there is more than one position")
 UNEQUAL_INPUTS = OfLayer(
@@ -66,7 +66,7 @@ CORRELATED_POSITIONS = (
     OfLayer(
         "correlated positions",
         _overlapping,
-        f"positions are uncorrelated, except for less than 1/√{SMALL_WIDTH} by chance",
+        f"positions are uncorrelated, and chance correlations are below 1/√{SMALL_WIDTH}",
     )
     & SEVERAL_POSITIONS
 )

@@ -1,8 +1,8 @@
 """Slots: initial vectors and matrices of a program, and the limits that depend on their laws.
 
-If its fan-in grows with n, a matrix's law averages out. The laws of initial vectors, and of matrices with a fixed
-number of columns (W^O at fixed head_dim), do not: they show in coordinates, and in averages of nonlinear functions of
-these (Golikov and Yang, 2022, for programs without scores).
+The law of a matrix averages out if its fan-in grows with n. The laws of initial vectors and of matrices with a fixed
+number of columns (W^O at fixed head_dim) do not average out: they affect coordinates, and averages of nonlinear
+functions of these (Golikov and Yang, 2022, for programs without scores).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """A matrix or initial vector whose law may change at equal mean and covariance.
+    """Matrix or initial vector whose law can be replaced by another of the same mean and covariance.
 
     Attributes
     ----------
@@ -120,8 +120,7 @@ def _matrix(nodes: Sequence[Node], weight: Weight) -> Slot:
 
 
 def _shown(nodes: Sequence[Node], starts: set[Node]) -> list[Node]:
-    # Lines that depend on the law through coordinates, and through averages or scores.
-    """Return the lines whose law depends on that of `starts`."""
+    """Return the lines whose law depends on that of `starts`, through coordinates, averages or scores."""
     coordinates: set[Node] = set()
     averages: set[Node] = set()
     for node in nodes:
@@ -140,7 +139,7 @@ def _shown(nodes: Sequence[Node], starts: set[Node]) -> list[Node]:
 
 
 def _linear(node: Nonlin | Output) -> bool:
-    """Return whether the line's covariances depend on those of its vectors alone."""
+    """Return whether the covariances of a line depend only on those of its vectors."""
     function = node.function
     if isinstance(function, LinearCombination | AttentionRow):
         return True

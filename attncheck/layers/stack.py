@@ -19,7 +19,7 @@ from attncheck.layers.parts import refuse_parts
 from attncheck.layers.program.coverage import Coverage
 from attncheck.layers.stack_program import Perceptron, StackProgram, expand_layers
 
-#: Maximum depth: every layer's lines and kernels are in memory.
+#: Maximum depth, since the lines and kernels of all layers are in memory at once.
 _DEEPEST = 1_000
 _FIELDS = ("layer", "depth", "activations", "residual", "post_norm", "mlp", "mlp_ratio", "mlp_std")
 _PERCEPTRONS = {"relu": relu, "gelu": gelu}
@@ -185,7 +185,7 @@ class AttentionStack:
         return expand_layers(self.layers, self.residual, self.perceptron)
 
     def coverage(self) -> Coverage:
-        """Return the paper's statement on each line of the program, without norms.
+        """Return the paper's statement about each line of the program, without norms.
 
         Examples
         --------

@@ -13,7 +13,7 @@ from attncheck.layers.program import LinearCombination, Node, Program
 
 @dataclasses.dataclass(frozen=True)
 class Perceptron:
-    """u = W² φ(W¹ x) at each position, with m hidden `neurons`, W¹ of variance std²/n and W² of std²/m."""
+    """Perceptron u = W² φ(W¹ x) at each position, with m hidden `neurons`; entries have variance std²/fan-in."""
 
     phi: nonlinearity.Nonlinearity
     neurons: int
@@ -22,7 +22,7 @@ class Perceptron:
 
 @dataclasses.dataclass(frozen=True)
 class StackProgram:
-    """A stack's program, with the nodes that its draws return.
+    """Netsor program of a stack, with the nodes whose values a draw returns.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ def expand_layers(
 def _joined(
     program: Program, stream: tuple[Node, ...], outputs: tuple[Node, ...], residual: bool, name: str
 ) -> tuple[Node, ...]:
-    """Return the next stream."""
+    """Return the next stream: the outputs, plus the stream if `residual`."""
     if not residual:
         return outputs
     return tuple(
@@ -86,14 +86,14 @@ def _joined(
 
 
 def _copied(program: Program, vector: Node, name: str) -> Node:
-    """Return a copy that can be normalised alone."""
+    """Return a copy of a vector, which can be normalised alone."""
     return program.nonlin(nonlinearity.identity(), vector, name=name)
 
 
 def _write_perceptron(
     program: Program, perceptron: Perceptron, reads: tuple[Node, ...], prefix: str
 ) -> tuple[Node, ...]:
-    """Write W² φ(W¹ x)."""
+    """Write the lines W² φ(W¹ x)."""
     into = program.weight(f"{prefix}M1", perceptron.std, perceptron.neurons, None)
     out = program.weight(f"{prefix}M2", perceptron.std, None, perceptron.neurons)
     hidden = [program.matmul(into, x, f"{prefix}g{i}") for i, x in enumerate(reads, 1)]

@@ -1,1 +1,1 @@
-"""The paper's published experiments at full size, beside exact values."""
+"""The paper's published experiments at full size, next to exact values."""

@@ -20,7 +20,7 @@ Scale = Literal["linear", "log"]
 
 
 class Series(msgspec.Struct, frozen=True):
-    """Values along an axis with half-widths of errors; ``law`` marks limits and formulas."""
+    """Values along an axis, with half-widths of their errors; ``law`` marks limits and formulas."""
 
     label: str
     law: bool
@@ -30,7 +30,7 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """One pair of axes with its series and texts."""
+    """One plot as data: its series, title and axis labels."""
 
     title: str
     caption: str
@@ -46,7 +46,7 @@ SCHEMA = 2
 
 
 class ChartedFigure(msgspec.Struct, frozen=True, tag="charts", tag_field="shows"):
-    """A figure of charts, and its provenance."""
+    """A computed figure as data: its charts, and how its numbers were made."""
 
     schema: int
     name: str
@@ -64,8 +64,8 @@ class ChartedFigure(msgspec.Struct, frozen=True, tag="charts", tag_field="shows"
 class Measure:
     """One series to compute.
 
-    ``compute`` is a picklable function of a seed, the share of the usual draws and ``given``; it returns ``x``,
-    ``value`` and ``error``, (m,) each; ``law`` marks limits and formulas, drawn as lines.
+    ``compute`` is a picklable function of a seed, the share of the usual draws and ``given``. It returns ``x``,
+    ``value`` and ``error``, (m,) each. ``law`` marks limits and formulas, which are drawn as lines.
     """
 
     label: str
@@ -74,13 +74,13 @@ class Measure:
     law: bool = False
 
     def __call__(self, seed: int, scale: float) -> Arrays:
-        """Return the series as arrays, with draws independent of other series."""
+        """Return the series as arrays, from draws independent of other series."""
         own = int(stream(seed, "series", self.key).integers(2**32))
         return self.compute(own, scale, **dict(self.given))
 
     @property
     def key(self) -> dict[str, Any]:
-        """Everything that determines the numbers of the series, as built-in types."""
+        """All that determines the numbers of the series, as built-in types."""
         name = f"{self.compute.__module__}.{self.compute.__qualname__}"
         return {"label": self.label, "compute": name, "given": [list(pair) for pair in self.given]}
 
@@ -103,7 +103,7 @@ Read = Callable[[Sequence[Chart]], list[PaperStatement]]
 
 @dataclasses.dataclass(frozen=True)
 class FurtherFigure:
-    """A computed figure: charts ``plans``, and ``read``, which returns the statements they support."""
+    """A figure to compute: its chart ``plans``, and ``read``, which returns the statements that the charts support."""
 
     name: str
     title: str
@@ -118,7 +118,7 @@ class FurtherFigure:
 
 
 def along(x: Sequence[float], value: Sequence[float], error: Sequence[float] | None = None) -> Arrays:
-    """Return a series as arrays, without errors if exact."""
+    """Return a series as arrays, with error 0 if it is exact."""
     errors = np.zeros(len(x)) if error is None else np.array(error, dtype=float)
     return {"x": np.array(x, dtype=float), "value": np.array(value, dtype=float), "error": errors}
 
@@ -133,7 +133,7 @@ def charted(plan: ChartPlan, found: Mapping[Measure, Arrays]) -> Chart:
 
 
 def order(series: Series, last: int = 3) -> float:
-    """Return the slope of the last values on logarithmic axes.
+    """Return the slope of the `last` values of a series on logarithmic axes.
 
     Examples
     --------
@@ -145,7 +145,7 @@ def order(series: Series, last: int = 3) -> float:
 
 
 def at_end(series: Series) -> str:
-    """Return the last value with its error.
+    """Return the last value of a series as text, with its error and place on the axis.
 
     Examples
     --------
@@ -156,7 +156,7 @@ def at_end(series: Series) -> str:
 
 
 def told(series: Series, place: int) -> str:
-    """Return the text of one value with its error and its place on the axis."""
+    """Return one value of a series, with its error and place on the axis, as text."""
     value, error = series.value[place], series.error[place]
     off = f" ± {error:.1g}" if error else ""
     return f"{value:.3g}{off} at {_place(series.x[place])}"

@@ -4,8 +4,8 @@ With G = X Xᵀ/n = F Fᵀ of the inputs and ν neurons per head, the first row 
 √(G_11 χ²_ν/ν) F N, N independent standard normals. Given it, y^1 is Gaussian with variance σ_V² σ_O² H^{-1} Σ_a (α_aᵀ
 G α_a) χ²_{ν,a}/ν. In the limit G is the kernel K, and the χ²_ν/ν are 1.
 
-Linear inputs are ‖h‖/√n times normals, so G is a Wishart matrix times χ²_n/n, and F a Bartlett factor. A clip at 100
-changes this with a chance below 1e-100. Other inputs are drawn in full, s × n numbers.
+Linear inputs are ‖h‖/√n times normals, so G is a Wishart matrix times χ²_n/n, and F a Bartlett factor. The paper's clip
+at 100 changes this with a probability below 1e-100. Other inputs are drawn in full, as s × n numbers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BLOCK = 2**17
 
 
 def generator(sequence: np.random.SeedSequence) -> np.random.Generator:
-    """Return a task's generator; SFC64 makes normals cheaper by a sixth."""
+    """Return a task's random generator, SFC64, which draws normals in a sixth less time than the default."""
     return np.random.Generator(np.random.SFC64(sequence))
 
 
@@ -94,7 +94,7 @@ def draw_scores(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
     return _in_blocks(size, 1 if _normal_inputs(alone) else layer.width, block)
 
 
-#: Samplers at finite width.
+#: Functions that draw at finite width, by quantity.
 DRAWN = {"outputs": draw_outputs, "scores": draw_scores}
 
 
@@ -115,14 +115,14 @@ def _root(layer: AttentionLayer, count: int, rng: np.random.Generator) -> FloatA
 
 
 def _stretch(layer: AttentionLayer, shape: tuple[int, ...], rng: np.random.Generator) -> FloatArray:
-    """Draw χ²_ν/ν, the squared stretching of a direction."""
+    """Draw χ²_ν/ν, the factor by which normal matrices to ν neurons change a squared length."""
     return np.asarray(rng.chisquare(layer.head_width, size=shape) / layer.head_width)
 
 
 def _outputs(
     layer: AttentionLayer, root: FloatArray, lengths: FloatArray, values: FloatArray, rng: np.random.Generator
 ) -> FloatArray:
-    """Draw y^1 of a block.
+    """Draw one coordinate of y^1 for a block of draws, (draws,).
 
     `root` is F, (draws or 1, seq_len, r); `lengths`, (draws, heads), multiply the scores F N; `values`, (draws,
     heads), are the χ²_ν/ν of the values.
@@ -136,7 +136,7 @@ def _outputs(
 
 
 def _in_blocks(size: int, entries: int, block: Callable[[int], FloatArray]) -> FloatArray:
-    """Return `size` draws, made in blocks of bounded size."""
+    """Return `size` draws, made in blocks to bound memory."""
     size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
     step = max(1, _BLOCK // entries)
     return np.concatenate([block(min(step, size - start)) for start in range(0, size, step)])

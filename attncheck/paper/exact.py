@@ -22,17 +22,17 @@ from attncheck.theory.rates.rate import fit
 
 FloatArray = NDArray[np.float64]
 
-# Names of the numbers of a `Distance`, in order.
+# Names of the numbers that a `Distance` holds, in order.
 _FIELDS = ("value", "error", "leading", "leading_error", "width", "draws")
-# Fewer draws cannot distinguish a divergence from 0.
+# Minimum number of draws: fewer cannot distinguish a divergence from 0.
 _FEWEST_DRAWS = 256
 _ROUNDING = 1e-12
-# Nodes per chi-square of a score, and a smaller number whose result gives the error.
+# Nodes per χ² variable of a score, and a smaller number, whose result gives the error.
 _NODES, _FEWER_NODES = 32, 24
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """KL falls as n^-order (with a 99% interval) and is about constant/n² at large n.
+    """Fit of KL divergences: KL falls as n^-order, with a 99% interval, and is about constant/n² at large n.
 
     ``leading`` is the constant from the 1/n expansion alone.
     """
@@ -81,7 +81,7 @@ def compute(wanted: ExactDistance, grid: FloatArray, seed: int, scale: float = 1
 
 
 def _of_scores(layer: AttentionLayer, grid: FloatArray) -> dict[str, NDArray[Any]]:
-    """Return a score's curve; errors come from a computation with fewer nodes, and from rounding."""
+    """Return the curve of a score, with errors from a computation with fewer nodes, and from rounding."""
     value, fewer = (score_difference(layer, grid, nodes) for nodes in (_NODES, _FEWER_NODES))
     many, few = (score_moments(layer, nodes) for nodes in (_NODES, _FEWER_NODES))
     return {
@@ -92,7 +92,7 @@ def _of_scores(layer: AttentionLayer, grid: FloatArray) -> dict[str, NDArray[Any
 
 
 def score_difference(layer: AttentionLayer, grid: FloatArray, nodes: int) -> FloatArray:
-    """Return the density of p_11 minus that of the limit."""
+    """Return the density of p_11 at finite width minus that of the limit."""
     limit_std = layer.query_std * layer.key_std * float(input_kernel(layer.inputs).matrix[0, 0])
     return np.asarray(score_mixture(layer, nodes).density(grid) - gaussian(grid, limit_std**2))
 
@@ -104,9 +104,9 @@ def score_moments(layer: AttentionLayer, nodes: int) -> FloatArray:
 
 
 def score_mixture(layer: AttentionLayer, nodes: int) -> ScaleMixture:
-    """Return the normal mixture that is the law of p_11 at finite width, with `nodes` per chi-square.
+    """Return the law of the score p_11 at finite width as a mixture of normals, with `nodes` per χ² variable.
 
-    With linear inputs p_11 = σ_Qσ_K ‖h‖²/n · χ²_n/n · √(χ²_ν/ν) N, normal given three chi-squares, the first of which
+    With linear inputs p_11 = σ_Qσ_K ‖h‖²/n · χ²_n/n · √(χ²_ν/ν) N, normal given three χ² variables, the first of which
     is ‖h‖². A clip at 100 changes this with a chance below 1e-100; other inputs raise `InputError`.
 
     Examples
@@ -117,9 +117,9 @@ def score_mixture(layer: AttentionLayer, nodes: int) -> ScaleMixture:
     """
     if layer.activation != "identity" and (layer.activation != "clip" or layer.clip < 50 * layer.input_std):
         remedy = "use activation='identity', or 'clip' with a bound that is not reached"
-        refuse("activation", layer.activation, "bends the inputs", remedy)
+        refuse("activation", layer.activation, "is a nonlinear activation", remedy)
     if layer.norm:
-        refuse("norm", layer.norm, "makes inputs of one length", "leave it out")
+        refuse("norm", layer.norm, "makes all inputs equally long", "leave it out")
     hidden, hidden_mass = gamma_rule(0.5 * layer.width, nodes)
     keys, keys_mass = gamma_rule(0.5 * layer.head_width, nodes)
     lengths = np.multiply.outer(hidden, hidden).ravel() * layer.input_std**2

@@ -15,14 +15,14 @@ WIDTHS = (16, 64, 256, 1024)
 EXACT_WIDTHS = (16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_000_000)
 HEAD_DIM = 64
 TRIALS = 10
-#: Points of densities, and edges of histograms.
+#: Range and number of the points of densities, and of the bins of histograms.
 GRID_END, GRID_POINTS = 3.0, 181
 BIN_END, BINS = 4.0, 160
 
 
 @dataclasses.dataclass(frozen=True)
 class ExperimentCase:
-    """One sampled law: outputs at the first position or scores p_11; ``limit`` samples the infinite width."""
+    """One law to sample: outputs at the first position, or scores p_11; ``limit`` samples at infinite width."""
 
     label: str
     layer: AttentionLayer
@@ -32,7 +32,7 @@ class ExperimentCase:
 
 @dataclasses.dataclass(frozen=True)
 class ExactDistance:
-    """A computed distance from the limit; ``infinite`` takes the width to infinity at fixed `head_dim`."""
+    """A distance to compute from the limit; ``infinite`` takes the width to infinity at fixed `head_dim`."""
 
     label: str
     layer: AttentionLayer
@@ -54,7 +54,7 @@ class Experiment:
     trials: int = TRIALS
 
     def draws_at(self, scale: float) -> int:
-        """Return the draws of one trial at a scale; at least 200."""
+        """Return the number of draws of one trial at a scale, at least 200."""
         return max(200, round(self.draws * scale))
 
 
@@ -75,7 +75,7 @@ def _by_width(name: str, title: str, draws: int, layer: AttentionLayer) -> Exper
 
 
 def _scalings_and_heads() -> Experiment:
-    """Return Fig. 2: scores under both scalings, outputs by heads."""
+    """Return Fig. 2: scores under both scalings, and outputs by number of heads."""
     root, over = (AttentionLayer(width=256, score_scaling=scaling) for scaling in ("1/sqrt(n)", "1/n"))
     heads = {heads: AttentionLayer(width=256, num_heads=heads) for heads in (1, 256)}
     return Experiment(
@@ -97,7 +97,7 @@ def _scalings_and_heads() -> Experiment:
 
 
 def _low_rank() -> Experiment:
-    """Return Fig. 3: heads of 64 neurons, n = 64 H."""
+    """Return Fig. 3: heads of 64 neurons, at width n = 64 H."""
     series = {heads: AttentionLayer(width=HEAD_DIM * heads, num_heads=heads, head_dim=HEAD_DIM) for heads in (1, 4, 16)}
     further = (4, 16, 64, 256)
     return Experiment(

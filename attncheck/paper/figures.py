@@ -19,7 +19,7 @@ from attncheck.report.svg import BAND, INK, MUTED, SERIES
 
 FloatArray = NDArray[np.float64]
 
-# Title prefix of panels that repeat the paper's setting on new draws.
+# Title prefix of panels that show the paper's setting with attncheck's draws.
 _REPEATED = "Published setting, own draws"
 
 
@@ -56,7 +56,7 @@ def _densities(figure: Figure) -> Panel:
     alt = (
         f"Kernel density estimates of one output coordinate from {figure.draws:,} draws for {by}, with the density of "
         f"the limit, on top of each other. At 0 they are {heights}, the limit {figure.limits[0].density[centre]:.3f}: "
-        f"the differences cannot be told from sampling noise for most of them."
+        f"most of the differences are within sampling noise."
     )
     title = f"{_REPEATED}: density of y, first trial"
     caption = f"Kernel density estimates from {figure.draws:,} own draws against the {many} (black)"
@@ -115,8 +115,8 @@ def _estimates(figure: Figure) -> Panel:
     read = _joined([f"{m:.2g} ± {d:.1g} ({law.label})" for law, m, d in zip(laws, means, deviations, strict=True)])
     alt = (
         f"The published estimator of the divergence from the limit, mean and standard deviation over {figure.trials} "
-        f"trials of {figure.draws:,} own draws: {read}. Of the limit from itself the same estimator says "
-        f"{floor.mean():.2g}: below that it sees nothing."
+        f"trials of {figure.draws:,} own draws: {read}. For two samples of the limit the estimator gives "
+        f"{floor.mean():.2g}, below which it cannot detect a divergence."
     )
     caption = (
         f"The published estimator of KL on own draws (mean ± sd of {figure.trials} trials) and its floor: the limit "
@@ -184,9 +184,9 @@ def _gaps(figure: Figure) -> Panel:
     stay = _joined([f"{gap.value:.2g} ({label})" for label, gap in gaps if gap is not None])
     alt = (
         f"Computed divergence from the limit against the width with 64 neurons a head. It does not go to 0: at "
-        f"infinite width {stay} stay. Open marks are the published estimator; its floor is {floor.mean():.2g}."
+        f"infinite width {stay} remain. Open marks are the published estimator; its floor is {floor.mean():.2g}."
     )
-    caption = "Computed KL (filled), what stays at n = ∞ (dashed), the published estimator (open) and its floor (band)"
+    caption = "Computed KL (filled), what remains at n = ∞ (dashed), published estimator (open) and its floor (band)"
     return Panel(PanelText("Computed: KL(finite ‖ limit) with heads of 64 neurons", caption, alt), paint)
 
 

@@ -1,4 +1,4 @@
-"""The published estimator: Gaussian kernel densities, Scott's bandwidth, 500 points; shown for comparison only.
+"""The paper's KL estimator from Gaussian kernel densities (Scott's bandwidth, 500 points), for comparison only.
 
 Densities are those of `scipy.stats.gaussian_kde`, computed from fine bins.
 """
@@ -15,7 +15,7 @@ FloatArray = NDArray[np.float64]
 
 #: Grid points, and the constant added to densities.
 POINTS, OFFSET = 500, 1e-12
-# Bins per bandwidth: linear binning errs by less than 1/(8 · 1000²) of the kernel's height.
+# Number of bins per bandwidth, so that linear binning errs by less than 1/(8 · 1000²) of the kernel's height.
 _BINS = 1000
 # Bandwidths beyond which the kernel is negligible in float64.
 _REACH = 9.0
@@ -57,9 +57,10 @@ def density(samples: FloatArray, grid: FloatArray) -> FloatArray:
 
 
 def divergence(first: FloatArray, second: FloatArray) -> tuple[float, float]:
-    """Return the published estimate of KL(first ‖ second), and the part of it from beyond the extremes of `second`.
+    """Return the published estimate of KL(first ‖ second), and its part from beyond the extremes of `second`.
 
-    p log(p/q) is summed over 500 points, with 1e-12 added to both densities; beyond `second` the 1e-12 decides.
+    p log(p/q) is summed over 500 points, with 1e-12 added to both densities. Beyond the extremes of `second` the
+    result depends on the 1e-12.
 
     Examples
     --------

@@ -51,7 +51,7 @@ def named(figure: Shown) -> str:
 
 
 def size_of(figure: Shown) -> str:
-    """Return the sampled and published sizes, and the command to repeat."""
+    """Return the sampled and published sizes of a figure, and the command to repeat it."""
     again = f"To repeat it: attncheck paper {figure.name} --seed {figure.seed} --scale {figure.scale:g}"
     if isinstance(figure, ChartedFigure):
         errors = (
@@ -65,7 +65,7 @@ def size_of(figure: Shown) -> str:
 
 
 def made_with(figure: Shown) -> str:
-    """Return the provenance of the numbers."""
+    """Return a sentence on how the numbers of a figure were made."""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(figure.versions.items()))
     return (
         f"Seed {figure.seed}, scale {figure.scale:g}, {versions}. Samples are exact in law at finite width. The "
@@ -93,9 +93,9 @@ def _small(figure: Figure) -> PaperStatement:
     last, floor = _finite(figure)[-1], figure.sampled_as("limit")
     point = next(each for each in figure.points_of("y") if each.width == last.layer["width"])
     excess = float(np.mean(last.kl)) / point.value
-    seen = "cannot be told from" if _within(last, floor) else "lies above"
+    seen = "does not exceed" if _within(last, floor) else "exceeds"
     return PaperStatement(
-        f"at {last.label} the law has all but reached the limit",
+        f"at {last.label} the law has almost reached the limit",
         f"{_estimate(last)}, which {seen} the floor {_estimate(floor)} of the limit against itself",
         f"{_value(point)}: the estimate is {times(excess)} times that",
     )
@@ -105,9 +105,9 @@ def _beyond(figure: Figure) -> PaperStatement:
     first = _finite(figure)[0]
     point = figure.points_of("y")[0]
     return PaperStatement(
-        "the estimate is one of KL where it is far above its floor",
+        "estimates far above the floor measure KL",
         f"at {first.label} {_over(first.kl_beyond)} of {_estimate(first)} come from beyond the farthest draw of the "
-        f"limit, where its kernel density is next to 0 and the 1e-12 that is added decides",
+        f"limit, where its kernel density is almost 0 and the added 1e-12 determines the estimate",
         f"{_value(point)}",
     )
 
@@ -140,7 +140,7 @@ def _scores_collapse(figure: Figure) -> PaperStatement:
     return PaperStatement(
         "scores over n collapse to 0",
         f"standard deviation {_over(np.sqrt(law.variance).tolist())}",
-        f"standard deviation {np.sqrt(curve.moments[0]):.5f}, which is n^−½ of the one over √n",
+        f"standard deviation {np.sqrt(curve.moments[0]):.5f}, n^−½ times that of scores over √n",
     )
 
 
@@ -152,7 +152,7 @@ def _tails(figure: Figure) -> PaperStatement:
         at = f"{moments[2]:.4f} ± {moments[3]:.1g} at n = 256"
         computed.append(f"{law.label}: {at}, {limit.excess_kurtosis:.4f} in the limit")
     return PaperStatement(
-        "with one head y has heavier tails than a Gaussian, with 256 it does not",
+        "with one head y has heavier tails than a Gaussian, with 256 heads it does not",
         "excess kurtosis " + "; ".join(f"{law.label}: {_over(law.excess_kurtosis)}" for law in laws),
         "excess kurtosis " + "; ".join(computed),
     )
@@ -175,7 +175,7 @@ def _low_rank(figure: Figure) -> PaperStatement:
     laws = _finite(figure)
     computed = [f"{law.label}: {_value(figure.points_of(law.label)[0])}" for law in laws]
     return PaperStatement(
-        "with 64 neurons a head the law agrees with the limit already",
+        "with 64 neurons per head the law already agrees with the limit",
         "KL " + "; ".join(f"{law.label}: {_estimate(law)}" for law in laws),
         "KL at n = 64 H, " + "; ".join(computed),
     )
@@ -185,9 +185,9 @@ def _gap(figure: Figure) -> PaperStatement:
     laws = _finite(figure)
     gaps = [(law.label, figure.gap_of(law.label)) for law in laws]
     return PaperStatement(
-        "the limit of low-rank heads is that of full ones (which holds as the neurons of a head grow too)",
+        "low-rank heads have the limit of full heads (true if the number of neurons per head grows too)",
         "floor " + "; ".join(f"{law.label}: {_estimate(figure.sampled_as(f'limit, {law.label}'))}" for law in laws),
-        "KL that stays at n = ∞, " + "; ".join(f"{label}: {_value(gap)}" for label, gap in gaps if gap is not None),
+        "KL that remains at n = ∞, " + "; ".join(f"{label}: {_value(gap)}" for label, gap in gaps if gap is not None),
     )
 
 
@@ -230,5 +230,5 @@ def _largest(curve: Curve) -> str:
 
 
 def _within(law: SampledLaw, floor: SampledLaw) -> bool:
-    """Return a phrase: whether the mean estimate lies within the floor's range."""
+    """Return whether the mean estimate is at most the largest estimate of the floor."""
     return float(np.mean(law.kl)) <= max(floor.kl)

@@ -25,7 +25,7 @@ _MARGINS = (78, 14, 50, 14)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExperimentView:
-    """One figure as templates see it."""
+    """One figure, with the texts and drawings that page templates show."""
 
     figure: Shown
 
@@ -41,17 +41,17 @@ class ExperimentView:
 
     @property
     def size(self) -> str:
-        """The sampled size."""
+        """The sampled and published sizes, and the command to repeat."""
         return size_of(self.figure)
 
     @property
     def columns(self) -> tuple[str, str, str]:
-        """The columns of the statements."""
+        """The column titles of the figure's statements."""
         return columns_of(self.figure)
 
     @property
     def statements(self) -> Sequence[PaperStatement]:
-        """The statements with numbers."""
+        """The figure's statements, with numbers."""
         return self.figure.statements
 
     @cached_property
@@ -78,17 +78,17 @@ class PaperView:
 
     @property
     def made(self) -> str:
-        """The provenance of the numbers."""
+        """A sentence on how the numbers were made."""
         return made_with(self.experiments[0].figure)
 
     @property
     def scale(self) -> float:
-        """Share of the published draws."""
+        """Number of draws, as a share of the published number."""
         return self.experiments[0].figure.scale
 
 
 def view_of(figures: Sequence[Shown]) -> PaperView:
-    """Return figures as templates see them."""
+    """Return the view of a run's figures for page templates."""
     return PaperView(tuple(ExperimentView(figure) for figure in figures))
 
 
@@ -103,6 +103,6 @@ def read_paper(folder: Path) -> PaperView:
 
 
 def render_paper(out: Path, figures: Sequence[Shown]) -> Path:
-    """Write a page of figures, without a run record."""
+    """Write an HTML page of figures, without a run record."""
     recipe = msgspec.structs.replace(load("paper"), template="paper.html.j2")
     return write_whole(out, encoded(fill(recipe, paper=view_of(figures))))

@@ -23,14 +23,14 @@ _COLOURS = (*SERIES, INK)
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """One pair of axes: its paint function and texts."""
+    """One plot: a function that paints it on axes, and its texts."""
 
     text: PanelText
     paint: Callable[[Axes], None]
 
 
 def panel_of(chart: Chart) -> Panel:
-    """Return a chart's panel: points at finite width, lines for laws."""
+    """Return the panel of a chart, with points at finite width and lines for laws."""
     points = [each for each in chart.series if not each.law]
     lines = [each for each in chart.series if each.law]
 
@@ -60,7 +60,7 @@ def panel_of(chart: Chart) -> Panel:
 
 
 def powers(axes: Axes, *, both: bool = False, across: bool = True) -> None:
-    """Label logarithmic axes with powers of ten: the vertical one, or `both`."""
+    """Label the vertical logarithmic axis, or `both` axes, with powers of ten."""
     for axis in (axes.yaxis, axes.xaxis) if both else (axes.yaxis,):
         axis.set_major_formatter(FuncFormatter(_power))
         axis.set_minor_formatter(NullFormatter())

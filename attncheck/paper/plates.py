@@ -19,11 +19,11 @@ from attncheck.report.svg import METADATA, style
 
 _SIZE = (13.0, 9.0)
 _COLUMNS = 2
-# Resolution of bitmaps.
+# Resolution of bitmaps, in dots per inch.
 _DPI = 150
 
 
-#: Renders panels with a title to bytes.
+#: Function that renders panels under a title to bytes.
 Plate = Callable[[Sequence[Panel], str], bytes]
 
 

@@ -20,9 +20,9 @@ PAGE, NUMBERS = "paper.html", "numbers.md"
 
 
 def publish(names: Sequence[str], out: Path, data: Path, manifest: PaperRun) -> list[Path]:
-    """Write the figures of a run, and the pages of all its figures in the folder; return the files.
+    """Write the figures `names` and the pages of all figures of the run; return the written files.
 
-    The bytes are reproducible. All tasks of `names` must be done, with files in `data`.
+    The bytes are reproducible. All tasks of `names` must be finished, with their files in `data`.
     """
     from attncheck.paper.page import render_paper
 
@@ -33,7 +33,7 @@ def publish(names: Sequence[str], out: Path, data: Path, manifest: PaperRun) -> 
 
 
 def finished(name: str, data: Path, manifest: PaperRun) -> Shown:
-    """Return a figure with its statements and panel texts."""
+    """Return a figure from its task files, with its statements and panel texts."""
     figure = results.gather(name, data, manifest)
     panels = [panel.text for panel in panels_of(figure)]
     return msgspec.structs.replace(figure, statements=numbers.statements_of(figure), panels=panels)

@@ -30,10 +30,10 @@ _QUARTILES = 1.349
 
 
 class SampledLaw(msgspec.Struct, frozen=True):
-    """Statistics of every trial of a sampled law.
+    """Statistics of a sampled law, per trial.
 
-    ``density`` and ``counts`` are of the first trial, ``spread`` is the density's standard deviation over the trials,
-    ``kl`` the published estimate, ``kl_beyond`` its part from beyond the limit's extreme draws.
+    ``density`` and ``counts`` are those of the first trial, and ``spread`` is the standard deviation of the density
+    over the trials. ``kl`` is the published estimate, ``kl_beyond`` its part from beyond the limit's extreme draws.
     """
 
     label: str
@@ -53,7 +53,7 @@ class SampledLaw(msgspec.Struct, frozen=True):
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """A computed density minus that of the limit, with half-widths of errors, which are None in far tails.
+    """A computed density minus that of the limit, with half-widths of errors, None in far tails.
 
     ``moments`` are the variance and excess kurtosis, each followed by its error.
     """
@@ -67,7 +67,7 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class Point(msgspec.Struct, frozen=True):
-    """Computed KL(finite ‖ limit); ``width`` is None at infinity."""
+    """Computed KL(finite ‖ limit) at a width; ``width`` is None at infinite width."""
 
     label: str
     layer: dict[str, Any]
@@ -87,7 +87,7 @@ class LimitDensity(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True, tag="samples", tag_field="shows"):
-    """A published figure as numbers, and its provenance."""
+    """A published figure as numbers, and how they were made."""
 
     schema: int
     name: str
@@ -186,7 +186,7 @@ def _repeated(name: str, found: Mapping[Task, Arrays], manifest: PaperRun) -> Fi
 
 
 def _merged_bins(draws: int) -> int:
-    """Return the bins per bar: the Freedman–Diaconis width of a standard normal, rounded down."""
+    """Return the number of bins per bar, from the Freedman–Diaconis width for a standard normal, rounded down."""
     bins = len(units.edges()) - 1
     width = 2.0 * _QUARTILES * draws ** (-1 / 3) / float(np.diff(units.edges())[0])
     return max(each for each in range(1, bins + 1) if bins % each == 0 and each <= max(1.0, width))
@@ -241,7 +241,7 @@ def _point(wanted: ExactDistance, arrays: Arrays) -> Point:
 
 
 def _fits(experiment: Experiment, found: Mapping[Task, Arrays]) -> list[Fit]:
-    """Return the fitted order in 1/n of each series that goes to 0."""
+    """Return the fitted order in 1/n of each series of divergences that goes to 0."""
     if experiment.kind != "width":
         return []
     series: dict[str, list[Arrays]] = {}

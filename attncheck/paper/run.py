@@ -1,4 +1,4 @@
-"""Runs of the paper's tasks: perform, in parallel, those whose results a folder lacks."""
+"""Runs of the paper's tasks: compute in parallel the results that a folder lacks."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from attncheck.paper.further import FURTHER
 from attncheck.paper.units import Task
 from attncheck.records.manifest import installed_versions
 
-#: Packages whose versions affect digits and bytes.
+#: Packages whose versions affect the numbers and the bytes of files.
 _VERSIONED = ("attncheck", "numpy", "scipy")
 _MANIFEST = "run.json"
 #: All figures, published and further.
 NAMES = (*EXPERIMENTS, *FURTHER)
-#: Scale at which every experiment has its minimum of draws.
+#: Scale at which every experiment has its minimum number of draws.
 LEAST_SCALE = 1e-3
 
 
 class PaperRun(msgspec.Struct, frozen=True):
-    """Provenance shared by all numbers in a folder."""
+    """Seed, scale and versions, shared by all numbers in a folder."""
 
     format: int
     seed: int
@@ -36,7 +36,7 @@ class PaperRun(msgspec.Struct, frozen=True):
 
 
 def names_of(wanted: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the wanted figures: the paper's in its order, then further ones.
+    """Return the names of the wanted figures: the paper's in its order, then further ones.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Tasks with separate streams and files, so that runs can be interrupted."""
+"""Tasks with separate random streams and files, so that runs can be interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from attncheck.paper.further import FURTHER
 Arrays = dict[str, NDArray[Any]]
 FloatArray = NDArray[np.float64]
 
-#: Increased when a task's numbers change.
+#: Version of the numbers, increased when those of any task change.
 FORMAT = 4
 
 
 def grid() -> FloatArray:
-    """Return the points of densities."""
+    """Return the points at which densities are evaluated."""
     return np.linspace(-GRID_END, GRID_END, GRID_POINTS)
 
 
@@ -64,7 +64,7 @@ class Task:
     trial: int = 0
 
     def key(self, scale: float) -> dict[str, Any]:
-        """Return all that determines its numbers besides the seed, as built-in types."""
+        """Return all that determines the task's numbers besides the seed, as built-in types."""
         return {
             "format": FORMAT,
             "experiment": self.experiment,
@@ -74,13 +74,13 @@ class Task:
         }
 
     def path(self, folder: Path) -> Path:
-        """Return the path of its file."""
+        """Return the path of the task's file."""
         name = digest([self.experiment, _key_of(self.subject)])
         return folder / f"{self.experiment}-{name}-{self.trial:02d}.npz"
 
     @property
     def cost(self) -> float:
-        """Approximate cost, in normals to draw, to start the longest tasks first."""
+        """Approximate cost in normals to draw, by which the longest tasks start first."""
         if isinstance(self.subject, Measure):
             return math.inf
         layer = self.subject.layer

@@ -19,19 +19,19 @@ BLOCK_ENTRIES = 2**21
 
 @dataclasses.dataclass(frozen=True)
 class DrawPlan(Generic[_Batch]):
-    """A function that draws a description, and its memory: float64 entries per draw, and shared by all draws."""
+    """Function that draws a description, with its memory in float64 entries, per draw and shared by all draws."""
 
     draw: Callable[[int, np.random.Generator], _Batch]
     entries: int
     shared: int = 0
 
     def take(self, size: int, seed: int) -> _Batch:
-        """Return `size` draws, the same as `attncheck.simulate`."""
+        """Return `size` draws, equal to those of `attncheck.simulate`."""
         return next(chunks(self, size, size, root_of(seed)))
 
 
 def root_of(seed: Any) -> np.random.SeedSequence:
-    """Return the seed sequence of a seed."""
+    """Return the `SeedSequence` of a seed, which may be one already."""
     if isinstance(seed, np.random.SeedSequence):
         return seed
     return np.random.SeedSequence(check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))

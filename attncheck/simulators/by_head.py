@@ -99,7 +99,7 @@ def _heads(layer: AttentionLayer, rng: np.random.Generator, coordinates: int) ->
 
 
 def _factor(layer: AttentionLayer, rank: int, rng: np.random.Generator) -> FloatArray:
-    """Return the map from F to keys."""
+    """Draw the factor T of the keys F T, up to scale."""
     if not whole_vectors(layer):
         return bartlett(rng, (), rank, layer.head_width)
     return rng.standard_normal((rank, layer.head_width))

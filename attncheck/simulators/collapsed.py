@@ -68,12 +68,12 @@ def draw_images(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
 
 
 def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw X, the x^i = norm(φ(h^i + e^i)), (size, seq_len, width)."""
+    """Draw the inputs x^i = norm(φ(h^i + e^i)), (size, seq_len, width)."""
     return normalised(layer.norm, draw_images(layer, size, rng))
 
 
 def input_entries(layer: AttentionLayer) -> int:
-    """Bound the entries per draw of X."""
+    """Bound the entries per draw of the inputs X."""
     arrays = (3 if layer.position_std else 2) + 2 * bool(layer.norm)
     return arrays * layer.seq_len * layer.width
 
@@ -87,7 +87,7 @@ def draw_collapsed(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeadDraws:
-    """Random factors T_K and T_V, (size, kv_heads, r, min(r, ν)), and N for scores, empty if tied."""
+    """Bartlett factors T_K and T_V, (size, kv_heads, r, min(r, ν)), and score normals N, empty if queries are tied."""
 
     keys: FloatArray
     values: FloatArray
@@ -103,7 +103,7 @@ class HeadDraws:
 
 
 def _per_head(layer: AttentionLayer, of_groups: FloatArray) -> FloatArray:
-    """Repeat arrays of groups for each head."""
+    """Repeat each group's array for every head of the group."""
     return of_groups if layer.group_size == 1 else np.repeat(of_groups, layer.group_size, axis=1)
 
 
@@ -152,7 +152,7 @@ def attend(
 
 
 def _gram(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-    """Return head Gram matrices, computed once per group."""
+    """Return the Gram matrices of each head's vectors, computed once per group."""
     of_groups = vectors[:, :: layer.group_size]
     return _per_head(layer, of_groups @ of_groups.swapaxes(-1, -2))
 

@@ -14,17 +14,17 @@ from attncheck.layers.program import Initial, MatMul, Node, Nonlin, Output, Scor
 
 FloatArray = NDArray[np.float64]
 
-# Number of cached stacks: heads or positions share them.
+# Number of cached stacked arrays, which heads or positions share.
 _KEPT = 2
 
 
 class Multiplier(Protocol):
-    """Draws W h for the uses of each weight, in step order."""
+    """Function that draws the products W h of each weight, step by step."""
 
     def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
         """Map vectors (draws, m, columns) to `rows` coordinates of W h, (draws, m, rows).
 
-        ``last``: W has no later use.
+        ``last`` is True if no later step uses W.
         """
         ...
 
@@ -33,7 +33,7 @@ _Index = tuple[int | slice | NDArray[np.intp], ...]
 
 
 class ProgramLayout:
-    """Positions of lines in arrays, and lines to truncate."""
+    """Indices of a program's lines in the arrays of its steps, and lines to truncate."""
 
     def __init__(self, steps: Sequence[Step], keep: Iterable[Node]) -> None:
         self.trimmed = _trimmed(steps, keep)
@@ -66,7 +66,7 @@ class ProgramLayout:
 
 
 def _index(places: Sequence[tuple[int, ...]]) -> _Index:
-    """Return an index of places in all draws, preferring a slice along one axis, which copies fastest."""
+    """Return an index for places in all draws, if possible a slice along one axis, which copies fastest."""
     columns = [list(column) for column in zip(*places, strict=True)]
     for axis, column in reversed(list(enumerate(columns))):
         run = slice(column[0], column[0] + len(column))
@@ -181,7 +181,7 @@ def interpret(
 
 
 def _trimmed(steps: Sequence[Step], keep: Iterable[Node]) -> set[Node]:
-    """Return outputs that no line uses, and vectors that only those use."""
+    """Return the lines to truncate: outputs that no line uses, and vectors that only such outputs use."""
     nodes = [node for step in steps for node in step.nodes]
     whole = set(keep).union(*(node.parents for node in nodes))
     ends = {node for node in nodes if isinstance(node, Output)} - whole

@@ -37,7 +37,7 @@ def draw_program(
     expansion, steps = _plan(layer)
     multiply, turn = multiplier(layer.width, rng), None
     if whole_vectors(layer):
-        turn = functools.partial(score_vectors, layer)  # each step holds the positions of one head, in order
+        turn = functools.partial(score_vectors, layer)  # the factors of a step are one head's positions, in order
     normalise: dict[Node, Callable[[FloatArray], FloatArray]] = _biases(layer, expansion, size, rng)
     if layer.norm:
         normalise |= dict.fromkeys(expansion.inputs, functools.partial(normalised, layer.norm))
@@ -61,7 +61,7 @@ def draw_program(
 def _biases(
     layer: AttentionLayer, expansion: AttentionProgram, size: int, rng: np.random.Generator
 ) -> dict[Node, Callable[[FloatArray], FloatArray]]:
-    """Return what adds the position bias to the scores of each head, by the first score of the head."""
+    """Return functions that add the position bias to a head's scores, keyed by the head's first score."""
     zeros = np.zeros((size, layer.num_heads, 1, 1))
     biases = with_bias(layer, zeros, rng)
     if biases is zeros:
@@ -71,20 +71,20 @@ def _biases(
 
 
 def _gram(vectors: FloatArray) -> FloatArray:
-    """Return Gram matrices over n."""
+    """Return Gram matrices divided by the number of neurons."""
     gram: FloatArray = vectors @ vectors.swapaxes(-1, -2)
     gram /= vectors.shape[-1]
     return gram
 
 
 def program_entries(layer: AttentionLayer) -> int:
-    """Bound the entries of the program itself: 560 bytes a line."""
+    """Bound the memory of the program itself, 560 bytes per line, in float64 entries."""
     inputs = 6 if layer.position_std else 4
     return 70 * layer.seq_len * (inputs + 2 * layer.kv_heads + layer.num_heads * (2 + layer.seq_len))
 
 
 def vector_entries(layer: AttentionLayer, projected: int) -> int:
-    """Bound a draw's entries of vectors and scores, with `projected` neurons of W^O W^V x^j."""
+    """Bound the entries of a draw's vectors and scores, with `projected` neurons of W^O W^V x^j."""
     n, s, heads = layer.width, layer.seq_len, layer.num_heads
     inputs = (5 if layer.position_std else 3) + bool(layer.norm)
     vectors = n * (2 + inputs * s) + s * layer.head_width * (heads + 2 * layer.kv_heads) + s * heads * projected
@@ -92,7 +92,7 @@ def vector_entries(layer: AttentionLayer, projected: int) -> int:
 
 
 def key_entries(layer: AttentionLayer) -> int:
-    """Bound the entries of rotated queries and keys."""
+    """Bound the entries per draw of rotated queries and keys."""
     return 0 if not whole_vectors(layer) else 6 * layer.num_heads * layer.seq_len * layer.head_width
 
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 
-# Smaller relative Cholesky pivots lose half of their digits.
+# Relative Cholesky pivots below this lose half of their digits.
 _SAFE_PIVOT = 1e-6
 
 
@@ -33,7 +33,7 @@ def gram_root(gram: FloatArray) -> FloatArray:
 def eigen_root(gram: FloatArray) -> FloatArray:
     """Return F with F Fᵀ = gram from eigenvectors, for any rank.
 
-    Null columns and rows of zero vectors are exactly 0: rounding noise would give zero scores a sign.
+    Null columns and rows of zero vectors are exactly 0, since rounding errors would give a sign to scores that are 0.
     """
     values, vectors = np.linalg.eigh(gram)
     rounding = gram.shape[-1] * np.finfo(np.float64).eps * values[..., -1:]
@@ -43,7 +43,9 @@ def eigen_root(gram: FloatArray) -> FloatArray:
 
 
 def lower_root(gram: FloatArray) -> FloatArray:
-    """Return the Cholesky factor for any rank, with zero columns for dependent positions; stable, unlike eigenvectors.
+    """Return the Cholesky factor for any rank, with zero columns for dependent positions.
+
+    Unlike a root from eigenvectors, it is a stable function of the matrix.
 
     Examples
     --------

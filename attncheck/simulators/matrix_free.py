@@ -24,7 +24,7 @@ class MatrixFreeMultiplier:
     def __init__(self, width: int, rng: np.random.Generator) -> None:
         self._width = width
         self._rng = rng
-        # Bases, and their normal images in blocks.
+        # For each weight, the basis of its earlier vectors and blocks of the basis's normal images.
         self._bases: dict[Weight, tuple[FloatArray, list[FloatArray]]] = {}
 
     def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
@@ -33,7 +33,7 @@ class MatrixFreeMultiplier:
         scale = weight.std * columns**-0.5
         known = self._bases.pop(weight, None)
         if known is None and last:
-            # Used once: the Gram matrix of the vectors suffices.
+            # For a matrix used once, the Gram matrix of the vectors suffices.
             root = vectors if columns <= count else gram_root(vectors @ vectors.swapaxes(-1, -2))
             image: FloatArray = (scale * root) @ self._rng.standard_normal((size, root.shape[-1], rows))
             return image

@@ -50,7 +50,7 @@ def draw_exposed(
 def exposed(
     program: Program, width: int, size: int, coordinates: int, value: Callable[[Node], FloatArray]
 ) -> ProgramDraws:
-    """Return results, scores, vectors and their Gram matrix; `value` maps vectors to (size, n), scores to (size,)."""
+    """Return results, scores, vectors and their Gram matrix; `value` returns a vector (size, n) or score (size,)."""
     lines = vectors_of(program)
     gram = np.zeros((size, len(lines), len(lines)))
     for length in {node.length(width) for node in lines}:

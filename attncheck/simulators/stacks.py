@@ -29,7 +29,7 @@ def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng
     for k, layer in enumerate(stack.layers, 1):
         inputs = normalised(layer.norm, nonlinearity.of_inputs(layer.inputs)(stream))
         streams.append(stream[..., :coordinates].copy())
-        if k == stack.depth and not stack.post_norm and not stack.mlp:  # these need all neurons
+        if k == stack.depth and not stack.post_norm and not stack.mlp:  # a post-norm or perceptron needs all neurons
             drawn = attend(layer, inputs, coordinates, rng)
             assert drawn.input_gram is not None
             outputs, gram, made = drawn.outputs, drawn.input_gram, drawn.scores

@@ -50,13 +50,13 @@ class TangentDraws(Batch):
 
     @property
     def kernel(self) -> FloatArray:
-        """Θ, (size, coordinates, coordinates, seq_len, seq_len)."""
+        """Tangent kernel Θ, (size, coordinates, coordinates, seq_len, seq_len)."""
         return np.asarray(self.parts.sum(axis=1))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Grams:
-    """Arguments of the kernel, for groups of g heads.
+    """Gram matrices that determine the tangent kernel, for s positions, k output neurons and groups of g heads.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class Grams:
 
 
 def kernel_of(layer: AttentionLayer, grams: Grams, square: float) -> TangentDraws:
-    """Return outputs, scores and kernel parts by this module's formulas; `square` is f²ν."""
+    """Return outputs, scores and parts of the tangent kernel from Gram matrices; `square` is f²ν."""
     size, _, k, s = grams.projected.shape
     groups, shared = layer.kv_heads, layer.group_size
     G = grams.inputs
@@ -114,7 +114,7 @@ def value_part(layer: AttentionLayer, weights: FloatArray, gram: FloatArray, out
 
 
 def _tied(G: FloatArray, keys: FloatArray, c: FloatArray) -> FloatArray:
-    """Return the part of a tied matrix, without factors."""
+    """Return the part of the kernel that a tied W^Q = W^K contributes, without constant factors."""
     both = np.einsum("nbairl,nblm,nbajqm,nrq->nijrq", c, keys, c, G, optimize=True)
     both += np.einsum("nbairl,nbrq,nlm,nbajqm->nijrq", c, keys, G, c, optimize=True)
     crossed = np.einsum("nbairl,nblq,nrm,nbajqm->nijrq", c, keys, G, c, optimize=True)
@@ -124,10 +124,10 @@ def _tied(G: FloatArray, keys: FloatArray, c: FloatArray) -> FloatArray:
 def draw_tangent_collapsed(
     layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator
 ) -> TangentDraws:
-    """Draw the kernel exactly in law without weight matrices.
+    """Draw the tangent kernel exactly in law, without weight matrices.
 
-    Keys span r = rank G of a head's ν directions; query components orthogonal to these enter through a Wishart
-    matrix. Rows of W^O relate to values likewise.
+    Keys span r = rank G of a head's ν directions. Query components orthogonal to the keys enter through a Wishart
+    matrix, as do components of rows of W^O orthogonal to the values.
     """
     inputs = draw_inputs(layer, size, rng)
     G = inputs @ inputs.swapaxes(-1, -2) / layer.width
@@ -155,13 +155,13 @@ def draw_tangent_collapsed(
 
 
 def _own(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-    """Return each group's Gram matrix."""
+    """Return the Gram matrix of each group's vectors."""
     of_groups = vectors[:, :: layer.group_size]
     return np.asarray(of_groups @ of_groups.swapaxes(-1, -2))
 
 
 def _gram_of_groups(layer: AttentionLayer, along: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Return each group's Gram matrix of normal vectors with ν entries, of which the first m are given.
+    """Return each group's Gram matrix of vectors with ν normal entries, given the first m entries.
 
     `along` is (size, num_heads, r, m), the result (size, kv_heads, g, g, r, r).
     """
@@ -176,7 +176,7 @@ def _gram_of_groups(layer: AttentionLayer, along: FloatArray, rng: np.random.Gen
 
 
 def draw_tangent_direct(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> TangentDraws:
-    """Draw the kernel from literal matrices."""
+    """Draw the tangent kernel from literal matrices."""
     n, nu, heads, groups = layer.width, layer.head_width, layer.num_heads, layer.kv_heads
     shapes = {
         "query": (heads, n, nu),
@@ -199,7 +199,7 @@ def literal_kernel(
     value: FloatArray,
     output: FloatArray,
 ) -> TangentDraws:
-    """Return the kernel of given layers from their gradients, entry by entry.
+    """Return the tangent kernel of layers with given matrices, from their gradients entry by entry.
 
     Matrices are ω: `query` (size, num_heads, width, ν), `key` and `value` (size, kv_heads, width, ν), `output`
     (size, num_heads, ν, k).
@@ -247,6 +247,6 @@ def tangent_work(layer: AttentionLayer, method: str, coordinates: int) -> DrawPl
 
 
 def kernel_entries(layer: AttentionLayer, coordinates: int) -> int:
-    """Bound the entries of a draw's kernel and its arguments."""
+    """Bound the entries of a draw's kernel and of the kernel's arguments."""
     s, heads, k, shared = layer.seq_len, layer.num_heads, coordinates, layer.group_size
     return 12 * k * k * s * s * shared**2 + 8 * heads * k * s * s + heads * shared * (6 * s * s + 4 * k * k)

@@ -1,4 +1,4 @@
-"""Weights with other i.i.d. laws, and biases."""
+"""Draws of layers with non-Gaussian i.i.d. weights, or with biases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FloatArray = NDArray[np.float64]
 Entries = Callable[[np.random.Generator, tuple[int, ...]], FloatArray]
 
 GAUSSIAN = "gaussian"
-# Truncation point, and the variance it leaves.
+# Truncation point, and the variance of a normal truncated there.
 _CUT, _CUT_VARIANCE = 2.0, 0.7737413035760877
 
 
@@ -67,7 +67,7 @@ _STDS = (1e-6, 1e6)
 
 @dataclasses.dataclass(frozen=True)
 class Bias:
-    """A vector added to all images of a matrix, drawn anew per draw.
+    """Random vector added to all images of a matrix, drawn anew for each draw.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class Bias:
 
 @dataclasses.dataclass(frozen=True)
 class WeightLaws:
-    """Laws of the entries of each matrix of a layer, keys in `WEIGHT_LAWS`, and nonzero biases.
+    """Laws of the entries of a layer's matrices, as keys in `WEIGHT_LAWS`, and nonzero biases.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ class WeightLaws:
 
     @classmethod
     def of(cls, value: Any, field: str = "weights") -> Self:
-        """Return the laws from one name for all matrices, or a mapping for some; the others are Gaussian.
+        """Return the laws that one name gives to all matrices, or a mapping to some, with Gaussian others.
 
         A mapping may include "query_bias" etc., pairs of law and standard deviation times √fan_in. Unknown names
         raise `InputError`.
@@ -201,21 +201,21 @@ class WeightLaws:
 
 
 def _typed(law: str = "") -> str | tuple[str, float | str]:
-    """Return a law from text, with the number after a colon, if any."""
+    """Split command-line text at its colon, if any, into a law and a number."""
     name, colon, number = law.partition(":")
     if not colon:
         return law
     try:
         return name, float(number)
     except ValueError:
-        return name, number  # `Bias.of` refuses it
+        return name, number  # `Bias.of` raises the error for an invalid number
 
 
 GAUSSIAN_LAWS = WeightLaws()
 
 
 class _OtherWeights(DirectMultiplier):
-    """Literal matrices and biases of given laws; Gaussian matrices are matrix-free."""
+    """Multiply by literal matrices of given laws and add biases; Gaussian matrices stay matrix-free."""
 
     def __init__(self, width: int, rng: np.random.Generator, laws: WeightLaws) -> None:
         super().__init__(width, rng)

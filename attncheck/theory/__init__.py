@@ -1,1 +1,1 @@
-"""Computed laws: limits, rates, and the conjectured limit of stacks."""
+"""Computed laws of layers and programs: limits, rates, and the conjectured limit of stacks."""

@@ -15,7 +15,7 @@ from attncheck.theory.stacks.law import StackLaw
 
 
 def kept_limit(layer: AttentionLayer) -> LimitLaw:
-    """Return the limit of a layer, cached with its integrals; layers that differ only in width share it."""
+    """Return the cached limit of a layer, which layers that differ only in width share."""
     return _kept(layer.replace(width=2))  # layer norm needs a width of 2
 
 

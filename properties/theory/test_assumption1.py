@@ -203,7 +203,7 @@ def test_scores_of_what_their_matrix_made_depart_as_the_inverse_square(
     line = program.coverage().of(score.name)
     assert line.statement == CoverageKind.CIRCULAR
     remedy = f"give {again.name} other inputs"
-    made = f"{source.name} depends on {image.name}, which {query.name}, a matrix of scores, makes"
+    made = f"{source.name} depends on {image.name}, a product with {query.name}, a matrix of scores"
     assert line.reason == f"{made}; {remedy}"
     with pytest.raises(InputError, match="violates Assumption 1: circular"):
         limit_of_program(program)

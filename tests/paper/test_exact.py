@@ -53,7 +53,7 @@ def test_score_difference_integrates_to_nothing_and_falls_as_one_over_n() -> Non
 
 def test_scores_of_bent_inputs_are_refused() -> None:
     for layer in (Layer(width=8, activation="relu"), Layer(width=8, clip=1.0)):
-        with pytest.raises(InputError, match="bends the inputs"):
+        with pytest.raises(InputError, match="is a nonlinear activation"):
             exact.score_mixture(layer, 8)
 
 

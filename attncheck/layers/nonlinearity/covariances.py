@@ -11,7 +11,7 @@ FloatArray = NDArray[np.float64]
 
 
 def check_covariances(var1: ArrayLike, var2: ArrayLike, cov: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the three as arrays of one shape with |cov| ≤ √(var1·var2), or raise `InputError`.
+    """Return variances and covariance as arrays of one shape with |cov| ≤ √(var1·var2), or raise `InputError`.
 
     Examples
     --------
@@ -36,7 +36,7 @@ def check_covariances(var1: ArrayLike, var2: ArrayLike, cov: ArrayLike) -> tuple
     largest = np.sqrt(v1) * np.sqrt(v2)
     if np.any(np.abs(c) > largest * (1 + 1e-9)):
         refuse("cov", cov, "is larger than √(var1·var2)", "pass a covariance that can exist")
-    # Rounding may exceed perfect correlation.
+    # Rounding may make the correlation larger than 1.
     return v1, v2, np.clip(c, -largest, largest)
 
 

@@ -70,7 +70,7 @@ def declared(function: Function, *, order: int, bounded: bool, name: str | None 
     function : callable
         φ, vectorised: maps an array entry by entry, in double precision.
     order : int
-        d for which φ is pseudo-Lipschitz, from 1 to 64.
+        Pseudo-Lipschitz order of φ, from 1 to 64.
     bounded : bool
         Whether φ is bounded.
     name : str, optional
@@ -97,7 +97,7 @@ def declared(function: Function, *, order: int, bounded: bool, name: str | None 
 
 
 def _check_function(function: Function) -> None:
-    """Require a finite, coordinatewise function."""
+    """Raise `InputError` unless the function is finite and coordinatewise."""
     x = np.linspace(-_REACH, _REACH, 2049)
     values = _call(function, x)
     if not np.all(np.isfinite(values)):

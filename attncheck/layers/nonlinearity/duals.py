@@ -26,7 +26,7 @@ _TINY: Final = float(np.finfo(np.float64).tiny)
 
 
 def identity(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """E[Z₁Z₂]."""
+    """Covariance E[Z₁Z₂], for the identity."""
     return c.copy(), 2 * _EPS * np.abs(c)
 
 
@@ -39,7 +39,7 @@ def relu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) 
 
 
 def leaky_relu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """φ(x) = (1-a) relu(x) + a x and E[relu(Z₁) Z₂] = cov/2."""
+    """Leaky ReLU from ReLU, by φ(x) = (1-a) relu(x) + a x and E[relu(Z₁) Z₂] = cov/2."""
     (slope,) = parameters
     part, error = relu(v1, v2, c, ())
     value = (1 - slope) ** 2 * part + slope * c
@@ -47,7 +47,7 @@ def leaky_relu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parame
 
 
 def monomial(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """Isserlis' theorem, with k pairs across Z₁ and Z₂ and (d-k)/2 within each, without cancellation."""
+    """Isserlis' sum over pairings, k across Z₁ and Z₂ and (d-k)/2 within each; free of cancellation."""
     degree = int(parameters[0])
     value = np.zeros_like(c)
     for across in range(degree % 2, degree + 1, 2):
@@ -69,20 +69,20 @@ def erf(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -
 
 
 def gelu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """Stein's lemma for z Φ(z): c E[Φ(Z₁)Φ(Z₂)], an orthant probability, plus E[Φ'(Z₁)Φ'(Z₂)] terms."""
+    """GELU by Stein's lemma: c E[Φ(Z₁)Φ(Z₂)], an orthant probability, plus terms of E[Φ'(Z₁)Φ'(Z₂)]."""
     scale = np.sqrt(v1) * np.sqrt(v2)
     # The determinant v1 v2 - c², and the square root of det(I + Σ).
     rest = np.maximum(scale - c, 0.0) * np.maximum(scale + c, 0.0)
     root = np.sqrt(1 + v1 + v2 + rest)
     of_angle = c * np.arctan2(root, -c) / (2 * np.pi)
     of_density = (rest + c**2 * (1 / (1 + v1) + 1 / (1 + v2))) / (2 * np.pi * root)
-    # See `erf`.
+    # As in `erf`, v1 v2 - c² inherits the rounding of `scale`.
     uncertain = scale**2 / root + np.abs(c) / root * scale**2 / (1 + v1 + v2 + rest)
     return of_angle + of_density, 16 * _EPS * (np.abs(of_angle) + of_density + np.abs(c) + uncertain)
 
 
 def gaussian(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """det(I + Σ/s²)^{-1/2}, without cancellation."""
+    """Gaussian of scale s: det(I + Σ/s²)^{-1/2} for the covariance matrix Σ, without cancellation."""
     (width,) = parameters
     a, b, r = (v / width / width for v in (v1, v2, c))
     scale = np.sqrt(a) * np.sqrt(b)
@@ -92,21 +92,21 @@ def gaussian(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Paramete
 
 
 def sin(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """E[cos ω(Z₁-Z₂) - cos ω(Z₁+Z₂)]/2, without cancellation."""
+    """Sine of frequency ω: E[cos ω(Z₁-Z₂) - cos ω(Z₁+Z₂)]/2, without cancellation."""
     larger, ratio, error = _waves(v1, v2, c, parameters)
     value = -0.5 * np.sign(c) * larger * np.expm1(ratio)
     return value, error * np.abs(value) + _TINY
 
 
 def cos(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """E[cos ω(Z₁-Z₂) + cos ω(Z₁+Z₂)]/2."""
+    """Cosine of frequency ω: E[cos ω(Z₁-Z₂) + cos ω(Z₁+Z₂)]/2."""
     larger, ratio, error = _waves(v1, v2, c, parameters)
     value = 0.5 * larger * (1 + np.exp(ratio))
     return value, error * value + _TINY
 
 
 def _waves(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> tuple[FloatArray, ...]:
-    """Return the larger of E cos ω(Z₁±Z₂), the log of the smaller over the larger, and a relative error."""
+    """Return the larger of E cos ω(Z₁±Z₂), the log of the ratio of smaller to larger, and a relative error."""
     square = parameters[0] ** 2
     # The smaller of Var(Z₁ ± Z₂); differences of close variances are exact.
     smaller = np.maximum((v1 - np.abs(c)) + (v2 - np.abs(c)), 0.0)
@@ -115,7 +115,7 @@ def _waves(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters
 
 
 def clip(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """clip(X) = X - (X-a)₊ + (-X-a)₊ on standardised variables."""
+    """Clip by clip(X) = X - (X-a)₊ + (-X-a)₊ for standardised variables."""
     (bound,) = parameters
     rho, scale = correlation(v1, v2, c)
     # Double precision shows no clipping beyond 40 standard deviations.
@@ -143,7 +143,7 @@ def _excess_product(a: FloatArray, b: FloatArray, rho: FloatArray) -> FloatArray
 
 
 def _ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
-    """Return the quotient, or its limit (0, ±∞) where the denominator (≥ 0) vanishes."""
+    """Return the quotient, or its limit 0 or ±∞ where the nonnegative denominator is 0."""
     limit = np.where(numerator == 0, 0.0, np.copysign(np.inf, numerator))
     with np.errstate(over="ignore"):
         return np.divide(numerator, denominator, out=limit, where=denominator > 0)

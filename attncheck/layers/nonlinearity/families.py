@@ -18,7 +18,7 @@ def relu() -> Nonlinearity:
 
 
 def gelu() -> Nonlinearity:
-    """Return φ(x) = x Φ(x), Φ the normal distribution function; unbounded.
+    """Return φ(x) = x Φ(x), with Φ the standard normal distribution function; unbounded.
 
     Examples
     --------

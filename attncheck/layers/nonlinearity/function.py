@@ -28,7 +28,7 @@ class Nonlinearity:
     parameters : tuple of float
         E.g. the bound of clip.
     order : int
-        d for which φ is pseudo-Lipschitz: ``|φ(x) - φ(y)| ≤ c |x - y| (1 + |x|^(d-1) + |y|^(d-1))`` for some c.
+        Pseudo-Lipschitz order d: ``|φ(x) - φ(y)| ≤ c |x - y| (1 + |x|^(d-1) + |y|^(d-1))`` for some c.
     bounded : bool
         Whether φ is bounded, as Assumption 1 requires of score inputs.
 

@@ -15,15 +15,15 @@ Function = Callable[[FloatArray], FloatArray]
 
 # The normal law beyond nine standard deviations has mass 2e-19.
 REACH: Final = 9.0
-# Steps per direction, until convergence; a grid and its double alias fast waves in the same way, and may agree on a
-# wrong value.
+# Numbers of steps per direction, tried until convergence. They do not double, since a grid and its double alias fast
+# waves in the same way and may agree on a wrong value.
 _STEPS: Final = {1: (46, 100, 218, 472, 1024, 2222, 4822, 10464), 2: (46, 100, 218, 472, 1024)}
 _EPS: Final = float(np.finfo(np.float64).eps)
 _ROUNDING, _SETTLED = 16 * _EPS, 8 * _EPS
 # Error factor for unknown functions, whose kinks can hide between grid points; the worst of 4000 random clips
 # needed 1.5.
 _UNKNOWN: Final = 3.0
-# Sine of the correlation angle below which the finest grid misses kinks; offset of a shifted grid.
+# The finest grid may miss kinks if √(1 - ρ²) is below `_NARROW`. A grid shifted by `_SHIFT` detects kinks.
 _NARROW, _SHIFT = 0.05, 0.1234567
 
 RANKS: Final = tuple(_STEPS)
@@ -76,7 +76,7 @@ def trapezoidal(
 
 
 def _sum(function: Function, rank: int, steps: int, reach: float) -> tuple[float, float]:
-    """Return E f and E |f|."""
+    """Return E f(Z) and E |f(Z)| from a grid of `steps` per direction."""
     nodes = np.linspace(-reach, reach, steps + 1)
     weights = np.exp(-0.5 * nodes**2)
     weights /= weights.sum()
@@ -99,7 +99,7 @@ def dual(
 ) -> tuple[FloatArray, FloatArray]:
     """Return E[φ(Z₁)φ(Z₂)] and an error estimate, entry by entry.
 
-    `order` is the pseudo-Lipschitz order of φ. Unless `smooth`, kinks are searched for and the estimate is wider.
+    `order` is the pseudo-Lipschitz order of φ. Unless φ is `smooth`, the estimate is larger, to allow for kinks.
 
     Examples
     --------
@@ -108,7 +108,7 @@ def dual(
     True
     """
     rows = np.stack([v1.ravel(), v2.ravel(), c.ravel()], axis=-1)
-    # A kernel has few distinct covariances.
+    # A kernel has few distinct covariances, and each is integrated once.
     distinct, inverse = np.unique(rows, axis=0, return_inverse=True)
     # The mass of |x|^{2d} exp(-x²/2) lies around √(2d).
     reach = REACH + (2.0 * (order - 1)) ** 0.5
@@ -126,7 +126,7 @@ def _dual_of_one(phi: Function, v1: float, v2: float, c: float, smooth: bool, re
         second = rho * z[0] + sine * z[1] if sine > 0 else rho * z[0]
         return phi(root1 * z[0]) * phi(root2 * second)
 
-    # An unknown function may be flat at the first points.
+    # An unknown function may be flat at the points of the first grids.
     agreements = 1 if smooth else 2
     value, error = trapezoidal(product, 2 if sine > 0 else 1, _SETTLED, agreements, reach)
     if smooth:
@@ -138,9 +138,9 @@ def _dual_of_one(phi: Function, v1: float, v2: float, c: float, smooth: bool, re
 
 
 def _size_if_kinked(phi: Function, root: float, reach: float) -> float:
-    """Return the root of E φ², or 0 if φ is smooth.
+    """Return √(E φ²), or 0 if φ is smooth.
 
-    Near perfect correlation kinks can fall between grid points, an error of order sine³.
+    At correlations near ±1 kinks can fall between grid points, with an error of order (1 - ρ²)^{3/2} E φ².
     """
 
     def shifted(z: FloatArray) -> FloatArray:

@@ -22,22 +22,22 @@ LARGEST_ORDER: Final = 64
 
 
 def positive(field: str, value: Any) -> float:
-    """Validate 0 < value ≤ 1e6."""
+    """Validate a parameter 0 < value ≤ 1e6."""
     return check_number(field, value, "pass a positive number, e.g. 1.0", above=0.0, maximum=1e6)
 
 
 def any_positive(field: str, value: Any) -> float:
-    """Validate value > 0."""
+    """Validate a parameter value > 0."""
     return check_number(field, value, "pass a positive bound, e.g. 100.0", above=0.0)
 
 
 def slope(field: str, value: Any) -> float:
-    """Validate |value| ≤ 1000."""
+    """Validate a slope, |value| ≤ 1000."""
     return check_number(field, value, "pass a slope, e.g. 0.01", minimum=-1e3, maximum=1e3)
 
 
 def degree(field: str, value: Any) -> float:
-    """Validate an integer up to `LARGEST_ORDER`."""
+    """Validate a degree, an integer from 1 to `LARGEST_ORDER`."""
     remedy = f"pass a whole number from 1 to {LARGEST_ORDER}"
     whole = value if not isinstance(value, float) or not value.is_integer() else int(value)
     whole = check_whole(field, whole, 1, remedy)
@@ -48,7 +48,7 @@ def degree(field: str, value: Any) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class FunctionFamily:
-    """A known kind of φ.
+    """Family of nonlinearities φ with the same formula.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ def _leaky_relu(x: FloatArray, parameters: Parameters) -> FloatArray:
 
 
 def _gaussian(x: FloatArray, parameters: Parameters) -> FloatArray:
-    # If the square overflows, the value is 0.
+    # The square may overflow, and the value is then correctly 0.
     with np.errstate(over="ignore"):
         return np.asarray(np.exp(-0.5 * (x / parameters[0]) ** 2))
 

@@ -1,7 +1,7 @@
 """Optional parts of an attention layer, one module each.
 
-A part owns its fields and their validation, what it does to scores or weights, the random configurations of
-`attncheck.strategies`, and the ways in which it is misread, which are faults and candidate causes. `PARTS` lists them.
+A part defines its fields, their validation, its effect on scores or weights, random values for `attncheck.strategies`,
+and plausible mistakes, which serve as faults and candidate causes. `PARTS` lists the parts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PARTS: tuple[LayerPart, ...] = (
 
 
 def refuse_parts(layer: AttentionLayer, reading: str) -> None:
-    """Raise `InputError` if a layer has a part that a reading, e.g. "tangent kernel", refuses."""
+    """Raise `InputError` if a layer has a part that `reading`, e.g. "tangent kernel", does not support."""
     for part in refusing(layer, reading):
         field = next(name for name, absent in part.fields.items() if getattr(layer, name) != absent)
         absent = part.fields[field]
@@ -46,7 +46,7 @@ def refuse_parts(layer: AttentionLayer, reading: str) -> None:
 
 
 def refusing(layer: AttentionLayer, reading: str) -> list[LayerPart]:
-    """Return the parts of a layer that a reading refuses."""
+    """Return the parts of a layer that a computation, e.g. "tangent kernel", does not support."""
     return [part for part in PARTS if reading in part.refusals and part.present(layer)]
 
 

@@ -24,13 +24,13 @@ BoolArray = NDArray[np.bool_]
 
 # Rows shorter than this are reduced column by column.
 _SHORT = 8
-# Positions, rows and relative tolerance of the trial of a user's map.
+# Number of positions, number of rows and relative tolerance for trying a user's map.
 _TRIED, _ROWS, _TOLERANCE = 5, 8, 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
 class Traits:
-    """What is known of an attention map.
+    """Mathematical properties of an attention map.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class AttentionMap(abc.ABC):
     @property
     @abc.abstractmethod
     def traits(self) -> Traits:
-        """What is known of the map."""
+        """The map's mathematical properties."""
 
     @abc.abstractmethod
     def weights(self, scores: FloatArray, seen: BoolArray) -> FloatArray:
@@ -70,7 +70,7 @@ class AttentionMap(abc.ABC):
 
     @abc.abstractmethod
     def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
-        """Return the derivative of Σ_j A_rj u_j by each score P_rl, (..., s, s), for values u, (..., s)."""
+        """Return the derivatives of Σ_j A_rj u_j by the scores P_rl, (..., s, s), for values u, (..., s)."""
 
     def scores_of(self, weights: FloatArray, seen: BoolArray) -> FloatArray | None:
         """Return visible scores from weights, or None if weights do not determine them."""
@@ -85,7 +85,7 @@ class Softmax(AttentionMap):
 
     @property
     def traits(self) -> Traits:
-        """What is known of the map."""
+        """The map's mathematical properties."""
         return Traits(sums_to_one=self.sink is None, shift_invariant=self.sink is None, bounded=True, positive=True)
 
     def weights(self, scores: FloatArray, seen: BoolArray) -> FloatArray:
@@ -101,13 +101,13 @@ class Softmax(AttentionMap):
         return shifted
 
     def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
-        """Return A_rl (u_l - Σ_j A_rj u_j)."""
+        """Return the derivatives A_rl (u_l - Σ_j A_rj u_j)."""
         weights = self.weights(scores, seen)
         return np.asarray(weights * (values[..., None, :] - weights @ values[..., None]))
 
 
 class _Elementwise(AttentionMap):
-    """A map of each score alone."""
+    """Attention map that acts on each score separately."""
 
     @abc.abstractmethod
     def of(self, scores: FloatArray) -> FloatArray:
@@ -115,24 +115,24 @@ class _Elementwise(AttentionMap):
 
     @abc.abstractmethod
     def slope(self, scores: FloatArray) -> FloatArray:
-        """Return the derivative of weights by scores."""
+        """Return the derivatives of weights by their scores."""
 
     def weights(self, scores: FloatArray, seen: BoolArray) -> FloatArray:
         """Return weights for scores (..., s)."""
         return np.where(seen, self.of(scores), 0.0)
 
     def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
-        """Return the derivative of Σ_j A_rj u_j by each score."""
+        """Return the derivatives of Σ_j A_rj u_j by the scores, for values u."""
         return np.where(seen, self.slope(scores), 0.0) * values[..., None, :]
 
 
 @dataclasses.dataclass(frozen=True)
 class Linear(_Elementwise):
-    """Scores as weights."""
+    """Linear attention, whose weights are the scores."""
 
     @property
     def traits(self) -> Traits:
-        """What is known of the map."""
+        """The map's mathematical properties."""
         return Traits(homogeneous=True)
 
     def of(self, scores: FloatArray) -> FloatArray:
@@ -140,7 +140,7 @@ class Linear(_Elementwise):
         return scores
 
     def slope(self, scores: FloatArray) -> FloatArray:
-        """Return the derivative of weights by scores."""
+        """Return the derivatives of weights by their scores."""
         return np.ones_like(scores)
 
     def scores_of(self, weights: FloatArray, seen: BoolArray) -> FloatArray:
@@ -150,13 +150,13 @@ class Linear(_Elementwise):
 
 @dataclasses.dataclass(frozen=True)
 class Relu(_Elementwise):
-    """max(p, 0)/s."""
+    """ReLU attention, with weights max(p, 0)/s for scores p and s positions."""
 
     seq_len: int
 
     @property
     def traits(self) -> Traits:
-        """What is known of the map."""
+        """The map's mathematical properties."""
         return Traits(homogeneous=True, positive=True, may_vanish=True)
 
     def of(self, scores: FloatArray) -> FloatArray:
@@ -170,13 +170,13 @@ class Relu(_Elementwise):
 
 @dataclasses.dataclass(frozen=True)
 class Sigmoid(_Elementwise):
-    """1/(1 + exp(-p + log s))."""
+    """Sigmoid attention, with weights 1/(1 + exp(-p + log s)) for scores p and s positions."""
 
     seq_len: int
 
     @property
     def traits(self) -> Traits:
-        """What is known of the map."""
+        """The map's mathematical properties."""
         return Traits(bounded=True, positive=True)
 
     def of(self, scores: FloatArray) -> FloatArray:
@@ -184,7 +184,7 @@ class Sigmoid(_Elementwise):
         return np.asarray(special.expit(scores - np.log(self.seq_len)))
 
     def slope(self, scores: FloatArray) -> FloatArray:
-        """Return the derivative of weights by scores."""
+        """Return the derivatives of weights by their scores."""
         weights = self.of(scores)
         return np.asarray(weights * (1.0 - weights))
 
@@ -200,14 +200,14 @@ class Sigmoid(_Elementwise):
 
 @dataclasses.dataclass(frozen=True)
 class Softcapped(AttentionMap):
-    """A map of capped scores, c tanh(P/c)."""
+    """Attention map of the capped scores c tanh(P/c)."""
 
     inner: AttentionMap
     cap: float
 
     @property
     def traits(self) -> Traits:
-        """What is known of the map."""
+        """The map's mathematical properties."""
         return dataclasses.replace(self.inner.traits, shift_invariant=False, homogeneous=False, bounded=True)
 
     def weights(self, scores: FloatArray, seen: BoolArray) -> FloatArray:
@@ -215,7 +215,7 @@ class Softcapped(AttentionMap):
         return self.inner.weights(self._capped(scores), seen)
 
     def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
-        """Return the derivative of Σ_j A_rj u_j by each score."""
+        """Return the derivatives of Σ_j A_rj u_j by the scores, for values u."""
         capped = self._capped(scores)
         return self.inner.slopes(capped, seen, values) * (1.0 - (capped / self.cap) ** 2)
 
@@ -225,14 +225,14 @@ class Softcapped(AttentionMap):
 
 @dataclasses.dataclass(frozen=True)
 class DeclaredMap(AttentionMap):
-    """A user's function of (scores, visible), of which nothing else is known."""
+    """User's function of (scores, visible), assumed to have no further properties."""
 
     function: Callable[[FloatArray, BoolArray], Any]
     name: str
 
     @property
     def traits(self) -> Traits:
-        """What is known of the map."""
+        """The map's mathematical properties."""
         return Traits(may_vanish=True)
 
     def weights(self, scores: FloatArray, seen: BoolArray) -> FloatArray:
@@ -240,11 +240,11 @@ class DeclaredMap(AttentionMap):
         shown = np.broadcast_to(seen, scores.shape)
         made = np.where(shown, np.asarray(self.function(np.where(shown, scores, 0.0), shown), dtype=np.float64), 0.0)
         if not np.isfinite(made).all():
-            refuse("attention_map", self.name, "gave weights that are not finite", "mend it for scores of any size")
+            refuse("attention_map", self.name, "gave weights that are not finite", "make them finite for all scores")
         return made
 
     def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
-        """Return the derivative of Σ_j A_rj u_j by each score."""
+        """Return the derivatives of Σ_j A_rj u_j by the scores, for values u."""
         refuse("attention_map", self.name, "has no declared derivative", "use a map of attncheck for tangent kernels")
 
 
@@ -274,7 +274,7 @@ def map_of(layer: AttentionLayer) -> AttentionMap:
         plain = _PLAIN[str(name)](layer.seq_len)
     else:
         function = named_function.resolve("attention_map", name)
-        if isinstance(name, str):  # functions given as such were tried before
+        if isinstance(name, str):  # validation of the layer has tried functions passed as objects
             _try_map(function)
         plain = DeclaredMap(function, named_function.label(name))
     return plain if layer.softcap is None else Softcapped(plain, layer.softcap)
@@ -286,14 +286,14 @@ class AttentionMapPart(LayerPart):
     fields: ClassVar[Mapping[str, Any]] = {"attention_map": "softmax"}
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
-        """Return the validated field."""
+        """Return the validated `attention_map`."""
         remedy = "or pass a function of (scores, visible), arrays (..., s), that returns weights"
         settled = named_function.settle("attention_map", layer.attention_map, ATTENTION_MAPS, remedy, _try_map)
         return {"attention_map": settled}
 
 
 def _try_map(function: Callable[..., Any]) -> None:
-    """Require that weights are finite, of the right shape, and functions of their own row."""
+    """Raise `InputError` unless weights are finite, of the right shape, and functions of their own row."""
     scores = np.linspace(-4.0, 4.0, _ROWS * _TRIED).reshape(_ROWS, _TRIED) * np.linspace(0.1, 2.0, _ROWS)[:, None]
     seen = np.tri(_ROWS, _TRIED, dtype=bool)
     remedy = "pass a vectorised function of (scores, visible) with visible entries of a row along the last axis"
@@ -317,8 +317,8 @@ def _try_map(function: Callable[..., Any]) -> None:
 
 
 def _over_rows(combine: np.ufunc, rows: FloatArray) -> FloatArray:
-    """Reduce rows to (..., 1), in NumPy's order."""
+    """Reduce the last axis to length 1, in NumPy's order of operations."""
     if rows.shape[-1] >= _SHORT:
         return np.asarray(combine.reduce(rows, axis=-1, keepdims=True))
-    # Slices: np.split takes longer than the rest on few rows.
+    # On few rows np.split would take longer than all the rest.
     return functools.reduce(combine, [rows[..., k : k + 1] for k in range(rows.shape[-1])])

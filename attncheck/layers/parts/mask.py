@@ -43,7 +43,9 @@ def plain_mask(layer: AttentionLayer) -> bool:
 
 
 def visible_counts(layer: AttentionLayer) -> NDArray[np.int64]:
-    """Return the number of visible positions of each position, (seq_len,), for sequences of any length.
+    """Return how many positions each position attends to, (seq_len,).
+
+    With attncheck's masks no (seq_len, seq_len) matrix is built.
 
     Examples
     --------
@@ -74,9 +76,9 @@ def _visible(mask: Any, window: int | None, seq_len: int) -> BoolArray:
 
 
 def nested(seen: BoolArray) -> bool:
-    """Return whether later positions see all that earlier ones see up to any of them: no mask, and the causal one.
+    """Return whether a mask lets scores be drawn through triangular factors, as no mask and the causal mask do.
 
-    Then visible scores P = U N Lᵀ, with triangular U and L, depend on visible entries of N alone.
+    In P = U N Lᵀ, with triangular U and L, visible scores then depend on visible entries of N alone.
 
     Examples
     --------
@@ -94,7 +96,7 @@ class MaskPart(LayerPart):
     fields: ClassVar[Mapping[str, Any]] = {"mask": "none"}
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
-        """Return the validated field."""
+        """Return the validated `mask`."""
 
         def examine(function: Callable[..., Any]) -> None:
             _evaluated(function, layer.seq_len)

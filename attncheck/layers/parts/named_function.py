@@ -1,4 +1,4 @@
-"""Functions of users as values of a layer's fields: by import path in keys and records, or the function itself."""
+"""User functions as values of layer fields, named by import path in keys and records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def settle(
 ) -> Any:
     """Return a validated value: one of the known names, the import path of a function, or a local function.
 
-    Import paths are imported when they are first used. `examine` raises `InputError` for an unusable function.
+    Functions given by path are imported on first use. `examine` raises `InputError` for an unusable function.
     """
     if callable(value):
         if getattr(value, "__hash__", None) is None:
@@ -32,7 +32,7 @@ def settle(
 
 
 def resolve(field: str, value: Any) -> Callable[..., Any]:
-    """Return the function that a settled value names."""
+    """Return the function that a validated value names."""
     if callable(value):
         function: Callable[..., Any] = value
         return function
@@ -46,12 +46,12 @@ def resolve(field: str, value: Any) -> Callable[..., Any]:
 
 
 def label(value: Any) -> str:
-    """Return a settled value as text, for keys and records."""
+    """Return a validated value as text, for keys and records."""
     return f"{_LOCAL}{short_name(value)}" if callable(value) else str(value)
 
 
 def check_trusted(field: str, value: Any, trust: Sequence[str]) -> None:
-    """Raise `InputError` for a value of a record that names a function of an untrusted module, or a local one."""
+    """Raise `InputError` if a recorded value names a local function, or a function of an untrusted module."""
     if not isinstance(value, str) or ":" not in value:
         return
     if value.startswith(_LOCAL):

@@ -1,4 +1,4 @@
-"""`LayerPart`: what an optional part of a layer owns."""
+"""`LayerPart`: the interface of optional parts of a layer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Misreading:
-    """A plausible mistake in a part: the layer that is computed in place of the declared one.
+    """Plausible mistake about a part: the layer that is computed instead of the declared one.
 
     Attributes
     ----------
     name : str
-        Of the fault in `attncheck.faults.FAULTS`.
+        Name of the fault in `attncheck.faults.FAULTS`.
     what : str
         One-line description.
     changes : callable AttentionLayer -> dict
@@ -36,17 +36,17 @@ class Misreading:
 class LayerPart(abc.ABC):
     """An optional part of a layer."""
 
-    #: Fields of `AttentionLayer`, with the values that leave the part out.
+    #: Fields of `AttentionLayer`, with the values that disable the part.
     fields: ClassVar[Mapping[str, Any]]
-    #: Name among the features and parts of strategies; empty for the parts of the paper's layer.
+    #: Name of the part as a feature and in strategies; empty for the parts of the paper's layer.
     name: ClassVar[str] = ""
     #: Fields of a layer that shows the part and its misreadings.
     example: ClassVar[Mapping[str, Any]] = {}
     misreadings: ClassVar[tuple[Misreading, ...]] = ()
-    #: Fields of layers that have the part although it is not declared, by description, as candidate causes.
+    #: Candidate causes: descriptions of an undeclared part, with the fields that add it to a layer.
     undeclared: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    #: Readings that do not cover the part, with the reason: "finite-width law", "tangent kernel", "long sequences",
-    #: "stack".
+    #: Computations that do not support the part ("finite-width law", "tangent kernel", "long sequences", "stack"),
+    #: with the reason.
     refusals: ClassVar[Mapping[str, str]] = {}
 
     def present(self, layer: AttentionLayer) -> bool:
@@ -54,13 +54,13 @@ class LayerPart(abc.ABC):
         return any(getattr(layer, field) != absent for field, absent in self.fields.items())
 
     def shows(self, layer: AttentionLayer, misread: AttentionLayer) -> bool:
-        """Return whether weights of the two layers, which differ in this part, can differ."""
+        """Return whether two layers that differ in this part only can have different weights."""
         return layer.seq_len > 1
 
     @abc.abstractmethod
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
-        """Return the validated values of the fields; raises `InputError` for impossible ones."""
+        """Return the validated values of the fields, or raise `InputError`."""
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return values of the fields to choose from at random, for a layer without the part; possibly none."""
+        """Return field values that random layers choose from, for a layer without the part; possibly none."""
         return ()

@@ -24,7 +24,7 @@ _REMEDY = "pass 'alibi', a number for each head, or None"
 
 
 def alibi_slopes(heads: int) -> tuple[float, ...]:
-    """Return ALiBi's slopes; for numbers of heads other than powers of 2, as published, those of two powers combined.
+    """Return ALiBi's published slopes, which combine two geometric sequences unless `heads` is a power of 2.
 
     Examples
     --------
@@ -40,14 +40,14 @@ def alibi_slopes(heads: int) -> tuple[float, ...]:
 
 
 def slopes_of(layer: AttentionLayer) -> tuple[float, ...]:
-    """Return the slope of each head; zeros without."""
+    """Return the slope of each head, 0 without slopes."""
     if layer.bias_slopes is None:
         return (0.0,) * layer.num_heads
     return alibi_slopes(layer.num_heads) if isinstance(layer.bias_slopes, str) else layer.bias_slopes
 
 
 def mean_bias(layer: AttentionLayer) -> FloatArray:
-    """Return the mean of the bias, -slope |i - j|, (num_heads, seq_len, seq_len), or one 0 without slopes.
+    """Return the mean of the bias, -slope |i - j|, (num_heads, seq_len, seq_len), or (1, 1, 1) without slopes.
 
     Examples
     --------
@@ -73,13 +73,13 @@ def heads_differ(layer: AttentionLayer) -> bool:
 
 
 def of_head(layer: AttentionLayer, head: int) -> AttentionLayer:
-    """Return the layer with one head, that of a number."""
+    """Return a layer with only the given head."""
     slopes = None if layer.bias_slopes is None else (slopes_of(layer)[head],)
     return layer.replace(num_heads=1, num_kv_heads=None, bias_slopes=slopes)
 
 
 def same_distance(layer: AttentionLayer) -> FloatArray:
-    """Return 1 for pairs of entries (i, j), (k, l), row by row, with j - i = l - k, which share a bias; (s², s²)."""
+    """Return the (s², s²) matrix with 1 where scores (i, j) and (k, l) share a bias, j - i = l - k, else 0."""
     places = np.arange(layer.seq_len)
     steps = (places - places[:, None]).ravel()
     return np.asarray(steps[:, None] == steps, dtype=np.float64)
@@ -104,7 +104,7 @@ class PositionBiasPart(LayerPart):
     name: ClassVar[str] = "position bias"
     example: ClassVar[Mapping[str, Any]] = {"bias_slopes": (1.0, 0.25), "bias_std": 0.5}
     undeclared: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "ALiBi's slopes are subtracted from the scores, and not declared": {"bias_slopes": ALIBI}
+        "ALiBi's slopes are subtracted from the scores, but not declared": {"bias_slopes": ALIBI}
     }
     misreadings: ClassVar[tuple[Misreading, ...]] = (
         Misreading(
@@ -130,11 +130,11 @@ class PositionBiasPart(LayerPart):
         "finite-width law": "has no computed law at finite width",
         "tangent kernel": "is not supported by the tangent kernel",
         "long sequences": "changes the law of the scores",
-        "stack": "is not followed through a stack",
+        "stack": "is not supported in a stack",
     }
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
-        """Return the validated fields."""
+        """Return the validated `bias_slopes` and `bias_std`."""
         remedy = f"pass the standard deviation of each bias, from 0 to {_LARGEST:g}"
         std = check_number("bias_std", layer.bias_std, remedy, minimum=0.0, maximum=_LARGEST)
         slopes = layer.bias_slopes
@@ -157,7 +157,7 @@ class PositionBiasPart(LayerPart):
         return max(slopes, abs(layer.bias_std - misread.bias_std)) > spread and layer.seq_len > 1
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return values to choose from at random."""
+        """Return values for random layers."""
         if layer.softcap is not None:
             return []
         return [{"bias_slopes": "alibi"}, {"bias_slopes": (0.5,) * layer.num_heads}, {"bias_std": 0.5}]

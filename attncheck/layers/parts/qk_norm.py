@@ -35,24 +35,24 @@ class QKNormPart(LayerPart):
         "finite-width law": "makes scores that are not normal given the keys",
         "tangent kernel": "is not supported by the tangent kernel",
         "long sequences": "changes the law of the scores",
-        "stack": "is not followed through a stack",
+        "stack": "is not supported in a stack",
     }
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
-        """Return the validated field."""
+        """Return the validated `qk_norm`."""
         if not isinstance(layer.qk_norm, bool | np.bool_):
             refuse("qk_norm", layer.qk_norm, "must be a boolean", "pass True for normalised queries and keys, or False")
         if layer.qk_norm and layer.head_width == 1:
-            problem = "makes scores of two values where heads have one neuron"
+            problem = "allows only two score values if heads have one neuron"
             refuse("qk_norm", True, problem, "pass head_dim=2 or more, or leave it out")
         if layer.qk_norm and layer.tied_query_key:
             refuse("qk_norm", True, "is not supported with tied_query_key", "leave out one of them")
         return {"qk_norm": bool(layer.qk_norm)}
 
     def shows(self, layer: AttentionLayer, misread: AttentionLayer) -> bool:
-        """Return whether heads are so small that lengths vary, or inputs are not of unit size."""
+        """Return whether heads are so small that the lengths of queries and keys vary visibly."""
         return layer.head_width <= 16
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return values to choose from at random."""
+        """Return values for random layers."""
         return [] if layer.tied_query_key or layer.head_width == 1 else [{"qk_norm": True}]

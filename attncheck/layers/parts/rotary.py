@@ -40,7 +40,7 @@ class RotaryPart(LayerPart):
     }
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
-        """Return the validated field."""
+        """Return the validated `rotary_base`."""
         if layer.rotary_base is None:
             return {}
         remedy = f"pass a number between {_BASES[0]:g} and {_BASES[1]:g}, e.g. rotary_base=10000.0, or None"
@@ -54,7 +54,7 @@ class RotaryPart(LayerPart):
         return {"rotary_base": base}
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return values to choose from at random."""
+        """Return values for random layers."""
         if layer.tied_query_key:
             return []
         return [{"head_dim": width, "rotary_base": base} for width in _HEAD_DIMS for base in _RANDOM_BASES]
@@ -75,7 +75,7 @@ def turned(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
 
 
 def turned_by(layer: AttentionLayer, vectors: FloatArray, steps: NDArray[np.int64]) -> FloatArray:
-    """Return R_d v for vectors (..., head_dim) and integers d that broadcast to their leading axes."""
+    """Return vectors (..., head_dim) rotated by `steps` positions, which broadcast to the leading axes."""
     angles = steps[..., None] * frequencies(layer)
     cos, sin = np.cos(angles), np.sin(angles)
     first, second = np.split(vectors, 2, axis=-1)
@@ -89,10 +89,10 @@ def frequencies(layer: AttentionLayer) -> FloatArray:
 
 
 def score_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray:
-    """Return c_d = tr(R_d)/ν, the factor by which rotation multiplies score covariances, for d < 2 seq_len - 1.
+    """Return c(d) = tr(R_d)/ν for d < 2 seq_len - 1, the factor by which rotation multiplies score covariances.
 
-    Given the inputs, Cov(P_ij, P_kl) = σ² G_ik G_jl c(j - i, l - k). With `limit`, its limit for head_dim → ∞, (Ci(d)
-    - Ci(d/b)) / log b.
+    R_d is the rotation by d positions. Given the inputs, Cov(P_ij, P_kl) = σ² G_ik G_jl c(|(j - i) - (l - k)|). With
+    `limit`, return the limit for head_dim → ∞, (Ci(d) - Ci(d/b)) / log b, where b is the rotary base.
 
     Examples
     --------
@@ -112,13 +112,13 @@ def score_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray
 
 
 def row_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray:
-    """Return c within a row of scores, (seq_len, seq_len)."""
+    """Return `score_alignment` for all pairs of scores in a row, (seq_len, seq_len)."""
     places = np.arange(layer.seq_len)
     return score_alignment(layer, limit=limit)[np.abs(np.subtract.outer(places, places))]
 
 
 def pair_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray:
-    """Return c for all pairs of scores in row-major order, (seq_len², seq_len²)."""
+    """Return `score_alignment` for all pairs of a head's scores in row-major order, (seq_len², seq_len²)."""
     places = np.arange(layer.seq_len)
     steps = np.subtract.outer(places, places).ravel()
     return score_alignment(layer, limit=limit)[np.abs(np.subtract.outer(steps, steps))]

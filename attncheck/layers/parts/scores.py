@@ -1,4 +1,4 @@
-"""What the parts of a layer mean for its scores."""
+"""Effects of a layer's parts on its scores."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def score_vectors(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
 
 
 def one_covariance(layer: AttentionLayer) -> bool:
-    """Return whether the covariance of a head's scores is no product of one of queries and one of keys."""
+    """Return whether the covariance of a head's scores is not a product of query and key covariances."""
     return layer.rotary_base is not None or layer.bias_std > 0.0
 
 
 def given_inputs(layer: AttentionLayer) -> bool:
-    """Return whether scores given inputs are centred normals with χ² lengths, as in the paper's layer."""
+    """Return whether scores given the inputs are centred normals times χ lengths, as in the paper's layer."""
     return not (layer.tied_query_key or layer.qk_norm or has_bias(layer))

@@ -11,7 +11,7 @@ from attncheck.layers.parts.part import LayerPart, Misreading
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
 
-# Beyond, all weights are below the rounding of single precision.
+# Larger sinks make all weights smaller than single-precision rounding.
 _REACH = 30.0
 
 
@@ -23,7 +23,7 @@ class SinkPart(LayerPart):
     refusals: ClassVar[Mapping[str, str]] = {"long sequences": "has rows that do not sum to 1"}
     example: ClassVar[Mapping[str, Any]] = {"sink": 0.0}
     undeclared: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "softmax has one more in its denominator (sink=0)": {"sink": 0.0}
+        "softmax has an extra 1 in its denominator (sink=0)": {"sink": 0.0}
     }
     misreadings: ClassVar[tuple[Misreading, ...]] = (
         Misreading(
@@ -35,11 +35,11 @@ class SinkPart(LayerPart):
     )
 
     def shows(self, layer: AttentionLayer, misread: AttentionLayer) -> bool:
-        """Return True: the sink takes weight at any length."""
+        """Return True, since a sink changes weights at any sequence length."""
         return True
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
-        """Return the validated field."""
+        """Return the validated `sink`."""
         if layer.sink is None:
             return {}
         if layer.attention_map != "softmax":
@@ -49,5 +49,5 @@ class SinkPart(LayerPart):
         return {"sink": check_number("sink", layer.sink, remedy, minimum=-_REACH, maximum=_REACH)}
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return values to choose from at random."""
+        """Return values for random layers."""
         return [{"sink": sink} for sink in (0.0, 1.0, -1.0)] if layer.attention_map == "softmax" else []

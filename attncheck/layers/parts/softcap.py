@@ -40,12 +40,12 @@ class SoftcapPart(LayerPart):
         return layer.seq_len > 1 and layer.softcap is not None and layer.softcap <= 2.0 * scores
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
-        """Return the validated field."""
+        """Return the validated `softcap`."""
         if layer.softcap is None:
             return {}
         remedy = f"pass a number between {_RANGE[0]:g} and {_RANGE[1]:g}, e.g. softcap=50.0, or None"
         return {"softcap": check_number("softcap", layer.softcap, remedy, minimum=_RANGE[0], maximum=_RANGE[1])}
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return values to choose from at random."""
+        """Return values for random layers."""
         return [{"softcap": cap} for cap in (1.0, 3.0, 30.0)]

@@ -34,22 +34,22 @@ class WindowPart(LayerPart):
         ),
         Misreading(
             "wide_window",
-            "the window holds one position more than declared",
+            "the window includes one position more than declared",
             lambda layer: {"window": None if layer.window is None else layer.window + 1},
             "conditional.joint",
         ),
     )
 
     def shows(self, layer: AttentionLayer, misread: AttentionLayer) -> bool:
-        """Return whether other positions are visible."""
+        """Return whether the two layers make different positions visible."""
         return not np.array_equal(visible(layer), visible(misread))
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
-        """Return the validated field."""
+        """Return the validated `window`."""
         if layer.window is None:
             return {}
-        return {"window": check_whole("window", layer.window, 1, "pass the positions that are seen, or None for all")}
+        return {"window": check_whole("window", layer.window, 1, "pass how many positions are visible, or None")}
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return values to choose from at random."""
+        """Return values for random layers."""
         return [{"window": window} for window in (1, 2, 3) if window < layer.seq_len]

@@ -18,12 +18,12 @@ from attncheck.layers.program.mixes import MIXES, AttentionRow
 from attncheck.layers.program.nodes import MatMul, Node, Nonlin, Output, Score, Weight
 from attncheck.layers.program.zeros import zero_lines
 
-# Pseudo-Lipschitz functions of several arguments besides `MIXES`; products by Lemma 7.
+# Pseudo-Lipschitz functions of several arguments besides `MIXES`. Lemma 7 covers products.
 _OF_SEVERAL = (np.add, np.subtract, np.multiply, np.maximum, np.minimum)
 
 
 class CoverageKind(StrEnum):
-    """What the paper states on a line, from the strongest statement to the weakest."""
+    """The paper's possible statements about a program line, from strongest to weakest."""
 
     NETSOR = "Fact 1"
     SCORE = "Proposition 8"
@@ -51,14 +51,14 @@ class CoverageKind(StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class LineCoverage:
-    """The paper's statement on one line: the weakest of those on the line and its ancestors.
+    """The paper's statement about one line: the weakest about the line and its ancestors.
 
     Attributes
     ----------
     name : str
     statement : CoverageKind
     reason : str
-        The weight at fault and a remedy, if any.
+        The line or weight at fault and a remedy, if any.
     """
 
     name: str
@@ -71,7 +71,7 @@ class LineCoverage:
 
 @dataclasses.dataclass(frozen=True)
 class Coverage:
-    """The paper's statements on a program, line by line.
+    """The paper's statements about a program, line by line.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class Coverage:
         return all(line.statement.proved for line in self.lines)
 
     def of(self, name: str) -> LineCoverage:
-        """Return the coverage of the line of that name."""
+        """Return the coverage of the line called `name`."""
         names = tuple(line.name for line in self.lines)
         return self.lines[names.index(check_choice("name", name, names))]
 
@@ -107,7 +107,7 @@ class Coverage:
 
 
 def coverage(program: Lines) -> Coverage:
-    """Return the paper's statement on each line of a program.
+    """Return the paper's statement about each line of a program.
 
     - Vectors without scores are Netsor variables: averages over their coordinates converge (Fact 1).
     - Scores converge jointly to centred Gaussians (Proposition 8), outputs with them (Theorem 1, Corollary 2),
@@ -207,7 +207,7 @@ def _of_score(score: Score, extra: dict[Weight, MatMul], made: set[Node]) -> lis
         source = side.parents[0]
         if source in made:
             maker = _first_made(source, made)
-            circular = f"{source.name} depends on {maker.name}, which {maker.weight.name}, a matrix of scores, makes"
+            circular = f"{source.name} depends on {maker.name}, a product with {maker.weight.name}, a matrix of scores"
             lines.append(LineCoverage(score.name, CoverageKind.CIRCULAR, f"{circular}; give {side.name} other inputs"))
         if not _bounded(source):
             unbounded = f"{source.name} is not a bounded function"
@@ -252,7 +252,7 @@ def _bounded(node: Node) -> bool:
 
 
 def _cycles(scores: Sequence[Score]) -> dict[Score, tuple[Weight, Weight, Weight]]:
-    """Map each score on a triangle of matrices to the triangle."""
+    """Map each score whose matrices belong to a triangle A·B, B·C, C·A to that triangle."""
     edges: dict[frozenset[Weight], list[Score]] = {}
     for score in scores:
         pair = frozenset(side.weight for side in score.parents if isinstance(side, MatMul))

@@ -1,4 +1,4 @@
-"""Lines that draws of a program contain, and the memory that a draw needs."""
+"""Lines of a program that draws contain, and memory bounds of a draw."""
 
 from __future__ import annotations
 

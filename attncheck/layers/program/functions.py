@@ -43,7 +43,7 @@ class PerArgumentFunction(StackedFunction):
 
 @dataclasses.dataclass(frozen=True)
 class LinearCombination:
-    """The Nonlin Σ_i c_i h^i."""
+    """Linear combination Σ_i c_i h^i of vectors."""
 
     coefficients: tuple[float, ...]
 
@@ -57,8 +57,8 @@ class LinearCombination:
 
 
 def tried(function: Coordinatewise, arguments: list[FloatArray], shape: tuple[int, ...]) -> None:
-    """Refuse a function that fails on these arguments, returns another shape, or mixes coordinates."""
-    remedy = "write it with NumPy, coordinate by coordinate, for one array per vector, then per score, and change none"
+    """Raise `InputError` if a function fails on these arguments, returns another shape, or mixes coordinates."""
+    remedy = "write it coordinatewise in NumPy; it takes one array per vector, then per score, and must not change them"
     try:
         with np.errstate(all="ignore"):
             whole = np.asarray(function(*arguments))

@@ -12,7 +12,7 @@ from attncheck._lib.errors import InputError, check_number, check_whole, refuse
 from attncheck.layers.program.functions import Coordinatewise, PerArgumentFunction, StackedFunction, name_of, tried
 from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Step, Weight
 
-# Trial arguments for new functions, of both signs.
+# Arguments of both signs, for trying new functions.
 _TRIAL = np.linspace(-1.5, 1.0, 6).reshape(2, 3)
 _TRIAL.flags.writeable = False  # catches functions that modify their arguments
 
@@ -101,7 +101,7 @@ class Lines:
         return weight
 
     def matmul(self, weight: Weight, vector: Node, name: str | None = None) -> Node:
-        """Write W h."""
+        """Write the product W h of a matrix and a vector."""
         self._know(vector)
         if not any(w is weight for w in self._weights):
             refuse("weight", weight, "is not a weight of this program", "declare it with program.weight(...)")
@@ -172,7 +172,7 @@ class Lines:
         return self.nodes
 
     def steps(self) -> tuple[Step, ...]:
-        """Group the lines into ordered steps: computable MatMuls of one weight, or scores between two steps."""
+        """Group the lines into steps, in order of computation: MatMuls of a weight, or scores between two steps."""
         where: dict[Node, int] = {}
         latest: dict[tuple[Any, ...], int] = {}
         groups: list[list[Node]] = []
@@ -228,9 +228,9 @@ class Lines:
 
     def _know(self, node: Node) -> None:
         if not isinstance(node, Node):
-            refuse("node", node, "is not a line of a program", "use nodes that its methods returned")
+            refuse("node", node, "is not a line of a program", "use nodes that the program's methods returned")
         if node not in self._known:
-            refuse("node", node.name, "is not a line of this program", "use nodes that its methods returned")
+            refuse("node", node.name, "is not a line of this program", "use nodes that the program's methods returned")
 
     def _common_size(self, vectors: Sequence[Node]) -> int | None:
         if not vectors:
@@ -245,7 +245,7 @@ class Lines:
 
 
 def _step_key(node: Node, where: dict[Node, int]) -> tuple[Any, ...]:
-    """Return the key shared within a step."""
+    """Return a key that is equal for lines that can share a step."""
     if isinstance(node, MatMul):
         return ("matmul", node.weight)
     if isinstance(node, Score):

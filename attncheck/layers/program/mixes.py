@@ -60,7 +60,7 @@ class AttentionRow(StackedFunction):
 
 
 def _halves(lines: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray]:
-    """Return stacked values and scores."""
+    """Split the lines into values and scores, each stacked."""
     count, odd = divmod(len(lines), 2)
     if odd or not count:
         refuse("lines", len(lines), "must hold as many values as scores", "pass v_1, …, v_m, then p_1, …, p_m")

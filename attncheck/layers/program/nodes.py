@@ -55,28 +55,28 @@ class Initial(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class MatMul(Node):
-    """W h."""
+    """Product W h of a matrix and a vector."""
 
     weight: Weight
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Nonlin(Node):
-    """φ(h¹, …, hᵐ), coordinatewise."""
+    """Vector φ(h¹, …, hᵐ), with φ applied coordinate by coordinate."""
 
     function: Coordinatewise
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Score(Node):
-    """ν^{-1/2} g¹ᵀ g² times `factor`, ν the size of g¹ and g²."""
+    """Score ν^{-1/2} g¹ᵀ g² times `factor`, with ν the size of g¹ and g²."""
 
     factor: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Output(Node):
-    """φ(g¹, …, gᵐ, p_1, …, p_r), coordinatewise; parents are the vectors, then the scores."""
+    """Output φ(g¹, …, gᵐ, p_1, …, p_r) by coordinates; parents are the vectors, then the scores."""
 
     function: StackedFunction
     num_vectors: int
@@ -94,7 +94,7 @@ class Output(Node):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Nodes computed together: of one kind, and for MatMuls of one weight.
+    """Nodes of one kind that are computed together; MatMuls share a weight.
 
     ``last`` is True if no later step uses the weight.
     """

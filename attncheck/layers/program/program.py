@@ -101,7 +101,7 @@ class Program(Lines):
         return text.from_toml(cls(), source, trust)
 
     def coverage(self) -> Coverage:
-        """Return the paper's statement on each line, with reasons."""
+        """Return the paper's statement about each line, with reasons."""
         return coverage(self)
 
 
@@ -220,7 +220,7 @@ class ProgramAt(ProgramCase):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WidthSeries(ProgramCase):
-    """A program at several widths, to test an order in n.
+    """A program at several widths, to test how a difference decreases with the width.
 
     Attributes
     ----------

@@ -12,7 +12,7 @@ OfProgram = Requirement[Program]
 
 
 def uses_of(program: Program) -> list[MatMul]:
-    """Return the MatMuls by nonzero matrices."""
+    """Return a program's products by nonzero matrices."""
     return [node for node in program.nodes if isinstance(node, MatMul) and node.weight.std > 0]
 
 

@@ -32,7 +32,7 @@ _REMEDY = "see attncheck.Program.to_toml() for how programs are written"
 
 
 def to_dict(program: Lines) -> dict[str, Any]:
-    """Return a program as built-in types; local functions are named only."""
+    """Return a program as built-in types, with local functions by name only."""
     return {
         "weights": [_write_weight(weight) for weight in program.weights],
         "lines": [line for node in program.nodes for line in _write_line(node, program.nodes)],
@@ -154,7 +154,7 @@ def _write_function(function: Any) -> dict[str, Any]:
         return {"linear": list(function.coefficients)}
     if isinstance(function, AttentionRow):
         return {"attention": function.position, "layer": given_fields(function.layer)}
-    if isinstance(function, DeclaredFunction):  # also a Nonlinearity
+    if isinstance(function, DeclaredFunction):  # before `Nonlinearity`, its base class
         promise = {"order": function.order, "bounded": function.bounded}
         return {"path": function.path, **promise} if function.path else {"local": function.name, **promise}
     if isinstance(function, Nonlinearity):
@@ -203,7 +203,7 @@ def _known_function(where: str, name: Any, parameters: Any) -> Callable[..., Any
 
 
 def _without_parameters() -> Nonlinearity:
-    """Substitute for a mix, so that parameters raise the common error."""
+    """Stand in for a mix, which has no parameters, so that parameters raise the common error."""
     raise AssertionError
 
 
@@ -229,7 +229,7 @@ def _check_table(where: str, row: Any, required: tuple[str, ...], optional: tupl
 
 
 def _without_none(fields: Any) -> Any:
-    """Remove None, which TOML lacks."""
+    """Remove fields that are None, which TOML cannot represent."""
     if isinstance(fields, dict):
         return {key: _without_none(value) for key, value in fields.items() if value is not None}
     return [_without_none(value) for value in fields] if isinstance(fields, list) else fields

@@ -18,9 +18,9 @@ _SIZES: Final = np.geomspace(1e-2, 256.0, _POINTS)
 
 
 def zero_lines(nodes: Iterable[Node]) -> set[Node]:
-    """Return the vectors and scores that are always 0, without lines made from scores.
+    """Return the vectors and scores that are always 0, without lines that depend on scores.
 
-    Functions are evaluated at trial points; only equal vectors have the same trial points.
+    Functions are evaluated at trial points, which differ between different vectors.
 
     Examples
     --------

@@ -41,7 +41,7 @@ def with_score(*, tied: bool) -> Program:
 
 
 def with_output(*, shared: bool) -> Program:
-    """Return the program of a value times a score, where the values share the keys' matrix or have another.
+    """Return the program of a value times a score, with values from the keys' matrix or from a separate one.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def mean_average(seed: int, scale: float, *, shared: bool) -> Arrays:
 
 
 def predicted(seed: int, scale: float, *, power: float, kernel_power: int) -> Arrays:
-    """Return the prediction to leading order in n, n^power K^kernel_power with K = E tanh² of a standard normal."""
+    """Return n^power K^kernel_power, the predicted leading order in n, with K = E tanh² of a standard normal."""
     del seed, scale
     kernel = _kernel() ** kernel_power
     return along(_WIDTHS, [n**power * kernel for n in _WIDTHS])
@@ -90,7 +90,7 @@ def _size(scale: float) -> int:
 
 
 def _means(samples: Sequence[np.ndarray]) -> Arrays:
-    """Return means with four standard errors."""
+    """Return means of samples with errors of four standard errors."""
     errors = [4.0 * float(each.std(ddof=1)) / len(each) ** 0.5 for each in samples]
     return along(_WIDTHS, [float(each.mean()) for each in samples], errors)
 
@@ -104,18 +104,18 @@ def _read(charts: Sequence[Chart]) -> list[PaperStatement]:
     scores, averages, boundedness = (chart.series for chart in charts)
     return [
         PaperStatement(
-            "Assumption 1 (b): one matrix on both sides of a score ends the limit",
+            "Assumption 1 (b): a score with one matrix on both sides has no limit",
             f"mean √n K = {scores[2].value[-1]:.3g} at {_WIDTHS[-1]:,}, with two matrices 0",
             f"one matrix: {at_end(scores[0])}; two: {at_end(scores[1])}",
         ),
         PaperStatement(
-            "Assumption 1 (a): values by the matrix of the keys change averages at order n^−½, and no limit",
+            "Assumption 1 (a): values made by the keys' matrix change averages at order n^−½, but no limit",
             f"mean K² n^−½ = {averages[2].value[-1]:.3g} at {_WIDTHS[-1]:,}, with another matrix 0",
             f"one matrix: {at_end(averages[0])}; two: {at_end(averages[1])}",
         ),
         PaperStatement(
-            "boundedness: not needed where it was tried",
-            "order −2 for each, as for what is bounded (erf)",
+            "boundedness: not needed in the cases tried",
+            "order −2 for each, as for the bounded erf",
             "; ".join(f"{each.label}: {at_end(each)}, order {order(each):.2f}" for each in boundedness),
         ),
     ]

@@ -16,7 +16,7 @@ _STRENGTHS = tuple(np.linspace(0.5, 3.0, 11).tolist())
 
 
 def from_uniform(seed: int, scale: float, *, std: float) -> Arrays:
-    """Return E‖A − 11ᵀ/s‖²_F for scores of one standard deviation at several lengths, to ten digits."""
+    """Return E‖A − 11ᵀ/s‖²_F for scores of standard deviation `std` at several sequence lengths, to ten digits."""
     del seed, scale
     return along(_LENGTHS, [s * inverse_participation(s, std) - 1.0 for s in _LENGTHS])
 

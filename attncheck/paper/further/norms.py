@@ -47,7 +47,7 @@ def _read(charts: Sequence[Chart]) -> list[PaperStatement]:
     rows = [
         PaperStatement(
             "a layer with a norm is nearer to its limit at the same width",
-            "order −1 in n, with or without",
+            "order −1 in n, with or without a norm",
             "; ".join(f"{each.label}: {at_end(each)}, order {order(each):.2f}" for each in layers),
         ),
         *(
@@ -63,10 +63,10 @@ def _read(charts: Sequence[Chart]) -> list[PaperStatement]:
 
 
 _SAID = (
-    "the variance explodes, and positions become one",
-    "the variance grows by a number a block, and positions become alike slowly",
-    "the variance stays, and positions become one",
-    "attention averages positions, and the perceptron keeps the variance that is left",
+    "the variance explodes, and positions become equal",
+    "the variance grows by a constant per block, and positions slowly become similar",
+    "the variance stays, and positions become equal",
+    "attention averages positions, and the perceptron keeps the remaining variance",
     "attention averages positions, and the perceptron multiplies the variance",
 )
 
@@ -79,9 +79,9 @@ NORMS = FurtherFigure(
     name="norms",
     title="Norms in layers and blocks",
     setting=(
-        "Layers of 4 positions, 2 full heads, softmax and relu inputs. Blocks have identity in place of relu, and a "
-        "perceptron with four times as many hidden neurons: the first three gelu and residuals, their norm is layer "
-        "norm; critical and exploding relu, no residual, and matrices of σ = 2^¼ and 1.5."
+        "Layers of 4 positions with 2 full heads, softmax and relu inputs. Blocks have linear inputs, and a perceptron "
+        "with four times as many hidden neurons. The first three blocks have gelu, residuals and layer norm if any; "
+        "critical and exploding blocks have relu, no residuals, and matrices of σ = 2^¼ and 1.5."
     ),
     plans=(
         ChartPlan(

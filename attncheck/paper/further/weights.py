@@ -17,7 +17,7 @@ _SLOTS = {"h": "initial", "W": "inputs", "W_V": "value", "W_O": "output"}
 
 
 def kurtosis(seed: int, scale: float, *, slot: str, head_dim: int | None) -> Arrays:
-    """Return the exact decrease of an output's excess kurtosis if the weights of one slot are random signs."""
+    """Return the exact decrease of an output's excess kurtosis if one slot's weights are random signs, not normal."""
     del seed, scale
     layers = [
         AttentionLayer(width=n, seq_len=1, num_heads=1, head_dim=head_dim, activation="identity") for n in _WIDTHS
@@ -43,12 +43,12 @@ def _read(charts: Sequence[Chart]) -> list[PaperStatement]:
     full, narrow, laws = (chart.series for chart in charts)
     return [
         PaperStatement(
-            "with full heads no slot's law stays in the limit of an output",
+            "with full heads the law of no slot stays in the limit of an output",
             "order −1 for h and W_O, −2 for W and W_V",
             "; ".join(f"{each.label}: {at_end(each)}, order {order(each):.2f}" for each in full),
         ),
         PaperStatement(
-            "with heads of two neurons the law of W_O stays",
+            "with heads of two neurons the law of W_O stays in the limit",
             "3, the excess kurtosis of Laplace's law",
             "; ".join(f"{each.label}: {at_end(each)}" for each in narrow),
         ),

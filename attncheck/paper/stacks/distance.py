@@ -1,7 +1,7 @@
 """Distance of a stack of finite width from its conjectured limit, by common random numbers.
 
-Both share normals, and the last outputs are integrated out. The difference of order n^{-1/2} is linear in
-deviations of mean 0, whose effect on the recursion is the control variate; the rest is of order 1/n, like the
+Stack and limit share normals, and the last outputs are integrated out. Their difference of order n^{-1/2} is linear in
+deviations of mean 0, whose effect on the recursion is the control variate. The rest is of order 1/n, like the
 distance.
 """
 
@@ -25,15 +25,15 @@ from attncheck.theory.stacks.recursion import draw_normals, recur
 
 FloatArray = NDArray[np.float64]
 
-#: Parts of the draws, whose spread gives the error.
+#: Number of parts of the draws, whose spread gives the error.
 PARTS = 32
-# Points of comparison, in standard deviations of the limit; residual streams need not be symmetric.
+# Points of comparison, in standard deviations of the limit, on both sides as residual streams may be asymmetric.
 POINTS: FloatArray = np.concatenate(
     [np.linspace(-9.0, -4.5, 10), np.linspace(-4.0, 4.0, 81), np.linspace(4.5, 9.0, 10)]
 )
 POINTS.setflags(write=False)
 _PILOT = 1024
-# Entries per block.
+# Array entries per block.
 _BLOCK = 2**21
 
 
@@ -136,7 +136,7 @@ def controlled_parts(
 
 
 def averaged_parts(stack: AttentionStack, size: int, seed: int = 0, position: int = 0) -> FloatArray:
-    """Return F_∞ - F in the format of `difference_parts`, with F the law of the recursion with averaged kernels."""
+    """Return F_∞ - F, shaped as by `difference_parts`, where F is the law of the recursion with averaged kernels."""
     place, size = _check(stack, size, seed, position)
     check_memory("size", size, "the draws, all at once,", size * limit_entries(stack, 0), "pass fewer draws")
     normals = draw_normals(stack, size, stream(seed, "stack distance", "averaged"))
@@ -159,7 +159,7 @@ def limit_scales(stack: AttentionStack, seed: int, position: int) -> FloatArray:
 
 
 def check_drawn(field: str, stack: AttentionStack) -> None:
-    """Refuse a stack if one draw from its limit or at its width exceeds `DEFAULT_MEMORY`."""
+    """Raise `InputError` if one draw from the stack's limit or at its width exceeds `DEFAULT_MEMORY`."""
     remedy = "pass a shorter sequence, or fewer layers or heads"
     check_memory("seq_len", stack.seq_len, "a draw of the recursion", limit_entries(stack, 0), remedy)
     remedy = "pass a smaller width, a shorter sequence, or fewer layers or heads"
@@ -175,7 +175,7 @@ def walk_entries(stack: AttentionStack) -> int:
 
 
 def check_stack(stack: Any) -> AttentionStack:
-    """Return the stack, or raise `InputError`."""
+    """Return the argument if it is a stack, or raise `InputError`."""
     if not isinstance(stack, AttentionStack):
         refuse("stack", stack, "is not an AttentionStack", "pass attncheck.AttentionStack(layer=..., depth=2)")
     return stack
@@ -193,7 +193,7 @@ def _check(stack: AttentionStack, size: int, seed: int, position: int) -> tuple[
 
 
 def controlled(f: FloatArray, c: FloatArray, fc: FloatArray, cc: FloatArray) -> FloatArray:
-    """Return f minus a multiple of c, which has mean 0, with coefficients from the other parts."""
+    """Return f minus a multiple of the control c, of mean 0, with coefficients from the other parts of the draws."""
     others = [each.sum(axis=0) - each for each in (fc, cc)]
     slope = np.divide(others[0], others[1], out=np.zeros_like(fc), where=others[1] > 0)
     return np.asarray(f - slope * c)
@@ -205,7 +205,7 @@ def measured(differences: FloatArray, depth: int, width: int) -> StackDistance:
     weights = 0.5 * (np.concatenate([[0.0], steps]) + np.concatenate([steps, [0.0]]))
     halves = differences[: PARTS // 2], differences[PARTS // 2 :]
     largest, areas = [], []
-    # The point and signs come from the other half of the draws, to avoid bias.
+    # The point of largest difference and the signs come from the other half of the draws, to avoid bias.
     for ours, theirs in (halves, halves[::-1]):
         elsewhere = theirs.mean(axis=0)
         farthest = int(np.argmax(np.abs(elsewhere)))

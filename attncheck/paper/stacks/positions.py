@@ -23,7 +23,7 @@ from attncheck.theory.stacks.recursion import draw_normals, recur
 
 FloatArray = NDArray[np.float64]
 
-# Entries per block.
+# Array entries per block.
 _BLOCK = 2**21
 
 
@@ -107,7 +107,7 @@ class CorrelationGap:
 
 
 def correlation_gap(stack: AttentionStack, size: int, seed: int = 0) -> CorrelationGap:
-    """Return E c_n - E c_∞ after every layer, c the mean correlation of two positions of the stream.
+    """Return E c_n - E c_∞ after every layer, where c is the mean correlation of two positions of the stream.
 
     Uses the coupling and controls of `attncheck.paper.stacks.distance`, and at least 64 draws (`size`).
 

@@ -19,18 +19,18 @@ FloatArray = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True)
 class StackRate:
-    """Rate of a gap from the conjectured limit: the Kolmogorov distance, or that of the positions' mean correlation.
+    """Rate at which a Kolmogorov distance, or a gap of mean correlations, to the conjectured limit decreases.
 
     Attributes
     ----------
     depth : int
         Layer, from 1.
     order, order_error : float
-        Of log ``|gap|`` = a + order · log n + e/n; NaN if gaps differ in sign.
+        Order in the fit log ``|gap|`` = a + order · log n + e/n; NaN if gaps differ in sign.
     constant, constant_error, curvature : float
         c and d of gap = c/n + d/n².
     p_value : float
-        Of that fit.
+        p-value of that fit.
     distances : tuple of StackDistance
         Kolmogorov distances that were fitted.
     """
@@ -89,7 +89,7 @@ def rates(
 
 
 def check_widths(widths: Sequence[int]) -> list[int]:
-    """Return different widths in order, at least four, or raise `InputError`."""
+    """Return at least four different widths in ascending order, or raise `InputError`."""
     remedy = "pass widths, e.g. (32, 64, 128, 256)"
     distinct = check_wholes("widths", widths, 1, remedy)
     if len(distinct) < 4:

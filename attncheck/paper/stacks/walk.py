@@ -1,7 +1,7 @@
 """A stack of finite width beside its conjectured limit, layer by layer, on the same normals.
 
-They differ by deviations of order n^{-1/2}. The finite stream has a twin: a stream with the law of the limit, whose
-Gram matrices have deviations of mean exactly 0.
+Stack and limit differ by deviations of order n^{-1/2}. The finite stream has a *twin*: a stream with the law of the
+limit, whose Gram matrices have deviations of mean exactly 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from attncheck.theory.stacks.recursion import Deviations, Recursion, draw_normal
 
 FloatArray = NDArray[np.float64]
 
-# Share of the deviations that is added and subtracted for a derivative.
+# Share of the deviations to add and subtract for a derivative.
 _SHARE = 1e-3
 # Number of neurons to average over in a residual stream.
 NEURONS = 64
@@ -61,14 +61,14 @@ class WalkResult:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerPass:
-    """Output of a layer of finite width, and its limit.
+    """Output of one layer at finite width, and its limit.
 
     Attributes
     ----------
     variance, limit : ndarray, shape (size,)
         Conditional variances of the output.
     stream, limit_stream : ndarray, shape (size, m), or None
-        With a residual: stream before the sum, and its twin.
+        With a residual, the stream before the sum, and its twin.
     limit_total : ndarray, shape (size,)
         Variance of the limit's next stream.
     """
@@ -111,7 +111,7 @@ class Walk:
         hidden, lengths = draw_hidden(stack.layer, len(normals), rng)
         hidden *= stack.layer.input_std
         positions = draw_positions(stack.layer, len(normals), rng)
-        # The stream and its twin.
+        # The stream at finite width and its twin, which has the law of the limit.
         self._stream, self._twin = hidden * lengths[:, None, None] + positions, hidden + positions
         self.lengths: FloatArray = lengths**2 - 1.0
         self.grams: list[tuple[FloatArray, FloatArray]] = []
@@ -175,7 +175,7 @@ class Walk:
 
 
 def gram_of(vectors: FloatArray) -> FloatArray:
-    """Return X Xᵀ/n of vectors (..., s, n)."""
+    """Return the Gram matrices X Xᵀ/n of vectors (..., s, n)."""
     return np.asarray(vectors @ vectors.swapaxes(-1, -2) / vectors.shape[-1])
 
 

@@ -6,12 +6,12 @@ import numpy as np
 
 from attncheck.layers.kernel import FloatArray
 
-# Intervals shorter than this, relative to the scale, count as points.
+# Intervals count as points if their length is below this multiple of the scale.
 _SHORTEST = 1e-9
 
 
 def node_count(length: float, scale: float, wanted: int) -> int:
-    """Return the number of nodes of an interval: `wanted`, or 1 if it is a point."""
+    """Return the number of nodes for an interval: `wanted`, or 1 if it is about a point."""
     return 1 if length <= _SHORTEST * scale else wanted
 
 
@@ -24,7 +24,7 @@ def nodes(between: tuple[float, float], count: int) -> FloatArray:
 
 
 def between_nodes(between: tuple[float, float], count: int) -> FloatArray:
-    """Return the ends of an interval, and the midpoints in angle between its `count` Chebyshev nodes."""
+    """Return the ends of an interval, and the points midway in angle between its `count` Chebyshev nodes."""
     low, high = between
     if count == 1:
         return nodes(between, 1)
@@ -40,10 +40,10 @@ def to_coefficients(count: int) -> FloatArray:
 
 
 def left_out(sizes: FloatArray) -> float:
-    """Return a bound on the truncation error from coefficient sizes, (count,): a geometric tail and its aliases.
+    """Bound the truncation error of a Chebyshev series, from coefficient sizes (count,).
 
-    Coefficients are taken in pairs, as one may vanish by symmetry; each pair is assumed to be at least a quarter of
-    the previous one.
+    The bound sums a geometric tail and its aliases. Coefficients are taken in pairs, since one may vanish by symmetry.
+    Later pairs are assumed to decrease by a factor of four at best.
     """
     if len(sizes) == 1:
         return 0.0

@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 from attncheck.layers.kernel import FloatArray
 
-# Regularises nearly dependent controls.
+# Added to the diagonal of the correlations, in case controls are nearly dependent.
 _RIDGE = 1e-7
-# Number of products of `exponential_means`; the products with the weighted sum; and the products kept if both rows
-# are the same, since equal powers make d and e equal, and opposite powers swap them under a sign change of the
-# scores.
+# Number of products of `exponential_means`, and indices of those with the weighted sum b.
 _PRODUCTS, _WEIGHTED = 11, (0, 6, 7, 8, 9, 10)
+# Indices of the distinct products if both rows are the same: equal powers make d and e equal, and opposite powers
+# swap them under a sign change of the scores.
 _OF_EQUAL, _OF_OPPOSITE = (0, 1, 4, 6, 9), (0, 1, 3, 4, 6, 8, 9)
 
 
 def regress(moments: FloatArray) -> FloatArray:
-    """Return the mean in each scrambling, using controls where they reduce the spread.
+    """Return the mean of the integrand in each scrambling, with controls if they reduce the spread.
 
     `moments`, (REPLICATES, 2 + m, 2 + m), are mean products of (1, centred controls, integrand). Coefficients come
     from the other scramblings, so they are independent of the data.
@@ -28,7 +28,7 @@ def regress(moments: FloatArray) -> FloatArray:
     others = (moments.sum(axis=0) - moments) / (len(moments) - 1)
     centred = others - others[:, 0, :, None] * others[:, 0, None, :]
     spread = np.sqrt(np.maximum(np.diagonal(centred, axis1=1, axis2=2)[:, 1:-1], 0.0))
-    # Constant controls contain only rounding.
+    # Constant controls contain only rounding errors, and get coefficient 0.
     scale = np.where(spread > 1e-13, spread, np.inf)
     correlations = centred[:, 1:-1, 1:-1] / (scale[:, :, None] * scale[:, None, :])
     correlations += _RIDGE * np.eye(scale.shape[1])
@@ -40,7 +40,7 @@ def regress(moments: FloatArray) -> FloatArray:
 
 
 def less_known(controls: FloatArray, known: FloatArray) -> FloatArray:
-    """Return controls, (controls, points), centred by their known means and divided by them where nonzero."""
+    """Return controls, (controls, points), minus their known means, and over these means where nonzero."""
     scale = np.where(known != 0, known, 1.0)
     return np.asarray(controls / scale[:, None] - (known != 0)[:, None])
 
@@ -48,7 +48,11 @@ def less_known(controls: FloatArray, known: FloatArray) -> FloatArray:
 def exponential_means(
     kernel: FloatArray, u: FloatArray, x: FloatArray, cross: FloatArray, squares: bool
 ) -> list[float]:
-    """Return the means of b, d, e, de, dd, ee, bd, be and optionally bde, bdd, bee at one power."""
+    """Return means of products of the sums b, d, e of exponentials in `attncheck.theory.limits.heads`.
+
+    They are b, d, e, de, dd, ee, bd, be and, with `squares`, bde, bdd, bee. `u`, `x` and `cross` are the covariances
+    of the rows' exponents.
+    """
     m, n = np.exp(0.5 * np.diagonal(u)), np.exp(0.5 * np.diagonal(x))
     eu, ex, ec = np.exp(u), np.exp(x), np.exp(cross)
     weights = kernel * np.outer(m, n) * ec
@@ -63,7 +67,7 @@ def exponential_means(
         float((weights * ((ec * n) @ ex)).sum()),
     ]
     if squares:
-        # Given j and l, one more u, and one more x: (j, l, m) and (j, l, n).
+        # Given indices j and l, sums with one more term of u, and with one more term of x: (j, l, m) and (j, l, n).
         further_u = (eu * m)[:, None, :] * ec.T[None, :, :]
         further_x = (ec * n)[:, None, :] * ex[None, :, :]
         means += [
@@ -76,7 +80,7 @@ def exponential_means(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RowControls:
-    """Controls of one row of scores and its negative: products of Σ e^{t u_j} and Σ_jl e^{t u_j + t' u_l} W_jl.
+    """Controls for a row u of scores and its negative: products of Σ e^{t u_j} and Σ_jl e^{t u_j + t' u_l} W_jl.
 
     W is the kernel, its squared entries and, if given, `line` in all columns; `powers` are pairs of equal or opposite
     t, t'.
@@ -94,7 +98,7 @@ class RowControls:
 
     @functools.cached_property
     def _taken(self) -> NDArray[np.bool_]:
-        """Mask that keeps the distinct controls, (products, powers)."""
+        """Mask of the distinct controls, (products, powers)."""
         taken = np.zeros((_PRODUCTS + 2 * len(_WEIGHTED), len(self.powers)), dtype=bool)
         for column, (first, second) in enumerate(self.powers):
             of_kernel = _OF_EQUAL if first == second else _OF_OPPOSITE
@@ -109,7 +113,7 @@ class RowControls:
 
     @functools.cached_property
     def _known(self) -> FloatArray:
-        """Exact means."""
+        """Exact means of the products."""
         means, ones = np.zeros(self._taken.shape), np.ones(len(self.kernel))
         line = ones if self.line is None else self.line
         for column, (first, second) in enumerate(self.powers):

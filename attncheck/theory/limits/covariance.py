@@ -29,19 +29,19 @@ from attncheck.theory.limits.rows import (
     scrambled_normals,
 )
 
-# Score entries per scrambling and per block.
+# Number of score entries per scrambling.
 _ENTRIES = 2**20
 _MOST_POINTS = 2**14
 _FEWEST_POINTS = 2**4
 _BLOCK = 2**20
-# Relative rounding of sums of products.
+# Relative rounding error of sums of products.
 _ROUNDING = 1e-14
 # Bounds on the largest entry of a nonzero kernel, so that products of three kernels and four stds do not overflow.
 _SMALLEST, _LARGEST = 1e-30, 1e30
 
 
 def output_factor(layer: AttentionLayer) -> float:
-    """Return the factor of Σ_a A_a K A_aᵀ: (σ_V σ_O)², over H with head scaling."""
+    """Return the factor of Σ_a A_a K A_aᵀ in the output covariance: (σ_V σ_O)², over H with head scaling."""
     return (layer.value_std * layer.output_std * layer.head_factor) ** 2
 
 
@@ -202,7 +202,7 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
 
 
 def plain_softmax(layer: AttentionLayer) -> bool:
-    """Return whether weights are softmax over all positions, or over those up to each."""
+    """Return whether weights are plain softmax over all positions, or causal softmax."""
     return layer.map == Softmax() and plain_mask(layer)
 
 
@@ -257,7 +257,7 @@ def by_points(
 
 
 def _exchangeable(kernel: FloatArray) -> bool:
-    """Return whether every pair of positions has the same moments."""
+    """Return whether all pairs of positions have the same moments."""
     s = len(kernel)
     own, pair = np.diagonal(kernel), kernel[~np.eye(s, dtype=bool)]
     return bool(np.ptp(own) == 0 and (s == 1 or np.ptp(pair) == 0))
@@ -272,5 +272,5 @@ def _symmetrised(matrices: FloatArray) -> FloatArray:
 
 
 def _count(seq_len: int) -> int:
-    """Return the points per scrambling, a power of two, for a sequence length."""
+    """Return the number of points per scrambling for a sequence length, a power of two."""
     return int(2 ** np.floor(np.log2(np.clip(_ENTRIES / seq_len**2, _FEWEST_POINTS, _MOST_POINTS))))

@@ -13,7 +13,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import FloatArray
 from attncheck.simulators.collapsed import draw_inputs
 
-# Entries of X drawn at a time.
+# Number of entries of the inputs X drawn at a time.
 _ENTRIES = 2**21
 
 
@@ -52,7 +52,7 @@ def score_input_dependences(
     """Return `score_input_dependence` for several tokens from the same input draws."""
     if layer.tied_query_key:
         remedy = "pass a layer with tied_query_key=False"
-        refuse("tied_query_key", True, "makes scores that depend on the inputs in the limit too", remedy)
+        refuse("tied_query_key", True, "makes scores depend on the inputs even in the limit", remedy)
     check_draws("size", size, 2, "pass the number of draws, e.g. size=10000")
     check_memory("size", size, "norms of all inputs", size * layer.seq_len, "pass fewer draws")
     step = max(1, _ENTRIES // (layer.seq_len * layer.width))
@@ -68,6 +68,6 @@ def _dependence(scores: FloatArray, inputs: FloatArray) -> Dependence:
 
 
 def _norms(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Return |x^i|²/n, (size, seq_len)."""
+    """Draw the squared norms |x^i|²/n of the inputs, (size, seq_len)."""
     inputs = draw_inputs(layer, size, rng)
     return np.asarray(np.einsum("bsn,bsn->bs", inputs, inputs) / layer.width)

@@ -16,9 +16,9 @@ from attncheck.layers.nonlinearity.quadrature import RANKS, trapezoidal
 FloatArray = NDArray[np.float64]
 Function = Callable[[FloatArray], FloatArray]
 
-# Random shifts of a Sobol sequence, and log2 of the points in each.
+# Number of random shifts of a Sobol sequence, and log2 of the number of points per shift.
 _SHIFTS, _POINTS = 16, 14
-# For shared points: grid points per direction, their range, and log2 of the Sobol points.
+# For shared points: number of grid points per direction, their range, and log2 of the number of Sobol points.
 _GRID, _REACH, _SHARED_POINTS = 41, 7.0, 11
 
 

@@ -48,8 +48,8 @@ def softmax_moments(
 ) -> list[tuple[FloatArray, FloatArray]]:
     """Return moments of the softmax A of G, Cov(G_ij, G_kl) = score_std² K_ik K_jl, as (means, errors), (s, s) each.
 
-    Order 0 is Σ_jl E[A_ij A_kl] K_jl. Order 1 is its derivative by the correlation of rows i and k, divided by their
-    standard deviations: E tr(J_i K J_kᵀ K) with J the derivative of weights by scores. Errors are four standard
+    Order 0 is Σ_jl E[A_ij A_kl] K_jl. Order 1 is E tr(J_i K J_kᵀ K), with J the derivative of weights by scores: the
+    derivative of order 0 by the correlation of rows i and k, over their standard deviations. Errors are four standard
     errors between scramblings plus interpolation errors.
     """
     pairs = _pairs(kernel, score_std, causal)
@@ -85,7 +85,7 @@ def _values_of(
     kernel: FloatArray, own: list[RowPair], both: list[RowPair], causal: bool, seed: int, order: int
 ) -> tuple[dict[RowPair, FloatArray], dict[RowPair, float]]:
     """Return integrals per pair and scrambling, and interpolation errors."""
-    # Pairs of a row with itself vary most and cost least, so they get separate points.
+    # Pairs of a row with itself have the noisiest integrals and cost least, so they get separate points.
     values = dict(zip(own, _integrate(kernel, own, [seed, 0], order), strict=True))
     off = dict.fromkeys(values, 0.0)
     grid = None if causal or not both else Grid.around(both, largest_score(kernel))
@@ -137,7 +137,7 @@ class _Rule:
 
     @classmethod
     def of(cls, kernel: FloatArray, pairs: Sequence[RowPair], order: int) -> _Rule:
-        """Return a rule that takes a second or two for any number of pairs."""
+        """Return a rule whose cost is a second or two for any number of pairs."""
         s = len(kernel)
         largest = max(pair.var_x for pair in pairs) ** 0.5 * largest_score(kernel)
         powers = tuple(power / max(1.0, largest) for power in _POWERS)
@@ -149,12 +149,12 @@ class _Rule:
 
     @functools.cached_property
     def kernel_root(self) -> FloatArray:
-        """F with F Fᵀ = K."""
+        """Root F of the kernel, with F Fᵀ = K."""
         return psd_root(self.kernel)
 
     @functools.cached_property
     def squared_root(self) -> FloatArray:
-        """F with F Fᵀ = K∘K."""
+        """Root F of the entrywise squared kernel, with F Fᵀ = K∘K."""
         return psd_root(self.kernel**2)
 
     @functools.cached_property
@@ -167,7 +167,7 @@ class _Rule:
             s = len(self.kernel)
             if all(pair.seen_u == pair.seen_x == s for pair in self.pairs):
                 centring = np.eye(s) - 1.0 / s
-                # Centring removes one direction; sort the largest first.
+                # Centring removes one direction. The largest directions come first.
                 self._roots[seen] = (
                     psd_root(_symmetric(centring @ self.kernel @ centring)) if s > 1 else np.zeros((1, 0))
                 )
@@ -199,13 +199,13 @@ class _Rule:
         }
         for pair, means in zip(self.pairs, known, strict=True):
             first, second = firsts[pair.first], seconds[pair.second]
-            # Antithetic: both signs of the scores.
+            # Use antithetic points, with both signs of the scores.
             values = 0.5 * (self._values(first[0], second[0]) + self._values(first[1], second[1]))
             columns = np.concatenate([np.ones((1, len(normals))), less_known(values[:-1], means), values[-1:]])
             yield columns @ columns.T
 
     def _row(self, seen: int, var: float, normals: FloatArray) -> tuple[_ScoreRow, _ScoreRow]:
-        """Return values of a row and its negative."""
+        """Return softmax weights, projections and sums of a row of scores, and of its negative."""
         scores = var**0.5 * (normals @ self.root(seen).T)
         root = self.kernel_root[:seen]
         projected, lengths = scores @ root, np.einsum("ps,ps->p", scores, scores)
@@ -213,7 +213,7 @@ class _Rule:
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
 
         def of(sign: float, first: FloatArray, weights: FloatArray) -> _ScoreRow:
-            # The second power is twice the first.
+            # The second power is twice the first, so squares give its exponentials.
             exponentials = (first, first * first)
             total = weights.sum(axis=1)
             weights = weights / total[:, None]
@@ -230,7 +230,7 @@ class _Rule:
         return of(1.0, small, weights), of(-1.0, 1.0 / small, negative)
 
     def _values(self, first: _ScoreRow, second: _ScoreRow) -> FloatArray:
-        """Return the controls and, last, the integrand, (2 + m - 1, points)."""
+        """Return the controls, and as the last row the integrand, (controls + 1, points)."""
         values = [np.einsum("pr,pr->p", first.scores, second.scores), first.lengths, second.lengths]
         for t in range(len(self.powers)):
             b = np.einsum("pr,pr->p", first.exponentials[t], second.exponentials[t])
@@ -264,7 +264,7 @@ class _Rule:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _ScoreRow:
-    """Scores at the points: weights and kernel-root projections, (points, r), and sums, (points,)."""
+    """A row of scores at the points: weights and kernel-root projections, (points, r), and sums, (points,)."""
 
     weights: FloatArray
     seen: FloatArray

@@ -25,8 +25,8 @@ from attncheck.theory.limits.symmetric import SymmetricLaw
 
 # Standard errors in an error estimate: 99.5% of Student's t with 7 degrees of freedom.
 _ERRORS = 4.0
-# Relative error of condensing the law of the variance to a few hundred points; smaller except for sigmoid attention
-# with score standard deviations of ten or more.
+# Relative error of condensing the law of the variance to a few hundred points. The actual error is smaller, except for
+# sigmoid attention with score standard deviations of ten or more.
 _CONDENSING = 1e-8
 # Entries of a block of sampled scores.
 _BLOCK = 2**18
@@ -303,7 +303,7 @@ class LimitLaw(SymmetricLaw):
         return pool(self._head_laws(position)).scaled(covariance.output_factor(self.layer))
 
     def _exact(self, position: int) -> ScaleMixture | None:
-        """Return the law of v if it is a multiple of χ²."""
+        """Return the law of the conditional variance v if it is a multiple of χ², else None."""
         found = rows.chi_square_law(self.layer, self.kernel.matrix, position)
         return None if found is None else found.scaled(covariance.output_factor(self.layer))
 
@@ -317,11 +317,11 @@ class LimitLaw(SymmetricLaw):
         return self._replicates[position]
 
     def _spread(self, of: Callable[[ScaleMixture], float], position: int) -> float:
-        """Return the error estimate of a functional of the law of v."""
+        """Return the error estimate of a function of the law of v, from its spread over scramblings."""
         return float(_error(np.array([of(law) for law in self._replicated(position)])))
 
     def _sum_heads(self, position: int, pick: Callable[[tuple[ScaleMixture, ...]], ScaleMixture]) -> ScaleMixture:
-        """Return the law of the sum over heads, each one's picked from those of all scramblings."""
+        """Return the law of the sum over heads; `pick` selects each head's law from those of all scramblings."""
         heads = self.layer.num_heads
         if heads_differ(self.layer):
             each = (pick(self._head_laws(position, head)) for head in range(heads))
@@ -331,7 +331,7 @@ class LimitLaw(SymmetricLaw):
         return total.scaled(covariance.output_factor(self.layer))
 
     def _singular(self, position: int) -> bool:
-        """Return whether the density at 0 is infinite: with positive probability, v is p² for one score p."""
+        """Return whether the density at 0 is infinite, as v is the square of one score with positive probability."""
         if rows.score_std(self.layer) == 0 or has_bias(self.layer):
             return False
         if self.layer.map == Linear():

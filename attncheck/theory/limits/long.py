@@ -23,11 +23,11 @@ from attncheck.layers.kernel import FloatArray, input_kernel
 from attncheck.layers.parts import refuse_parts
 from attncheck.layers.parts.mask import visible_counts
 
-# Steps in log t and in the scores; steps twice as large would still be exact to rounding. Relative contributions below
-# e^-40, and a double exponential beyond 5, are dropped.
+# Steps in log t and in the scores, for which even twice the step is exact to rounding. Contributions below e^-40 of
+# the total are dropped, as is the double exponential beyond 5.
 _STEP, _INNER_STEP, _SMALL, _ABOVE = 0.125, 0.25, 40.0, 5.0
 _BLOCK = 2**21
-# Maximum step in log χ²/ν, and the negative logarithm of the density below which points are dropped.
+# Maximum step in log χ²/ν, and the negative log density beyond which points are dropped.
 _CHI_STEP, _CHI_SMALL = 0.25, 36.0
 _MOST, _LONGEST = 100.0, 1e100
 
@@ -67,8 +67,8 @@ def inverse_participation(seq_len: int, score_std: float) -> float:
     std = check_number("score_std", score_std, "pass σ_Q σ_K, e.g. 1.0", minimum=0.0, maximum=_MOST)
     if s == 1 or std == 0.0:
         return 1.0 / s
-    # The integrand is at most s e^{2u + 2σ²} below u = -2σ², and s e^{-u²/2σ²} above; its width is that of the 1/s
-    # tail of a normal.
+    # The integrand is at most s e^{2u + 2σ²} below u = -2σ², and s e^{-u²/2σ²} above. It is as wide as the tail of
+    # probability 1/s of a normal.
     logs = math.log(s)
     reach = math.sqrt(2.0 * (2.0 * logs + _SMALL))
     low = -std * reach - _ABOVE if reach < 2.0 * std else -(std**2) - logs - 0.5 * _SMALL
@@ -87,7 +87,7 @@ def _integrand(u: FloatArray, z: FloatArray, mass: FloatArray, std: float, s: in
     x = np.minimum(u[:, None] + std * z, 700.0)
     t = np.exp(x)
     second = np.exp(2.0 * x - t) @ mass
-    less = -np.expm1(-t) @ mass  # 1 - L Keep log1p finite if L rounds to 0.
+    less = -np.expm1(-t) @ mass  # 1 - L, kept below 1 so that log1p is finite if L rounds to 0
     powers = np.exp((s - 1.0) * np.log1p(-np.minimum(less, 1.0 - 2.0**-53)))
     return np.asarray(float(s) * second * powers)
 
@@ -100,7 +100,7 @@ def condensed(b: float) -> float:
     >>> condensed(1.0), round(condensed(2.0), 4)
     (0.0, 0.2929)
     """
-    b = check_number("b", b, "pass σ over the root of ln s, e.g. 2.0", minimum=0.0)
+    b = check_number("b", b, "pass σ divided by the root of ln s, e.g. 2.0", minimum=0.0)
     return max(0.0, 1.0 - math.sqrt(2.0) / b) if b > 0 else 0.0
 
 
@@ -156,7 +156,7 @@ def distance_from_uniform(layer: AttentionLayer) -> float:
 
 
 def _constant(m: int, ahead: float) -> float:
-    """Return Σ A² of m scores that are equal, except one that is larger by `ahead`."""
+    """Return Σ A² for m scores, of which one is larger by `ahead` than the others, which are equal."""
     others = math.exp(-min(ahead, 700.0))
     return (1.0 + (m - 1) * others**2) / (1.0 + (m - 1) * others) ** 2
 

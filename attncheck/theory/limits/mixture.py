@@ -1,6 +1,7 @@
 """Scale mixtures of centred normals: the law of y = √v · N(0, 1) for a random variance v ≥ 0.
 
-The law of v is a few hundred Gauss points of narrow cells of log v with positive weights, accurate far into the tails.
+The law of v is represented by a few hundred weighted points, Gauss points of narrow cells of log v, which is accurate
+far into the tails.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from attncheck._lib.errors import refuse
 FloatArray = NDArray[np.float64]
 
 _CELLS = 256
-# Variances whose log is below the largest by more than this share one cell.
+# Variances that are this much below the largest, in log v, share one cell.
 _LOG_REACH = 128.0
-# If log v spans more than `_WIDE`, shares of the cells are spaced evenly in log v, evenly above the `_SELDOM`
-# quantile, and by weight, since sums of heads are narrow within a wide range.
+# If log v spans more than `_WIDE`, a first share of the cells is evenly spaced in log v, a second evenly above the
+# `_SELDOM` quantile, and a third by weight, since sums of heads are narrow within a wide range.
 _WIDE, _SELDOM, _SHARES = 8.0, 1e-6, np.array([0.1, 0.7, 0.2])
 # Limit on relative deviations from a cell's mean; their cubes must fit float64.
 _LARGEST_DEVIATION = 1e100
@@ -66,7 +67,7 @@ class ScaleMixture:
         return symmetric_quantile(self.upper_tail, chances, float(self.variances.max(initial=0.0)))
 
     def plus(self, other: ScaleMixture) -> ScaleMixture:
-        """Return the law of the sum with an independent variance."""
+        """Return the law of the sum of v and an independent variance with law `other`."""
         first, first_weights = _with_atom(self)
         second, second_weights = _with_atom(other)
         return condense(np.add.outer(first, second).ravel(), np.outer(first_weights, second_weights).ravel())
@@ -85,8 +86,8 @@ def symmetric_quantile(
 ) -> FloatArray:
     """Return quantiles of a symmetric law, infinite at probabilities 0 and 1.
 
-    `upper_tail` is continuous except for an atom at 0, and 0 from 40 √largest on, with `largest` the largest
-    conditional variance. If `upper_tail` is not monotone, the result is one of several solutions.
+    `upper_tail` must be continuous except for an atom at 0, and 0 from 40 √largest on, where `largest` is the largest
+    conditional variance. If it is not monotone, the result is one of several solutions.
     """
     flat = chances.ravel()
     wanted = np.minimum(flat, 1.0 - flat)
@@ -108,7 +109,7 @@ def symmetric_quantile(
 
 
 def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
-    """Return at most two points per cell of log v with the cell's weight and first three moments (Gauss quadrature)."""
+    """Return at most two points per cell of log v, with the cell's weight and first three moments."""
     weights = weights / weights.sum()
     positive = (variances > 0) & (weights > 0)
     atom = float(weights[variances == 0].sum())
@@ -132,7 +133,7 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
     # In the cell beyond `_LOG_REACH`, the mean may be far below the largest value.
     deviation = np.minimum(variances / spread[cell] - 1.0, _LARGEST_DEVIATION)
     square = deviation**2
-    # A product is fifty times faster than a third power.
+    # Multiplying is fifty times faster than taking a third power.
     second, third = cell_mean(square), cell_mean(square * deviation)
     least = np.full(_CELLS, np.inf)
     np.minimum.at(least, cell, variances)
@@ -150,7 +151,7 @@ def _cells(logs: FloatArray, weights: FloatArray) -> NDArray[np.intp]:
 
 
 def _refined(place: FloatArray, cell: NDArray[np.intp], weights: FloatArray) -> NDArray[np.intp]:
-    """Return narrower cells near the weight and in the upper tail, given places in equal cells."""
+    """Return cells that are narrower near most of the weight and in the upper tail, given places in equal cells."""
     evenly = np.linspace(0.0, 1.0, _CELLS + 1)
     below = np.append(0.0, np.cumsum(np.bincount(cell, weights, _CELLS)))
     below /= below[-1]
@@ -173,7 +174,7 @@ def _gauss_points(
     mean: FloatArray, second: FloatArray, third: FloatArray, least: FloatArray, total: FloatArray, atom: float
 ) -> ScaleMixture:
     """Return two points per cell, at least `least`, that match its weight and three (relative) moments."""
-    # Narrower cells become one point, as their third moment is only rounding.
+    # Very narrow cells become one point, since their third moment is only rounding error.
     wide = second > 1e-14
     relative = np.sqrt(second[wide])
     sigma, skew = mean[wide] * relative, third[wide] / relative**3
@@ -189,7 +190,7 @@ def _gauss_points(
 
 
 def pool(mixtures: tuple[ScaleMixture, ...]) -> ScaleMixture:
-    """Return the equally weighted mixture of several mixtures."""
+    """Return the mixture of several scale mixtures with equal weights."""
     parts = [_with_atom(mixture) for mixture in mixtures]
     return condense(np.concatenate([v for v, _ in parts]), np.concatenate([w for _, w in parts]))
 

@@ -24,17 +24,17 @@ from attncheck.theory.limits.rows import REPLICATES, scrambled_normals
 
 # Scores of larger variance need more derivatives.
 _LARGEST = 2.0
-# Pairs of powers in the controls, for score standard deviations up to one; larger powers rarely vary, which the
-# spread of scramblings would not show. Opposite powers do not help at correlation one.
+# Pairs of powers in the controls, for score standard deviations up to one. Larger powers depend on rare points, which
+# the spread of scramblings may miss. Opposite powers do not help at correlation one.
 _EQUAL = ((0.2, 0.2), (0.4, 0.4), (0.6, 0.6))
 _OPPOSITE = ((0.2, -0.2), (0.4, -0.4))
 # Cost of all points, roughly in nanoseconds, and limits on points per scrambling.
 _COST, _FEWEST, _MOST = 1.3e9, 2**8, 2**14
-# Points per block; one point in this many is used for third moments.
+# Points per block, and the factor by which third moments use fewer points.
 _BLOCK, _SHARE = 2**9, 4
-# Factor by which values at correlation one, which vary most and cost least, get more points.
+# Factor of the number of points at correlation one, where values are noisiest and cost least.
 _FINER = 8
-# Maximum entries of third moments; beyond it they cost more time than they save.
+# Maximum entries of third moments; larger ones cost more time than they save.
 _THIRD = 2**18
 _ORDERS = 3
 # Factor from the interpolation error at a few points to its bound.
@@ -43,7 +43,7 @@ _SAFETY = 2.0
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _RowValues:
-    """Weights, (points, s), and their products with the entrywise powers K, K² and K³."""
+    """Softmax weights of a row, (points, s), and their products with the kernel's entrywise powers K, K² and K³."""
 
     weights: FloatArray
     moments: tuple[FloatArray, FloatArray, FloatArray]
@@ -51,7 +51,7 @@ class _RowValues:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OneRow:
-    """Integrals over one row of a kernel, (s, s), for pairs of Chebyshev nodes in the standard deviations, (m,)."""
+    """Integrals over one row, with `kernel` (s, s), at pairs of Chebyshev nodes in the standard deviations (m,)."""
 
     kernel: FloatArray
     stds: FloatArray
@@ -60,7 +60,7 @@ class OneRow:
 
     @classmethod
     def around(cls, kernel: FloatArray, pairs: Sequence[RowPair]) -> OneRow | None:
-        """Return integrals for unmasked pairs, or None for large scores, few pairs or long sequences."""
+        """Return a rule for unmasked pairs, or None for large scores, few pairs or long sequences."""
         stds = np.sqrt([pair.var_u for pair in pairs] + [pair.var_x for pair in pairs])
         between = (float(stds.min()), float(stds.max()))
         largest, length = largest_score(kernel), between[1] - between[0]
@@ -119,7 +119,7 @@ class OneRow:
 
     @functools.cached_property
     def _centred(self) -> FloatArray:
-        """Covariance of a centred row of variance one."""
+        """Covariance of a centred row of scores of variance one."""
         centring = np.eye(len(self.kernel)) - 1.0 / len(self.kernel)
         centred = centring @ self.kernel @ centring
         return np.asarray(0.5 * (centred + centred.T))
@@ -158,7 +158,7 @@ class OneRow:
         return values * self._of_orders[:, :, None]
 
     def _plain(self, scores: FloatArray) -> FloatArray:
-        """Return the derivatives for each couple without controls, (couples, 9)."""
+        """Return the derivatives for each couple of nodes, without controls, (couples, 9)."""
         cumulants, rows = self._cumulants(scores), self._rows(scores)
         values = np.empty((len(self._couples), 3 * _ORDERS))
         for (a, b), into in zip(self._couples, values, strict=True):
@@ -169,12 +169,12 @@ class OneRow:
 
     @functools.cached_property
     def _of_orders(self) -> FloatArray:
-        """Factors of derivatives in the correlation, (couples, 9)."""
+        """Factors by which integrals become derivatives by the correlation, (couples, 9)."""
         products = np.array([self.stds[a] * self.stds[b] for a, b in self._couples])
         return np.asarray(products[:, None] ** np.tile(np.arange(_ORDERS), 3))
 
     def _contract(self, first: FloatArray, second: FloatArray) -> float:
-        """Return the inner product of two tensors, with the kernel in each index."""
+        """Return the inner product of two tensors, with the kernel as the form in each index."""
         for _ in range(first.ndim):
             first = np.tensordot(first, self.kernel, axes=(0, 0))
         return float((first * second).sum())
@@ -200,7 +200,7 @@ class OneRow:
         for start in range(0, len(scores), _BLOCK):
             block = scores[start : start + _BLOCK]
             rows = self._rows(block)
-            # Antithetic: both signs of the scores.
+            # Use antithetic points, with both signs of the scores.
             lines = [[0.5 * sum(each.weights @ of_means[a] for each in rows[b]) for b in range(m)] for a in range(m)]
             forms = [[0.5 * sum(_form(of_seconds[a], row) for row in rows[b]) for b in range(m)] for a in range(m)]
             columns = [np.ones((1, len(block))), controls.of(block)]
@@ -233,7 +233,7 @@ class OneRow:
         return np.asarray(total / len(scores))
 
     def _at_ends(self, first: list[_RowValues], second: list[_RowValues]) -> FloatArray:
-        """Return derivatives 0, 1, 2 at -1 and 1, (6, points), for rows with both signs."""
+        """Return values and two derivatives by the correlation at -1 and 1, (6, points), for rows with both signs."""
         found = []
         for other in (second[::-1], second):
             both = [_derivatives(self.kernel, u, x) for u, x in zip(first, other, strict=True)]
@@ -241,7 +241,7 @@ class OneRow:
         return np.concatenate(found)
 
     def _rows(self, scores: FloatArray) -> list[list[_RowValues]]:
-        """Return rows with both signs at each node."""
+        """Return the values of score rows with both signs, at each standard deviation."""
         return [[self._row(sign * std * scores) for sign in (1.0, -1.0)] for std in self.stds]
 
     def _row(self, scores: FloatArray) -> _RowValues:
@@ -250,7 +250,7 @@ class OneRow:
         return _RowValues(weights, (weights @ kernel, weights @ kernel**2, weights @ kernel**3))
 
     def _controls(self, powers: Sequence[tuple[float, float]], line: FloatArray | None = None) -> RowControls:
-        """Return controls with powers scaled to the scores; none for few directions."""
+        """Return controls with powers scaled to the scores, or no controls for few directions."""
         top, of_one = self.std_range[1], largest_score(self.kernel)
         scale = top / max(1.0, top * of_one)
         few = few_directions(self.kernel, top)
@@ -259,19 +259,19 @@ class OneRow:
 
 
 def _regressed(moments: FloatArray, controls: int) -> FloatArray:
-    """Return controlled means of each target, (targets, REPLICATES)."""
+    """Return the means of the targets, with controls applied, (targets, REPLICATES)."""
     kept = list(range(1 + controls))
     columns = [[*kept, target] for target in range(len(kept), moments.shape[1])]
     return np.stack([regress(moments[:, each][:, :, each]) for each in columns])
 
 
 def _mean(weights: FloatArray, of: FloatArray) -> FloatArray:
-    """Return weighted means, (points,)."""
+    """Return weighted means over positions, (points,)."""
     return np.asarray(np.einsum("ps,ps->p", weights, of))
 
 
 def _softmax(scores: FloatArray) -> FloatArray:
-    # No overflow: scores are moderate.
+    # Exponentials cannot overflow, since scores are moderate.
     weights = np.exp(scores)
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
@@ -283,7 +283,7 @@ def _form(matrix: FloatArray, row: _RowValues) -> FloatArray:
 
 
 def _third_cumulant(weights: FloatArray) -> FloatArray:
-    """Return the mean third central moment of a position drawn by the weights, (s, s, s)."""
+    """Return the mean third central moment of a position drawn with the weights as probabilities, (s, s, s)."""
     s = weights.shape[1]
     total = np.zeros((s, s * s))
     for start in range(0, len(weights), _BLOCK):

@@ -18,9 +18,9 @@ from attncheck.layers.program.extent import results_of
 from attncheck.theory.limits.expectation import expectation, normal_points
 
 FloatArray = NDArray[np.float64]
-# Entries per block.
+# Array entries per block.
 _ENTRIES = 2**21
-# A linear combination: the coefficient of each Gaussian line.
+# A linear combination, as the coefficient of each Gaussian line.
 _Linear = dict[Node, float]
 
 
@@ -36,10 +36,10 @@ class ProgramLimit:
     mean : ndarray, shape (m,)
         E Z of the lines.
     covariance : ndarray, shape (m, m)
-        Definition 1 (i), (ii).
+        Covariance of the lines, by Definition 1 (i), (ii).
     scores : tuple of Score
     score_covariance : ndarray, shape (r, r)
-        Cov(p°_i, p°_k): Definition 1 (iv). Scores are independent of every Z.
+        Cov(p°_i, p°_k), by Definition 1 (iv). Scores are independent of every Z.
     error : float
         Maximum error of second moments: 0 if exact, an estimate with quadrature.
 
@@ -187,7 +187,7 @@ class ProgramLimit:
 
 
 def _correlations(names: Sequence[str], covariance: FloatArray, error: float) -> list[str]:
-    """Return a line of text per pair with a covariance above the error."""
+    """Return a line of text for each pair of names whose covariance exceeds the error."""
     stds = np.sqrt(np.diag(covariance))
     return [
         f"corr({names[k]}, {one}): {covariance[i, k] / (stds[i] * stds[k]):.4g}"
@@ -281,7 +281,7 @@ class _Moments:
         return expectation(product, mean, self.covariance[np.ix_(place, place)])
 
     def _same_function(self, one: Node, other: Node) -> tuple[Nonlinearity, _Linear, _Linear] | None:
-        """Return φ, a and b if the lines are φ(a) and φ(b) of centred Gaussian lines, where closed forms exist."""
+        """Return φ, a and b if the lines are φ(a) and φ(b) of centred Gaussian lines, else None."""
         if not (isinstance(one, Nonlin) and isinstance(other, Nonlin) and len(one.parents) == len(other.parents) == 1):
             return None
         function = one.function
@@ -301,7 +301,7 @@ class _Moments:
 
 
 def _score_covariance(scores: Sequence[Score], moments: _Moments) -> FloatArray:
-    """Return Cov(p°_i, p°_k) by (*), both terms of Isserlis' formula, for shared matrices."""
+    """Return Cov(p°_i, p°_k) by Isserlis' formula, whose two terms are nonzero for shared matrices."""
 
     def shared(one: Node, other: Node) -> float:
         same = isinstance(one, MatMul) and isinstance(other, MatMul) and one.weight is other.weight
@@ -337,7 +337,7 @@ def _mean(combination: _Linear) -> float:
 
 
 def _enters(node: Node, kind: type[Node]) -> bool:
-    """Return whether a line depends on lines of a kind."""
+    """Return whether a line depends on a line of class `kind`."""
     return any(isinstance(each, kind) for each in ancestors_of([node]) if each is not node)
 
 

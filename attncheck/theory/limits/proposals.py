@@ -16,10 +16,10 @@ FloatArray = NDArray[np.float64]
 
 # Accuracy range of the tail, in standard deviations of the output.
 _TAIL = 12.0
-# Maximum dimension in which enlarged points cover every direction.
+# Maximum dimension in which enlarged points cover all directions.
 _FEW_DIMENSIONS = 6
 _LONGEST_SHIFT = 12.0
-# Entries of a block of (points, centres).
+# Array entries per block, points × centres.
 _BLOCK = 2**20
 
 
@@ -32,7 +32,10 @@ class Proposal:
     centres: FloatArray
 
     def place(self, normals: FloatArray) -> FloatArray:
-        """Return points from normals, (points, r); each centre gets a contiguous run, as runs are evenly spread."""
+        """Return points from normals, (points, r).
+
+        Each centre gets a contiguous run of points, since runs of Sobol points are evenly spread.
+        """
         which = np.arange(len(normals)) * len(self.centres) // len(normals)
         return np.asarray(self.size * normals + self.centres[which])
 

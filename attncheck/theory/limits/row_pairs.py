@@ -12,7 +12,7 @@ import numpy as np
 from attncheck.layers.kernel import FloatArray
 from attncheck.theory.limits import chebyshev
 
-# Minimum effective number of directions, (Σ λ)² / Σ λ², for controls of scores above this standard deviation.
+# Controls for scores above this standard deviation need at least this effective number of directions, (Σ λ)² / Σ λ².
 _DIRECTIONS, _MODERATE = 8.0, 1 / 4
 
 
@@ -28,12 +28,12 @@ class RowPair:
 
     @property
     def first(self) -> tuple[int, float]:
-        """Parameters of the first row."""
+        """Distribution parameters of the first row."""
         return self.seen_u, self.var_u
 
     @property
     def second(self) -> tuple[int, float, float]:
-        """Parameters of the second row given the normals of the first."""
+        """Distribution parameters of the second row, given the normals of the first."""
         return self.seen_x, self.var_x, self.corr
 
 
@@ -46,7 +46,7 @@ def largest_score(kernel: FloatArray) -> float:
 def few_directions(kernel: FloatArray, std: float) -> bool:
     """Return whether rows of this standard deviation have too few directions for controls.
 
-    With few directions, controls fit so well that the spread hides the remaining error, from scores beyond all points.
+    With few directions, controls fit so well that the spread does not show the error from scores beyond all points.
     """
     if std * largest_score(kernel) <= _MODERATE:
         return False
@@ -57,7 +57,7 @@ def few_directions(kernel: FloatArray, std: float) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Grid:
-    """Chebyshev nodes in two rows' standard deviations, in either order, and their correlation."""
+    """Chebyshev nodes in the standard deviations of two rows, in either order, and in their correlation."""
 
     stds: FloatArray
     corrs: FloatArray
@@ -67,7 +67,7 @@ class Grid:
 
     @classmethod
     def around(cls, pairs: Sequence[RowPair], largest: float) -> Grid | None:
-        """Return a grid that spans the pairs, or None if it would not have fewer nodes than there are pairs."""
+        """Return a grid that spans the pairs, or None if it would have at least as many nodes as there are pairs."""
         stds = np.sqrt([pair.var_u for pair in pairs] + [pair.var_x for pair in pairs])
         corrs = np.array([pair.corr for pair in pairs])
         std_range, corr_range = (float(stds.min()), float(stds.max())), (float(corrs.min()), float(corrs.max()))
@@ -83,7 +83,7 @@ class Grid:
 
     @functools.cached_property
     def nodes(self) -> list[RowPair]:
-        """Pairs to integrate."""
+        """Pairs of rows at the nodes, whose integrals `interpolate` needs."""
         variances = self.stds**2
         return [
             RowPair(self.seen, self.seen, variances[i], variances[k], float(corr))

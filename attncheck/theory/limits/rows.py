@@ -17,16 +17,16 @@ from attncheck.layers.parts.rotary import pair_alignment, row_alignment
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 from attncheck.theory.limits.proposals import Proposal, enlarged, towards_keys, weigh
 
-#: Independent scramblings, whose spread gives error estimates.
+#: Number of independent scramblings, whose spread gives error estimates.
 REPLICATES = 8
 _POINTS = 2**14
 _FEWEST_POINTS = 2**9
-# Normals per scrambling; higher dimensions get fewer points.
+# Number of normals per scrambling, so higher dimensions get fewer points.
 _NORMALS = 2**18
-# Entries of a block of (points, seq_len) scores.
+# Array entries per block, points × seq_len.
 _BLOCK = 2**20
 _PILOT = 2**9
-# Relative tolerance for equal eigenvalues; step and range of the trapezoidal rule in log χ².
+# Relative tolerance for equal eigenvalues, and step and range of the trapezoidal rule in log χ².
 _ALIKE = 1e-12
 _LOG_CHI_STEP, _LOG_CHI_REACH, _LOG_CHI_ABOVE = 0.1, 50.0, 6.0
 
@@ -46,7 +46,7 @@ def mean_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
 
 
 def score_kernel(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
-    """Return the kernel of queries and keys over their variances: K, or its correlations if they are normalised."""
+    """Return the kernel of queries and keys, over their variances: K, or its correlation matrix with QK norm."""
     if not layer.qk_norm:
         return kernel
     lengths = np.sqrt(np.diagonal(kernel))
@@ -59,7 +59,7 @@ def row_root(layer: AttentionLayer, kernel: FloatArray, position: int) -> FloatA
     seen, kernel = visible(layer)[position], score_kernel(layer, kernel)
     between = (kernel * row_alignment(layer, limit=True))[np.ix_(seen, seen)]
     root = score_std(layer) * np.sqrt(kernel[position, position]) * psd_root(between)
-    if layer.bias_std:  # biases of one row belong to different distances
+    if layer.bias_std:  # the biases of a row are independent, as they belong to different distances
         root = psd_root(root @ root.T + layer.bias_std**2 * np.eye(len(root)))
         return root
     if not layer.map.traits.shift_invariant:
@@ -89,7 +89,7 @@ def root_of_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
 
 
 def drawn_whole(layer: AttentionLayer, kernel: FloatArray) -> bool:
-    """Return whether all scores of a head are drawn by a root of their covariance, which is no Kronecker product.
+    """Return whether a head's scores must be drawn jointly, as their covariance is not a Kronecker product.
 
     Rotary positions change the law of the scores only if positions are correlated.
     """
@@ -110,7 +110,7 @@ def scrambled_normals(dimension: int, count: int, rng: np.random.Generator) -> F
 def row_variance(
     layer: AttentionLayer, kernel_root: FloatArray, rows: FloatArray, seen: NDArray[np.bool_]
 ) -> FloatArray:
-    """Return u = αᵀKα for rows (..., m), a kernel root (m, r) and visibility (m,)."""
+    """Return u = αᵀKα with the attention weights α of score rows (..., m), for a root of K (m, r) and a mask (m,)."""
     projected = map_scores(layer, rows, seen) @ kernel_root
     return np.asarray(np.einsum("...r,...r->...", projected, projected))
 
@@ -118,7 +118,7 @@ def row_variance(
 def head_laws(
     layer: AttentionLayer, kernel: FloatArray, position: int, seed: int, head: int = 0
 ) -> tuple[ScaleMixture, ...]:
-    """Return the law of u of one head at `position` from each scrambling."""
+    """Return the law of one head's contribution u = αᵀKα at `position`, from each scrambling."""
     seen = visible(layer)[position]
     kernel_root = psd_root(kernel[np.ix_(seen, seen)])
     root = row_root(layer, kernel, position)
@@ -148,7 +148,7 @@ def head_laws(
 
 
 def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> ScaleMixture | None:
-    """Return the law of Σ_a u_a if it is a multiple of χ², else None.
+    """Return the law of Σ_a u_a, with u = αᵀKα of each head, if it is a multiple of χ², else None.
 
     For linear attention u = zᵀ M z, M = Fᵀ K F; if all eigenvalues of M are m > 0, the sum is m χ²_{rH}.
     """

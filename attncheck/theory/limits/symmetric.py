@@ -18,7 +18,7 @@ class SymmetricLaw(abc.ABC):
     """Law of outputs y^1, …, y^s, each symmetric about 0, from its upper tails."""
 
     def __str__(self) -> str:
-        """Return size, shape and tails of the first position in a line."""
+        """Return a line with the standard deviation, excess kurtosis and tails of the first position."""
         std = float(np.sqrt(self.variance()))
         far = 2.0 * float(self.sf(_FAR * std))
         return (
@@ -66,7 +66,7 @@ class SymmetricLaw(abc.ABC):
     @property
     @abc.abstractmethod
     def _what(self) -> str:
-        """Description of the law."""
+        """Description of the law, for messages."""
 
     @abc.abstractmethod
     def _upper_tail(self, sizes: FloatArray, position: int) -> FloatArray:

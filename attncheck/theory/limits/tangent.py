@@ -37,7 +37,7 @@ from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.heads import softmax_moments
 from attncheck.theory.limits.rows import REPLICATES, score_std
 
-# Number of standard errors in an error estimate; relative rounding error of sums of products.
+# Number of standard errors in an error estimate, and relative rounding error of sums of products.
 _SPAN, _ROUNDING = 4.0, 1e-14
 
 
@@ -76,7 +76,7 @@ def tangent_limit_work(layer: AttentionLayer, coordinates: int) -> DrawPlan[Tang
 
 @dataclasses.dataclass(frozen=True)
 class TangentLimit:
-    """Mean tangent kernel at infinite width; equal to the kernel with infinitely many heads.
+    """Mean tangent kernel at infinite width, which equals the kernel with infinitely many heads.
 
     Use `attncheck.tangent_kernel` with ``method="limit"`` to draw the kernel, which is random with finitely many heads
     and scores divided by √n.
@@ -213,7 +213,7 @@ def _mean_slopes(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[
     own = np.diagonal(kernel)
     scale = np.sqrt(np.multiply.outer(own, own))
     corrs = np.clip(np.divide(kernel, scale, out=np.zeros_like(kernel), where=scale > 0), -1.0, 1.0)
-    # P(p_ij > 0, p_kl > 0)/s², as ReLU has a step derivative; a score without variance is 0.
+    # The derivative of ReLU is a step, so the mean is P(p_ij > 0, p_kl > 0)/s², and 0 for a score that is always 0.
     quadrant = 0.25 + np.arcsin(np.einsum("ik,jl->ijkl", corrs, corrs)) / (2.0 * np.pi)
     varies = np.multiply.outer(scale > 0, scale > 0).swapaxes(1, 2) / s**2
     together = quadrant * varies

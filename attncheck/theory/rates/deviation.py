@@ -26,11 +26,11 @@ from attncheck.theory.rates.marginal import Marginal
 
 FloatArray = NDArray[np.float64]
 
-#: Independent repetitions, whose spread gives the errors.
+#: Number of independent repetitions, whose spread gives the errors.
 REPLICATES = 8
-# Steps of differences, relative to the limits.
+# Steps of finite differences, relative to the limits of the drivers.
 _STEP = 0.02
-# Points ±N: maximum and minimum number, and maximum number of entries.
+# Maximum and minimum number of points ±N, and maximum number of their entries.
 _MOST_POINTS, _FEWEST_POINTS, _ENTRIES = 2**9, 2**5, 2**13
 # Number of cells of log v, and how far they reach below the largest log v.
 _CELLS = 2048
@@ -40,14 +40,14 @@ _PILOT = 64
 _MARGIN = math.exp(3.0)
 # Maximum number of directions in the mean of Q.
 _MOST_DIRECTIONS = 400
-# Entries per block.
+# Array entries per block.
 _BLOCK = 2**21
 _PROBES = np.geomspace(0.1, 2.5, 16)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cells:
-    """Grid of variances, evenly spaced in log v, then 0, with cubic interpolation."""
+    """Grid of variances v, evenly spaced in log v and followed by 0, with cubic interpolation."""
 
     variances: FloatArray
 
@@ -59,7 +59,7 @@ class Cells:
         return cls(np.append(np.exp(np.linspace(bottom, top, _CELLS)), 0.0))
 
     def spread(self, variances: FloatArray) -> FloatArray:
-        """Return equal mass at each variance of a row, (rows, cells + 1)."""
+        """Return measures with equal mass at each variance of a row, (rows, cells + 1)."""
         rows, points = variances.shape
         count = len(self.variances) - 1
         left, weights = self._around(variances)
@@ -73,7 +73,7 @@ class Cells:
         return np.asarray(result.reshape(rows, -1) / points)
 
     def places(self, variances: FloatArray) -> sparse.csr_array:
-        """Return unit mass at each variance, (variances, cells + 1)."""
+        """Return measures with unit mass at one variance each, (variances, cells + 1)."""
         left, weights = self._around(variances)
         last, positive = len(self.variances) - 1, (variances > 0)[:, None]
         columns = np.where(positive, left[:, None] + np.arange(4), last)
@@ -113,24 +113,24 @@ class Deviation:
     draws: int
 
     def upper_tail(self, size: FloatArray) -> FloatArray:
-        """Return the difference of P(y > size), (REPLICATES, sizes)."""
+        """Return P(y > size) minus its limit, (REPLICATES, sizes)."""
         return self._integrated(tails, size)
 
     def density(self, size: FloatArray) -> FloatArray:
-        """Return the difference of densities, (REPLICATES, sizes)."""
+        """Return the density of y minus its limit, (REPLICATES, sizes)."""
         return self._integrated(bells, size)
 
     def moment(self, power: float) -> FloatArray:
-        """Return the difference of E v^power, (REPLICATES,)."""
+        """Return E v^power minus its limit, (REPLICATES,)."""
         return np.asarray(self.measures @ self.cells.variances**power)
 
     def atom(self) -> FloatArray:
-        """Return the difference of P(v = 0), (REPLICATES,)."""
+        """Return P(v = 0) minus its limit, (REPLICATES,)."""
         return self.measures[:, -1]
 
     @property
     def cut(self) -> float:
-        """Probability of unresolved atoms."""
+        """Probability of atoms that the measure does not resolve."""
         return 0.0
 
     def scaled(self, factor: float) -> Self:
@@ -138,7 +138,7 @@ class Deviation:
         return dataclasses.replace(self, cells=Cells(factor * self.cells.variances))
 
     def _integrated(self, function: Callable[[FloatArray, FloatArray], FloatArray], size: FloatArray) -> FloatArray:
-        """Return integrals of a function of variances and sizes, (REPLICATES, sizes)."""
+        """Return integrals over the measure of a function of variances and sizes, (REPLICATES, sizes)."""
         variances, step = self.cells.variances, max(1, _BLOCK // len(self.cells.variances))
         parts = [self.measures @ function(variances, size[k : k + step]).T for k in range(0, len(size), step)]
         return np.concatenate(parts, axis=1) if parts else np.zeros((len(self.measures), 0))
@@ -163,7 +163,7 @@ def _ratios(variances: FloatArray, size: FloatArray) -> FloatArray:
 
 
 def points_for(normals: int) -> int:
-    """Return the number of score normals of one repetition."""
+    """Return the number of points per repetition for this number of score normals."""
     if normals == 0:
         return 1
     most = min(_MOST_POINTS, max(_FEWEST_POINTS, _ENTRIES // normals))
@@ -193,20 +193,20 @@ def first_order(marginal: Marginal, cells: Cells, moved: Drivers, seed: np.rando
 
 
 def expands(marginal: Marginal) -> bool:
-    """Return whether E Q is known."""
+    """Return whether the mean of the quadratic control is known."""
     size = len(marginal.fluctuations(infinite=False).positions)
     return not marginal.kinked and size * (size + 1) // 2 <= _MOST_DIRECTIONS
 
 
 def kept_entries(marginal: Marginal, size: int, infinite: bool) -> int:
-    """Return how many entries `deviation` stores."""
+    """Return how many array entries `deviation` stores."""
     limits = marginal.fluctuations(infinite).limits
     drivers = limits.gram.size + limits.keys.size + limits.values.size
     return size * 3 * len(_PROBES) + size // REPLICATES * drivers
 
 
 def _cells(marginal: Marginal, fluctuations: Fluctuations, rng: np.random.Generator) -> Cells:
-    """Return cells for variances at the width and in the limit."""
+    """Return cells that cover the variances at finite width and in the limit."""
     limits = fluctuations.limits
     normals = rng.standard_normal((points_for(marginal.normals), marginal.normals))
     moved = limits.moved(fluctuations.draw(_PILOT, rng), np.ones(_PILOT))
@@ -270,13 +270,13 @@ class _Repetition:
 
     @property
     def expansion(self) -> FloatArray:
-        """Terms of order 1/n; NaN if E Q is unknown."""
+        """Terms of order 1/n of the measure; NaN if the mean of the quadratic control is unknown."""
         if self.quadratic_mean is None:
             return np.full_like(self.shift, np.nan)
         return self.shift + self.linear_mean + self.quadratic_mean
 
     def combined(self, linear: float, quadratic: float) -> FloatArray:
-        """Return the measure with controls applied."""
+        """Return the measure with the control variates applied."""
         controls = linear * (self.linear - self.linear_mean)
         if self.quadratic_mean is not None:
             controls = controls + quadratic * (self.quadratic - self.quadratic_mean)
@@ -285,7 +285,7 @@ class _Repetition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Lines:
-    """Measures and derivatives along lines through the drivers' limits."""
+    """Measures of variances, and their derivatives, along lines through the limits of the drivers."""
 
     marginal: Marginal
     fluctuations: Fluctuations
@@ -303,12 +303,12 @@ class _Lines:
         return self.cells.spread(self.marginal.variances(moved, self.normals))
 
     def parts(self, deviations: Drivers) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return g(δ) - g(0), L and Q, (draws, cells + 1) each."""
+        """Return the changes g(δ) - g(0), and the linear and quadratic controls L and Q, (draws, cells + 1) each."""
         change = self.at(deviations, np.ones(len(deviations))) - self.centre
         return change, *self.derivatives(deviations)
 
     def derivatives(self, deviations: Drivers) -> tuple[FloatArray, FloatArray]:
-        """Return L and Q."""
+        """Return the linear and quadratic controls L and Q."""
         sizes = self.fluctuations.sizes(deviations)
         steps = _STEP / np.where(sizes > 0, sizes, 1.0)
         ahead, behind = self.at(deviations, steps), self.at(deviations, -steps)
@@ -316,11 +316,11 @@ class _Lines:
         return linear, (ahead + behind - 2.0 * self.centre) / (2.0 * steps[:, None] ** 2)
 
     def linear_mean(self) -> FloatArray:
-        """Return E L."""
+        """Return the mean of the linear control."""
         return np.asarray(self.derivatives(self.fluctuations.mean)[0][0])
 
     def quadratic_mean(self, rng: np.random.Generator) -> FloatArray | None:
-        """Return E Q, if known."""
+        """Return the mean of the quadratic control, or None if unknown."""
         if not expands(self.marginal):
             return None
         limits = self.fluctuations.limits
@@ -345,7 +345,7 @@ def _score_normals(dimension: int, rng: np.random.Generator) -> FloatArray:
 
 
 def _coefficients(repetitions: list[_Repetition]) -> tuple[float, float]:
-    """Return the best β_L and β_Q at the probes."""
+    """Return the best coefficients of the controls L and Q at the probes."""
     change, linear, quadratic = (
         np.concatenate([part.probes[:, k] - part.probes[:, k].mean(axis=0) for part in repetitions]) for k in range(3)
     )

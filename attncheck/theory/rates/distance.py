@@ -27,9 +27,9 @@ from attncheck.theory.rates.vanishing import restored, vanishes
 from attncheck.theory.rates.weights import SumEntry, check_literal, kept_mde
 
 REFERENCES: tuple[str, ...] = ("limit", "infinite width", "scaled limit")
-# Vector coordinates in all default draws of a program, and bounds on the number of draws.
+# Number of vector coordinates in all default draws of a program, and bounds on the number of draws.
 _COORDINATES, _FEWEST_DRAWS, _MOST_DRAWS = 2**25, 64, 2048
-# Narrower programs have characteristic functions that decay too slowly.
+# Minimum width: narrower programs have characteristic functions that decay too slowly.
 _NARROWEST = 8
 
 
@@ -49,7 +49,7 @@ def distance(
 ) -> Distance:
     """Return the distance between the law of an output or score at finite width and its limit (Corollary 2).
 
-    It is computed, not sampled (see `FiniteWidthLaw`), at any width.
+    It is computed rather than sampled, at any width (see `FiniteWidthLaw`).
 
     Parameters
     ----------
@@ -72,9 +72,9 @@ def distance(
         Overrides the layer's. ``math.inf`` with a `head_dim` gives the gap that remains.
     reference : {"limit", "infinite width", "scaled limit"}
         Law to measure the distance from. "infinite width" keeps the `head_dim`. "scaled limit" is for numbers whose
-        limit is 0 (scores with ``score_scaling="1/n"``, and outputs if the map is also linear or relu): it compares
-        √ν times the number, ν = n or head_dim, with the limit of 1/√n. From the limit 0 itself "w1" decreases as
-        n^{-1/2}, "ks" and "tv" do not, and "kl" is infinite.
+        limit is 0: scores with ``score_scaling="1/n"``, and outputs if the map is also linear or relu. It compares
+        √ν times the number (ν = n or head_dim) with the limit under 1/√n. From the limit 0 itself "w1" decreases as
+        n^{-1/2}, "ks" and "tv" do not decrease, and "kl" is infinite.
     projection : sequence of float, optional
         Weights of a program's scores, by default 1; the largest from 1e-12 to 1e12 in size.
     weights : str, mapping or WeightLaws
@@ -118,7 +118,7 @@ def distance(
     chosen: OutputEntry | ScoreEntry | FixedHeads = marginal
     if reference == "infinite width" and layer.head_dim is not None:
         if infinite:
-            refuse("width", width, "is zero distance from infinite width", 'pass a finite one, or reference="limit"')
+            refuse("width", width, "has distance 0 from infinite width", 'pass a finite one, or reference="limit"')
         chosen = FixedHeads(marginal)
     gap = gap_of(chosen, layer, size, seed, infinite)
     wide = math.inf if infinite else float(layer.width)
@@ -136,7 +136,7 @@ def check_scaled(layer: AttentionLayer, of: str) -> AttentionLayer:
 
 
 def check_drawn(field: str, layer: AttentionLayer | Program, width: int, literal: bool = False) -> None:
-    """Refuse a width if one draw exceeds `attncheck._lib.memory.DEFAULT_MEMORY`."""
+    """Raise `InputError` if one draw exceeds `attncheck._lib.memory.DEFAULT_MEMORY`."""
     if isinstance(layer, Program):
         entries = entries_of(layer, width)
         held = entries.lines + entries.bases
@@ -164,7 +164,7 @@ def score_sum(program: Program, of: str, projection: Any) -> ScoreSum:
 
 
 def _check_left_out(**arguments: tuple[Any, Any]) -> None:
-    """Refuse arguments that only layers have, unless they are at their defaults."""
+    """Raise `InputError` for arguments that only layers have, unless they are at their defaults."""
     for field, (given, usual) in arguments.items():
         if given is not usual and (not isinstance(given, int | str) or given != usual):
             remedy = "leave it out: projection defines the sum of scores"
@@ -187,7 +187,7 @@ def _of_program(total: ScoreSum, metric: str, width: float | None, size: int | N
 
 
 def _check_finite(width: float | None, reference: str, layer: AttentionLayer, weights: str) -> None:
-    """Refuse infinite width with a head_dim, where the law depends on the weights."""
+    """Raise `InputError` for infinite width with a head_dim and non-Gaussian weights, on which the law depends."""
     remedy = 'pass reference="limit" and a finite width, or weights="gaussian"'
     for field, value, meant in (
         ("width", width, width == math.inf),
@@ -209,7 +209,7 @@ def of_sum(entry: SumEntry, metric: str, size: int | None, seed: int) -> Distanc
 
 @functools.lru_cache(maxsize=32)
 def _leading(entry: SumEntry, seed: int) -> Gap:
-    """Return the first term of the expansion, cached."""
+    """Return the first term of the expansion in 1/n, cached."""
     gaussian = gap_of(entry.marginal, entry.layer, _FEWEST_DRAWS, seed, False)
     return dataclasses.replace(gaussian, deviation=entry.leading(gaussian.deviation, seed))
 
@@ -217,7 +217,7 @@ def _leading(entry: SumEntry, seed: int) -> Gap:
 def marginal_of(
     layer: Any, of: str, position: int, key: int | None, width: float | None
 ) -> tuple[OutputEntry | ScoreEntry, bool]:
-    """Return the output or score, and whether the width is infinite."""
+    """Return the output or score that the arguments describe, and whether the width is infinite."""
     layer = check_separate(layer)
     infinite = width == math.inf
     if infinite and layer.head_dim is None:

@@ -27,13 +27,13 @@ from attncheck.theory.limits.rows import scrambled_normals
 
 FloatArray = NDArray[np.float64]
 
-# Maximum number of entries of X in memory.
+# Maximum number of entries of the inputs X in memory.
 _HELD_ENTRIES = 2**21
 # Numbers of Gauss nodes in ‖h‖²/n, and of points at each node for fourth moments.
 _RADII = 8
 _RADII_OF_MEAN = 24
 _POINTS = 2**12
-# Entries per block.
+# Array entries per block.
 _BLOCK = 2**21
 # Five-point second difference: relative steps and coefficients.
 _STEPS = 0.05 * np.arange(-2.0, 3.0)
@@ -42,7 +42,7 @@ _SECOND = np.array([-1.0, 16.0, -30.0, 16.0, -1.0]) / (12.0 * 0.05**2)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Drivers:
-    """Values of the drivers, or deviations from their limits.
+    """Random Gram matrices that drive conditional variances, or their deviations from the limits.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Drivers:
         return dataclasses.replace(self, gram=self.gram[chosen], keys=self.keys[chosen], values=self.values[chosen])
 
     def moved(self, deviations: Drivers, steps: FloatArray) -> Drivers:
-        """Return these values (one draw) plus `steps` along deviations."""
+        """Return these values, one draw, plus `steps` times the deviations."""
 
         def along(values: FloatArray, deviation: FloatArray) -> FloatArray:
             return np.asarray(values + steps.reshape(-1, *(1,) * (deviation.ndim - 1)) * deviation)
@@ -77,9 +77,9 @@ class Drivers:
 
 @dataclasses.dataclass(frozen=True)
 class Fluctuations:
-    """Law of a layer's drivers: draws, limits, and moments of deviations.
+    """Law of a layer's drivers, with draws, limits, and moments of deviations.
 
-    `positions` are the m visible ones. Heads may share (`shared`) the keys and values of their `groups`. At
+    `positions` are the m visible ones. If `shared`, heads of each of the `groups` share keys and values. At
     `infinite` width only heads fluctuate; with `still_heads` only G does.
     """
 
@@ -92,7 +92,7 @@ class Fluctuations:
 
     @functools.cached_property
     def limits(self) -> Drivers:
-        """Drivers in the limit, one draw."""
+        """Drivers in the limit, as one draw."""
         kernel = self._kernel(np.ones(1))
         m = len(self.positions)
         heads = np.broadcast_to(np.eye(m), (1, self.groups, m, m)) if self.shared else np.ones((1, 1, self.groups))
@@ -134,14 +134,14 @@ class Fluctuations:
         return _bordered(kernels, image_mean(phi, np.stack([np.diagonal(each) for each in covariances])), 1.0)
 
     def _covariance(self, radius: float) -> FloatArray:
-        """Return Cov(h^i + e^i) given ‖h‖²/n, (m, m)."""
+        """Return Cov(h^i + e^i) given ‖h‖²/n = `radius`, (m, m)."""
         return input_covariance(self.layer.inputs, radius)[np.ix_(self.positions, self.positions)]
 
     def _hidden(self, radii: FloatArray, rng: np.random.Generator) -> Iterator[FloatArray]:
         """Yield points of h^i + e^i given each ‖h‖²/n, (points, m)."""
         if self.layer.position_std:
             normals = scrambled_normals(len(self.positions), _POINTS, rng)
-            # A root of full size, as the rank may change with the radius.
+            # The root has full size, as the rank may change with the radius.
             yield from (normals @ symmetric_root(self._covariance(radius)) for radius in radii)
         else:
             root = psd_root(self._covariance(1.0))
@@ -159,10 +159,10 @@ class Fluctuations:
         return Drivers(gram, np.zeros_like(limits.keys), np.zeros_like(limits.values))
 
     def mean_of_law(self, fourth: float) -> Drivers:
-        """Return the first-order change of the means for W^i with this fourth cumulant; one draw.
+        """Return the first-order change of the mean drivers if entries of W^i have this fourth cumulant.
 
-        Given h, a coordinate of W^i h has excess kurtosis about 3 · fourth/n, as if its variance had relative
-        variance fourth/n: fourth/(2n) times `_bends`.
+        Given h, a coordinate of W^i h has excess kurtosis of about 3 · fourth/n, as if its variance had a relative
+        variance of fourth/n. The change is fourth/(2n) times `_bends`.
         """
         limits = self.limits
         gram = np.zeros_like(limits.gram)
@@ -171,7 +171,7 @@ class Fluctuations:
         return Drivers(gram, np.zeros_like(limits.keys), np.zeros_like(limits.values))
 
     def _bends(self) -> FloatArray:
-        """Return the sum of second derivatives of K in relative variances of the h^i, shared and own."""
+        """Return the sum of second derivatives of K by relative variances of the shared and own parts of the h^i."""
         phi, covariance, m = nonlinearity.of_inputs(self.layer.inputs), self._covariance(1.0), len(self.positions)
         rho = self.layer.input_correlation
         shared, own = (self.layer.input_std**2 * part for part in (rho, 1.0 - rho))
@@ -220,7 +220,7 @@ class Fluctuations:
         return radii, weights, self._kernel(radii)
 
     def head_directions(self, points: int) -> tuple[FloatArray, float]:
-        """Return deviations of one group's keys, or of each group's in turn, and their multiplicity."""
+        """Return deviations of the keys of one group, or of each group in turn, and their multiplicity."""
         dof, m = self.layer.head_width, len(self.positions)
         if self.still_heads:
             return np.zeros((0, *self.limits.keys.shape[1:])), 0.0
@@ -252,7 +252,7 @@ class Fluctuations:
 
 
 def _bordered(matrices: FloatArray, means: FloatArray, corner: float) -> FloatArray:
-    """Return matrices (..., m, m) bordered by means (..., m): the products with ones."""
+    """Return matrices (..., m, m) with a last row and column of `means` (..., m), and `corner` at the end."""
     whole = np.full((*matrices.shape[:-2], matrices.shape[-2] + 1, matrices.shape[-1] + 1), corner)
     whole[..., :-1, :-1], whole[..., -1, :-1], whole[..., :-1, -1] = matrices, means, means
     return whole
@@ -285,7 +285,7 @@ def gamma_rule(shape: float, count: int) -> tuple[FloatArray, FloatArray]:
     order = np.arange(count)
     diagonal = 2.0 * order / shape
     beside = np.sqrt(order[1:] * (order[1:] + shape - 1.0)) / shape
-    # Compute nodes minus 1, to keep precision.
+    # Computing the nodes minus 1 keeps precision.
     nodes, vectors = linalg.eigh_tridiagonal(diagonal, beside)
     return np.asarray(1.0 + nodes), np.asarray(vectors[0] ** 2)
 

@@ -34,7 +34,7 @@ def _truncated_rule() -> tuple[FloatArray, FloatArray]:
 
 @functools.lru_cache(maxsize=1)
 def _truncated_spline() -> FloatArray:
-    """Return coefficients of cubic polynomials of the position between two knots, (4, knots - 1)."""
+    """Return spline coefficients of the truncated law's characteristic function, (4, knots - 1)."""
     nodes, weights = _truncated_rule()
     table = np.linspace(0.0, _TABLE, _KNOTS)
     spline = scipy.interpolate.CubicSpline(table, np.cos(np.multiply.outer(table, nodes)) @ weights)

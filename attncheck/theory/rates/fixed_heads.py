@@ -21,13 +21,13 @@ from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
 
 FloatArray = NDArray[np.float64]
 
-# Number of points of the law at infinite width, entries per block, and seed.
+# Number of points for the law at infinite width, array entries per block, and seed.
 _POINTS, _ENTRIES, _SEED = 2**16, 2**22, 0
 
 
 @dataclasses.dataclass(frozen=True)
 class FixedHeads:
-    """An output or score of a layer with a head_dim; factors of heads count as score normals."""
+    """Output or score of a layer with a head_dim, where the random χ² factors of heads count as score normals."""
 
     marginal: OutputEntry | ScoreEntry
 
@@ -43,16 +43,16 @@ class FixedHeads:
 
     @property
     def normals(self) -> int:
-        """Score normals, plus two per head."""
+        """Number of score normals, plus two per head."""
         return self.marginal.normals + 2 * self._heads
 
     @property
     def kinked(self) -> bool:
-        """Whether the marginal is kinked."""
+        """Whether the conditional variance has kinks in the drivers."""
         return self.marginal.kinked
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
-        """Return the law of G."""
+        """Return the law of the Gram matrix G."""
         return dataclasses.replace(self.marginal.fluctuations(infinite), still_heads=True)
 
     def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:

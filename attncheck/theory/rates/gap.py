@@ -27,15 +27,15 @@ _LEAST_DENSITY = 1e-200
 _MANY = 512
 # Minimum number of draws in a tail for an error estimate.
 _FEWEST_IN_TAIL = 20
-# If tails differ by at most this factor, no rare draws are needed.
+# Tails that differ by at most this factor do not depend on rare draws.
 _NEAR = 1.25
-# Relative squared noise above which noise is not corrected for.
+# Noise is not corrected for if its square, relative to the density's, exceeds this.
 _MOST_NOISE = 0.01
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Gap:
-    """Symmetric laws of one number at finite width and in the limit; if the limit is 0, of the rescaled number."""
+    """Symmetric laws of one output or score, at finite width and in the limit; rescaled if the limit is 0."""
 
     limit: ScaleMixture
     deviation: Deviation
@@ -63,10 +63,10 @@ class Gap:
         return self.deviation.density(self._grid[0])
 
     def distance(self, metric: str) -> tuple[float, float]:
-        """Return a distance and its error, linearised.
+        """Return a distance and its linearised error.
 
-        The error of "ks" is that of the largest difference; those of "w1" and "tv" use the signs of the mean.
-        Unresolved atoms add their probability to the error of "tv", and half of it to that of "ks".
+        The error of "ks" is that of the largest difference. The errors of "w1" and "tv" use the signs of the mean
+        difference. Unresolved atoms add their probability to the error of "tv", and half of it to that of "ks".
         """
         each = {"ks": self._ks, "w1": self._w1, "tv": self._tv, "kl": self._kl}[metric]
         value, replicates = each(self._tails, self._densities, self.deviation.atom())
@@ -77,7 +77,7 @@ class Gap:
         return Gap(self.limit.scaled(factor), self.deviation.scaled(factor))
 
     def from_zero(self, metric: str) -> tuple[float, float]:
-        """Return the distance from the constant 0, and its error."""
+        """Return the distance of the law at finite width from the constant 0, and its error."""
         finite = 1.0 - self.limit.atom - self.deviation.atom()
         if metric == "w1":
             finite = self._mean_size + math.sqrt(2 / math.pi) * self.deviation.moment(0.5)
@@ -97,7 +97,7 @@ class Gap:
         return math.sqrt(2 / math.pi) * float(self.limit.weights @ np.sqrt(self.limit.variances))
 
     def leading(self, metric: str) -> tuple[float, float]:
-        """Return a distance and its error by the first term of the expansion; NaN if unknown."""
+        """Return a distance and its error to first order in 1/n, NaN if unknown."""
         measures, (points, _) = self.deviation.expansion, self._grid
         if np.isnan(measures).any():
             return math.nan, math.nan
@@ -137,7 +137,7 @@ class Gap:
         return max(value, 0.0), value + replicates
 
     def _where_dense(self, density: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the limit's density, differences from it and weights, at the points where none underflows."""
+        """Return density of the limit, differences from it, and weights, at points where the density is not tiny."""
         points, weights = self._grid
         base = self.limit.density(points)
         dense = base > _LEAST_DENSITY * base.max()
@@ -158,7 +158,7 @@ def _noise(density: FloatArray, base: FloatArray) -> FloatArray:
 
 
 def standard_error(replicates: FloatArray) -> float:
-    """Return `ERRORS` standard errors of the mean of repetitions."""
+    """Return `ERRORS` standard errors of the mean over repetitions."""
     return float(ERRORS * replicates.std(axis=0, ddof=1) / math.sqrt(REPLICATES))
 
 

@@ -15,7 +15,7 @@ ComplexArray = NDArray[np.complex128]
 
 #: Computable distances.
 METRICS: tuple[str, ...] = ("ks", "w1", "tv")
-# Frequencies in units of 1/std: step (period 80 std) and number.
+# Step of the frequencies in units of 1/std, which gives a period of 80 std, and their number.
 _STEP, _COUNT = np.pi / 40.0, 1024
 # Range and spacing of points, in standard deviations.
 REACH, SPACING = 12.0, 0.02
@@ -32,7 +32,7 @@ def _offsets() -> FloatArray:
     return np.asarray(SPACING * np.arange(-steps, steps + 1), dtype=np.float64)
 
 
-# Cached: it takes 20 MB and is slow to compute.
+# The array takes 20 MB and is slow to compute, so it is cached.
 @functools.lru_cache(maxsize=1)
 def _waves() -> ComplexArray:
     """Return e^{-iτt}, (frequencies, points), at unit standard deviation."""

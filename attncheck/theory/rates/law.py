@@ -33,9 +33,9 @@ from attncheck.theory.rates.weights import SumEntry, kept_mde
 FloatArray = NDArray[np.float64]
 Drawn = OutputEntry | ScoreEntry | FixedHeads
 
-# Entries of X in all default draws, and bounds on the number of draws.
+# Maximum entries of the inputs X in all default draws, and bounds on the number of draws.
 _ENTRIES, _FEWEST_DRAWS, _MOST_DRAWS = 2**27, 64, 4096
-# Below these widths errors of moments are unknown: with bounded attention weights, and with unbounded ones.
+# Widths below which errors of moments are unknown, for bounded and for unbounded attention weights.
 _NARROW, _NARROW_UNBOUNDED = 8, 16
 # Matrix entries per block.
 _BLOCK = 2**23
@@ -262,7 +262,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return np.concatenate(parts)
 
     def gap(self, position: int = 0) -> Gap:
-        """Return the law at a position and its limit."""
+        """Return the laws at a position, at finite width and in the limit."""
         position = check_position("position", position, self.layer.seq_len)
         if position not in self._gaps:
             marginal = OutputEntry(self.layer, position)
@@ -280,17 +280,17 @@ class FiniteWidthLaw(SymmetricLaw):
         return gap.limit.mean() + gap.deviation.moment(1), second + gap.deviation.moment(2)
 
     def _base(self, t: FloatArray, position: int) -> FloatArray:
-        """Return the limit's density; if outputs vanish, on their scale."""
+        """Return the density of the limit; if the limit is 0, of the outputs' scaled limit."""
         return self._limit_at_scale.pdf(t / self._scale, position) / self._scale
 
     @property
     def _scale(self) -> float:
-        """Scale of the outputs where the limit is 0; else 1."""
+        """Scale of the outputs if the limit is 0, else 1."""
         return self.layer.score_factor if vanishes(self.layer) else 1.0
 
     @property
     def _limit_at_scale(self) -> LimitLaw:
-        """Limit of outputs over their scale."""
+        """Limit of the outputs divided by their scale."""
         return kept_limit(restored(self.layer) if vanishes(self.layer) else self.layer)
 
     @property
@@ -309,7 +309,7 @@ class FiniteWidthLaw(SymmetricLaw):
         return found.reshape(len(found), *t.shape)
 
     def _of_draws(self, replicates: FloatArray, position: int) -> float:
-        """Return the error of the mean."""
+        """Return the error of the mean over repetitions, widened for few draws."""
         return widening(self.gap(position).deviation.draws) * standard_error(replicates)
 
 
@@ -324,9 +324,9 @@ class Distance:
     error : float
         Four standard errors.
     leading, leading_error : float
-        First term of its expansion in 1/n, without draws. NaN if unknown: for outputs of ReLU attention over
-        several positions, beyond 27 visible positions, and for programs whose inputs are products of matrices,
-        unless of order -1/2.
+        First term of the distance's expansion in 1/n, computed without draws. NaN if unknown: for outputs of ReLU
+        attention over several positions, for more than 27 visible positions, and for programs of order -1 whose
+        inputs are products of matrices.
     width : float
         Infinite if this is the gap that remains at a fixed head_dim.
     draws : int
@@ -345,14 +345,14 @@ class Distance:
 
 
 def check_inputs(field: str, layer: AttentionLayer) -> None:
-    """Refuse a layer if one draw of its inputs exceeds `attncheck._lib.memory.DEFAULT_MEMORY`."""
+    """Raise `InputError` if one draw of a layer's inputs exceeds `attncheck._lib.memory.DEFAULT_MEMORY`."""
     remedy = "pass a smaller width, or a shorter sequence"
     check_memory(field, layer.width, f"one draw of {layer.seq_len} inputs", input_entries(layer), remedy)
 
 
 @functools.lru_cache(maxsize=32)
 def gap_of(marginal: Drawn, layer: AttentionLayer, size: int | None, seed: int, infinite: bool) -> Gap:
-    """Return a marginal's law and limit, cached; if the marginal vanishes, on its scale."""
+    """Return the cached law and limit of an output or score, both rescaled if the limit is 0."""
     if not infinite:
         check_inputs("width", layer)
     of = "scores" if isinstance(marginal, ScoreEntry) else "outputs"
@@ -366,7 +366,7 @@ def gap_of(marginal: Drawn, layer: AttentionLayer, size: int | None, seed: int, 
 
 
 def check_separate(layer: Any) -> AttentionLayer:
-    """Return a layer whose scores are normal given the keys, as the expansion assumes, or raise `InputError`."""
+    """Return the layer if its scores are normal given the keys, as the expansion assumes, or raise `InputError`."""
     if isinstance(layer, AttentionStack):
         remedy = "use attncheck.paper.stacks.distances, or attncheck.paper.stacks.rates"
         refuse("layer", layer, "is a stack, for which the limit is only conjectured", remedy)

@@ -1,7 +1,7 @@
 """Outputs and scores as mixtures of normals, with their conditional variances.
 
-With ν = n or head_dim, row i of P is σ_Qσ_K √G_ii N (F T_K/√ν)ᵀ Fᵀ with one row N of normals a head. Given that row,
-y_i has variance c Σ_a |A_a F T_V/√ν|².
+With ν = n or head_dim, row i of P is σ_Qσ_K √G_ii N (F T_K/√ν)ᵀ Fᵀ, with one row N of normals per head. Given P, y_i
+has variance c Σ_a |A_a F T_V/√ν|².
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _BLOCK = 2**20
 
 
 class Marginal(Protocol):
-    """One output or score of a draw: normal, with a variance that depends on drivers and score normals."""
+    """One output or score, normal given its variance, which depends on drivers and score normals."""
 
     @property
     def normals(self) -> int:
-        """Number of score normals of the variance."""
+        """Number of score normals that the variance depends on."""
 
     @property
     def kinked(self) -> bool:
@@ -52,7 +52,7 @@ class Marginal(Protocol):
 
 
 def score_scale(layer: AttentionLayer, *, limit: bool) -> float:
-    """Return the standard deviation of scores at G = I."""
+    """Return the standard deviation of scores for inputs with Gram matrix I."""
     return score_std(layer) if limit else layer.query_std * layer.key_std * layer.score_factor
 
 
@@ -74,7 +74,7 @@ class OutputEntry:
 
     @property
     def normals(self) -> int:
-        """One row of normals per head."""
+        """Number of score normals, one row per head."""
         return self.layer.num_heads * len(self._seen)
 
     @property
@@ -83,13 +83,13 @@ class OutputEntry:
         return self.layer.map.traits.may_vanish and len(self._seen) > 1
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
-        """Return the law of G, and of each group's keys and values."""
+        """Return the law of the Gram matrix G, and of the keys and values of each group."""
         return Fluctuations(self.layer, self._seen, self._shared, self.layer.kv_heads, infinite)
 
     def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
-        """Return c Σ_a |A_a B_V|², (draws, points)."""
+        """Return the conditional variances c Σ_a |A_a B_V|² of the output, (draws, points)."""
         rows = normals.reshape(len(normals), self.layer.num_heads, len(self._seen))
-        # A single draw of drivers serves all draws.
+        # A single draw of drivers is used for all draws.
         size = max(len(drivers.gram), len(drivers.keys), len(drivers.values))
         step = max(1, _BLOCK // normals.size)
         parts = [
@@ -126,7 +126,7 @@ class OutputEntry:
         return np.asarray(np.einsum("...r,...r->...", projected, projected))
 
     def law(self) -> ScaleMixture:
-        """Return the hierarchical law."""
+        """Return the law of the output at infinite width."""
         from attncheck.theory.limit import kept_limit
 
         return kept_limit(self.layer).mixture(self.position)
@@ -142,27 +142,27 @@ class ScoreEntry:
 
     @property
     def normals(self) -> int:
-        """Zero: drivers suffice."""
+        """0, since drivers determine the variance of a score."""
         return 0
 
     @property
     def kinked(self) -> bool:
-        """False."""
+        """False, since the variance is smooth in the drivers."""
         return False
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
-        """Return the law of G and of the key's length."""
+        """Return the law of the Gram matrix G, and of the key's length."""
         positions = tuple(sorted({self.row, self.column}))
         return Fluctuations(self.layer, positions, shared=False, groups=1, infinite=infinite)
 
     def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
-        """Return σ² G_ii G_jj χ²_ν/ν, (draws, 1)."""
+        """Return the conditional variances σ² G_ii G_jj χ²_ν/ν of the score, (draws, 1)."""
         lengths = np.diagonal(normalised_with_ones(self.layer.norm, drivers.gram), axis1=-2, axis2=-1)
         scale = score_scale(self.layer, limit=limit) ** 2
         return np.asarray(scale * (lengths[:, :1] * lengths[:, -1:]) * drivers.keys[:, :, 0])
 
     def law(self) -> ScaleMixture:
-        """Return a normal law."""
+        """Return the normal law of the score at infinite width."""
         limits = self.fluctuations(infinite=True).limits
         variance = float(self.variances(limits, np.zeros((1, 0)), limit=True)[0, 0])
         if variance == 0.0:
@@ -171,7 +171,7 @@ class ScoreEntry:
 
 
 def _part(drivers: Drivers, start: int, stop: int) -> Drivers:
-    """Return draws `start` to `stop` of the drivers; a single draw serves all."""
+    """Return draws `start` to `stop` of the drivers, or the only draw if there is one."""
 
     def cut(values: FloatArray) -> FloatArray:
         return values if len(values) == 1 else values[start:stop]

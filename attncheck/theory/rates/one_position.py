@@ -1,7 +1,7 @@
 """Fourth moments of a layer of one position for any laws of weights: exact at every width.
 
-Such an output is W^O W^V W^1 h. Let z = M u/√m, where M has entries of fourth cumulant κ, S = E(‖u‖²/m)² and T = E
-mean u⁴. For z, of length m', these moments are
+Such an output is W^O W^V W^1 h. For a vector u of length m let S = E(‖u‖²/m)², and let T be E u⁴ averaged over entries.
+Then z = M u/√m, of length m', has these moments if entries of M have fourth cumulant κ:
 
     T' = 3 S + κ T/m,    S' = S + (T' - S)/m'.
 """
@@ -76,7 +76,7 @@ def _fourth(weights: str | Mapping[str, str] | WeightLaws) -> dict[str, float]:
 
 
 def _image(second: float, fourth: float, cumulant: float, columns: float, rows: float) -> tuple[float, float]:
-    """Return E(‖z‖²/m')² and E mean z⁴; `columns` and `rows` are inverses, 1/m and 1/m'."""
+    """Return the moments S' and T' of z = M u/√m from S and T of u; `columns` and `rows` are 1/m and 1/m'."""
     moment = 3.0 * second + cumulant * fourth * columns
     return second + (moment - second) * rows, moment
 

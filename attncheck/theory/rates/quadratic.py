@@ -28,13 +28,13 @@ from attncheck.theory.rates.inversion import CharacteristicGap, frequencies
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
 
-# Smaller skewness counts as 0.
+# Skewness below this counts as 0.
 _NO_SKEW = 1e-9
 # Range of the largest weight, so that fourth powers do not overflow.
 _SMALLEST, _LARGEST = 1e-12, 1e12
 # Logarithm below which a characteristic function is negligible.
 _VANISHED = -28.0
-# Coordinates in memory, and complex numbers per block.
+# Maximum number of vector coordinates in memory, and of complex numbers per block.
 _HELD, _BLOCK = 2**22, 2**20
 
 
@@ -92,7 +92,7 @@ class ScoreSum:
 
     @functools.cached_property
     def _form(self) -> FloatArray:
-        """M, symmetric."""
+        """Symmetric matrix M of the quadratic form."""
         form = np.zeros((len(self._sides), len(self._sides)))
         for weight, score in zip(self.weights, self.limit.scores, strict=True):
             i, j = (self._sides.index(side) for side in score.parents if isinstance(side, MatMul))
@@ -102,18 +102,18 @@ class ScoreSum:
 
     @functools.cached_property
     def kernel(self) -> FloatArray:
-        """K = E G in the limit."""
+        """Limit K of the Gram matrix G."""
         return np.array([[self.limit.second(one, other) for other in self._inputs] for one in self._inputs])
 
     def _covariances(self, grams: FloatArray) -> FloatArray:
-        """Return Σ(G), linear in G, (draws, sides, sides)."""
+        """Return the covariances Σ(G) of the scores' sides, linear in G, (draws, sides, sides)."""
         shared = np.array(
             [[one.weight.std**2 * (one.weight is other.weight) for other in self._sides] for one in self._sides]
         )
         return np.asarray(shared * grams[:, self._from][:, :, self._from])
 
     def eigenvalues(self, grams: FloatArray) -> FloatArray:
-        """Return λ(G), (draws, sides)."""
+        """Return the eigenvalues λ of the quadratic form given G, (draws, sides)."""
         root = symmetric_root(self._covariances(grams))
         return np.asarray(np.linalg.eigvalsh(root @ self._form @ root))
 
@@ -124,32 +124,32 @@ class ScoreSum:
 
     @functools.cached_property
     def variance(self) -> float:
-        """Variance in the limit, a normal law."""
+        """Variance of the sum in the limit, where it is normal."""
         return float(self.products(self.kernel[None], self.kernel[None])[0])
 
     @property
     def std(self) -> float:
-        """Standard deviation in the limit."""
+        """Standard deviation of the sum in the limit."""
         return math.sqrt(self.variance)
 
     @functools.cached_property
     def skewness(self) -> float:
-        """√n times the third cumulant, over std³."""
+        """√n times the skewness of the sum."""
         skew = 8.0 * float((self.eigenvalues(self.kernel[None]) ** 3).sum()) / self.std**3
         return skew if abs(skew) > _NO_SKEW else 0.0
 
     @property
     def order(self) -> float:
-        """-1/2 if skewed, else -1."""
+        """Order of the distance in n: -1/2 if the sum is skewed, else -1."""
         return -0.5 if self.skewness else -1.0
 
     @property
     def entries(self) -> int:
-        """Vectors per draw of G."""
+        """Number of vectors per draw of G."""
         return len(ancestors_of(self._inputs))
 
     def grams(self, width: int, size: int, rng: np.random.Generator) -> FloatArray:
-        """Draw G at a width, (size, inputs, inputs)."""
+        """Draw the inputs' Gram matrix G at a width, (size, inputs, inputs)."""
         wanted = set(ancestors_of(self._inputs))
         # Initial vectors of a group are drawn jointly.
         groups = {node.group for node in wanted if isinstance(node, Initial)}

@@ -32,11 +32,11 @@ HALF_ORDER_WIDTHS = (512, 1024, 2048, 4096, 8192, 16_384)
 LITERAL_WIDTHS = (12, 16, 24, 32, 48)
 # Draws per width that give the order to ±0.02.
 _DRAWS = 512
-# Minimum error of a log distance, from omitted terms; at order -1/2 it is n^{-3/2}.
+# Minimum error of a log distance, for the terms that the fit omits; at order -1/2 it is n^{-3/2}.
 _LEAST_ERROR = 1e-6
 _NUMBERS = {4: "four", 6: "six"}
-# Two-sided 99% quantile of Student's law with the degrees of freedom of three widths: simulated coverage 99.1% with
-# four and 99.2% with six widths.
+# Two-sided 99% quantile of Student's law with the degrees of freedom of three widths. In simulations the coverage is
+# 99.1% with four widths, and 99.2% with six.
 _QUANTILE = float(special.stdtrit(3 * (REPLICATES - 1), 0.995))
 
 
@@ -203,7 +203,7 @@ def rate(
 
 
 def _to_zero(layer: AttentionLayer, metric: str, of: str) -> bool:
-    """Return whether the limit is 0, and refuse metrics that do not decrease then."""
+    """Return whether the limit is 0, and raise `InputError` if the metric then does not decrease."""
     if layer.head_dim is not None or not vanishes(layer, of):
         return False
     if metric != "w1":
@@ -229,7 +229,7 @@ def fit(
     columns = np.stack([ones, np.log(widths), *bends], axis=1)
     relative = np.maximum(errors / values, widths**-1.5 if half_powers else _LEAST_ERROR)
     if not half_powers:
-        # The omitted terms are about the square of the curvature term.
+        # The terms that the fit omits are about the square of the curvature term.
         bend = _estimates(columns, np.log(values), relative)[2].value
         relative = np.hypot(relative, 0.5 * (bend / widths) ** 2)
     order = _estimates(columns, np.log(values), relative)[1]

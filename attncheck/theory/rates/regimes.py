@@ -59,7 +59,7 @@ class RegimePrediction:
         return kolmogorov(self.own, self.neighbour)
 
     def draws(self, level: float = 1e-6, power: float = 0.99, distance: float = 0.0) -> int:
-        """Return how many draws reject the neighbour by a Kolmogorov–Smirnov test with this level and power.
+        """Return how many draws a Kolmogorov–Smirnov test of this level and power needs to reject the neighbour.
 
         Uses Massart's bound √(log(2/α)/(2N)) on the deviation of empirical laws. The sampled law may have a
         `distance` from its own prediction.
@@ -137,7 +137,7 @@ def _low_rank(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, Scale
 def _replaced(
     change: Callable[[AttentionLayer], AttentionLayer],
 ) -> Callable[[AttentionLayer, int], tuple[ScaleMixture, ScaleMixture]]:
-    """Return a function giving the limits of a layer and its changed copy."""
+    """Return a function that returns the limits of a layer and of its changed copy."""
 
     def laws(layer: AttentionLayer, position: int) -> tuple[ScaleMixture, ScaleMixture]:
         return _of(layer, position), _of(change(layer), position)

@@ -17,13 +17,12 @@ from attncheck.theory.rates.deviation import Deviation
 
 FloatArray = NDArray[np.float64]
 
-# Each bin of v spans a factor of 4 from a power of 2 times the unit; lowest and highest power.
+# Lowest and highest bin: bin k spans a factor of 4 in v from 2^k units.
 _LOWEST, _HIGHEST = -24, 16
 BINS = _HIGHEST - _LOWEST + 1
-# Edges of bins are randomised, so bins overlap: sharp edges have slowly decaying characteristic functions.
+# Bins have random edges and overlap, since sharp edges would make characteristic functions decay slowly.
 _OVERLAP = 3.0
-# In units of 1/√(least v of the bin): step of frequencies, and the range of corrections, which decay about as
-# τ^{-terms}.
+# Step and range of frequencies τ, in units of 1/√(least v of the bin). Corrections decay about as τ^{-terms}.
 _STEP, _FARTHEST, _BEND, _FEWEST_TERMS = np.pi / 24.0, 6.5, 128.0, 2
 # The highest 1/_ENDS of the frequencies measure the truncation error.
 _ENDS = 4
@@ -31,7 +30,7 @@ _ENDS = 4
 _REACH = 20.0
 # Order of the taper at the highest frequencies.
 _TAPER = 8
-# Entries per block.
+# Array entries per block.
 _BLOCK = 2**21
 
 
@@ -42,7 +41,7 @@ def frequencies(terms: int) -> FloatArray:
 
 
 def bins_of(variances: FloatArray, unit: float, rng: np.random.Generator) -> tuple[NDArray[np.intp], FloatArray]:
-    """Return each variance's bin and the bin's least variance; outliers go to the end bins."""
+    """Return the bin of each variance and the least variance of that bin; outliers go to the end bins."""
     with np.errstate(divide="ignore"):
         powers = np.log2(variances / unit) + rng.beta(_OVERLAP, _OVERLAP, len(variances))
     lowest = np.clip(np.floor(powers) - 1.0, _LOWEST, _HIGHEST)
@@ -69,15 +68,15 @@ class SumDeviation(Deviation):
     tau: FloatArray
 
     def upper_tail(self, size: FloatArray) -> FloatArray:
-        """Return the difference of P(y > size), (REPLICATES, sizes)."""
+        """Return P(y > size) minus its limit, (REPLICATES, sizes)."""
         return super().upper_tail(size) - self._corrected(size, density=False)
 
     def density(self, size: FloatArray) -> FloatArray:
-        """Return the difference of densities, (REPLICATES, sizes)."""
+        """Return the density of y minus its limit, (REPLICATES, sizes)."""
         return super().density(size) + self._corrected(size, density=True)
 
     def moment(self, power: float) -> FloatArray:
-        """Return the difference of E v^power, or of E y⁴/3 for power 2."""
+        """Return E v^power minus its limit, or the same for E y⁴/3 if `power` is 2."""
         return super().moment(power) + (self.fourths / 3.0 if power == 2 else 0.0)
 
     def scaled(self, factor: float) -> Self:
@@ -87,7 +86,7 @@ class SumDeviation(Deviation):
 
     @property
     def cut(self) -> float:
-        """Corrections at the highest frequencies: about the probability of atoms."""
+        """Size of the corrections at the highest frequencies, which is about the probability of atoms."""
         ends = self.corrections[:, :, -(len(self.tau) // _ENDS) :]
         # At these frequencies the mean square is p²/2 for an atom of probability p, plus the variance of the noise.
         squares = ends.mean(axis=0) ** 2 - ends.var(axis=0, ddof=1) / len(ends)

@@ -30,9 +30,9 @@ from attncheck.theory.rates.law import check_inputs
 
 FloatArray = NDArray[np.float64]
 
-# Number of quantiles of the limit at which laws are compared, and of draws to find them.
+# Number of quantiles of the limit at which laws are compared, and number of draws to find them.
 _QUANTILES, _PILOT = 48, 2**13
-# Step of finite differences, and the largest relative curvature that does not count as a jump.
+# Step of finite differences, and the relative curvature above which a change counts as a jump.
 _STEP, _BENT = 1e-6, 0.01
 # Entries per block, and per block of the pilot.
 _BLOCK, _PILOT_BLOCK = 2**22, 2**25
@@ -158,7 +158,7 @@ def variance_between(layer: AttentionLayer, grams: Grams, positions: tuple[int, 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Parts:
-    """b and q of b + |z|² q, or 0 and S between neurons, (draws,) each."""
+    """Parts of an entry: b and q of b + |z|² q, or 0 and S between neurons, (draws,) each."""
 
     rest: FloatArray
     slope: FloatArray
@@ -188,7 +188,7 @@ def _slope(ahead: FloatArray, at: FloatArray, behind: FloatArray) -> FloatArray:
 
 @dataclasses.dataclass(frozen=True)
 class _Entry:
-    """One entry of the kernel."""
+    """One entry of the tangent kernel."""
 
     layer: AttentionLayer
     between: bool
@@ -205,7 +205,7 @@ class _Entry:
         return min(self.layer.seq_len, self.layer.head_width)
 
     def gap(self, size: int, seed: np.random.SeedSequence) -> TangentGap:
-        """Return the law minus its limit."""
+        """Return the law of the entry minus its limit."""
         pilot, *streams = seed.spawn(1 + REPLICATES)
         points = self._points(np.random.default_rng(pilot))
         each = -(-size // REPLICATES)
@@ -228,7 +228,7 @@ class _Entry:
         return TangentGap(points, limits, changes - used * slopes, each * REPLICATES)
 
     def _points(self, rng: np.random.Generator) -> FloatArray:
-        """Return quantiles, atoms, and the next smaller numbers."""
+        """Return quantiles and atoms of the limit, and the next smaller floats."""
         step = min(_PILOT, max(1, _PILOT_BLOCK // kernel_entries(self.layer, 1)))
         blocks = [self._limit_entries(min(step, _PILOT - start), rng) for start in range(0, _PILOT, step)]
         values = np.concatenate(blocks)

@@ -1,7 +1,7 @@
-"""Scores and outputs whose limit is 0: scores divided by n, and then outputs of homogeneous maps.
+"""Scores and outputs whose limit is 0: scores divided by n, and outputs of homogeneous maps of such scores.
 
-Draw by draw, these are ν^{-1/2} times those of the same layer with 1/√n, ν = n or head_dim. Multiplied by √ν
-they have the theorem's limit and distance from it.
+In every draw they are ν^{-1/2} times those of the same layer with 1/√n, where ν = n or head_dim. Multiplied by √ν they
+have the theorem's limit and distance from it.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from attncheck.theory.rates.vanishing import restored, vanishes
 
 FloatArray = NDArray[np.float64]
 
-# Matrix entries, and terms times frequencies, in all default draws; bounds on the number of draws.
+# Maximum matrix entries, and maximum terms times frequencies, in all default draws; bounds on the number of draws.
 _ENTRIES, _TERMS, _FEWEST_DRAWS, _MOST_DRAWS = 2**28, 2**28, 64, 2**16
 # Arrays in memory per matrix while it is drawn.
 _LITERAL = 3
@@ -47,11 +47,11 @@ _LITERAL = 3
 _BLOCK = 2**21
 # Range of the variances, relative to the limit's mean.
 _SMALLEST, _LARGEST = math.exp(-48.0), math.exp(12.0)
-# By how many of its std ‖h‖² is larger in the half of draws with a longer h.
+# Increase of E ‖h‖², in its standard deviations, in the half of the draws with a longer h.
 _LONGER = 1.0
-# Rows of scores per matrix W^Q.
+# Rows of scores made from one matrix W^Q by random signs.
 _SIGNS = 4
-# Maximum probability of atoms, which shows at the highest frequencies.
+# Maximum probability of atoms, estimated from the highest frequencies.
 _MOST_CUT = 0.02
 # Relative step of a second difference.
 _DIFFERENCE = 0.05
@@ -59,7 +59,7 @@ _DIFFERENCE = 0.05
 
 @dataclasses.dataclass(frozen=True)
 class SumEntry:
-    """One output or score of a layer with other laws of weights, without biases."""
+    """Output or score of a layer whose weights have other laws than the normal, without biases."""
 
     marginal: OutputEntry | ScoreEntry
     weights: WeightLaws
@@ -94,7 +94,7 @@ class SumEntry:
 
     @property
     def _last(self) -> str:
-        """Law of the matrix that is integrated out."""
+        """Law of the entries of the matrix that is integrated out."""
         return self.weights.query if self._of_scores else self.weights.output
 
     @property
@@ -206,7 +206,7 @@ class SumEntry:
         return np.asarray(columns**-0.5 * (vectors @ entries))
 
     def _score(self, column: int, x: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-        """Return controls of the key, and coefficients."""
+        """Return the control of the key's length, and coefficients of W^Q."""
         layer = self.layer
         other = x[:, [self._seen.index(column)]]
         keys = layer.key_std * self._image("key", other, layer.head_width, rng)
@@ -215,7 +215,7 @@ class SumEntry:
         return off, (keys[:, 0, :, None] * query[:, None, :]).reshape(len(x), 1, -1)
 
     def _output(self, x: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-        """Return controls, summed over heads, and coefficients; random signs of queries yield further scores."""
+        """Return controls, summed over heads, and coefficients of W^O, for scores with random signs of queries."""
         layer, nu, own = self.layer, self.layer.head_width, self._own
         every = np.ones(len(self._seen), dtype=bool)
         controls, sizes = np.zeros((len(x), 8)), []
@@ -268,7 +268,7 @@ class SumEntry:
         """Return the first term of the expansion: that of normal weights plus the terms of the W^i and of W^O."""
         added = np.zeros_like(gaussian.expansion)
         fourth = FOURTH_CUMULANTS[self.weights.inputs]
-        # If the term of normal weights is unknown, so is the sum.
+        # The sum is unknown if the term of normal weights is.
         if fourth and not np.isnan(gaussian.expansion).any():
             moved = self.marginal.fluctuations(infinite=False).mean_of_law(fourth)
             added += first_order(self.marginal, gaussian.cells, moved, np.random.SeedSequence(seed))
@@ -279,7 +279,7 @@ class SumEntry:
     def _of_outputs(self, position: int, cells: Cells) -> FloatArray:
         """Return the contribution of the law of W^O, (cells + 1,)."""
         head = kept_limit(self.layer).head_mixture(position)
-        # E Σ_a u_a² g(v), u_a the share of head a in v.
+        # The average below is E Σ_a u_a² g(v), with u_a the share of head a in v.
         size = float(head.weights @ head.variances**2)
         one = condense(head.variances, head.weights * head.variances**2)
         where = one if self.layer.num_heads == 1 else one.plus(head.times(self.layer.num_heads - 1))
@@ -292,7 +292,7 @@ class SumEntry:
 
 @functools.lru_cache(maxsize=32)
 def kept_mde(entry: SumEntry, size: int | None, seed: int) -> Gap:
-    """Return the gap, cached."""
+    """Return the cached law of the output or score, and its limit."""
     if vanishes(entry.layer, "scores" if isinstance(entry.marginal, ScoreEntry) else "outputs"):
         whole = dataclasses.replace(entry.marginal, layer=restored(entry.layer))
         return kept_mde(SumEntry(whole, entry.weights), size, seed).scaled(entry.layer.score_factor**2)
@@ -305,7 +305,7 @@ def kept_mde(entry: SumEntry, size: int | None, seed: int) -> Gap:
 
 
 def check_literal(field: str, layer: AttentionLayer) -> None:
-    """Refuse a layer if one draw of its literal matrices takes more than `attncheck._lib.memory.DEFAULT_MEMORY`."""
+    """Raise `InputError` if one draw of literal matrices exceeds `attncheck._lib.memory.DEFAULT_MEMORY`."""
     remedy = 'pass a smaller width, or weights="gaussian"'
     check_memory(field, layer.width, "literal matrices", _LITERAL * matrix_entries(layer), remedy)
 

@@ -15,10 +15,10 @@ FloatArray = NDArray[np.float64]
 _EPS: Final = float(np.finfo(np.float64).eps)
 # Clipping beyond this many standard deviations changes no digit.
 _NEVER_CLIPPED: Final = 12.0
-# Hermite terms, range, step and maximum number of points: as tanh(√v z) has poles at ±iπ/(2√v), the error exp(-π²/(h
-# √v)) of steps h is rounding up to h = 0.28/√v.
+# Hermite terms, and range, step and maximum number of points. Since tanh(√v z) has poles at ±iπ/(2√v), steps h have
+# the error exp(-π²/(h √v)), which is rounding error up to h = 0.28/√v.
 _TERMS, _REACH, _STEP, _MOST_POINTS = 64, 13.0, 0.25, 4096
-# Entries per block.
+# Array entries per block.
 _BLOCK: Final = 2**20
 
 
@@ -55,7 +55,7 @@ def image_kernels(phi: Nonlinearity, covariances: FloatArray) -> tuple[FloatArra
 
 
 def _clipped(phi: Nonlinearity, v1: FloatArray, v2: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the dual of clip, which is the covariance itself if the bound is out of reach."""
+    """Return E[φ(Z₁)φ(Z₂)] for clip, which is the covariance itself if the bound is out of reach."""
     near = _NEVER_CLIPPED**2 * np.maximum(v1, v2) > phi.parameters[0] ** 2
     value, error = c.copy(), _EPS * np.sqrt(v1 * v2)
     if near.any():
@@ -66,7 +66,7 @@ def _clipped(phi: Nonlinearity, v1: FloatArray, v2: FloatArray, c: FloatArray) -
 def _hermite(
     phi: Nonlinearity, own: FloatArray, rows: NDArray[np.intp], columns: NDArray[np.intp], c: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the dual of tanh, by the expansion at each variance of `own`."""
+    """Return E[φ(Z₁)φ(Z₂)] for tanh, by the Hermite expansion at each variance of `own`."""
     flat = own.reshape(-1, own.shape[-1])
     value, error = np.empty((len(flat), len(rows))), np.empty((len(flat), len(rows)))
     root = float(np.sqrt(own.max(initial=0.0)))
@@ -77,7 +77,7 @@ def _hermite(
     for start in range(0, len(flat), step):
         block = flat[start : start + step]
         images = phi(np.sqrt(block)[..., None] * nodes)
-        # Even terms of an odd function are 0. Terms come first, to be contiguous.
+        # Even terms of an odd function are 0. Terms are on the first axis, so that each is contiguous.
         coefficients = np.ascontiguousarray(np.moveaxis(images @ basis[1::2].T, -1, 0))
         squares = (images**2) @ basis[0]
         rest = np.maximum(squares - (coefficients**2).sum(axis=0), 0.0)

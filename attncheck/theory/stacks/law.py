@@ -22,7 +22,7 @@ FloatArray = NDArray[np.float64]
 # Number of standard errors in an error.
 _ERRORS = 4.0
 _PARTS = 8
-# Entries per block.
+# Array entries per block.
 _BLOCK = 2**20
 
 
@@ -135,7 +135,7 @@ class StackLaw(SymmetricLaw):
         return {}
 
     def _of(self, position: Any) -> FloatArray:
-        """Return the draws of v at a position."""
+        """Return the draws of the conditional variance v at a position."""
         return self.conditional_variances[:, check_position("position", position, self.stack.seq_len)]
 
     def _kept(self, position: int) -> tuple[ScaleMixture, ...]:

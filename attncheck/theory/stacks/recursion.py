@@ -6,10 +6,10 @@ Given the scores of layers 1 to l, the stream z^{(l+1)} is Gaussian with covaria
     K^{(l)} = E[φ_l(z^{(l)}) φ_l(z^{(l)})ᵀ].
 
 A_a are the attention weights of scores p^a = σ_Qσ_K F N_a Fᵀ, with a root F of K^{(l)} and standard normals N_a. A
-norm before attention normalises K^{(l)} (``layers.norm``), one after the sum C^{(l+1)}.
+pre-norm normalises K^{(l)} (see ``layers.norm``), and a post-norm C^{(l+1)}.
 
-A perceptron has hidden neurons u of law N(0, σ² K̂) before φ, K̂ the stream's normalised covariance, and outputs
-N(0, σ² E[φ(u)φ(u)ᵀ]): no further randomness.
+Hidden neurons of a perceptron are u ~ N(0, σ² K̂) before φ, where K̂ is the normalised covariance of the stream, and
+its outputs are N(0, σ² E[φ(u)φ(u)ᵀ]). They add no further randomness.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ FloatArray = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Deviations:
-    """First-order deviations of one layer's factors at finite width, of mean 0 given N.
+    """First-order deviations of a layer's random factors at finite width, with mean 0 given the score normals.
 
-    The root of the Gram matrix becomes F (I + root), T/√ν becomes I + keys and I + values; `read` and `image` are
-    as `root`, for a perceptron's inputs and images.
+    The root F of the Gram matrix becomes F (I + root). The Bartlett factors T/√ν become I + keys and I + values. The
+    fields `read` and `image` correspond to `root`, for the inputs and images of a perceptron.
     """
 
     root: FloatArray
@@ -49,7 +49,7 @@ class Deviations:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recursion:
-    """Result of the recursion; arrays are (size, depth, s, s) unless given.
+    """Result of the recursion, in arrays of shape (size, depth, s, s) unless stated otherwise.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Recursion:
 
 
 def draw_normals(stack: AttentionStack, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw the N_a of every layer, (size, depth, num_heads, s, s)."""
+    """Draw the standard normals N_a of each layer's scores, (size, depth, num_heads, s, s)."""
     return rng.standard_normal((size, stack.depth, stack.num_heads, stack.seq_len, stack.seq_len))
 
 
@@ -94,11 +94,10 @@ def recur(
     share: float = 0.0,
     averaged: bool = False,
 ) -> Recursion:
-    """Return the covariances of the limit's streams given `normals`, those of the scores.
+    """Return the limit's covariances of the streams, given the `normals` of the scores.
 
-    With `lengths`, (size,), relative changes of the covariance of the h^i, and `deviations` of each layer, a
-    `share` of both is added. With `averaged`, covariances are replaced by their means: a wrong recursion, to test
-    against.
+    A `share` of two kinds of changes is added: `lengths`, (size,), relative changes of the covariance of the h^i, and
+    each layer's `deviations`. With `averaged`, means replace covariances: a wrong recursion, to test against.
 
     Examples
     --------
@@ -149,7 +148,7 @@ def _normalised(stack: AttentionStack, stream: FloatArray) -> tuple[FloatArray, 
 def _perceive(
     perceptron: Perceptron, layer: AttentionLayer, stream: FloatArray, deviations: Deviations | None, share: float
 ) -> tuple[FloatArray, FloatArray, FloatArray, float]:
-    """Return the covariance of a perceptron's outputs, two roots, and an error bound."""
+    """Return the covariance of a perceptron's outputs, roots of its input and image kernels, and an error bound."""
     read = lower_root(normalised_gram(layer.norm, stream, np.zeros(stream.shape[:-1])))
     moved = _moved(read, None if deviations is None else deviations.read, share)
     kernel, error = image_kernels(perceptron.phi, perceptron.std**2 * (moved @ moved.swapaxes(-1, -2)))
@@ -159,7 +158,7 @@ def _perceive(
 
 
 def _moved(root: FloatArray, deviation: FloatArray | None, share: float) -> FloatArray:
-    """Return a root to which a share of its deviation is added."""
+    """Return the root F (I + share · deviation), or F itself without a deviation."""
     return root if deviation is None else root + share * (root @ deviation)
 
 
