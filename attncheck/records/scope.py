@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from attncheck.checks.registry import find_check
 from attncheck.records.schema import Result, of_pool
 
-#: Number of results on laws that a conclusive run needs; all planned ones if there are fewer.
+#: Number of results on laws that a conclusive run needs, unless fewer are planned.
 FEWEST_LAWS = 3
-# Share of the plan below which "little examined" is shown.
+# Fraction of the plan below which "little examined" is shown.
 _SMALL = 0.25
 # Fields that contain no intermediate results.
 _OUTSIDE = frozenset({"outputs", "inputs", "input_gram"})
@@ -51,7 +51,7 @@ class Scope:
         return cls.of(Counter(each.check for each in single if each.p_values), Counter(each.check for each in single))
 
     def doubt(self, fewest: int | None = None) -> str:
-        """Return why fewer than `fewest` results (by default a few on a law) were examined; empty if enough."""
+        """Return a message if fewer than `fewest` results were examined, by default a few on laws; else empty."""
         if fewest is not None and self.examined < fewest:
             return f"{self.examined:,} results were examined, {fewest:,} are asked for"
         least = min(FEWEST_LAWS, self.planned_laws)

@@ -17,7 +17,7 @@ from attncheck.records.schema import Closing, Line, content_hash
 
 try:
     import fcntl
-except ImportError:  # on Windows
+except ImportError:  # not available on Windows
     fcntl = None  # type: ignore[assignment]
 
 

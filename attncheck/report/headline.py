@@ -24,7 +24,7 @@ class Headline:
 def headline(found: RunRecord) -> Headline:
     """Return the headline of a run."""
     conclusion, wrong = found.conclusion, finding(found)
-    # Non-uniform p-values add nothing to a known cause.
+    # If a cause is known, non-uniform p-values give no further information.
     told = (each for each in conclusion.findings if wrong is None or each.verdict != Verdict.VIOLATED)
     sentence = _sentence(found, conclusion.verdict, wrong)
     return Headline(conclusion.verdict, sentence, _extent(found), _budget(found), tuple(each.text for each in told))

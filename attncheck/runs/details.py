@@ -35,7 +35,7 @@ MAIN_CHECKS = (
 
 
 def of_cases(count: int, check: str) -> str:
-    """Return a count of layers or programs, whichever a check or property concerns."""
+    """Return a count with the word "layer" or "program", whichever a check or property concerns."""
     return counted(count, domain_of(check.partition(".")[0]).kind)
 
 

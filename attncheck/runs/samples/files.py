@@ -90,7 +90,7 @@ def read_samples(path: Path, layer: AttentionLayer) -> Samples:
 
 
 def _check_array(path: Path, name: str, array: NDArray[Any]) -> None:
-    """Refuse an array without draws or with unusable numbers, in terms of its own shape."""
+    """Refuse an array without draws or with unusable numbers; messages give indices into the array as stored."""
     if array.shape[:1] == (0,):
         refuse(f"samples={path}: {name}.shape", array.shape, "holds no draws", "write one row per draw")
     if array.dtype.kind == "f" and (where := _first_bad(array)):
@@ -118,7 +118,7 @@ def _read_npz(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as members:
             if sum(each.file_size for each in members.infolist()) > most_content(path):
-                refuse("samples", str(path), "contains far too much for its size", "write the file again")
+                refuse("samples", str(path), "expands to an implausible size", "write the file again")
     elif path.read_bytes()[:6] != _NPY:
         raise InputError(f"samples={path}: is not a .npz archive, or is truncated; write it with numpy.savez")
     with np.load(path, allow_pickle=False) as archive:
