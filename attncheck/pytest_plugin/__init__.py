@@ -39,7 +39,7 @@ _REPORT: pytest.StashKey[RunReport] = pytest.StashKey()
 _SHIPPED: pytest.StashKey[ReportPayload] = pytest.StashKey()
 _NOTE: pytest.StashKey[Statement] = pytest.StashKey()
 _CASES: pytest.StashKey[cases.CaseResults] = pytest.StashKey()
-# The statement in an item's id: ``test_outputs[rates.outputs@0123456789ab n=16 …]``.
+# The statement in an item's id, as in ``test_outputs[rates.outputs@0123456789ab n=16 …]``.
 _THEORY_IN_ID = re.compile(r"\[(\w+\.\w+@[0-9a-f]{12})[ \]]")
 
 Hold = Callable[["Case"], None]
@@ -162,7 +162,7 @@ def attncheck_layer() -> Callable[..., Any]:
 
 @pytest.fixture
 def note(request: pytest.FixtureRequest) -> Generator[Statement, None, None]:
-    """Yield the statement that a theory test is about, to be called with numbers and p-values; uses one BLAS thread."""
+    """Yield the statement that a theory test examines, to record numbers and p-values; uses one BLAS thread."""
     from attncheck._lib.arithmetic import own_arithmetic
 
     with own_arithmetic():
@@ -339,7 +339,7 @@ def _open(config: pytest.Config) -> None:
 
     run = config.stash[_RUN]
     if getattr(config.option, "numprocesses", None):
-        with TaskExecutor(pool(1)) as executor:  # in a separate process, which a subject may kill
+        with TaskExecutor(pool(1)) as executor:  # in a separate process, because a subject may kill it
             refused = refusal(run, run.subject.sent, executor.results)
     else:
         refused = refusal(run, run.subject, map)
