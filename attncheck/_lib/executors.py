@@ -22,7 +22,8 @@ _Result = TypeVar("_Result")
 
 #: Seconds that a run waits for new workers when none are left.
 PATIENCE = 60.0
-# If this many tasks kill their process even when run alone, and none has completed, the others are not retried.
+# If no task has completed, and this many kill their process when run alone, or this many at a time at first, the others
+# are not tried.
 _HOPELESS = 3
 # Number of times that a task is run alone after its process died.
 _TRIES = 2
