@@ -14,7 +14,7 @@ _ADDRESS = re.compile(r"(?:https?://|ssh://|(?=[\w.-]+@))(?:[^/@]*@)?([^/:@]+)(?
 
 
 def repository() -> str:
-    """Return the web address of the repository that attncheck was installed from; empty if there is none."""
+    """Return the web address of the repository from which attncheck was installed, or an empty string."""
     try:
         installed = importlib.metadata.distribution("attncheck").read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:

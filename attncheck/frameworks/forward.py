@@ -15,7 +15,7 @@ from attncheck.frameworks.trace import FloatArray
 
 Booleans = NDArray[np.bool_]
 
-#: Axis of the weights, (B, H, L, L), that each map normalises.
+#: Axis of the weights, (batch, heads, queries, keys), that each map normalises.
 AXES = {"softmax": -1, "softmax over the query axis": -2, "softmax over the heads": -3}
 #: A causal mask that also shows the next position.
 OFF_BY_ONE = "causal, off by one"

@@ -77,7 +77,9 @@ def _of_lines(
             found, ratio, mean = odd
             nothing = int(np.sum(mean == 0.0))
             if what == "column" and nothing > 1 and nothing % draws[0].query.shape[1] == 0:
-                yield Note(f"{SYMBOLS[role]}: {nothing} columns are 0 in every draw: they have other inputs, or none")
+                yield Note(
+                    f"{SYMBOLS[role]}: {nothing} columns are 0 in every draw: these neurons have other inputs, or none"
+                )
                 continue
             text = f"{ratio:.3g} times the standard deviation of the others" if ratio else "0 in every draw"
             yield Note(f"{SYMBOLS[role]}: {what} {found} {'has' if ratio else 'is'} {text}", blames=True)

@@ -73,10 +73,10 @@ def watching(function: Callable[[Any, Any], Any], core: Callable[..., Any]) -> C
 
     `core` is called with traced q, k, v and weights, and the product of weights and v, all (N, rows, ·).
 
-    A core consists of a product of two arrays that depend on x, queries (N, L, d) and keys (N, L', d); operations
-    without products; and a product of the result with values that depend on x, which contracts the keys. Queries may be
-    parameters if `exp` occurs in between. A first product that contracts the L positions and is followed by linear
-    operations only belongs to linear attention. Cores in `while` and `cond` are not found.
+    A core consists of a product of queries, (N, L, d), and keys, (N, L', d), that depend on x; operations without
+    products; and a product with values that depend on x, which contracts the keys. Queries may be parameters if `exp`
+    occurs in between. If the first product contracts the L positions, and only linear operations follow, it belongs to
+    linear attention and is no core. Cores in `while` and `cond` are not found.
     """
 
     def watched(parameters: Any, x: Any) -> Any:

@@ -233,8 +233,8 @@ def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int |
 def conventions(fan_in: int, fan_out: int, packed: int, head_dim: int = 0) -> tuple[tuple[str, float], ...]:
     """Return conventional scales, std·√fan_in, by name.
 
-    `packed`: total columns of queries, keys and values, or 0. `head_dim`: size of a head axis that may be mistaken
-    for the fan, or 0.
+    `packed` is the total number of columns of queries, keys and values, `head_dim` the size of a head axis that may be
+    mistaken for the fan; 0 omits the conventions that use them.
     """
     xavier = math.sqrt(2 * fan_in / (fan_in + fan_out))
     known = [

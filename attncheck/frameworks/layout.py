@@ -175,7 +175,7 @@ def order_of(
 
 
 def _matches(order: str, sizes: Mapping[str, int], shape: tuple[int, ...]) -> bool:
-    """Return whether an array (..., R, d) can have axes in this order, the last of which make up R."""
+    """Return whether the axes of an order can be those of an array (..., R, d), the last ones making up R."""
     each = [sizes[axis] for axis in order]
     last = 2 if EACH in order and order[-1] in (EACH, POSITIONS) and order[-2] in (EACH, POSITIONS) else 1
     return math.prod(each) == math.prod(shape[:-1]) and math.prod(each[-last:]) == shape[-2]
@@ -214,7 +214,7 @@ def layout_of(cores: Cores, width: int, length: int) -> CoreLayout | None:
     if order is None:
         shown = f"{query.shape} for inputs of shape {x.shape}"
         if query.shape[-2] > length:
-            what = f"has {query.shape[-2]} rows for {length} positions, as where tokens or padding are added inside"
+            what = f"has {query.shape[-2]} rows for {length} positions, as if tokens or padding were added inside"
             refuse("queries", shown, what, "inspect the attention module alone, or pass call=lambda module, x: ...")
         what = "is the shape of attention's inputs, in which no axis holds the positions"
         refuse("queries", shown, what, _REMEDY)

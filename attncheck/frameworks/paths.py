@@ -11,7 +11,7 @@ from attncheck.frameworks.forward import Forward
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Probe
 
-# A code path whose name starts so may be random.
+# Code paths whose names start with this may be random.
 _TRAINING = "train"
 _CAUSES = {
     True: "dropout",

@@ -57,7 +57,7 @@ class Torch(Binding):
         return getattr(module, "_orig_mod", module)  # undoes torch.compile
 
     def run(self, state: Any, x: FloatArray, core: Core, path: str = "eval") -> FloatArray:
-        """Return the output; with `untouched`, without interception."""
+        """Return the output, with `core` called at every attention core; without tracing if `core` is `untouched`."""
         try:
             return self._output(state, x, path, core)
         except NotImplementedError as error:  # PyTorch cannot trace some operators

@@ -188,7 +188,7 @@ class _Attention(TorchFunctionMode):
 def attention_replaced(attend: Callable[..., Any]) -> Iterator[None]:
     """Call `attend` in place of `scaled_dot_product_attention`, also inside `MultiheadAttention`.
 
-    `MultiheadAttention` looks this function up where no mode is active, and would use a fused kernel in inference.
+    `MultiheadAttention` would call this function outside the mode, and use a fused kernel in inference.
     """
     with slow_path(), replaced(functional, "scaled_dot_product_attention", attend), _Attention(attend):
         yield

@@ -29,7 +29,7 @@ _COMPARED = ("mask", "map", "scale", "positions")
 
 @dataclasses.dataclass(frozen=True)
 class AttentionModules:
-    """Attention modules of a model that are alike.
+    """Attention modules of a model with the same class, shape and formula.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ def _given(query: FloatArray, x: FloatArray) -> bool:
 
 
 def alike(calls: Sequence[ModuleCall], inspections: Mapping[str, Inspection]) -> tuple[AttentionModules, ...]:
-    """Group modules that are alike except for the numbers in their names."""
+    """Group modules with equal class, shape and formula whose names differ only in numbers."""
 
     def key(call: ModuleCall) -> tuple[Any, ...]:
         return pattern_of(call.name), call.kind, call.source, _form(inspections[call.name])

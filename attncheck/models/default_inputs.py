@@ -37,7 +37,7 @@ def default_inputs(model: Any) -> Mapping[str, Array]:
 
 
 def _ids(config: Any) -> Array:
-    """Return token ids, none of which is padding."""
+    """Return token ids without padding."""
     vocabulary = int(_number(config, "vocab_size") or 2)
     padding = _number(config, "pad_token_id")
     ids = np.arange(_BATCH * _POSITIONS) % vocabulary

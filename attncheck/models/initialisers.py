@@ -144,7 +144,7 @@ def _failures(row: ParameterStatistics, wanted: _Expected) -> tuple[str, ...]:
     failed = []
     unknown = wanted.law == ORTHOGONAL and not row.orthogonality_known
     if unknown and not row.constant:
-        failed.append("whether it is orthogonal is not determined: it has few entries, or many")
+        failed.append("whether it is orthogonal is not determined: it has too few entries, or too many")
     elif row.constant or wanted.law not in row.laws:
         failed.append("law")
     if wanted.number is not None and not row.constant and not row.scale.holds(wanted.number):

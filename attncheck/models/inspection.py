@@ -184,7 +184,7 @@ def _of_model(binding: ModelBinding, model: Any, draws: int, seed: int) -> Model
 def _drawn(binding: ModelBinding, model: Any, draws: int, seed: int) -> _ModelDraws:
     """Draw a model several times, keeping only the attention modules of each draw.
 
-    Of modules whose names differ only in numbers, the first keeps all draws, the others keep their first draw.
+    Among modules whose names differ only in numbers, all draws of the first are kept, and one of each other module.
     """
     most = -(-_ENTRIES // draws)
     samples = [binding.parameters(model, most)]

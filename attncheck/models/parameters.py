@@ -154,7 +154,7 @@ def places_of(size: int, most: int) -> slice | NDArray[np.intp]:
     return np.unique(np.random.default_rng(size).integers(size, size=most))
 
 
-#: Estimate where nothing is known.
+#: Estimate of an unknown scale.
 _NOTHING = ScaleEstimate(math.nan, 0.0, math.inf)
 _Estimates = tuple[str, tuple[str, ...], ScaleEstimate, float, float]
 

@@ -76,7 +76,7 @@ class Replay:
     axis: int
 
     def __call__(self, module: Any, x: Any) -> Any:
-        """Return the output of a module, (B, L, m), for hidden states (B, L, n): batch, positions and neurons."""
+        """Return the output of a module, (batch, positions, m), for hidden states x, (batch, positions, n)."""
         own = x.swapaxes(0, 1) if self.axis else x
         leaves = iter(
             [

@@ -34,7 +34,7 @@ class ModelInspection(PrintedInspection):
     draws : int
         Number of models initialised.
     attention : tuple of AttentionModules
-        Attention modules, in groups that are alike.
+        Groups of similar attention modules.
     modules : mapping of str to Inspection
         All attention modules by name.
     parameters : tuple of ParameterStatistics

@@ -21,7 +21,7 @@ _OUTSIDE = frozenset({"outputs", "inputs", "input_gram"})
 class Scope:
     """The coverage of a run: planned and examined results, and those on laws.
 
-    ``words`` qualifies the verdict: "limit only", "outputs only", "little examined", or nothing.
+    ``words`` qualifies the verdict: "limit only", "outputs only", "little examined", or is empty.
 
     Examples
     --------
@@ -46,19 +46,21 @@ class Scope:
 
     @classmethod
     def of_results(cls, results: Iterable[Result]) -> Scope:
-        """Return the scope of results; pools add nothing."""
+        """Return the scope of results, ignoring pools."""
         single = [result for result in results if not of_pool(result)]
         return cls.of(Counter(each.check for each in single if each.p_values), Counter(each.check for each in single))
 
     def doubt(self, fewest: int | None = None) -> str:
         """Return a message if fewer than `fewest` results were examined, by default a few on laws; else empty."""
         if fewest is not None and self.examined < fewest:
-            return f"{self.examined:,} results were examined, {fewest:,} are asked for"
+            return f"{self.examined:,} results were examined, {fewest:,} are required"
         least = min(FEWEST_LAWS, self.planned_laws)
         if self.laws >= least:
             return ""
         held = "none on a law" if not self.laws else f"{self.laws} of them on a law"
-        return f"too little was examined: {self.examined:,} of {self.planned:,} results, {held}, and it takes {least}"
+        return (
+            f"too little was examined: {self.examined:,} of {self.planned:,} results, {held}; a verdict needs {least}"
+        )
 
     def beside(self, verdict: str) -> str:
         """Return a verdict with its qualification, for the first line.

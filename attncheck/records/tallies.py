@@ -157,7 +157,7 @@ def _size(case: dict[str, Any]) -> float:
 
 
 def _fields(case: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a case whose values are counted."""
+    """Return the fields of a case that are counted by value."""
     if "program" not in case:
         heads, groups = case.get("num_heads"), case.get("num_kv_heads")
         together = {} if heads is None else {"more_than_one_head": heads != 1, "heads_in_groups": groups is not None}

@@ -131,7 +131,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _lock(file: IO[bytes]) -> None:
-    """Lock a file while it is open, where the system supports it."""
+    """Lock a file until it is closed, if the system supports that."""
     if fcntl is None:
         return
     try:

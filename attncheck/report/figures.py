@@ -81,7 +81,7 @@ def uniformity(p_values: Sequence[float], test: Outcome) -> Drawing:
 
     alt = (
         f"Distribution function of the first-look p-values of {counted(len(values), 'item')} against the diagonal that "
-        f"a right simulator follows. It {band_kept(plot)}. The largest distance is {test.effect:.3g}, "
+        f"a correct simulator follows. It {band_kept(plot)}. The largest distance is {test.effect:.3g}, "
         f"p = {chance(test.p_value)}."
     )
     return draw(paint, alt, "First-look p-values, one per item, against uniform", height=320)

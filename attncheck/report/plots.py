@@ -175,7 +175,7 @@ def read_plot(raw: dict[str, Any] | None) -> Plot | None:
 
 
 def leaves(plot: Counts | PairedCounts) -> int | None:
-    """Return the index of the point farthest outside its band, or None."""
+    """Return the index of the point farthest outside the 99% band, or None."""
     low, high = map(plot.in_errors, plot.band)
     outside = np.maximum((found := plot.in_errors(plot.below)) - high, low - found)
     worst = int(np.argmax(outside))

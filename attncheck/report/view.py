@@ -231,7 +231,7 @@ class RunView:
 
     @cached_property
     def groups(self) -> list[causes.Cause]:
-        """The violated checks shown in full, by hint, the most significant first."""
+        """The violated checks to show in full, grouped by hint on the cause, the most significant first."""
         return [] if self.finding is None else self.finding.groups(self.recipe.failures)
 
     def plots_of(self, tally: Tally) -> list[Drawing | PlotScale]:

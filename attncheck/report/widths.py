@@ -63,7 +63,7 @@ def plot(found: Widths, moment: str) -> Drawing | None:
 
 _CAPTION = (
     "Sizes {moment} over their predictions, 1 at the narrowest width: violated (red), consistent (blue), "
-    "undecided (grey). The band is what is predicted with its tolerance, the line its largest"
+    "undecided (grey). The band is the prediction with its tolerance, the line the largest predicted exponent"
 )
 
 

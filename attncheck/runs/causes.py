@@ -64,7 +64,7 @@ def causes_of_samples(
     seed: int,
     laws: WeightLaws,
 ) -> list[str]:
-    """Return the likely causes of violations in samples: those that fit, else what the violated checks suggest."""
+    """Return likely causes of violations in samples: causes that fit, then causes suggested by the violated checks."""
     fitting, others = _causes(samples, results, seed, laws)
     return [*fitting, *others][:TOLD]
 

@@ -172,7 +172,7 @@ def cases_of(
 
 
 def argument_of(names: Sequence[str]) -> str:
-    """Return the argument of a test for its layer, program or stack; empty if there is none."""
+    """Return the name of a test's argument for a layer, program or stack; empty if it has none."""
     return next((name for name in _ARGUMENTS if name in names), "")
 
 

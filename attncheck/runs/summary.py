@@ -204,7 +204,7 @@ def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion
         f"{f', plus {pools:,} on pools' if pools else ''}; false-alarm probability set to "
         f"{run.budget.false_alarm:g} before the run."
     )
-    # Violations come with their cause; non-uniform p-values then add nothing.
+    # If results are violated, their cause is shown, and non-uniform p-values add no information.
     told = [each.text for each in conclusion.findings if not (bad and each.verdict == Verdict.VIOLATED)]
     if run.shard is not None:
         told.append(f"Shard {run.shard} is only part of a run; combine all shards with attncheck merge.")

@@ -102,7 +102,7 @@ def examine(
 
 
 class _Sample:
-    """Sizes of taps, from models drawn anew in each look."""
+    """Sizes of taps, from newly drawn models in each look."""
 
     def __init__(self, models: Models, widths: Sequence[int], seeds: int, steps: int, seed: int) -> None:
         self._models, self.widths, self.seeds, self._steps, self._seed = models, widths, seeds, steps, seed

@@ -145,7 +145,7 @@ class Widths:
         Raises
         ------
         AssertionError
-            With the violations, the first one first.
+            Listing the violations in the order of the computation.
         """
         __tracebackhide__ = True
         if self.violated:

@@ -129,7 +129,7 @@ def _read_npz(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]
             close = difflib.get_close_matches(unknown[0], EVERY_FIELD, n=1)
             remedy = f"did you mean {close[0]!r}?" if close else "name arrays " + ", ".join(EVERY_FIELD)
             refuse(f"samples={path}: array", unknown[0], "is not a known name", remedy)
-        # Members that are not arrays are bytes, whose type is refused later.
+        # Members that are not arrays are read as bytes; their type is refused later.
         return {name: np.asarray(archive[name]) for name in archive.files}, {}
 
 
