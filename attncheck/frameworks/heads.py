@@ -78,7 +78,7 @@ def _of_lines(
             nothing = int(np.sum(mean == 0.0))
             if what == "column" and nothing > 1 and nothing % draws[0].query.shape[1] == 0:
                 yield Note(
-                    f"{SYMBOLS[role]}: {nothing} columns are 0 in every draw: these neurons have other inputs, or none"
+                    f"{SYMBOLS[role]}: {nothing} columns are 0 in every draw, as if they had other inputs or none"
                 )
                 continue
             text = f"{ratio:.3g} times the standard deviation of the others" if ratio else "0 in every draw"

@@ -58,9 +58,7 @@ class Scope:
         if self.laws >= least:
             return ""
         held = "none on a law" if not self.laws else f"{self.laws} of them on a law"
-        return (
-            f"too little was examined: {self.examined:,} of {self.planned:,} results, {held}; a verdict needs {least}"
-        )
+        return f"too little was examined: {self.examined:,} of {self.planned:,} results, {held}; {least} are needed"
 
     def beside(self, verdict: str) -> str:
         """Return a verdict with its qualification, for the first line.

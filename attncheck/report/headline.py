@@ -61,6 +61,6 @@ def _extent(found: RunRecord) -> str:
 def _budget(found: RunRecord) -> str:
     false_alarm = chance(found.manifest.false_alarm)
     return (
-        f"The chance that a right simulator is called violated anywhere in this run was set to {false_alarm} before "
-        f"the run; one look at one check has level {chance(found.manifest.level)}."
+        f"The probability of a violated verdict for a correct simulator, over the whole run, was set to "
+        f"{false_alarm} before the run; one look at one check has level {chance(found.manifest.level)}."
     )
