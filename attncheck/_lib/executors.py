@@ -22,8 +22,8 @@ _Result = TypeVar("_Result")
 
 #: Seconds that a run waits for new workers when none are left.
 PATIENCE = 60.0
-# If no task has completed, and this many kill their process when run alone, or this many at a time at first, the others
-# are not tried.
+# The remaining tasks are given up if none has completed and this many, run alone, have killed their process; in the
+# first attempt, this many per concurrent task.
 _HOPELESS = 3
 # Number of times that a task is run alone after its process died.
 _TRIES = 2
@@ -47,7 +47,7 @@ class LostTask:
 
     @property
     def reason(self) -> str:
-        """What happened, with the last output."""
+        """The event, with the last output of the process."""
         return f"{self.what}{self.said}"
 
 

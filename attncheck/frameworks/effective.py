@@ -169,7 +169,7 @@ class ModuleReader:
     def see(self, state: Any, x: FloatArray, returns: FloatArray | None = None, silent: bool = False) -> AttentionCall:
         """Run on x, (batch, positions, n); return output, and inputs and weights of the first attention.
 
-        `returns`, (batch, heads, positions, e), replaces the result of attention; zeros do if `silent`.
+        The result of attention is replaced by `returns`, (batch, heads, positions, e), or by zeros if `silent`.
         """
         layout, got = self.layout, list[AttentionCore]()
 
@@ -219,7 +219,7 @@ class ModuleReader:
         return {r: self._first(none, r)[0] for r in ROLES} | {"output": none.y[0, 0]}
 
     def read(self, state: Any, rows: Any = slice(None), output_rows: Any = slice(None)) -> Effective:
-        """Return the matrices, or the selected `rows` and `output_rows`."""
+        """Return the matrices, or only `rows` of query, key and value and `output_rows` of the output matrix."""
         none = self._none(state)
         length = LENGTH if self.norm == NONE else SHORT
         units = self.see(state, self.placed(length * np.eye(self.width)[rows]), silent=True)

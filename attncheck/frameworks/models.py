@@ -89,7 +89,7 @@ class FrameworkModel(abc.ABC):
             in_words("optimizer", self.optimizer.step)
 
     def outputs(self) -> Any:
-        """Return the first real array of the outputs."""
+        """Return the first array of real numbers in the outputs."""
         made = in_words("call", self.call, self.module, *self.given)
         array = self.reader.first(made)
         if array is None:

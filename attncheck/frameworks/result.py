@@ -176,8 +176,8 @@ class Inspection(PrintedInspection):
         Raises
         ------
         InputError
-            As for `layer`; if outputs contain more than attention, or arrays cannot be replaced; with "own", for an
-            entry law unknown to checks.
+            As for `layer`; if outputs contain more than attention; if arrays cannot be replaced; with "own", if checks
+            do not support the law of the entries.
         """
         layer = self.layer(seq_len)
         for field, absent, what in _NOT_DRAWN:
@@ -257,7 +257,7 @@ class Inspection(PrintedInspection):
 
     @property
     def examined(self) -> str:
-        """Which of several attentions the verdict covers."""
+        """The part that the verdict covers, if attention runs several times; else empty."""
         return f" in the first of {self.attentions} attentions" * (self.attentions > 1)
 
     @property

@@ -273,7 +273,7 @@ def _opened(source: _Source) -> Iterator[tuple[io.BufferedReader, int]]:
 
 @contextlib.contextmanager
 def sensible(path: Path, number: int) -> Iterator[None]:
-    """Add record and line number to input errors about a line's values."""
+    """Prefix input errors about values of a line with the record's path and the line number."""
     try:
         yield
     except InputError as error:

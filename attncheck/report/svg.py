@@ -64,7 +64,7 @@ _SETTINGS: dict[Any, Any] = {
 }
 # Coordinates are rounded to hundredths of a pixel.
 _TAG, _LONG = re.compile(r"<[^>]*>"), re.compile(r"-?\b\d+\.\d{3,}")
-#: Metadata without anything that changes between runs.
+#: Metadata without entries that change between runs.
 METADATA: dict[str, Any] = {"Creator": None, "Date": None, "Format": None, "Type": None}
 # Heights of the lower axes and of the gap above them, as fractions of the total height.
 _LOWER, _LOWER_GAP = 0.45, 0.15

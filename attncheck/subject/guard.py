@@ -26,7 +26,7 @@ _OWN, _ABSENT = "attncheck", object()
 
 
 class GuardError(BaseException):
-    """Forbidden action of foreign code; no `Exception`, so that this code does not catch it."""
+    """Foreign code did something forbidden; not an `Exception`, so that this code cannot catch it by accident."""
 
 
 @contextlib.contextmanager
@@ -98,7 +98,7 @@ def _functions_kept() -> Iterator[None]:
 
 def _replaced(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return the names whose values have been replaced by other objects."""
-    # Written to run in C, because there are thousands of attributes and of calls.
+    # Written for speed, because there are thousands of attributes and of calls.
     if len(before) == len(now) and all(map(operator.is_, before.values(), now.values())) and [*before] == [*now]:
         return []
     return [name for name, value in before.items() if now.get(name, _ABSENT) is not value]
