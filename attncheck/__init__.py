@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        # Tools ask for names of their own before they are there: these must not import all.
+        # Tools look up private names that do not exist, which must not import everything.
         if name.startswith("_") and name != "__all__":
             raise AttributeError(f"module 'attncheck' has no attribute {name!r}")
         if name == "examines":

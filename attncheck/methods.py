@@ -157,7 +157,7 @@ def simulate_chunks(
     methods = _methods_of(layer)
     size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
     chunk_size = check_whole("chunk_size", chunk_size, 1, "pass the number of draws per chunk")
-    coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to return")
+    coordinates = check_whole("coordinates", coordinates, 1, "pass the number of neurons to return")
     usual = next(name for name in _USUAL if name in methods)
     chosen: Method = usual if method is None else method
     check_choice("method", chosen, NAMES)
@@ -285,7 +285,7 @@ def tangent_kernel(
     if not isinstance(layer, AttentionLayer):
         refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
     size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
-    coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons of the output")
+    coordinates = check_whole("coordinates", coordinates, 1, "pass the number of output neurons")
     check_choice("method", method, ("direct", "collapsed", "limit"))
     if method != "limit" and coordinates > layer.width:
         refuse("coordinates", coordinates, f"exceeds width={layer.width}", "ask for at most that many neurons")

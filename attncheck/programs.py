@@ -204,7 +204,7 @@ def grouped_query_attention(heads: int = 4, groups: int = 2, seq_len: int = 2) -
     Parameters
     ----------
     heads : int
-        H.
+        Number of heads, H.
     groups : int
         Number of distinct W^K; divides `heads`.
     seq_len : int

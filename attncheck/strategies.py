@@ -39,7 +39,7 @@ INPUTS: tuple[dict[str, Any], ...] = (
     *({"activation": name} for name in ACTIVATIONS if name != "clip"),
 )
 
-# Weight entries per literal draw in the default run: about 0.2 ms.
+# Maximum weight entries of a literal draw in the default run; such a draw takes about 0.2 ms.
 DIRECT_ENTRIES = 20_000
 
 
@@ -103,7 +103,7 @@ def layers(
         return [v for v in values if AttentionLayer(**{**fields, field: v}).weight_entries <= max_entries]
 
     def choose(field: str, values: Sequence[Any]) -> Any:
-        """Draw a value that keeps the layer, whose other fields are still small, within `max_entries`."""
+        """Draw a value of a field that keeps the layer drawn so far within `max_entries`."""
         fields[field] = draw(st.sampled_from(within(field, values)))
         return fields[field]
 

@@ -47,7 +47,7 @@ class TestScope:
         assert not Scope.of(few, few).doubt()
 
     def test_a_number_that_is_asked_for_holds(self) -> None:
-        assert reach("scores.scale", count=7).doubt(8) == "7 results were examined, 8 are asked for"
+        assert reach("scores.scale", count=7).doubt(8) == "7 results were examined, 8 are required"
         assert not reach("scores.scale", count=7).doubt(7)
 
     def test_checks_of_other_versions_are_not_judged(self) -> None:
@@ -59,7 +59,7 @@ class TestFirstLines:
         report = ac.check(BLIND, LAYER, profile="smoke")
         assert str(report).startswith("CONSISTENT, OUTPUTS ONLY: ")
         report.require()
-        with pytest.raises(AssertionError, match="are asked for"):
+        with pytest.raises(AssertionError, match="are required"):
             report.require(min_examined=len(report.results))
         with pytest.raises(ac.InputError, match="min_examined=-1: must be at least 0"):
             report.require(min_examined=-1)

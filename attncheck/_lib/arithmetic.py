@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 
 class _OneThread:
-    """Limit of one BLAS thread, shared by overlapping uses so that the last one restores the caller's limit."""
+    """Limit of one BLAS thread, shared by overlapping uses; the last one restores the caller's limit."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -57,7 +57,7 @@ def own_arithmetic() -> Iterator[None]:
 
 @functools.cache
 def in_use() -> str:
-    """Return the BLAS libraries with their kernels for this processor, and NumPy's SIMD extensions.
+    """Return the BLAS libraries, their kernels for this processor, and NumPy's SIMD extensions.
 
     The last digits of sums, and eigenvectors of singular matrices, depend on them.
     """

@@ -41,7 +41,7 @@ def commit_here() -> str:
 
 
 def keyed_seed(key: str) -> int:
-    """Return a 48-bit seed derived from a commit; two of 1,000 such seeds coincide with probability 2 · 10⁻⁹.
+    """Return a 48-bit seed derived from a commit; any two of 1,000 such seeds coincide with probability 2 · 10⁻⁹.
 
     Examples
     --------

@@ -28,7 +28,7 @@ def refuse(field: str, value: Any, problem: str, remedy: str) -> NoReturn:
 
 @contextlib.contextmanager
 def naming(source: Any) -> Iterator[None]:
-    """Put the path of a file, if `source` is one, before the messages of input errors that lack it.
+    """Prefix the messages of input errors in this context with `source` if it is a path and they lack it.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def _is_boolean(value: Any) -> bool:
     return isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "") == "b"
 
 
-# Python does not print the squares of larger integers.
+# Maximum number of bits: Python does not print the squares of larger integers.
 _MOST_BITS = 4_000
 #: Largest accepted number of draws; a larger one is a mistake.
 MOST_DRAWS = 10**12

@@ -16,7 +16,7 @@ from attncheck._lib.executors import ExecutorSpec, here, pool
 from attncheck._lib.imports import find
 
 _DASK = "dask:"
-# Seconds that a scheduler may take to answer.
+# Maximum number of seconds for a scheduler to answer.
 _ANSWER = 10.0
 # Tasks submitted at a time; the scheduler distributes them and retries those of dead workers.
 _AT_ONCE = 10_000
@@ -88,10 +88,10 @@ def _client(distributed: Any, name: str, address: str) -> Iterator[Executor]:
     """Yield the executor of a dask client; raises InputError if no scheduler answers."""
     try:
         client = distributed.Client(address, timeout=_ANSWER, set_as_default=False)
-    except Exception as error:  # any error of the connection or of the settings
+    except Exception as error:  # any error of the connection or the settings
         remedy = "start one with `dask scheduler` and pass its address, dask:tcp://HOST:PORT"
         refuse("executor", name, f"no scheduler answers ({error})", remedy)
-    # Equal tasks must not share one result.
+    # Tasks with equal arguments must not share a result.
     executor = client.get_executor(pure=False)
 
     def end() -> None:
@@ -113,5 +113,5 @@ def _deserted(executor: Any) -> bool:
         return True
     try:
         return not client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=_ANSWER)["workers"]
-    except OSError:  # TimeoutError, or a connection that is lost
+    except OSError:  # TimeoutError, or a lost connection
         return True

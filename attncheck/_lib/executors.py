@@ -22,31 +22,32 @@ _Result = TypeVar("_Result")
 
 #: Seconds that a run waits for new workers when none are left.
 PATIENCE = 60.0
-# If this many tasks, first and last ones, all kill their process, the remaining tasks are not tried.
+# The remaining tasks are given up if none has completed and this many, run alone, have killed their process; in the
+# first attempt, this many per concurrent task.
 _HOPELESS = 3
-# Attempts at running a task alone after its process died.
+# Number of times that a task is run alone after its process died.
 _TRIES = 2
 # Seconds between checks for live workers.
 _ASKED = 1.0
-# Seconds after which a pool that has not noticed the death of a process is ended.
+# Seconds after which a pool that does not notice the death of a process is killed.
 _UNNOTICED = 3.0
 
 
 @dataclasses.dataclass(frozen=True)
 class LostTask:
-    """Placeholder for the result of a task whose process died twice: what happened, and the process's last words."""
+    """Placeholder for the result of a task whose process kept dying: the event, and the last output of the process."""
 
     what: str
     words: str = ""
 
     @property
     def said(self) -> str:
-        """The last words in brackets, if any."""
+        """The last output in brackets, if any."""
         return f" ({self.words})" if self.words else ""
 
     @property
     def reason(self) -> str:
-        """What happened, with the last words."""
+        """The event, with the last output of the process."""
         return f"{self.what}{self.said}"
 
 
@@ -64,13 +65,13 @@ class ExecutorSpec:
     killed : tuple of type
         Exceptions of futures whose process died.
     deserted : callable
-        Returns whether an executor has lost workers without which its tasks do not end.
+        Returns whether an executor lacks the workers to finish its tasks.
     travels : bool
         Whether tasks go to other processes.
     end : callable, optional
-        Ends a deserted executor, which is made again; by default, a run waits for new workers.
+        Ends a deserted executor, which is then made again; by default, a run waits for new workers.
     last_words : callable
-        Returns what a process that died said last, in one line, if that is known.
+        Returns the last output of a process that died, in one line; empty if unknown.
     """
 
     name: str
@@ -124,7 +125,7 @@ class TaskExecutor:
         suspects: list[int] = []
         yield from self._done(function, tasks, deque(range(len(tasks))), self.spec.at_once, suspects)
         lost = 0
-        # Last ones first: expensive tasks come first, and cheap ones are more likely to succeed.
+        # Start with the last tasks, which are cheap and more likely to succeed.
         for place in reversed(suspects):
             if lost == _HOPELESS and not self._came:
                 yield place, LostTask(f"not retried after {lost} other tasks whose process died each time")

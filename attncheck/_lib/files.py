@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attncheck._lib.errors import InputError, refuse
 
-# Bytes of content that any compressed file may have, and bytes per byte of its size beyond that.
+# Bytes of content allowed for any compressed file, plus bytes of content per byte of its size.
 _SMALL, _EXPANSION = 2**24, 50
 
 
@@ -39,9 +39,9 @@ def write_whole(path: Path, content: bytes, option: str = "out") -> Path:
 
 
 def most_content(path: Path) -> int:
-    """Return how many bytes a compressed file may contain.
+    """Return the maximum number of bytes to read from a compressed file.
 
-    Records shrink to a twentieth; what expands much more was made to fill the memory.
+    Compression shrinks records to a twentieth; a file that expands much more was made to exhaust memory.
     """
     return _SMALL + _EXPANSION * path.stat().st_size
 

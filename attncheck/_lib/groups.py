@@ -10,7 +10,7 @@ _Key = TypeVar("_Key")
 
 
 def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
-    """Return the items by key, keys and items in order of appearance.
+    """Group items by key, with keys and items in order of appearance.
 
     Examples
     --------

@@ -14,7 +14,7 @@ from scipy import special
 
 from attncheck._lib.errors import refuse
 
-#: Optional packages, whose modules have the names under which they are installed.
+#: Optional packages whose modules have the same names as the packages.
 FRAMEWORKS = ("torch", "flax", "keras", "jax", "equinox", "transformers")
 
 

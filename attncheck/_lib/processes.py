@@ -1,4 +1,4 @@
-"""Process pools that end quietly on Ctrl-C, and with the process that made them."""
+"""Process pools that end quietly on Ctrl-C, and when the process that made them ends."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from threadpoolctl import threadpool_limits
 
 from attncheck._lib.text import printable
 
-# Bytes that the output of a process may have, and characters of its last line that are shown.
+# Maximum size in bytes of the stored output of a process, and number of characters shown of its last line.
 _OUTPUT, _LINE = 2**20, 200
 # Signals that end a run, whose record then stays readable.
 _ENDING = (signal.SIGINT, signal.SIGTERM)
-# Seconds between looks at the output, and at the status of a process that ends.
+# Seconds between checks of the output, and between checks of the status of a process that ends.
 _ASKED, _BRIEFLY = 1.0, 0.01
-# What faulthandler writes: the fault, and the calls of threads, of the failing one or, last, of the main one.
+# Output of faulthandler: the fault, and the stacks of threads; the failing or the main one comes last.
 _FAULT = re.compile(r"^(Fatal Python error: [^\n]+|Timeout [^\n]+)$", re.MULTILINE)
 _STACK = re.compile(r"most recent call first\):\n((?: +File .+\n?)+)", re.MULTILINE)
 _FRAME = re.compile(r'^ +File "(.+)", line (\d+) in', re.MULTILINE)
@@ -62,7 +62,7 @@ def end_pool(executor: Executor) -> None:
 
 
 def last_words(executor: Executor) -> str:
-    """Return in one line what is known of the end of a process of a pool: what it printed last, a fault, its status."""
+    """Return one line on the end of a pool's process: its last output, and a fault or its exit status, if known."""
     if not isinstance(executor, _Pool):
         return ""
     written = sorted(Path(executor.outputs.name).iterdir(), key=lambda path: path.stat().st_mtime)
@@ -75,14 +75,14 @@ def last_words(executor: Executor) -> str:
 
 
 def _end_of(path: Path) -> str:
-    """Return the end of an output, without the blanks around it."""
+    """Return the end of an output file, stripped of whitespace."""
     with open(path, "rb") as file:
         file.seek(max(0, path.stat().st_size - _OUTPUT))
         return file.read(_OUTPUT).decode(errors="replace").strip()
 
 
 def _fault(fault: re.Match[str], text: str) -> str:
-    """Return a fault that faulthandler wrote, and the innermost call that is not of Python's own library."""
+    """Return a fault that faulthandler reported, and the innermost call outside Python's standard library."""
     *_, calls = ["", *_STACK.findall(text[fault.end() :].partition("Current thread")[2] or text[fault.end() :])]
     frames = _FRAME.findall(calls)
     own = [frame for frame in frames if not frame[0].startswith(sysconfig.get_path("stdlib"))]
@@ -90,14 +90,14 @@ def _fault(fault: re.Match[str], text: str) -> str:
 
 
 def _status(executor: _Pool) -> str:
-    """Return how a process ended that the pool did not end itself, "" if there is none."""
+    """Return the exit status of a process that was not ended by the pool; empty if there is none."""
     processes = list(executor.started.values())
-    # The pool's own thread collects them too: for a moment neither may know the status.
+    # The pool's own thread reaps processes too, so the status may be unknown for a moment.
     until = time.monotonic() + _ASKED
     while any(process.exitcode is None for process in processes) and time.monotonic() < until:
         time.sleep(_BRIEFLY)
     codes = [process.exitcode for process in processes]
-    # The pool terminates the others.
+    # The pool itself terminates the other processes.
     code = next((each for each in codes if each not in (None, 0, -signal.SIGTERM)), None)
     if code is None:
         return ""
@@ -107,7 +107,7 @@ def _status(executor: _Pool) -> str:
 class _Pool(ProcessPoolExecutor):
     """Pool that starts its processes on `submit`, with Ctrl-C deferred until they are ready.
 
-    What they print goes to files in the folder `outputs`.
+    Their output goes to files in the folder `outputs`.
     """
 
     def __init__(self, workers: int) -> None:
@@ -115,7 +115,7 @@ class _Pool(ProcessPoolExecutor):
         # Spawn: a fork of a threaded process may hang.
         context, prepared = get_context("spawn"), (self.outputs.name,)
         super().__init__(workers, mp_context=context, initializer=_prepare, initargs=prepared)
-        # The base class forgets its parts when it is shut down.
+        # Kept here, because the base class drops them on shutdown.
         self.started = self._processes
         self._results: Any = self._result_queue
 
@@ -140,14 +140,14 @@ class _Pool(ProcessPoolExecutor):
 def interrupts_held() -> Iterator[None]:
     """Defer Ctrl-C and requests to terminate until the context exits.
 
-    Processes that are started within it defer them until they call `admit_interrupts`: otherwise one that is ended
-    while it starts prints a traceback.
+    Processes started in the context also defer these signals until they call `admit_interrupts`; otherwise, a signal
+    during the start would print a traceback.
     """
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
     sent: list[int] = []
-    # A signal mask covers one thread and the processes that it starts; another thread may still get the signal.
+    # A signal mask covers one thread and the processes that it starts; other threads may still receive the signal.
     main = threading.current_thread() is threading.main_thread()
     handlers = {each: signal.signal(each, lambda number, frame: sent.append(number)) for each in _ENDING if main}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
@@ -168,14 +168,14 @@ def admit_interrupts() -> None:
 
 
 def _prepare(outputs: str) -> None:
-    """Set up a worker: one thread, output to a file, no traceback on Ctrl-C, and no life beyond its parent's.
+    """Set up a worker: one thread, output to a file, no traceback on Ctrl-C, and an end with its parent.
 
-    Output would garble the progress bar.
+    Output to the terminal would garble the progress bar.
     """
-    # Open as long as the worker.
+    # Stays open for the lifetime of the worker.
     output = open(Path(outputs, str(os.getpid())), "a", encoding="utf-8", errors="replace", buffering=1)  # noqa: SIM115
     sys.stdout = sys.stderr = output
-    for descriptor in (1, 2):  # of libraries and child processes
+    for descriptor in (1, 2):  # also redirects libraries and child processes
         os.dup2(output.fileno(), descriptor)
     faulthandler.enable(output)
     threadpool_limits(1)

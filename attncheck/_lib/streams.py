@@ -93,7 +93,7 @@ def seed_sequence(run_seed: int, *key: Any, look: int = 1, role: str = "draws") 
     ----------
     run_seed : int
     *key : object
-        What the stream is for, such as property and layer; each a value that `encode` accepts.
+        Purpose of the stream, such as property and layer; each a value that `encode` accepts.
     look : int
         Number of the look, at least 1.
     role : str

@@ -9,7 +9,7 @@ from typing import Any
 
 # Control characters, line separators, and marks that reorder the text around them.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-# What GitHub takes for a workflow command: the first at the start of a line, the second anywhere.
+# Text that GitHub takes for a workflow command: the first at the start of a line, the second anywhere.
 _COMMAND = re.compile(r"(?<![\w.)\]])::|##\[")
 
 
@@ -98,7 +98,7 @@ def printable(text: str, most: int = 200) -> str:
 def inert(value: Any) -> Any:
     """Replace control characters and GitHub workflow commands in all texts of a value of built-in types.
 
-    The readers apply it to names and texts of files, which are shown in terminals and logs.
+    Readers apply it to names and texts from files, which are shown in terminals and logs.
 
     Examples
     --------

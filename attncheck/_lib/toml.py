@@ -10,7 +10,7 @@ from attncheck._lib.errors import InputError, refuse
 
 
 def read_toml(text: str | Path, name: str, form: str) -> tuple[dict[str, Any], str]:
-    """Return the table of a TOML text or file, and the name of its source; raises InputError if that fails.
+    """Parse a TOML text or file; return its table and the name of its source, or raise InputError.
 
     In messages, `name` refers to the text, and `form` shows the expected content.
 
@@ -30,5 +30,5 @@ def read_toml(text: str | Path, name: str, form: str) -> tuple[dict[str, Any], s
         refuse("text", text, "is not TOML text", "pass a str, or a pathlib.Path to read a file")
     try:
         return tomllib.loads(text), source
-    except (ValueError, RecursionError) as error:  # also for numbers of too many digits
+    except (ValueError, RecursionError) as error:  # also raised for numbers with too many digits
         raise InputError(f"{source}: not TOML ({error}); write {form}") from None

@@ -1,4 +1,4 @@
-"""Types of command-line arguments: names for the help text, and errors that name option, value and remedy."""
+"""Types of command-line arguments, with names for the help text and errors that name option, value and remedy."""
 
 from __future__ import annotations
 

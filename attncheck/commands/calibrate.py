@@ -28,7 +28,7 @@ def calibrate(
 ) -> int:
     """Measure both error rates of a check: false alarms, and power against its paired fault.
 
-    The exit code is 1 if false alarms are not as frequent as they should be, and 3 if it detects its fault on no layer.
+    The exit code is 1 if the rate of false alarms is wrong, and 3 if the check detects its fault on no layer.
 
     Parameters
     ----------

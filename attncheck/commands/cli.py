@@ -18,7 +18,7 @@ from attncheck._lib.text import inert
 from attncheck._lib.version import __version__
 from attncheck.commands.output import lasting_output
 
-# Seconds that threads of a subject may take to end after the command.
+# Seconds that the threads of a subject may run on after the command.
 _GRACE = 5.0
 _HELP = "\n\n".join(
     [
@@ -73,14 +73,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def program() -> NoReturn:
-    """Run the command line as a program of its own, which ends when the command is done.
+    """Run the command line as a separate program, which ends when the command is done.
 
-    A request to terminate counts as Ctrl-C, so that records stay readable. Threads that a subject left running are
-    waited for as long as `_GRACE`.
+    A request to terminate counts as Ctrl-C, so that records stay readable. Threads that a subject left running may
+    take up to `_GRACE` seconds to end.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if sys.stderr is not None:
-        faulthandler.enable()  # says where a library crashed
+        faulthandler.enable()  # shows where a library crashed
     code = main()
     others = [each for each in threading.enumerate() if each is not threading.main_thread()]
     if others:

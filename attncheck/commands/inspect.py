@@ -35,7 +35,7 @@ def inspect(
         Number of input neurons of a layer; omit it for a whole model.
     inputs
         Function that returns the inputs of a model, by argument name or in order, MODULE:FUNCTION; models of
-        transformers have their own.
+        transformers have defaults.
     call
         Function of (module, *inputs) that returns the outputs, MODULE:FUNCTION; default: call the module.
     draws
@@ -43,10 +43,10 @@ def inspect(
     seed
         Seed of the first module.
     expect
-        What the layer should be, such as causal, mup, query=normal(0.02), query_std=1.0; of a model also initialisers
-        by pattern, such as "*.bias=zeros"; may be given several times.
+        Expected property of the layer, such as causal, mup, query=normal(0.02) or query_std=1.0; for a model also an
+        initialiser by name pattern, such as "*.bias=zeros"; can be repeated.
     theory
-        Add the predictions of theory for the layer, which takes some seconds.
+        Add theoretical predictions for the layer, which takes some seconds.
     json
         Print JSON.
     report

@@ -51,7 +51,7 @@ class LiveDisplay:
             self._show(message)
 
     def _tell_how_far(self) -> None:
-        """Report each completed quarter on standard error if there is no progress bar."""
+        """Report every completed quarter on standard error if there is no progress bar."""
         task = self._progress.tasks[self._task]
         quarter = int(4 * task.completed / task.total) if task.total else 0
         if quarter > self._quarters and not self._progress.console.is_terminal:

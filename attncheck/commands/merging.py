@@ -41,9 +41,9 @@ def merge_records(paths: Sequence[Path], out: Path, min_examined: int | None, ve
 def take_owed(
     path: Path, options: RunOptions, *, workers: str, executor: str | None, report: Path | None, verbose: bool
 ) -> int:
-    """Run the follow-up looks that a record needs, rewrite it and print the summary of the run.
+    """Run the follow-up looks that a record needs, rewrite the record and print the summary of the run.
 
-    Of the options, only the subject, `min_examined` and `checks` apply: the record determines the others.
+    Only the options `subject`, `min_examined` and `checks` apply; the record determines the others.
     """
     if given := [name for name in options.given() if name not in ("subject", "min_examined", "checks")]:
         option = given[0].replace("_", "-")

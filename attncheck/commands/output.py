@@ -1,4 +1,4 @@
-"""Robust output of commands: neither a closed pipe nor an unencodable character changes an exit code."""
+"""Robust output of commands: closed pipes and unencodable characters do not change exit codes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _PersistentStream(io.FileIO):
         return memoryview(data).nbytes
 
     def _discard(self) -> None:
-        """Discard all further output, which cannot be written."""
+        """Discard all further output."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)

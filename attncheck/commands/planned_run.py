@@ -41,7 +41,7 @@ class StatementTask:
 
 
 class StatementOutcome(NamedTuple):
-    """An examined statement, or why it could not be examined."""
+    """Result of an examined statement, or the reason for its absence."""
 
     theory: StatementResult | None
     failure: str = ""
@@ -82,7 +82,7 @@ def collect(run: Run, folder: Path) -> PlannedRun:
 
 
 def _items(run: Run, folder: Path) -> dict[Item, bool]:
-    """Return the planned items, and whether each belongs to the shard."""
+    """Map the planned items to whether they belong to the shard."""
     items: dict[Item, bool] = {}
     dealer = Dealer(run.shard.of if run.shard else 1)
     marked = [mark.args for _, _, mark in _marked(folder, EXAMINES)]
@@ -99,7 +99,7 @@ def statements(run: Run, folder: Path) -> list[list[StatementTask]]:
 
 
 def _own(run: Run, stated: Iterable[Sequence[StatementTask]]) -> dict[StatementTask, bool]:
-    """Return all statement cases, and whether each belongs to the shard."""
+    """Map all statement cases to whether they belong to the shard."""
     dealer = Dealer(run.shard.of if run.shard else 1)
     found: dict[StatementTask, bool] = {}
     for cases in stated:

@@ -13,7 +13,7 @@ from attncheck.commands.arguments import Natural, Out, ProfileName
 if TYPE_CHECKING:
     from attncheck.calibration.power import PowerEntry
 
-# Number of looks that verify the best row of each fault and exposure.
+# Number of looks that verify the best row of each fault and each set of returned fields.
 _SEEDS = 300
 _COLUMNS = f"{'fault':26} {'exposed':8} {'seen':>6} {'verified':>10} {'draws':>9} {'needed':>9}  first seen by"
 

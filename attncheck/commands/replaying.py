@@ -1,4 +1,4 @@
-"""`attncheck replay`: repeat one result of a record, to the digit."""
+"""`attncheck replay`: repeat one result of a record, digit for digit."""
 
 from __future__ import annotations
 

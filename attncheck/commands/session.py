@@ -48,7 +48,7 @@ def run_properties(
     with _own_storage(), progress_bar() as progress, TaskExecutor(spec) as running:
         live = LiveDisplay(progress, run, verbose)
         collected = collect(run, properties_folder())
-        running.begin()  # a failure here must not replace an older record
+        running.begin()  # before writing, so that a failure does not replace an older record
         refused = refusal(collected.run, _subject(collected.run, running), running.results)
         if options.record is not None:
             set_aside(options.resume, options.record)

@@ -14,7 +14,7 @@ _ADDRESS = re.compile(r"(?:https?://|ssh://|(?=[\w.-]+@))(?:[^/@]*@)?([^/:@]+)(?
 
 
 def repository() -> str:
-    """Return the web address of the repository that attncheck was installed from; empty if there is none."""
+    """Return the web address of the repository from which attncheck was installed, or an empty string."""
     try:
         installed = importlib.metadata.distribution("attncheck").read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:
@@ -28,7 +28,7 @@ def repository() -> str:
 
 
 def web_address(remote: str) -> str:
-    """Return the address of a Git remote that anyone can clone from, without user and password; empty for a folder.
+    """Return the public web address of a Git remote, without user and password; empty for a folder.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def web_address(remote: str) -> str:
 
 
 def _remote(clone: Path) -> str:
-    """Return the remote of a clone; empty if the folder is not the root of one."""
+    """Return the remote of a clone; empty if the folder is not the root of a clone."""
     if not (clone / ".git").exists():
         return ""
     command = ["git", "-C", str(clone), "remote", "get-url", "origin"]

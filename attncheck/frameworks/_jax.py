@@ -69,7 +69,7 @@ class JaxBinding(Binding):
         try:
             with on_cpu():
                 fast = [_named(self._compiled_init(each)) for each in (seed, seed + 1)]
-        except Exception:  # tracing can raise any exception
+        except Exception:  # tracing may raise any exception
             return False
         same = fast[0].keys() == own.keys() and all(_close(fast[0][name], own[name]) for name in own)
         other = self.parameters(self.init(seed + 1))
@@ -85,7 +85,7 @@ class JaxBinding(Binding):
             return self._joined(structure, _filled(held, arrays))
 
     def unused(self, state: Any, x: FloatArray, path: str = "") -> tuple[str, ...]:
-        """Return the names of arrays from which nothing leads to the outputs."""
+        """Return the names of arrays that the outputs do not depend on."""
         structure, held = self._split(state)
         leaves = jax.tree_util.tree_leaves_with_path(held)
         with on_cpu(), jax.disable_jit():
@@ -95,7 +95,7 @@ class JaxBinding(Binding):
         for equation in reversed(jaxpr.eqns):
             if needed & set(map(id, equation.outvars)):
                 needed.update(map(id, equation.invars))
-        named = zip(leaves, jaxpr.invars, strict=False)  # the last is x
+        named = zip(leaves, jaxpr.invars, strict=False)  # the last variable is x
         return tuple(
             jax.tree_util.keystr(where) for (where, leaf), given in named if _is_real(leaf) and id(given) not in needed
         )
@@ -103,7 +103,7 @@ class JaxBinding(Binding):
     def attended(
         self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray, path: str = ""
     ) -> tuple[FloatArray, ...]:
-        """Return outputs, q, k and v of N modules; `arrays` (N, ...), `x` (N, B, L, n)."""
+        """Return outputs, queries, keys and values of N modules; see `Binding.attended`."""
         with on_cpu():
             found = self._compiled_many(*self._split(state), dict(arrays), x)
         return tuple(np.asarray(each, float) for each in found)
@@ -141,7 +141,7 @@ class JaxBinding(Binding):
 
 
 class Watch:
-    """Core called from compiled functions.
+    """Calls of a core from compiled functions.
 
     Attributes
     ----------
@@ -163,7 +163,7 @@ class Watch:
             raise self._failure
 
     def over(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Return a function of parameters and x that calls the core, in the order of its cores."""
+        """Return a function of parameters and x that calls the core in the order of the attention cores."""
 
         def watched(parameters: Any, x: Any) -> Any:
             made: list[Any] = []
@@ -171,7 +171,7 @@ class Watch:
             def core(*given: Any) -> Any:
                 shape = jax.ShapeDtypeStruct(given[-1].shape, given[-1].dtype)
                 answer = functools.partial(self._answer, len(made))
-                # The result before as an argument fixes the order.
+                # Passing the previous result as an argument fixes the order.
                 made.append(jax.pure_callback(answer, shape, *given, *made[-1:], vmap_method="broadcast_all"))
                 return made[-1]
 
@@ -180,7 +180,7 @@ class Watch:
         return watched
 
     def _answer(self, index: int, *given: Any) -> Any:
-        """Return the core's result in the shape and dtype of the module's own, or the latter without a result."""
+        """Return the core's result, with shape and dtype of the module's own result, or that result if it is None."""
         q, k, v, weights, own, *_ = (np.asarray(each) for each in given)
         roundoffs = (float(jax.numpy.finfo(each.dtype).eps) / 2 for each in (q, k, v))
         self.precision = max(self.precision, *roundoffs)
@@ -188,13 +188,13 @@ class Watch:
         try:
             found = self._core(AttentionCore(wide[0], wide[1], wide[2], wide[3], index))
             return own if found is None else np.asarray(found).reshape(own.shape).astype(own.dtype)
-        except Exception as failure:  # JAX would wrap the error in one of its own
+        except Exception as failure:  # kept, because JAX would wrap it in its own error
             self._failure = self._failure or failure
             return own
 
 
 def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[Any, ...]]:
-    """Return a function of N parameters and inputs that returns outputs, and q, k and v of the first core."""
+    """Return a function of the arrays and inputs of N modules: outputs, and q, k and v of the first core."""
 
     def one(parameters: Any, x: Any) -> tuple[Any, ...]:
         seen: list[tuple[Any, ...]] = []

@@ -23,7 +23,7 @@ Arrays = Mapping[str, FloatArray]
 #: The unit roundoff of float32.
 SINGLE = float(np.finfo(np.float32).eps) / 2
 _MESSAGE = 200
-# Products over one position are not seen as such.
+# Products over a single position are not recognised as attention.
 _LENGTHS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 25, 32, 36, 49, 50, 64, 65, 77, 100, 128, 196, 197, 256)
 # Remedies shown when a user's function fails.
 _REMEDIES = {
@@ -45,19 +45,18 @@ _FRAMEWORKS = {
     "keras": "attncheck.frameworks.keras:Keras",
     "equinox": "attncheck.frameworks.equinox:Equinox",
 }
-# Arguments of `make` that reveal the framework without a call.
+# Arguments of `make` that reveal the framework before a call.
 _ARGUMENTS = {"rngs": "flax", "key": "equinox"}
 
 
 class NoAttentionCall(Exception):
-    """A forward pass without attention."""
+    """Raised if a forward pass contains no attention."""
 
 
 class Binding(abc.ABC):
     """Interface that the inspector needs from a framework.
 
-    `init` and `run` are required. What else a framework can do is declared by the attributes, and by overriding
-    the other methods.
+    `init` and `run` are required. Attributes and overridden methods declare what else the framework supports.
 
     Attributes
     ----------
@@ -65,15 +64,15 @@ class Binding(abc.ABC):
         Names of code paths, such as ``("eval", "train")``. The first is inspected in full; the others are compared
         with it.
     spare : frozenset of str
-        Paths of other configurations of the module; differences between them are not errors.
+        Code paths of other configurations of the module, whose differences are not errors.
     precision : float
         Unit roundoff of the forward pass.
     lengths : tuple of int
-        Numbers of positions to try, in turn, until the module takes one.
+        Numbers of positions to try in turn until the module accepts one.
     fills : bool
-        Whether `parameters` and `fill` are there, so that weights can be replaced.
+        Whether `parameters` and `fill` are implemented, so that weights can be replaced.
     draws : sequence
-        Modules that are there already, in place of new ones; the last one stands for all later seeds.
+        Existing modules to use instead of new ones; the last one is used for all later seeds.
 
     Examples
     --------
@@ -111,9 +110,10 @@ class Binding(abc.ABC):
 
     @abc.abstractmethod
     def run(self, state: Any, x: FloatArray, core: Core, path: str) -> Any:
-        """Return the output (B, L, m) for inputs (B, L, n); call `core` at every attention core.
+        """Return the output for inputs `x`, (batch, positions, n), and call `core` at every attention core.
 
-        With `attncheck.frameworks.trace.untouched`, nothing need be looked for.
+        The output has shape (batch, positions, m). With `attncheck.frameworks.trace.untouched` as `core`, attention
+        need not be traced.
         """
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
@@ -139,11 +139,12 @@ class Binding(abc.ABC):
     def attended(self, state: Any, arrays: Arrays, x: FloatArray, path: str) -> tuple[FloatArray, ...]:
         """Return outputs, queries, keys and values of N modules in one batch.
 
-        `arrays` are (N, ...), `x` (N, B, L, n). After any exception, the modules run one by one.
+        `arrays` have shapes (N, ...), `x` has shape (N, batch, positions, n). After any exception, the caller runs the
+        modules one by one.
         """
-        raise NotImplementedError  # so they run one by one
+        raise NotImplementedError  # makes the caller run them one by one
 
-    # What the inspector calls: failures of a user's functions become `InputError`.
+    # The inspector calls the following methods, which turn failures of user functions into `InputError`.
 
     def fresh(self, seed: int) -> Any:
         """Return a freshly initialised module, or one of the `draws`."""
@@ -156,8 +157,8 @@ class Binding(abc.ABC):
         return in_words("make", self.fill, state, arrays)
 
     def outputs(self, state: Any, x: FloatArray, core: Core, path: str) -> FloatArray:
-        """Return the output, (B, L, m)."""
-        with np.errstate(all="ignore"):  # unit vectors are long, and give large scores
+        """Return the output, (batch, positions, m)."""
+        with np.errstate(all="ignore"):  # unit vectors are scaled up, which gives large scores
             made = in_words("call", self.run, state, np.ascontiguousarray(x), core, path)
         if made is None:
             refuse("call", made, "is not an output array", "return the outputs, (batch, positions, width)")

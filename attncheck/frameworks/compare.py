@@ -32,7 +32,7 @@ class InspectionComparison:
     ----------
     one, other : Inspection
     differences : tuple of str
-        One sentence each; the probability of any false difference between numbers is 1e-6.
+        One sentence per difference; the probability that any reported difference of numbers is false is 1e-6.
     """
 
     one: Inspection

@@ -17,21 +17,21 @@ from attncheck.frameworks.trace import AttentionCore, Core, FloatArray, untouche
 
 #: Roles of the inputs to attention; its output has the role "output".
 ROLES = ("query", "key", "value")
-#: Length of unit vectors, large against biases to limit rounding.
+#: Factor of the unit vectors: much larger than biases, to limit rounding.
 LENGTH = 2.0**10
-#: Length of unit vectors fed to a norm: large against the norm's epsilon.
+#: Factor of unit vectors that a norm receives: much larger than the norm's epsilon.
 SHORT = 2.0**7
 #: Kinds of normalisation of the inputs before attention.
 NONE, RMS, LAYER = "none", "RMS norm", "layer norm"
 # Changes of at most this many unit roundoffs count as zero.
 _ROUNDED = 16.0
-# Rounding of stored values, and of sums: a random walk in steps of the unit roundoff.
+# Rounding of stored values and of sums, in unit roundoffs; errors of sums are random walks.
 _STORED, _SUMMED = 5.0, 4.0
-#: How heads are merged: as they should be, or with heads in the place of positions.
+#: How heads are split or merged: correctly, or with the axes of heads and positions confused.
 PROPERLY, WITHOUT_TRANSPOSE = "transposed", "not transposed"
 # Relative tolerance for rounding and a norm's epsilon.
 _ALIKE = 0.02
-# Lengths that identify the axes, and that tell how heads are merged.
+# Numbers of positions that suffice to identify the axes, and to detect how heads are merged.
 _POSITIONS, _SEVERAL = 3, 7
 _REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
 
@@ -80,8 +80,8 @@ def unit_size(norm: str, width: int, length: float = LENGTH) -> float:
 
 
 def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
-    """Return the normalisation before attention, detected by results that do not grow with the inputs."""
-    # Large against a norm's epsilon, and small enough for squares in float16.
+    """Return the norm before attention; with one, results do not grow with the inputs."""
+    # Large compared with a norm's epsilon, but small enough for squares in float16.
     x = np.random.default_rng(0).integers(-64, 65, (1, 1, width)).astype(np.float64)
     once, twice, shifted = (probe(each) for each in (x, 2 * x, x + 32.0))
     small = _ALIKE * np.abs(once).max()
@@ -92,9 +92,10 @@ def norm_of(probe: Callable[[FloatArray], FloatArray], width: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionCall:
-    """Output, (B, L, m), and attention: q (B, H, L, d), k and v (B, G, L', ·), weights (B, H, L, L').
+    """Output and inputs of one call of attention, with its weights.
 
-    `calls` is the number of cores, parallel ones counted once.
+    The output has shape (batch, positions, m), queries (batch, heads, positions, d), keys and values (batch, key heads,
+    keys, ·), weights (batch, heads, positions, keys). `calls` counts the attention cores, parallel ones once.
     """
 
     y: FloatArray
@@ -115,12 +116,12 @@ class Effective:
 
     Attributes
     ----------
-    query, key, value : ndarray, (r, H, d), with G heads for key and value
-    output : ndarray, (H·d, m)
+    query, key, value : ndarray, (rows, heads, d), with fewer heads for key and value if these are shared
+    output : ndarray, (heads·d, m)
     biases : mapping of ndarray
         By role, including "output".
     past : ndarray, (r, m)
-        Response of the output that bypasses attention.
+        Part of the map from inputs to outputs that bypasses attention.
     """
 
     query: FloatArray
@@ -136,14 +137,14 @@ class Effective:
 
 
 class ModuleReader:
-    """Reader of matrices from one code path; it determines the layout once for all draws.
+    """Reader of the matrices of modules from one code path, whose layout it determines once for all draws.
 
     Raises `NoAttentionCall` without attention, and `InputError` for an unknown layout.
     """
 
     def __init__(self, binding: Binding, state: Any, width: int, path: str) -> None:
         self.binding, self.width, self.path = binding, width, path
-        #: Shortest sequence that the module takes, and whether it takes any length.
+        #: Shortest accepted sequence length, and whether any length is accepted.
         self.length, self.any_length = self._lengths(state)
         self.layout = self._layout(state)
         self.split = self._split(state)
@@ -151,7 +152,7 @@ class ModuleReader:
         self.norm = self._norm(state)
 
     def _norm(self, state: Any) -> str:
-        """Return the norm before attention: that of values, unless queries grow with the inputs."""
+        """Return the norm before attention: that of values, or none if queries grow with the inputs."""
 
         def first(role: str, x: FloatArray) -> FloatArray:
             return self.see(state, self.placed(x[0]), silent=True)[role][:, :, :1]
@@ -160,15 +161,15 @@ class ModuleReader:
         return values if queries != NONE else NONE
 
     def placed(self, x: FloatArray) -> FloatArray:
-        """Return sequences, (N, L, n), with vectors (N, n) at their first positions, and zeros at others."""
+        """Return sequences, (N, positions, n), each of a vector from `x`, (N, n), followed by zeros."""
         made = np.zeros((len(x), self.length, self.width))
         made[:, 0] = x
         return made
 
     def see(self, state: Any, x: FloatArray, returns: FloatArray | None = None, silent: bool = False) -> AttentionCall:
-        """Run on x, (B, L, n); return the inputs and weights of the first attention.
+        """Run on x, (batch, positions, n); return output, and inputs and weights of the first attention.
 
-        Attention results in `returns`, (B, H, L, e), or in zeros if `silent`.
+        The result of attention is replaced by `returns`, (batch, heads, positions, e), or by zeros if `silent`.
         """
         layout, got = self.layout, list[AttentionCore]()
 
@@ -189,11 +190,11 @@ class ModuleReader:
             found = layout.standard(first, *x.shape[:2])
         except ValueError:
             shown = f"{first[0].key.shape[-2]} for {x.shape[1]} positions"
-            refuse("keys", shown, "are not as many more than positions as at other lengths", "inspect self-attention")
+            refuse("keys", shown, "exceed the positions by a length-dependent number", "inspect self-attention")
         return AttentionCall(y, found["query"], found["key"], found["value"], found["weights"], calls)
 
     def see_each(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> AttentionCall:
-        """Like `see`, for N modules with arrays (N, ...) and inputs (N, L, n); may raise any exception."""
+        """Do the same as `see` for N modules, each with its arrays and sequence; may raise any exception."""
         alone = 2 if self.layout.first_axis else 1
         y, *got = self.binding.attended(state, arrays, np.expand_dims(x, alone), self.path)
         nothing = np.zeros((*got[0].shape[1:-1], got[1].shape[-2]))
@@ -218,7 +219,7 @@ class ModuleReader:
         return {r: self._first(none, r)[0] for r in ROLES} | {"output": none.y[0, 0]}
 
     def read(self, state: Any, rows: Any = slice(None), output_rows: Any = slice(None)) -> Effective:
-        """Return the matrices, or the selected `rows` and `output_rows`."""
+        """Return the matrices, or only `rows` of query, key and value and `output_rows` of the output matrix."""
         none = self._none(state)
         length = LENGTH if self.norm == NONE else SHORT
         units = self.see(state, self.placed(length * np.eye(self.width)[rows]), silent=True)
@@ -239,14 +240,14 @@ class ModuleReader:
         return Effective(**read, output=output, biases=self._added(none), past=past)
 
     def _first(self, seen: AttentionCall, role: str) -> FloatArray:
-        """Return what a role has of the first position, (N, H, d)."""
+        """Return the queries, keys or values of the first position, (N, heads, d)."""
         at = np.arange(seen[role].shape[1])
         if self.split[role] == WITHOUT_TRANSPOSE:
             return np.asarray(seen[role][:, at // self.length, at % self.length])
         return seen[role][:, :, 0]
 
     def _split(self, state: Any) -> dict[str, str]:
-        """Return how each role is split into heads, from what moves with the first position."""
+        """Return how queries, keys and values are split into heads, from the effect of the first position's input."""
         length = _SEVERAL if self.any_length else self.length
         x = np.zeros((2, length, self.width))
         x[0] = x[1] = np.round(np.random.default_rng(0).standard_normal((length, self.width)) * 8) / 8
@@ -264,7 +265,7 @@ class ModuleReader:
         return found
 
     def _heads(self, chosen: FloatArray) -> FloatArray:
-        """Return results (N, H, L, e) with vectors (N, H, e) at the places that are merged to the first position."""
+        """Return attention results, (N, heads, positions, e), that become `chosen`, (N, heads, e), at position 0."""
         batch, number, size = chosen.shape
         heads = np.zeros((batch, number, self.length, size))
         at = np.arange(number)
@@ -275,7 +276,7 @@ class ModuleReader:
         return heads
 
     def _merged(self, state: Any) -> str | None:
-        """Return how heads are merged, from the positions that the result of the last head reaches."""
+        """Return how heads are merged, from the output positions that the last head affects; None if unknown."""
         length = _SEVERAL if self.any_length else self.length
         at, number = np.arange(length), self.layout.num_heads
         rng = np.random.default_rng(0)
@@ -284,7 +285,7 @@ class ModuleReader:
         none = self.see(state, x, silent=True)
         heads = np.zeros((length, number, length, none.value.shape[-1]))
         heads[at, number - 1, at] = np.round(rng.standard_normal(heads.shape[-1]) * 8) + 0.5
-        moved = np.abs(self.see(state, x, heads).y - none.y).max(axis=-1)  # (position of the head, position reached)
+        moved = np.abs(self.see(state, x, heads).y - none.y).max(axis=-1)  # (changed position, output position)
         bound = rounding(self.binding.precision, max(self.width, number * heads.shape[-1]))
         reached = moved > 4 * bound * max(float(np.abs(none.y).max()), float(moved.max()))
         for way, positions in ((PROPERLY, at), (WITHOUT_TRANSPOSE, ((number - 1) * length + at) // number)):
@@ -295,7 +296,7 @@ class ModuleReader:
         return None
 
     def _change(self, made: FloatArray, before: FloatArray) -> FloatArray:
-        """Return the response to unit vectors, or 0 if it is only rounding."""
+        """Return the change of a result due to unit vectors, or 0 if it is only rounding."""
         change = made - before
         size = float(np.abs(before).max(initial=0.0))
         rounded = np.all(np.abs(change) <= _ROUNDED * self.binding.precision * size)
@@ -304,7 +305,7 @@ class ModuleReader:
     # The layout -----------------------------------------------------------------------------------
 
     def _lengths(self, state: Any) -> tuple[int, bool]:
-        """Return the shortest length that the module takes, and whether it takes all."""
+        """Return the shortest accepted sequence length, and whether all lengths are accepted."""
         first, *others = self.binding.lengths
         failure = self._failure(state, first)
         if failure is None:
@@ -315,7 +316,7 @@ class ModuleReader:
         raise failure
 
     def _failure(self, state: Any, length: int) -> InputError | None:
-        """Return the error of a call on sequences of a length, if any."""
+        """Return the error of a call on sequences of this length, or None."""
         try:
             self.binding.outputs(state, np.zeros((2, length, self.width)), untouched, self.path)
         except InputError as error:
@@ -323,7 +324,7 @@ class ModuleReader:
         return None
 
     def _layout(self, state: Any) -> CoreLayout:
-        """Return the layout; without attention, raise `NoAttentionCall`."""
+        """Return the layout; raise `NoAttentionCall` if there is no attention."""
 
         def cores(x: FloatArray, silenced: int) -> list[AttentionCore]:
             got: list[AttentionCore] = []

@@ -14,7 +14,7 @@ from attncheck.frameworks.binding import parameters_of
 class Equinox(JaxBinding):
     """Binding to an equinox layer that ``make(key)`` or ``make()`` returns.
 
-    By default the module runs on each sequence (L, width); `call` takes inputs (B, L, width).
+    By default the module runs on each sequence, (positions, width); `call` takes inputs (batch, positions, width).
     """
 
     def init(self, seed: int) -> Any:

@@ -47,7 +47,7 @@ _INITIALISER = re.compile(r"(query|key|value|output)=([a-z ]+)\(([0-9.eE+-]+)\)"
 
 
 def declared(text: str, weights: Mapping[str, MatrixStatistics]) -> dict[str, Any]:
-    """Return the expectations of a text: a word, ``name=value``, or an initialiser, such as ``query=normal(0.02)``.
+    """Parse an expectation: a word, ``name=value``, or an initialiser, such as ``query=normal(0.02)``.
 
     The number of an initialiser is the standard deviation of an entry.
 
@@ -89,7 +89,7 @@ def _known(name: str, value: Any) -> str:
 
 
 def _number(text: str) -> Any:
-    """Return a text as a number or a truth value, if it is one."""
+    """Convert a text to a number or truth value if possible."""
     if text in ("true", "false"):
         return text == "true"
     try:
@@ -125,7 +125,7 @@ def unmet(
 
 
 def _checked(name: str, value: Any) -> Any:
-    """Return the expected value in an inspection's terms."""
+    """Return an expected value in the form that the inspection uses."""
     what = name.rpartition("_")[2] if name.endswith("_law") else name
     if what == "rotary_base":
         return None if value is None else check_number(name, value, "pass the base, e.g. 10000, or None")

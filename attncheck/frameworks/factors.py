@@ -9,9 +9,9 @@ import numpy as np
 
 from attncheck.frameworks.trace import FloatArray
 
-# Tolerance for equal blocks and products: relative, and in unit roundoffs.
+# Tolerances for equal blocks and products: relative, and in unit roundoffs.
 _ALIKE, _ROUNDED = 1e-3, 16.0
-# Fewer entries can agree by chance.
+# Minimum number of entries: fewer may agree by chance.
 _FEWEST = 16
 # Packing of heads in rows: consecutive; strided over all rows or each third; or with queries, keys and values
 # alternating.
@@ -30,7 +30,7 @@ def _flat(parameters: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
 
 
 def _cut(parameter: FloatArray, turned: bool, way: str, d: int) -> FloatArray:
-    """Return the blocks of d rows, (number, d, n), if any."""
+    """Cut a parameter into blocks of d rows, (number of blocks, d, n)."""
     matrix = parameter.T if turned else parameter
     rows, n = matrix.shape
     if rows % d or (way != "consecutive" and (d == 1 or rows == d)) or ("thirds" in way and rows % (3 * d)):
@@ -44,7 +44,7 @@ def _cut(parameter: FloatArray, turned: bool, way: str, d: int) -> FloatArray:
 
 
 def _blocks(parameters: Mapping[str, FloatArray], d: int, n: int) -> Iterator[FloatArray]:
-    """Yield all blocks of d rows and n columns, (number, d, n), of one parameter at a time."""
+    """Yield all blocks of d rows and n columns, (number of blocks, d, n), one parameter and packing at a time."""
     for parameter in _flat(parameters).values():
         if not np.ptp(parameter):
             continue
@@ -58,7 +58,7 @@ def _less_mean(blocks: FloatArray, centred: bool) -> FloatArray:
 
 
 def gain_of(matrix: FloatArray, parameters: Mapping[str, FloatArray], precision: float, centred: bool) -> float | None:
-    """Return the factor of a matrix, (n, d), relative to a parameter block, or None.
+    """Return the factor by which a matrix, (n, d), is a multiple of a block of a parameter, or None.
 
     Examples
     --------

@@ -24,20 +24,20 @@ from attncheck.frameworks.forward import (
 )
 from attncheck.frameworks.trace import FloatArray
 
-# Weights up to this are those of hidden keys: exactly; where a mask is a large number.
+# Keys are hidden if their weights are at most this: exactly, or if the mask adds a large negative number.
 _NOTHING, _HARDLY = 1e-30, 1e-9
-# Rounding below which tiny weights keep their digits.
+# With smaller rounding errors, tiny weights have accurate digits.
 _FINE = 1e-4
-# With fewer positions, a mask has no name.
+# With fewer positions, masks are not distinguished.
 _FEWEST = 3
-# Masks by which hidden scores may be numbers.
+# Masks whose hidden scores may be finite numbers.
 _FILLED = ("causal", "anticausal")
 
 
 def formula_of(weights: FloatArray, products: FloatArray, rounding: float, groups: str = REPEATED) -> Formula:
-    """Return the formula that maps products q·k to weights, both (B, H, L, L'); B of at least 2.
+    """Return the formula that maps products q·k to weights, both (batch, heads, positions, keys).
 
-    `rounding` is the error of a weight that rounding explains, where scores are of order 1.
+    The batch has at least 2 sequences. `rounding` is the rounding error of a weight if scores are of order 1.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def formula_of(weights: FloatArray, products: FloatArray, rounding: float, group
 
 
 def _mask_of(shown: Booleans) -> str:
-    """Return the name of a mask, (L, L') or (H, L, L'); keys beyond the positions, if any, are visible."""
+    """Return the name of a mask, (positions, keys) or with a leading axis of heads, if all extra keys are visible."""
     rows = shown.shape[-2]
     if not shown[..., rows:].all():
         return OTHER
@@ -71,12 +71,12 @@ def _has_extra(shown: Booleans) -> bool:
 
 
 def _shown(weights: FloatArray, tolerance: float) -> Iterator[Booleans]:
-    """Yield which keys queries may see, (L, L') or (H, L, L'), by what counts as no weight at all."""
+    """Yield possible masks, (positions, keys) or (heads, positions, keys), for each threshold of zero weights."""
     found: list[Booleans] = []
     for least in (_NOTHING, _HARDLY):
         each = np.asarray((np.abs(weights) > least).any(axis=0))
         shown = np.asarray(each[0]) if (each == each[0]).all() else each
-        # Maps that do not normalise may give no weight to what is visible.
+        # Maps that do not normalise may give weight 0 to visible keys.
         whole = np.abs(weights.sum(-1) - 1).max() <= FITTED * tolerance
         shown = shown if whole or shown.ndim == 2 else np.asarray(each.any(axis=0))
         if not any(np.array_equal(shown, other) for other in found):
@@ -105,15 +105,15 @@ def _fits(
 def _softmaxes(
     plain: Formula, weights: FloatArray, products: FloatArray, shown: Booleans, tolerance: float
 ) -> Iterator[Formula]:
-    """Yield formulas of a softmax, from the logarithms of its weights."""
+    """Yield softmax formulas fitted to the logarithms of the weights."""
     axis = AXES[plain.map]
-    # Weights are accurate relative to their size, down to where a coarse type has fewer digits.
+    # Weights have full relative accuracy unless they are so small that a coarse type loses digits.
     least = _NOTHING if tolerance < _FINE else tolerance**1.5
     use = np.broadcast_to(shown, weights.shape) & (weights > least)
     logs = _centred(np.log(np.where(use, weights, 1.0)), use, axis) * use
     p = _centred(products, use, axis) * use
     powers, both = (np.sum(p * a, axis=(0, 2, 3)) for a in (p, logs))
-    if powers.sum() <= 0.0:  # no scores, and no factor
+    if powers.sum() <= 0.0:  # all scores are 0, so no factor can be fitted
         yield dataclasses.replace(plain, factor=math.nan)
         return
     whole = dataclasses.replace(plain, factor=float(both.sum() / powers.sum()))
@@ -135,21 +135,21 @@ def _softmaxes(
 def _with_sinks(
     plain: Formula, weights: FloatArray, products: FloatArray, shown: Booleans, tolerance: float
 ) -> Iterator[Formula]:
-    """Yield the formula of a softmax with one more score of each head, for rows that sum to less than 1."""
+    """Yield the softmax formula with a sink, one more score per head, for rows that sum to less than 1."""
     use, sums = np.broadcast_to(shown, weights.shape), weights.sum(-1)
     if not np.all(weights[use] > 0) or np.any((sums <= 0) | (sums > 1 + tolerance)) or not np.any(sums < 1):
         return
     logs, p = np.log(np.where(use, weights, 1.0)), _centred(products, use, -1) * use
     factor = float(np.sum(p * _centred(logs, use, -1))) / max(float(np.sum(p**2)), 1e-300)
     total = special.logsumexp(np.where(use, factor * products, -np.inf), axis=-1)
-    # The less weight a sink takes, the less of it is left by rounding.
+    # Rounding affects small weights of a sink most, so they count least.
     rest = np.maximum(1 - sums, 0.0)
     sinks = np.average(np.log(np.maximum(rest, 1e-300) / sums) + total, axis=(0, 2), weights=rest**2)
     yield dataclasses.replace(plain, factor=factor, sinks=tuple(map(float, sinks)))
 
 
 def _filled(plain: Formula, weights: FloatArray, products: FloatArray) -> Iterator[Formula]:
-    """Yield formulas with a number in the place of hidden scores."""
+    """Yield formulas in which hidden scores are a finite number."""
     if plain.mask != "none" or plain.map != "softmax" or products.shape[-1] <= _FEWEST:
         return
     logs = np.log(np.maximum(weights, 1e-300))
@@ -157,14 +157,14 @@ def _filled(plain: Formula, weights: FloatArray, products: FloatArray) -> Iterat
         shown = np.broadcast_to(visible(mask, *weights.shape[-2:]), weights.shape)
         p, own = _centred(products, shown, -1) * shown, _centred(logs, shown, -1) * shown
         factor = float(np.sum(p * own)) / max(float(np.sum(p**2)), 1e-300)
-        # Each row's logarithms are its scores less a constant.
+        # The logarithms of a row are its scores minus a constant.
         less = np.mean(factor * products - logs, axis=-1, where=shown, keepdims=True)
         fill = float(np.mean(logs + less, where=~shown))
         yield dataclasses.replace(plain, mask=mask, factor=factor, fill=fill)
 
 
 def _capped(plain: Formula, logs: FloatArray, products: FloatArray, use: Booleans, axis: int) -> Formula:
-    """Return the formula with scores replaced by c·tanh(s/c), for the c that fits best."""
+    """Return the formula with scores s replaced by c·tanh(s/c), with the c that fits best."""
 
     def left(logarithms: FloatArray) -> FloatArray:
         factor, cap = np.exp(logarithms)
@@ -183,7 +183,7 @@ def _centred(a: FloatArray, use: Booleans, axis: int) -> FloatArray:
 
 
 def _unnormalised(plain: Formula, weights: FloatArray, products: FloatArray, shown: Booleans) -> Iterator[Formula]:
-    """Yield the formula of a map that does not normalise."""
+    """Yield fitted formulas of maps that do not normalise."""
     use = np.broadcast_to(shown, weights.shape)
     if not use.any():
         return

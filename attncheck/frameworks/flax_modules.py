@@ -1,4 +1,4 @@
-"""Modules of flax, linen and nnx, heard in a forward pass."""
+"""Listening to the calls of flax modules (linen and nnx) in a forward pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attncheck.frameworks.trace import ModuleListener, heard, replaced
 
 @contextlib.contextmanager
 def linen_heard(listener: ModuleListener) -> Iterator[None]:
-    """Let a listener hear of the calls of all linen modules."""
+    """Notify a listener of the calls of all linen modules."""
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
         if context.method_name != "__call__":
@@ -30,7 +30,7 @@ def linen_heard(listener: ModuleListener) -> Iterator[None]:
 
 @contextlib.contextmanager
 def nnx_heard(model: Any, listener: ModuleListener) -> Iterator[None]:
-    """Let a listener hear of the calls of an nnx model and of all modules in it."""
+    """Notify a listener of the calls of an nnx model and of all modules in it."""
     named = [(".".join(map(str, path)), each) for path, each in nnx.iter_graph(model) if isinstance(each, nnx.Module)]
     names = {id(each): name for name, each in named}
     with contextlib.ExitStack() as stack:

@@ -93,7 +93,7 @@ class FlaxModel:
     def _stepped(
         self, transformation: Any, parameters: Any, others: Any, state: Any, targets: Any, *given: Any
     ) -> tuple[Any, Any]:
-        """Return parameters and state after a step; whatever differs between models is an argument."""
+        """Return parameters and state after a step; arguments are all that differs between models of one width."""
 
         def loss(each: Any) -> Any:
             outputs = _first(self.form.outputs(each, others, *given))

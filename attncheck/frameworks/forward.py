@@ -15,9 +15,9 @@ from attncheck.frameworks.trace import FloatArray
 
 Booleans = NDArray[np.bool_]
 
-#: Axis of the weights, (B, H, L, L), that each map normalises.
+#: Axis of the weights, (batch, heads, queries, keys), that each map normalises.
 AXES = {"softmax": -1, "softmax over the query axis": -2, "softmax over the heads": -3}
-#: A causal mask that shows the next position too.
+#: A causal mask that also shows the next position.
 OFF_BY_ONE = "causal, off by one"
 LINEAR, RELU, SIGMOID, OTHER = "linear", "relu", "sigmoid", "other"
 #: Attention among the heads of each position.
@@ -27,7 +27,7 @@ REPEATED, TILED = "repeated", "tiled"
 FITTED = 10.0
 # Relative tolerance for a bias that takes two values.
 _TWO_NUMBERS = 1e-2
-# With fewer positions, any bias by distance takes two values.
+# With fewer positions, any bias that depends on the distance takes two values.
 _FEWEST = 3
 _BY_ANY_NUMBER = ("causal", "anticausal")
 
@@ -51,14 +51,13 @@ class Forward:
     scale : str
         Factor of the products of queries and keys, by name or digits; "other" if unknown.
     factor : float
-        The same as a number.
+        The scale as a number.
     error : float
         Largest difference of a weight from the formula, relative to the largest weight.
     bound : float
-        Largest `error` that rounding explains.
+        Largest `error` that rounding can explain.
     biased : bool
-        Whether scores are more than products times one factor: with a bias by position, a soft cap, or a factor for
-        each head.
+        Whether scores have a bias by position, a soft cap, sinks, finite hidden scores, or a factor per head.
     positions : str
         "none", "rotary" or "other".
     rotary_base : float or None
@@ -68,7 +67,7 @@ class Forward:
     parts : tuple of (str, value)
         Fields of `attncheck.AttentionLayer` for optional parts other than the mask.
     unlike : str
-        What no field describes; empty if nothing.
+        Description of what no field of `AttentionLayer` expresses; empty if there is nothing.
     """
 
     map: str
@@ -118,25 +117,25 @@ class Formula:
     mask : str
         As in `attncheck.frameworks.forward.Forward`.
     factor : float
-        Factor of the products of queries and keys; the mean, if heads have their own.
+        Factor of the products of queries and keys; the mean if it differs between heads.
     factors : tuple of float
-        Those of the heads, if they differ.
+        Factors of the heads if they differ, else empty.
     offset : float
-        Added to scores before a sigmoid.
+        Number added to scores before a sigmoid.
     cap : float or None
-        c, where scores s are replaced by c·tanh(s/c).
+        c if scores s are replaced by c·tanh(s/c).
     fill : float or None
-        Score of hidden keys, where it is a number.
+        Score of hidden keys if it is finite.
     sinks : tuple of float
-        One more score of each head, without a value.
+        Additional score of each head that has no value.
     groups : {"repeated", "tiled"}
-        Which of G key heads query head h uses: h // (H/G), or h % G.
-    bias : ndarray, (H, L, L'), or None
+        Which of G key heads query head h of H uses: h // (H/G) or h % G.
+    bias : ndarray, (heads, positions, keys), or None
         Bias of the scores by position.
-    shown : ndarray, (L, L') or (H, L, L'), or None
+    shown : ndarray, (positions, keys) or (heads, positions, keys), or None
         Visible keys per query, for a mask without a name.
     error, bound : float
-        Largest difference from the module's weights, relative to the largest, and what rounding explains of it.
+        Largest difference from the module's weights, relative to the largest weight, and its bound due to rounding.
     """
 
     map: str = "softmax"
@@ -160,24 +159,24 @@ class Formula:
 
     @property
     def adjusted(self) -> bool:
-        """Whether scores are more than products times one factor."""
+        """Whether scores have a bias by position, a soft cap, sinks, finite hidden scores, or a factor per head."""
         return bool(self.factors or self.sinks) or any(each is not None for each in (self.bias, self.cap, self.fill))
 
     def compared(self, weights: FloatArray, products: FloatArray, rounding: float, exact: bool = False) -> Formula:
-        """Return the formula with its difference from weights (B, H, L, L'); `exact`: its numbers are not fitted."""
+        """Return the formula with its error and bound for given weights and q·k; `exact` if no number was fitted."""
         largest = max(float(np.abs(weights).max()), 1e-300)
         error = float(np.abs(self.weights(products) - weights).max()) / largest
         bound = rounding * (1.0 + float(np.std(self.scores(products)))) * (1.0 if exact else FITTED)
         return dataclasses.replace(self, error=error, bound=bound if math.isfinite(bound) else math.inf)
 
     def scores(self, products: FloatArray) -> FloatArray:
-        """Return scores (B, H, L, L') from q·k."""
+        """Return scores from products q·k, (batch, heads, positions, keys)."""
         factor = np.array(self.factors or (self.factor,))[:, None, None]
         p = np.zeros_like(products) if math.isnan(self.factor) else products * factor
         return (p if self.cap is None else self.cap * np.tanh(p / self.cap)) + (0.0 if self.bias is None else self.bias)
 
     def weights(self, products: FloatArray) -> FloatArray:
-        """Return weights (B, H, L, L') from q·k."""
+        """Return weights from products q·k, (batch, heads, positions, keys)."""
         shown = visible(self.mask, *products.shape[-2:]) if self.shown is None else self.shown
         p = self.scores(products)
         if self.map in AXES:
@@ -193,13 +192,13 @@ class Formula:
 
 
 def spread(a: FloatArray, heads: int, groups: str) -> FloatArray:
-    """Return G heads expanded to H, (B, H, L, d)."""
+    """Expand key heads to `heads` heads: (batch, heads, positions, d)."""
     of = np.arange(heads)
     return a[:, of % a.shape[1] if groups == TILED else of // (heads // a.shape[1])]
 
 
 def visible(mask: str, queries: int, keys: int) -> Booleans:
-    """Return the visible keys per query, (L, L'), as booleans.
+    """Return which keys each query sees, as booleans (queries, keys).
 
     Examples
     --------
@@ -261,9 +260,9 @@ def names_of(factor: float, known: dict[str, float], tolerance: float) -> tuple[
 
 
 def added_mask(bias: FloatArray, most: float = math.inf) -> Note | None:
-    """Return a note if a bias of scores, (H, L, L), is a mask added as numbers.
+    """Return a note if a bias of scores, (heads, positions, positions), is a mask added as finite numbers.
 
-    Masks that lower scores by more than `most` are effective.
+    Masks that lower scores by more than `most` are effective and not reported.
 
     Examples
     --------

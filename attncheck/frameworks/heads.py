@@ -21,11 +21,11 @@ def about_heads(
 ) -> Iterator[Note]:
     """Yield notes on heads that are equal, fixed, or different in scale.
 
-    Heads with the same label share keys and values, so equality is not an error.
+    Heads with the same label share keys and values; their equality is not an error.
     """
     own = [list(labels).index(label) for label in sorted(set(labels))]
     if doubled := _doubled(draws[0], precision):
-        yield Note("several heads have the same queries and keys: one attention of values in several parts")
+        yield Note("several heads have the same queries and keys, as if the values of one head were split")
     for role in roles:
         heads = own if role in ("key", "value") else list(range(draws[0].query.shape[1]))
         told = list(_of_heads(draws, role, heads, precision))
@@ -36,7 +36,7 @@ def about_heads(
 
 
 def _doubled(first: Effective, precision: float) -> bool:
-    """Return whether several heads have the same queries and keys, with values of their own."""
+    """Return whether several heads have the same queries and keys but different values."""
     q, k, v = (first[role].swapaxes(0, 1) for role in ("query", "key", "value"))
     if not len(q) == len(k) == len(v):
         return False
@@ -60,9 +60,9 @@ def _of_heads(draws: Sequence[Effective], role: str, heads: Sequence[int], preci
 def _of_lines(
     draws: Sequence[Effective], role: str, heads: Sequence[int], precision: float, apart: bool
 ) -> Iterator[Note]:
-    """Yield the row and the column whose size differs most clearly from the others.
+    """Report the row and the column whose size differs most clearly from that of the others.
 
-    If heads are already `apart`, compare within heads.
+    If heads are known to differ (`apart`), rows and columns are compared within heads.
     """
     if apart:
         draws = [_levelled(each, role) for each in draws if _whole(each, draws[0], role)]
@@ -77,7 +77,9 @@ def _of_lines(
             found, ratio, mean = odd
             nothing = int(np.sum(mean == 0.0))
             if what == "column" and nothing > 1 and nothing % draws[0].query.shape[1] == 0:
-                yield Note(f"{SYMBOLS[role]}: {nothing} columns are 0 in every draw: they have other inputs, or none")
+                yield Note(
+                    f"{SYMBOLS[role]}: {nothing} columns are 0 in every draw, as if they had other inputs or none"
+                )
                 continue
             text = f"{ratio:.3g} times the standard deviation of the others" if ratio else "0 in every draw"
             yield Note(f"{SYMBOLS[role]}: {what} {found} {'has' if ratio else 'is'} {text}", blames=True)
@@ -95,12 +97,12 @@ def _levelled(draw: Effective, role: str) -> Effective:
 
 
 def _whole(draw: Effective, first: Effective, role: str) -> bool:
-    """Return whether the draw has all heads."""
+    """Return whether a draw contains all rows of a matrix, and so all heads."""
     return role != "output" or draw.output.shape == first.output.shape
 
 
 def _blocks(draw: Effective, role: str, heads: int) -> FloatArray:
-    """Return a matrix by heads, (H, ·, ·)."""
+    """Return a matrix by heads, (heads, ·, ·)."""
     return draw.output.reshape(heads, -1, draw.output.shape[1]) if role == "output" else draw[role].swapaxes(0, 1)
 
 
@@ -116,7 +118,7 @@ def _numbered(heads: Sequence[int]) -> str:
 
 
 def _copies(symbol: str, blocks: FloatArray, heads: Sequence[int], precision: float) -> Iterator[Note]:
-    """Yield heads that are copies without sharing keys and values."""
+    """Report heads that are copies although they do not share keys and values."""
     groups = groups_of(blocks, precision)
     same = [_numbered([heads[h] for h in group]) for group in groups if len(group) > 1 and np.ptp(blocks[group[0]])]
     if same:
@@ -134,7 +136,7 @@ def _kept(blocks: Sequence[FloatArray], precision: float) -> list[int]:
 
 
 def _uneven(symbol: str, blocks: Sequence[FloatArray], heads: Sequence[int]) -> Iterator[Note]:
-    """Yield the head whose size differs most clearly; `blocks` (H, ·, ·) per draw."""
+    """Report the head whose size differs most clearly; `blocks` has an array (heads, ·, ·) per draw."""
     rows = blocks[-1].shape[1]
     # Repeated draws add no information.
     drawn = {each[:, :rows].tobytes(): each for each in blocks[::-1]}.values()
@@ -144,7 +146,7 @@ def _uneven(symbol: str, blocks: Sequence[FloatArray], heads: Sequence[int]) -> 
 
 
 def _odd(drawn: Sequence[FloatArray], axis: int | tuple[int, int]) -> tuple[int, float, FloatArray] | None:
-    """Return the part of matrices whose size differs most clearly, by how much, and mean squares over an axis."""
+    """Return the index and relative size of the part whose size differs most clearly, and the mean squares of parts."""
     squares = np.array([np.mean(each**2, axis=axis) for each in drawn])
     sizes = np.array([each.size // squares.shape[1] for each in drawn])
     found = laws.uneven(squares, sizes, np.concatenate([each.ravel() for each in drawn]))

@@ -22,8 +22,8 @@ from attncheck.frameworks.weights_notes import tiled_heads
 SYMBOLS = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
 # Number of entries used for correlations.
 _MOST = 2**16
-# Smallest relative rank of a full-rank matrix; rows and columns used to find the rank; relative size below which
-# singular values are rounding.
+# For ranks: smallest rank that counts as full, as a fraction of the largest possible one; number of rows and columns
+# used; relative size below which singular values are rounding.
 _FULL, _SIDE, _ROUNDED = 0.9, 256, 1e-4
 
 
@@ -40,12 +40,12 @@ class MatrixStatistics:
         Standard deviation times √fan_in, the σ of the theorem, with an interval. All intervals and rejections of
         an inspection hold jointly with probability 1 - 1e-6.
     laws : tuple of str
-        Those not rejected among normal, uniform and truncated normal (at two standard deviations of the normal law);
-        or orthogonal, constant, none known.
+        The laws not rejected among normal, uniform and truncated normal (at two standard deviations of the normal
+        law); or orthogonal, constant, none known.
     bias_std : float
         Standard deviation of the biases times √fan_in.
     known : tuple of str
-        Conventions whose scale lies in the interval.
+        Names of conventional scales in the interval.
     """
 
     name: str
@@ -79,9 +79,9 @@ def kv_labels(first: Effective, precision: float) -> tuple[int, ...]:
 def matrix_of(
     role: str, draws: Sequence[Effective], distinct: Sequence[int], precision: float, centred: bool
 ) -> MatrixStatistics:
-    """Return the statistics of one matrix over all draws.
+    """Return the statistics of the matrix of a role over all draws.
 
-    `distinct` lists key and value heads without copies; `centred`: a layer norm removed the row mean.
+    `distinct` lists one key and value head per set of copies; `centred` tells whether a layer norm removed row means.
     """
     first = draws[0][role]
     rows = first.shape[0]
@@ -107,12 +107,12 @@ def matrix_of(
 
 
 def _repeats(part: FloatArray, first: FloatArray, precision: float) -> bool:
-    """Return whether the rows of a draw are those of the first one."""
+    """Return whether a draw repeats the rows of the first draw."""
     return alike(first[: len(part)], part, precision)
 
 
 def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[int], precision: float) -> list[Note]:
-    """Return notes on repetitions and correlations."""
+    """Return notes on matrices that repeat others, are correlated, or are not random."""
     first = draws[0]
     notes = _same_in_draws(draws, roles, precision)
     shown = [role for role in roles if np.ptp(first[role])]
@@ -177,7 +177,7 @@ def _rank(matrix: FloatArray, precision: float) -> tuple[int, int]:
 
 
 def _same_in_draws(draws: Sequence[Effective], roles: Sequence[str], precision: float) -> list[Note]:
-    """Report matrices of the first draw that recur: in the second one, hence in all, or later."""
+    """Report matrices of the first draw that recur in the second draw, and so in all, or in a later one."""
     first, *others = draws
     for i, draw in enumerate(others):
         same = [r for r in roles if np.ptp(draw[r]) and _repeats(draw[r], first[r], precision)]
@@ -203,7 +203,7 @@ def biased(matrices: Mapping[str, MatrixStatistics]) -> list[Note]:
 
 
 def same_parameters(parameters: Mapping[str, FloatArray]) -> list[Note]:
-    """Report parameters, and thirds of them, that are equal; for layers whose matrices cannot be read.
+    """Report equal parameters, and equal thirds of parameters, for layers whose matrices cannot be read.
 
     Examples
     --------

@@ -25,9 +25,9 @@ MIXED_BATCH = "outputs of a sequence depend on the other sequences of its batch"
 _RANDOM = "random: two calls on one input differ"
 _CHANGED = "different in a second call on the same input: a call changes the module's state"
 _SPLIT = "reshaped to heads without a transpose, so that heads hold positions"
-_MIXED = "made of inputs at other positions too"
+_MIXED = "dependent on inputs at other positions too"
 _UNKNOWN = "not x W + b"
-#: Note on attention in which sequences are taken for positions.
+#: Note on attention over the batch axis, as if sequences were positions.
 FIRST_AXIS = "attends over the first axis of its inputs: batch_first"
 _WITHOUT_MATRIX = (NORMALISED, _UNKNOWN, _MIXED, _CHANGED)
 _WRONG = (_RANDOM, _CHANGED, _SPLIT, _ALIKE)
@@ -41,8 +41,8 @@ class InputFindings:
     ----------
     notes : tuple of Note
     unclaimed, placed, normalised : frozenset of str
-        Roles without a matrix, roles with a vector that depends on the position in place of a bias, and roles that are
-        normalised and otherwise as usual.
+        Roles ("query", "key", "value") that have no matrix, that have a vector depending on the position instead of a
+        bias, and that are normalised but otherwise linear.
     """
 
     notes: tuple[Note, ...]
@@ -84,7 +84,7 @@ def about_inputs(probe: Probe) -> InputFindings:
 
 
 def kinds(probe: Probe, role: str) -> tuple[str, ...]:
-    """Return how a role differs from x W + b; nothing if it does not."""
+    """Return how queries, keys or values, as named by `role`, differ from x W + b; empty if they do not."""
     seen, length = probe.seen[role], probe.x.shape[1]
     lin, seen = probe.lin(role), seen[:, :, :length]
     small = 2 * probe.bound * max(float(np.abs(lin).max()), 1e-300)
@@ -106,7 +106,7 @@ def kinds(probe: Probe, role: str) -> tuple[str, ...]:
     if np.abs(moved).max() > small:
         if np.ptp(moved, axis=0).max() <= 4 * small:
             return (*normalised, PLACED)
-        # A rotation keeps the products of different vectors.
+        # A rotation does not change the products of vectors at the same position.
         gram = np.einsum("bhld,chld->hlbc", same, same)
         if np.ptp(gram, axis=1).max() <= 8 * probe.bound * np.abs(gram).max():
             linear = normalised or np.abs(same[:, :, 0] - lin[:, :, 0]).max() <= small
@@ -120,12 +120,12 @@ def kinds(probe: Probe, role: str) -> tuple[str, ...]:
 
 
 def _is_fixed(probe: Probe, role: str) -> bool:
-    """Return whether a role is the same for all inputs, and not 0."""
+    """Return whether queries, keys or values are the same for all inputs, and not 0."""
     return not probe.matrices[role].any() and bool(probe.seen[role].any())
 
 
 def _is_mixed(probe: Probe, role: str, seen: FloatArray, small: float) -> bool:
-    """Return whether a role at some positions depends on inputs at others."""
+    """Return whether queries, keys or values depend on inputs at other positions."""
     for at, others in ((-1, slice(None, -1)), (0, slice(1, None))):
         changed = probe.x.copy()
         changed[:, at] = 0.0

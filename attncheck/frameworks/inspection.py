@@ -40,13 +40,13 @@ from attncheck.frameworks.weights_notes import about_weights
 # Entries of each matrix used from later draws.
 _ENTRIES = 2**16
 DRAWS, MOST_DRAWS = 8, 1024
-# A matrix closer than this to a parameter is identified with it.
+# Factors within this relative distance are equal, and a factor within this of 1 is none.
 _GAIN = 1e-2
-# Limit on the width: larger inputs fill the memory.
+# Maximum width; wider inputs would take too much memory.
 _MOST_NEURONS = 2**20
-# Factors that agree to this, or to some roundoffs of the module's type, are the same in every draw.
+# Factors are the same in every draw if they agree to this, or to this many unit roundoffs of the module's type.
 _CONSTANT, _ROUNDED = 1e-5, 16.0
-# Unused parameters that are listed.
+# Maximum number of unused parameters in a note.
 _LISTED = 3
 
 
@@ -60,7 +60,7 @@ def inspect(
     seed: int = 0,
 ) -> Inspection:
     """Inspect an attention layer at initialisation; see `attncheck.models.inspection.inspect`."""
-    width = check_whole("width", width, 1, "pass the neurons of an input, e.g. width=64", _MOST_NEURONS)
+    width = check_whole("width", width, 1, "pass the number of input neurons, e.g. width=64", _MOST_NEURONS)
     draws = check_whole("draws", draws, 1, "pass a number of draws, e.g. draws=8", MOST_DRAWS)
     seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
     binding = bind(make, width, call)
@@ -75,7 +75,7 @@ def inspect(
 
 
 def _reader(binding: Binding, state: Any, width: int) -> ModuleReader | None:
-    """Return a reader on the first path where attention is called, or None."""
+    """Return a reader of the first code path that calls attention, or None."""
     for path in binding.paths:
         try:
             return ModuleReader(binding, state, width, path)
@@ -89,9 +89,9 @@ def _reader(binding: Binding, state: Any, width: int) -> ModuleReader | None:
 
 
 def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) -> Inspection | None:
-    """Return the inspection, or None if there is no attention, or its result has no effect.
+    """Return the inspection; None if there is no attention, or the outputs do not depend on it.
 
-    `whole`: whether the module itself is called, and not a part of it by a user's function.
+    `whole` tells whether the module itself is called, not a part of it through a function of the user.
     """
     state = binding.fresh(seed)
     reader = _reader(binding, state, width)
@@ -104,7 +104,7 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
     inputs = about_inputs(probe)
     unclaimed = inputs.unclaimed
     parameters = binding.parameters(state)
-    # Roles other than x W + b have no matrix, and no factor.
+    # Queries, keys and values that are not x W + b have no matrix and no factor.
     gains = {} if unclaimed & {"query", "key"} else _gains(reader, parameters, first)
     shared = _shared(gains)
     gains = {role: gain for role, gain in gains.items() if role != "value" and not shared}
@@ -122,12 +122,12 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
     labels = kv_labels(first, precision)
     copies = same_layers(parameters) + (same_parameters(parameters) if {"query", "key"} & unclaimed else [])
     unused = _unused(binding.unused(state, probe.x, reader.path) if whole else ())
-    # If make returns one module repeatedly, other draws modify it, so it is probed first.
+    # If make returns the same module repeatedly, other draws modify it, so it must be probed before.
     leaking = list(leaks(probe, forward, formula))
     read = [_ungained(each, gains) for each in (first, *_others(reader, first, draws, seed))]
     distinct = [labels.index(label) for label in sorted(set(labels))]
     weights = {r: matrix_of(r, read, distinct, precision, reader.norm == LAYER) for r in roles}
-    # Factors of queries and keys may be told from their matrices by the parameters, if these are known.
+    # Only with known parameters can factors of queries and keys be separated from their matrices.
     attributed = (not parameters or bool(gains) or bool(shared)) and not unclaimed & {"query", "key"}
     notes = [
         *inputs.notes,
@@ -158,7 +158,7 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
 
 
 def _forward(probe: Probe, positions: Positions, steady: bool) -> tuple[Forward, Formula, list[Note]]:
-    """Return the formula of a probe's path, and notes on it; nothing unless calls are `steady`."""
+    """Return the formula of the probed code path, and notes on it; unknown unless calls are reproducible (`steady`)."""
     if not steady:
         return probe.unknown(), Formula(), []
     made, formula = probe.forward(probe.seen)
@@ -174,7 +174,7 @@ def _forward(probe: Probe, positions: Positions, steady: bool) -> tuple[Forward,
 def _over_paths(
     probe: Probe, positions: Positions, forward: Forward, gains: Mapping[str, float]
 ) -> tuple[dict[str, Forward], list[Note]]:
-    """Return the formulas of all code paths, and notes on how they differ."""
+    """Return the formulas of all code paths, and notes on their differences."""
     binding, state = probe.reader.binding, probe.state
 
     def look(path: str) -> tuple[Forward, list[Note]]:
@@ -203,7 +203,7 @@ def _unused(names: Sequence[str]) -> list[Note]:
 
 
 def _others(reader: ModuleReader, first: Effective, draws: int, seed: int) -> Iterator[Effective]:
-    """Yield as many rows of later draws as the statistics need."""
+    """Yield the matrices of later draws, with as many rows as the statistics use."""
     columns = min(first[role].shape[1] * first[role].shape[2] for role in ROLES)
     rows = slice(0, -(-_ENTRIES // columns))
     output_rows = slice(0, -(-_ENTRIES // first.output.shape[1]))
@@ -227,12 +227,12 @@ def _shared(gains: Mapping[str, float]) -> float | None:
 
 
 def _of_scores(probe: Probe, gains: dict[str, float], seed: int) -> dict[str, float]:
-    """Return the factors that belong to the scale of scores; those that vary between draws belong to the matrices."""
+    """Return the factors that are the same in every draw, which belong to the scale of scores, not to the matrices."""
     if all(abs(gain - 1) <= _GAIN for gain in gains.values()) or probe.forward(probe.seen)[0].scale in NAMED:
         return gains
     reader, kept = probe.reader, gains
     constant = max(_CONSTANT, _ROUNDED * reader.binding.precision)
-    # Two more draws: factors that vary agree in one by chance, once in some thousand.
+    # Factors that vary agree by chance in one draw in some thousand, so two more draws are compared.
     for state in (reader.binding.fresh(seed + i) for i in (1, 2)):
         other = _gains(reader, reader.binding.parameters(state), reader.read(state))
         kept = {role: gain for role, gain in kept.items() if abs(other.get(role, math.inf) / gain - 1) <= constant}
@@ -241,7 +241,7 @@ def _of_scores(probe: Probe, gains: dict[str, float], seed: int) -> dict[str, fl
 
 
 def _ungained(read: Effective, gains: Mapping[str, float]) -> Effective:
-    """Return the matrices divided by the known factors applied after them."""
+    """Divide matrices and biases by the known factors that multiply queries and keys."""
     biases = {role: bias / gains.get(role, 1.0) for role, bias in read.biases.items()}
     made = {role: read[role] / gain for role, gain in gains.items() if abs(gain - 1) > _GAIN}
     return dataclasses.replace(read, **made, biases=biases) if made else read
@@ -271,7 +271,7 @@ def _over_widths(found: Inspection, other: Inspection | None) -> list[Note]:
 
 
 def _scale_over_widths(found: Inspection, other: Inspection) -> list[Note]:
-    """Report a scale of scores that is right at one width alone."""
+    """Report a scale of scores that is right at one width only."""
     mine, theirs = ({f.scale, *f.ties} for f in (found.forward, other.forward))
     if not (found.forward.known and other.forward.known) or RIGHT not in mine or RIGHT in theirs:
         return []

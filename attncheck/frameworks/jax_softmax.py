@@ -1,4 +1,4 @@
-"""The softmax of JAX, seen in eager forward passes."""
+"""Listening to the softmax of JAX in eager forward passes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _OWN_ATTENTION, _OWN_SOFTMAX = jax.nn.dot_product_attention, jax.nn.softmax
 
 @contextlib.contextmanager
 def softmax_seen(listener: Callable[[FloatArray, int], None], *places: Any) -> Iterator[None]:
-    """Call `listener` with the scores and the axis of every softmax, also inside of JAX's attention.
+    """Call `listener` with the scores and the axis of every softmax, also inside JAX's attention.
 
-    `places` are modules besides `jax.nn` that have a softmax of their own.
+    `places` are modules other than `jax.nn` with their own softmax.
     """
 
     def softmax(x: Any, axis: Any = -1, *args: Any, **kwargs: Any) -> Any:
@@ -35,7 +35,7 @@ def softmax_seen(listener: Callable[[FloatArray, int], None], *places: Any) -> I
 
 
 def _attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, **options: Any) -> Any:
-    """Return JAX's attention, (batch, positions, heads, head_dim), with a softmax that is seen."""
+    """Compute JAX's attention, (batch, positions, heads, head_dim), with a softmax that calls the listener."""
     known = {"scale", "is_causal", "implementation"}
     if query.ndim != 4 or any(each is not None for name, each in options.items() if name not in known):
         return _OWN_ATTENTION(query, key, value, bias, mask, **options)

@@ -14,9 +14,9 @@ import numpy as np
 from jax.extend.core import Literal
 
 _INLINED = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "checkpoint", "remat2"}
-_OPAQUE = {"scan", "while", "cond", "conv_general_dilated", "dot_general"}  # end a chain from one product to another
+_OPAQUE = {"scan", "while", "cond", "conv_general_dilated", "dot_general"}  # end the search for a second product
 _LINEAR = {"add", "sub", "mul", "div", "neg", "convert_element_type", "copy", "stop_gradient", "reduce_precision"}
-# What primitives that move or repeat entries do with an array.
+# Effects on an array of the primitives that move or repeat entries.
 _MOVES: dict[str, Callable[[Any, Any], Any]] = {
     "transpose": lambda array, params: array.transpose(params["permutation"]),
     "reshape": lambda array, params: array.reshape(params["new_sizes"]),
@@ -34,7 +34,7 @@ _MOVES: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Product:
-    """A `dot_general` of arrays of which at least one depends on x."""
+    """A `dot_general` with at least one operand that depends on x."""
 
     operands: tuple[_Traced, _Traced]
     dimensions: Any
@@ -48,11 +48,11 @@ class _Product:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Open:
-    """How an array descends from a product.
+    """Derivation of an array from a product.
 
-    `moves` maps an array of the shape of the product to one of the shape of this array; None after e.g. a reduction.
-    `sides` gives the operand, 0 or 1, that each axis comes from, or -1: sizes do not tell if L = 1. `met` has the
-    primitives in between.
+    `moves` maps an array with the shape of the product to one with the shape of this array; None after, e.g., a
+    reduction. `sides` gives the operand, 0 or 1, that each axis comes from, or -1 if unknown, because sizes are
+    ambiguous for a single position. `met` contains the primitives in between.
     """
 
     product: _Product
@@ -69,18 +69,18 @@ class _Traced:
 
 
 def watching(function: Callable[[Any, Any], Any], core: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    """Return a function of parameters and x (B, L, n), with the result of `core` in place of every attention core.
+    """Return a function of parameters and x, (B, L, n), in which `core` replaces every attention core.
 
-    `core` is called with traced q, k, v, weights, and the product of the last two, all (N, rows, ·).
+    `core` is called with traced q, k, v and weights, and the product of weights and v, all (N, rows, ·).
 
-    A core is a product of two arrays that depend on x, (N, L, d) and (N, L', d), operations without products, and a
-    product of the result, contracted over L', with values that depend on x. Queries may be parameters if `exp` is in
-    between. Queries are what the second product does not contract. A product that is contracted over L, with only
-    linear operations after it, is one of linear attention. Cores in `while` and `cond` are not found.
+    A core consists of a product of queries, (N, L, d), and keys, (N, L', d), that depend on x; operations without
+    products; and a product with values that depend on x, which contracts the keys. Queries may be parameters if `exp`
+    occurs in between. If the first product contracts the L positions, and only linear operations follow, it belongs to
+    linear attention and is no core. Cores in `while` and `cond` are not found.
     """
 
     def watched(parameters: Any, x: Any) -> Any:
-        with jax.disable_jit():  # parts compiled earlier would be opaque
+        with jax.disable_jit():  # parts that are already compiled would be opaque
             closed, shapes = jax.make_jaxpr(function, return_shape=True)(parameters, x)
         given = [*map(_Traced, jax.tree.leaves(parameters)), _Traced(x, depends=True)]
         made = _Evaluation(x.shape[1], core).results(closed.jaxpr, closed.consts, given)
@@ -111,7 +111,7 @@ class _Evaluation:
         if primitive.name in _INLINED:
             inner = params.get("jaxpr", params.get("call_jaxpr"))
             return self.results(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), given)
-        if isinstance(params.get("precision"), jax.lax.DotAlgorithmPreset):  # JAX refuses some on the CPU
+        if isinstance(params.get("precision"), jax.lax.DotAlgorithmPreset):  # some fail on the CPU
             params = {**params, "precision": None}
         made = primitive.bind(*(each.value for each in given), **params)
         depends = any(each.depends for each in given)
@@ -121,7 +121,7 @@ class _Evaluation:
         return [_Traced(each, depends, _descent(primitive.name, params, given, each)) for each in results]
 
     def _multiplied(self, given: list[_Traced], dimensions: Any, made: Any) -> _Traced:
-        """Return a product, or what the core returns in its place."""
+        """Return a product, or the result of the core if the product ends an attention core."""
         for side in (0, 1):
             found = self._core_of(given, dimensions, side)
             if found is not None:
@@ -134,7 +134,7 @@ class _Evaluation:
         return _Traced(made, True, _Open(_Product((given[0], given[1]), dimensions, made.shape), (), sides))
 
     def _core_of(self, given: list[_Traced], dimensions: Any, side: int) -> tuple[Any, ...] | None:
-        """Return q, k, v and weights if operand `side` of a product is weights, else None."""
+        """Return q, k, v and weights if operand `side` of a product contains attention weights, else None."""
         weights, values = given[side], given[1 - side]
         origin = weights.open
         if origin is None or origin.moves is None or not values.depends:
@@ -163,7 +163,7 @@ class _Evaluation:
 
 
 def _descent(name: str, params: Any, given: Sequence[_Traced], made: Any) -> _Open | None:
-    """Return how a primitive's result descends from a product."""
+    """Return the derivation of a primitive's result from a product, or None."""
     origins = [(each.open, each.value.shape) for each in given if each.open is not None]
     if not origins or name in _OPAQUE:
         return None
@@ -180,7 +180,7 @@ def _descent(name: str, params: Any, given: Sequence[_Traced], made: Any) -> _Op
 
 
 def _widths(axis: int, given: Sequence[_Traced], origin: _Open) -> list[tuple[int, int]]:
-    """Return how many entries are concatenated before and after an array, along each axis."""
+    """Return the numbers of entries concatenated before and after an array, for each axis."""
     sizes = [each.value.shape[axis] for each in given]
     at = next(i for i, each in enumerate(given) if each.open is origin)
     width = sum(sizes[:at]), sum(sizes[at + 1 :])
@@ -188,7 +188,7 @@ def _widths(axis: int, given: Sequence[_Traced], origin: _Open) -> list[tuple[in
 
 
 def _sides_after(name: str, params: Any, sides: tuple[int, ...], before: Any, after: Any) -> tuple[int, ...]:
-    """Return the operand that each axis comes from, after entries were moved."""
+    """Return the operand that each axis comes from, after a primitive that moves entries."""
     if name == "transpose":
         return tuple(sides[axis] for axis in params["permutation"])
     if name == "squeeze":
@@ -198,7 +198,7 @@ def _sides_after(name: str, params: Any, sides: tuple[int, ...], before: Any, af
         return tuple(source.get(axis, -1) for axis in range(len(after)))
     if name in ("slice", "concatenate"):
         return sides
-    # A reshape keeps axes at its end.
+    # A reshape may keep the last axes.
     end = [*map(operator.eq, before[::-1], after[::-1]), False].index(False)
     return (-1,) * (len(after) - end) + sides[len(sides) - end :]
 
@@ -212,6 +212,6 @@ def _canonical(array: Any, side: int, dimensions: Any) -> Any:
 
 
 def _along(array: Any, axes: tuple[int, ...]) -> Any:
-    """Return an array without axes along which it is constant, or None if it is not."""
+    """Drop axes along which an array is constant; return None if it is not constant along them."""
     first = array[tuple(slice(1) if axis in axes else slice(None) for axis in range(array.ndim))]
     return first.squeeze(axes) if (array == first).all() else None

@@ -16,7 +16,7 @@ from attncheck.frameworks.binding import SINGLE, Arrays, Binding
 from attncheck.frameworks.trace import Core, FloatArray, untouched
 
 Call = Callable[..., Any]
-# Options of a call, by the path that they choose.
+# Options of a call, by code path.
 _OPTIONS = {"train": "training", "scores": "return_attention_scores"}
 #: Attribute in which keras counts the layers it has named, by kind.
 NUMBERS = "object_name_uids"
@@ -79,7 +79,7 @@ class Keras(Binding):
         return state
 
     def attended(self, state: Any, arrays: Arrays, x: FloatArray, path: str = "") -> tuple[FloatArray, ...]:
-        """Return outputs, q, k and v of N layers; `arrays` (N, ...), `x` (N, B, L, n)."""
+        """Return outputs, queries, keys and values of N layers; see `Binding.attended`."""
         if keras.backend.backend() == "jax":
             from attncheck.frameworks._jax import recorded
         else:
@@ -97,7 +97,7 @@ class Keras(Binding):
         return y[0] if isinstance(y, tuple | list) else y
 
     def _of_values(self, layer: Any, variables: Sequence[Any], path: str) -> Callable[[Any, Any], Any]:
-        """Return the outputs as a function of the variables' values and x."""
+        """Return a function that maps values of the variables and x to the outputs."""
 
         def outputs(values: Sequence[Any], x: Any) -> Any:
             with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):

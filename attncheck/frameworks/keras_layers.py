@@ -1,4 +1,4 @@
-"""Layers of keras, heard in a forward pass."""
+"""Listening to the calls of keras layers in a forward pass."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def named_layers(layer: Any) -> list[tuple[str, Any]]:
 
 @contextlib.contextmanager
 def layers_heard(model: Any, listener: ModuleListener) -> Iterator[None]:
-    """Let a listener hear of the calls of a layer and of all layers in it."""
+    """Notify a listener of the calls of a layer and of all layers in it."""
     names = {id(each): name for name, each in named_layers(model)}
     kind = keras.layers.Layer
     with replaced(kind, "__call__", heard(kind.__call__, names, listener)):

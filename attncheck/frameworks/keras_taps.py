@@ -52,7 +52,7 @@ class KerasModel(FrameworkModel):
     """A layer with its inputs."""
 
     def running(self) -> contextlib.AbstractContextManager[None]:
-        """Keep all generators."""
+        """Restore all random generators on exit."""
         return generators_kept()
 
     @contextlib.contextmanager

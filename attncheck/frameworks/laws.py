@@ -32,9 +32,9 @@ _OVERLAP = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Law:
-    """Symmetric law of unit variance; `crowding` is the maximum of |x| times the density.
+    """Symmetric law of unit variance.
 
-    It bounds the change of the cdf per relative rounding error.
+    `crowding`, the maximum of |x| times the density, bounds the change of the cdf per relative rounding error of x.
     """
 
     name: str
@@ -61,7 +61,7 @@ ORTHOGONAL, CONSTANT, UNKNOWN = "orthogonal", "constant", "none known"
 
 @dataclasses.dataclass(frozen=True)
 class ScaleEstimate:
-    """Standard deviation with an interval; those of an inspection hold jointly with probability 1 - `FALSE_ALARM`."""
+    """Standard deviation with an interval; all intervals of an inspection hold with probability 1 - `FALSE_ALARM`."""
 
     std: float
     low: float
@@ -79,8 +79,8 @@ class ScaleEstimate:
 def scale_of(entries: FloatArray, z: float = Z) -> ScaleEstimate:
     """Return the root mean square of independent entries of mean 0, with an interval.
 
-    Wilson–Hilferty, ± z standard errors: the cube root of a mean of squares is almost normal. Accurate for few
-    normal entries, too wide for bounded ones.
+    The interval is ± z standard errors of the cube root of the mean square, which is almost normal (Wilson–Hilferty).
+    It is accurate even for few normal entries, and too wide for bounded ones.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def laws_of(
 
 
 def _less_mean(law: Law, lost: float) -> Law:
-    """Return the unit-variance law of an entry minus the mean of n; the others add an almost normal part."""
+    """Return the law of an entry minus the mean of n entries, at unit variance; the mean adds an almost normal part."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
     own, others = math.sqrt(1 - lost), math.sqrt(lost)
 
@@ -147,7 +147,7 @@ def _less_mean(law: Law, lost: float) -> Law:
 
 
 def _refused(x: FloatArray, law: Law, relative: float, precision: float, level: float) -> bool:
-    """Return whether sorted entries of unit variance, with relative error `relative`, reject a law."""
+    """Return whether sorted entries, scaled to unit variance up to a relative error `relative`, reject a law."""
     largest, size = float(max(-x[0], x[-1])), x.size
     inner = float(2 * law.cdf(np.array(largest * (1 + relative))) - 1)
     outer = float(2 * law.cdf(np.array(-largest * (1 - relative))))
@@ -199,10 +199,10 @@ def off_centre(entries: FloatArray, scale: ScaleEstimate, z: float = Z) -> bool:
 
 
 def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int | None:
-    """Return the group farthest from the overall mean square, or None if that is within chance.
+    """Return the index of the group whose mean square differs most from that of all, or None if chance explains it.
 
-    Entries within a group may be dependent, so the difference must also exceed variation between draws. Mean
-    squares are (K, H), of H groups in K draws of `sizes` entries.
+    `squares`, (draws, groups), are the mean squares of the groups, and `sizes` their numbers of entries by draw.
+    Entries within a group may be dependent, so the difference must also exceed the variation between draws.
 
     Examples
     --------
@@ -233,8 +233,8 @@ def uneven(squares: FloatArray, sizes: FloatArray, entries: FloatArray) -> int |
 def conventions(fan_in: int, fan_out: int, packed: int, head_dim: int = 0) -> tuple[tuple[str, float], ...]:
     """Return conventional scales, std·√fan_in, by name.
 
-    `packed`: total columns of queries, keys and values, or 0. `head_dim`: size of a head axis that may be mistaken
-    for the fan, or 0.
+    `packed` is the total number of columns of queries, keys and values, `head_dim` the size of a head axis that may be
+    mistaken for the fan; 0 omits the conventions that use them.
     """
     xavier = math.sqrt(2 * fan_in / (fan_in + fan_out))
     known = [

@@ -20,7 +20,7 @@ _STEADY = 0.02
 
 
 def parts_of(formula: Formula) -> tuple[dict[str, Any], str]:
-    """Return the fields of `AttentionLayer` that describe what a formula does to scores, and what none describes.
+    """Return the fields of `AttentionLayer` for the optional parts of a formula, and a text on a part without a field.
 
     Examples
     --------
@@ -50,7 +50,7 @@ def parts_of(formula: Formula) -> tuple[dict[str, Any], str]:
 
 
 def mask_fields(mask: str) -> dict[str, Any]:
-    """Return the fields of `AttentionLayer` for the name of a mask; nothing if none describes it.
+    """Return the fields of `AttentionLayer` for the name of a mask; empty if no field describes it.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def mask_fields(mask: str) -> dict[str, Any]:
 
 
 def _of_bias(bias: FloatArray) -> dict[str, Any]:
-    """Return the fields of a bias (H, L, L), known up to a constant of each row; none if it has no such form.
+    """Return the fields for a bias, (heads, positions, positions), known up to a constant per row; may be empty.
 
     The standard deviation of a random bias is estimated from the entries of all heads.
     """
@@ -77,14 +77,14 @@ def _of_bias(bias: FloatArray) -> dict[str, Any]:
     # One constant of each head is unknown.
     centred = np.array([table - table.mean() for table in tables])
     if len(centred) > 1 and np.ptp(centred, axis=0).max() <= _STEADY * np.abs(centred).max():
-        return {}  # no random table: all heads have the same
+        return {}  # not random, as all heads have the same bias
     return {"bias_std": float(np.sqrt((centred**2).sum() / (centred.size - len(centred))))}
 
 
 def norm_gains(seen: Mapping[str, FloatArray]) -> dict[str, float]:
-    """Return the gains of normalised queries and keys as standard deviations, if lengths of all heads are one number.
+    """Return the gains of normalised queries and keys as standard deviations, if all vectors have equal length.
 
-    `seen` maps "query" and "key" to (B, H, L, d).
+    `seen` maps "query" and "key" to arrays (batch, heads, positions, d).
     """
     sizes = {role: np.sqrt(np.mean(seen[role] ** 2, axis=-1)) for role in ("query", "key")}
     if any(np.ptp(each) > _STEADY * each.max() for each in sizes.values()):

@@ -1,4 +1,4 @@
-"""Axes of attention cores: where batch, heads and positions are, found by changing inputs."""
+"""Identification of the axes of attention cores (batch, heads, positions) by changing inputs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import refuse
 from attncheck.frameworks.trace import AttentionCore, FloatArray
 
-#: Axes of an array: batch, heads and positions; and for grouped queries, key heads and queries of each.
+#: Names of axes: batch, heads and positions; for grouped queries also key heads and queries per key head.
 BATCH, HEADS, POSITIONS, GROUPS, EACH = "bhlgr"
-#: Returns the cores on inputs (B, L, n), the first ones of which result in zeros.
+#: Returns the cores on inputs, (batch, positions, n), after replacing the results of the first ones by zeros.
 Cores = Callable[[FloatArray, int], list[AttentionCore]]
 Booleans = NDArray[np.bool_]
 _ROLES = ("query", "key", "value")
 _BATCH = 2
 _SWAPPED = str.maketrans("bl", "lb")
-# Weights that do not follow the scores to the second number have an unusual layout, if they follow those of it better
-# by the first.
+# A layout replaces the usual one if it reduces 1 - correlation of weights and scores by the first factor, from a value
+# above the second.
 _CLEARLY, _ROUGHLY = 0.1, 1e-4
 _REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
-# Smallest difference between the scores of two orders that is not rounding.
+# Smallest difference between two possible orders of axes that is not rounding.
 _CLEAR = 1e-6
 
 
@@ -36,19 +36,19 @@ class CoreLayout:
     Attributes
     ----------
     query, key, value, result : str
-        Order of the axes before the last one, such as "bhl"; `result` is that of weights too.
+        Order of the axes before the last one, such as "bhl"; `result` also holds for weights.
     num_heads, kv_heads : int
-        Of all parallel cores together.
+        Numbers of heads of all parallel cores together.
     parallel : int
-        Cores that run side by side and are heads of one attention.
+        Number of cores that are independent of each other and act as heads of one attention.
     first_axis : bool
         Whether attention runs over the first axis of the inputs.
     among_heads : bool
         Whether attention runs over the heads of each position.
     turned : bool
-        Whether the first factor of the scores has the keys.
+        Whether the first factor of the scores contains the keys.
     extra, leading : int
-        Keys beyond the positions, and how many of these come before them.
+        Number of keys beyond the positions, and how many of them come before the positions.
     """
 
     query: str
@@ -65,7 +65,7 @@ class CoreLayout:
     leading: int = 0
 
     def standard(self, cores: Sequence[AttentionCore], batch: int, length: int) -> dict[str, FloatArray]:
-        """Return queries, keys, values and weights as (B, H, L, ·), of all parallel cores; extra keys come last."""
+        """Return arrays (batch, heads, positions, ·) by name, with all parallel cores; extra keys come last."""
         parts: dict[str, list[FloatArray]] = {}
         keys = length + self.extra
         for core in cores:
@@ -85,7 +85,7 @@ class CoreLayout:
         return {name: np.concatenate(arrays, axis=1) for name, arrays in parts.items()}
 
     def own(self, heads: FloatArray, member: int, like: FloatArray) -> FloatArray:
-        """Return results (B, H, L, e) for one of the cores, in its layout; `like` are its weights."""
+        """Convert results, (batch, heads, positions, e), to the layout of one core, whose weights are `like`."""
         number = self._of("query")
         part = heads[:, member * number : (member + 1) * number]
         sizes = self._sizes({BATCH: part.shape[0], POSITIONS: part.shape[2]}, number)
@@ -95,7 +95,7 @@ class CoreLayout:
         return np.asarray(turned.reshape(*like.shape[:-1], part.shape[-1]))
 
     def _of(self, role: str) -> int:
-        """Return the heads of each core."""
+        """Return the number of heads per core."""
         return (self.num_heads if role == "query" else self.kv_heads) // self.parallel
 
     def _sizes(self, axes: Mapping[str, int], heads: int) -> dict[str, int]:
@@ -118,12 +118,12 @@ def results(query: str, value: str) -> list[str]:
 
 
 def _full(order: str) -> str:
-    """Return the axes of an order as batch, heads, positions."""
+    """Sort the axes of an order: batch, heads, positions."""
     return BATCH + (HEADS if HEADS in order else GROUPS + EACH) + POSITIONS
 
 
 def _standard(a: FloatArray, order: str, sizes: Mapping[str, int]) -> FloatArray:
-    """Return an array with the axes of an order as (B, H, L, ·)."""
+    """Transpose an array with the axes of an order to (batch, heads, positions, ·)."""
     split = a.reshape([sizes[axis] for axis in order] + [a.shape[-1]])
     turned = split.transpose([order.index(axis) for axis in _full(order)] + [len(order)])
     return np.asarray(turned.reshape(sizes[BATCH], -1, sizes[POSITIONS], a.shape[-1]))
@@ -137,11 +137,12 @@ def order_of(
     Parameters
     ----------
     a, sequence, position : ndarray, (..., R, d)
-        On some inputs; with sequence 1 changed; with position 1 of every sequence changed.
+        The array on some inputs, on inputs with sequence 1 changed, and with position 1 of all sequences changed.
     sizes : mapping of int
-        Of batch, positions, and heads, and for grouped queries of key heads and queries of each.
+        Sizes of batch ("b"), positions ("l") and heads ("h"); for grouped queries also of key heads ("g") and queries
+        per key head ("r").
     extra : int
-        How many of the positions are others, which may come first.
+        Number of keys beyond the positions, which may come first.
 
     Returns
     -------
@@ -174,7 +175,7 @@ def order_of(
 
 
 def _matches(order: str, sizes: Mapping[str, int], shape: tuple[int, ...]) -> bool:
-    """Return whether an array (..., R, d) can have its axes in this order, with all of R after the others."""
+    """Return whether the axes of an order can be those of an array (..., R, d), the last ones making up R."""
     each = [sizes[axis] for axis in order]
     last = 2 if EACH in order and order[-1] in (EACH, POSITIONS) and order[-2] in (EACH, POSITIONS) else 1
     return math.prod(each) == math.prod(shape[:-1]) and math.prod(each[-last:]) == shape[-2]
@@ -189,10 +190,11 @@ def _orders(sizes: Mapping[str, int]) -> list[str]:
 
 
 def layout_of(cores: Cores, width: int, length: int) -> CoreLayout | None:
-    """Return the layout of a module's cores, from what moves with one sequence, and with one position of all.
+    """Return the layout of a module's cores, found by changing one sequence, and one position of all sequences.
 
-    `cores` returns the cores on inputs (B, L, n), of which the first ones, a given number, result in zeros. Returns
-    None without cores; raises `InputError` if no axis holds the positions, or keys are not those of the inputs.
+    `cores` returns the cores on inputs (batch, positions, n), after replacing the results of a given number of first
+    cores by zeros. Returns None without cores; raises `InputError` if no axis holds the positions, or keys are not
+    those of the inputs.
     """
     batch = _BATCH if length != _BATCH else _BATCH + 1
     rng = np.random.default_rng(0)
@@ -212,7 +214,7 @@ def layout_of(cores: Cores, width: int, length: int) -> CoreLayout | None:
     if order is None:
         shown = f"{query.shape} for inputs of shape {x.shape}"
         if query.shape[-2] > length:
-            what = f"has {query.shape[-2]} rows for {length} positions, as where tokens or padding are added inside"
+            what = f"has {query.shape[-2]} rows for {length} positions, as if tokens or padding were added inside"
             refuse("queries", shown, what, "inspect the attention module alone, or pass call=lambda module, x: ...")
         what = "is the shape of attention's inputs, in which no axis holds the positions"
         refuse("queries", shown, what, _REMEDY)
@@ -244,18 +246,18 @@ def layout_of(cores: Cores, width: int, length: int) -> CoreLayout | None:
 
 
 def _extra(key: FloatArray, positions: int, fixed: bool) -> int:
-    """Return the number of keys beyond the positions; refuse keys that are not those of the inputs."""
+    """Return the number of keys beyond the positions; refuse cross-attention and reduced keys."""
     extra = int(key.shape[-2]) - positions
     if extra < 0:
         shown = f"{key.shape[-2]} for {positions} positions"
-        refuse("keys", shown, "are fewer than the positions, such as pooled ones", "inspect the layer without that")
+        refuse("keys", shown, "are fewer than the positions, as after pooling", "inspect the layer without it")
     if extra and fixed:
         refuse("keys", key.shape, "do not depend on the inputs: cross-attention", "inspect self-attention")
     return extra
 
 
 def _parallel(cores: Sequence[AttentionCore], silenced: Sequence[AttentionCore]) -> int:
-    """Return how many of the first cores do not depend on the result of the first one, and have its shape."""
+    """Return the number of leading cores of equal shape that do not depend on the result of the first."""
     number = 1
     for one, other in zip(cores[1:], silenced[1:], strict=True):
         same_shape = one.query.shape == cores[0].query.shape and one.value.shape == cores[0].value.shape
@@ -266,7 +268,7 @@ def _parallel(cores: Sequence[AttentionCore], silenced: Sequence[AttentionCore])
 
 
 def _best(layouts: Sequence[CoreLayout], core: AttentionCore, batch: int, length: int) -> CoreLayout:
-    """Return the first layout, or another in which weights follow the scores clearly better."""
+    """Return the first layout, or the one in which weights follow the scores best if it is clearly better."""
     if len(layouts) == 1:
         return layouts[0]
     left = [1.0 - _followed(layout.standard([core], batch, length)) for layout in layouts]
@@ -275,13 +277,13 @@ def _best(layouts: Sequence[CoreLayout], core: AttentionCore, batch: int, length
 
 
 def _followed(found: Mapping[str, FloatArray]) -> float:
-    """Return how closely weights, or their logarithms, follow the products of queries and keys: a correlation."""
+    """Return the correlation of weights, or of their logarithms, with the products of queries and keys."""
     query, key, weights = found["query"], found["key"], found["weights"]
     scores = query @ np.repeat(key, query.shape[1] // key.shape[1], axis=1).swapaxes(-1, -2)
     weights = np.where(np.isfinite(weights), weights, 0.0)
     shown = np.broadcast_to((weights > 0.0).all(axis=0), weights.shape)
     logarithms = np.log(np.where(shown, weights, 1.0))
-    # A softmax leaves a constant of each row, or column; a bias by position is the same in every sequence.
+    # Constants per row or column, due to softmax, and biases by position, equal in all sequences, are removed.
     return max(
         _correlation(*(_less_means(a, shown, axis) for a in (scores, each)))
         for each in (weights, logarithms)

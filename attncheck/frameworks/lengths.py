@@ -1,4 +1,4 @@
-"""Longer sequences: does the formula found on a few positions hold on many, and is the layer causal?"""
+"""Tests on longer sequences: the formula found with few positions, and causality."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Probe
 from attncheck.frameworks.trace import FloatArray
 
-# Lengths to try in turn, and a limit on positions² × width.
+# Lengths to try in turn, and the maximum of positions² × width.
 _LENGTHS = (65, 33)
 _ENTRIES = 2**23
 _COARSEST = 1e-3
@@ -24,9 +24,9 @@ _CAUSAL = ("causal", "strictly causal")
 def beyond(
     probe: Probe, found: Forward, formula: Formula, paths: Mapping[str, Forward]
 ) -> tuple[Forward, dict[str, Forward], list[Note]]:
-    """Return the results for all paths, with the mask seen on a longer sequence.
+    """Return the formulas of all code paths, with the mask found on a longer sequence, and notes.
 
-    Results are unchanged if the module accepts no longer sequence, or rounding hides single positions.
+    Formulas are unchanged if the module accepts no longer sequence, or rounding hides the effect of single positions.
     """
     same = (found, dict(paths), list[Note]())
     plain = found.known and formula.bias is None and formula.shown is None and found.map in AXES
@@ -40,7 +40,7 @@ def beyond(
         return same
     here = f"{x.shape[1]} positions"
     if not longer.known or longer.map != found.map or other.bias is not None:
-        text = f"with {here} the outputs do not follow the formula found with fewer positions"
+        text = f"with {here} the attention weights do not follow the formula found with fewer positions"
         return found, dict(paths), [Note(text)]
     if longer.mask == found.mask:
         text = f"the scale of scores depends on the length: {found.scale} at {probe.length} positions"
@@ -58,9 +58,9 @@ def beyond(
 
 
 def leaks(probe: Probe, found: Forward, formula: Formula) -> Iterator[Note]:
-    """Report outputs that change with inputs at later positions, where the mask is causal.
+    """Report outputs that change with inputs at later positions although the mask is causal.
 
-    The function is examined, whatever computes it: one input of each sequence is changed, at several lengths.
+    The outputs themselves are examined: one input per sequence is changed, at several lengths.
     """
     hides = found.mask in _CAUSAL or found.mask.startswith("window")
     if (
@@ -84,7 +84,7 @@ def leaks(probe: Probe, found: Forward, formula: Formula) -> Iterator[Note]:
 
 
 def _reached(probe: Probe, x: FloatArray) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Return which outputs, (changed input, output position), change with each input of one sequence."""
+    """Return which outputs change with each input of one sequence: booleans (changed position, output position)."""
     length = x.shape[1]
     changed = np.repeat(x, length, axis=0)
     changed[np.arange(length), np.arange(length)] *= -1.0

@@ -1,4 +1,4 @@
-"""What a user gives for models of several widths, in every framework, and models that step with PyTorch."""
+"""Bases of framework models at several widths, and models with PyTorch optimisers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHAPE = (4, 16)
 
 @dataclasses.dataclass(frozen=True)
 class FrameworkModels:
-    """Models from ``build(width)``, with the inputs, call, optimiser and loss that a user gives, if any."""
+    """Models from ``build(width)``, with the user's inputs, call, optimiser and loss, if given."""
 
     build: Callable[..., Any]
     inputs: Callable[..., Any] | None = None
@@ -52,7 +52,7 @@ class FrameworkModels:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FrameworkModel(abc.ABC):
-    """A module with its inputs, and an optimiser of PyTorch if it takes steps."""
+    """A module with its inputs, and a PyTorch optimiser if it takes steps."""
 
     module: Any
     given: tuple[Any, ...]
@@ -64,11 +64,11 @@ class FrameworkModel(abc.ABC):
 
     @abc.abstractmethod
     def running(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context of every call."""
+        """Return the context in which the module is called."""
 
     @abc.abstractmethod
     def watched(self, seen: TapCollector) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which a collector hears of all modules and softmaxes."""
+        """Return a context in which all modules and softmaxes notify a collector."""
 
     @abc.abstractmethod
     def weights(self) -> list[FloatArray]:
@@ -89,7 +89,7 @@ class FrameworkModel(abc.ABC):
             in_words("optimizer", self.optimizer.step)
 
     def outputs(self) -> Any:
-        """Return the first real array of the outputs."""
+        """Return the first array of real numbers in the outputs."""
         made = in_words("call", self.call, self.module, *self.given)
         array = self.reader.first(made)
         if array is None:
@@ -98,7 +98,7 @@ class FrameworkModel(abc.ABC):
 
 
 def distance(rng: np.random.Generator, tensor: Callable[[Array], Any]) -> Callable[..., Any]:
-    """Return the mean square distance from random numbers, as a loss; `tensor` converts arrays."""
+    """Return a loss, the mean square distance from random numbers; `tensor` converts arrays."""
     held: list[Any] = []
 
     def loss(outputs: Any, *_: Any) -> Any:

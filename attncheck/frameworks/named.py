@@ -13,7 +13,7 @@ from attncheck.frameworks.subject import ModuleSubject
 
 
 def subject_of_name(framework: str, make: Callable[..., Any]) -> ModuleSubject:
-    """Return a module as a subject with Gaussian weights of its own scales.
+    """Return a module as a subject with Gaussian weights of the module's own scales.
 
     Raises `InputError` if `width` has no default, or for modules of another framework.
     """

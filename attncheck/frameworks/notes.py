@@ -9,7 +9,7 @@ import dataclasses
 class Note:
     """One finding as a sentence.
 
-    `blames`: whether it reports an error. `convention`: whether it is right where it is meant, and an error where not.
+    `blames` tells whether it reports an error; `convention`, whether it is right if intended, and an error if not.
     """
 
     text: str

@@ -11,7 +11,7 @@ from attncheck.frameworks.forward import Forward
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Probe
 
-# A path of this name may be random.
+# Code paths whose names start with this may be random.
 _TRAINING = "train"
 _CAUSES = {
     True: "dropout",
@@ -26,9 +26,9 @@ _WORDS = {"none": "no mask"}
 def over_paths(
     probe: Probe, forward: Forward, look: Callable[[str], tuple[Forward, list[Note]]]
 ) -> tuple[dict[str, Forward], list[Note]]:
-    """Return the forward of every code path, and notes on how they differ.
+    """Return the formula of every code path, and notes on their differences.
 
-    `forward` is that of the path of the probe, and `look` returns forward and notes of a path with a different output.
+    `forward` is the formula of the probe's own path; `look` inspects a path with different outputs.
     """
     binding, own, output = probe.reader.binding, probe.reader.path, probe.output
     found, notes, usual = {own: forward}, list[Note](), output(own)
@@ -45,7 +45,7 @@ def over_paths(
             where = f"{path}: " if path else ""
             text = f"{where}two calls on one input differ: {_CAUSES[binding.random(probe.state, probe.x, path)]}"
             trained = path.startswith(_TRAINING)
-            # Attention is seen without dropout.
+            # Attention is inspected without dropout.
             seen = trained and forward.error != math.inf
             made, more = look(path) if seen else (forward, [])
             if seen and made.known:

@@ -1,4 +1,4 @@
-"""Base of the results of inspections: notes, and what is printed."""
+"""Base class of inspection results: notes and printed text."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ class PrintedInspection(abc.ABC):
     @property
     @abc.abstractmethod
     def headline(self) -> str:
-        """What was inspected."""
+        """One line on the inspected layer or model."""
 
     @property
     @abc.abstractmethod
     def tables(self) -> Mapping[str, list[tuple[str, ...]]]:
-        """Tables as text by title, each with its heading first."""
+        """Tables as lines of text by title, heading first."""
 
     @property
     @abc.abstractmethod
     def predicted(self) -> list[tuple[str, str]]:
-        """Lines of the predictions of theory: "theory" and the text."""
+        """Theoretical predictions, as pairs of "theory" and a text."""
 
     @abc.abstractmethod
     def _fields(self, theory: bool) -> dict[str, Any]:
-        """Return everything as built-in types."""
+        """Return all fields as built-in types."""
 
     @property
     def examined(self) -> str:
-        """Which part of what was inspected the verdict is about; empty for all of it."""
+        """The part that the verdict covers, as text; empty if it covers everything."""
         return ""
 
     @property
@@ -50,7 +50,7 @@ class PrintedInspection(abc.ABC):
 
     @property
     def verdict(self) -> str:
-        """What is wrong, and how much more of it there is; or that nothing is."""
+        """The first error and the number of others, or a statement that nothing wrong was found."""
         if not self.blamed:
             meant = next((f", if this is meant: {note}" for note in self.all_notes if note.convention), "")
             return f"{self.headline}: nothing wrong was found{self.examined}{meant}"
@@ -59,7 +59,7 @@ class PrintedInspection(abc.ABC):
 
     @property
     def told(self) -> list[tuple[str, str]]:
-        """Lines below the tables: "wrong" or "note", and the text."""
+        """Lines below the tables, as pairs of "wrong" or "note" and a text."""
         return [("wrong" if note.blames else "note", str(note)) for note in self.all_notes]
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class PrintedInspection(abc.ABC):
         return "\n".join(lines + [f"{what}: {text}" for what, text in told])
 
     def to_dict(self, theory: bool = False) -> dict[str, Any]:
-        """Return everything as built-in types, with None for non-finite numbers; with `theory`, its predictions too."""
+        """Return all fields as built-in types, with None for non-finite numbers; with `theory`, predictions too."""
         fields: dict[str, Any] = _finite(self._fields(theory))
         return fields
 

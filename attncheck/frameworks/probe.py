@@ -1,4 +1,4 @@
-"""Probe of one module on a few inputs: its formula, and what becomes of heads."""
+"""Probe of one module on a few inputs: formula of attention, and use of its result."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from attncheck.frameworks.layer_parts import parts_of
 from attncheck.frameworks.trace import FloatArray, untouched
 
 _BATCH, _POSITIONS = 3, 7
-# Standard deviation of the scores, chosen so that their scale and every single score affect the weights.
+# Standard deviation of the scores, at which their scale and every single score affect the weights.
 _SPREAD = 1.0
 # Factor of inputs to a norm, to make its epsilon negligible.
 _BEYOND = 8.0
-# Times that inputs are made smaller for weights that underflow.
+# Number of attempts at smaller inputs if weights underflow.
 _TRIES = 3
-# Difference of weights that are alike.
+# Tolerance for equal weights.
 _ALIKE = 1e-6
 # A factor this close to a named one gets its name.
 _NAMED = 1e-3
-# A fitted factor this close to a named one may be that.
+# A fitted factor this close to a named one is replaced by it if that fits.
 _NEAR = 2e-2
 
 
 class Probe:
-    """A module with inputs that give moderate scores; `matrices` have all rows."""
+    """A module with its complete `matrices`, called on inputs that give moderate scores."""
 
     def __init__(self, reader: ModuleReader, state: Any, matrices: Effective, seed: int = 0) -> None:
         self.reader, self.state, self.matrices = reader, state, matrices
@@ -50,7 +50,7 @@ class Probe:
         self.head_dim, self.value_dim = matrices.query.shape[-1], matrices.value.shape[-1]
         self.num_heads = matrices.query.shape[1]
         self.bound = rounding(reader.binding.precision, max(reader.width, self.num_heads * self.value_dim))
-        #: Factor of the inputs, for weights that would underflow.
+        #: Factor of the inputs that keeps weights from underflowing.
         self.size = 1.0
         self.length = _POSITIONS if reader.any_length else reader.length
         self.x = self.inputs(_BATCH, self.length, seed)
@@ -74,17 +74,17 @@ class Probe:
 
     @property
     def steady(self) -> bool:
-        """Whether two calls on one input agree."""
+        """Whether two calls with the same inputs agree."""
         return not self.differs(self.y, self.output(self.reader.path))
 
     @property
     def apart(self) -> bool:
-        """Whether outputs are the same for any batching; True if outputs are random."""
+        """Whether the sequences of a batch do not affect each other; True if outputs are random."""
         alone = self.output(self.reader.path, self.x[:1])
         return not (self.steady and self.differs(self.y[:1], alone))
 
     def output(self, path: str, x: FloatArray | None = None) -> FloatArray:
-        """Return the module's output on one path, without interception."""
+        """Return the module's output on one code path, without replacing attention."""
         swapped, x = self.reader.layout.first_axis, self.x if x is None else x
         y = self.reader.binding.outputs(self.state, x.swapaxes(0, 1) if swapped else x, untouched, path)
         return y.swapaxes(0, 1) if swapped else y
@@ -101,7 +101,7 @@ class Probe:
         return max(float(np.abs(np.where(np.isfinite(self.y), self.y, 0.0)).max()), 1e-300)
 
     def on(self, reader: ModuleReader) -> Probe:
-        """Return the probe of another path of the module."""
+        """Return the probe of another code path of the module."""
         made = copy.copy(self)
         made.reader = reader
         made.seen, made.y = reader.see(self.state, self.x), self.output(reader.path)
@@ -114,7 +114,7 @@ class Probe:
         query, key, weights = seen.query, seen.key, np.where(np.isfinite(seen.weights), seen.weights, 0.0)
         if self.reader.layout.among_heads:
             query, key, weights = (a.swapaxes(1, 2) for a in (query, key, weights))
-        if query.any() and key.any():  # without scores, each row has equal weights
+        if query.any() and key.any():  # if all scores are 0, the weights of every row are equal
             weights = _without_idle(weights)
         number, kv = query.shape[1], key.shape[1]
         error = rounding(self.reader.binding.precision, self.head_dim) / 2
@@ -122,7 +122,7 @@ class Probe:
         for groups in (REPEATED, TILED) if 1 < kv < number else (REPEATED,):
             products = query @ spread(key, number, groups).swapaxes(-1, -2)
             formula = formula_of(weights, products, error, groups)
-            # A fitted factor is inexact, so one close to a named factor is taken for it.
+            # A fitted factor is inexact, so a named factor close to it is tried.
             close = [f / self.gain for f in self._scales.values() if abs(formula.factor * self.gain / f - 1) <= _NEAR]
             plain = not formula.adjusted
             exact = [dataclasses.replace(formula, factor=f) for f in close[:1]]
@@ -131,7 +131,7 @@ class Probe:
         return min(found, key=lambda each: each.error)
 
     def forward(self, seen: AttentionCall) -> tuple[Forward, Formula]:
-        """Return what is said of the formula, and the formula."""
+        """Return the formula, first as a `Forward` for users."""
         formula = self.formula(seen)
         factor = formula.factor * self.gain
         names = names_of(factor, self._scales, max(_NAMED, 4 * formula.bound)) or (f"{factor:.3g}",)
@@ -153,14 +153,14 @@ class Probe:
         return made, formula
 
     def partial(self, seen: AttentionCall) -> Forward | None:
-        """Return what is said of weights divided by the sums of their rows, or None if these are not less than 1."""
+        """Return the formula of weights normalised by row, or None if row sums are not between 0 and 1."""
         sums = seen.weights.sum(-1, keepdims=True)
         if not np.all((sums > 0) & (sums <= 1 + _ALIKE)):
             return None
         return self.forward(dataclasses.replace(seen, weights=seen.weights / sums))[0]
 
     def unknown(self) -> Forward:
-        """Return what is said without a formula."""
+        """Return the `Forward` of an unknown formula."""
         return Forward(OTHER, OTHER, OTHER, math.nan, math.inf, self.bound)
 
     @property
@@ -170,7 +170,7 @@ class Probe:
     # Inputs ---------------------------------------------------------------------------------------
 
     def inputs(self, batch: int, length: int, seed: int = 0) -> FloatArray:
-        """Return inputs, (B, L, n), exact in every float type."""
+        """Return inputs, (batch, length, width), that are exact in every float type."""
         rng = np.random.default_rng(seed)
         x = np.clip(np.round(rng.standard_normal((batch, length, self.reader.width)) * 8), -31, 31) / 8
         if self.reader.norm != NONE:
@@ -180,7 +180,7 @@ class Probe:
         return np.asarray(self.size * x * 2.0 ** round(math.log2(_SPREAD / size) / 2) if size > 0 else x)
 
     def longer(self, lengths: tuple[int, ...], most: int) -> FloatArray | None:
-        """Return two sequences of the first of these lengths that the module takes, within a number of entries."""
+        """Return two sequences of the first accepted length with positions² × width at most `most`, or None."""
         for length in lengths if self.reader.any_length else ():
             if length * length * self.reader.width > most:
                 continue
@@ -193,7 +193,7 @@ class Probe:
         return None
 
     def lin(self, role: str, x: FloatArray | None = None) -> FloatArray:
-        """Return x W + b, (B, H, L, d)."""
+        """Return the queries, keys or values x W + b, (batch, heads, positions, d)."""
         z = normed(self.x if x is None else x, self.reader.norm)
         return np.asarray((np.tensordot(z, self.matrices[role], 1) + self.matrices.biases[role]).swapaxes(1, 2))
 
@@ -210,13 +210,13 @@ class Probe:
 
 
 def _underflows(weights: FloatArray) -> bool:
-    """Return whether weights (B, H, L, L') are 0 in some sequences alone, where no mask hides them."""
+    """Return whether weights, (batch, ...), are 0 in some but not all sequences, which no mask causes."""
     nothing = weights == 0.0
     return bool((nothing.any(axis=0) & ~nothing.all(axis=0)).any())
 
 
 def _without_idle(weights: FloatArray) -> FloatArray:
-    """Return weights (B, H, L, L') without rows of which all keys are hidden by the same number, and so are alike."""
+    """Set rows of equal weights to 0, because all of their keys are hidden by the same finite number."""
     alike = np.abs(weights - 1 / weights.shape[-1]).max(axis=(0, 1, 3)) <= _ALIKE
     idle = alike & ~alike.all()
     return np.where(idle[:, None], 0.0, weights)

@@ -30,9 +30,9 @@ _STDS = {"query": "query_std", "key": "key_std", "value": "value_std", "output":
 _SMALL, _LARGE = 0.01, 1e4
 
 
-# Positions of a layer by default.
+# Default number of positions.
 _POSITIONS = 4
-# Fields of layers whose matrices are not read, or that scores do not show, with the reason.
+# Fields of `AttentionLayer` whose effect on matrices or scores cannot be recovered, with the reason.
 _NOT_DRAWN: tuple[tuple[str, Any, str], ...] = (
     ("qk_norm", False, "hides the matrices of queries and keys"),
     ("bias_std", 0.0, "means a table of biases that scores do not show"),
@@ -52,18 +52,18 @@ class Inspection(PrintedInspection):
     weights : mapping of str to MatrixStatistics
         By "query", "key", "value" and "output"; a note explains each missing one.
     forward : Forward
-        Of the first path that calls attention.
+        Formula of the first code path that calls attention.
     paths : mapping of str to Forward
-        Of every code path with deterministic outputs.
+        Formulas of the code paths with deterministic outputs.
     notes : tuple of Note
     view : AttentionView or None
-        View of the module for a subject.
+        Access to the module, for `subject`.
     extra : int
-        Keys beyond the positions.
+        Number of keys beyond the positions.
     value_dim : int or None
-        Head dimension of values, if not `head_dim`.
+        Head dimension of values if it differs from `head_dim`.
     attentions : int
-        How often attention runs in a forward pass; the first is inspected.
+        Number of times attention runs in a forward pass; the first one is inspected.
     """
 
     width: int
@@ -94,20 +94,20 @@ class Inspection(PrintedInspection):
     def layer(self, seq_len: int | None = None, **changes: Any) -> AttentionLayer:
         """Return the layer's description, for checks and theory.
 
-        Standard deviations with overlapping intervals are averaged. Other score scales become part of `query_std`. A
-        random bias by distance gets the standard deviation of the inspected one's entries.
+        Standard deviations with overlapping intervals are averaged. Score scales other than 1/√head_dim and 1/head_dim
+        become part of `query_std`. A random bias by distance has the standard deviation of the inspected bias.
 
         Parameters
         ----------
         seq_len : int, optional
-            Default: 4, or the only length that the module takes.
+            Default: 4, or the only length that the module accepts.
         **changes
             Other fields of `AttentionLayer`, or replacements.
 
         Raises
         ------
         InputError
-            If no description matches this layer, because of its mask or of unknown matrices.
+            If no description matches the layer, for example because of its mask or of unknown matrices.
         """
         if seq_len is None:
             seq_len = _POSITIONS if self.view is None else self.view.lengths(_POSITIONS)[0]
@@ -127,15 +127,15 @@ class Inspection(PrintedInspection):
             refuse(
                 "forward",
                 self.forward.map,
-                f"comes with {what}, which no AttentionLayer has",
+                f"comes with {what}, which AttentionLayer does not support",
                 "inspect the layer without it",
             )
         if self.value_dim is not None:
-            what = f"comes with values of {self.value_dim} neurons per head, which no AttentionLayer has"
-            refuse("head_dim", self.head_dim, what, "give values as many neurons as keys")
+            what = f"comes with values of {self.value_dim} neurons per head, which AttentionLayer does not support"
+            refuse("head_dim", self.head_dim, what, "use as many neurons for values as for keys")
         mask = mask_fields(self.forward.mask)
         if not mask and "mask" not in changes:
-            refuse("mask", self.forward.mask, "is none that an AttentionLayer has", "pass mask=..., e.g. a function")
+            refuse("mask", self.forward.mask, "is not available in AttentionLayer", "pass mask=..., e.g. a function")
         if self.forward.positions == OTHER and "rotary_base" not in changes:
             what = "in a way that no rotary_base describes"
             refuse(
@@ -163,7 +163,7 @@ class Inspection(PrintedInspection):
         return AttentionLayer(**(fields | changes))
 
     def subject(self, weights: str = GAUSSIAN, seq_len: int | None = None) -> ModuleSubject:
-        """Return the module as a subject of checks, sampled through its own forward pass.
+        """Return the module as a subject for checks, sampled by its own forward pass.
 
         Parameters
         ----------
@@ -171,13 +171,13 @@ class Inspection(PrintedInspection):
             "gaussian": matrices with the scales of `layer` replace the module's, so that every exact result can be
             tested. "own": weights and biases as initialised.
         seq_len : int, optional
-            Positions of its default layer, as for `layer`.
+            Number of positions of its default layer, as for `layer`.
 
         Raises
         ------
         InputError
-            As for `layer`; if outputs contain more than attention, or arrays cannot be replaced; with "own", for an
-            entry law unknown to checks.
+            As for `layer`; if outputs contain more than attention; if arrays cannot be replaced; with "own", if checks
+            do not support the law of the entries.
         """
         layer = self.layer(seq_len)
         for field, absent, what in _NOT_DRAWN:
@@ -203,14 +203,14 @@ class Inspection(PrintedInspection):
             1/head_dim), "rotary", "unbiased"; an initialiser with the standard deviation of its entries, such as
             "query=normal(0.02)"; or any of the following, such as "query_std=1.0".
         **expected
-            - ``query_std``, ``key_std``, ``value_std``, ``output_std``: a number in the interval.
-            - ``query_law`` and so on: a law not rejected: "normal" (or "gaussian"), "uniform", "truncated normal",
-              "orthogonal" or "constant".
+            - ``query_std``, ``key_std``, ``value_std``, ``output_std``: a number that must lie in the interval.
+            - ``query_law`` and so on: a law that must not be rejected: "normal" (or "gaussian"), "uniform",
+            "truncated normal", "orthogonal" or "constant".
             - ``bias``, ``query_bias`` and so on: whether there are nonzero biases.
             - ``mask``, ``map``, ``scale``: of the forward pass; the scale by name or as a number.
             - ``positions``, ``rotary_base``: "none", "rotary" or "other", and the base of rotary positions.
             - ``num_heads``, ``kv_heads``, ``head_dim``.
-            - ``blamed=False``: no line of the result begins with `wrong`.
+            - ``blamed=False``: no note reports an error.
 
         Raises
         ------
@@ -224,7 +224,7 @@ class Inspection(PrintedInspection):
             raise AssertionError("\n".join(failures))
 
     def unmet(self, *declared: str, **expected: Any) -> list[str]:
-        """Return one sentence for each expectation, as of `require`, that is not met."""
+        """Return one sentence per unmet expectation; arguments as for `require`."""
         shape = {"num_heads": self.num_heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
         for text in declared:
             expected |= declarations(text, self.weights)
@@ -249,7 +249,7 @@ class Inspection(PrintedInspection):
 
     @property
     def _theory(self) -> dict[str, Any]:
-        """Predictions by name; if there are none, the reason under "nothing"."""
+        """Predictions by name, or the reason for their absence under the name "nothing"."""
         try:
             return self.theory.to_dict()
         except InputError as error:
@@ -257,7 +257,7 @@ class Inspection(PrintedInspection):
 
     @property
     def examined(self) -> str:
-        """Which of several attentions the verdict is about."""
+        """The part that the verdict covers, if attention runs several times; else empty."""
         return f" in the first of {self.attentions} attentions" * (self.attentions > 1)
 
     @property
@@ -270,7 +270,7 @@ class Inspection(PrintedInspection):
 
     @property
     def tables(self) -> Mapping[str, list[tuple[str, ...]]]:
-        """Tables as text by title, each with its heading first."""
+        """Tables as lines of text by title, heading first."""
         rows: list[tuple[str, ...]] = [("", "law", "std·√fan-in", "from", "to", "bias", "matches initialiser")]
         for m in self.weights.values():
             places = ".3f" if m.std == 0.0 or _SMALL <= m.std < _LARGE else ".4g"
@@ -280,13 +280,13 @@ class Inspection(PrintedInspection):
 
     @property
     def told(self) -> list[tuple[str, str]]:
-        """Lines below the table: "forward", "wrong" or "note", and the text."""
+        """Lines below the table, as pairs of "forward", "wrong" or "note" and a text."""
         unknown = math.isfinite(self.forward.error) and not self.forward.known
         return [("forward", f"{'weights are ' if unknown else ''}{self.forward}"), *super().told]
 
     @property
     def predicted(self) -> list[tuple[str, str]]:
-        """Lines of the predictions of theory, which take some seconds: "theory" and the text."""
+        """Theoretical predictions, which take some seconds, as pairs of "theory" and a text."""
         try:
             said = str(self.theory)
             said += "\nof the layer without its biases" * any(matrix.bias_std > 0 for matrix in self.weights.values())

@@ -16,12 +16,12 @@ from attncheck.frameworks.probe import Probe
 from attncheck.frameworks.trace import FloatArray
 
 NONE, ROTARY = "none", "rotary"
-#: Base for a single plane, which turns by one radian for any base.
+#: Base reported for a single plane, whose rotation by one radian per position fits any base.
 _ANY_BASE = 1e4
-# Error amplification from one step to the last position.
+# Amplification of the error of the angle from the first step to the last position.
 _STEPS = 16.0
 _MOST_DIGITS = 12
-# Rounding below which neurons that do not turn differ from those that turn slowly.
+# With smaller rounding errors, fixed neurons can be distinguished from slowly rotating ones.
 _FINE = 1e-4
 
 
@@ -32,13 +32,13 @@ class Rotation:
     Attributes
     ----------
     base : float or None
-        b of the angles j b^{-2f/d}; None for other angles.
+        b in the angles j b^{-2f/d} of plane f at position j, for d rotated neurons; None for other angles.
     halves : bool
         Whether neurons f and f + d/2 form a plane, as in Llama; else neighbours, as in GPT-J.
     sign : int
         1, or -1 for the opposite direction.
     neurons : int
-        Rotated neurons of a head, the first ones.
+        Number of rotated neurons per head, which come first.
     """
 
     base: float | None
@@ -47,7 +47,7 @@ class Rotation:
     neurons: int
 
     def undone(self, vectors: FloatArray) -> FloatArray:
-        """Return keys, (..., L, d), before rotation, in the planes of `attncheck.Draws`."""
+        """Return keys, (..., positions, d), before rotation, with neurons in the order of `attncheck.Draws`."""
         planes = _planes(vectors, self.halves)
         places, pairs = np.arange(planes.shape[-2])[:, None], planes.shape[-1]
         planes = planes * np.exp(-1j * self.sign * places * _frequencies(self.base or _ANY_BASE, pairs))
@@ -62,7 +62,7 @@ class Positions:
     ----------
     name : {"none", "rotary", "other"}
     rotation : Rotation or None
-        With "rotary", of both queries and keys.
+        The rotation of queries and keys, with "rotary".
     notes : tuple of Note
     """
 
@@ -72,7 +72,7 @@ class Positions:
 
 
 def positions_of(probe: Probe) -> Positions:
-    """Return the rotation of queries and keys."""
+    """Return the effect of positions on queries and keys, with notes on unusual rotations."""
     found = {role: kinds(probe, role) for role in ("query", "key", "value")}
     if any({PLACED, TWISTED, DEPENDENT} & {*each} for each in found.values()):
         return Positions(OTHER)
@@ -82,7 +82,7 @@ def positions_of(probe: Probe) -> Positions:
     if not {"query", "key"} <= turned:
         wrong = [Note("only one of queries and keys is rotated", blames=True)] * (turned != {"value"})
         return Positions(OTHER, notes=tuple(wrong))
-    # With one vector at all positions, the rotation is all that differs, whatever came before it.
+    # With the same vector at all positions, only the rotation differs between them.
     seen = probe.reader.see(probe.state, np.repeat(probe.x[:, :1], probe.length, axis=1))
     query, key = (_rotation(seen[role][:, :, : probe.length], probe.bound) for role in ("query", "key"))
     if query is None or key is None:
@@ -111,7 +111,7 @@ def _frequencies(base: float, pairs: int) -> FloatArray:
 
 
 def _rotation(vectors: FloatArray, bound: float) -> Rotation | None:
-    """Return the rotation of vectors, (B, H, L, d), that are the same but for it; None if there is no such one."""
+    """Return the rotation by which vectors, (batch, heads, positions, d), differ between positions, or None."""
     small = _STEPS * bound * float(np.abs(vectors).max())
     number = _turned(vectors, small) if bound <= _FINE else vectors.shape[-1]
     after = vectors[..., :number]
@@ -130,19 +130,19 @@ def _rotation(vectors: FloatArray, bound: float) -> Rotation | None:
 
 
 def _turned(vectors: FloatArray, small: float) -> int:
-    """Return up to which neuron vectors depend on the position."""
+    """Return the number of leading neurons that include all those depending on the position."""
     moves = np.abs(vectors - vectors[:, :, :1]).max(axis=(0, 1, 2)) > small / _STEPS
     return int(np.flatnonzero(moves)[-1]) + 1 if moves.any() else 0
 
 
 def _off(planes: NDArray[np.complex128], turned: NDArray[np.complex128], angles: FloatArray) -> float:
-    """Return the error of planes, (B, H, L, d/2), turned by these angles."""
+    """Return the largest difference of `turned` from `planes`, (batch, heads, positions, d/2), rotated by `angles`."""
     places = np.arange(planes.shape[2])[:, None]
     return float(np.abs(planes * np.exp(1j * places * angles) - turned).max())
 
 
 def _bases(angles: FloatArray) -> Iterator[float]:
-    """Yield candidate bases for angles, those of few digits first."""
+    """Yield candidate bases for the angles, with few digits first."""
     pairs = len(angles)
     if pairs == 1:
         yield _ANY_BASE

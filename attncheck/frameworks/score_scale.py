@@ -1,4 +1,4 @@
-"""Notes on the scale of scores: which numbers are conventions, and which are mistakes."""
+"""Notes on the scale of scores, which distinguish conventions from mistakes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from attncheck.frameworks.inputs import PLURALS
 from attncheck.frameworks.laws import Z
 from attncheck.frameworks.notes import Note
 
-# A factor this close to 1 is 1.
+# A factor this close to 1 counts as 1.
 _GAIN = 1e-2
-# Standard deviation of scores above which one weight is nearly 1.
+# Standard deviation of scores above which attention is nearly one-hot.
 _LARGE = 8.0
 # Largest relative error at which ratios of standard deviations are used.
 _SURE = 0.1
-# Answers as text.
+# Answers of `_folded`, as text.
 _YES, _MAYBE = "is", "may be"
 
 
@@ -28,9 +28,9 @@ def about_scale(
     head_dim: int,
     attributed: bool,
 ) -> Iterator[Note]:
-    """Yield notes on a scale other than 1/√head_dim; those of common conventions report no error.
+    """Yield notes on a scale other than 1/√head_dim; common conventions are not reported as errors.
 
-    `gains` are the factors of queries and keys relative to their parameters; `attributed`: whether all are known.
+    `gains` are the factors of queries and keys relative to their parameters; `attributed` tells whether all are known.
     """
     yield from _about_size(forward, weights, head_dim)
     known = forward.known and (forward.map in AXES or forward.map == "linear")
@@ -54,7 +54,7 @@ def about_scale(
     elif forward.positions != "none" and len(factors) == 1 and factors != {1.0}:
         yield Note(f"scores times {forward.scales}: rotary positions with a factor, as in YaRN", convention=True)
     elif not attributed:
-        yield Note(f"scores times {forward.scales}, beside any factor in queries and keys")
+        yield Note(f"scores times {forward.scales}, in addition to any factor in queries and keys")
     else:
         yield Note(f"scores times {forward.scales}, not {RIGHT}", blames=True)
 
@@ -69,7 +69,7 @@ def _about_size(forward: Forward, weights: Mapping[str, MatrixStatistics], head_
 
 
 def _folded(weights: Mapping[str, MatrixStatistics], head_dim: int) -> str:
-    """Return whether W_Q has, or may have, W_K's scale times 1/√head_dim; nothing if it has not."""
+    """Return `_YES` or `_MAYBE` if W_Q has, or may have, W_K's scale times 1/√head_dim; else an empty string."""
     if not {"query", "key"} <= weights.keys() or head_dim == 1:
         return ""
     q, k = weights["query"], weights["key"]

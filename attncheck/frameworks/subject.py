@@ -1,4 +1,4 @@
-"""A module as a subject of checks, sampled through its own forward pass."""
+"""A module as a subject for checks, sampled by its own forward pass."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 OWN = "own"
 # Tolerance for outputs computed from the module's own matrices, relative to the largest output.
 _CLOSE = 1e-2
-# Ratio of an array's size to its matrix's that implies a gain; chance in small arrays gives less.
+# Ratio of the sizes of an array and its matrix that implies a gain; chance causes smaller ratios.
 _GAIN = 1.25
-# Smaller biases are rounded zeros.
+# Smaller biases are zeros up to rounding.
 _SMALL = 1e-6
-# Bias entries needed, and limit on modules drawn for them.
+# Number of bias entries needed, and maximum number of modules drawn for them.
 _ENTRIES, _MODULES = 2**13, 1024
 # Accurate digits of biases derived from products.
 _DIGITS = 3
 _SEEDS = 2**31
 _NORMAL = "normal"
 
-# Number of modules that compares batched with single runs.
+# Number of modules used to compare batched with single runs.
 _FEW = 3
-# Limit on entries drawn together, and module size above which drawing is slower than calling.
+# Maximum number of entries drawn together; modules with more entries than the second number run one by one.
 _STORED, _LARGE = 2**21, 2**16
 
 #: Draws the arrays of one module.
@@ -72,7 +72,7 @@ class ModuleSubject:
 
     @property
     def layers(self) -> list[AttentionLayer]:
-        """The module's layer, for a few positions and for more, or for the only length that it takes."""
+        """The module's layer at a small and a larger number of positions, or at the only accepted one."""
         return [self.layer.replace(seq_len=length) for length in self.view.lengths(2, 4, 8)]
 
     def supports(self, layer: AttentionLayer) -> bool | str:
@@ -81,7 +81,7 @@ class ModuleSubject:
         return mine or "the module has a different width or heads"
 
     def __call__(self, layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, FloatArray]:
-        """Draw one module per input, (N, s, n), and run each on its own input."""
+        """Draw one module per sequence of inputs, (N, positions, width), and run each on its sequence."""
         step = max(1, _STORED // _entries(self.view.binding.parameters(self.state)))
         parts = []
         for start in range(0, len(inputs), step):
@@ -101,8 +101,8 @@ def subject_of(
 ) -> ModuleSubject:
     """Return a module as a subject; `weights` are "gaussian" with the layer's scales or the module's "own".
 
-    By role, `laws` are those not rejected, and `stds` the scales times √fan-in. Raises `InputError` if arrays
-    cannot be replaced, or outputs contain more than attention.
+    `laws` and `stds` give, by role, the laws not rejected and the standard deviations times √fan-in. Raises
+    `InputError` if arrays cannot be replaced, or outputs contain more than attention.
     """
     check_choice("weights", weights, (GAUSSIAN, OWN))
     binding = view.binding
@@ -110,7 +110,7 @@ def subject_of(
         refuse("weights", weights, "needs a binding that can replace arrays", "give it methods parameters and fill")
     state = binding.fresh(0)
     if weights == OWN:
-        # A score scale that `AttentionLayer` does not have is attributed to queries and their bias.
+        # A score scale that `AttentionLayer` does not support is attributed to queries and their bias.
         declared = _laws(laws) | _biases(view, layer, {"query": layer.query_std / stds["query"]})
         return _checked(ModuleSubject(view, state, layer, declared, functools.partial(_initialised, binding)))
     fans = _fans(layer)
@@ -120,7 +120,7 @@ def subject_of(
 
 
 def _laws(laws: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return an accepted law per role."""
+    """Return one of the laws not rejected, for each role."""
     return {role: _law(SYMBOLS[role], left) for role, left in laws.items()}
 
 
@@ -133,9 +133,9 @@ def _law(what: str, left: Sequence[str]) -> str:
 
 
 def _biases(view: AttentionView, layer: AttentionLayer, factors: Mapping[str, float]) -> dict[str, tuple[str, float]]:
-    """Return law and standard deviation times √fan-in of each random bias.
+    """Return the law, and the standard deviation times √fan-in, of each random bias.
 
-    Biases have few entries, so more modules are drawn.
+    Biases have few entries, so additional modules are drawn.
     """
     drawn: dict[str, list[FloatArray]] = {}
     for seed in range(_MODULES):
@@ -154,7 +154,7 @@ def _biases(view: AttentionView, layer: AttentionLayer, factors: Mapping[str, fl
 
 
 def _different(bias: FloatArray) -> FloatArray:
-    """Return the distinct rows of a bias, (heads, d), up to rounding."""
+    """Return the rows of a bias, (heads, d), without repetitions up to rounding."""
     digits = np.round(bias / max(float(np.abs(bias).max()), _SMALL), _DIGITS)
     return bias[np.unique(digits, axis=0, return_index=True)[1]]
 
@@ -178,7 +178,7 @@ def _copied(binding: Binding, state: Any) -> Arrays:
 def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dict[str, float]:
     """Return the standard deviation for each array to replace, by name; `stds` are by role.
 
-    Biases get 0; other arrays are kept. Doubling an array shows its role.
+    Biases get 0; arrays not listed are kept. Doubling an array shows its role.
     """
     binding = view.binding
     kept = _copied(binding, state)

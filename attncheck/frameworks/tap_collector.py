@@ -20,7 +20,7 @@ _HIDDEN = -1e29
 
 @dataclasses.dataclass(frozen=True)
 class ArrayReader:
-    """Functions of a framework's arrays: the first real one in an output, its numbers, and its place in memory."""
+    """Functions that return the first real array in an output, its numbers, and its memory address."""
 
     first: Callable[[Any], Any]
     numbers: Callable[[Any], FloatArray]
@@ -28,7 +28,7 @@ class ArrayReader:
 
 
 class TapCollector:
-    """Collector of taps while modules run; `precision` is one unit in the last place of 1.0.
+    """Collector of taps while modules run; `precision` is the unit in the last place of 1.0.
 
     A softmax over `positions` entries counts as attention, as does one over square scores or with a head axis.
     """
@@ -39,11 +39,11 @@ class TapCollector:
         self._precision, self._positions = precision, positions
         self._running: list[str] = []
         self._calls: Counter[str] = Counter()
-        # Indexed by memory address, so that each output is tapped once. Keeping outputs prevents reuse of addresses.
+        # Indexed by memory address, so that each output is tapped once; keeping outputs prevents reuse of addresses.
         self._kept: dict[Hashable, tuple[str, Any]] = {}
 
     def begins(self, name: str, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Record that a module starts."""
+        """Record the start of a module."""
         self._running.append(name)
 
     def ends(self, module: Any, args: tuple[Any, ...], made: Any) -> None:
@@ -69,7 +69,7 @@ class TapCollector:
         with np.errstate(invalid="ignore"):  # fully masked rows
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             weights /= weights.sum(-1, keepdims=True)
-        # A model may also apply softmax to its logits, (batch, positions, classes).
+        # A model may also apply a softmax to its logits, (batch, positions, classes).
         attends = scores.ndim > 3 or (scores.ndim == 3 and scores.shape[-1] in (self._positions, scores.shape[-2]))
         where = self._running[-1] if self._running else ""
         for kind, values in ((SCORES, scores), (WEIGHTS, weights)):

@@ -39,9 +39,9 @@ class LayerTheory:
     excess_kurtosis : float
         Limit for an output of the last position.
     excess_kurtosis_here, excess_kurtosis_error : float or None
-        The same at this width; None with parts such as rotary positions.
+        The kurtosis at this width, and its error; None for layers with parts such as rotary positions.
     distance : Distance or None
-        Distance of this output's law from its limit; None likewise.
+        Distance of the law of this output from its limit; None for the same layers.
     """
 
     layer: AttentionLayer
@@ -56,7 +56,7 @@ class LayerTheory:
 
     @property
     def score_variance_here(self) -> float:
-        """Score variance at this width; for scores times 1/head_dim it is 0 only in the limit."""
+        """Score variance at this width; for scores times 1/head_dim, only the limit is 0."""
         between = self.layer.query_std**2 * self.layer.key_std**2
         return between / self.layer.head_width if self.layer.score_scaling == "1/n" else between
 
@@ -137,7 +137,7 @@ def _temperature(spread: float) -> float:
 
 
 def _entropy(layer: AttentionLayer) -> float:
-    """Return the mean entropy over heads of the last row of the attention weights, over their sum."""
+    """Return the entropy of the last row of attention weights divided by their sum, averaged over heads."""
     some = layer if heads_differ(layer) else of_head(layer, 0)
     scores = draw_limit(some, _ENTROPIES, 0, np.random.default_rng(0)).scores
     weights = attention_weights(some, scores)[..., -1, :]

@@ -17,7 +17,7 @@ from attncheck.frameworks.torch_trace import array_of, recorded, watching
 from attncheck.frameworks.trace import Core, FloatArray, untouched
 
 _UNWATCHED = re.compile(r"HigherOrderOperator (\w+)")
-# Names of the two attention implementations in transformers.
+# Attention implementations of transformers to select.
 _IMPLEMENTATIONS = ("sdpa", "eager")
 _WEIGHTS = "need_weights"
 
@@ -25,8 +25,8 @@ _WEIGHTS = "need_weights"
 class Torch(Binding):
     """Binding to PyTorch modules, including those of transformers.
 
-    Paths are eval and train; with and without weights for `MultiheadAttention`; and both implementations of
-    transformers. `make` draws from the global generator.
+    Code paths are eval and train; with and without weights for `MultiheadAttention`; and both attention
+    implementations of transformers. `make` draws from the global generator.
     """
 
     def __init__(self, make: Callable[[], Any], width: int, call: Callable[..., Any] | None = None) -> None:
@@ -54,13 +54,13 @@ class Torch(Binding):
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             module = self.make()
-        return getattr(module, "_orig_mod", module)  # of torch.compile
+        return getattr(module, "_orig_mod", module)  # undoes torch.compile
 
     def run(self, state: Any, x: FloatArray, core: Core, path: str = "eval") -> FloatArray:
-        """Return the output; with `untouched`, without interception."""
+        """Return the output, with `core` called at every attention core; without tracing if `core` is `untouched`."""
         try:
             return self._output(state, x, path, core)
-        except NotImplementedError as error:  # PyTorch refuses to watch some operators
+        except NotImplementedError as error:  # PyTorch cannot trace some operators
             if (found := _UNWATCHED.search(str(error))) is None:
                 raise
             remedy = "call scaled_dot_product_attention, or test it by sampling: pass a simulator to attncheck.check"
@@ -81,7 +81,7 @@ class Torch(Binding):
         self.precision = max((self.precision, *coarse))
 
     def attended(self, state: Any, arrays: Arrays, x: FloatArray, path: str = "eval") -> tuple[FloatArray, ...]:
-        """Return outputs, q, k and v of N modules; `arrays` (N, ...), `x` (N, B, L, n)."""
+        """Return outputs, queries, keys and values of N modules; see `Binding.attended`."""
         whole = _CallableModule(state, functools.partial(self._called, weights=_WEIGHTS in path))
         held = {f"held.{name}": _like(parameter, arrays[name]) for name, parameter in state.named_parameters()}
 
@@ -95,7 +95,7 @@ class Torch(Binding):
         return without_gradient(state, lambda: self._called(state, self._tensor(x), _WEIGHTS in path)) or ()
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
-        """Return the parameters by name; shared ones under each name."""
+        """Return the parameters by name, shared ones under each of their names."""
         return {name: array_of(p) for name, p in state.named_parameters(remove_duplicate=False)}
 
     def fill(self, state: Any, arrays: Mapping[str, FloatArray]) -> Any:
@@ -117,7 +117,7 @@ class Torch(Binding):
 
     @contextlib.contextmanager
     def _ready(self, module: Any, path: str) -> Iterator[None]:
-        """Run a module on a path without gradients."""
+        """Set the mode of a code path and disable gradients in this context."""
         module.train(path.startswith("train"))
         with torch.no_grad(), _implementation(module, path) if self._implemented else contextlib.nullcontext():
             yield
@@ -133,7 +133,7 @@ class Torch(Binding):
 
 
 class _CallableModule(torch.nn.Module):
-    """A module's call as a module, for replacing parameters."""
+    """A module's call as a module, whose parameters can be replaced."""
 
     def __init__(self, held: torch.nn.Module, called: Callable[[Any, Any], Any]) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ def _configurations(module: Any) -> list[Any]:
 
 
 def refuse_without_numbers(module: Any) -> None:
-    """Refuse modules whose operations or numbers are not seen."""
+    """Refuse compiled modules and modules without numbers."""
     if any(isinstance(each, torch.jit.ScriptModule) for each in module.modules()):
         refuse("make", type(module).__name__, "is compiled, which hides what it computes", "pass it uncompiled")
     if any(each.is_meta for each in module.parameters()):
@@ -181,7 +181,7 @@ def without_gradient(module: Any, call: Callable[[], Any]) -> tuple[str, ...] | 
         total = sum(y.float().sum() for y in made)
         try:
             gradients = torch.autograd.grad(total, list(wanted.values()), allow_unused=True)
-        except Exception:  # a backward pass of the module's own may refuse in any way
+        except Exception:  # a custom backward pass may fail in any way
             return None
     return tuple(name for name, found in zip(wanted, gradients, strict=True) if found is None)
 

@@ -1,4 +1,4 @@
-"""Attention cores of PyTorch forward passes, recognised by what is computed from what."""
+"""Attention cores of PyTorch forward passes, recognised by their dataflow."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from torch.utils._pytree import tree_leaves
 from attncheck._lib.errors import refuse
 from attncheck.frameworks.trace import AttentionCore, Core, FloatArray, ModuleListener, replaced
 
-#: PyTorch's own attention, also while it is replaced.
+#: PyTorch's own attention, kept while it is replaced.
 ATTENTION = functional.scaled_dot_product_attention
 _DROPOUTS = (functional.dropout, torch.dropout)
 _SOFTMAX = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)
-# Products of matrices, with the places of their factors.
+# Matrix products, with the index of their first factor.
 _PRODUCTS = {
     torch.ops.aten.mm.default: 0,
     torch.ops.aten.bmm.default: 0,
@@ -31,7 +31,7 @@ _PRODUCTS = {
     torch.ops.aten.baddbmm.default: 1,
 }
 
-# Operations with which attention is linear.
+# Operations that keep attention linear.
 _MOVES = ("alias", "clone", "copy", "detach", "expand", "permute", "reshape", "slice", "split", "squeeze", "t", "to")
 _LINEAR = (*_MOVES, "transpose", "unsafe_view", "unsqueeze", "view", "add", "div", "mul", "neg", "sub")
 
@@ -41,10 +41,10 @@ SoftmaxListener = Callable[[FloatArray, int], None]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Product:
-    """A product of matrices, (N, r, c) times (N, c, s), from which a tensor descends.
+    """A matrix product, (N, r, c) times (N, c, s), from which a tensor is derived.
 
-    `from_inputs`: whether both factors depend on the inputs. `softmax`: whether a softmax follows it. `linear`:
-    whether nothing but linear operations does.
+    `from_inputs` tells whether both factors depend on the inputs, `softmax` whether a softmax follows, and `linear`
+    whether only linear operations follow.
     """
 
     left: Any
@@ -55,7 +55,7 @@ class Product:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Numbers of rows and columns."""
         return self.left.shape[-2], self.right.shape[-1]
 
 
@@ -75,9 +75,9 @@ class SoftmaxMode(TorchDispatchMode):
 class CoreMode(TorchDispatchMode):
     """Follow the inputs through a forward pass, and call `core` at every attention core.
 
-    A product whose factors both descend from the inputs, followed by anything but a product, and then by a product
-    with something else that descends from the inputs, is an attention core. Without the first condition, so is one
-    with a softmax between the two. Not so a product over positions of which all is linear: linear attention.
+    An attention core consists of a matrix product, operations without products, and a second product with another
+    tensor that depends on the inputs. Both factors of the first product depend on the inputs, or a softmax lies between
+    the products. A first product over positions with only linear operations after it belongs to linear attention.
     """
 
     def __init__(self, core: Core, inputs: Any, given: Callable[..., None]) -> None:
@@ -85,7 +85,7 @@ class CoreMode(TorchDispatchMode):
         self.core, self.given = core, given
         self.paused, self.length = False, inputs.shape[1]
         self.count = 0
-        # By address of the storage, so that views and changes in place are followed.
+        # Indexed by storage address, so that views and in-place changes are followed.
         self._from: dict[int, Product | None] = {_place(inputs): None}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -111,7 +111,7 @@ class CoreMode(TorchDispatchMode):
         return made
 
     def _multiplied(self, left: Any, right: Any, made: Any) -> tuple[Any, Product | None]:
-        """Return the result of a product of matrices, and the product if one that follows may end a core."""
+        """Return the result of a matrix product, and the product if it may start an attention core."""
         origins = [self._open(each) for each in (left, right)]
         if (origins[0] is None) != (origins[1] is None):
             turned = origins[0] is None
@@ -125,21 +125,21 @@ class CoreMode(TorchDispatchMode):
         return made, Product(left, right, both)
 
     def _open(self, tensor: Any) -> Product | None:
-        """Return the product of scores that a tensor descends from."""
+        """Return the product of queries and keys from which a tensor is derived, or None."""
         found = self._from.get(_place(tensor))
         return found if found is not None and (found.from_inputs or found.softmax) else None
 
     def _answered(self, scored: Product, weights: Any, value: Any, made: Any) -> Any:
-        """Call `core` with a core that ends here; return its result."""
+        """Call `core` for the core that ends with this product, and return the result."""
         query, key = scored.left, scored.right.mT
-        if scored.size != weights.shape[-2:]:  # scores of keys by queries
+        if scored.size != weights.shape[-2:]:  # the first factor contains the keys
             query, key = key, query
         return self.answered(query, key, value, weights, made)
 
     def answered(self, query: Any, key: Any, value: Any, weights: Any, made: Any) -> Any:
-        """Call `core`; return its result in place of `made`, or `made`."""
+        """Call `core` and return its result, or `made` if that is None."""
         self.given(query, key, value)
-        # Matrices without a leading axis get one.
+        # Plain matrices get a leading axis.
         q, k, v, w = (a if a.ndim > 2 else a[None] for a in map(array_of, (query, key, value, weights)))
         heads = self.core(AttentionCore(q, k, v, w, self.count))
         self.count += 1
@@ -149,7 +149,7 @@ class CoreMode(TorchDispatchMode):
         return torch.as_tensor(heads, dtype=made.dtype, device=made.device)
 
     def mark(self, tensor: Any) -> None:
-        """Let a tensor that this mode did not see come from the inputs."""
+        """Treat a tensor as derived from the inputs, although this mode did not see how."""
         self._from[_place(tensor)] = None
 
 
@@ -162,7 +162,7 @@ def _fits(scored: Product, weights: Any) -> bool:
 
 
 def _place(tensor: Any) -> int:
-    """Return the address of a tensor's numbers."""
+    """Return the storage address of a tensor."""
     try:
         return int(tensor.untyped_storage().data_ptr())
     except (NotImplementedError, RuntimeError):  # a tensor without storage
@@ -170,7 +170,7 @@ def _place(tensor: Any) -> int:
 
 
 class _Attention(TorchFunctionMode):
-    """Call `attend` in place of attention, under whichever name it was imported, and leave dropout out."""
+    """Call `attend` in place of attention, under any name by which it was imported, without dropout."""
 
     def __init__(self, attend: Callable[..., Any]) -> None:
         super().__init__()
@@ -186,16 +186,16 @@ class _Attention(TorchFunctionMode):
 
 @contextlib.contextmanager
 def attention_replaced(attend: Callable[..., Any]) -> Iterator[None]:
-    """Call `attend` in place of `scaled_dot_product_attention`, also inside of `MultiheadAttention`.
+    """Call `attend` in place of `scaled_dot_product_attention`, also inside `MultiheadAttention`.
 
-    That module looks it up where no mode is active, and takes a fused path in inference.
+    `MultiheadAttention` would call this function outside the mode, and use a fused kernel in inference.
     """
     with slow_path(), replaced(functional, "scaled_dot_product_attention", attend), _Attention(attend):
         yield
 
 
 def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[Any, ...]]:
-    """Return a function of N parameters and inputs that returns outputs, and q, k and v of the first attention."""
+    """Return a function of the parameters and inputs of N modules: outputs, and q, k and v of the first attention."""
 
     def one(parameters: Any, x: Any) -> tuple[Any, ...]:
         seen: list[tuple[Any, ...]] = []
@@ -210,7 +210,7 @@ def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[
         return (y, *seen[0])
 
     def many(parameters: Any, x: Any) -> tuple[Any, ...]:
-        # Other kernels do not batch over modules.
+        # Other kernels cannot be batched over modules.
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
             made: tuple[Any, ...] = torch.vmap(one)(parameters, x)
             return made
@@ -226,7 +226,7 @@ def watching(core: Core, inputs: Any, given: Callable[..., None] = lambda *_: No
     ----------
     core : callable
     inputs : torch.Tensor
-        What the forward pass is called with.
+        Inputs of the forward pass.
     given : callable, optional
         Called with the queries, keys and values of every core, as tensors.
 
@@ -249,7 +249,7 @@ def watching(core: Core, inputs: Any, given: Callable[..., None] = lambda *_: No
         try:
             with torch._C.DisableTorchFunction():
                 made = ATTENTION(query, key, value, *args, **kwargs)
-                # Values that are unit vectors give the weights.
+                # Unit vectors as values return the weights.
                 units = torch.eye(key.shape[-2], dtype=value.dtype, device=value.device)
                 units = units.expand(*value.shape[:-2], *units.shape)
                 weights = ATTENTION(query, key, units, *args, **kwargs)
@@ -265,7 +265,7 @@ def watching(core: Core, inputs: Any, given: Callable[..., None] = lambda *_: No
 
 @contextlib.contextmanager
 def modules_heard(model: Any, listener: ModuleListener) -> Iterator[None]:
-    """Let a listener hear of the calls of a model and of all modules in it."""
+    """Notify a listener of the calls of a model and of all modules in it."""
     with contextlib.ExitStack() as stack:
         for name, module in model.named_modules():
             if isinstance(module, torch.jit.ScriptModule):
@@ -290,7 +290,7 @@ def slow_path() -> Iterator[None]:
 
 @contextlib.contextmanager
 def softmax_seen(listener: SoftmaxListener) -> Iterator[None]:
-    """Call `listener` with the scores and the axis of every softmax, also inside of attention."""
+    """Call `listener` with the scores and the axis of every softmax, also inside attention."""
     with slow_path(), sdpa_kernel(SDPBackend.MATH), SoftmaxMode(listener):
         yield
 

@@ -16,23 +16,22 @@ FloatArray = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttentionCore:
-    """One attention core of a forward pass, in whichever layout the module has.
+    """One attention core of a forward pass, in the layout of the module.
 
-    A core is a product of queries and keys, anything that acts on it entry by entry or row by row (a scale, a
-    bias, a mask, a softmax), and a product of the resulting weights with values. It is recognised as such, whether
-    it is one function of a framework or written by hand.
+    A core consists of a product of queries and keys, operations on it by entry or by row (a scale, a bias, a mask, a
+    softmax), and a product of the resulting weights with values, in one function of a framework or written by hand.
 
     Attributes
     ----------
     query : ndarray, (..., L, d)
     key : ndarray, (..., L', d)
     value : ndarray, (..., L', e)
-        The leading axes are those of batch and heads: (B, H), or both in one, in any order. Keys and values may
-        have fewer heads than queries.
+        L queries attend to L' keys. The leading axes are batch and heads, or both in one, in any order. Keys and
+        values may have fewer heads than queries.
     weights : ndarray, (..., L, L')
-        What the module multiplies the values by.
+        The factor of the values.
     index : int
-        Number of cores before it in the forward pass.
+        Number of earlier cores in the forward pass.
 
     Examples
     --------
@@ -50,22 +49,22 @@ class AttentionCore:
 
     @property
     def heads(self) -> FloatArray:
-        """Result of the core, (..., L, e), if keys and values have all heads."""
+        """Result of the core, (..., L, e), if keys and values have as many heads as queries."""
         return np.asarray(self.weights @ self.value)
 
 
 class ModuleListener(Protocol):
-    """Listener to the modules of a forward pass, in the order in which they begin and end."""
+    """Listener to the calls of modules in a forward pass, in order of execution."""
 
     def begins(self, name: str, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Hear that the module of this name is called."""
+        """Receive the start of a call of the module `name`."""
 
     def ends(self, module: Any, args: tuple[Any, ...], made: Any) -> None:
-        """Hear what the module that began last returns."""
+        """Receive the result of the call that started last."""
 
 
 def heard(own: Callable[..., Any], names: Mapping[int, str], listener: ModuleListener) -> Callable[..., Any]:
-    """Return the call of a class of modules that a listener hears; `names` are by the identity of a module."""
+    """Wrap the call of a class of modules so that it notifies a listener; `names` maps the ids of modules to names."""
 
     @functools.wraps(own)
     def called(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -99,9 +98,9 @@ def zeros(core: AttentionCore) -> FloatArray:
     return np.zeros((*core.weights.shape[:-1], core.value.shape[-1]))
 
 
-#: Called with every core. Returns what it results in, (..., L, e), or None to leave the module's own result.
+#: Called with every core. Returns a new result, (..., L, e), or None to keep the module's own result.
 Core = Callable[[AttentionCore], FloatArray | None]
 
 
 def untouched(core: AttentionCore) -> None:
-    """Leave every result; a binding need not look for cores."""
+    """Keep every result; bindings then do not trace attention."""

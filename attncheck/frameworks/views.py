@@ -1,4 +1,4 @@
-"""View of a module for a subject, through its attention."""
+"""Access to a module's attention, for use as a subject."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attncheck.layers.parts.position_bias import mean_bias
 
 #: Number of output neurons returned.
 NEURONS = 2
-# Relative tolerance for sums in a different order.
+# Relative tolerance for sums taken in a different order.
 _SAME = 1e-3
 
 
@@ -31,12 +31,12 @@ class AttentionView:
     ----------
     reader : ModuleReader
     factor : float
-        Factor of the products of queries and keys as initialised.
+        Factor of the products of queries and keys in scores.
     rotation : Rotation, optional
     gains : mapping of str to float
-        Factors of queries and keys, by role.
+        Factors that multiply queries and keys, by role.
     at_once : bool
-        Whether modules run in one batch.
+        Whether several modules run in one batch.
     """
 
     reader: ModuleReader
@@ -56,7 +56,7 @@ class AttentionView:
         return self.reader.width
 
     def drawn(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> dict[str, FloatArray]:
-        """Return outputs, scores, and keys or Gram matrices of keys and values."""
+        """Return outputs, scores, and keys or the Gram matrices of keys and values, by name."""
         if self.at_once:
             return self._exposed(self.reader.see_each(state, _stacked(arrays), x))
         filled = self.binding.filled
@@ -65,12 +65,12 @@ class AttentionView:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def if_the_same(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> Self:
-        """Return a view that runs modules in one batch, if results agree."""
+        """Return a view that runs modules in one batch if the results agree, else this view."""
         faster = dataclasses.replace(self, at_once=True)
         one_by_one = self.drawn(state, arrays, x)
         try:
             together = faster.drawn(state, arrays, x)
-        except Exception:  # batched runs fail in many ways
+        except Exception:  # batched runs may fail in many ways
             return self
         same = (
             together[name].shape == a.shape and np.abs(together[name] - a).max() <= _SAME * np.abs(a).max()
@@ -98,7 +98,7 @@ class AttentionView:
         return {role: np.atleast_2d(b) / self._gain(role) for role, b in self.reader.biases(state).items()}
 
     def outputs(self, state: Any, layer: AttentionLayer, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return outputs on x, (1, L, n), and those of a layer from queries, keys, values and W_O."""
+        """Return the module's outputs on x, (1, positions, n), and those of `layer` with the module's matrices."""
         y, scores, _, v = self._taken(self.reader.see(state, x))
         matrices = self.reader.read(state)
         layer = layer.replace(seq_len=x.shape[1])
@@ -107,11 +107,11 @@ class AttentionView:
         return y, np.asarray(made)
 
     def lengths(self, *wanted: int) -> tuple[int, ...]:
-        """Return the wanted lengths of sequences, or the only one that the module takes."""
+        """Return the given sequence lengths, or the only one that the module accepts."""
         return wanted if self.reader.any_length else (self.reader.length,)
 
     def _taken(self, seen: AttentionCall) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Return outputs, scores, and keys and values as initialised, for all heads."""
+        """Return outputs, scores, and keys and values without their factors, for all heads."""
         repeat = functools.partial(np.repeat, axis=1)
         heads = seen.query.shape[1]
         q, k, v = (repeat(each, heads // each.shape[1]) for each in (seen.query, seen.key, seen.value))

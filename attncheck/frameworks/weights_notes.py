@@ -30,16 +30,16 @@ _Fit = TypeVar("_Fit")
 _FAINT = -16.0
 # Relative tolerance for a bias by distance; smallest bias that is not rounding.
 _FITTED, _NO_BIAS = 2e-2, 1e-3
-# Distances that tell a slope.
+# Minimum number of distances that shows a slope.
 _FEWEST = 3
-# Pairs of positions that a note lists.
+# Maximum number of pairs of positions in a note.
 _PAIRS = 3
 
 
 def about_weights(made: Forward, formula: Formula, seen: AttentionCall, partial: Forward | None = None) -> list[Note]:
     """Return notes on the formula of attention weights.
 
-    `partial` is the formula of weights divided by the sums of their rows, where these are less than 1.
+    `partial` is the formula of weights normalised by row, if row sums are less than 1.
     """
     length = seen.query.shape[2]
     hidden = _idle(_visible(made, formula, length)) if made.known else []
@@ -52,7 +52,7 @@ def about_weights(made: Forward, formula: Formula, seen: AttentionCall, partial:
         text = f"rows of the attention weights sum to {sums.min():.2g} to {sums.max():.2g}, and not to 1"
         return notes or [Note(f"{text}; divided by these, they are {partial}", blames=True)]
     if not made.known:
-        # A softmax with sinks sums to less than 1.
+        # The rows of a softmax with sinks sum to less than 1.
         meant = bool(np.all(seen.weights >= 0) and seen.weights.sum(-1).max() < 1 + _NO_BIAS)
         return notes or [Note(f"the attention weights are {made}", blames=not meant, convention=meant)]
     notes += [*_about_map(made), *_about_mask(made, formula, length), *_about_scores(made, formula)]
@@ -63,7 +63,7 @@ def about_weights(made: Forward, formula: Formula, seen: AttentionCall, partial:
 
 
 def tiled_heads(kv: int, number: int) -> Note:
-    """Report keys and values that heads use in turn."""
+    """Report key and value heads that query heads use in turn (tiled) instead of in blocks (repeated)."""
     of, right = ([h % kv for h in range(number)], [h // (number // kv) for h in range(number)])
     return Note(f"KV heads are tiled ({_numbers(of)}), not repeated ({_numbers(right)})", convention=True)
 
@@ -99,9 +99,9 @@ def _about_mask(made: Forward, formula: Formula, length: int) -> Iterator[Note]:
 
 
 def _past_a_gap(shown: Booleans) -> list[tuple[int, int]]:
-    """Return the later positions that a query sees beyond one that it does not see, if all see all earlier ones.
+    """Return (query, later position) pairs visible beyond a hidden position, if all earlier positions are visible.
 
-    Prefixes and blocks, within which positions see each other, leave no gap.
+    Prefixes and blocks of positions that see each other leave no such gap.
     """
     shown = shown[:, : len(shown)]
     if not shown[np.tril_indices(len(shown))].all():
@@ -110,14 +110,14 @@ def _past_a_gap(shown: Booleans) -> list[tuple[int, int]]:
 
 
 def _sees_next(shown: Booleans, mask: str) -> bool:
-    """Return whether every position sees the next one, some hide earlier ones, and none sees further."""
+    """Return whether every position sees the next one and none sees further, although some earlier ones are hidden."""
     at = np.arange(len(shown) - 1)
     further = np.triu(shown, 2).any() or np.tril(shown).all()
     return bool(mask == OTHER and shown[at, at + 1].all() and not further)
 
 
 def _visible(made: Forward, formula: Formula, length: int) -> Booleans:
-    """Return which keys any head sees, (L, L')."""
+    """Return which keys are visible to any head, as booleans (queries, keys)."""
     shown = visible(made.mask, length, length) if formula.shown is None else formula.shown
     return shown if shown.ndim == 2 else np.asarray(shown.any(axis=0))
 
@@ -156,7 +156,7 @@ def _about_scores(made: Forward, formula: Formula) -> Iterator[Note]:
 
 
 def about_bias(bias: FloatArray) -> Note:
-    """Describe a bias of scores, (H, L, L), of which only differences within a row matter.
+    """Describe a bias of scores, (heads, positions, positions), known up to a constant per row.
 
     Examples
     --------
@@ -165,7 +165,7 @@ def about_bias(bias: FloatArray) -> Note:
     'scores have a bias by distance, slope 0.00391: ALiBi'
     """
     slopes, tables, distances = by_distance(bias)
-    if slopes and distances >= _FEWEST:  # any function of two distances is linear
+    if slopes and distances >= _FEWEST:  # any function of two distances is linear, so not a slope
         told = ", ".join(dict.fromkeys(f"{-slope:.3g}" for slope in slopes))
         if max(slopes) > 0:
             text = f"scores grow with distance, slopes {told}: the sign of ALiBi is wrong"
@@ -180,9 +180,10 @@ def about_bias(bias: FloatArray) -> Note:
 
 
 def by_distance(bias: FloatArray) -> tuple[list[float], list[FloatArray], int]:
-    """Return the slopes of a bias of scores, (H, L, L), over the distance, and its values by i - j; empty if not so.
+    """Return the slopes of a bias by distance, its values by i - j, and the number of distances.
 
-    Values are those at the differences that occur, up to a constant of each row; the number of distances comes last.
+    The bias has shape (heads, positions, positions) and is known up to a constant per row. Lists are empty if it is not
+    linear in the distance, or not a function of i - j.
     """
     shown = (bias != 0.0) | np.eye(bias.shape[-1], dtype=bool)
     behind = np.subtract.outer(np.arange(bias.shape[1]), np.arange(bias.shape[2]))
@@ -193,20 +194,20 @@ def by_distance(bias: FloatArray) -> tuple[list[float], list[FloatArray], int]:
 
 
 def _all_of(found: list[_Fit | None]) -> list[_Fit]:
-    """Return the fits of all heads; none if one has none."""
+    """Return the fits of all heads; an empty list if one head has none."""
     known = [each for each in found if each is not None]
     return known if len(known) == len(found) else []
 
 
 def _slope_of(bias: FloatArray, distance: FloatArray, use: Booleans) -> float | None:
-    """Return the slope of a bias over the distance, up to a constant of each row, or None."""
+    """Return the slope if a bias, up to a constant per row, is linear in the distance; else None."""
     b, d = (_less_mean(a, use) for a in (bias, distance))
     slope = float(np.sum(b * d)) / max(float(np.sum(d**2)), 1e-300)
     return slope if np.abs(b - slope * d).max() <= _FITTED * max(float(np.abs(b).max()), _NO_BIAS) else None
 
 
 def _table_of(bias: FloatArray, behind: FloatArray, use: Booleans) -> FloatArray | None:
-    """Return a bias as a function of i - j, at the distances that occur and up to a constant of each row, or None."""
+    """Return the values of a bias by i - j if it depends on that only, up to a constant per row; else None."""
     length = len(bias)
     rows, columns = np.nonzero(use)
     design = np.zeros((len(rows), 3 * length))

@@ -57,8 +57,8 @@ def widths(
     widths : sequence of int
         At least three.
     expect : str or mapping, optional
-        "standard" (the default), "mup", or a table; see `attncheck.scaling.predictions.expectation`. The default
-        for a layer of attncheck is its exact law at each width, for a stack or program its limit.
+        "standard" (the default), "mup", or a table; see `attncheck.scaling.predictions.expectation`. Layers of
+        attncheck are by default compared with their exact law at each width, stacks and programs with their limit.
     optimizer : callable, optional
         ``optimizer(module)`` returns an optimiser; for flax, ``optimizer(parameters)`` an optax transformation.
     loss : callable, optional
@@ -180,7 +180,7 @@ def _models(build: Callable[..., Any] | Description, narrowest: Sequence[int], f
 
 
 def _refuse_alike(build: Callable[..., Any], models: Any, width: int) -> None:
-    """Refuse models that are the same for two seeds."""
+    """Refuse models that are equal for two seeds."""
     one, other = (models.make(width, seed).weights() for seed in (0, 1))
     drawn = [np.ptp(each) > 0 for each in one if each.size]
     if any(drawn) and all(map(np.array_equal, one, other)):

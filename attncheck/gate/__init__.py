@@ -25,7 +25,7 @@ class Judgement:
 
     ``findings`` are reasons not to pass, in the order of `attncheck.gate.cases.PARTS`; ``notes`` do not affect the
     verdict; ``wrong`` holds (label, text) pairs of a violated run, "cause" first; ``remembered`` tells whether the
-    run was added to a history; ``first`` whether it lacks nothing but a baseline.
+    run was added to a history; ``first``, whether only a baseline is missing for a pass.
     """
 
     run: RunRecord
@@ -130,7 +130,7 @@ def _written(run: Path, baseline: Path, accepted: bool, wrong: bool) -> tuple[tu
 
 
 def _wrong(run: RunRecord) -> tuple[tuple[str, str], ...]:
-    """Return (label, text) pairs, "cause" first; empty where the subject has no violation."""
+    """Return (label, text) pairs on what is wrong, "cause" first; empty if no result is violated."""
     if not run.count(Verdict.VIOLATED):
         return ()
     from attncheck.runs.summary import wrong_in  # a late import, as it is rarely needed

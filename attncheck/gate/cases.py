@@ -33,7 +33,7 @@ PARTS = {
 class GateCase:
     """One case: property and layer, or ``gate`` and a part of the judgement.
 
-    ``outcome`` is "passed", "failed", "error" or "skipped", ``verdict`` its consequence for the run.
+    ``outcome`` is "passed", "failed", "error" or "skipped"; ``verdict`` is its consequence for the run.
     """
 
     group: str
@@ -123,7 +123,7 @@ def _items(run: RunRecord, cause: str) -> Iterator[GateCase]:
         name = layer if layer.endswith(f" {case}") else f"{layer} {case}".strip()
         outcome, message, verdict = _outcome(planned[item], results)
         message = _caused(message, cause if verdict == Verdict.VIOLATED else "")
-        # All results of an item report the same seconds; each pool reports the time of all pools.
+        # All results of an item report the time of the item, and each pool the time of all pools.
         took = max((each.seconds for each in results), default=0.0) / (len(pooled) if item in pooled else 1)
         yield GateCase(group, name, outcome, message, "\n".join(texts.get(item, ())), took, verdict)
 

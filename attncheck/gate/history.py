@@ -1,4 +1,4 @@
-"""Histories: append-only files of scores per run, and their evidence of drift."""
+"""Histories: append-only files with the scores of each run, from which drift is detected."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _FORMAT = 1
 _AGAIN = "pass a file written by attncheck gate --history"
 # Significant digits of a score.
 _DIGITS = 4
-# Number of equal parts of the half of a check's weight that belongs to feature pools: more than there are pools,
-# so that new pools take no weight from others.
+# Each feature pool gets 1/FEATURES of the half of a check's weight that belongs to them. There are fewer pools than
+# that, so that new pools take no weight from others.
 FEATURES = 32
 
 
@@ -48,7 +48,7 @@ class HistoryHead(msgspec.Struct, frozen=True, tag="history", tag_field="type"):
 
 
 class PlannedChecks(msgspec.Struct, frozen=True, tag="plan", tag_field="type"):
-    """Checks planned by runs that refer to ``plan``, by key and revision."""
+    """Checks, by key and revision, that runs referring to ``plan`` have planned."""
 
     plan: str
     checks: list[str]
@@ -66,7 +66,7 @@ class RunEntry(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
 
 
 class Acceptance(msgspec.Struct, frozen=True, tag="accepted", tag_field="type"):
-    """All streams restart after this run."""
+    """Acceptance of the state after this run, from which all streams restart."""
 
     after: str
 
@@ -76,7 +76,7 @@ _Line = HistoryHead | PlannedChecks | RunEntry | Acceptance
 
 @dataclasses.dataclass(frozen=True)
 class DriftedSeries:
-    """A stream ``check@pool`` since the run of its most likely change point.
+    """A stream ``check@pool`` since its most likely change point, the run ``since``.
 
     ``evidence`` is its share of the total; ``mean`` and ``last`` describe its ``runs`` scores since then.
     """
@@ -91,7 +91,7 @@ class DriftedSeries:
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """The runs of a subject with one profile, in order, the keys ``accepted``, and their plans."""
+    """The runs of a subject with one profile, in order, with the keys of accepted runs and all plans."""
 
     subject: str
     profile: str
@@ -103,8 +103,8 @@ class History:
     def read(cls, paths: Sequence[Path]) -> History:
         """Read a history, or merge those of several branches.
 
-        Several histories are merged by start time, after the last run accepted in any of them; of two runs of a
-        commit the earlier counts.
+        Several histories are merged by start time, from the last run accepted in any of them. Of two runs of the same
+        commit, the earlier counts.
 
         Raises
         ------
@@ -144,19 +144,19 @@ class History:
 
     @cached_property
     def streams(self) -> tuple[str, ...]:
-        """All streams since then, in order of appearance."""
+        """All streams since the last acceptance, in order of appearance."""
         return tuple(dict.fromkeys(name for entry in self.since for name in sorted(entry.z)))
 
     @cached_property
     def scores(self) -> FloatArray:
-        """The scores since then, (runs, streams); NaN where missing."""
+        """The scores since the last acceptance, (runs, streams); NaN where missing."""
         return np.array([[entry.z.get(name, math.nan) for name in self.streams] for entry in self.since]).reshape(
             len(self.since), len(self.streams)
         )
 
     @cached_property
     def course(self) -> DriftState:
-        """The evidence process of these runs."""
+        """The evidence after each run since the last acceptance."""
         one_sided = np.array([name in self._one_sided for name in self.streams], bool)
         return course(self.scores, one_sided, self.shares)
 
@@ -169,9 +169,9 @@ class History:
     def shares(self) -> FloatArray:
         """The weight of each stream, (streams,), independent of the data.
 
-        Half of the total belongs to the first run's checks, a quarter to those planned next, and so on. Half of a
-        check's weight belongs to its pool of all cases, the rest to its feature pools. Checks keep their weight
-        until acceptance.
+        The checks of the first run share half of the total weight, those planned next a quarter, and so on. The pool
+        of all cases has half of the weight of its check, and the pools of cases with a common feature share the other
+        half. Weights do not change until acceptance.
         """
         checks: dict[str, float] = {}
         left = 1.0
@@ -184,11 +184,11 @@ class History:
 
     @property
     def evidence(self) -> float:
-        """The maximum of the total evidence: alarms last until accepted."""
+        """The maximum of the total evidence over the runs, so that an alarm lasts until accepted."""
         return float(self.course.total.max(initial=0.0))
 
     def moved(self) -> list[DriftedSeries]:
-        """Return all streams, the largest evidence first."""
+        """Return all streams since their change points, the largest evidence first."""
         if not self.since:
             return []
         at = self.course.alarm if self.course.alarm is not None else len(self.since) - 1
@@ -217,10 +217,10 @@ class History:
 
 
 def entry_of(record: Path, key: str) -> tuple[Manifest, PlannedChecks, RunEntry]:
-    """Return the entry of a run: scores of exact pools on fresh draws.
+    """Return the history entry of a run, with the scores of its pools of exact checks.
 
-    Scores are standard normal, or stochastically smaller if one-sided; checks with bias allowance or two-sided counts
-    are excluded.
+    For a correct subject, scores are standard normal, or stochastically smaller if one-sided. Checks with a bias
+    allowance or two-sided counts are excluded.
     """
     found = read_record(record)
     manifest = found.manifest
@@ -245,7 +245,7 @@ def entry_of(record: Path, key: str) -> tuple[Manifest, PlannedChecks, RunEntry]
 
 
 def short_key(key: str) -> str:
-    """Return the first twelve digits of the hash of a commit, and any other name whole.
+    """Shorten the hash of a commit to twelve digits; return any other name unchanged.
 
     Examples
     --------
@@ -349,7 +349,7 @@ def _append(path: Path, lines: Iterable[_Line]) -> None:
             try:
                 file.write(b"".join([b"" if ended else b"\n", *map(_encoded, lines)]))
                 file.flush()
-            except OSError:  # e.g. the disk is full: old content stays readable
+            except OSError:  # e.g. the disk is full; the old content stays readable
                 file.truncate(length)
                 raise
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Reasons why a run may not pass: its own results, and losses against its baseline."""
+"""Reasons not to pass a run: its own results, and losses compared with its baseline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RENEW = "make a new one with --write-baseline"
 
 
 def judge_run(run: RunRecord) -> Iterator[Finding]:
-    """Iterate over the findings on a run by itself."""
+    """Iterate over the findings on a run, without its baseline."""
     yield from run.conclusion.findings
     if run.closing is not None and run.closing.failed:
         yield Finding("completeness", "incomplete", run.closing.failed[0])
@@ -31,7 +31,7 @@ def judge_run(run: RunRecord) -> Iterator[Finding]:
 
 
 def judge_against(run: RunRecord, baseline: Baseline, false_alarm: float) -> Iterator[Finding]:
-    """Iterate over losses and changes of a run against its baseline."""
+    """Iterate over the losses and changes of a run compared with its baseline."""
     for text in _missing(run, baseline):
         yield Finding("completeness", "incomplete", text)
     for check, changes in drift.by_check(drift.moved(run, baseline, false_alarm)).items():
@@ -47,7 +47,7 @@ def judge_against(run: RunRecord, baseline: Baseline, false_alarm: float) -> Ite
 
 
 def _weaker(run: RunRecord, baseline: Baseline) -> Iterator[Finding]:
-    """Iterate over losses of power, grouped by equal numbers."""
+    """Iterate over losses of sensitivity, grouping checks with the same numbers."""
     alike: dict[str, list[drift.Change]] = defaultdict(list)
     for changes in drift.by_check(drift.weaker(run, baseline)).values():
         alike[_loss(changes[0])] += changes
@@ -101,7 +101,7 @@ def _comparable(run: RunRecord, baseline: Baseline) -> bool:
 
 
 def _missing_layers(run: RunRecord, baseline: Baseline) -> Iterator[str]:
-    """Iterate over cases missing from properties, grouped by equal numbers; pools excluded."""
+    """Iterate over properties planned on fewer cases than in the baseline, grouped by these numbers, without pools."""
     planned, examined = set(run.planned.values()), {each.item for each in baseline.single}
     fixed = set(baseline.manifest.fixed)
     owed = {item for item in examined if item.partition("@")[2] in fixed}

@@ -20,11 +20,11 @@ from attncheck.gate.cases import GateCase, cases, notable, refuted, sentence
 from attncheck.records.baseline import Baseline
 from attncheck.records.run_record import RunRecord
 
-# Maximum number of reasons, and of notes, in a summary; the other outputs have all of them.
+# Maximum number of reasons, and of notes, in a summary; the other outputs contain all.
 _REASONS, _NOTES = 8, 3
 # Characters per line of a summary.
 _LINE = 240
-# GitHub shows ten errors per step.
+# GitHub shows at most ten errors per step.
 _ANNOTATED = 10
 _COLOURS = {
     "consistent": "brightgreen",
@@ -42,7 +42,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 _CASE = re.compile("@[0-9a-f]{12}\\b")
 # Characters with a meaning in Markdown.
 _MARKS = re.compile(r"([\\`*_\[\]#|~])")
-# What GitHub turns into a link.
+# Text that GitHub would turn into a link.
 _LINKS = re.compile(r"(?i)(\b(?:https?|ftp)|\bwww)(://|\.)")
 
 

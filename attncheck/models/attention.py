@@ -1,4 +1,4 @@
-"""Attention modules of a model: which they are, and which of them are alike."""
+"""Finding the attention modules of a model, and grouping those that are alike."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from attncheck.models.calls import ModuleCall
 from attncheck.models.names import name_of, names_of, pattern_of
 from attncheck.models.replay import HiddenStates
 
-# Positions that suffice to see attention, in modules that take any number.
+# Number of positions used to detect attention in modules that accept any number.
 _ENOUGH = 64
-# Vectors of this cosine are parallel.
+# Vectors are parallel if their cosine differs from 1 by at most this.
 _SAME = 1e-6
-# What modules of several layers are compared in.
+# Properties in which modules of several layers are compared.
 _COMPARED = ("mask", "map", "scale", "positions")
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionModules:
-    """Attention modules of a model that are alike.
+    """Attention modules of a model with the same class, shape and formula.
 
     Attributes
     ----------
@@ -37,9 +37,9 @@ class AttentionModules:
     kind : str
         Their class.
     source : str
-        In cross-attention, the argument that keys and values come from.
+        In cross-attention, the argument from which keys and values are computed.
     inspection : Inspection
-        Of the first of them.
+        Inspection of the first module.
     """
 
     names: tuple[str, ...]
@@ -54,13 +54,13 @@ class AttentionModules:
 
 
 def attention_calls(calls: Sequence[ModuleCall], bound: Callable[[ModuleCall], Binding]) -> list[ModuleCall]:
-    """Return the calls of the innermost modules in which attention runs, one for each module.
+    """Return one call of each innermost module in which attention runs.
 
-    `bound` returns the binding to a module as it is called.
+    `bound` returns the binding to a called module.
     """
     outer: set[int] = set()
     found: dict[str, ModuleCall] = {}
-    for i in reversed(range(len(calls))):  # calls inside of a module come after its own
+    for i in reversed(range(len(calls))):  # calls within a module come after its own
         call: ModuleCall | None = calls[i]
         if i not in outer and calls[i].name not in found:
             call = _attending(calls[i], bound)
@@ -75,7 +75,10 @@ def attention_calls(calls: Sequence[ModuleCall], bound: Callable[[ModuleCall], B
 
 
 def _attending(call: ModuleCall, bound: Callable[[ModuleCall], Binding]) -> ModuleCall | None:
-    """Return a call in which attention runs, with the source of its keys replaced if they have no other."""
+    """Return the call if attention runs in it, else None.
+
+    In cross-attention, the returned call also replaces the source of keys and values.
+    """
     if call.given is None or call.given.long:
         return None
     keys, crossed = _keys(bound(call), call.given), call.given.crossed
@@ -86,13 +89,13 @@ def _attending(call: ModuleCall, bound: Callable[[ModuleCall], Binding]) -> Modu
 
 
 def _keys(binding: Binding, given: HiddenStates) -> tuple[FloatArray, FloatArray] | None:
-    """Return the keys on two inputs, or None if no attention runs in a module that has projections."""
+    """Return the keys for two random inputs, or None if the module has no projections or no attention."""
     if not any(each.ndim > 1 for each in binding.initialised(0).values()):
         return None
     state, rng, found = binding.fresh(0), np.random.default_rng(0), list[FloatArray]()
     length = min(given.lengths[-1], _ENOUGH) if len(given.lengths) > 1 else given.lengths[0]
     for _ in range(2):
-        # Numbers that are exact in every precision.
+        # Multiples of 1/64 are exact in every precision.
         x = np.round(rng.standard_normal((2, length, given.width)) * 64) / 64
         cores: list[AttentionCore] = []
         try:
@@ -106,7 +109,7 @@ def _keys(binding: Binding, given: HiddenStates) -> tuple[FloatArray, FloatArray
 
 
 def _given(query: FloatArray, x: FloatArray) -> bool:
-    """Return whether queries are inputs, but for a factor: then they come from outside of the module.
+    """Return whether a query is proportional to part of the inputs, so that it was computed outside the module.
 
     Examples
     --------
@@ -124,7 +127,7 @@ def _given(query: FloatArray, x: FloatArray) -> bool:
 
 
 def alike(calls: Sequence[ModuleCall], inspections: Mapping[str, Inspection]) -> tuple[AttentionModules, ...]:
-    """Return the modules in groups that are alike but for the numbers in their names."""
+    """Group modules with equal class, shape and formula whose names differ only in numbers."""
 
     def key(call: ModuleCall) -> tuple[Any, ...]:
         return pattern_of(call.name), call.kind, call.source, _form(inspections[call.name])
@@ -136,7 +139,7 @@ def alike(calls: Sequence[ModuleCall], inspections: Mapping[str, Inspection]) ->
 
 
 def _form(found: Inspection) -> tuple[Any, ...]:
-    """Return what is alike in modules that are alike."""
+    """Return the shape, formula and errors by which modules are grouped."""
     forward = found.forward
     shape = (found.width, found.num_heads, found.kv_heads, found.head_dim, found.value_dim, found.extra)
     formula = (forward.map, forward.mask, forward.scale, forward.positions, forward.rotary_base, forward.biased)
@@ -144,7 +147,7 @@ def _form(found: Inspection) -> tuple[Any, ...]:
 
 
 def differences(groups: Sequence[AttentionModules]) -> Iterator[Note]:
-    """Report how modules differ whose names differ in numbers alone."""
+    """Report differences between modules whose names differ only in numbers."""
     for members in grouped(groups, lambda group: pattern_of(group.names[0])).values():
         every = [name for group in members for name in group.names]
         usual = max(members, key=lambda group: len(group.names))
@@ -154,6 +157,6 @@ def differences(groups: Sequence[AttentionModules]) -> Iterator[Note]:
             if apart:
                 here, there = (listed(f"{what} {getattr(each, what)}" for what in apart) for each in (one, other))
                 text = f"{name_of(group.names, every)}: {here}; {name_of(usual.names, every)}: {there}"
-                # Later positions that one layer sees reach all outputs.
+                # If one layer sees later positions, so do the outputs of the model.
                 leaks = {one.mask, other.mask} == {"none", "causal"}
                 yield Note(text, blames=leaks, convention=not leaks)

@@ -24,14 +24,14 @@ _FRAMEWORKS = {
 
 
 class ModelBinding(abc.ABC):
-    """What the inspection of a model needs from a framework.
+    """Interface between a framework and the inspection of models.
 
     Parameters
     ----------
     make : callable
         Returns a new model.
     inputs : mapping, sequence or None
-        Inputs of one call, by argument name or in order; None for a model that states its own.
+        Inputs of one call, by argument name or in order; None for a model with default inputs.
     call : callable, optional
         ``call(model, *inputs)``, if not ``model(*inputs)``.
     """
@@ -53,12 +53,12 @@ class ModelBinding(abc.ABC):
         return type(model).__name__
 
     def calls(self, model: Any) -> Sequence[ModuleCall]:
-        """Return the calls of modules in a forward pass on the first sequence, in the order in which they begin."""
+        """Return the calls of modules in a forward pass on the first sequence, in the order in which they start."""
         return paired(self.recorded(model, 1), self.recorded(model, 2))
 
     @abc.abstractmethod
     def recorded(self, model: Any, sequences: int | None) -> CallRecorder:
-        """Return the calls in a forward pass on the first sequence, so many times, or on all inputs for None."""
+        """Record a forward pass on a batch of `sequences` copies of the first sequence, or on all inputs for None."""
 
     @abc.abstractmethod
     def module(self, model: Any, name: str) -> Any:
@@ -66,18 +66,18 @@ class ModelBinding(abc.ABC):
 
     @abc.abstractmethod
     def replayed(self, call: ModuleCall, modules: Sequence[Any]) -> Binding:
-        """Return the binding to a module that is called as recorded; `modules` are its draws."""
+        """Return the binding that repeats a recorded call on `modules`, the draws of the called module."""
 
     @abc.abstractmethod
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
-        """Return all parameters, with at most so many entries of this draw."""
+        """Return all parameters, each with at most `most` entries of this draw."""
 
     def unused(self, model: Any) -> frozenset[str] | None:
-        """Return the names of parameters that the outputs do not depend on, if known."""
+        """Return the names of parameters that do not affect the outputs, or None if unknown."""
         return None
 
     def steady(self, model: Any) -> bool | None:
-        """Return whether two calls on one input agree, if known."""
+        """Return whether two calls with the same inputs agree, or None if unknown."""
         return None
 
     def numbers(self, model: Any) -> Mapping[str, float]:
@@ -107,7 +107,7 @@ def bound_model(
     if not callable(make) or home_of(make):
         refuse("make", type(make).__name__, "is not a function", "pass lambda: ..., which returns a new model")
     inputs = _checked(inputs)
-    # PyTorch's models are known only once they are drawn: it is tried first, so that none is drawn in vain.
+    # A PyTorch model is recognised only once made, so PyTorch is tried first, to avoid making a model twice.
     framework = "flax" if "rngs" in parameters_of(make) else "torch" if "torch" in sys.modules else ""
     if framework == "torch":
         first: ModelBinding = find(_FRAMEWORKS["torch"])(make, inputs, call)
@@ -127,7 +127,7 @@ def bound_model(
 
 
 def _checked(inputs: Any) -> Mapping[str, Any] | Sequence[Any] | None:
-    """Return the inputs of a model; a single array is the first of them."""
+    """Return the inputs of a model, wrapping a single array in a tuple."""
     if callable(inputs) and not hasattr(inputs, "shape"):
         inputs = in_words("inputs", inputs)
     if hasattr(inputs, "shape"):
@@ -135,6 +135,6 @@ def _checked(inputs: Any) -> Mapping[str, Any] | Sequence[Any] | None:
     if inputs is None or (isinstance(inputs, Mapping | tuple | list) and len(inputs)):
         for each in inputs.values() if isinstance(inputs, Mapping) else inputs or ():
             if tuple(getattr(each, "shape", ()))[:1] == (0,):
-                refuse("inputs", tuple(each.shape), "is the shape of an array of no sequences", "pass one or more")
+                refuse("inputs", tuple(each.shape), "is the shape of an array without sequences", "pass at least one")
         return inputs
     refuse("inputs", inputs, "are neither arrays by name nor in order", 'pass {"input_ids": ids} or (x,)')

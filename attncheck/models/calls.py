@@ -24,7 +24,7 @@ class ModuleCall:
     parent : int or None
         Index of the call that it is part of.
     given : HiddenStates or None
-        What it is called with; None without hidden states, (batch, positions, width), among its arguments.
+        Its arguments; None if none of them is an array of hidden states, (batch, positions, width).
     """
 
     name: str
@@ -34,14 +34,14 @@ class ModuleCall:
 
     @property
     def source(self) -> str:
-        """In cross-attention, the argument that keys and values come from."""
+        """In cross-attention, the argument from which keys and values are computed."""
         return self.given.source if self.given else ""
 
 
 class CallRecorder:
-    """Recorder of the calls in one forward pass, in the order in which they begin.
+    """Recorder of the calls in one forward pass, in the order in which they start.
 
-    `method` is the name of the method that has the signature of a call.
+    `method` is the name of the method whose signature a call has.
     """
 
     def __init__(self, method: str = "__call__") -> None:
@@ -51,17 +51,17 @@ class CallRecorder:
         self._running: list[int] = []
 
     def begins(self, name: str, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Record that a module is called."""
+        """Record the start of a call."""
         self.calls.append(ModuleCall(name, type(module).__name__, self._running[-1] if self._running else None))
         self.arguments.append(CallArguments.of(getattr(module, self._method), args, kwargs))
         self._running.append(len(self.calls) - 1)
 
     def ends(self, module: Any, args: tuple[Any, ...], made: Any) -> None:
-        """Record that the module called last returns."""
+        """Record the end of the call that started last."""
         self._running.pop()
 
     def numbered(self) -> Iterator[tuple[str, int]]:
-        """Yield the name of each call, with the number of earlier ones of this name."""
+        """Yield the module name of each call and the number of its earlier calls."""
         times = Counter[str]()
         for call in self.calls:
             yield call.name, times[call.name]
@@ -69,9 +69,9 @@ class CallRecorder:
 
 
 def replayed(bind: Callable[..., Binding], call: ModuleCall, modules: Sequence[Any], make: Any = None) -> Binding:
-    """Return the binding to the draws of a module of a model, called as the model does.
+    """Return the binding that repeats a recorded call on the draws of a module.
 
-    `make` returns the module that is called, if the draws are not modules.
+    `make` returns the module to call, if the draws are not modules themselves.
     """
     assert call.given is not None
     binding = bind(make or (lambda: modules[0]), call.given.width, call.given.replay)
@@ -80,7 +80,7 @@ def replayed(bind: Callable[..., Binding], call: ModuleCall, modules: Sequence[A
 
 
 def paired(one: CallRecorder, two: CallRecorder) -> list[ModuleCall]:
-    """Return the calls on one sequence, with what differs on two that are alike."""
+    """Return the calls on one sequence, with the hidden states found by comparison with two equal sequences."""
     others = dict(zip(two.numbered(), two.arguments, strict=True))
     calls = []
     for call, key, arguments in zip(one.calls, one.numbered(), one.arguments, strict=True):

@@ -1,4 +1,4 @@
-"""Inputs for models of transformers, which state what they are called with."""
+"""Default inputs for transformers models, whose configurations determine them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from attncheck._lib.errors import refuse
 
 Array = np.ndarray[Any, Any]
-# Batch size, and numbers of positions and of samples of sound.
+# Batch size, number of positions, and number of audio samples.
 _BATCH, _POSITIONS, _SAMPLES = 2, 12, 8000
 
 
 def default_inputs(model: Any) -> Mapping[str, Array]:
-    """Return inputs for a model of transformers; refuse other models.
+    """Return inputs for a transformers model; refuse other models.
 
     Examples
     --------
@@ -37,7 +37,7 @@ def default_inputs(model: Any) -> Mapping[str, Array]:
 
 
 def _ids(config: Any) -> Array:
-    """Return token ids, none of which is padding."""
+    """Return token ids without padding."""
     vocabulary = int(_number(config, "vocab_size") or 2)
     padding = _number(config, "pad_token_id")
     ids = np.arange(_BATCH * _POSITIONS) % vocabulary

@@ -1,4 +1,4 @@
-"""Families of parameters: those whose names differ in numbers alone, in groups that are alike."""
+"""Families of parameters with the same initialiser, whose names differ only in numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attncheck.frameworks.laws import LAWS, UNKNOWN
 from attncheck.models.names import indices, name_of, pattern_of
 from attncheck.models.parameters import FIXED, NEVER_DRAWN, NOT_FINITE, NOT_INITIALISED, ParameterStatistics
 
-#: Why a parameter is not compared with others.
+#: Reasons not to compare a parameter with others.
 STATES = (NOT_INITIALISED, NOT_FINITE, NEVER_DRAWN, FIXED)
 
 
@@ -20,7 +20,7 @@ STATES = (NOT_INITIALISED, NOT_FINITE, NEVER_DRAWN, FIXED)
 class Family:
     """Parameters with the same initialiser and a common name, such as "h.*.mlp.c_fc.weight".
 
-    `depth` is the number of different first numbers in the names of these and of others with such names.
+    `depth` counts the layers with parameters of this name pattern, whatever their initialiser.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Family:
 
     @property
     def laws(self) -> tuple[str, ...]:
-        """Laws that no member rejects; those of the first member if there are none."""
+        """Laws not rejected for any member; those of the first member if there are none."""
         return tuple(law for law in self.first.laws if all(law in m.laws for m in self.members)) or self.first.laws
 
     @property
@@ -57,7 +57,7 @@ class Family:
 
     @property
     def keeps_default(self) -> bool:
-        """Whether each member keeps the default of its owner."""
+        """Whether each member has the default initialiser of its owner."""
         return all(member.keeps_default for member in self.members)
 
     @property
@@ -76,12 +76,12 @@ class Family:
 
     @property
     def text_with_default(self) -> str:
-        """The text, and whether it is the default of the owner."""
+        """The text, marked if it is the default of the owner."""
         return f"{self.text} (default of {self.first.owner})" if self.keeps_default else self.text
 
 
 def state_of(row: ParameterStatistics) -> str:
-    """Return why a parameter is not compared with others, or nothing."""
+    """Return why a parameter is not compared with others, or an empty string."""
     return next((state for state in STATES if state in row.notes), "")
 
 
@@ -104,7 +104,7 @@ def families(table: Sequence[ParameterStatistics]) -> list[Family]:
 
 
 def parts_of(table: Sequence[ParameterStatistics]) -> list[list[Family]]:
-    """Return families of comparable parameters, each split into groups that are alike, largest first."""
+    """Group comparable parameters, and split each group by initialiser into families, largest first."""
 
     def key(row: ParameterStatistics) -> tuple[object, ...]:
         return pattern_of(row.name), row.shape, row.owner, row.fans, row.default, state_of(row)
@@ -122,10 +122,9 @@ def parts_of(table: Sequence[ParameterStatistics]) -> list[list[Family]]:
 
 
 def kinds(row: ParameterStatistics) -> set[str]:
-    """Return the kinds of laws that a parameter may have.
+    """Return the possible laws of a parameter, with normal and truncated normal as one kind.
 
-    The laws called normal and truncated normal are one kind: entries may follow another law between the two, and
-    then chance decides which is rejected.
+    If the true law lies between these two, chance decides which one is rejected.
     """
     if row.constant:
         return {row.law}
@@ -145,7 +144,7 @@ def _largest_group(rows: Sequence[ParameterStatistics]) -> list[ParameterStatist
 
 
 def _with_common_point(bounds: Mapping[ParameterStatistics, tuple[float, float]]) -> list[ParameterStatistics]:
-    """Return the most parameters whose intervals share a point."""
+    """Return the largest group of parameters whose intervals share a point."""
     points = sorted({low for low, _ in bounds.values()})
     groups = [[row for row, (low, high) in bounds.items() if low <= point <= high] for point in points]
     return max(groups, key=len)

@@ -1,4 +1,4 @@
-"""Models of flax, linen and nnx: calls of their modules, and their parameters."""
+"""Bindings to flax models (linen and nnx)."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ class LinenModel(ModelBinding):
         return found
 
     def replayed(self, call: ModuleCall, modules: Sequence[Any]) -> Binding:
-        """Return the binding to a module that is called as recorded."""
+        """Return the binding that repeats a recorded call on the draws of a module."""
         return replayed(Linen, call, modules, lambda: self._modules[call.name])
 
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
-        """Return all parameters, with at most so many entries of this draw."""
+        """Return all parameters, each with at most `most` entries of this draw."""
         if not self._modules:
             self.recorded(model, 1)
         found = []
@@ -109,11 +109,11 @@ class NNXModel(ModelBinding):
         return next(each for path, each in nnx.iter_graph(model) if ".".join(map(str, path)) == name)
 
     def replayed(self, call: ModuleCall, modules: Sequence[Any]) -> Binding:
-        """Return the binding to a module that is called as recorded."""
+        """Return the binding that repeats a recorded call on the draws of a module."""
         return replayed(NNX, call, modules)
 
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
-        """Return all parameters, with at most so many entries of this draw."""
+        """Return all parameters, each with at most `most` entries of this draw."""
         owners = {
             ".".join(map(str, path)): each for path, each in nnx.iter_graph(model) if isinstance(each, nnx.Module)
         }
@@ -132,7 +132,7 @@ class _LinenRecorder(CallRecorder):
         self.modules: dict[str, Any] = {}
 
     def begins(self, name: str, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Record that a module is called."""
+        """Record the start of a call."""
         self.modules.setdefault(name, module.clone(parent=None))
         super().begins(name, module, args, kwargs)
 

@@ -22,7 +22,7 @@ _DRAWN = (*(law.name for law in LAWS), ORTHOGONAL)
 _VALUES = {"zeros": 0.0, "ones": 1.0}
 _CALL = re.compile(r"\s*([a-z ]+?)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
-# Numbers that need no evaluation.
+# A plain number, which is not shown again next to its value.
 _PLAIN = re.compile(r"([\d.]+(e[+-]?\d+)?)?")
 _OPERATORS: dict[type[ast.AST], Callable[..., float]] = {
     ast.Add: operator.add,
@@ -36,7 +36,7 @@ _OPERATORS: dict[type[ast.AST], Callable[..., float]] = {
 
 @dataclasses.dataclass(frozen=True)
 class _Expected:
-    """Law, number and its expression with names replaced by their values."""
+    """Expected law, its number, and the expression of that number with names replaced by values."""
 
     law: str
     number: float | None
@@ -44,7 +44,7 @@ class _Expected:
 
 
 def unmet(expected: Any, table: Sequence[ParameterStatistics], names: Mapping[str, float]) -> list[str]:
-    """Return one sentence per parameter, or group of alike ones, that does not meet an expectation.
+    """Return one sentence per parameter, or group of similar parameters, that does not meet an expectation.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def unmet(expected: Any, table: Sequence[ParameterStatistics], names: Mapping[st
 
 
 def _expected(text: Any, row: ParameterStatistics, names: Mapping[str, float]) -> _Expected:
-    """Return the expectation of a text on a parameter."""
+    """Parse the expected initialiser of a parameter."""
     found = _CALL.fullmatch(text) if isinstance(text, str) else None
     law, expression = found.groups() if found else ("", None)
     accepted = (*_DRAWN, *_VALUES) if expression is None else (*_DRAWN, CONSTANT)
@@ -101,7 +101,7 @@ def _expected(text: Any, row: ParameterStatistics, names: Mapping[str, float]) -
 
 
 def _evaluated(text: str, expression: str, names: Mapping[str, float]) -> float:
-    """Return the value of an arithmetic expression; refuse any other."""
+    """Return the value of an arithmetic expression; refuse any other text."""
     try:
         number = _value(text, ast.parse(expression.strip(), mode="eval").body, names)
     except InputError:
@@ -134,7 +134,7 @@ def _value(text: str, node: ast.AST, names: Mapping[str, float]) -> float:
 
 
 def _failures(row: ParameterStatistics, wanted: _Expected) -> tuple[str, ...]:
-    """Return which of law, standard deviation, mean and value an expectation does not meet."""
+    """Return in which of law, standard deviation, mean and value a parameter differs from the expected initialiser."""
     state = next((note for note in (NOT_INITIALISED, NOT_FINITE) if note in row.notes), "")
     if state or math.isnan(row.scale.std):
         return (state,) if state else ()
@@ -144,7 +144,7 @@ def _failures(row: ParameterStatistics, wanted: _Expected) -> tuple[str, ...]:
     failed = []
     unknown = wanted.law == ORTHOGONAL and not row.orthogonality_known
     if unknown and not row.constant:
-        failed.append("whether it is orthogonal is not determined: it has few entries, or many")
+        failed.append("whether it is orthogonal is not determined: it has too few entries, or too many")
     elif row.constant or wanted.law not in row.laws:
         failed.append("law")
     if wanted.number is not None and not row.constant and not row.scale.holds(wanted.number):
@@ -155,7 +155,7 @@ def _failures(row: ParameterStatistics, wanted: _Expected) -> tuple[str, ...]:
 
 
 def _sentence(rows: Sequence[ParameterStatistics], failed: Sequence[str], wanted: _Expected) -> str:
-    """Return the sentence on parameters that fail alike."""
+    """Return the sentence on parameters that differ from the expected initialiser in the same way."""
     names = [row.name for row in rows]
     name = names[0] if len(rows) == 1 else f"{name_of(names, names)} ({len(rows)})"
     first = rows[0]

@@ -24,13 +24,13 @@ from attncheck.models.parameters import Parameter, statistics_of
 from attncheck.models.result import ModelInspection
 from attncheck.models.sizes import notes_of_sizes
 
-# Entries of each parameter, of all draws together.
+# Maximum number of entries used per parameter, over all draws.
 _ENTRIES = 2**16
-_RANDOM = "two calls of the model on one input differ, in evaluation: dropout, or other random numbers"
-_LONG = "modules that are called with masks or the like of {} positions are not inspected: pass shorter inputs"
+_RANDOM = "two calls of the model in evaluation mode on the same inputs differ: dropout, or other random numbers"
+_LONG = "modules called with masks or similar arrays of {} positions are not inspected: pass shorter inputs"
 _NO_ATTENTION = (
-    "no attention was recognised in the forward pass: no module that is called with hidden states, (batch, positions, "
-    "width), and has projections multiplies weights by values"
+    "no attention was recognised in the forward pass: no module with projections takes hidden states, (batch, "
+    "positions, width), and multiplies weights by values"
 )
 
 
@@ -63,30 +63,30 @@ def inspect(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Inspection | ModelInspection:
-    """Inspect an attention layer of a `width`, or a model on `inputs`, at initialisation.
+    """Inspect an attention layer, given its `width`, or a whole model, given its `inputs`, at initialisation.
 
-    Of a layer, the matrices, entry laws, scales and formula are determined: unit vectors as inputs, with the module's
-    attention replaced, give the matrices exactly, for any law of the weights. Then the outputs are compared with the
-    formula for these matrices.
+    For a layer, matrices, entry laws, scales and formula are determined: with attention replaced, the outputs for unit
+    vectors give the matrices exactly, whatever the law of the weights. The outputs of the layer are then compared with
+    the formula for these matrices.
 
-    Of a model, one forward pass on real inputs shows in which modules attention runs, and what each module is called
-    with. Each of them is inspected as a layer that is called so, and all parameters are compared with laws, with
-    common initialisers and with each other.
+    For a model, a forward pass on real inputs shows which modules run attention, and with which arguments. Each of them
+    is inspected as a layer called with these arguments. All parameters are compared with laws, with common initialisers
+    and with each other.
 
     Parameters
     ----------
     make : callable or attncheck.frameworks.binding.Binding
-        Returns a newly initialised module of torch, flax, keras or equinox. With an argument `width`, a layer of a
-        second width is inspected too; for a model, `width` and `depth` need defaults, of which the double is compared.
-        flax.nnx receives generators as `rngs`, equinox a key as `key`.
+        Returns a newly initialised module of torch, flax, keras or equinox. If a layer's function has an argument
+        `width`, a second width is inspected too. If a model's has arguments `width` or `depth` with defaults, a model
+        of twice the default size is compared. flax.nnx receives generators as `rngs`, equinox a key as `key`.
     width : int, optional
         Number of input neurons of a layer; omit it for a model.
     call : callable, optional
         For a layer, ``call(module, x)`` returns the outputs, if ``module(x)`` does not; both are (batch, positions,
         width). For a model, ``call(model, *inputs)``.
     inputs : mapping, sequence or callable, optional
-        Inputs of a model: arrays or tensors by argument name, or in order, of which the first axis is the batch; or a
-        function that returns them. Models of transformers have their own.
+        Inputs of a model: arrays or tensors by argument name or in order, with the batch as first axis; or a function
+        that returns them. Models of transformers have defaults.
     draws : int
         Number of modules to initialise.
     seed : int
@@ -95,7 +95,7 @@ def inspect(
     Returns
     -------
     Inspection or ModelInspection
-        Of a layer, or of a model.
+        `Inspection` for a layer, `ModelInspection` for a model.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def inspect(
     if width is not None and inputs is None:
         return inspect_layer(make, width, call, draws=draws, seed=seed)
     if width is not None:
-        refuse("width", width, "is read off a model that has inputs", "omit it")
+        refuse("width", width, "cannot be combined with inputs, which a whole model takes", "omit one of them")
     draws = check_whole("draws", draws, 1, "pass a number of draws, e.g. draws=8", MOST_DRAWS)
     seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
     with generator_kept():
@@ -142,9 +142,9 @@ def inspect(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _ModelDraws:
-    """What is kept of all draws of a model: calls and draws of its attention modules, and its parameters.
+    """Attention modules with their calls and draws, and parameters, kept from all draws of a model.
 
-    `long` is the largest number of positions at which modules are not examined, or 0.
+    `long` is the largest number of positions in modules that are too large to inspect, or 0.
     """
 
     calls: Sequence[ModuleCall]
@@ -182,9 +182,9 @@ def _of_model(binding: ModelBinding, model: Any, draws: int, seed: int) -> Model
 
 
 def _drawn(binding: ModelBinding, model: Any, draws: int, seed: int) -> _ModelDraws:
-    """Draw a model several times; each draw is made once, and only its attention modules are kept.
+    """Draw a model several times, keeping only the attention modules of each draw.
 
-    Of modules whose names differ in numbers alone, all draws of the first are kept, and the first of each other.
+    Among modules whose names differ only in numbers, all draws of the first are kept, and one of each other module.
     """
     most = -(-_ENTRIES // draws)
     samples = [binding.parameters(model, most)]
@@ -202,7 +202,7 @@ def _drawn(binding: ModelBinding, model: Any, draws: int, seed: int) -> _ModelDr
 
 
 def _attention(binding: ModelBinding, model: Any) -> tuple[list[ModuleCall], int]:
-    """Return the calls of the attention modules of a model, and the most positions that are too many, or 0."""
+    """Return the calls of a model's attention modules, and the largest number of positions found too large, or 0."""
 
     def bound(call: ModuleCall) -> Binding:
         return binding.replayed(call, [binding.module(model, call.name)])
@@ -213,7 +213,7 @@ def _attention(binding: ModelBinding, model: Any) -> tuple[list[ModuleCall], int
 
 
 def _inspected(binding: Binding, call: ModuleCall, draws: int) -> Inspection | str:
-    """Return the inspection of a module, or why there is none."""
+    """Return the inspection of a module, or the reason for not inspecting it."""
     assert call.given is not None
     try:
         made = inspected(binding, call.given.width, draws, 0, whole=False)
@@ -223,7 +223,7 @@ def _inspected(binding: Binding, call: ModuleCall, draws: int) -> Inspection | s
 
 
 def _joined(samples: Sequence[Sequence[Parameter]], unused: frozenset[str] | None) -> Iterator[Parameter]:
-    """Yield each parameter with the entries of all draws."""
+    """Yield each parameter with its entries in all draws."""
     shapes = [[(each.name, each.shape) for each in sample] for sample in samples]
     for i, other in enumerate(shapes):
         if other != shapes[0]:
@@ -238,7 +238,7 @@ def _joined(samples: Sequence[Sequence[Parameter]], unused: frozenset[str] | Non
 
 
 def _positions_first(inspections: dict[str, Inspection]) -> dict[str, Inspection]:
-    """Return inspections in which attention over the first axis is a convention, if all modules have it."""
+    """Mark attention over the first axis as a convention instead of an error if all modules have it."""
     if not all(FIRST_AXIS in map(str, found.notes) for found in inspections.values()):
         return inspections
     meant = Note(FIRST_AXIS, convention=True)
@@ -249,5 +249,5 @@ def _positions_first(inspections: dict[str, Inspection]) -> dict[str, Inspection
 
 
 def _depth(found: Sequence[ModuleCall]) -> int | None:
-    """Return the largest number of attention modules whose names differ in numbers alone."""
+    """Return the number of blocks: the most attention modules whose names differ only in numbers."""
     return max(Counter((pattern_of(call.name), call.source) for call in found).values(), default=None)

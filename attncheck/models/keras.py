@@ -1,4 +1,4 @@
-"""Models of keras: calls of their layers, and their parameters."""
+"""Binding to keras models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attncheck.models.replay import sequences_of
 
 
 class KerasModel(ModelBinding):
-    """Models that ``make()`` returns, called with `inputs` by name or in order."""
+    """Binding to the models that ``make()`` returns, called with `inputs` by name or in order."""
 
     def fresh(self, seed: int) -> Any:
         """Return a newly built model."""
@@ -43,11 +43,11 @@ class KerasModel(ModelBinding):
         return dict(named_layers(model))[name]
 
     def replayed(self, call: ModuleCall, modules: Sequence[Any]) -> Binding:
-        """Return the binding to a layer that is called as recorded."""
+        """Return the binding that repeats a recorded call on the draws of a layer."""
         return replayed(Keras, call, modules)
 
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
-        """Return all parameters, with at most so many entries of this draw."""
+        """Return all parameters, each with at most `most` entries of this draw."""
         found: dict[int, Parameter] = {}
         for name, layer in named_layers(model):
             for each in layer._trainable_variables:

@@ -1,4 +1,4 @@
-"""Names of parameters and modules that differ in numbers alone."""
+"""Names of parameters and modules that differ only in numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from attncheck._lib.groups import grouped
 from attncheck._lib.text import listed
 
-# Numbers that are whole words of a name: those of h.2 and Dense_0, not that of linear1.
+# Numbers that are whole words of a name, as in h.2 and Dense_0, but not in linear1.
 _NUMBER = re.compile(r"(?<![^\W_])\d+(?![^\W_])")
 # Largest number of indices listed in the name of a part of a family.
 _LISTED = 4
@@ -38,12 +38,12 @@ def name_of(names: Sequence[str], all_names: Sequence[str]) -> str:
 
 
 def part_of(names: Sequence[str], every: Sequence[str]) -> str:
-    """Return the name of a part of a family; its numbers are named unless it is all."""
+    """Return the name of a part of a family, listing its numbers unless the part is the whole family."""
     return name_of(names, every) if len(names) in (1, len(every)) else _filled(names, listing=True)
 
 
 def _filled(names: Sequence[str], listing: bool) -> str:
-    """Return a name that names have in common, with * or a list of numbers where they differ."""
+    """Return the common name of some names, with * or a list of numbers where they differ."""
     columns = zip(*(_NUMBER.findall(name) for name in names), strict=True)
     numbers = (list(dict.fromkeys(column)) for column in columns)
     several = "{{{}}}" if listing else "*"
@@ -52,7 +52,7 @@ def _filled(names: Sequence[str], listing: bool) -> str:
 
 
 def names_of(names: Sequence[str]) -> str:
-    """Return names as text, those that differ in numbers as one, with their count.
+    """Join names, writing those that differ only in numbers as one with their count.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Notes on the parameters of a model: what differs from its family, or from the rest of the model."""
+"""Notes on parameters of a model that differ from their family or from the rest of the model."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from attncheck.models.parameters import (
     depth_scales,
 )
 
-# Fraction of families, or of a family's other members, that counts as most.
+# Fraction of families, or of the other members of a family, that counts as "most".
 _MOST = 2 / 3
-# Parts of a family that are listed.
+# Maximum number of parts of a family in a note.
 _LISTED = 4
-# Fan-in from which a standard deviation of 1 is large, and the widest interval that tells 1.
+# Smallest fan-in for which a standard deviation of 1 is an error, and largest ratio of the interval that shows a 1.
 _MANY, _NARROW = 16, 1.25
 _DEPENDENCES: tuple[tuple[str, Callable[[int], float]], ...] = (
     ("1/sqrt(i + 1)", lambda i: (i + 1) ** -0.5),
@@ -40,7 +40,7 @@ _BIAS_NAMES = {"bias", "beta", "b"}
 def notes_of(table: Sequence[ParameterStatistics]) -> list[Note]:
     """Return notes on the parameters of a model, worst first.
 
-    A note blames only what chance explains with probability 1e-6 at most, over the whole table.
+    Chance alone causes any note that reports an error with probability at most 1e-6, over the whole table.
     """
     every = families(table)
     notes = [*_notes_of_states(every, table), *_notes_within(table), *_constant_projections(table)]
@@ -52,7 +52,7 @@ def notes_of(table: Sequence[ParameterStatistics]) -> list[Note]:
 
 
 def copied(parameters: Sequence[Parameter]) -> list[Note]:
-    """Report drawn parameters of several layers that are equal; equal biases alone may be meant.
+    """Report random parameters that are equal in several layers; if only biases are equal, that may be intended.
 
     Examples
     --------
@@ -73,18 +73,18 @@ def copied(parameters: Sequence[Parameter]) -> list[Note]:
 
 
 def _names(rows: Iterable[ParameterStatistics], table: Sequence[ParameterStatistics]) -> str:
-    """Return the names of some parameters of a table, those of a family as one."""
+    """Join the names of some parameters of a table, writing those of a family as one."""
     return _listed([row.name for row in rows], [row.name for row in table])
 
 
 def _listed(names: Iterable[str], every: Iterable[str]) -> str:
-    """Return some of all names as text, those of a family as one."""
+    """Join `names`, a selection from `every`, writing those of a family as one."""
     some, whole = (grouped(dict.fromkeys(each), pattern_of) for each in (names, every))
     return listed(part_of(members, whole[pattern]) for pattern, members in some.items())
 
 
 def _outermost(names: Sequence[str], every: Sequence[str]) -> str:
-    """Return some of all names as text, with modules of which all parameters are among them as one."""
+    """Join the `names` of parameters, replacing all parameters of a module by the name of the module."""
     below: dict[str, set[str]] = {}
     for name in every:
         parts = name.split(".")
@@ -130,13 +130,13 @@ def _notes_within(table: Sequence[ParameterStatistics]) -> list[Note]:
 
 
 def _dominates(parts: Sequence[Family]) -> bool:
-    """Return whether a member outside the first part of a family differs from most others."""
+    """Return whether the first part of a family contains most of its members."""
     count = sum(len(part.members) for part in parts)
     return len(parts[0].members) >= max(2, _MOST * (count - 1))
 
 
 def _different(part: Family, main: Family, members: Sequence[ParameterStatistics]) -> Note:
-    """Report a part of a family that differs from most members; zeros in the last one are a convention."""
+    """Report a part of a family that differs from most members; zeros in the last layer are a convention."""
     last = max(members, key=lambda member: indices(member.name))
     zero = part.members == (last,) and last.law == "zeros"
     text = f"{part}: {part.text_with_default}; {main.name} elsewhere: {main.text_with_default}"
@@ -144,9 +144,9 @@ def _different(part: Family, main: Family, members: Sequence[ParameterStatistics
 
 
 def _may_be_trend(members: Sequence[ParameterStatistics], parts: Sequence[Family]) -> bool:
-    """Return whether a standard deviation that rises or falls with the depth explains what differs.
+    """Return whether a standard deviation that is monotonic in the depth may explain the differences.
 
-    A single member apart from the interval of every other is no trend.
+    A single member whose interval is disjoint from those of all others is no trend.
     """
     main = parts[0].members
     low, high = (f(m.mean_bounds[k] for p in parts for m in p.members) for f, k in ((max, 0), (min, 1)))
@@ -165,7 +165,7 @@ def _may_be_trend(members: Sequence[ParameterStatistics], parts: Sequence[Family
 
 
 def _dependence(members: Sequence[ParameterStatistics]) -> str:
-    """Return the named dependence of the standard deviation on an index that fits all members, or nothing."""
+    """Return the formula for the standard deviation as a function of an index that fits all members, or ""."""
     if any(member.constant for member in members):
         return ""
     for column in zip(*(indices(member.name) for member in members), strict=True):
@@ -180,25 +180,25 @@ def _dependence(members: Sequence[ParameterStatistics]) -> str:
 
 
 def _constant_projections(table: Sequence[ParameterStatistics]) -> list[Note]:
-    """Report projections whose entries are all the same, unless most of their family is drawn."""
+    """Report projections whose entries are all the same, unless most of their family is random."""
     constant = [parts[0] for parts in parts_of(table) if parts[0].first.constant and parts[0].first.fans is not None]
     text = "{}: {}: this initialiser does not draw the projection"
     return [Note(text.format(f, f.first.law), blames=f.first.mean != 0, convention=f.first.mean == 0) for f in constant]
 
 
 def _divisors(family: Family) -> tuple[tuple[str, float], ...]:
-    """Return what may divide a common standard deviation in a family: nothing, or a root of the depth."""
+    """Return the divisors that depth scaling allows for a family, with their names: 1 and roots of the depth."""
     return (("", 1.0), *(depth_scales(family.depth) if family.depth > 1 else ()))
 
 
 def _divisor(family: Family, std: float) -> str | None:
-    """Return the divisor with which a family has a standard deviation, None if there is none."""
+    """Return the name of the divisor by which `std` fits a family, or None if no divisor does."""
     low, high = family.bounds
     return next((text for text, by in _divisors(family) if low <= std / by <= high), None)
 
 
 def _common_initialiser(projections: Sequence[Family]) -> dict[str, str]:
-    """Return the divisors of families with the initialiser that most projections have instead of their defaults."""
+    """Return the divisor of each family that shares the non-default initialiser of most projections."""
     own = {family.first.name for family in projections if not family.keeps_default}
     best, score = dict[str, str](), (0, 0, 0)
     for kind in sorted({kind for family in projections for kind in kinds(family.first)}):
@@ -211,14 +211,14 @@ def _common_initialiser(projections: Sequence[Family]) -> dict[str, str]:
 
 
 def _representatives(table: Sequence[ParameterStatistics]) -> list[Family]:
-    """Return the main part of each family, and other parts at their defaults unless they are named already."""
+    """Return the main part of each family, and other parts that keep their default and are not reported yet."""
     every = parts_of(table)
     others = [part for parts in every if not _dominates(parts) for part in parts[1:] if part.keeps_default]
     return [*(parts[0] for parts in every), *others]
 
 
 def _notes_among_projections(table: Sequence[ParameterStatistics]) -> list[Note]:
-    """Report projections that differ from most others, unless one rule of the fans fits them too."""
+    """Report projections that differ from most others, unless one rule in the fans fits both."""
     projections = [family for family in _representatives(table) if family.first.fans is not None and family.drawn]
     common = _common_initialiser(projections)
     direct = [family for family in projections if common.get(family.first.name) == ""]
@@ -238,7 +238,7 @@ def _notes_among_projections(table: Sequence[ParameterStatistics]) -> list[Note]
 
 
 def _notes_apart(apart: Sequence[Family], projections: Sequence[Family], usual: str) -> list[Note]:
-    """Report projections that have another initialiser than the usual one of a model."""
+    """Report projections with a different initialiser from most projections of the model."""
     chosen = {family.first.owner for family in projections if not family.keeps_default}
     notes = []
     unit = [family.name for family in apart if _is_unit(family)]
@@ -260,14 +260,14 @@ def _notes_apart(apart: Sequence[Family], projections: Sequence[Family], usual: 
 
 
 def _notes_of_embeddings(table: Sequence[ParameterStatistics], projections: Family) -> list[Note]:
-    """Report embeddings that keep their default, where projections have a scale of their own."""
+    """Report embeddings that keep their default and share no known initialiser with the projections."""
     kept = (family for family in families(table) if family.first.owner == "Embedding" and family.keeps_default)
     text = "{} keeps the default of Embedding: {}; projections: {}"
     return [Note(text.format(f, f.text, projections.text)) for f in kept if not f.matches & projections.matches]
 
 
 def _is_unit(family: Family) -> bool:
-    """Return whether the entries of a projection are standard normal, although it sums many of them."""
+    """Return whether the entries of a projection are standard normal although its fan-in is large."""
     low, high = family.bounds
     summed = family.first.fans is not None and family.first.fans[0] >= _MANY
     return summed and "normal" in family.laws and low <= 1 <= high <= _NARROW * low
@@ -282,7 +282,7 @@ def _last_word(row: ParameterStatistics) -> str:
 
 
 def _notes_of_biases(every: Sequence[Family]) -> list[Note]:
-    """Report random biases if others are zero."""
+    """Report random biases if other biases are zero."""
     biases = [f for f in every if _last_word(f.first) in _BIAS_NAMES and not _is_norm(f.first)]
     drawn = [family for family in biases if family.drawn]
     if not drawn or all(family.first.law != "zeros" for family in biases):

@@ -18,12 +18,12 @@ from attncheck.frameworks.trace import FloatArray
 _STATISTICS = 4
 NOT_INITIALISED, NOT_FINITE = "not initialised", "NaN or infinite entries"
 NEVER_DRAWN, FIXED, NOT_USED = "never drawn", "the same in every draw", "not used"
-# Fewest entries that look random, the smallest fraction of distinct ones among them, and the p-value below which a
-# test of randomness fails.
+# Entries look random only if there are at least this many, at least this fraction of them are distinct, and no test
+# of randomness has a smaller p-value.
 _FEWEST, _DISTINCT, _UNLIKELY = 32, 0.9, 0.01
-# Number of entries that suffices to tell laws apart.
+# Number of entries used to test laws; more make no difference.
 _ENOUGH = 2**14
-# Standard deviations of an entry that authors choose whatever the width.
+# Common standard deviations of an entry that do not depend on the width.
 _CHOSEN = (0.01, 0.02, 1.0)
 
 
@@ -40,13 +40,13 @@ class Parameter:
     fans : tuple of int or None
         (fan_in, fan_out) of a projection or convolution, None for all others.
     entries : tuple of ndarray
-        Flat sample of entries in each of one draw or more, at the same places.
+        Flat sample of the entries in each draw, at the same places.
     tied : tuple of str
         Other names of the same parameter.
     used : bool or None
         Whether the outputs depend on it; None if unknown.
     initialised : bool
-        False for memory that nothing was written to.
+        False if nothing was written to its memory.
     default : tuple of str and float, or None
         Law and standard deviation of the owner's default initialiser, e.g. ("uniform", 0.072).
     precision : float
@@ -66,7 +66,7 @@ class Parameter:
 
     @property
     def drawn(self) -> bool:
-        """Whether draws differ, or there is one draw of an array that has several axes."""
+        """Whether draws differ; with one draw, whether the array has several axes."""
         first, *others = self.entries
         return not np.array_equal(first, others[0]) if others else len(self.shape) > 1
 
@@ -80,13 +80,13 @@ class ParameterStatistics:
     name, shape, owner, fans, default, tied
         As in `Parameter`.
     laws : tuple of str
-        Those not rejected among normal, uniform and truncated normal; or orthogonal, constant, none known.
+        The laws not rejected among normal, uniform and truncated normal; or orthogonal, constant, none known.
     scale : ScaleEstimate
         Standard deviation of an entry with its interval.
     mean, mean_error : float
         Mean of an entry, or the value of a constant; it is known up to `mean_error`.
     orthogonality_known : bool
-        Whether there are enough entries to tell an orthogonal matrix from a random one.
+        Whether the entries suffice to distinguish an orthogonal matrix from a random one.
     matches : tuple of str
         Known initialisers that fit.
     notes : tuple of str
@@ -129,7 +129,7 @@ class ParameterStatistics:
 
     @property
     def relative_scale(self) -> ScaleEstimate | None:
-        """Standard deviation times √fan_in, None without a fan."""
+        """Standard deviation times √fan_in; None without a fan-in."""
         return self.scale.times(math.sqrt(self.fans[0])) if self.fans else None
 
     @property
@@ -142,7 +142,7 @@ class ParameterStatistics:
 
 
 def places_of(size: int, most: int) -> slice | NDArray[np.intp]:
-    """Return the places of at most so many entries, the same for every array of a size.
+    """Return indices of at most `most` entries, the same for all arrays of one size.
 
     Examples
     --------
@@ -154,7 +154,7 @@ def places_of(size: int, most: int) -> slice | NDArray[np.intp]:
     return np.unique(np.random.default_rng(size).integers(size, size=most))
 
 
-#: Estimate where nothing is known.
+#: Estimate of an unknown scale.
 _NOTHING = ScaleEstimate(math.nan, 0.0, math.inf)
 _Estimates = tuple[str, tuple[str, ...], ScaleEstimate, float, float]
 
@@ -174,7 +174,7 @@ def statistics_of(parameters: Sequence[Parameter], depth: int | None = None) -> 
 
 
 def _row(parameter: Parameter, level: float, depth: int | None) -> ParameterStatistics:
-    """Return the statistics of one parameter, each wrong with probability `level` at most."""
+    """Return the statistics of one parameter, each of which is wrong with probability at most `level`."""
     z = float(-special.ndtri(level / 2))
     state, found, scale, mean, error = _estimates(parameter, level, z)
     p, known = parameter, _shows_orthogonality(parameter, z)
@@ -187,7 +187,7 @@ def _row(parameter: Parameter, level: float, depth: int | None) -> ParameterStat
 
 
 def _estimates(parameter: Parameter, level: float, z: float) -> _Estimates:
-    """Return state, laws, scale, mean and the error of the mean."""
+    """Return state (a note or ""), laws, scale, mean and the error of the mean."""
     if not parameter.initialised:
         return NOT_INITIALISED, (UNKNOWN,), _NOTHING, math.nan, math.inf
     first = parameter.entries[0]
@@ -196,7 +196,7 @@ def _estimates(parameter: Parameter, level: float, z: float) -> _Estimates:
         return NOT_FINITE, (UNKNOWN,), _NOTHING, math.nan, math.inf
     if x.size and np.ptp(x) <= 4 * parameter.precision * np.abs(x).max():
         value = float(x[0])
-        # The only entry of a projection may be drawn.
+        # A projection with a single entry may be random.
         if x.size > 1 or value in (0.0, 1.0) or parameter.fans is None:
             return "", (CONSTANT,), ScaleEstimate(0.0, 0.0, 0.0), value, 4 * parameter.precision * abs(value)
     same = len(parameter.entries) > 1 and all(np.array_equal(first, other) for other in parameter.entries[1:])
@@ -212,20 +212,20 @@ def _estimates(parameter: Parameter, level: float, z: float) -> _Estimates:
         return NEVER_DRAWN if _looks_random(x, parameter.precision) else FIXED, found, scale, mean, 0.0
     if _shows_orthogonality(parameter, z) and laws.orthogonal(first.reshape(parameter.shape), z):
         found = (ORTHOGONAL,)
-    # With one draw, a table that follows no known law may be fixed.
+    # With one draw, a table that follows no known law may be the same in every draw.
     state = FIXED if found == (UNKNOWN,) and len(parameter.entries) == 1 else ""
     return state, found, scale, mean, z * scale.high / math.sqrt(x.size)
 
 
 def _shows_orthogonality(parameter: Parameter, z: float) -> bool:
-    """Return whether the entries are a whole matrix with enough columns for `laws.orthogonal`."""
+    """Return whether the entries are a whole projection with enough rows and columns for `laws.orthogonal`."""
     if parameter.fans is None or len(parameter.shape) != 2 or not parameter.entries:
         return False
     return parameter.entries[0].size == math.prod(parameter.shape) and min(parameter.shape) > 2 * z
 
 
 def _looks_random(x: FloatArray, precision: float) -> bool:
-    """Return whether entries look independent, of a known law and mean 0, unlike a table such as a sinusoid.
+    """Return whether entries look like independent draws from a known law of mean 0, unlike a table of sinusoids.
 
     Examples
     --------
@@ -239,7 +239,7 @@ def _looks_random(x: FloatArray, precision: float) -> bool:
     scale = laws.scale_of(x, z)
     if laws.laws_of(x, scale, precision, level=_UNLIKELY) == (UNKNOWN,) or laws.off_centre(x, scale, z):
         return False
-    # Fisher's test of the largest ordinate of the periodogram.
+    # Fisher's test of the largest periodogram ordinate rejects sinusoids.
     power = np.abs(np.fft.rfft(x)[1:]) ** 2
     return bool(power.size * (1 - power.max() / power.sum()) ** (power.size - 1) > _UNLIKELY)
 
@@ -251,7 +251,7 @@ def _matches(row: ParameterStatistics, depth: int | None) -> tuple[str, ...]:
         return ()
     known: list[str] = []
     if row.relative_scale is not None and row.fans is not None:
-        # The last convention is a standard deviation whatever the width, which follows with its law.
+        # The last convention, a standard deviation independent of the width, is added with its law below.
         known += laws.known_by(row.relative_scale, laws.conventions(*row.fans, 0)[:-1])
     if row.keeps_default:
         known.append(f"default of {row.owner}")
@@ -262,7 +262,7 @@ def _matches(row: ParameterStatistics, depth: int | None) -> tuple[str, ...]:
 
 
 def depth_scales(depth: int) -> tuple[tuple[str, float], ...]:
-    """Return the customary divisors of a standard deviation in a model of several blocks.
+    """Return common divisors of a standard deviation in a model with `depth` blocks, with their names.
 
     Examples
     --------

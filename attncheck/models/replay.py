@@ -1,4 +1,4 @@
-"""Calls of modules, recorded in a model and repeated on other hidden states, in any framework."""
+"""Recorded calls of modules in a model, repeated on other hidden states, for any framework."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-# Parts of the names of arguments that keys and values of cross-attention come from.
+# An argument whose name contains one of these may be the source of keys and values in cross-attention.
 _SOURCES = ("encoder", "key", "value", "kv", "memory", "context", "cross")
-# Parts of the names of arguments that are added to keys or hide them.
+# An argument whose name contains one of these is added to keys or hides them.
 _OTHERS = ("pos", "mask", "bias")
-# Part of the names of arguments that are added to the outputs, and set to 0.
+# An argument whose name contains this is added to the outputs; it is set to 0.
 _ADDED = "residual"
-# Part of the name of classes that keep keys and values of earlier calls.
+# A class whose name contains this stores the keys and values of earlier calls.
 _CACHE = "Cache"
 # Limit on width times positions².
 _MOST = 2**24
-# Axis of a number that is proportional to the number of sequences.
+# In place of an axis, for a number that is proportional to the number of sequences.
 _COUNT = -1
 
 
@@ -33,11 +33,11 @@ class CallArguments:
     given : tuple
         Positional and keyword arguments.
     leaves : tuple
-        Arrays and other objects in them, copied.
+        Copies of the arrays and other objects in these.
     names : tuple of str
-        Argument of each leaf; empty for a leaf inside of a container.
+        Argument name of each leaf; empty for a leaf inside a container.
     places : tuple of int
-        Equal for leaves that are one object.
+        Identity of each leaf; equal for leaves that are the same object.
     """
 
     given: tuple[Any, Any]
@@ -47,7 +47,7 @@ class CallArguments:
 
     @classmethod
     def of(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
-        """Return the arguments of a call of a function."""
+        """Return the arguments of a call."""
         named = [*zip(_positional(function, len(args)), args, strict=True), *kwargs.items()]
         leaves = [(name if value is leaf else "", leaf) for name, value in named for leaf in _leaves(value)]
         copies = tuple(_kept(leaf) for _, leaf in leaves)
@@ -63,9 +63,9 @@ class Replay:
     ----------
     arguments : CallArguments
     batch : tuple of int or None
-        Axis of each leaf that grows with the number of sequences; -1 for a number that does.
+        For each leaf, the axis that grows with the number of sequences, -1 for a number that grows with it, or None.
     hidden : frozenset of int
-        Leaves that are replaced.
+        Indices of the leaves to replace.
     axis : int
         Axis of sequences in the hidden states.
     """
@@ -76,7 +76,7 @@ class Replay:
     axis: int
 
     def __call__(self, module: Any, x: Any) -> Any:
-        """Return the output, (B, L, m), of a module on hidden states (B, L, n)."""
+        """Return the output of a module, (batch, positions, m), for hidden states x, (batch, positions, n)."""
         own = x.swapaxes(0, 1) if self.axis else x
         leaves = iter(
             [
@@ -101,11 +101,11 @@ class HiddenStates:
     replay : Replay
     width : int
     lengths : tuple of int
-        Numbers of positions to try, in this order.
+        Numbers of positions to try, in order.
     source : str
-        Argument that `replay` replaces too, as the source of keys and values.
+        Argument that is the source of keys and values if `replay` replaces it too; else empty.
     crossed : HiddenStates or None
-        The same with such a source, if there is an argument that may be one.
+        The same hidden states with such a source, if an argument may be one.
     """
 
     replay: Replay
@@ -116,12 +116,12 @@ class HiddenStates:
 
     @property
     def long(self) -> bool:
-        """Whether an inspection, with as many sequences as neurons, would fill the memory."""
+        """Whether an inspection, which needs as many sequences as neurons, would take too much memory."""
         return self.width * self.lengths[0] ** 2 > _MOST
 
 
 def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None:
-    """Return the hidden states of a call, made on `one` sequence and on `two` that are alike, or None.
+    """Find the hidden states among the arguments of a call on `one` sequence and on `two` copies of it; None if absent.
 
     Examples
     --------
@@ -156,7 +156,7 @@ def hidden_states(one: CallArguments, two: CallArguments) -> HiddenStates | None
 def _replacing(
     arguments: CallArguments, batch: tuple[int | None, ...], hidden: Sequence[int], width: int
 ) -> HiddenStates:
-    """Return hidden states that are in some leaves; those of different lengths are cut to the shortest one."""
+    """Return hidden states that replace the leaves `hidden`, all cut to the length of the shortest one."""
     axis = batch[hidden[0]]
     assert axis is not None
     sizes = [int(arguments.leaves[i].shape[1 - axis]) for i in hidden]
@@ -173,7 +173,7 @@ def _replacing(
 def sequences_of(
     inputs: Mapping[str, Any] | Sequence[Any], number: int | None
 ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return the arguments of a model's call on its first sequence, so many times; on all for None.
+    """Return the arguments for a batch of `number` copies of the first sequence; all sequences for None.
 
     Examples
     --------
@@ -190,7 +190,7 @@ def sequences_of(
 
 
 def _positional(function: Callable[..., Any], number: int) -> list[str]:
-    """Return the names of positional arguments, or their numbers."""
+    """Return the names of the positional arguments, or their indices where unknown."""
     try:
         known = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
@@ -199,7 +199,7 @@ def _positional(function: Callable[..., Any], number: int) -> list[str]:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Yield what is in nested containers."""
+    """Yield the leaves of nested containers."""
     if isinstance(value, Mapping):
         value = tuple(value.values())
     if isinstance(value, tuple | list):
@@ -229,7 +229,7 @@ def _is_hidden(leaf: Any, axis: int | None) -> bool:
 
 
 def _is_source(name: str) -> bool:
-    """Return whether keys and values may come from an argument of this name."""
+    """Return whether an argument of this name may be the source of keys and values."""
     return any(part in name for part in _SOURCES) and not any(part in name for part in _OTHERS)
 
 
@@ -238,14 +238,14 @@ def _is_number(leaf: Any) -> bool:
 
 
 def _batch_axis(one: Any, two: Any) -> int | None:
-    """Return the axis along which a leaf grows with the number of sequences, or -1 for a number."""
+    """Return the axis along which a leaf grows with the number of sequences, -1 for a number that grows, or None."""
     if _is_array(one) and _is_array(two) and one.ndim == two.ndim:
         return next((i for i, (a, b) in enumerate(zip(one.shape, two.shape, strict=True)) if b == 2 * a != 0), None)
     return _COUNT if _is_number(one) and _is_number(two) and two == 2 * one != 0 else None
 
 
 def _repeated(leaf: Any, axis: int | None, number: int) -> Any:
-    """Return a leaf of one sequence for several."""
+    """Repeat a leaf of one sequence for `number` sequences."""
     if axis is None:
         return leaf
     if axis == _COUNT:
@@ -254,21 +254,21 @@ def _repeated(leaf: Any, axis: int | None, number: int) -> Any:
 
 
 def _cut(size: int, length: int, leaf: Any, batch: int | None) -> Any:
-    """Return a leaf without the last positions of its axes of a size."""
+    """Cut the axes of a leaf that have `size` positions to `length`."""
     if not _is_array(leaf):
         return length if _is_number(leaf) and leaf == size else leaf
     return leaf[tuple(slice(length if n == size and i != batch else None) for i, n in enumerate(leaf.shape))]
 
 
 def _has(leaf: Any, length: int, batch: int | None) -> bool:
-    """Return whether a leaf depends on the number of positions."""
+    """Return whether an axis or the value of a leaf equals the number of positions."""
     if _is_array(leaf):
         return any(size == length for i, size in enumerate(leaf.shape) if i != batch)
     return _is_number(leaf) and leaf == length
 
 
 def _kept(leaf: Any) -> Any:
-    """Return a copy of a leaf that later changes in place do not reach; None for a cache of keys and values."""
+    """Return a copy of a tensor, which later in-place changes do not affect; None for a cache of keys and values."""
     if _CACHE in type(leaf).__name__:
         return None
     return leaf.detach().clone() if hasattr(leaf, "detach") else leaf

@@ -1,4 +1,4 @@
-"""Result of the inspection of a model: its attention modules, its parameters, and what is wrong."""
+"""Result of the inspection of a model: attention modules, parameters and notes."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class ModelInspection(PrintedInspection):
     draws : int
         Number of models initialised.
     attention : tuple of AttentionModules
-        Attention modules, in groups that are alike.
+        Groups of similar attention modules.
     modules : mapping of str to Inspection
         All attention modules by name.
     parameters : tuple of ParameterStatistics
         Statistics of every parameter.
     notes : tuple of Note
-        On the model and its parameters; those on attention modules are in `modules`.
+        Notes on the model and its parameters; those on attention modules are in `modules`.
     numbers : mapping of str to float
-        Numbers of the model's configuration, for the laws that `require` takes.
+        Numbers in the model's configuration, for use in the initialisers that `require` takes.
     """
 
     kind: str
@@ -66,11 +66,11 @@ class ModelInspection(PrintedInspection):
         return sorted(notes, key=lambda note: not note.blames)
 
     def _of_attention(self) -> Iterator[Note]:
-        """Yield the notes of the attention modules, each with all modules that it is about."""
+        """Yield the notes on attention modules, each with the names of all modules concerned."""
         about: dict[Note, list[str]] = {}
         for group in self.attention:
             for note in group.inspection.notes:
-                if str(note) == DROPOUT:  # as every model has in training
+                if str(note) == DROPOUT:  # every model has dropout in training
                     continue
                 about.setdefault(note, []).append(group.title)
         for note, titles in about.items():
@@ -84,12 +84,12 @@ class ModelInspection(PrintedInspection):
         Parameters
         ----------
         *declared, **expected
-            Expectations of every attention module, as of `Inspection.require`; ``mask`` is not compared in
-            cross-attention. ``blamed=False``: no line of the result begins with `wrong`.
+            Expectations of every attention module, as for `Inspection.require`; ``mask`` is not compared in
+            cross-attention. ``blamed=False`` requires that no note reports an error.
         parameters : mapping of str to str
-            Initialisers by pattern of names, such as ``{"*.bias": "zeros", "*.c_proj.weight":
-            "normal(0.02/sqrt(2*n_layer))"}``: a law with the standard deviation of an entry, of which expressions may
-            contain fan_in, fan_out and the numbers of the model's configuration. Each pattern that matches applies.
+            Initialisers by name pattern, such as ``{"*.bias": "zeros", "*.c_proj.weight":
+            "normal(0.02/sqrt(2*n_layer))"}``: a law with the standard deviation of an entry. Expressions may contain
+            fan_in, fan_out and numbers in the model's configuration. Every matching pattern applies.
 
         Raises
         ------
@@ -103,9 +103,9 @@ class ModelInspection(PrintedInspection):
             raise AssertionError("\n".join(failures))
 
     def unmet(self, *declared: str, parameters: Mapping[str, str] | None = None, **expected: Any) -> list[str]:
-        """Return one sentence for each expectation, as of `require`, that is not met.
+        """Return one sentence per unmet expectation; arguments as for `require`.
 
-        Of texts, a pattern with an initialiser, ``"*.bias=zeros"``, is one of `parameters`.
+        A text such as ``"*.bias=zeros"`` counts as an entry of `parameters`.
         """
         patterns = dict(text.split("=", 1) for text in declared if is_pattern(text))
         declared = tuple(text for text in declared if not is_pattern(text))
@@ -140,7 +140,7 @@ class ModelInspection(PrintedInspection):
 
     @property
     def tables(self) -> Mapping[str, list[tuple[str, ...]]]:
-        """Tables as text, by title, each with its heading first."""
+        """Tables as lines of text by title, heading first."""
         attention: list[tuple[str, ...]] = [("", "class", "heads", "forward")]
         for group in self.attention:
             found = group.inspection
@@ -153,14 +153,14 @@ class ModelInspection(PrintedInspection):
 
     @property
     def predicted(self) -> list[tuple[str, str]]:
-        """Lines of the predictions of theory for each group of attention modules: "theory" and the text."""
+        """Theoretical predictions for each group of attention modules, as pairs of "theory" and a text."""
         return [
             (what, f"{group.title}: {line}") for group in self.attention for what, line in group.inspection.predicted
         ]
 
 
 def is_pattern(text: str) -> bool:
-    """Return whether an expectation as text is about parameters.
+    """Return whether the text of an expectation concerns parameters.
 
     Examples
     --------
@@ -172,13 +172,13 @@ def is_pattern(text: str) -> bool:
 
 
 def _rows(table: Sequence[ParameterStatistics]) -> list[tuple[str, ...]]:
-    """Return the table of parameters as text, one line for each group of alike ones."""
+    """Return the table of parameters as text, one line per family."""
     rows = [("", "shape", "law", "std", "from", "to", "std·√fan-in", "matches initialiser", "")]
     return [*rows, *map(_row, families(table))]
 
 
 def _row(family: Family) -> tuple[str, ...]:
-    """Return the line of parameters that are alike."""
+    """Return the table row of a family."""
     first = family.first
     shape = " × ".join(map(str, first.shape))
     known = math.isfinite(family.std) and not first.constant

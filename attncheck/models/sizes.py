@@ -1,4 +1,4 @@
-"""How the scales of parameters depend on the width and the depth of a model, from a second model."""
+"""Scaling of parameters with the width and depth of a model, by comparison with a model of twice the size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attncheck.models.binding import Inputs, bound_model
 from attncheck.models.families import Family, families
 from attncheck.models.parameters import ParameterStatistics, statistics_of
 
-# Arguments of `make` that are sizes.
+# Arguments of `make` that determine sizes.
 _SIZES = ("width", "depth")
 # Powers of a size to which a standard deviation may be proportional, as text.
 _POWERS = {0.0: "does not change", -0.5: "∝ 1/sqrt({})", -1.0: "∝ 1/{}", 0.5: "∝ sqrt({})"}
@@ -29,9 +29,9 @@ def notes_of_sizes(
     seed: int,
     table: Sequence[ParameterStatistics],
 ) -> Iterator[Note]:
-    """Report how standard deviations change where `make` has an argument `width` or `depth` with a default.
+    """Report how standard deviations scale with the arguments `width` and `depth` of `make` that have a default.
 
-    A model of twice the size is made and compared with the `table`.
+    A model of twice the default size is compared with `table`.
     """
     for size in _SIZES:
         known = inspect.signature(make).parameters if size in parameters_of(make) else {}
@@ -49,7 +49,7 @@ def notes_of_sizes(
 def _compared(
     size: str, value: int, table: Sequence[ParameterStatistics], other: Sequence[ParameterStatistics]
 ) -> Iterator[Note]:
-    """Yield one note on the powers of a size to which standard deviations are proportional."""
+    """Yield a note on the powers of a size to which standard deviations are proportional."""
     here, there = _by_name(table), _by_name(other)
     found: dict[str, list[str]] = {}
     for name in here.keys() & there.keys():

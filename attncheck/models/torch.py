@@ -1,4 +1,4 @@
-"""Models of PyTorch: calls of their modules, and their parameters."""
+"""Binding to PyTorch models."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ _PROJECTIONS = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
 
 
 class TorchModel(ModelBinding):
-    """Models that ``make()`` returns, called with `inputs`: arrays or tensors by argument name, or in order."""
+    """Binding to the models that ``make()`` returns; `inputs` are arrays or tensors by argument name, or in order."""
 
     def fresh(self, seed: int) -> Any:
-        """Return a newly initialised model; memory that no initialiser writes to is NaN."""
+        """Return a newly initialised model, in which NaN marks entries that no initialiser wrote."""
         with torch.random.fork_rng(), _unwritten_as_nan():
             torch.manual_seed(seed)
             model = in_words("make", self.make)
-        model = getattr(model, "_orig_mod", model)  # of torch.compile
+        model = getattr(model, "_orig_mod", model)  # undoes torch.compile
         if not isinstance(model, torch.nn.Module):
             return model
         refuse_without_numbers(model)
         if any(isinstance(each, torch.nn.parameter.UninitializedParameter) for each in model.parameters()):
             with torch.no_grad():
-                self._called(model, 1)  # which gives lazy parameters their shapes
+                self._called(model, 1)  # determines the shapes of lazy parameters
         return model.eval()
 
     def calls(self, model: Any) -> Sequence[ModuleCall]:
         """Return the calls of modules in a forward pass on the first sequence."""
         try:
             return super().calls(model)
-        except InputError:  # inputs of which no axis is the batch
+        except InputError:  # no axis of the inputs is the batch
             whole = self.recorded(model, None)
             return paired(whole, whole)
 
@@ -64,11 +64,11 @@ class TorchModel(ModelBinding):
         return model.get_submodule(name)
 
     def replayed(self, call: ModuleCall, modules: Sequence[Any]) -> Binding:
-        """Return the binding to a module that is called as recorded."""
+        """Return the binding that repeats a recorded call on the draws of a module."""
         return replayed(_CalledModule, call, modules)
 
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
-        """Return all parameters, with at most so many entries of this draw; what is not initialised becomes 0."""
+        """Return all parameters, each with at most `most` entries of this draw; set uninitialised entries to 0."""
         names: dict[int, list[str]] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
             names.setdefault(id(parameter), []).append(name)
@@ -86,7 +86,7 @@ class TorchModel(ModelBinding):
         return None if found is None else frozenset(found)
 
     def steady(self, model: Any) -> bool | None:
-        """Return whether two calls on one input agree."""
+        """Return whether two calls with the same inputs agree."""
         with torch.no_grad(), torch.random.fork_rng():
             made = [[y for y in tree_leaves(self._called(model)) if isinstance(y, torch.Tensor)] for _ in range(2)]
         pairs = zip(*made, strict=False)
@@ -99,7 +99,7 @@ class TorchModel(ModelBinding):
         return {n: v for n, v in held.items() if isinstance(v, int | float) and not isinstance(v, bool)}
 
     def _called(self, model: Any, sequences: int | None = None) -> Any:
-        """Call the model on its inputs, or on the first sequence of them so many times."""
+        """Call the model on its inputs, or on a batch of `sequences` copies of the first one."""
         inputs = default_inputs(model) if self.inputs is None else self.inputs
         args, kwargs = sequences_of(inputs, sequences)
         tensor = functools.partial(_tensor, place=place_of(model))

@@ -39,7 +39,7 @@ _REPORT: pytest.StashKey[RunReport] = pytest.StashKey()
 _SHIPPED: pytest.StashKey[ReportPayload] = pytest.StashKey()
 _NOTE: pytest.StashKey[Statement] = pytest.StashKey()
 _CASES: pytest.StashKey[cases.CaseResults] = pytest.StashKey()
-# The statement in an item's id: ``test_outputs[rates.outputs@0123456789ab n=16 …]``.
+# The statement in an item's id, as in ``test_outputs[rates.outputs@0123456789ab n=16 …]``.
 _THEORY_IN_ID = re.compile(r"\[(\w+\.\w+@[0-9a-f]{12})[ \]]")
 
 Hold = Callable[["Case"], None]
@@ -66,12 +66,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("subject", "MODULE:CALLABLE", "simulator to examine (also ATTNCHECK_SUBJECT; default: attncheck's literal one)")
     add("seed", "N|random|keyed", "run seed, which determines every digit; keyed: derived from the commit (default: 0)")
     add("profile", "NAME", "smoke, default or thorough")
-    add("false_alarm", "B", "chance that a right simulator is called violated anywhere in the run (default: 1e-6)")
-    add("draws", "N", "with the profile thorough: approximate budget of all first looks")
+    add("false_alarm", "B", "probability of a violated verdict for a correct simulator, over the run (default: 1e-6)")
+    add("draws", "N", "with the profile thorough: approximate number of draws of all first looks")
     add("min_examined", "N", "with fewer examined results the run is inconclusive (default: a few on a law)")
     add("only", "NAMES", "comma-separated properties to examine (default: all)")
     add("checks", "MODULES", "comma-separated modules that register further checks, for tests that examine them")
-    add("timeout", "SECONDS", f"time limit of one call of the simulator (default: {TIMEOUT:g})")
+    add("timeout", "SECONDS", f"time limit of one call of the simulator, in seconds (default: {TIMEOUT:g})")
     add("resume", "PATH", "record of an interrupted run to resume")
     add("shard", "K/N", "examine part K of N of the run; attncheck merge combines the records")
     add("record", "PATH", f"path of the record (default: {RECORD})")
@@ -162,7 +162,7 @@ def attncheck_layer() -> Callable[..., Any]:
 
 @pytest.fixture
 def note(request: pytest.FixtureRequest) -> Generator[Statement, None, None]:
-    """Yield the statement that a theory test is about, to be called with numbers and p-values; uses one BLAS thread."""
+    """Yield the statement that a theory test examines, to record numbers and p-values; uses one BLAS thread."""
     from attncheck._lib.arithmetic import own_arithmetic
 
     with own_arithmetic():
@@ -339,7 +339,7 @@ def _open(config: pytest.Config) -> None:
 
     run = config.stash[_RUN]
     if getattr(config.option, "numprocesses", None):
-        with TaskExecutor(pool(1)) as executor:  # in a separate process, which a subject may kill
+        with TaskExecutor(pool(1)) as executor:  # in a separate process, because a subject may kill it
             refused = refusal(run, run.subject.sent, executor.results)
     else:
         refused = refusal(run, run.subject, map)

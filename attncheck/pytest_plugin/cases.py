@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from attncheck.runs.run import Run
     from attncheck.runs.tasks import Examination
 
-# The test item in a pytest id: ``test_scores[scores@0123456789ab n=16 s=4 H=2 …]``.
+# The test item in a pytest id, as in ``test_scores[scores@0123456789ab n=16 s=4 H=2 …]``.
 CASE_IN_ID = re.compile(r"\[(\w+@([0-9a-f]{12})) n=\d")
 
 
 class CaseResults:
-    """Results of items in this process, case by case."""
+    """Results of the items that this process has examined, case by case."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -49,7 +49,7 @@ def scheduler(config: Any, log: Any) -> Any:
 
         def schedule(self) -> None:
             super().schedule()
-            # A worker starts an item once it knows the next.
+            # A worker starts an item only after receiving the next one, so all workers get more.
             for node in self.nodes:
                 self._reschedule(node)
 

@@ -8,7 +8,7 @@ import pytest
 
 
 class ReportPayload(TypedDict):
-    """Results of an item, or why there are none, and its theory statement, in built-in types."""
+    """Results of an item or the reason for their absence, and its theory statement, as built-in types."""
 
     results: list[dict[str, Any]]
     unusable: str

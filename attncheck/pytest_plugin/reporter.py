@@ -68,7 +68,7 @@ class Reporter:
 
 
 def _once(failed: Iterable[Any]) -> list[Any]:
-    """Return failures, only one per place in the subject."""
+    """Return the failures, but only one per location in the subject's code."""
     told: dict[object, Any] = {}
     for each in failed:
         told.setdefault(shipped(each)["traceback"] or object(), each)
@@ -76,6 +76,6 @@ def _once(failed: Iterable[Any]) -> list[Any]:
 
 
 def _asked_for_more(config: pytest.Config) -> bool:
-    """Return whether -v or -r asks for single failures."""
+    """Return whether the option -v or -r requests single failures."""
     listing = any(str(each).startswith("-r") for each in config.invocation_params.args)
     return config.get_verbosity() > 0 or listing

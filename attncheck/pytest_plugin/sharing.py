@@ -26,8 +26,8 @@ def rows(
 ) -> list[Any]:
     """Return arguments and ids of a test's items for pytest.
 
-    `costs` are by group; `given` holds each item's group, id, suffix and test arguments; `what` names the set dealt
-    out.
+    `costs` are the costs of groups of items; `given` holds each item's group, id, suffix and test arguments; `what`
+    names the kind of items.
     """
     if shard is None:
         return [pytest.param(*values, id=f"{id} {words}".strip()) for _, id, words, values in given]

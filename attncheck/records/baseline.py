@@ -1,6 +1,6 @@
 """Baselines: reduced records, usually compressed, that later runs are compared with.
 
-They keep all examined ids and verdicts, but numbers of fixed cases and pools only.
+They contain the ids and verdicts of all examined results, but numbers only of fixed cases and pools.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from attncheck.records.schema import Closing, Manifest, StatementResult, content
 
 #: Suffix of compressed files.
 COMPRESSED = ".xz"
-# Numbers are rounded to this share of the half-width of their interval.
+# Numbers are rounded to this fraction of the half-width of their interval.
 _SHARE = 0.01
 _ROUNDED = ("effect", "low", "high", "mde")
 
 
 class BaselineResult(msgspec.Struct, frozen=True, tag="result", tag_field="type", omit_defaults=True):
-    """A result in a baseline; on cases that depend on the seed, id and verdict only."""
+    """A result in a baseline, reduced to id and verdict on cases that depend on the seed."""
 
     id: str
     verdict: Verdict = Verdict.CONSISTENT
@@ -126,7 +126,7 @@ def write_baseline(run: Path, target: Path) -> int:
 
 
 def _slim(line: BaselineResult, fixed: set[str]) -> tuple[tuple[list[str], str], bytes]:
-    """Return a sort key, and the result as the baseline keeps it."""
+    """Return a sort key, and the result as stored in the baseline."""
     if line.of:
         return (list(line.of), line.id), _encoded(_rounded(line))
     if fixed and line.item.partition("@")[2] not in fixed:

@@ -9,7 +9,7 @@ from attncheck.records.schema import Result, StatementResult, case_key
 
 
 def entry_of(line: Result | StatementResult) -> Entry:
-    """Return the ledger entry of a line; results on one case share draws."""
+    """Return the ledger entry of a line; entries on one case share draws."""
     if isinstance(line, StatementResult):
         return Entry(line.id, line.id, line.verdict, (), looks=False)
     return Entry(line.id, case_key(line), line.verdict, tuple(line.p_values), line.combined, line.continuous, line.key)

@@ -17,7 +17,7 @@ from attncheck.records.schema import Result
 
 # Half-width of an interval, in standard errors.
 _QUANTILE = float(ndtri(0.5 + 0.5 * CONFIDENCE))
-#: Relative loss of sensitivity that is ignored: the number of planned results changes the level a little.
+#: Relative loss of sensitivity that is ignored, because the number of planned results slightly changes the level.
 SLACK = 0.1
 
 
@@ -43,8 +43,9 @@ def common(run: RunRecord, baseline: Baseline) -> Iterator[tuple[BaselineResult,
 def moved(run: RunRecord, baseline: Baseline, false_alarm: float) -> list[Change]:
     """Return the effects that differ significantly, the most significant first.
 
-    Effects of results that are consistent in both runs are compared by a two-sided normal test, with errors from
-    the facing sides of both intervals. Holm's procedure bounds the chance of any false rejection by `false_alarm`.
+    A two-sided normal test compares the effects of results that are consistent in both runs; their standard errors
+    come from the sides of both intervals that face each other. Holm's procedure bounds the probability of any false
+    rejection by `false_alarm`.
     """
     passed = [pair for pair in common(run, baseline) if all(each.verdict == Verdict.CONSISTENT for each in pair)]
     p_values = {pair[1].id: p_value for pair in passed if (p_value := shift(*pair)) is not None}
@@ -77,7 +78,7 @@ def shift(before: BaselineResult, now: Result) -> float | None:
 
 
 def weaker(run: RunRecord, baseline: Baseline) -> list[Change]:
-    """Return the results whose minimum detectable effect grew, or else size or power fell, by more than `SLACK`."""
+    """Return results that became less sensitive by more than `SLACK`, in minimum detectable effect, size or power."""
     found = [change for pair in common(run, baseline) if (change := _weaker(*pair)) is not None]
     return sorted(found, key=lambda change: (change.result.check, change.result.item))
 

@@ -1,4 +1,4 @@
-"""Manifests: where, when and with which versions a run was made."""
+"""Manifests: time, machine and versions of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VERSIONED = ("attncheck", "numpy", "scipy", "hypothesis", "pytest", "statsmodel
 
 
 def made_here(subject: str, planned: Iterable[PlannedResult]) -> dict[str, Any]:
-    """Return the fields of a manifest on time, place and code of a run that starts now on this machine."""
+    """Return the manifest fields on time, machine and code of a run that starts now."""
     return {
         "schema": SCHEMA,
         "versions": installed_versions(),
@@ -33,7 +33,7 @@ def made_here(subject: str, planned: Iterable[PlannedResult]) -> dict[str, Any]:
 
 
 def this_machine() -> dict[str, str]:
-    """Return the hardware facts that affect digits and times, without the machine's name."""
+    """Return the hardware properties that affect digits and times, without the machine's name."""
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",

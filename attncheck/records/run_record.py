@@ -48,7 +48,7 @@ class RunRecord:
 
     @property
     def every(self) -> tuple[Result, ...]:
-        """Results on single cases, then those of pools."""
+        """All results: on single cases, then of pools."""
         return (*self.results, *self.pools)
 
     @property
@@ -58,7 +58,7 @@ class RunRecord:
 
     @property
     def digest(self) -> str:
-        """The digest of all digits; empty if the run did not finish, or its draws are not reproducible."""
+        """The digest of all numbers; empty if the run did not finish, or its draws are not reproducible."""
         repeatable = all(result.repeatable for result in self.results)
         return self.closing.digest if self.closing is not None and repeatable else ""
 
@@ -75,7 +75,7 @@ class RunRecord:
     @cached_property
     def conclusion(self) -> Conclusion:
         """The conclusion, never better than the run's own, and never a pass for a shard."""
-        # The manifest lacks pools, and plans more than the results of a shard.
+        # The manifest of a shard plans the whole run, and contains no pools.
         planned = [*self.planned, *self.manifest.statements, *(pool.id for pool in self.pools)]
         if self.shard_name:
             planned = [line.id for line in self.lines]
@@ -92,7 +92,7 @@ class RunRecord:
 
     @cached_property
     def scope(self) -> Scope:
-        """What the results on single cases cover."""
+        """Scope of the results on single cases."""
         return Scope.of_results(self.results)
 
     @cached_property
@@ -132,7 +132,7 @@ class RunRecord:
         return Counter(result.verdict for result in self.every)[verdict]
 
     def check_digest(self) -> None:
-        """Raise `InputError` unless the digest is that of the results."""
+        """Raise `InputError` unless the recorded digest matches the results."""
         if self.closing is not None and self.closing.digest != run_digest(self.lines):
             raise InputError(f"record={self.path}: its digest is not that of its results; make the record again")
 

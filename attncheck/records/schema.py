@@ -1,7 +1,7 @@
 """Run records: JSON Lines with a versioned schema, readable even after an interrupted run.
 
-A manifest, a line per result or theory statement, and a closing line with the digest and a hash of all preceding
-bytes, which reveals edits. Without a closing line the run did not finish.
+A record consists of a manifest, a line per result or theory statement, and a closing line with the digest and a
+hash of all preceding bytes, which reveals edits. Without a closing line the run did not finish.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _XZ = b"\xfd7zXZ\0"
 _OPENING = b'{"type":"manifest"'
 # More bytes than any file has.
 _ENDLESS = 2**62
-# A line without these has inert texts; the second are UTF-8 of what `inert` replaces.
+# Only lines with one of these need `inert`; `_STEERING` matches the UTF-8 bytes of characters that it replaces.
 _MARKS = (b"\\", b"::", b"##[", b"\x7f")
 _STEERING = re.compile(b"\xc2[\x80-\x9f]|\xe2\x80[\xa8-\xae]|\xe2\x81[\xa6-\xa9]")
 
@@ -76,14 +76,14 @@ class Manifest(msgspec.Struct, frozen=True, tag="manifest", tag_field="type"):
 class Result(msgspec.Struct, frozen=True, tag="result", tag_field="type"):
     """One check on one case: its planned looks, their outcomes, and the verdict.
 
-    ``size`` is the number of draws of one look, at most ``affordable``; ``power`` is the planned chance of a
+    ``size`` is the number of draws of one look, at most ``affordable``; ``power`` is the planned probability of a
     violated verdict. ``p_values`` and ``effects`` have one entry per look; ``effect``, ``low``, ``high`` and
-    ``plot`` (`attncheck.evidence.plot_data`) are of the deciding look. The null is ``null_effect``, or everything
-    up to it where ``at_most``; ``mde`` is the smallest effect detected with the planned power, ``alternative`` the
-    check's alternative, or the MDE if larger. ``summary`` is the first look's contribution to pools
+    ``plot`` (`attncheck.evidence.plot_data`) belong to the deciding look. The null is ``null_effect``, or all effects
+    up to it if ``at_most``; ``mde`` is the smallest effect detected with the planned power, ``alternative`` the
+    check's alternative, or the MDE if that is larger. ``summary`` is the first look's contribution to pools
     (`attncheck.evidence.summaries`). Pools have the case ``{"pool": name, "of": case keys}``. ``arithmetic`` is
-    given where it differs from the manifest's. ``repeatable`` is false where the subject's draws depend on more than
-    the generator.
+    given if it differs from the manifest's. ``repeatable`` is false if the subject's draws depend on more than the
+    generator.
     """
 
     id: str
@@ -254,7 +254,7 @@ class _Source:
 
 @contextlib.contextmanager
 def _opened(source: _Source) -> Iterator[tuple[io.BufferedReader, int]]:
-    """Open a record, which may be compressed; also give the most bytes that it may contain."""
+    """Open a record, which may be compressed; return the file and the maximum number of bytes to read from it."""
     try:
         with open(source.path, "rb") as file:
             if not file.peek(len(_XZ)).startswith(_XZ):
@@ -265,19 +265,19 @@ def _opened(source: _Source) -> Iterator[tuple[io.BufferedReader, int]]:
             try:
                 with lzma.open(file) as inside:
                     yield cast("io.BufferedReader", inside), most_content(source.path)
-            except (lzma.LZMAError, EOFError, MemoryError) as error:  # a header may ask for any memory
-                raise source.error(f"is cut or damaged ({str(error).rstrip('.')})") from None
+            except (lzma.LZMAError, EOFError, MemoryError) as error:  # a header may request any amount of memory
+                raise source.error(f"is truncated or damaged ({str(error).rstrip('.')})") from None
     except OSError as error:
         raise source.error(f"cannot be read ({error.strerror})", "pass the path of a run record") from None
 
 
 @contextlib.contextmanager
 def sensible(path: Path, number: int) -> Iterator[None]:
-    """Add record and line number to input errors about a line's values."""
+    """Prefix input errors about values of a line with the record's path and the line number."""
     try:
         yield
     except InputError as error:
-        problem = str(error).rpartition("; ")[0]  # without the remedy, which is for callers of the ledger
+        problem = str(error).rpartition("; ")[0]  # without the remedy, which addresses callers of the ledger
         raise InputError(f"record={path}: line {number} was edited or damaged ({problem}); {_AGAIN}") from None
 
 
@@ -286,7 +286,7 @@ def _lines(source: _Source, file: io.BufferedReader, most: int) -> Iterator[byte
     while raw := file.readline(most + 1):
         most -= len(raw)
         if most < 0:
-            raise source.error("contains far too much for its size")
+            raise source.error("expands to an implausible size")
         yield raw
 
 
@@ -297,7 +297,7 @@ def _check_head(source: _Source, first: bytes) -> None:
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             head = msgspec.json.decode(first, type=_SchemaHead)
     elif first.startswith(_OPENING) or _OPENING.startswith(first):
-        raise source.error("is cut in its first line")
+        raise source.error("ends within its first line")
     if head.type != "manifest":
         raise source.error(*_NO_MANIFEST)
     if type(head.schema) is not int or head.schema != SCHEMA:
@@ -316,7 +316,7 @@ def _decoded(source: _Source, number: int, raw: bytes, decoder: msgspec.json.Dec
 
 
 def decoded(raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
-    """Decode JSON of a file, with `inert` texts; raises ``msgspec.DecodeError`` for whatever is wrong with it."""
+    """Decode JSON from a file, making texts inert; raises ``msgspec.DecodeError`` for any invalid content."""
     try:
         if not any(mark in raw for mark in _MARKS) and (raw.isascii() or not _STEERING.search(raw)):
             return decoder.decode(raw)
@@ -326,5 +326,5 @@ def decoded(raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
 
 
 def content_hash(content: hashlib._Hash) -> str:
-    """Return the hash for a closing line of the preceding bytes."""
+    """Return the hash of all preceding bytes, for the closing line."""
     return content.hexdigest()[:32]

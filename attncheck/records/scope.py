@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from attncheck.checks.registry import find_check
 from attncheck.records.schema import Result, of_pool
 
-#: Number of results on laws that a conclusive run needs; all planned ones if there are fewer.
+#: Number of results on laws that a conclusive run needs, unless fewer are planned.
 FEWEST_LAWS = 3
-# Share of the plan below which "little examined" is shown.
+# Fraction of the plan below which "little examined" is shown.
 _SMALL = 0.25
 # Fields that contain no intermediate results.
 _OUTSIDE = frozenset({"outputs", "inputs", "input_gram"})
@@ -21,7 +21,7 @@ _OUTSIDE = frozenset({"outputs", "inputs", "input_gram"})
 class Scope:
     """The coverage of a run: planned and examined results, and those on laws.
 
-    ``words`` qualifies the verdict: "limit only", "outputs only", "little examined", or nothing.
+    ``words`` qualifies the verdict: "limit only", "outputs only", "little examined", or is empty.
 
     Examples
     --------
@@ -46,19 +46,19 @@ class Scope:
 
     @classmethod
     def of_results(cls, results: Iterable[Result]) -> Scope:
-        """Return the scope of results; pools add nothing."""
+        """Return the scope of results, ignoring pools."""
         single = [result for result in results if not of_pool(result)]
         return cls.of(Counter(each.check for each in single if each.p_values), Counter(each.check for each in single))
 
     def doubt(self, fewest: int | None = None) -> str:
-        """Return why fewer than `fewest` results (by default a few on a law) were examined; empty if enough."""
+        """Return a message if fewer than `fewest` results were examined, by default a few on laws; else empty."""
         if fewest is not None and self.examined < fewest:
-            return f"{self.examined:,} results were examined, {fewest:,} are asked for"
+            return f"{self.examined:,} results were examined, {fewest:,} are required"
         least = min(FEWEST_LAWS, self.planned_laws)
         if self.laws >= least:
             return ""
         held = "none on a law" if not self.laws else f"{self.laws} of them on a law"
-        return f"too little was examined: {self.examined:,} of {self.planned:,} results, {held}, and it takes {least}"
+        return f"too little was examined: {self.examined:,} of {self.planned:,} results, {held}; {least} are needed"
 
     def beside(self, verdict: str) -> str:
         """Return a verdict with its qualification, for the first line.

@@ -21,7 +21,7 @@ KEPT = 24
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tally:
-    """All results of one check, at least one."""
+    """The results of one check, of which there is at least one."""
 
     name: str
     claim: str
@@ -73,7 +73,7 @@ class Tally:
 
     @cached_property
     def alternatives(self) -> list[float]:
-        """Distance of `mdes` from the null effect."""
+        """The smallest and largest distance of a minimum detectable effect from the null; empty if there is none."""
         return _range([far for far in map(detectable, self._looked_at) if far is not None])
 
     @cached_property
@@ -157,7 +157,7 @@ def _size(case: dict[str, Any]) -> float:
 
 
 def _fields(case: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a case whose values are counted."""
+    """Return the fields of a case that are counted by value."""
     if "program" not in case:
         heads, groups = case.get("num_heads"), case.get("num_kv_heads")
         together = {} if heads is None else {"more_than_one_head": heads != 1, "heads_in_groups": groups is not None}

@@ -49,7 +49,7 @@ def telling(reasons: Mapping[str, int]) -> str:
 
 
 def unexamined(reasons: Mapping[str, int]) -> list[str]:
-    """Return lines on what exposing more would gain, and on what else was not examined.
+    """Return lines on results to gain by returning more fields, and on other results not examined.
 
     Examples
     --------
@@ -91,12 +91,12 @@ def detectable(result: Result) -> float | None:
 
 
 def in_mdes(result: Result, value: float | None) -> float | None:
-    """Return an effect in minimum detectable effects, 0 at the null."""
+    """Return an effect in units of the minimum detectable effect, 0 at the null."""
     return _between(value, result.null_effect, result.mde)
 
 
 def in_alternatives(result: Result, value: float | None) -> float | None:
-    """Return an effect divided by that of the alternative; ratios are compared by their logarithms."""
+    """Return an effect in units of the alternative's effect; for ratios, logarithms are divided."""
     return _between(value, result.null_effect, result.alternative)
 
 

@@ -17,7 +17,7 @@ from attncheck.records.schema import Closing, Line, content_hash
 
 try:
     import fcntl
-except ImportError:  # on Windows
+except ImportError:  # not available on Windows
     fcntl = None  # type: ignore[assignment]
 
 
@@ -131,7 +131,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _lock(file: IO[bytes]) -> None:
-    """Lock a file while it is open, where the system supports it."""
+    """Lock a file until it is closed, if the system supports that."""
     if fcntl is None:
         return
     try:

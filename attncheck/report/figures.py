@@ -81,7 +81,7 @@ def uniformity(p_values: Sequence[float], test: Outcome) -> Drawing:
 
     alt = (
         f"Distribution function of the first-look p-values of {counted(len(values), 'item')} against the diagonal that "
-        f"a right simulator follows. It {band_kept(plot)}. The largest distance is {test.effect:.3g}, "
+        f"a correct simulator follows. It {band_kept(plot)}. The largest distance is {test.effect:.3g}, "
         f"p = {chance(test.p_value)}."
     )
     return draw(paint, alt, "First-look p-values, one per item, against uniform", height=320)
@@ -109,7 +109,7 @@ def visited(shapes: Counter[tuple[int, ...]]) -> Drawing | None:
 
 
 def costs(tallies: Mapping[str, Tally], level: float) -> Drawing | None:
-    """Plot draws of a literal simulator in one look of each main check, by width."""
+    """Plot the numbers that a literal simulator draws in one look of each main check, by width."""
     examined = [tallies[name] for name in MAIN_CHECKS if name in tallies and tallies[name].worst]
     checks = [(check_named(tally.name), tally.worst[0].power) for tally in examined]
     exact = [each for each in checks if each[0].property_name not in PROGRAM_PROPERTIES and each[0].kind == "exact"]
@@ -173,7 +173,7 @@ def moves(points: Sequence[tuple[float, float]]) -> Drawing | None:
 
 
 def _in_units(axes: Axes, name: str, values: Sequence[float]) -> tuple[float, float]:
-    """Scale an axis linearly up to the alternative, logarithmically beyond; return its limits."""
+    """Scale an axis linearly up to the alternative and logarithmically beyond it; return its limits."""
     low, high = min(-1.4, 1.25 * min(values)), max(1.4, 1.25 * max(values))
     ticks = [0.0, *(sign * 10.0**power for power in range(5) for sign in (-1, 1))]
     axis = axes.xaxis if name == "x" else axes.yaxis

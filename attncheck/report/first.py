@@ -23,7 +23,7 @@ _COLUMNS = 40
 class SubjectFinding:
     """What is wrong with a subject.
 
-    ``failures`` are the violated checks (pools only where no case is violated), the most significant first;
+    ``failures`` are the violated checks (pools only if no case is violated), the most significant first;
     ``sharpest`` is the most deviant violated result, ``smallest`` that on the smallest layer; ``causes`` fit the
     draws, best first; ``tried`` tells whether a fit was attempted.
     """
@@ -47,7 +47,7 @@ class SubjectFinding:
 
 
 def finding(found: RunRecord) -> SubjectFinding | None:
-    """Return the finding, or None without violations."""
+    """Return what is wrong with the subject of a run, or None without violations."""
     failures = sharpest_first(found.tallies) or sharpest_first(tallied(each for each in found.pools if each.p_values))
     if not failures:
         return None
@@ -67,7 +67,7 @@ class ClaimMap:
 
 
 def claim_map(found: RunRecord) -> ClaimMap | None:
-    """Return the verdicts on claims by case; None where nothing was examined."""
+    """Return the worst verdict on each claim by case, or None if no case was examined."""
     layers = found.space.layers
     if not layers:
         return None

@@ -24,7 +24,7 @@ class Headline:
 def headline(found: RunRecord) -> Headline:
     """Return the headline of a run."""
     conclusion, wrong = found.conclusion, finding(found)
-    # Non-uniform p-values add nothing to a known cause.
+    # If a cause is known, non-uniform p-values give no further information.
     told = (each for each in conclusion.findings if wrong is None or each.verdict != Verdict.VIOLATED)
     sentence = _sentence(found, conclusion.verdict, wrong)
     return Headline(conclusion.verdict, sentence, _extent(found), _budget(found), tuple(each.text for each in told))
@@ -61,6 +61,6 @@ def _extent(found: RunRecord) -> str:
 def _budget(found: RunRecord) -> str:
     false_alarm = chance(found.manifest.false_alarm)
     return (
-        f"The chance that a right simulator is called violated anywhere in this run was set to {false_alarm} before "
-        f"the run; one look at one check has level {chance(found.manifest.level)}."
+        f"The probability of a violated verdict for a correct simulator, over the whole run, was set to "
+        f"{false_alarm} before the run; one look at one check has level {chance(found.manifest.level)}."
     )

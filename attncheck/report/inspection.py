@@ -1,4 +1,4 @@
-"""The page of an inspection: the printed output as one file."""
+"""HTML page of an inspection, with the printed output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attncheck.report.recipe import load
 
 
 def render_inspection(found: PrintedInspection, name: str, out: Path, theory: bool = False) -> Path:
-    """Write a self-contained page on an inspected layer or model made by `name`; with predictions if `theory`."""
+    """Write a self-contained page on a layer or model made by `name`, with theoretical predictions if `theory`."""
     lines = found.told + (found.predicted if theory else [])
     recipe = msgspec.structs.replace(load(DEFAULT_RECIPE), title="Inspection", template="inspection.html.j2")
     return write_whole(out, encoded(fill(recipe, found=found, name=name, lines=lines)))

@@ -20,7 +20,7 @@ _MOST_VALUES = 10**8
 
 
 class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
-    """Number of `count` values below each of `QUANTILES`; the null may lie `allowance` from uniform."""
+    """Numbers of values, out of `count`, below each of `QUANTILES`; the null may differ from uniform by `allowance`."""
 
     below: list[int]
     count: int
@@ -54,7 +54,7 @@ class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
 
 
 class PairedCounts(msgspec.Struct, frozen=True, tag="paired counts", tag_field="kind"):
-    """Number of `count` values among the `pooled` lowest of them and `against` reference values."""
+    """Numbers of values, out of `count`, among the `pooled` lowest of these and `against` reference values."""
 
     below: list[int]
     pooled: list[int]
@@ -156,7 +156,7 @@ Plot = Counts | PairedCounts | Residuals | Density | MatrixPlot | Covariances | 
 
 
 def read_plot(raw: dict[str, Any] | None) -> Plot | None:
-    """Return a record's plot data, or None where nothing can be drawn.
+    """Return a record's plot data, or None if nothing can be drawn.
 
     Examples
     --------
@@ -175,7 +175,7 @@ def read_plot(raw: dict[str, Any] | None) -> Plot | None:
 
 
 def leaves(plot: Counts | PairedCounts) -> int | None:
-    """Return the index of the point farthest outside its band, or None."""
+    """Return the index of the point farthest outside the 99% band, or None."""
     low, high = map(plot.in_errors, plot.band)
     outside = np.maximum((found := plot.in_errors(plot.below)) - high, low - found)
     worst = int(np.argmax(outside))
@@ -187,7 +187,7 @@ def _angle(part: ArrayLike, whole: float) -> FloatArray:
 
 
 def _between(below: ArrayLike, count: int) -> FloatArray:
-    """Return the shares of `count` values between points, from the cumulative numbers."""
+    """Return the shares of values between quantiles, from cumulative numbers out of `count`."""
     return np.diff(np.asarray(below, dtype=float), prepend=0.0, append=float(count)) / count
 
 

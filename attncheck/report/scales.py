@@ -22,7 +22,7 @@ _SHOWN, _MARKS = 8, 12
 _ROOM = 0.04
 # Wider ranges are labelled at powers of ten.
 _WIDE = 10.0
-# Largest deviation shown, in minimum detectable effects.
+# Largest deviation shown, in units of the minimum detectable effect.
 _FARTHEST = 1e4
 
 
@@ -172,7 +172,7 @@ def _round_ticks(axis: _Axis) -> tuple[tuple[float, str], ...]:
 
 
 def _apart(ticks: Sequence[tuple[float, str]], least: float = 18.0) -> tuple[tuple[float, str], ...]:
-    """Return labels without those that would touch the previous one."""
+    """Drop labels that would touch the previous one."""
     kept: list[tuple[float, str]] = []
     for place, words in ticks:
         if not kept or place - kept[-1][0] >= least:
@@ -186,7 +186,7 @@ def _finite(result: Result) -> bool:
 
 
 def _promise(result: Result, ratio: bool) -> tuple[float, float] | None:
-    """Return the band of effects that need not be detected."""
+    """Return the band of effects that are too small to be detected."""
     mde, null = result.mde, result.null_effect
     if mde is None or null is None or not math.isfinite(mde) or (ratio and mde <= 0.0):
         return None

@@ -56,7 +56,7 @@ _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "attncheck",
     "text.color": INK,
-    "text.parse_math": False,  # no mathematics: names may contain dollar signs
+    "text.parse_math": False,  # mathematical typesetting is off, because names may contain dollar signs
     "xtick.color": MUTED,
     "xtick.labelcolor": INK,
     "ytick.color": MUTED,
@@ -64,9 +64,9 @@ _SETTINGS: dict[Any, Any] = {
 }
 # Coordinates are rounded to hundredths of a pixel.
 _TAG, _LONG = re.compile(r"<[^>]*>"), re.compile(r"-?\b\d+\.\d{3,}")
-#: Metadata without anything that changes between runs.
+#: Metadata without entries that change between runs.
 METADATA: dict[str, Any] = {"Creator": None, "Date": None, "Format": None, "Type": None}
-# Shares of the height: lower axes, and the gap above.
+# Heights of the lower axes and of the gap above them, as fractions of the total height.
 _LOWER, _LOWER_GAP = 0.45, 0.15
 # Maximum number of width labels.
 _MOST_WIDTHS = 8
@@ -134,7 +134,7 @@ def width_axis(axes: Axes, widths: NDArray[np.float64]) -> None:
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw with the page's settings, whatever the user's are."""
+    """Use the page's plot settings in this context, independently of the user's."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS)

@@ -42,7 +42,7 @@ from attncheck.runs.details import MAIN_CHECKS
 _POOLS = 20
 # Maximum number of values listed per field.
 _VALUES = 14
-# What a section shows; the others are never empty.
+# Attribute that a section shows; sections not listed are never empty.
 _NEEDED = {
     "claims": "run.claim_layers",
     "comparison": "comparison",
@@ -176,7 +176,7 @@ class RunView:
 
     @cached_property
     def remedy(self) -> str:
-        """How to get more results examined; empty if impossible."""
+        """A sentence on how to have more results examined; empty if that is impossible."""
         larger = sum(
             count for tally in self.run.tallies.values() for reason, count in tally.reasons.items() if LARGER in reason
         )
@@ -185,7 +185,7 @@ class RunView:
 
     @cached_property
     def remedies(self) -> list[str]:
-        """Results not examined, and how to change that."""
+        """Results not examined, with remedies."""
         reasons = sum((tally.reasons for tally in self.run.tallies.values()), Counter[str]())
         return unexamined(dict(sorted(reasons.items())))
 
@@ -231,7 +231,7 @@ class RunView:
 
     @cached_property
     def groups(self) -> list[causes.Cause]:
-        """The violated checks shown in full, by hint, the most significant first."""
+        """The violated checks to show in full, grouped by hint on the cause, the most significant first."""
         return [] if self.finding is None else self.finding.groups(self.recipe.failures)
 
     def plots_of(self, tally: Tally) -> list[Drawing | PlotScale]:

@@ -1,4 +1,4 @@
-"""The page of exponents: tables and a plot per moment."""
+"""HTML page of exponents, with a table and a plot per moment (initialisation, or a change after steps)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def render_widths(found: Widths, name: str, out: Path) -> Path:
 
 
 def plot(found: Widths, moment: str) -> Drawing | None:
-    """Plot sizes over predictions against the width, 1 at the narrowest, violated taps in red."""
+    """Plot sizes divided by predictions against the width, scaled to 1 at the narrowest, violated taps in red."""
     rows = [row for row in found.rows if row.moment == moment and row.exponent is not None and row.p_values]
     if not rows:
         return None
@@ -63,12 +63,12 @@ def plot(found: Widths, moment: str) -> Drawing | None:
 
 _CAPTION = (
     "Sizes {moment} over their predictions, 1 at the narrowest width: violated (red), consistent (blue), "
-    "undecided (grey). The band is what is predicted with its tolerance, the line its largest"
+    "undecided (grey). The band is the prediction with its tolerance, the line the largest predicted exponent"
 )
 
 
 def _bands(axes: Axes, ratios: FloatArray, widths: FloatArray, rows: Sequence[WidthsRow], tolerance: float) -> None:
-    """Draw the predicted band, down to the lowest of mixed orders."""
+    """Draw the predicted band, which extends down to the lowest order if orders are mixed."""
     known = [(row.low_predicted, row.high_predicted) for row in rows]
     lowest = min((low - high for low, high in known if low is not None and high is not None), default=0.0)
     axes.fill_between(widths, ratios ** (lowest - tolerance), ratios**tolerance, color=BAND, linewidth=0, zorder=0)

@@ -22,14 +22,14 @@ from attncheck.records.schema import Result, of_layer
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject
 
-# Findings about one subject that are shown.
+# Maximum number of findings shown.
 _FOUND = 2
 
 
 def causes_of(subject: Subject, results: Sequence[Result], seed: int) -> list[str]:
-    """Return what is wrong according to violated results, using separate streams.
+    """Diagnose violated results from fresh draws, whose random streams are separate from those of the run.
 
-    What the subject computes otherwise than declared comes first, if that can be read off, then likely causes.
+    Findings on what the subject computes differently from its declaration come first, then likely causes.
     """
     samples: list[Sample] = []
     later: list[Sample] = []
@@ -44,12 +44,12 @@ def causes_of(subject: Subject, results: Sequence[Result], seed: int) -> list[st
             later.append(other)
     place, found = _findings(subject, layers, seed)
     fitting, others = _causes(samples, results, seed, subject.weights, subject.form == "inputs", later)
-    # What fits the plainest layer only is less than what is read off there.
+    # Findings on the simplest layer supersede causes that fit only this layer.
     return [*found, *fitting, *([] if found and not place else others)][:TOLD]
 
 
 def _findings(subject: Subject, layers: Sequence[AttentionLayer], seed: int) -> tuple[int, list[str]]:
-    """Return what is computed otherwise than declared on the first layer where that can be read off, and its place."""
+    """Return the index of the first layer with findings on what the subject computes differently, and the findings."""
     for place, layer in enumerate(layers):
         with own_arithmetic(), contextlib.suppress(InputError):
             if found := findings(subject, layer, stream(seed, "responses", layer.key, role="diagnosis")):
@@ -64,7 +64,7 @@ def causes_of_samples(
     seed: int,
     laws: WeightLaws,
 ) -> list[str]:
-    """Return the likely causes of violations in samples: those that fit, else what the violated checks suggest."""
+    """Return likely causes of violations in samples: causes that fit, then causes suggested by the violated checks."""
     fitting, others = _causes(samples, results, seed, laws)
     return [*fitting, *others][:TOLD]
 
@@ -77,9 +77,9 @@ def _causes(
     handed: bool = False,
     later: Sequence[Sample] = (),
 ) -> tuple[list[str], list[str]]:
-    """Return the causes that fit all samples; if there are none, also what is known otherwise, best first.
+    """Return the causes that fit all samples and, if there are none, weaker explanations, each list best first.
 
-    `handed`: attncheck draws the inputs. `later`: samples of the same layers from a second call each.
+    `handed` tells whether attncheck draws the inputs; `later` are samples of the same layers from a second call.
     """
     exposed = samples[0].exposed if samples else frozenset()
     places = [at for at, each in enumerate(samples) if each.exposed == exposed and each.score_entries is None][:LAYERS]

@@ -60,7 +60,7 @@ class CheckReport:
 
     @functools.cached_property
     def causes(self) -> tuple[str, ...]:
-        """Return the likely causes of violations, most likely first, from draws made when they are first asked for."""
+        """Return the likely causes of violations, most likely first, from draws made at the first call."""
         return tuple(causes_of(self.run.subject, self.results, self.run.seed)) if self.run.explains else ()
 
     @property
@@ -102,7 +102,7 @@ class CheckReport:
         >>> report.require(min_examined=1000)
         Traceback (most recent call last):
         ...
-        AssertionError: 10 results were examined, 1,000 are asked for
+        AssertionError: 10 results were examined, 1,000 are required
         """
         __tracebackhide__ = True  # makes pytest show the caller's line
         fewest = None

@@ -18,7 +18,7 @@ from attncheck.looks.pools import ALL
 from attncheck.records.schema import Result, case_key, of_layer
 from attncheck.records.text import reads, telling
 
-#: Checks whose minimum detectable effects a summary shows: the first examined one of each claim.
+#: Main checks; a summary shows the minimum detectable effect of the first examined one of each claim.
 MAIN_CHECKS = (
     "scores.scale",
     "exactness.score_energy",
@@ -35,7 +35,7 @@ MAIN_CHECKS = (
 
 
 def of_cases(count: int, check: str) -> str:
-    """Return a count of layers or programs, whichever a check or property concerns."""
+    """Return a count with the word "layer" or "program", whichever a check or property concerns."""
     return counted(count, domain_of(check.partition(".")[0]).kind)
 
 
@@ -103,7 +103,7 @@ def _percent(ratio: float | None) -> str:
 
 
 def _main(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Return, by claim, the examined results of its first main check."""
+    """Map each claim to the examined results of its first main check."""
     groups: dict[str, list[Result]] = {}
     for check in MAIN_CHECKS:
         group = [r for r in results if r.check == check and r.p_values and r.mde is not None]

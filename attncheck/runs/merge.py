@@ -43,7 +43,7 @@ _TOLD = 8
 
 
 def lacking(parts: Sequence[RunRecord]) -> list[str]:
-    """Return why records do not make up one run: missing, duplicate, foreign or unfinished shards."""
+    """Return messages on missing, duplicate, foreign or unfinished shards; empty if the records make up one run."""
     whole = [f"{part.path} is not the record of a shard; omit it" for part in parts if not part.shard_name]
     shards = [part for part in parts if part.shard_name]
     others = [*whole, *_foreign(shards)]
@@ -51,7 +51,7 @@ def lacking(parts: Sequence[RunRecord]) -> list[str]:
 
 
 def _foreign(parts: Sequence[RunRecord]) -> Iterable[str]:
-    """Yield a message per record of another run than most, with the first difference."""
+    """Yield a message for each record of a different run, with its first difference from most records."""
     told: set[Path] = set()
     for field in ("shards", *_SAME):
         values = [_value(part.manifest, field) for part in parts]
@@ -164,9 +164,9 @@ def with_looks_taken(
 
 
 def cases_of(part: RunRecord, trust: Sequence[str] | None = None) -> dict[str, Case]:
-    """Return the cases of a record by key; raises InputError if one is not valid, or not the one of its key.
+    """Return the cases of a record by key; raises InputError for an invalid case or a wrong key.
 
-    Without `trust` nothing is imported, and programs, whose functions may exist elsewhere only, are left out.
+    If `trust` is None, nothing is imported, and programs are omitted because their functions may not exist here.
     """
     found: dict[str, Case] = {}
     distinct = {(case_key(each), str(each.case)): each.case for each in part.results}
@@ -185,7 +185,7 @@ def planned_by(manifest: Manifest, subject: Subject, record: Path) -> Run:
     installed = installed_versions()
     others = [f"{name} {version}" for name, version in manifest.versions.items() if installed.get(name) != version]
     if others:
-        refuse("record", str(record), f"was made with {listed(others)}, other versions than here", "install these")
+        refuse("record", str(record), f"was made with {listed(others)}, not the installed versions", "install these")
     absent = [name for name in manifest.checks if not any(is_in(each, [name]) for each in registrations())]
     if absent:
         remedy = f"install their package, or pass --checks {absent[0]}"
@@ -195,12 +195,12 @@ def planned_by(manifest: Manifest, subject: Subject, record: Path) -> Run:
     run = Run(subject, manifest.seed, profile, budget, record, manifest.draws).settled(items, manifest.statements)
     ids = {planned.id for planned in run.planned}
     if run.level != manifest.level or ids != {planned.id for planned in manifest.planned}:
-        refuse("record", str(record), "has a plan that differs from the one that this version makes", "repeat the run")
+        refuse("record", str(record), "has a different plan from the one that this version makes", "repeat the run")
     return run
 
 
 def _hand_over(part: RunRecord, report: RunReport) -> None:
-    """Add the results of a record to a report, with the arithmetic of their shard."""
+    """Add the results of a record to a report, noting the floating-point arithmetic of their shard."""
     rounded = part.manifest.machine.get("arithmetic", "")
     lines: list[Result | StatementResult] = [*part.results, *part.theory]
     failed = [text for text in (part.closing.failed if part.closing else ()) if text != OWED]

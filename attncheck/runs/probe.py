@@ -42,7 +42,7 @@ def _probed(run: Run) -> list[Case]:
 
 
 def _declines(subject: Subject, case: Case) -> bool:
-    """Return whether a subject declines a case; a failing declaration counts as no."""
+    """Return whether a subject declines a case; if its declaration fails, it does not."""
     try:
         return bool(subject.reason_unsupported(case))
     except InputError:

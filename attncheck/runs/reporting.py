@@ -29,7 +29,7 @@ _FAILURES, _LONGEST = 20, 400
 
 
 class RunReport:
-    """Takes results in any order, writes them at once, and concludes.
+    """Collects results in any order, writes each to the record at once, and concludes.
 
     If writing fails, the run continues without its record, and `failure` says why. `refused` says why the subject is
     unusable.
@@ -56,7 +56,7 @@ class RunReport:
     def take(self, lines: Iterable[Result | StatementResult], *failures: str) -> None:
         """Take results or statements of the theory; `failures` are errors of test items without results."""
         for given in lines:
-            same = given.arithmetic == self._arithmetic  # as in the manifest
+            same = given.arithmetic == self._arithmetic  # omitted if as in the manifest
             line = msgspec.structs.replace(given, arithmetic="") if same else given
             if isinstance(line, StatementResult):
                 self.theory.append(line)
@@ -73,7 +73,7 @@ class RunReport:
     def pool(
         self, executor: TaskExecutor | None = None, cases: Mapping[str, Case] | None = None
     ) -> tuple[list[Result], list[str]]:
-        """Take the results of pools that are not violated; return the violated ones and the errors of further looks."""
+        """Examine pools and take results that are not violated; return violated ones and errors of further looks."""
         spread = None if executor is None or not executor.spec.travels else functools.partial(self._spread, executor)
         pools, failed = self.run.pool(self.results, spread, cases)
         bad = [result for result in pools if result.verdict == Verdict.VIOLATED]
@@ -91,7 +91,7 @@ class RunReport:
         return explain([result], self.run.record, subject=self.run.subject.name)
 
     def finish(self, *more: Finding) -> bool:
-        """Conclude, also from `more`, write the closing line, and return whether all is consistent and recorded."""
+        """Conclude from results and the findings `more`, write the closing line, and return whether the run passed."""
         found = self.run.conclude(self.results, self.theory)
         self.conclusion = dataclasses.replace(found, findings=(*found.findings, *more))
         if self.run.explains:

@@ -16,7 +16,7 @@ from attncheck.records.schema import Result, StatementResult
 
 @dataclasses.dataclass(frozen=True)
 class ResumedRun:
-    """Results of complete test items by item, without pools, and statements by id."""
+    """Results of complete test items, by item and without pools, and results of statements, by id."""
 
     items: Mapping[str, list[Result]] = dataclasses.field(default_factory=dict)
     theory: Mapping[str, StatementResult] = dataclasses.field(default_factory=dict)
@@ -52,5 +52,5 @@ def set_aside(earlier: Path | None, record: Path) -> Path | None:
 
 
 def _owed(item: str) -> int:
-    """Return the number of results that a test item must have."""
+    """Return the number of results of a complete test item."""
     return len(checks_of(item.partition("@")[0]))

@@ -53,7 +53,7 @@ class Run:
     item_ids, theory_ids : tuple of str
         The planned test items and statements of attncheck's own theory; empty until `settled`.
     theory : bool
-        Whether that theory is examined too.
+        Whether the statements of that theory are examined too.
     explains : bool
         Whether to diagnose and illustrate violated results (slow).
     min_examined : int or None
@@ -151,7 +151,7 @@ class Run:
 
     @property
     def level(self) -> float:
-        """The level of one look, from the budget and the number of results that looks decide on, with pools."""
+        """The level of one look, from the budget and the number of planned results, including pools."""
         return self.budget.level(max(1, len(self.planned) + self.most_pools))
 
     @property
@@ -231,8 +231,8 @@ class Run:
     def affordable(self, case: Case) -> int:
         """Return the maximum draws of one look on `case`.
 
-        A total budget of draws is shared evenly among the cases: wide layers, which a cost limit leaves with the
-        lowest power, gain most.
+        A total budget of draws is shared evenly among the cases. Wide layers, which have the lowest power under a cost
+        limit, benefit most.
         """
         cases = {item.partition("@")[2] for item in self.item_ids}
         share = 0 if self.draws is None else self.draws // max(1, len(cases))
@@ -270,14 +270,14 @@ class Run:
         return Cost(self.affordable(case), self.level, self.profile.power)
 
     def kept(self, item: Item) -> list[Result]:
-        """Return the results of a test item from the interrupted run, if usable."""
+        """Return the results of a test item from the interrupted run if they have the same plan, else none."""
         results, cost = self.earlier.items.get(item.id, []), self.look_cost(item.case)
         same = all((each.level, each.affordable) == (cost.level, cost.affordable) for each in results)
         same = same and all(each.case == item.case.to_dict() for each in results)
         return results if same else []
 
     def beside(self, item: Item) -> list[Item]:
-        """Return a test item and the others planned on its case."""
+        """Return a test item and all others planned on its case."""
         names = (id.partition("@")[0] for id in self.item_ids if id.endswith(f"@{item.case.key}") and self.owes(id))
         return [Item(name, item.case) for name in dict.fromkeys([item.property_name, *names])]
 
@@ -306,7 +306,7 @@ class Run:
         return conclusion.unless(Scope.of_results(results).doubt(self.min_examined))
 
     def _owed_pools(self, results: Sequence[Result]) -> list[str]:
-        """Return the ids of all pools that a complete run must have, else of the pools reported so far."""
+        """Return the ids of all pools if all single results are there, else of the pools reported so far."""
         single = [result for result in results if not of_pool(result)]
         if self.shard is None and {planned.id for planned in self.planned} <= {result.id for result in single}:
             return [pool.id for pool in pools_of(single)]

@@ -43,7 +43,7 @@ class Shard:
 
 
 class Dealer:
-    """Distributes tasks among shards: most expensive first, each to the shard with the lowest load.
+    """Distributes tasks among shards: the most expensive first, each to the shard with the lowest load.
 
     Assignments are kept, so that later properties of a case go to the shard that has its draws.
 

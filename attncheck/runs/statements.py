@@ -34,7 +34,7 @@ class Statement:
     def __init__(self, id: str, case: str) -> None:
         self.id, self.case = id, case
         self.numbers: dict[str, float] = {}
-        self.seconds: float | None = None  # duration in the resumed run, if taken from it
+        self.seconds: float | None = None  # duration in the interrupted run if its result is reused
         self.inconclusive = ""
         self._p_values: dict[str, float] = {}
         self._of_neighbours: dict[str, float] = {}
@@ -57,10 +57,10 @@ class Statement:
         allowance: float = 0.0,
         df: float = math.inf,
     ) -> None:
-        """Test that a mean, with its standard error, has its expected value and not its neighbours.
+        """Test that a mean, estimated with a standard error, has its expected value, and reject wrong `neighbours`.
 
-        `allowance` is the allowed deviation from either; `df`, the degrees of freedom of the error, is infinite if
-        the error is known.
+        `allowance` is the deviation allowed from any of these values, and `df` the degrees of freedom of the error,
+        infinite if the error is known.
         """
         self(**{name: estimate})
         self.p_value(name, mean_p_value(estimate, error, expected, allowance=allowance, df=df))
@@ -79,10 +79,10 @@ class Statement:
         allowance: float = 0.0,
         df: float = math.inf,
     ) -> None:
-        """Test the exponent of a power law between two widths, and reject its neighbours.
+        """Test the exponent of a power law between two widths, and reject wrong exponents, `neighbours`.
 
-        `values` are independent estimates with standard errors; `allowance` is the change of the slope by higher
-        orders.
+        `values` are independent estimates with standard errors `errors`; `allowance` bounds the effect of higher orders
+        on the exponent.
         """
         slope = order_between(values, widths)
         if math.isfinite(slope):
@@ -172,7 +172,7 @@ def cases_of(
 
 
 def argument_of(names: Sequence[str]) -> str:
-    """Return the argument of a test for its layer, program or stack; empty if there is none."""
+    """Return the name of a test's argument for a layer, program or stack; empty if it has none."""
     return next((name for name in _ARGUMENTS if name in names), "")
 
 

@@ -136,7 +136,7 @@ def wrong_in(
 
 
 def not_examined(results: Sequence[Result]) -> list[str]:
-    """Return a line on what more fields would allow to examine, and one on what else was not examined."""
+    """Return a line on fields that would let more checks run, and one on other results not examined."""
     return unexamined(Counter(result.reason for result in results if not result.p_values))
 
 
@@ -204,7 +204,7 @@ def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion
         f"{f', plus {pools:,} on pools' if pools else ''}; false-alarm probability set to "
         f"{run.budget.false_alarm:g} before the run."
     )
-    # Violations come with their cause; non-uniform p-values then add nothing.
+    # If results are violated, their cause is shown, and non-uniform p-values add no information.
     told = [each.text for each in conclusion.findings if not (bad and each.verdict == Verdict.VIOLATED)]
     if run.shard is not None:
         told.append(f"Shard {run.shard} is only part of a run; combine all shards with attncheck merge.")
@@ -215,7 +215,7 @@ def all_refused(run: Run, results: Sequence[Result]) -> list[str]:
     """Return a line on the requested layers if the subject supports none of them."""
     fields = {str(result.case): result.case for result in results if of_layer(result)}
     layers = [AttentionLayer.from_dict(each, trust=None) for each in fields.values()]
-    # A run that was interrupted has not asked for all of them.
+    # An interrupted run has not tried all layers.
     asked = bool(layers) and len(results) >= len(run.owed)
     if not asked or any(each.p_values for each in results) or not all(map(run.subject.reason_unsupported, layers)):
         return []

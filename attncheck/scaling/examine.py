@@ -95,14 +95,14 @@ def examine(
         refuse("expect", "the table", "predicts nothing for any tap", f"name some of: {_some(sample.measured)}")
     level = Budget(false_alarm).level(len(planned))
     looks = _Looks(sample, predicted, level, tolerance)
-    # A fourth look, with eight times the models, would take longer than all others.
+    # A fourth look, with eight times the models, would take longer than all others together.
     trails = examine_blocks(looks.outcomes, planned, level)
     rows = tuple(looks.row(each, trails.get(each.name)) for each in sample.measured)
     return Widths(tuple(widths), seeds, level, false_alarm, tolerance, rows)
 
 
 class _Sample:
-    """Sizes of taps, from models drawn anew in each look."""
+    """Sizes of taps, from newly drawn models in each look."""
 
     def __init__(self, models: Models, widths: Sequence[int], seeds: int, steps: int, seed: int) -> None:
         self._models, self.widths, self.seeds, self._steps, self._seed = models, widths, seeds, steps, seed
@@ -176,7 +176,7 @@ class _Looks:
         least = found.exponents.p_values(low=self._low)
         above = found.exponents.p_values(high=self._high)
         mixed = np.array([p is not None and p.mixed for p in self._predicted.values()])
-        # A share also rises when other parts fall, so growth is required too.
+        # A share also rises if other parts fall, so the size must grow too.
         grows = found.exponents.p_values(high=self._high - self._tolerance)
         above = np.where(mixed, np.maximum(grows, found.shares.p_values(high=SHARE)), above)
         return np.minimum(np.minimum(least, above), 1.0)
@@ -225,7 +225,7 @@ class _Looks:
         return Verdict.CONSISTENT if bounded and estimate.low >= self._low[k] else Verdict.INCONCLUSIVE
 
     def _more_seeds(self, each: Measurement) -> int | None:
-        """Return the additional seeds that make the interval of the exponent or share short enough."""
+        """Return how many additional seeds make the interval of the exponent or share short enough, or None."""
         estimate, k, seeds = self._last[each.name], self._index[each.name], self._sample.seeds
         margin = float(min(abs(estimate.value - self._low[k]), abs(self._high[k] - estimate.value)))
         needed = [seeds_needed(margin, estimate.spread, self._sample.widths, self._level)]

@@ -83,7 +83,10 @@ def exponents(logs: FloatArray, widths: Sequence[int]) -> Exponents:
 
 
 def errors_of(logs: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return standard errors, (taps,), of mean log sizes weighted by (widths, taps) or (widths, 1), and their dof."""
+    """Return standard errors, (taps,), of weighted sums of mean log sizes, and their degrees of freedom.
+
+    `weights` has shape (widths, taps) or (widths, 1).
+    """
     seeds = logs.shape[1]
     parts = weights**2 * np.maximum(logs.var(axis=1, ddof=1), _LEAST_SPREAD**2) / seeds
     variances = parts.sum(axis=0)
@@ -100,14 +103,15 @@ def slope_weights(widths: Sequence[int]) -> FloatArray:
 
 
 def quantile(level: float, freedom: FloatArray) -> FloatArray:
-    """Return an interval's half-width in standard errors."""
+    """Return the half-width of an interval in standard errors, for `freedom` degrees of freedom."""
     return np.asarray(-special.stdtrit(freedom, 0.5 * level))
 
 
 def seeds_needed(margin: float, spread: float, widths: Sequence[int], level: float) -> int | None:
-    """Return the seeds per width that make an interval decisive with 90% probability; None beyond 100,000.
+    """Return the number of seeds per width that make an interval decisive with 90% probability; None beyond 100,000.
 
-    `margin` is the distance of the exponent to the nearer end of the allowed range, `spread` that of log sizes.
+    `margin` is the distance of the exponent from the nearer end of the allowed range, `spread` the standard deviation
+    of log sizes.
 
     Examples
     --------

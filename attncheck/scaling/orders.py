@@ -1,4 +1,4 @@
-"""For sizes that mix several orders in n, the share of a larger order than predicted.
+"""Share of a larger order than predicted, for sizes that mix several powers of the width n.
 
 After a step, decaying noise and constant parts add up, so no single exponent fits. The mean square is fitted by a sum
 of powers of n.
@@ -48,14 +48,14 @@ def shares(logs: FloatArray, widths: Sequence[int], orders: Sequence[float]) -> 
     means = logs.mean(axis=1)
     n = np.asarray(widths, dtype=float)
     widest = int(np.argmax(n))
-    # Terms relative to observations, (taps, widths, orders), to give all the same relative error.
+    # Terms are divided by observations, (taps, widths, orders), so that all have the same relative error.
     terms = (n / n[widest])[:, None] ** (2.0 * powers)
     columns = terms / np.exp(2.0 * (means - means[widest])).T[:, :, None]
     inverse = np.linalg.pinv(columns)
     amounts = inverse.sum(axis=2)
     whole = amounts.sum(axis=1)
     values = amounts[:, -1] / whole
-    # Derivative of the share by each relative error.
+    # Derivative of the share with respect to each relative error.
     taken = (inverse[:, -1] - values[:, None] * inverse.sum(axis=1)) / whole[:, None]
     errors, freedom = errors_of(2.0 * logs, taken.T)
     return Estimates(values, errors, freedom)

@@ -1,4 +1,4 @@
-"""Layers, stacks and programs of attncheck as models of several widths, with computed exponents."""
+"""Layers, stacks and programs as models of several widths, with computed exponents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from attncheck.theory.rates.law import finite_width_law
 
 #: Descriptions available at any width.
 Description = AttentionLayer | AttentionStack | Program
-#: Independent draws of a tap per seed.
+#: Number of independent draws of a tap per seed.
 DRAWS = 1_024
 # Replicates of the exact law: accurate to about 1e-4.
 _REPLICATES = 256

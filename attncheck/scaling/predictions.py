@@ -82,12 +82,12 @@ _MIXED = ExponentPrediction(-NEXT, 0.0, mixed=True)
 
 
 def standard(place: TapSeries, moment: str) -> ExponentPrediction | None:
-    """Standard parametrisation: variances 1/fan-in, scores over √d, and no predictions after steps."""
+    """Standard parametrisation: variances 1/fan-in, scores over √head_dim, and no predictions after steps."""
     return _CONSTANT if moment == INIT else None
 
 
 def mup(place: TapSeries, moment: str) -> ExponentPrediction | None:
-    """Maximal update parametrisation: scores over d, readout variance 1/n², and changes of order 1."""
+    """Maximal update parametrisation: scores over head_dim, readout variance 1/width², and changes of order 1."""
     if moment == CHANGE:
         return _NEARLY if place.kind == EMBEDDING else _MIXED
     if place.kind in (SCORES, OUTPUT):

@@ -46,7 +46,7 @@ class WidthsRow:
     p_values : tuple of float
         One per look.
     more_seeds : int or None
-        Additional seeds per width that would decide an inconclusive result, if any would.
+        Additional seeds per width that would decide an inconclusive result, if any number would.
     notes : tuple of str
     """
 
@@ -145,7 +145,7 @@ class Widths:
         Raises
         ------
         AssertionError
-            With the violations, the first one first.
+            Listing the violations in the order of the computation.
         """
         __tracebackhide__ = True
         if self.violated:

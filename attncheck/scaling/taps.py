@@ -32,7 +32,7 @@ class Tap:
     what : str
         The class or function that computed it.
     summed : float
-        Size of its summands; sizes below 100 of its units in the last place are rounding.
+        Size of its summands; a size below 100 units in their last place counts as rounding.
     precision : float
         Unit in the last place of 1.
     again : bool

@@ -23,17 +23,17 @@ from attncheck.subject.named import in_one_line
 
 FloatArray = NDArray[np.float64]
 
-# Draws of a probe: enough to determine the shapes and whether the generator is used; more at small widths with
-# discrete weights.
+# Draws of a probe: a few determine the shapes and whether the generator is used; discrete weights at small widths
+# need more.
 _PROBE, _PROBE_DISCRETE, _FEW_NUMBERS = 4, 64, 8
-# Arrays of layers and of programs.
+# Names of arrays that subjects of layers and of programs return.
 _FIELDS = (*EVERY_FIELD, "vectors", "gram")
-# Relative difference allowed between samples from equal generators: GPUs sum in any order.
+# Relative difference allowed between samples from equal generators, because GPUs sum in any order.
 _WOBBLE = 0.05
 
 
 class StoppedCall(InputError):
-    """A call of a subject that was stopped, and should not be repeated."""
+    """A call of a subject was stopped and should not be repeated."""
 
 
 _Case = TypeVar("_Case", bound=Case)
@@ -59,10 +59,10 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
 
     @abc.abstractmethod
     def setting(self, case: _Case, sample: _Sample, repeatable: bool) -> _Setting:
-        """Return the setting of a case, from a sample of it."""
+        """Return the setting of a case: arrays and neurons contained in a sample, and whether it is repeatable."""
 
     def drawer(self, case: _Case, size: int, rng: np.random.Generator) -> Callable[[np.random.Generator], _Sample]:
-        """Return a function that draws a sample from a generator, with everything but the weights fixed."""
+        """Return a function that draws a sample from a generator, with all but the weights fixed."""
         return lambda generator: self.draw(case, size, generator)
 
     def given(self, case: _Case) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
 
     @contextlib.contextmanager
     def reading(self, case: _Case) -> Iterator[None]:
-        """Guard the reading of what the subject returned: its objects may run code too."""
+        """Guard the reading of returned objects, which may run code of the subject too."""
         refused = None
         with self._blamed(case):
             try:
@@ -127,7 +127,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
         except GuardError as error:
             raise StoppedCall(f"subject={self.name}: on {case.describe()} {error}") from None
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) and not in_pool():  # Ctrl-C ends processes of a pool at once
+            if isinstance(error, KeyboardInterrupt) and not in_pool():  # processes of a pool end on Ctrl-C without this
                 raise
             raise InputError(
                 f"subject={self.name}: raised {in_one_line(error)} on {case.describe()}; mend the simulator"
@@ -139,7 +139,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
 
 
 def _same_digits(first: FloatArray, second: FloatArray) -> bool:
-    """Return whether two samples are equal and not trivially so (zeros, or all clipped at one bound)."""
+    """Return whether two samples are equal and not constant, such as all zeros or all clipped at one bound."""
     finite = first[np.isfinite(first) & (first != 0.0)]
     return np.array_equal(first, second) and len(np.unique(np.abs(finite))) > 1
 

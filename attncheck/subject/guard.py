@@ -1,4 +1,4 @@
-"""A guard around the code of a subject, which may hang, fork, or change what attncheck computes with."""
+"""A guard around the code of a subject, which may hang, fork, or modify packages that attncheck uses."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _OWN, _ABSENT = "attncheck", object()
 
 
 class GuardError(BaseException):
-    """What foreign code did that cannot be allowed; not an `Exception`, so that the code does not catch it."""
+    """Foreign code did something forbidden; not an `Exception`, so that this code cannot catch it by accident."""
 
 
 @contextlib.contextmanager
 def guarded(seconds: float = math.inf) -> Iterator[None]:
     """Run foreign code within the context.
 
-    A child process that it forks ends with the context. NumPy's error handling and the functions of NumPy and SciPy
-    are restored.
+    A child process forked by this code ends with the context. NumPy's error handling, and the functions of NumPy and
+    SciPy, are restored on exit.
 
     Parameters
     ----------
@@ -44,8 +44,8 @@ def guarded(seconds: float = math.inf) -> Iterator[None]:
     Raises
     ------
     GuardError
-        When the time is up, or if functions of NumPy or SciPy were replaced. A process of a pool that does not end
-        when the time is up is killed.
+        When the time is up, or if functions of NumPy or SciPy were replaced. If code in a process of a pool does not
+        stop then, the process is killed.
 
     Examples
     --------
@@ -58,13 +58,13 @@ def guarded(seconds: float = math.inf) -> Iterator[None]:
 
 
 def in_pool() -> bool:
-    """Return whether this process belongs to a pool of another one, which may lose it."""
+    """Return whether this process is a worker in a pool of another process, and so may be killed."""
     return parent_process() is not None
 
 
 @contextlib.contextmanager
 def _one_process() -> Iterator[None]:
-    """End a process that was forked within the context, before it repeats what its parent does."""
+    """End a process forked within the context before it repeats the work of its parent."""
     pid = os.getpid()
     try:
         yield
@@ -97,8 +97,8 @@ def _functions_kept() -> Iterator[None]:
 
 
 def _replaced(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return the names whose value is another object now."""
-    # In C: attributes are thousands, and so are calls.
+    """Return the names whose values have been replaced by other objects."""
+    # Written for speed, because there are thousands of attributes and of calls.
     if len(before) == len(now) and all(map(operator.is_, before.values(), now.values())) and [*before] == [*now]:
         return []
     return [name for name, value in before.items() if now.get(name, _ABSENT) is not value]
@@ -119,7 +119,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
     started = time.monotonic()
     handler: Any = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    # The handler waits for a library to return, which may never happen; only a process of a pool may be ended.
+    # The handler runs only after a library returns, perhaps never; then only a process of a pool may be killed.
     ends = in_pool()
     if ends:
         faulthandler.dump_traceback_later(seconds + _GRACE, exit=True)

@@ -21,7 +21,7 @@ from attncheck.subject.declared import SUPPORTS, Form
 
 FloatArray = NDArray[np.float64]
 
-# Entries of X per call of a subject.
+# Maximum number of entries of the inputs X per call of a subject.
 _INPUT_ENTRIES = 2**22
 
 
@@ -66,17 +66,17 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
         return lambda generator: self.draw_on(case, inputs, generator)
 
     def given(self, case: AttentionLayer) -> tuple[str, ...]:
-        """Return the arrays that may be the same for all generators: given or saturated inputs, and derived ones."""
+        """Return the arrays that may be equal for all generators: given or saturated inputs, and arrays from these."""
         given = ("inputs", "input_gram") if self.form == "inputs" or not linear(case) else ()
         signs = not self.weights.continuous and case.width == 1
         return (*given, "key_gram", "value_gram") if given and signs else given
 
     def setting(self, case: AttentionLayer, sample: Sample, repeatable: bool) -> Setting:
-        """Return the setting of a layer, from a sample of it."""
+        """Return the setting of a layer: arrays and neurons contained in a sample, and whether it is repeatable."""
         return Setting(case, sample.exposed, sample.coordinates, self.weights, repeatable)
 
     def draw_on(self, layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Sample:
-        """Call the subject on X, before its norm, and add X and its Gram matrix to the sample."""
+        """Call the subject on inputs X, before any norm of the layer; add X and its Gram matrix to the sample."""
         sample = self._sample(layer, inputs.copy(), len(inputs), rng)
         inputs = normalised(layer.norm, inputs)
         seen = inputs[:, :, : sample.coordinates]

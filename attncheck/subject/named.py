@@ -20,7 +20,7 @@ _MESSAGE = 200
 
 @dataclasses.dataclass(frozen=True)
 class SubjectName:
-    """A subject as it is sent to other processes: its name, and the time limit of a call in seconds."""
+    """A subject in the form sent to other processes: its name, and the time limit of a call in seconds."""
 
     name: str
     timeout: float = math.inf

@@ -33,7 +33,7 @@ class ProgramCaller(Caller[ProgramCase, ProgramSample, ProgramSetting]):
             return sample_of(case, arrays, size)
 
     def setting(self, case: ProgramCase, sample: ProgramSample, repeatable: bool) -> ProgramSetting:
-        """Return the setting of a program, from a sample of it."""
+        """Return the setting of a program: the arrays and neurons of its sample, and whether it is repeatable."""
         return ProgramSetting(case, sample.exposed, sample.coordinates, self.weights, repeatable)
 
     def called_with(self, case: ProgramCase) -> Program:

@@ -40,7 +40,7 @@ class Subject:
     form : {"size", "inputs", "program"}
         Call form.
     supports : callable AttentionLayer -> bool or str
-        Whether it supports a layer, or why not. From the callable's attribute `supports`.
+        Whether it supports a layer, or the reason why not. From the callable's attribute `supports`.
     layers : tuple of AttentionLayer
         The only layers that it simulates, such as those of a module of fixed width and heads. From the attribute
         `layers`; empty for any layer.
@@ -49,7 +49,7 @@ class Subject:
         mapping from "query", "key", "value", "output" and (if it draws them) "inputs" to names. Unless all are
         "gaussian", it is compared with draws of explicit matrices.
     fields : sequence of str
-        Arrays that it may return; files may hold more.
+        Arrays that it may return; files may contain more.
     programs : callable or None
         ``programs(program, width, size, rng)``, which returns the arrays of `attncheck.ProgramDraws`; None for layers
         only. From the attribute `programs`, or the callable itself if its first parameters are ``program, width``.
@@ -105,7 +105,7 @@ class Subject:
 
     @property
     def sent(self) -> SubjectName:
-        """The subject as it is sent to other processes."""
+        """The subject in the form sent to other processes."""
         return SubjectName(self.name, self.timeout)
 
     def simulates(self, kind: str) -> bool:

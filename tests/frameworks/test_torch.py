@@ -146,7 +146,7 @@ def test_what_takes_the_place_before_is_multiplied_by_no_number() -> None:
         def forward(self, x: Any) -> Any:
             return super().forward((x + F.pad(x, (0, 0, 1, -1))) / 2)
 
-    said = "queries, keys and values are made of inputs at other positions too: W_Q, W_K and W_V unknown"
+    said = "queries, keys and values are dependent on inputs at other positions too: W_Q, W_K and W_V unknown"
     assert told(Shifted) == [said]
 
 

@@ -163,7 +163,7 @@ class Shifted(nn.Module):
 @pytest.mark.parametrize("mixing", [Convolved, lambda: Shifted(0.0), lambda: Shifted(0.5)])
 def test_keys_of_several_positions_have_no_matrix(mixing: Make) -> None:
     found = inspected(lambda: Fed(to_keys=mixing()))
-    assert told(found) == ["keys are made of inputs at other positions too: W_K unknown"]
+    assert told(found) == ["keys are dependent on inputs at other positions too: W_K unknown"]
     assert set(found.weights) == {"query", "value", "output"}
     assert "theory: nothing: key_std=None: is unknown" in found.text(theory=True)
 

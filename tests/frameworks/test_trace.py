@@ -96,7 +96,7 @@ def test_tokens_that_are_added_inside_are_said() -> None:
         def forward(self, x: Any) -> Any:
             return super().forward(torch.cat([torch.ones_like(x[:, :1]), x], 1))[:, 1:]
 
-    with pytest.raises(ac.InputError, match="has 4 rows for 3 positions, as where tokens or padding are added inside"):
+    with pytest.raises(ac.InputError, match="has 4 rows for 3 positions, as if tokens or padding were added inside"):
         ac.inspect(lambda: Token(F.scaled_dot_product_attention), width=64)
 
 

@@ -214,7 +214,7 @@ SITUATIONS = {
     "drifted effect": Situation(1, "drift: scores.scale: the effect moved from 0.99 to 1.01", drifted),
     "p-values not uniform": Situation(1, "uniformity: the first-look p-values of 8 test items", not_uniform),
     "truncated in its first line": Situation(
-        2, "is cut in its first line", damage=lambda run, base: run.write_bytes(b'{"ty')
+        2, "ends within its first line", damage=lambda run, base: run.write_bytes(b'{"ty')
     ),
     "edited p-value": Situation(2, "was edited", damage=edit(b'"text":"ratio 1', b'"text":"ratio 2')),
     "edited plan": Situation(2, "was edited", damage=edit(b'"check":"draws.signs"}', b'"check":"draws.sighs"}')),

@@ -41,7 +41,7 @@ class TestBroken:
 
         found = ac.inspect(Left, inputs=(IDS,), draws=2)
         assert found.verdict.endswith(
-            "if this is meant: two calls of the model on one input differ, in evaluation: "
+            "if this is meant: two calls of the model in evaluation mode on the same inputs differ: "
             "dropout, or other random numbers"
         )
 
@@ -96,7 +96,7 @@ class TestBroken:
     @pytest.mark.parametrize(
         ("make", "options", "message"),
         [
-            (Model, {"inputs": (IDS[:0],)}, r"inputs=\(0, 12\): is the shape of an array of no sequences"),
+            (Model, {"inputs": (IDS[:0],)}, r"inputs=\(0, 12\): is the shape of an array without sequences"),
             (Model, {"inputs": (IDS,), "call": 3}, "call=3: is not a function"),
             (lambda: Model().to("meta"), {"inputs": (IDS,)}, "make='meta': is a device that holds no numbers"),
             (lambda: torch.jit.script(nn.Linear(2, 2)), {"inputs": (IDS,)}, "is compiled, which hides"),

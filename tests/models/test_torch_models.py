@@ -240,7 +240,7 @@ class TestInputs:
         [
             ({}, "inputs=None: are unknown for a model of class Model; pass the inputs of one call"),
             ({"inputs": 3}, "inputs=3: are neither arrays by name nor in order"),
-            ({"inputs": (IDS,), "width": 32}, "width=32: is read off a model that has inputs; omit it"),
+            ({"inputs": (IDS,), "width": 32}, "width=32: cannot be combined with inputs"),
             ({"inputs": (torch.zeros(2, 3),)}, "model: failed"),
             ({"inputs": (IDS,), "draws": 0}, "draws=0"),
         ],

@@ -378,9 +378,9 @@ class TestOwed:
     def test_another_plan_or_version_is_refused(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
         part = read_record(parts_of(whole("right"), 1, tmp_path)[0])
         for changes, words in (
-            ({"versions": {"numpy": "0.1"}}, "was made with numpy 0.1, other versions than here; install these"),
-            ({"level": 0.3}, "has a plan that differs from the one that this version makes"),
-            ({"planned": part.manifest.planned[1:]}, "has a plan that differs from the one that this version makes"),
+            ({"versions": {"numpy": "0.1"}}, "was made with numpy 0.1, not the installed versions; install these"),
+            ({"level": 0.3}, "has a different plan from the one that this version makes"),
+            ({"planned": part.manifest.planned[1:]}, "has a different plan from the one that this version makes"),
         ):
             other = msgspec.structs.replace(part.manifest, **changes)
             with pytest.raises(InputError, match=words):

@@ -67,7 +67,7 @@ def check_files(
 
 @dataclasses.dataclass(frozen=True)
 class ExaminedFiles:
-    """Files, their results and then those of pools, the conclusion, and likely causes."""
+    """Examined files with their results (those of pools last), conclusion and likely causes."""
 
     files: Sequence[Samples]
     results: Sequence[Result]

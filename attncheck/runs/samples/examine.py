@@ -43,7 +43,7 @@ _POWER = 0.99
 
 @dataclasses.dataclass(frozen=True)
 class FilePlan:
-    """The checks examined in three blocks or in one look, and why others are not."""
+    """Checks to examine in three blocks or in one look, and reasons for omitting others."""
 
     setting: Setting
     block: int
@@ -171,14 +171,14 @@ def _evaluate(samples: Samples, plan: Plan, seed: int) -> Any:
         size = next(iter(plan.sizes.values()))
         subject = Subject(samples.source, _Reader(samples, (look - 1) * size), "size", fields=FILE_FIELDS)
         reference = seed_sequence(seed, "samples", layer.key, look=look, role="reference")
-        rng = np.random.default_rng(0)  # required argument, but files are read without random numbers
+        rng = np.random.default_rng(0)  # a required argument, unused when reading files
         return observe(plan, [by_name[name] for name in names], factor, subject, rng, reference)
 
     return evaluate
 
 
 class _Reader:
-    """Returns consecutive draws of a file, as a subject would return fresh ones."""
+    """Reader that returns consecutive draws of a file in place of a subject's fresh draws."""
 
     def __init__(self, samples: Samples, start: int) -> None:
         self._samples = samples
@@ -218,7 +218,7 @@ def _powerless(check: Check, file: FilePlan, size: int) -> bool:
 
 
 def _to_settle(check: Check, trail: Trail, file: FilePlan) -> str:
-    """Return how many draws would decide a check whose blocks disagree, at their mean effect."""
+    """Return a message on how many draws would decide a check whose blocks disagree, given their mean effect."""
     seen = float(np.mean([outcome.effect for outcome in trail.outcomes]))
     try:
         needed = check.family(file.setting).size(seen, file.level, per_look_power(_POWER))

@@ -90,7 +90,7 @@ def read_samples(path: Path, layer: AttentionLayer) -> Samples:
 
 
 def _check_array(path: Path, name: str, array: NDArray[Any]) -> None:
-    """Refuse an array without draws or with unusable numbers, in terms of its own shape."""
+    """Refuse an array without draws or with unusable numbers; messages give indices into the array as stored."""
     if array.shape[:1] == (0,):
         refuse(f"samples={path}: {name}.shape", array.shape, "holds no draws", "write one row per draw")
     if array.dtype.kind == "f" and (where := _first_bad(array)):
@@ -118,7 +118,7 @@ def _read_npz(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as members:
             if sum(each.file_size for each in members.infolist()) > most_content(path):
-                refuse("samples", str(path), "contains far too much for its size", "write the file again")
+                refuse("samples", str(path), "expands to an implausible size", "write the file again")
     elif path.read_bytes()[:6] != _NPY:
         raise InputError(f"samples={path}: is not a .npz archive, or is truncated; write it with numpy.savez")
     with np.load(path, allow_pickle=False) as archive:
@@ -129,7 +129,7 @@ def _read_npz(path: Path, layer: AttentionLayer) -> tuple[dict[str, NDArray[Any]
             close = difflib.get_close_matches(unknown[0], EVERY_FIELD, n=1)
             remedy = f"did you mean {close[0]!r}?" if close else "name arrays " + ", ".join(EVERY_FIELD)
             refuse(f"samples={path}: array", unknown[0], "is not a known name", remedy)
-        # Members that are not arrays are bytes, whose type is refused later.
+        # Members that are not arrays are read as bytes; their type is refused later.
         return {name: np.asarray(archive[name]) for name in archive.files}, {}
 
 
