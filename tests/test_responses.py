@@ -346,6 +346,18 @@ def test_few_values_of_weights_are_no_shared_weights() -> None:
     assert not any(each.stage == "draws" for each in found(signs, AttentionLayer(width=1, seq_len=1, num_heads=1)))
 
 
+def test_declared_biases_are_nothing_wrong() -> None:
+    def biased(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+        made = projected(layer, inputs, rng)
+        bias = 0.3 * rng.standard_normal((3, *made.queries.shape[:2], 1, layer.head_width))
+        arrays = made.queries + bias[0], made.keys + bias[1], made.values + bias[2]
+        return LiteralSimulator().after(layer, Projections(inputs, *arrays), rng)
+
+    assert found(biased)
+    biased.weights = {f"{name}_bias": ("gaussian", 0.3 * 8**0.5) for name in ("query", "key", "value")}  # type: ignore[attr-defined]
+    assert not found(biased)
+
+
 def test_refused_inputs_are_left_out() -> None:
     """A subject that divides by its inputs has no answer to inputs of 0."""
 
