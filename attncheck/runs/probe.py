@@ -11,7 +11,7 @@ from attncheck._lib.streams import stream
 from attncheck.layers.case import Case
 from attncheck.runs.run import Run
 from attncheck.runs.tasks import Examination
-from attncheck.subject import Subject, SubjectName
+from attncheck.subject import StoppedCall, Subject, SubjectName
 
 _Probe = tuple[Subject | SubjectName, int, Case]
 #: Callable that applies a function to each probe, like `map`.
@@ -19,7 +19,7 @@ Each = Callable[[Callable[[_Probe], Examination], list[_Probe]], Iterable[Examin
 
 
 def refusal(run: Run, subject: Subject | SubjectName, each: Each) -> Examination | None:
-    """Return the first failure if the subject fails on all of up to three planned cases, else None."""
+    """Return the first failure if the subject fails on all of up to three planned cases, or if a call is stopped."""
     if run.earlier.items:
         return None
     first = None
@@ -31,6 +31,8 @@ def refusal(run: Run, subject: Subject | SubjectName, each: Each) -> Examination
         if not found.unusable:
             return None
         first = first or found
+        if found.stopped:
+            break
     return first
 
 
@@ -58,5 +60,5 @@ def probe(task: _Probe) -> Examination:
             if not subject.reason_unsupported(case):
                 subject.probe(case, stream(seed, "probe", case.key))
     except InputError as error:
-        return Examination([], str(error), foreign_traceback(error))
+        return Examination([], str(error), foreign_traceback(error), isinstance(error, StoppedCall))
     return Examination([])

@@ -76,11 +76,15 @@ class CaseTask:
 
 
 class Examination(NamedTuple):
-    """The results of a test item, or the error of the subject with its traceback."""
+    """The results of a test item, or the error of the subject with its traceback.
+
+    `stopped`: a call of the subject was stopped, and no other is worth the time.
+    """
 
     results: list[Result]
     unusable: str = ""
     traceback: str = ""
+    stopped: bool = False
 
 
 def examine(task: CaseTask) -> dict[str, Examination]:

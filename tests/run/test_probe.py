@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,22 @@ def test_one_probe_that_works_is_enough(bad: tuple[int, ...], refused: bool) -> 
     assert list(dict.fromkeys(tried)) == ([8] if 8 not in bad else [8, 4, 16])
     if found is not None:
         assert "width 8" in found.unusable
+
+
+def test_a_call_that_hangs_is_not_waited_for_again() -> None:
+    tried = []
+
+    def subject(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
+        tried.append(layer.width)
+        while True:
+            time.sleep(0.01)
+
+    layers = [AttentionLayer(width=width, seq_len=2, num_heads=1) for width in (8, 4, 16)]
+    run = planned(subject, *layers)
+    found = refusal(run, dataclasses.replace(run.subject, timeout=0.2), map)
+    assert found is not None
+    assert "took more than 0.2 s for one call" in found.unusable
+    assert tried == [8]
 
 
 def test_lost_probes_are_failures() -> None:
