@@ -130,7 +130,7 @@ class TaskExecutor:
             if lost == _HOPELESS and not self._came:
                 yield place, LostTask(f"not retried after {lost} other tasks whose process died each time")
                 continue
-            # A task may have been lost to the crash of another; only crashes when run alone count.
+            # The process may have died because of another task. Only a task that dies alone is given up.
             for _ in range(_TRIES):
                 again: list[int] = []
                 yield from self._done(function, tasks, deque([place]), 1, again)

@@ -107,7 +107,7 @@ def _small_samples(
 
 
 def slices_of(sample: Sample, size: int, derived: Sequence[str] = ()) -> Iterator[Sample]:
-    """Yield slices of `size` draws that share the properties `derived`."""
+    """Yield slices of `size` draws; the properties `derived` are computed once for all draws, and sliced too."""
     ready = {name: getattr(sample, name) for name in derived if hasattr(Sample, name)}
     for start in range(0, len(sample), size):
         part = slice(start, start + size)

@@ -46,11 +46,11 @@ class Claim:
         return self.statement
 
 
-#: Prefix of the reason for a check whose arrays are not exposed.
+#: Start of the reason for not examining a check whose arrays the subject does not return.
 NOT_EXPOSED = "the subject does not expose "
-#: Reason for checks that need two neurons.
+#: Reason for not examining a check that needs two neurons.
 ONE_NEURON = "the subject returns one neuron only"
-#: Suffix of the reason for a check with too few draws.
+#: End of the reason for not examining a check with too few draws.
 LARGER = "a larger profile affords more"
 
 #: Claims in order of computation: a fault shows in its own claim and in later ones.

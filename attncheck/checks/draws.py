@@ -49,9 +49,10 @@ def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
 
 
 def _sizes(sample: Sample, reference: Reference) -> tuple[int, int]:
-    """Count pairs of neighbouring draws that are both larger, or both smaller, than two distant draws.
+    """Compare Σ y² of neighbouring and distant draws; return the numbers of agreements and of comparisons.
 
-    For independent draws this has probability 1/2, whatever their law.
+    A comparison takes two neighbouring draws and two distant ones. The first neighbour is compared with the first distant draw, the second with the second. They agree if both
+    neighbours are larger, or both smaller. Independent draws agree with probability 1/2, whatever their law.
     """
     size = (sample.outputs**2).sum(axis=(1, 2))
     half = len(size) // 4 * 2

@@ -157,7 +157,7 @@ def _input_products(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
         uneven[:, part] -= uneven[:, part].mean(axis=1, keepdims=True)
     product, squares = np.einsum("dic,dij,djc->d", x, uneven, x), (uneven**2).sum(axis=(1, 2))
     lengths = np.sqrt(squares) * (x**2).sum(axis=(1, 2))
-    # Positions that differ by rounding only, e.g. saturated inputs, have no correlation.
+    # If positions differ by rounding only, e.g. for saturated inputs, the correlation is undefined and set to 0.
     told = (squares > _ROUNDING * size**2) & (lengths > 0.0)
     return np.asarray(np.divide(product, lengths, out=np.zeros_like(product), where=told))
 

@@ -15,7 +15,7 @@ from attncheck.layers.parts.rotary import score_alignment
 
 FloatArray = NDArray[np.float64]
 
-# Score entries whose pairs are shown, within a head and between heads.
+# Number of score entries whose products are shown: of one head, and of two heads.
 _ENTRIES = 6
 _BETWEEN_HEADS = 3
 # Maximum heads or positions in a matrix.

@@ -17,7 +17,7 @@ from attncheck.checks.registry import all_checks
 from attncheck.evidence.detector import ALARM
 from attncheck.gate.history import FloatArray, History, accept, short_key, write
 
-# Maximum number of streams in the table, and of streams and of claims in the plot.
+# Maximum number of streams in the table; maximum number of claims, and of streams, in the plot.
 _ROWS, _DRAWN = 12, 5
 # Characters of a stream's name in the plot.
 _LONGEST = 60

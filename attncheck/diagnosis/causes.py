@@ -172,7 +172,7 @@ def diagnosed(tallies: Mapping[str, Tally]) -> Result | None:
 
 
 def common(space: Space) -> list[str]:
-    """Return the properties of all violated layers that no other tested layer has.
+    """Return the properties that every violated layer has, and no other tested layer.
 
     Examples
     --------

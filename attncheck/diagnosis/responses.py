@@ -97,7 +97,7 @@ def _mixed_draws(pair: Pair) -> Iterator[Finding]:
     answer = pair.subject(pair.fresh_at(np.s_[::2]))
     outputs, scores = (each[1::2].any() for each in pair.usual[0].changes(answer))
     if scores:
-        yield Finding(SCORES, "those of a draw change with the inputs of other draws")
+        yield Finding(SCORES, "the scores of a draw change with the inputs of other draws")
     elif outputs:
         text = f"outputs of a draw change with the inputs of other draws{'; its scores do not' if pair.known else ''}"
         yield Finding(AFTER if pair.known else DRAWS, text)

@@ -128,7 +128,7 @@ class Family(ABC):
 
     #: Fewest independent values for a p-value.
     minimum_count: ClassVar[int] = 1
-    #: Whether p-values are exact or conservative far into the tail.
+    #: Whether small p-values can be trusted: far in the tail they are exact, or too large.
     tail_exact: ClassVar[bool] = False
     #: Whether the statistic compares draws of different blocks, so that no block can stand for the whole sample.
     across_blocks: ClassVar[bool] = False

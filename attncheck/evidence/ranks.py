@@ -20,7 +20,7 @@ IntArray = NDArray[np.int64]
 
 # Number of cells of an unknown law: so many that the share of one cell is undetectable in 10⁷ draws.
 _CELLS = 2**14
-# Bins of joint ranks: normal scores lose less than 1% of their power.
+# Number of bins of the ranks of a pooled sample. Tests on binned ranks lose less than 1% of their power.
 _BINS = 256
 # Normal probability up to one standard deviation.
 _ONE_SIGMA = float(special.ndtr(1.0))

@@ -1,7 +1,7 @@
-"""A small literal simulator with replaceable steps, the basis of wrong wirings.
+"""A small simulator, step by step. Replacing a step gives the faults of `attncheck.faults.wrong_wirings`.
 
-X W, for n × ν matrices W, has the law of F Ω, with F the root of X Xᵀ/n and Ω of i.i.d. N(0, 1) entries (s × ν).
-Sharing a matrix means reusing Ω, so no n × n array is needed.
+For an n × ν matrix W, X W is drawn as F Ω, which has the same law: F is a root of X Xᵀ/n, and the s × ν entries of Ω
+are i.i.d. N(0, 1). Two heads that share W share Ω, so no n × n array is needed.
 """
 
 from __future__ import annotations

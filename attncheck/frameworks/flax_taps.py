@@ -71,7 +71,7 @@ class FlaxModel:
         return seen.taps
 
     def weights(self) -> list[FloatArray]:
-        """Return the module's arrays."""
+        """Return the module's parameters as a list of arrays."""
         return [_numbers(each) for each in jax.tree_util.tree_leaves(self.form.parameters)]
 
     def step(self) -> None:

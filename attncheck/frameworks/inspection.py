@@ -40,7 +40,7 @@ from attncheck.frameworks.weights_notes import about_weights
 # Entries of each matrix used from later draws.
 _ENTRIES = 2**16
 DRAWS, MOST_DRAWS = 8, 1024
-# Factors within this relative distance are equal, and a factor within this of 1 is none.
+# Relative tolerance within which two factors are equal. A factor this close to 1 is ignored.
 _GAIN = 1e-2
 # Maximum width; wider inputs would take too much memory.
 _MOST_NEURONS = 2**20

@@ -15,7 +15,8 @@ from attncheck.frameworks.trace import AttentionCore, FloatArray
 
 #: Names of axes: batch, heads and positions; for grouped queries also key heads and queries per key head.
 BATCH, HEADS, POSITIONS, GROUPS, EACH = "bhlgr"
-#: Returns the cores on inputs, (batch, positions, n), after replacing the results of the first ones by zeros.
+#: Returns the attention cores called on inputs, (batch, positions, n). The results of as many first cores as the second
+#: argument says are replaced by zeros.
 Cores = Callable[[FloatArray, int], list[AttentionCore]]
 Booleans = NDArray[np.bool_]
 _ROLES = ("query", "key", "value")

@@ -45,7 +45,7 @@ class Probe:
 
     def __init__(self, reader: ModuleReader, state: Any, matrices: Effective, seed: int = 0) -> None:
         self.reader, self.state, self.matrices = reader, state, matrices
-        #: Factor of queries and keys before attention.
+        #: Constant by which the scores are multiplied because queries or keys are scaled before attention.
         self.gain = 1.0
         self.head_dim, self.value_dim = matrices.query.shape[-1], matrices.value.shape[-1]
         self.num_heads = matrices.query.shape[1]
@@ -197,7 +197,7 @@ class Probe:
         z = normed(self.x if x is None else x, self.reader.norm)
         return np.asarray((np.tensordot(z, self.matrices[role], 1) + self.matrices.biases[role]).swapaxes(1, 2))
 
-    # What becomes of heads ------------------------------------------------------------------------
+    # From the heads to the output ------------------------------------------------------------------
 
     def _is_linear(self, seed: int) -> bool:
         """Return whether only W_O follows attention."""

@@ -101,7 +101,7 @@ def _about_mask(made: Forward, formula: Formula, length: int) -> Iterator[Note]:
 def _past_a_gap(shown: Booleans) -> list[tuple[int, int]]:
     """Return (query, later position) pairs visible beyond a hidden position, if all earlier positions are visible.
 
-    Prefixes and blocks of positions that see each other leave no such gap.
+    Prefixes and blocks of positions that see each other hide no position in between.
     """
     shown = shown[:, : len(shown)]
     if not shown[np.tril_indices(len(shown))].all():

@@ -76,9 +76,11 @@ _Line = HistoryHead | PlannedChecks | RunEntry | Acceptance
 
 @dataclasses.dataclass(frozen=True)
 class DriftedSeries:
-    """A stream ``check@pool`` since its most likely change point, the run ``since``.
+    """A ``stream`` of scores, one score per run, whose mean has probably moved from 0.
 
-    ``evidence`` is its share of the total; ``mean`` and ``last`` describe its ``runs`` scores since then.
+    ``stream`` is named ``check@pool``. ``since`` is the run at which the mean most likely changed; ``runs`` counts the
+    scores from there on, ``mean`` is their mean, and ``last`` the latest. ``evidence`` is the part of the history's
+    total evidence of drift that comes from this stream.
     """
 
     stream: str
@@ -128,7 +130,7 @@ class History:
             known = entries.setdefault(entry.key, entry)
             if known != entry and known.started == entry.started:
                 problem = f"disagrees with the others on {entry.key}"
-                refuse("history", str(path), problem, "one of them was edited: restore the original")
+                refuse("history", str(path), problem, "one of the history files was edited: restore the original")
             entries[entry.key] = min(known, entry, key=_order)
         _check_seeds(entries.values(), path)
         covered = {entry.key for each in (self, other) for entry in each.entries[: len(each.entries) - len(each.since)]}

@@ -11,7 +11,7 @@ from attncheck.layers.attention import AttentionLayer
 
 @dataclasses.dataclass(frozen=True)
 class Regime:
-    """A setting, its prediction, and the neighbouring prediction to reject.
+    """A setting with its correct prediction, and a similar wrong prediction that tests must reject.
 
     Attributes
     ----------
@@ -21,11 +21,11 @@ class Regime:
     what : str
         The prediction.
     rejects : str
-        The neighbouring prediction.
+        The wrong prediction.
     fault : str
-        Key in `attncheck.faults.FAULTS` of a simulator of `rejects`.
+        Name in `attncheck.faults.FAULTS` of a simulator that follows the wrong prediction.
     weights : str
-        Key in `attncheck.simulators.weights.WEIGHT_LAWS`.
+        Law of the weights, a key of `attncheck.simulators.weights.WEIGHT_LAWS`.
     """
 
     name: str

@@ -211,7 +211,10 @@ def examine_pools(
 
 
 def fresh(subject: Any, seed: int, each: Map = map, cases: Mapping[str, Case] | None = None) -> Later:
-    """Return a function that takes looks at fresh draws, applied by `each`; `cases` are known cases by key."""
+    """Return a function that takes a look at fresh draws of all cases of some pools.
+
+    `each` runs the looks, as `map` does or in parallel. `cases`, by key, replaces the cases stored in the results.
+    """
 
     def later(pools: Sequence[CasePool], look: int, factor: int) -> dict[str, Left]:
         looks = _looks(pools, subject, seed, look, factor, cases or {})

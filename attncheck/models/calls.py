@@ -39,9 +39,9 @@ class ModuleCall:
 
 
 class CallRecorder:
-    """Recorder of the calls in one forward pass, in the order in which they start.
+    """Recorder of the module calls in one forward pass, in the order in which they start.
 
-    `method` is the name of the method whose signature a call has.
+    `method` names the module's method that computes it, such as "forward"; its signature gives arguments their names.
     """
 
     def __init__(self, method: str = "__call__") -> None:

@@ -115,7 +115,7 @@ def _root(layer: AttentionLayer, count: int, rng: np.random.Generator) -> FloatA
 
 
 def _stretch(layer: AttentionLayer, shape: tuple[int, ...], rng: np.random.Generator) -> FloatArray:
-    """Draw χ²_ν/ν, the factor by which normal matrices to ν neurons change a squared length."""
+    """Draw |W x|²/(ν |x|²), which has the law of χ²_ν/ν: W has ν rows of i.i.d. N(0, 1) entries."""
     return np.asarray(rng.chisquare(layer.head_width, size=shape) / layer.head_width)
 
 

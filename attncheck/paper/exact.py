@@ -81,7 +81,10 @@ def compute(wanted: ExactDistance, grid: FloatArray, seed: int, scale: float = 1
 
 
 def _of_scores(layer: AttentionLayer, grid: FloatArray) -> dict[str, NDArray[Any]]:
-    """Return the curve of a score, with errors from a computation with fewer nodes, and from rounding."""
+    """Return the density of a score minus its limit at `grid`, and its moments, in the form of `compute`.
+
+    Errors are the difference from a computation with fewer quadrature nodes, plus rounding.
+    """
     value, fewer = (score_difference(layer, grid, nodes) for nodes in (_NODES, _FEWER_NODES))
     many, few = (score_moments(layer, nodes) for nodes in (_NODES, _FEWER_NODES))
     return {

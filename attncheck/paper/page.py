@@ -36,7 +36,7 @@ class ExperimentView:
 
     @property
     def title(self) -> str:
-        """The figure's name in the paper, and its subject."""
+        """The figure's number in the paper, and its topic."""
         return named(self.figure)
 
     @property

@@ -37,7 +37,7 @@ _STEERING = re.compile(b"\xc2[\x80-\x9f]|\xe2\x80[\xa8-\xae]|\xe2\x81[\xa6-\xa9]
 
 
 class PlannedResult(msgspec.Struct, frozen=True):
-    """One planned result."""
+    """A result that the plan of a run announces: its id, test item and check."""
 
     id: str
     item: str

@@ -31,7 +31,7 @@ class PairedResult:
 
     @property
     def p_value(self) -> float | None:
-        """The p-value of the difference, or None."""
+        """The p-value of the difference between both effects; None if an effect or its interval is missing."""
         return shift(self.before, self.after)
 
     @property

@@ -42,7 +42,7 @@ class SubjectFinding:
         return "no known cause fits" if self.tried or not self.sharpest.hint else self.sharpest.hint
 
     def groups(self, most: int) -> list[Cause]:
-        """Return up to `most` violated checks by hint."""
+        """Return the first `most` violated checks, grouped by `hint`, the probable cause that a check suggests."""
         return by_hint(self.failures[:most])
 
 

@@ -87,12 +87,12 @@ def typed(value: Any, kind: Callable[[str], Any]) -> Any:
 
 
 def count(text: str) -> int:
-    """Return a whole number, which may be written as 1e6.
+    """Convert text such as "1000" or "1e6" to a whole number.
 
     Raises
     ------
     ValueError
-        If it is not one.
+        If the text is not a whole number.
 
     Examples
     --------

@@ -79,10 +79,10 @@ class Statement:
         allowance: float = 0.0,
         df: float = math.inf,
     ) -> None:
-        """Test the exponent of a power law between two widths, and reject wrong exponents, `neighbours`.
+        """Test the exponent of a power law n^expected, and check that the exponents in `neighbours` are rejected.
 
-        `values` are independent estimates with standard errors `errors`; `allowance` bounds the effect of higher orders
-        on the exponent.
+        `values`, with standard errors `errors`, are independent estimates at two `widths`. `allowance` bounds the
+        effect of higher orders on the exponent.
         """
         slope = order_between(values, widths)
         if math.isfinite(slope):

@@ -41,7 +41,7 @@ class CaseTask:
 
     @property
     def case(self) -> Case:
-        """The case of all items."""
+        """The case (layer or program) that all test items of the task share."""
         return self.items[0].case
 
     def results(self) -> list[Result]:

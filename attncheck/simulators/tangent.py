@@ -1,7 +1,7 @@
 """The tangent kernel of a layer: Θ^{ii'}_{rr'} = ⟨∂y_r^i/∂θ, ∂y_r'^{i'}/∂θ⟩ over the entries of all its matrices.
 
 Matrices are W = σ ω/√fan-in with N(0, 1) entries ω, and θ is all of ω. With c the derivative of an output neuron
-by the scores (``layers.attention_map.weight_slopes``), the four parts are, exactly at every width,
+with respect to the scores (``layers.attention_map.weight_slopes``), the four parts are, exactly at every width,
 
     query   h² f² σ_Q² G_rr' Σ_a c_arᵀ K_a K_aᵀ c'_ar'
     key     h² f² σ_K² Σ_ab (Q_a Q_bᵀ)_rr' c_arᵀ G c'_br'

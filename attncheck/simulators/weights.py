@@ -178,7 +178,7 @@ class WeightLaws:
 
     @property
     def gaussian(self) -> bool:
-        """Whether all laws are Gaussian, without biases."""
+        """Whether all matrices are Gaussian and none has a bias."""
         return set(self.by_matrix.values()) == {GAUSSIAN} and not self.biases
 
     @property

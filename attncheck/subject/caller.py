@@ -127,7 +127,8 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
         except GuardError as error:
             raise StoppedCall(f"subject={self.name}: on {case.describe()} {error}") from None
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) and not in_pool():  # processes of a pool end on Ctrl-C without this
+            # In a pool, Ctrl-C need not be raised again: the process that owns the pool ends its workers.
+            if isinstance(error, KeyboardInterrupt) and not in_pool():
                 raise
             raise InputError(
                 f"subject={self.name}: raised {in_one_line(error)} on {case.describe()}; mend the simulator"

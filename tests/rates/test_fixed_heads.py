@@ -22,7 +22,7 @@ def test_what_falls_falls_as_one_over_n_and_the_gap_is_stated() -> None:
     assert found.order.low <= -1.0 <= found.order.high
     assert found.order.high - found.order.low < 0.2
     assert found.leading == pytest.approx(0.266, rel=0.02)
-    assert "plus a remaining gap" in str(found)
+    assert "plus a remaining distance" in str(found)
     # The distance from the limit of large heads does not fall.
     wide = ac.distance(layer, width=10**4, size=256)
     assert wide.value == pytest.approx(gap.value, abs=wide.error + gap.error)

@@ -150,7 +150,7 @@ def entries_of(
 
 
 def to_json(entries: Iterable[PowerEntry], profile: str) -> bytes:
-    """Return the chances of detection for `attncheck report`."""
+    """Return, as JSON for `attncheck report`, the probability of detecting each fault under each exposure."""
     cells = []
     for entry in entries:
         row = entry.best

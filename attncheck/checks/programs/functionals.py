@@ -56,7 +56,10 @@ def _two_scores(outputs: FloatArray, scores: FloatArray) -> FloatArray:
 
 
 def _closest_scores(outputs: FloatArray, scores: FloatArray) -> FloatArray:
-    """Return the log of the smallest difference of two scores over the largest score, bounded below."""
+    """Return log(d/m), d the smallest difference of two scores and m the largest absolute score.
+
+    Ratios below `_ONE_NUMBER` are replaced by it, so that equal scores give a finite value.
+    """
     least = np.diff(np.sort(scores, axis=1), axis=1).min(axis=1)
     largest = np.maximum(np.abs(scores).max(axis=1), 1e-300)
     return _log(np.maximum(least / largest, _ONE_NUMBER))

@@ -1,4 +1,8 @@
-"""Definition 1 (iv), Proposition 8: scores given one side of each are exactly Gaussian with covariance (*)."""
+"""Checks of a program's scores uᵀv (Definition 1 (iv), Proposition 8).
+
+Given one of the two vectors u and v of each score, scores are exactly Gaussian. Formula (*) of the paper, in
+`attncheck.checks.programs.residuals.score_residual`, gives their covariance.
+"""
 
 from __future__ import annotations
 

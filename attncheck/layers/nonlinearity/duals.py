@@ -71,7 +71,7 @@ def erf(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -
 def gelu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
     """GELU by Stein's lemma: c E[Φ(Z₁)Φ(Z₂)], an orthant probability, plus terms of E[Φ'(Z₁)Φ'(Z₂)]."""
     scale = np.sqrt(v1) * np.sqrt(v2)
-    # The determinant v1 v2 - c², and the square root of det(I + Σ).
+    # `rest` is the determinant v1 v2 - c², and `root` the square root of det(I + Σ).
     rest = np.maximum(scale - c, 0.0) * np.maximum(scale + c, 0.0)
     root = np.sqrt(1 + v1 + v2 + rest)
     of_angle = c * np.arctan2(root, -c) / (2 * np.pi)

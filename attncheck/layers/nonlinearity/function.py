@@ -58,7 +58,7 @@ class Nonlinearity:
         family = FAMILIES[self.name]
         if len(self.parameters) != len(family.parameters):
             remedy = f"{self.name} takes {len(family.parameters)}; use attncheck.layers.nonlinearity.{self.name}()"
-            refuse("nonlinearity.parameters", self.parameters, "is the wrong number of parameters", remedy)
+            refuse("nonlinearity.parameters", self.parameters, f"has length {len(self.parameters)}", remedy)
         checks = zip(family.parameters.items(), self.parameters, strict=True)
         checked = tuple(check(field, value) for (field, check), value in checks)
         object.__setattr__(self, "parameters", checked)

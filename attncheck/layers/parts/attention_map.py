@@ -70,7 +70,10 @@ class AttentionMap(abc.ABC):
 
     @abc.abstractmethod
     def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
-        """Return the derivatives of Σ_j A_rj u_j by the scores P_rl, (..., s, s), for values u, (..., s)."""
+        """Return the derivatives of Σ_j A_rj u_j with respect to the scores P_rl, (..., s, s).
+
+        `values` are u, (..., s).
+        """
 
     def scores_of(self, weights: FloatArray, seen: BoolArray) -> FloatArray | None:
         """Return visible scores from weights, or None if weights do not determine them."""
@@ -122,7 +125,7 @@ class _Elementwise(AttentionMap):
         return np.where(seen, self.of(scores), 0.0)
 
     def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
-        """Return the derivatives of Σ_j A_rj u_j by the scores, for values u."""
+        """Return the derivatives of Σ_j A_rj u_j with respect to the scores, for values u."""
         return np.where(seen, self.slope(scores), 0.0) * values[..., None, :]
 
 
@@ -215,7 +218,7 @@ class Softcapped(AttentionMap):
         return self.inner.weights(self._capped(scores), seen)
 
     def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
-        """Return the derivatives of Σ_j A_rj u_j by the scores, for values u."""
+        """Return the derivatives of Σ_j A_rj u_j with respect to the scores, for values u."""
         capped = self._capped(scores)
         return self.inner.slopes(capped, seen, values) * (1.0 - (capped / self.cap) ** 2)
 
@@ -244,7 +247,7 @@ class DeclaredMap(AttentionMap):
         return made
 
     def slopes(self, scores: FloatArray, seen: BoolArray, values: FloatArray) -> FloatArray:
-        """Return the derivatives of Σ_j A_rj u_j by the scores, for values u."""
+        """Return the derivatives of Σ_j A_rj u_j with respect to the scores, for values u."""
         refuse("attention_map", self.name, "has no declared derivative", "use a map of attncheck for tangent kernels")
 
 

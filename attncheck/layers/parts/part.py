@@ -40,8 +40,9 @@ class LayerPart(abc.ABC):
     fields: ClassVar[Mapping[str, Any]]
     #: Name of the part as a feature and in strategies; empty for the parts of the paper's layer.
     name: ClassVar[str] = ""
-    #: Fields of a layer that shows the part and its misreadings.
+    #: Fields of a layer with the part, on which `misreadings` are detected.
     example: ClassVar[Mapping[str, Any]] = {}
+    #: Plausible mistakes about the part, each a fault and a candidate cause.
     misreadings: ClassVar[tuple[Misreading, ...]] = ()
     #: Candidate causes: descriptions of an undeclared part, with the fields that add it to a layer.
     undeclared: ClassVar[Mapping[str, Mapping[str, Any]]] = {}

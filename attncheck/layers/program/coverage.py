@@ -32,7 +32,7 @@ class CoverageKind(StrEnum):
     ZERO = "limit stated, a score of variance 0"
     UNBOUNDED = "limit stated, boundedness not met (authors: not essential)"
     UNDECLARED = "limit stated, φ is not known to be pseudo-Lipschitz"
-    FIXED_SIZE = "limit stated for sizes that grow with n: at a fixed size a gap stays"
+    FIXED_SIZE = "limit stated for sizes that grow with n: at a fixed size a difference from the limit remains"
     CONJECTURE = "conjecture: scores feed a later MatMul"
     EXTRA_USE = "violates Assumption 1 (a)"
     TIED = "violates Assumption 1 (b)"

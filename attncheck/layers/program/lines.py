@@ -109,7 +109,7 @@ class Lines:
             refuse("vector", vector.name, "is a score, not a vector", "apply the matrix to a vector")
         if weight.columns != vector.size:
             sizes = f"has {weight.columns or 'n'} columns, but {vector.name} has {vector.size or 'n'} coordinates"
-            refuse("weight", weight.name, sizes, "declare the weight with columns of that size")
+            refuse("weight", weight.name, sizes, f"declare it with columns={vector.size}")
         return self._write(MatMul(name or self._fresh("g"), (vector,), weight.rows, weight))
 
     def nonlin(self, function: Coordinatewise, *vectors: Node, name: str | None = None) -> Node:
@@ -172,7 +172,11 @@ class Lines:
         return self.nodes
 
     def steps(self) -> tuple[Step, ...]:
-        """Group the lines into steps, in order of computation: MatMuls of a weight, or scores between two steps."""
+        """Group lines that can be computed together into steps, in order of computation.
+
+        A step holds products with the same matrix, scores of vectors from the same two steps with equal factors,
+        initial vectors drawn together, or one other line.
+        """
         where: dict[Node, int] = {}
         latest: dict[tuple[Any, ...], int] = {}
         groups: list[list[Node]] = []

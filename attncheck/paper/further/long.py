@@ -29,14 +29,14 @@ def uniform_limit(seed: int, scale: float, *, std: float) -> Arrays:
 
 
 def share(seed: int, scale: float, *, exponent: int) -> Arrays:
-    """Return E Σ_j A_ij² for scores of variance b² ln s, s = 10^exponent, at several b, to ten digits."""
+    """Return E Σ_j A_ij² for scores of variance b² ln s, s = 10^exponent, at several numbers b, to ten digits."""
     del seed, scale
     s = 10**exponent
     return along(_STRENGTHS, [inverse_participation(s, b * math.log(s) ** 0.5) for b in _STRENGTHS])
 
 
 def share_limit(seed: int, scale: float) -> Arrays:
-    """Return the limit of `share`: 0 up to b = √2, then 1 − √2/b."""
+    """Return the limit of `share` as s → ∞, for scores of variance b² ln s: 0 for b ≤ √2, 1 − √2/b for larger b."""
     del seed, scale
     return along(_STRENGTHS, [condensed(b) for b in _STRENGTHS])
 

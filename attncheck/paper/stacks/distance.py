@@ -66,7 +66,7 @@ def distances(stack: AttentionStack, size: int, seed: int = 0, position: int = 0
     Parameters
     ----------
     stack : AttentionStack
-        With a fixed `head_dim` a gap remains at large width.
+        With a fixed `head_dim`, a distance remains at large width.
     size : int
         Draws, at least 64; each takes O(depth · (s n + H s³)) operations.
     seed : int

@@ -19,7 +19,9 @@ FloatArray = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True)
 class StackRate:
-    """Rate at which a Kolmogorov distance, or a gap of mean correlations, to the conjectured limit decreases.
+    """Rate at which a gap between finite width and the conjectured limit decreases.
+
+    The gap is a Kolmogorov distance of outputs, or the difference of mean correlations of positions.
 
     Attributes
     ----------

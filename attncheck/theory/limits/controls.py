@@ -20,10 +20,10 @@ _OF_EQUAL, _OF_OPPOSITE = (0, 1, 4, 6, 9), (0, 1, 3, 4, 6, 8, 9)
 
 
 def regress(moments: FloatArray) -> FloatArray:
-    """Return the mean of the integrand in each scrambling, with controls if they reduce the spread.
+    """Return the mean of the integrand in each replicate, with controls if they reduce the spread.
 
     `moments`, (REPLICATES, 2 + m, 2 + m), are mean products of (1, centred controls, integrand). Coefficients come
-    from the other scramblings, so they are independent of the data.
+    from the other replicates, so they are independent of the data.
     """
     others = (moments.sum(axis=0) - moments) / (len(moments) - 1)
     centred = others - others[:, 0, :, None] * others[:, 0, None, :]

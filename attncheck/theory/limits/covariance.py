@@ -29,7 +29,7 @@ from attncheck.theory.limits.rows import (
     scrambled_normals,
 )
 
-# Number of score entries per scrambling.
+# Number of score entries per replicate.
 _ENTRIES = 2**20
 _MOST_POINTS = 2**14
 _FEWEST_POINTS = 2**4
@@ -217,7 +217,7 @@ def mean_grams(weights: FloatArray, root: FloatArray) -> FloatArray:
 def by_points(
     layer: AttentionLayer, kernel: FloatArray, seed: int, mean_of: Callable[[FloatArray, FloatArray], FloatArray]
 ) -> FloatArray:
-    """Return the mean of a function of attention weights in each scrambling, (REPLICATES, s, s).
+    """Return the mean of a function of attention weights in each replicate, (REPLICATES, s, s).
 
     `mean_of` maps weights, (points, s, s), and F with F Fᵀ = K to the mean over points, (s, s).
     """
@@ -272,5 +272,5 @@ def _symmetrised(matrices: FloatArray) -> FloatArray:
 
 
 def _count(seq_len: int) -> int:
-    """Return the number of points per scrambling for a sequence length, a power of two."""
+    """Return the number of points per replicate for a sequence length, a power of two."""
     return int(2 ** np.floor(np.log2(np.clip(_ENTRIES / seq_len**2, _FEWEST_POINTS, _MOST_POINTS))))

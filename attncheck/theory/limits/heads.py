@@ -24,11 +24,12 @@ from attncheck.theory.limits.one_row import OneRow
 from attncheck.theory.limits.row_pairs import Grid, RowPair, few_directions, largest_score
 from attncheck.theory.limits.rows import REPLICATES, scrambled_normals
 
-# Standard errors in an error estimate: 99.5% of Student's t with 7 degrees of freedom.
+# Number of standard errors in an error estimate. For Student's t with 7 degrees of freedom, |t| exceeds it with
+# probability 0.5%.
 _SPAN = 4.0
 # Powers of exponentials in the controls, for score standard deviations up to one.
 _POWERS = (1 / 4, 1 / 2)
-# Cost of all points, roughly in nanoseconds, and limits on points per scrambling.
+# Cost of all points, roughly in nanoseconds, and limits on points per replicate.
 _COST = 1.5e9
 _FEWEST, _MOST = 2**7, 2**14
 # Entries of a block of points, and points per block, to fit caches.
@@ -48,9 +49,9 @@ def softmax_moments(
 ) -> list[tuple[FloatArray, FloatArray]]:
     """Return moments of the softmax A of G, Cov(G_ij, G_kl) = score_std² K_ik K_jl, as (means, errors), (s, s) each.
 
-    Order 0 is Σ_jl E[A_ij A_kl] K_jl. Order 1 is E tr(J_i K J_kᵀ K), with J the derivative of weights by scores: the
-    derivative of order 0 by the correlation of rows i and k, over their standard deviations. Errors are four standard
-    errors between scramblings plus interpolation errors.
+    Order 0 is Σ_jl E[A_ij A_kl] K_jl. Order 1 is E tr(J_i K J_kᵀ K), with J the derivative of the weights with
+    respect to the scores. It is the derivative of the order 0 moment with respect to the correlation of rows i and k,
+    divided by their standard deviations. Errors are interpolation errors plus four standard errors from the replicates.
     """
     pairs = _pairs(kernel, score_std, causal)
     own = list(dict.fromkeys(pair for (i, k), pair in pairs.items() if i == k))
@@ -84,7 +85,10 @@ def _assembled(
 def _values_of(
     kernel: FloatArray, own: list[RowPair], both: list[RowPair], causal: bool, seed: int, order: int
 ) -> tuple[dict[RowPair, FloatArray], dict[RowPair, float]]:
-    """Return integrals per pair and scrambling, and interpolation errors."""
+    """Return the moments of each pair of rows, (REPLICATES,), and their interpolation errors.
+
+    `own` are pairs of a row with itself, `both` pairs of different rows; see `softmax_moments` for `order`.
+    """
     # Pairs of a row with itself have the noisiest integrals and cost least, so they get separate points.
     values = dict(zip(own, _integrate(kernel, own, [seed, 0], order), strict=True))
     off = dict.fromkeys(values, 0.0)
@@ -177,7 +181,7 @@ class _Rule:
         return self._roots[seen]
 
     def moments(self, rng: np.random.Generator) -> FloatArray:
-        """Return mean products of (1, controls, integrand) over one scrambling, for each pair."""
+        """Return mean products of (1, controls, integrand) over one replicate, for each pair."""
         rank = self.root(self.pairs[0].seen_u).shape[1]
         normals = scrambled_normals(2 * rank, self.points, rng) if rank else np.zeros((1, 0))
         step = min(_NEAR, max(1, _BLOCK // (8 * _rows(self.pairs) * len(self.kernel))))

@@ -23,7 +23,8 @@ from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.mixture import ScaleMixture, check_chances, check_points, pool
 from attncheck.theory.limits.symmetric import SymmetricLaw
 
-# Standard errors in an error estimate: 99.5% of Student's t with 7 degrees of freedom.
+# Number of standard errors in an error estimate. For Student's t with 7 degrees of freedom, |t| exceeds it with
+# probability 0.5%.
 _ERRORS = 4.0
 # Relative error of condensing the law of the variance to a few hundred points. The actual error is smaller, except for
 # sigmoid attention with score standard deviations of ten or more.
@@ -299,7 +300,7 @@ class LimitLaw(SymmetricLaw):
         return self._pooled[position]
 
     def head_mixture(self, position: int = 0) -> ScaleMixture:
-        """Return the law of one head's contribution to v at `position`."""
+        """Return the law of one head's contribution to the conditional variance of an output at `position`."""
         return pool(self._head_laws(position)).scaled(covariance.output_factor(self.layer))
 
     def _exact(self, position: int) -> ScaleMixture | None:
@@ -308,7 +309,7 @@ class LimitLaw(SymmetricLaw):
         return None if found is None else found.scaled(covariance.output_factor(self.layer))
 
     def _replicated(self, position: int) -> tuple[ScaleMixture, ...]:
-        """Return the law of v at `position` from each scrambling."""
+        """Return the law of the conditional variance v at `position`, from each replicate."""
         position = self._check_position(position)
         if position not in self._replicates:
             exact = self._exact(position)
@@ -317,11 +318,11 @@ class LimitLaw(SymmetricLaw):
         return self._replicates[position]
 
     def _spread(self, of: Callable[[ScaleMixture], float], position: int) -> float:
-        """Return the error estimate of a function of the law of v, from its spread over scramblings."""
+        """Return the error estimate of a function of the law of v, from its spread over replicates."""
         return float(_error(np.array([of(law) for law in self._replicated(position)])))
 
     def _sum_heads(self, position: int, pick: Callable[[tuple[ScaleMixture, ...]], ScaleMixture]) -> ScaleMixture:
-        """Return the law of the sum over heads; `pick` selects each head's law from those of all scramblings."""
+        """Return the law of the sum over heads; `pick` selects each head's law from those of all replicates."""
         heads = self.layer.num_heads
         if heads_differ(self.layer):
             each = (pick(self._head_laws(position, head)) for head in range(heads))

@@ -25,10 +25,10 @@ from attncheck.theory.limits.rows import REPLICATES, scrambled_normals
 # Scores of larger variance need more derivatives.
 _LARGEST = 2.0
 # Pairs of powers in the controls, for score standard deviations up to one. Larger powers depend on rare points, which
-# the spread of scramblings may miss. Opposite powers do not help at correlation one.
+# the spread of replicates may miss. Opposite powers do not help at correlation one.
 _EQUAL = ((0.2, 0.2), (0.4, 0.4), (0.6, 0.6))
 _OPPOSITE = ((0.2, -0.2), (0.4, -0.4))
-# Cost of all points, roughly in nanoseconds, and limits on points per scrambling.
+# Cost of all points, roughly in nanoseconds, and limits on points per replicate.
 _COST, _FEWEST, _MOST = 1.3e9, 2**8, 2**14
 # Points per block, and the factor by which third moments use fewer points.
 _BLOCK, _SHARE = 2**9, 4
@@ -100,7 +100,10 @@ class OneRow:
         return np.asarray(np.einsum("am,bk,mk...->ab...", to_std, to_std, table, optimize=True))
 
     def _between(self, seed: int) -> FloatArray:
-        """Return interpolation errors midway between nodes, (couples, 9); common points cancel the noise."""
+        """Return interpolation errors midway between nodes, (pairs of nodes, 9), in the layout of `_integrate`.
+
+        Interpolated and direct values use the same points, so that their noise cancels.
+        """
         m = len(self.stds)
         if m == 1:
             return np.zeros((1, 3 * _ORDERS))
@@ -131,7 +134,7 @@ class OneRow:
         return int(2 ** np.floor(np.log2(np.clip(wanted, _FEWEST, _MOST))))
 
     def _integrate(self, seed: int) -> FloatArray:
-        """Return derivatives 0, 1, 2 at -1, 0, 1 for each couple of nodes, (couples, 9, REPLICATES)."""
+        """Return g, g' and g'' at correlations -1, 0 and 1 for each pair of nodes, (pairs, 9, REPLICATES)."""
         root, count = psd_root(self._centred), self._points()
         streams = np.random.SeedSequence([seed, 2]).spawn(1 + REPLICATES)
         scores = (
@@ -158,7 +161,7 @@ class OneRow:
         return values * self._of_orders[:, :, None]
 
     def _plain(self, scores: FloatArray) -> FloatArray:
-        """Return the derivatives for each couple of nodes, without controls, (couples, 9)."""
+        """Return the same derivatives as `_integrate`, without controls, (pairs of nodes, 9)."""
         cumulants, rows = self._cumulants(scores), self._rows(scores)
         values = np.empty((len(self._couples), 3 * _ORDERS))
         for (a, b), into in zip(self._couples, values, strict=True):
@@ -169,7 +172,7 @@ class OneRow:
 
     @functools.cached_property
     def _of_orders(self) -> FloatArray:
-        """Factors by which integrals become derivatives by the correlation, (couples, 9)."""
+        """Factors that turn integrals into derivatives with respect to the correlation, (pairs of nodes, 9)."""
         products = np.array([self.stds[a] * self.stds[b] for a, b in self._couples])
         return np.asarray(products[:, None] ** np.tile(np.arange(_ORDERS), 3))
 
@@ -180,7 +183,10 @@ class OneRow:
         return float((first * second).sum())
 
     def _cumulants(self, scores: FloatArray) -> list[tuple[FloatArray, FloatArray, FloatArray]]:
-        """Return mean cumulants of the weights at each node, the third cumulant from a share of the points."""
+        """Return the mean first, second and third cumulants of the weights at each node.
+
+        Only the first 1/_SHARE of the points enter the third cumulant.
+        """
         share, result = len(scores) // _SHARE, []
         for std in self.stds:
             weights = np.concatenate([_softmax(std * scores), _softmax(-std * scores)])
@@ -192,7 +198,7 @@ class OneRow:
     def _moments(
         self, scores: FloatArray, pilot: Sequence[tuple[FloatArray, ...]], controls: RowControls
     ) -> FloatArray:
-        """Return mean products of (1, controls, targets) over one scrambling."""
+        """Return mean products of (1, controls, targets) over one replicate."""
         m, kernel = len(self.stds), self.kernel
         of_means = [kernel @ each[0] for each in pilot]
         of_seconds = [kernel @ each[1] @ kernel for each in pilot]
@@ -233,7 +239,7 @@ class OneRow:
         return np.asarray(total / len(scores))
 
     def _at_ends(self, first: list[_RowValues], second: list[_RowValues]) -> FloatArray:
-        """Return values and two derivatives by the correlation at -1 and 1, (6, points), for rows with both signs."""
+        """Return g, g' and g'' at correlations -1 and 1, (6, points), averaged over both signs of the rows."""
         found = []
         for other in (second[::-1], second):
             both = [_derivatives(self.kernel, u, x) for u, x in zip(first, other, strict=True)]

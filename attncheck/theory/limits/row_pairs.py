@@ -57,7 +57,10 @@ def few_directions(kernel: FloatArray, std: float) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Grid:
-    """Chebyshev nodes in the standard deviations of two rows, in either order, and in their correlation."""
+    """Three-dimensional grid of Chebyshev nodes: the standard deviations of two rows, and their correlation.
+
+    Integrals are symmetric in the two standard deviations, so that each unordered pair of them occurs once.
+    """
 
     stds: FloatArray
     corrs: FloatArray
@@ -92,7 +95,7 @@ class Grid:
         ]
 
     def interpolate(self, values: FloatArray, pairs: Sequence[RowPair]) -> tuple[FloatArray, float]:
-        """Return the integrals of pairs, (pairs, scramblings), and the interpolation error."""
+        """Return the integrals of pairs, (pairs, REPLICATES), and the interpolation error."""
         m, n = len(self.stds), len(self.corrs)
         table = np.empty((m, m, n, values.shape[1]))
         for index, (i, k) in enumerate(itertools.combinations_with_replacement(range(m), 2)):

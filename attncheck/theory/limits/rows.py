@@ -17,11 +17,11 @@ from attncheck.layers.parts.rotary import pair_alignment, row_alignment
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 from attncheck.theory.limits.proposals import Proposal, enlarged, towards_keys, weigh
 
-#: Number of independent scramblings, whose spread gives error estimates.
+#: Number of replicates: independently scrambled Sobol point sets, whose spread gives error estimates.
 REPLICATES = 8
 _POINTS = 2**14
 _FEWEST_POINTS = 2**9
-# Number of normals per scrambling, so higher dimensions get fewer points.
+# Number of normals per replicate, so higher dimensions get fewer points.
 _NORMALS = 2**18
 # Array entries per block, points × seq_len.
 _BLOCK = 2**20
@@ -118,7 +118,7 @@ def row_variance(
 def head_laws(
     layer: AttentionLayer, kernel: FloatArray, position: int, seed: int, head: int = 0
 ) -> tuple[ScaleMixture, ...]:
-    """Return the law of one head's contribution u = αᵀKα at `position`, from each scrambling."""
+    """Return the law of one head's contribution u = αᵀKα at `position`, from each replicate."""
     seen = visible(layer)[position]
     kernel_root = psd_root(kernel[np.ix_(seen, seen)])
     root = row_root(layer, kernel, position)

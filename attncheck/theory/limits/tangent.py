@@ -4,9 +4,9 @@ With scores divided by √n and H heads
 
     Θ^{ii'}_{rr'} = (1/H) Σ_a [2 σ_Q²σ_K² K_rr' c_arᵀ K c'_ar' + 2 σ_V²σ_O² δ_ii' A_ar K A_ar'ᵀ],
 
-with limiting weights A_a and derivatives c_a, c'_a of neurons i and i' by the scores, from normal values with
-covariance σ_V²σ_O² K, independent for i ≠ i'. The first part, of W^Q and W^K, couples neurons; with scores divided by
-n it vanishes. As H → ∞, only the mean remains, diagonal in i (Hron et al. 2020).
+with limiting weights A_a. c_a and c'_a are the derivatives of neurons i and i' with respect to the scores, for normal
+values with covariance σ_V²σ_O² K, independent for i ≠ i'. The first part, of W^Q and W^K, couples neurons; with scores
+divided by n it vanishes. As H → ∞, only the mean remains, diagonal in i (Hron et al. 2020).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Difference between the law at finite width and the limit: a signed measure of conditional variances.
 
-Let δ be the drivers' deviations from their limits, and g(δ) the average over score normals of a function of the
-conditional variance. Draws of g(δ) - g(0) have noise of order n^{-1/2} and mean of order 1/n. The controls
+Let δ be the deviations of the Gram matrices (`Drivers`) from their limits, and g(δ) the average over score normals of
+a function of the conditional variance. Draws of g(δ) - g(0) have noise of order n^{-1/2} and mean of order 1/n. The
+controls
 
     L = g'(0)[δ],   Q = g''(0)[δ, δ]/2
 
@@ -28,7 +29,7 @@ FloatArray = NDArray[np.float64]
 
 #: Number of independent repetitions, whose spread gives the errors.
 REPLICATES = 8
-# Steps of finite differences, relative to the limits of the drivers.
+# Steps of finite differences, relative to the limits of the Gram matrices.
 _STEP = 0.02
 # Maximum and minimum number of points ±N, and maximum number of their entries.
 _MOST_POINTS, _FEWEST_POINTS, _ENTRIES = 2**9, 2**5, 2**13
@@ -125,7 +126,7 @@ class Deviation:
         return np.asarray(self.measures @ self.cells.variances**power)
 
     def atom(self) -> FloatArray:
-        """Return P(v = 0) minus its limit, (REPLICATES,)."""
+        """Return the probability P(v = 0) at this width minus that in the limit, (REPLICATES,)."""
         return self.measures[:, -1]
 
     @property
@@ -186,7 +187,7 @@ def deviation(marginal: Marginal, size: int, seed: np.random.SeedSequence, *, in
 
 
 def first_order(marginal: Marginal, cells: Cells, moved: Drivers, seed: np.random.SeedSequence) -> FloatArray:
-    """Return the first-order change of the law, (REPLICATES, cells + 1), when drivers move by `moved`."""
+    """Return the first-order change of the law, (REPLICATES, cells + 1), when the Gram matrices move by `moved`."""
     fluctuations = marginal.fluctuations(infinite=False)
     normals = (_score_normals(marginal.normals, np.random.default_rng(each)) for each in seed.spawn(REPLICATES))
     return np.concatenate([_Lines(marginal, fluctuations, cells, each).derivatives(moved)[0] for each in normals])
@@ -270,7 +271,7 @@ class _Repetition:
 
     @property
     def expansion(self) -> FloatArray:
-        """Terms of order 1/n of the measure; NaN if the mean of the quadratic control is unknown."""
+        """The terms of order 1/n of the signed measure, (cells + 1,); NaN if the mean of the control Q is unknown."""
         if self.quadratic_mean is None:
             return np.full_like(self.shift, np.nan)
         return self.shift + self.linear_mean + self.quadratic_mean
@@ -285,7 +286,7 @@ class _Repetition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Lines:
-    """Measures of variances, and their derivatives, along lines through the limits of the drivers."""
+    """Measures of variances, and their derivatives, along lines through the limits of the Gram matrices."""
 
     marginal: Marginal
     fluctuations: Fluctuations

@@ -69,7 +69,7 @@ def distance(
     seed : int
         The same seed gives the same digits.
     width : float, optional
-        Overrides the layer's. ``math.inf`` with a `head_dim` gives the gap that remains.
+        Overrides the layer's. ``math.inf`` with a `head_dim` gives the distance that remains.
     reference : {"limit", "infinite width", "scaled limit"}
         Law to measure the distance from. "infinite width" keeps the `head_dim`. "scaled limit" is for numbers whose
         limit is 0: scores with ``score_scaling="1/n"``, and outputs if the map is also linear or relu. It compares
@@ -224,7 +224,7 @@ def marginal_of(
         refuse(
             "width",
             width,
-            "leaves no gap, because the layer has no head_dim",
+            "makes the distance from the limit 0, because the layer has no head_dim",
             "pass a layer with head_dim, or a finite width",
         )
     if width is not None and not infinite:

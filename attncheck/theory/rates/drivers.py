@@ -1,4 +1,4 @@
-"""Drivers: random Gram matrices that, with score normals, determine a conditional variance.
+"""Random Gram matrices that, with score normals, determine a conditional variance (`Drivers`).
 
 Given X, keys and values of a head enter one output or score only through G = X Xᵀ/n of the visible positions and a
 Wishart matrix over ν each; these reduce to a χ²_ν/ν each if no other head shares them. At infinite width they are K,
@@ -42,7 +42,7 @@ _SECOND = np.array([-1.0, 16.0, -30.0, 16.0, -1.0]) / (12.0 * 0.05**2)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Drivers:
-    """Random Gram matrices that drive conditional variances, or their deviations from the limits.
+    """Random Gram matrices that determine conditional variances, or their deviations from the limits.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class Drivers:
 
 @dataclasses.dataclass(frozen=True)
 class Fluctuations:
-    """Law of a layer's drivers, with draws, limits, and moments of deviations.
+    """Law of a layer's Gram matrices (`Drivers`), with draws, limits, and moments of deviations.
 
     `positions` are the m visible ones. If `shared`, heads of each of the `groups` share keys and values. At
     `infinite` width only heads fluctuate; with `still_heads` only G does.
@@ -92,7 +92,7 @@ class Fluctuations:
 
     @functools.cached_property
     def limits(self) -> Drivers:
-        """Drivers in the limit, as one draw."""
+        """Gram matrices in the limit, as one draw."""
         kernel = self._kernel(np.ones(1))
         m = len(self.positions)
         heads = np.broadcast_to(np.eye(m), (1, self.groups, m, m)) if self.shared else np.ones((1, 1, self.groups))
@@ -159,7 +159,7 @@ class Fluctuations:
         return Drivers(gram, np.zeros_like(limits.keys), np.zeros_like(limits.values))
 
     def mean_of_law(self, fourth: float) -> Drivers:
-        """Return the first-order change of the mean drivers if entries of W^i have this fourth cumulant.
+        """Return the first-order change of the mean Gram matrices if entries of W^i have this fourth cumulant.
 
         Given h, a coordinate of W^i h has excess kurtosis of about 3 · fourth/n, as if its variance had a relative
         variance of fourth/n. The change is fourth/(2n) times `_bends`.
@@ -171,7 +171,11 @@ class Fluctuations:
         return Drivers(gram, np.zeros_like(limits.keys), np.zeros_like(limits.values))
 
     def _bends(self) -> FloatArray:
-        """Return the sum of second derivatives of K by relative variances of the shared and own parts of the h^i."""
+        """Return the sum of two second derivatives of K.
+
+        They are with respect to the relative variances of the parts of the h^i that all positions share, and of those
+        that each has alone.
+        """
         phi, covariance, m = nonlinearity.of_inputs(self.layer.inputs), self._covariance(1.0), len(self.positions)
         rho = self.layer.input_correlation
         shared, own = (self.layer.input_std**2 * part for part in (rho, 1.0 - rho))

@@ -48,7 +48,7 @@ class FixedHeads:
 
     @property
     def kinked(self) -> bool:
-        """Whether the conditional variance has kinks in the drivers."""
+        """Whether the conditional variance has kinks as a function of the Gram matrices."""
         return self.marginal.kinked
 
     def fluctuations(self, infinite: bool) -> Fluctuations:

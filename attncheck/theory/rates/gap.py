@@ -1,4 +1,4 @@
-"""Gap between a law at finite width and its limit, in four distances with errors."""
+"""Difference between a law at finite width and its limit, in four distances with errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attncheck.theory.rates.deviation import REPLICATES, Deviation, bells, tails
 FloatArray = NDArray[np.float64]
 
 METRICS: tuple[str, ...] = ("ks", "w1", "tv", "kl")
-#: Errors are this many standard errors: 99.5% of Student's law with 7 degrees of freedom.
+#: Number of standard errors in an error. For Student's t with 7 degrees of freedom, |t| exceeds it with probability 0.5%.
 ERRORS = 4.0
 # Gauss–Legendre panels in u, nodes per panel, and range in std, where t = std · sinh(u).
 _PANELS, _NODES, _REACH = 24, 16, 40.0

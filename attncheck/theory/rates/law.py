@@ -328,7 +328,7 @@ class Distance:
         attention over several positions, for more than 27 visible positions, and for programs of order -1 whose
         inputs are products of matrices.
     width : float
-        Infinite if this is the gap that remains at a fixed head_dim.
+        Infinite if this is the distance that remains at a fixed head_dim.
     draws : int
     """
 

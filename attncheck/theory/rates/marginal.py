@@ -28,7 +28,7 @@ _BLOCK = 2**20
 
 
 class Marginal(Protocol):
-    """One output or score, normal given its variance, which depends on drivers and score normals."""
+    """One output or score, normal given its variance, which depends on Gram matrices and score normals."""
 
     @property
     def normals(self) -> int:
@@ -36,10 +36,10 @@ class Marginal(Protocol):
 
     @property
     def kinked(self) -> bool:
-        """Whether the variance has kinks in the drivers."""
+        """Whether the variance has kinks as a function of the Gram matrices."""
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
-        """Return the law of the drivers."""
+        """Return the law of the Gram matrices that determine the variance."""
 
     def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
         """Return conditional variances, (draws, points), given normals (points, `normals`).
@@ -89,7 +89,7 @@ class OutputEntry:
     def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
         """Return the conditional variances c Σ_a |A_a B_V|² of the output, (draws, points)."""
         rows = normals.reshape(len(normals), self.layer.num_heads, len(self._seen))
-        # A single draw of drivers is used for all draws.
+        # A single draw of Gram matrices is used for all draws.
         size = max(len(drivers.gram), len(drivers.keys), len(drivers.values))
         step = max(1, _BLOCK // normals.size)
         parts = [
@@ -142,12 +142,12 @@ class ScoreEntry:
 
     @property
     def normals(self) -> int:
-        """0, since drivers determine the variance of a score."""
+        """0, since Gram matrices alone determine the variance of a score."""
         return 0
 
     @property
     def kinked(self) -> bool:
-        """False, since the variance is smooth in the drivers."""
+        """False, since the variance is smooth in the Gram matrices."""
         return False
 
     def fluctuations(self, infinite: bool) -> Fluctuations:
@@ -171,7 +171,7 @@ class ScoreEntry:
 
 
 def _part(drivers: Drivers, start: int, stop: int) -> Drivers:
-    """Return draws `start` to `stop` of the drivers, or the only draw if there is one."""
+    """Return draws `start` to `stop` of the Gram matrices, or the only draw if there is one."""
 
     def cut(values: FloatArray) -> FloatArray:
         return values if len(values) == 1 else values[start:stop]

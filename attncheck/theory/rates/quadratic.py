@@ -61,7 +61,7 @@ class ScoreSum:
                 refuse(
                     "program",
                     side.name,
-                    "has a fixed size, which leaves a gap",
+                    "has a fixed size, which leaves a distance from the limit",
                     "leave out rows of its matrix",
                 )
         makers = {side.weight for side in self._sides}

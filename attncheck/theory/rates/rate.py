@@ -90,7 +90,7 @@ class Rate:
         return tuple(int(each.width) for each in self.distances)
 
     def __str__(self) -> str:
-        stays = "" if self.gap is None else f", plus a remaining gap of {self.gap.value:.4g}"
+        stays = "" if self.gap is None else f", plus a remaining distance of {self.gap.value:.4g}"
         return f"{self.metric}: order {self.order} (predicted {self.predicted:g}), constant {self.constant}{stays}"
 
 

@@ -257,7 +257,11 @@ class _Entry:
     def _block(
         self, count: int, points: FloatArray, rng: np.random.Generator
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the limit, the change and its derivative along δ, (count, points) each."""
+        """Return conditional distribution functions at `points`, for `count` draws, (count, points) each.
+
+        These are the function F(0) in the limit, the change F(δ) - F(0) due to the deviations δ of the Gram matrices,
+        and the derivative of F(t δ) with respect to t at t = 0.
+        """
         draws = self._draw(count, rng)
         states = ((0.0, 0.0), (1.0, 1.0), (_STEP, 0.0), (-_STEP, 0.0))
         at, wide, ahead, behind = (self._parts(draws, *state) for state in states)
@@ -282,7 +286,10 @@ class _Entry:
         return np.where(slope == 0, points >= rest, below)
 
     def _derivative(self, found: _Parts, along: _Parts, points: FloatArray) -> FloatArray:
-        """Return the derivative of `_below`, (draws, points), damped where steep, by a factor independent of δ."""
+        """Return the derivative of `_below` along δ, (draws, points).
+
+        Where the law is steep, a factor that does not depend on δ damps it.
+        """
         rest, slope = found.rest[:, None], found.slope[:, None]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             if self.between:

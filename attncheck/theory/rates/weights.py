@@ -49,7 +49,7 @@ _BLOCK = 2**21
 _SMALLEST, _LARGEST = math.exp(-48.0), math.exp(12.0)
 # Increase of E ‖h‖², in its standard deviations, in the half of the draws with a longer h.
 _LONGER = 1.0
-# Rows of scores made from one matrix W^Q by random signs.
+# Rows of scores made from one matrix W^Q by flipping signs at random.
 _SIGNS = 4
 # Maximum probability of atoms, estimated from the highest frequencies.
 _MOST_CUT = 0.02
@@ -159,14 +159,18 @@ class SumEntry:
         return np.concatenate([left.T @ left, *asked], axis=1)
 
     def draw(self, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Draw all but one matrix: importance weights, controls, and coefficients (size, rows, terms) of the last."""
+        """Draw all matrices except the one that is integrated out, W^O or W^Q.
+
+        Return importance weights, (size,), controls, (size, controls), and the coefficients of the entries of the
+        remaining matrix, (size, rows, terms).
+        """
         ratios, x, controls = self._inputs(size, rng)
         marginal = self.marginal
         of_rest = self._score(marginal.column, x, rng) if isinstance(marginal, ScoreEntry) else self._output(x, rng)
         return ratios, np.column_stack([controls, of_rest[0]]), of_rest[1]
 
     def _inputs(self, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Draw h and the W^i: importance weights, visible inputs, controls."""
+        """Draw h and the W^i; return importance weights, visible inputs and controls."""
         layer, n, m = self.layer, self.layer.width, len(self._seen)
         rho = layer.input_correlation
         longer = 1.0 + _LONGER * math.sqrt(2.0 / n)
