@@ -35,19 +35,19 @@ _UNNOTICED = 3.0
 
 @dataclasses.dataclass(frozen=True)
 class LostTask:
-    """Placeholder for the result of a task whose process kept dying: the event, and the last output of the process."""
+    """Placeholder for the result of a task whose process kept dying: the reason, and the last output."""
 
     what: str
     words: str = ""
 
     @property
     def said(self) -> str:
-        """The last output in brackets, if any."""
+        """The last output of the process in brackets, or an empty text."""
         return f" ({self.words})" if self.words else ""
 
     @property
     def reason(self) -> str:
-        """The event, with the last output of the process."""
+        """What happened to the process, with its last output."""
         return f"{self.what}{self.said}"
 
 

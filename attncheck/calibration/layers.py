@@ -81,7 +81,7 @@ def small_outcomes(
 
 
 def _measured(check: Check, sample: Sample, reference: Reference) -> tuple[Any, ...]:
-    """Return a check's measurement; if the check compares calls, slices of the sample stand for them."""
+    """Return a check's measurement. If the check compares several calls, slices of the sample stand for calls."""
     if check.calls == 1:
         return check.measure(sample, reference)
     return join([check.measure(part, reference) for part in slices_of(sample, len(sample) // check.calls)])

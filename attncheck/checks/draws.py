@@ -49,10 +49,11 @@ def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
 
 
 def _sizes(sample: Sample, reference: Reference) -> tuple[int, int]:
-    """Compare Σ y² of neighbouring and distant draws; return the numbers of agreements and of comparisons.
+    """Compare Σ y² of neighbouring and distant draws; return how many pairs of comparisons agree, and their number.
 
-    A comparison takes two neighbouring draws and two distant ones. The first neighbour is compared with the first distant draw, the second with the second. They agree if both
-    neighbours are larger, or both smaller. Independent draws agree with probability 1/2, whatever their law.
+    Two neighbouring draws are compared with two distant ones, the first with the first and the second with the
+    second. The comparisons agree if both neighbours are larger, or both smaller. For independent draws this has
+    probability 1/2, whatever their law.
     """
     size = (sample.outputs**2).sum(axis=(1, 2))
     half = len(size) // 4 * 2
@@ -119,7 +120,8 @@ _Energies = Callable[[Sample], tuple[FloatArray, FloatArray]]
 def _next_to(energies: _Energies) -> Callable[[Sample, Reference], tuple[FloatArray, FloatArray, NDArray[np.int64]]]:
     """Return the measure that pairs the energies (draws, heads) of neighbouring draws, χ² given the inputs.
 
-    Its third array names the head of each pair, whose mean is subtracted: a head's wrong scale is not a dependence.
+    The third array gives the head of each pair. Means per head are subtracted later, because a wrong scale of one head
+    is no dependence.
     """
 
     def pair(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:

@@ -1,4 +1,8 @@
-"""Scores are Gaussian given inputs and keys, by formula (*) of Definition 1 (iv), and key Grams are Wishart."""
+"""Checks of scores and keys.
+
+Given inputs and keys, scores are Gaussian with the covariance of formula (*) in the paper's Definition 1 (iv). Given
+inputs, the Gram matrices of keys are Wishart.
+"""
 
 from __future__ import annotations
 

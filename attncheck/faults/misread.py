@@ -1,4 +1,4 @@
-"""Simulators that misread an optional part of the layer; see `attncheck.layers.parts`."""
+"""Simulators with a plausible mistake about an optional part of the layer; see `attncheck.layers.parts.Misreading`."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from attncheck.frameworks.trace import AttentionCore, FloatArray
 
 #: Names of axes: batch, heads and positions; for grouped queries also key heads and queries per key head.
 BATCH, HEADS, POSITIONS, GROUPS, EACH = "bhlgr"
-#: Returns the attention cores called on inputs, (batch, positions, n). The results of as many first cores as the second
-#: argument says are replaced by zeros.
+#: ``cores(inputs, count)`` calls the module on inputs, (batch, positions, n), with the results of its first `count`
+#: attention cores replaced by zeros, and returns all cores.
 Cores = Callable[[FloatArray, int], list[AttentionCore]]
 Booleans = NDArray[np.bool_]
 _ROLES = ("query", "key", "value")

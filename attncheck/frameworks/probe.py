@@ -1,4 +1,4 @@
-"""Probe of one module on a few inputs: formula of attention, and use of its result."""
+"""Call one module on a few inputs, to find the formula of its attention weights and how it uses the result."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Probe:
             self.seen = reader.see(state, self.x)
         self.y = self.output(reader.path)
         self.silent = reader.see(state, self.x, silent=True).y
-        #: Whether only W_O follows attention.
+        #: Whether the output is linear in the heads, through W_O alone.
         self.linear = reader.merged is not None and self._is_linear(seed)
 
     @property
@@ -101,7 +101,7 @@ class Probe:
         return max(float(np.abs(np.where(np.isfinite(self.y), self.y, 0.0)).max()), 1e-300)
 
     def on(self, reader: ModuleReader) -> Probe:
-        """Return the probe of another code path of the module."""
+        """Return a probe of another code path of the module, with the same inputs."""
         made = copy.copy(self)
         made.reader = reader
         made.seen, made.y = reader.see(self.state, self.x), self.output(reader.path)
@@ -200,7 +200,7 @@ class Probe:
     # From the heads to the output ------------------------------------------------------------------
 
     def _is_linear(self, seed: int) -> bool:
-        """Return whether only W_O follows attention."""
+        """Return whether the output is linear in the heads, through W_O alone."""
         shape = (*self.x.shape[:1], self.num_heads, self.x.shape[1], self.value_dim)
         heads = np.round(np.random.default_rng(seed + 1).standard_normal(shape) * 8) / 8
         after = self.reader.see(self.state, self.x, heads).y - self.silent

@@ -91,7 +91,7 @@ class CasePool:
 
     @property
     def first_look(self) -> Pool:
-        """The combined first looks of its cases."""
+        """The outcome that combines the first looks of all cases of the pool."""
         return Pool({case_key(one): from_record(one.summary) for one in self.results if one.summary is not None})
 
 
@@ -226,7 +226,7 @@ def fresh(subject: Any, seed: int, each: Map = map, cases: Mapping[str, Case] | 
 def _looks(
     pools: Iterable[CasePool], subject: Any, seed: int, look: int, factor: int, cases: Mapping[str, Case]
 ) -> dict[str, LookTask]:
-    """Return the looks that some pools need, by case."""
+    """Return one look per case of the pools, for all checks that the pools combine."""
     members = {(case_key(one), one.check): one for pool in pools for one in pool.results}
     checks: dict[str, list[str]] = {}
     for key, check in sorted(members):
@@ -250,7 +250,7 @@ def _attempt(one: LookTask) -> Left:
 
 
 def _later_look(pool: CasePool, found: Mapping[str, Left], failed: dict[str, str]) -> Outcome:
-    """Return a pool's outcome on fresh draws; an error of a case is added to `failed`."""
+    """Return the outcome of a pool on fresh draws of its cases; the error of a case is added to `failed`."""
     kept = {}
     for one in pool.results:
         left = found[case_key(one)]

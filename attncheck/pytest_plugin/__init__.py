@@ -68,7 +68,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("profile", "NAME", "smoke, default or thorough")
     add("false_alarm", "B", "probability of a violated verdict for a correct simulator, over the run (default: 1e-6)")
     add("draws", "N", "with the profile thorough: approximate number of draws of all first looks")
-    add("min_examined", "N", "with fewer examined results the run is inconclusive (default: a few on a law)")
+    add("min_examined", "N", "with fewer examined results a run is inconclusive (default: 3 that test a distribution)")
     add("only", "NAMES", "comma-separated properties to examine (default: all)")
     add("checks", "MODULES", "comma-separated modules that register further checks, for tests that examine them")
     add("timeout", "SECONDS", f"time limit of one call of the simulator, in seconds (default: {TIMEOUT:g})")

@@ -52,8 +52,8 @@ class PairedResult:
 class RunComparison:
     """A run and its baseline.
 
-    ``pairs`` are results in both runs, ``moved`` ids of moved effects; ``only_before`` and ``only_after`` count the
-    others.
+    ``pairs`` are the results that both runs have, and ``moved`` the ids of those whose effects differ significantly.
+    ``only_before`` and ``only_after`` count the results that only one run has.
     """
 
     baseline: Baseline

@@ -83,13 +83,13 @@ def claim_map(found: RunRecord) -> ClaimMap | None:
 
 
 def _short(tally: Tally) -> str:
-    """Return the quantity that a check tests, without its metric."""
+    """Return the quantity that a check tests, without the name of the distance."""
     words = reads(tally.worst[0]).removeprefix("Kolmogorov distance of ")
     return words.removesuffix(", observed over declared").removesuffix(" from the exact law")
 
 
 def would_have_seen(tallies: Mapping[str, Tally], pools: Sequence[Result]) -> scales.PlotScale | None:
-    """Return each claim's detectable effects, from its first examined main check."""
+    """Return the minimum detectable effects of each claim, from the first of its main checks that was examined."""
     common = of_all(pools)
     rows = {}
     for tally in (tallies[name] for name in MAIN_CHECKS if name in tallies):

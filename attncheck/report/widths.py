@@ -1,4 +1,4 @@
-"""HTML page of exponents, with a table and a plot per moment (initialisation, or a change after steps)."""
+"""HTML page of exponents, with a table and a plot at initialisation and for the change after each step."""
 
 from __future__ import annotations
 

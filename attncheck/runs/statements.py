@@ -40,7 +40,7 @@ class Statement:
         self._of_neighbours: dict[str, float] = {}
 
     def __call__(self, **numbers: float) -> None:
-        """Record named numbers."""
+        """Record numbers by name, to show them with the result of the statement."""
         found = {name: float(value) for name, value in numbers.items()}
         unusable = [f"{name} is {value}" for name, value in found.items() if not math.isfinite(value)]
         assert not unusable, ", ".join(unusable)  # a record holds finite numbers only
@@ -57,7 +57,9 @@ class Statement:
         allowance: float = 0.0,
         df: float = math.inf,
     ) -> None:
-        """Test that a mean, estimated with a standard error, has its expected value, and reject wrong `neighbours`.
+        """Test that a mean, estimated with a standard error, has its expected value.
+
+        Also check that the wrong values in `neighbours` are rejected.
 
         `allowance` is the deviation allowed from any of these values, and `df` the degrees of freedom of the error,
         infinite if the error is known.
@@ -184,7 +186,7 @@ def named(key: str, cases: Sequence[Mapping[str, Any]]) -> list[Statement]:
 
 
 def _seed(run_seed: int, look: int) -> int:
-    """Return the run seed of a look."""
+    """Return the seed of a look, derived from the seed of the run."""
     return run_seed if look == 1 else int(seed_sequence(run_seed, "statements", look=look).generate_state(1)[0])
 
 

@@ -70,7 +70,7 @@ class ExponentPrediction:
         return f"{self.low:g}" if self.low == self.high else f"{self.low:g} to {self.high:g}"
 
 
-#: Return the prediction for a tap and moment, or None.
+#: Return the prediction for a tap, or None: at initialisation ("init"), or for its change after a step ("change").
 Expectation = Callable[[TapSeries, str], ExponentPrediction | None]
 
 _CONSTANT = ExponentPrediction(0.0, 0.0)
@@ -111,8 +111,8 @@ def expectation(expect: Any) -> Expectation:
     expect : str or mapping
         A name in `PREDICTIONS`, or a mapping from tap names, name patterns or kinds to values; the first match counts,
         and other taps have no prediction. A value is an exponent (number or text), a pair from low to high,
-        ``"at most 0"``, a name in `PREDICTIONS`, or None, for initialisation; a mapping with "init" and "change" sets
-        both.
+        ``"at most 0"``, a name in `PREDICTIONS`, or None. It applies to initialisation; a mapping with the keys
+        "init" and "change" also predicts the changes after steps.
 
     Raises
     ------

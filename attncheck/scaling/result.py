@@ -199,7 +199,7 @@ class Widths:
 
     @property
     def tables(self) -> list[tuple[str, list[tuple[str, ...]]]]:
-        """One table per moment, starting with its heading."""
+        """One table at initialisation and one per step, each starting with its heading."""
         heading = ("tap", "of", "sizes", "exponent", "from", "to", "predicted", "verdict")
         moments = dict.fromkeys(row.moment for row in self.rows)
         return [(m, [heading, *(row.cells for row in self.rows if row.moment == m)]) for m in moments]

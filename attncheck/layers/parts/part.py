@@ -22,9 +22,9 @@ class Misreading:
     what : str
         One-line description.
     changes : callable AttentionLayer -> dict
-        Fields that differ.
+        Fields of the computed layer that differ from the declared one.
     check : str
-        The check that detects it on the part's example.
+        The check that detects the mistake on the layer `LayerPart.example`.
     """
 
     name: str

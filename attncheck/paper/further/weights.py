@@ -17,7 +17,7 @@ _SLOTS = {"h": "initial", "W": "inputs", "W_V": "value", "W_O": "output"}
 
 
 def kurtosis(seed: int, scale: float, *, slot: str, head_dim: int | None) -> Arrays:
-    """Return the exact decrease of an output's excess kurtosis if one slot's weights are random signs, not normal."""
+    """Return the exact decrease of an output's excess kurtosis if one matrix or h has entries ±σ, not normal ones."""
     del seed, scale
     layers = [
         AttentionLayer(width=n, seq_len=1, num_heads=1, head_dim=head_dim, activation="identity") for n in _WIDTHS
@@ -43,12 +43,12 @@ def _read(charts: Sequence[Chart]) -> list[PaperStatement]:
     full, narrow, laws = (chart.series for chart in charts)
     return [
         PaperStatement(
-            "with full heads the law of no slot stays in the limit of an output",
+            "with full heads the limit of an output depends on no law of a matrix or of h",
             "order −1 for h and W_O, −2 for W and W_V",
             "; ".join(f"{each.label}: {at_end(each)}, order {order(each):.2f}" for each in full),
         ),
         PaperStatement(
-            "with heads of two neurons the law of W_O stays in the limit",
+            "with heads of two neurons the limit depends on the law of W_O",
             "3, the excess kurtosis of Laplace's law",
             "; ".join(f"{each.label}: {at_end(each)}" for each in narrow),
         ),
@@ -66,17 +66,24 @@ def _slots(head_dim: int | None) -> tuple[Measure, ...]:
     )
 
 
+_IN_ONE = "Random signs in one matrix or in h, one position, exact"
 _LOWERED = "excess kurtosis, normal − signs"
 WEIGHTS = FurtherFigure(
     name="weights",
-    title="Laws of weights, slot by slot",
+    title="Laws of weights, in one matrix at a time",
     setting=(
-        "By slot one position, one head and linear inputs, with normal weights in all other slots; by law 4 "
-        "positions, 2 full heads and softmax. All standard deviations are 1."
+        "First two plots: random signs in one matrix or in h, the others normal; one position and head, linear inputs. "
+        "Last plot: one law for all weights; 4 positions, 2 full heads, softmax. All standard deviations are 1."
     ),
     plans=(
-        ChartPlan("full heads", "Signs in one slot, one position, exact", "width n", _LOWERED, _slots(None)),
-        ChartPlan("heads of two neurons", "Signs in one slot, one position, exact", "width n", _LOWERED, _slots(2)),
+        ChartPlan("full heads", _IN_ONE, "width n", _LOWERED, _slots(None)),
+        ChartPlan(
+            "heads of two neurons",
+            _IN_ONE,
+            "width n",
+            _LOWERED,
+            _slots(2),
+        ),
         ChartPlan(
             "four positions, two heads",
             "Kolmogorov distance of outputs from their limit, by the law of all weights",

@@ -80,7 +80,7 @@ class Fluctuations:
     """Law of a layer's Gram matrices (`Drivers`), with draws, limits, and moments of deviations.
 
     `positions` are the m visible ones. If `shared`, heads of each of the `groups` share keys and values. At
-    `infinite` width only heads fluctuate; with `still_heads` only G does.
+    `infinite` width only the keys and values of heads fluctuate; with `still_heads` only G does.
     """
 
     layer: AttentionLayer

@@ -15,7 +15,8 @@ from attncheck.theory.rates.deviation import REPLICATES, Deviation, bells, tails
 FloatArray = NDArray[np.float64]
 
 METRICS: tuple[str, ...] = ("ks", "w1", "tv", "kl")
-#: Number of standard errors in an error. For Student's t with 7 degrees of freedom, |t| exceeds it with probability 0.5%.
+#: Number of standard errors in an error. For Student's t with 7 degrees of freedom, |t| exceeds it with
+#: probability 0.5%.
 ERRORS = 4.0
 # Gauss–Legendre panels in u, nodes per panel, and range in std, where t = std · sinh(u).
 _PANELS, _NODES, _REACH = 24, 16, 40.0
