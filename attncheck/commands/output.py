@@ -32,7 +32,7 @@ class _PersistentStream(io.FileIO):
             # If standard error itself cannot be written, the error cannot be reported.
             if not isinstance(error, BrokenPipeError) and self.fileno() != _ERRORS:
                 remedy = "make room, or write elsewhere"
-                refuse("output", "standard output", f"cannot be written ({error.strerror})", remedy)
+                refuse("output", "standard output", f"cannot be written to ({error.strerror})", remedy)
         return memoryview(data).nbytes
 
     def _discard(self) -> None:

@@ -1,4 +1,4 @@
-"""Weight laws, slot by slot: which ones the limit depends on, and how fast the others are forgotten.
+"""Weight laws of one matrix or initial vector (slot) at a time: their effect on the limit and at finite width.
 
 Moments with one position are exact at every width, for any weight law. Literal draws test them at width 2, where
 every slot matters. From there a law is forgotten as 1/n (initial vectors, W^O), as 1/n² (the matrices in between, as
