@@ -21,7 +21,13 @@ from hypothesis import settings
 from attncheck.runs.run import Run
 
 # pytest runs inside tests forget their first imports: import once here.
-for module in ("attncheck.strategies", "attncheck.runs.summary", "attncheck.report.svg", "statsmodels.stats.multitest"):
+for module in (
+    "attncheck._lib.processes",
+    "attncheck.report.svg",
+    "attncheck.runs.summary",
+    "attncheck.strategies",
+    "statsmodels.stats.multitest",
+):
     importlib.import_module(module)
 
 # No deadlines on busy machines, and no influence of earlier failures.

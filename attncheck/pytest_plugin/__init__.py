@@ -184,7 +184,8 @@ def hold(request: pytest.FixtureRequest) -> Hold:
     of_cases = stash.setdefault(_CASES, cases.CaseResults(run))
 
     def examine(case: Case) -> None:
-        results, sent["unusable"], sent["traceback"] = of_cases.examined(Item(name, case))
+        examined = of_cases.examined(Item(name, case))
+        results, sent["unusable"], sent["traceback"] = examined.results, examined.unusable, examined.traceback
         message = sent["unusable"] or explain(results, run.record, subject=run.subject.name)
         sent["results"] += msgspec.to_builtins(results)
         if message:
