@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import signal
 import struct
@@ -130,6 +131,32 @@ def test_a_lost_task_comes_with_the_last_line_of_its_process() -> None:
         assert isinstance(lost, LostTask)
         assert lost.words == "no licence; exit status 3"
         assert lost.reason == "its process died, also when the task was run alone (no licence; exit status 3)"
+
+
+def hangs(record: str) -> None:
+    """Note the try, leave a child that sleeps, and end as a guard ends a call that swallows all exceptions."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    with open(record, "a", encoding="utf-8") as file:
+        print(child.pid, file=file)
+    faulthandler.dump_traceback_later(0.5, exit=True)
+    time.sleep(600)
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="reads processes from /proc")
+def test_a_task_that_hangs_is_tried_once_and_its_children_end(tmp_path: Path, wait_for: WaitFor) -> None:
+    record = tmp_path / "record"
+    with TaskExecutor(pool(1)) as executor:
+        (lost,) = executor.results(hangs, [str(record)])
+    assert isinstance(lost, LostTask)
+    assert lost.hung
+    (child,) = map(int, record.read_text("utf-8").split())
+    wait_for(lambda: not running(child))
+
+
+def running(process: int) -> bool:
+    """Return whether a process runs; one that has ended may wait for its parent to ask."""
+    status = Path(f"/proc/{process}/stat")
+    return status.exists() and status.read_text("utf-8").rpartition(") ")[2][0] != "Z"
 
 
 def test_a_lost_task_comes_with_its_fault_and_line() -> None:

@@ -285,17 +285,17 @@ WRONG = {
     "orthogonal": (
         orthogonal,
         LAYER,
-        "scores: W_Q W_Kᵀ of head 0 has equal singular values: are the matrices orthogonal?",
+        "scores: all singular values of W_Q W_Kᵀ are equal in each head: are the matrices orthogonal?",
     ),
     "hidden query neurons": (
         on_inputs(LiteralSimulator(), hidden_query_neurons),
         LAYER,
-        "scores: W_Q W_Kᵀ of head 1 has rank 4; declared 8",
+        "scores: W_Q W_Kᵀ has rank 4 in head 1; declared 8",
     ),
     "one matrix": (
         on_inputs(LiteralSimulator(), one_matrix),
         LAYER,
-        "scores: W_Q and W_K of head 0 are the same matrix",
+        "scores: W_Q and W_K are the same matrix in each head",
     ),
     "absolute values": (
         on_inputs(LiteralSimulator(), absolute),

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Self, TypeVar
 
 from attncheck._lib.errors import refuse
-from attncheck._lib.processes import end_pool, last_words, lost_a_process, pool_of
+from attncheck._lib.processes import end_pool, last_words, lost_a_process, pool_of, timed_out
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -39,6 +39,11 @@ class LostTask:
 
     what: str
     words: str = ""
+
+    @property
+    def hung(self) -> bool:
+        """Whether the process was ended because its time was up."""
+        return timed_out(self.words)
 
     @property
     def said(self) -> str:
@@ -131,14 +136,18 @@ class TaskExecutor:
                 yield place, LostTask(f"not retried after {lost} other tasks whose process died each time")
                 continue
             # The process may have died because of another task. Only a task that dies alone is given up.
-            for _ in range(_TRIES):
+            alone = len(tasks) == 1
+            for tries in range(_TRIES + 1):
+                gone = LostTask("its process died, also when the task was run alone", self._words)
+                if tries == _TRIES or (alone and gone.hung):
+                    lost += 1
+                    yield place, gone
+                    break
                 again: list[int] = []
                 yield from self._done(function, tasks, deque([place]), 1, again)
+                alone = True
                 if not again:
                     break
-            else:
-                lost += 1
-                yield place, LostTask("its process died, also when the task was run alone", self._words)
 
     def _done(
         self,

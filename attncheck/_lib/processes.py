@@ -31,6 +31,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM)
 _ASKED, _BRIEFLY = 1.0, 0.01
 # Output of faulthandler: the fault, and the stacks of threads; the failing or the main one comes last.
 _FAULT = re.compile(r"^(Fatal Python error: [^\n]+|Timeout [^\n]+)$", re.MULTILINE)
+_TIMEOUT = re.compile(r"\bTimeout \(\d+:\d\d:\d\d")
 _STACK = re.compile(r"most recent call first\):\n((?: +File .+\n?)+)", re.MULTILINE)
 _FRAME = re.compile(r'^ +File "(.+)", line (\d+) in', re.MULTILINE)
 
@@ -72,6 +73,11 @@ def last_words(executor: Executor) -> str:
     before = text[: faults[-1].start()] if faults else text
     said = printable(before.strip().rpartition("\n")[2], _LINE)
     return "; ".join(each for each in (said, printable(fault, _LINE)) if each)
+
+
+def timed_out(words: str) -> bool:
+    """Return whether the last words of a process are those of one that was ended when its time was up."""
+    return _TIMEOUT.search(words) is not None
 
 
 def _end_of(path: Path) -> str:
@@ -129,6 +135,9 @@ class _Pool(ProcessPoolExecutor):
         self.shutdown(wait=False, cancel_futures=True)
         for process in list(self.started.values()):
             process.kill()
+            if process.pid is not None and hasattr(os, "killpg"):
+                with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just begun, or nothing is left
+                    os.killpg(process.pid, signal.SIGKILL)
         if manager is not None:
             # A process killed while it wrote a result leaves the manager waiting for the rest of it, for as long as
             # anybody, even this process, could still write.
@@ -177,6 +186,8 @@ def _prepare(outputs: str) -> None:
     sys.stdout = sys.stderr = output
     for descriptor in (1, 2):  # also redirects libraries and child processes
         os.dup2(output.fileno(), descriptor)
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)  # a group with its own children, which end with it
     faulthandler.enable(output)
     threadpool_limits(1)
     threading.Thread(target=_end_with_parent, args=(output.fileno(),), daemon=True).start()
@@ -193,4 +204,6 @@ def _end_with_parent(output: int) -> None:
         with contextlib.suppress(OSError):  # the subject closed it
             if os.fstat(output).st_size > _OUTPUT:
                 os.ftruncate(output, 0)
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGKILL)
     os._exit(1)

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -118,7 +119,7 @@ def _outcome(tokens: Sequence[str]) -> int:
         return ExitCode.INTERRUPTED
     except (Exception, SystemExit) as error:
         if os.environ.get("ATTNCHECK_TRACEBACK"):
-            raise
+            traceback.print_exception(error)
         fault = f"{type(error).__name__}: {error}"
         return _refused(f"internal error: {fault}; set ATTNCHECK_TRACEBACK=1 for the traceback, and report it")
 

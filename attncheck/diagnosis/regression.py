@@ -8,7 +8,6 @@ shows that scores or outputs have another form.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable, Iterator
 
@@ -93,17 +92,23 @@ def _matrices(layer: AttentionLayer, products: FloatArray) -> Iterator[Finding]:
     largest = sizes[..., :1]
     ranks = (sizes > _WRONG * largest).sum(axis=-1)
     declared = min(layer.width, layer.head_width)
-    for h in range(layer.num_heads):
-        symmetric = np.abs(products[:, h] - products[:, h].swapaxes(1, 2)).max(axis=(1, 2)) < _WRONG * largest[:, h, 0]
-        if symmetric.all() and not layer.tied_query_key:
-            yield Finding(SCORES, f"W_Q and W_K of head {h} are the same matrix")
-        elif (ranks[:, h] < declared).all():
-            yield Finding(SCORES, f"W_Q W_Kᵀ of head {h} has rank {ranks[:, h].max()}; declared {declared}")
-        elif declared > 1 and (np.ptp(sizes[:, h, :declared], axis=-1) < _WRONG * largest[:, h, 0]).all():
-            yield Finding(SCORES, f"W_Q W_Kᵀ of head {h} has equal singular values: are the matrices orthogonal?")
-        else:
-            continue
-        return
+    apart = np.abs(products - products.swapaxes(-1, -2)).max(axis=(0, 2, 3))
+    least = largest[..., 0].min(axis=0)
+    if (alike := np.flatnonzero(apart < _WRONG * least)).size and not layer.tied_query_key:
+        yield Finding(SCORES, f"W_Q and W_K are the same matrix {_of(alike, layer)}")
+    elif (low := np.flatnonzero((ranks < declared).all(axis=0))).size:
+        yield Finding(SCORES, f"W_Q W_Kᵀ has rank {ranks[:, low].max()} {_of(low, layer)}; declared {declared}")
+    elif declared > 1:
+        spread = np.ptp(sizes[..., :declared], axis=-1).max(axis=0)
+        if (equal := np.flatnonzero(spread < _WRONG * least)).size:
+            told = f"all singular values of W_Q W_Kᵀ are equal {_of(equal, layer)}: are the matrices orthogonal?"
+            yield Finding(SCORES, told)
+
+
+def _of(heads: NDArray[np.intp], layer: AttentionLayer) -> str:
+    if len(heads) == layer.num_heads:
+        return "in each head"
+    return f"in head{'s' * (len(heads) > 1)} {listed(map(str, heads))}"
 
 
 #: Attention weights of known mistakes, from the layer, its scores and its declared weights (…, H, s, s).
@@ -151,14 +156,14 @@ def _outputs(pair: Pair) -> Iterator[Finding]:
 
 
 def _alike(products: FloatArray) -> Iterator[Finding]:
-    """Yield two heads with the same W_V W_O, (draws, H, entries): the mean of their weights gives the same outputs."""
-    heads = products.shape[1]
-    for g, h in itertools.combinations(range(heads), 2):
-        if np.abs(products[:, g] - products[:, h]).max() < _WRONG * np.abs(products).max():
-            others = "" if heads == 2 else f" (heads {g} and {h})"
-            text = f"outputs are those of attention weights averaged over heads{others}, or of one W_V W_O for them"
-            yield Finding(WEIGHTS_OR_VALUES, text)
-            return
+    """Yield the heads with the same W_V W_O, (draws, H, entries): the mean of their weights gives the same outputs."""
+    apart = np.abs(products[:, :, None] - products[:, None]).max(axis=(0, 3))
+    same = apart < _WRONG * np.abs(products).max(axis=(0, 2))
+    alike = np.flatnonzero(same[int(np.argmax(same.sum(axis=1)))])
+    if len(alike) > 1:
+        heads = "" if len(alike) == products.shape[1] else f" {listed(map(str, alike))}"
+        text = f"outputs are those of attention weights averaged over heads{heads}, or of one W_V W_O for them"
+        yield Finding(WEIGHTS_OR_VALUES, text)
 
 
 def _factors(calls: _Calls, outputs: FloatArray) -> FloatArray | None:

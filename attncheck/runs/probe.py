@@ -27,7 +27,7 @@ def refusal(run: Run, subject: Subject | SubjectName, each: Each) -> Examination
         (found,) = each(probe, [(subject, run.seed, case)])
         if isinstance(found, LostTask):
             problem = f"a probe call on {case.describe()} crashed its process{found.said}; mend the simulator"
-            found = Examination([], f"subject={run.subject.name}: {problem}")
+            found = Examination([], f"subject={run.subject.name}: {problem}", stopped=found.hung)
         if not found.unusable:
             return None
         first = first or found

@@ -68,7 +68,7 @@ def in_one_line(error: BaseException) -> str:
     """Return an exception's message and its place in the user's code, on one line."""
     try:
         message = str(error)
-    except Exception:
+    except BaseException:  # foreign code too, which may even raise SystemExit
         message = "(its message cannot be shown)"
     text = " ".join(f"{type(error).__name__}: {message}".split())
     foreign = ("<", sys.prefix, sys.base_prefix)
