@@ -142,6 +142,20 @@ def hangs(record: str) -> None:
     time.sleep(600)
 
 
+def stops(task: int) -> None:
+    """Stop this process, as a debugger or a subject may."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="the system does not tell")
+def test_a_task_that_stops_its_process_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "_UNNOTICED", 0.2)
+    monkeypatch.setattr(executors, "_ASKED", 0.1)
+    with TaskExecutor(pool(1)) as executor:
+        assert isinstance(executor.results(stops, [0])[0], LostTask)
+        assert executor.results(abs, [-1]) == [1]
+
+
 @pytest.mark.skipif(not Path("/proc").exists(), reason="reads processes from /proc")
 def test_a_task_that_hangs_is_tried_once_and_its_children_end(tmp_path: Path, wait_for: WaitFor) -> None:
     record = tmp_path / "record"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ParamSpec, TypeVar
@@ -51,9 +52,18 @@ def pool_of(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def lost_a_process(executor: Executor) -> bool:
-    """Return whether a process of a pool has died."""
-    processes = executor._processes if isinstance(executor, _Pool) else {}
-    return bool(wait([process.sentinel for process in list((processes or {}).values())], timeout=0))
+    """Return whether a process of a pool has died, or was stopped by a signal."""
+    processes = list((executor._processes or {}).values()) if isinstance(executor, _Pool) else []
+    return bool(wait([process.sentinel for process in processes], timeout=0)) or any(map(_stopped, processes))
+
+
+def _stopped(process: BaseProcess) -> bool:
+    """Return whether a signal has stopped a process, where the system tells."""
+    if process.pid is None or not hasattr(os, "waitid"):
+        return False
+    with contextlib.suppress(ChildProcessError):
+        return os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    return False
 
 
 def end_pool(executor: Executor) -> None:
