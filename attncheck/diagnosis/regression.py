@@ -24,8 +24,8 @@ from attncheck.layers.norm import normalised
 
 FloatArray = NDArray[np.float64]
 
-# Draws whose matrices are determined, and equations per unknown.
-_DRAWS, _EQUATIONS = 4, 1.5
+# Draws whose matrices are determined, equations per unknown, and maximum number of unknowns of a draw.
+_DRAWS, _EQUATIONS, _UNKNOWNS = 4, 1.5, 1024
 # Largest share of a remainder that is rounding, and smallest that is none.
 _ROUNDED, _WRONG = 1e-4, 1e-3
 # Largest factor of the scores that is fitted.
@@ -45,7 +45,7 @@ class _Calls:
     def of(cls, pair: Pair, unknowns: int, equations: int) -> _Calls | None:
         """Return as many calls as determine the unknowns, each with a share of the equations; None if too many."""
         count = math.ceil(_EQUATIONS * unknowns / equations)
-        if count >= len(pair.inputs):
+        if count >= len(pair.inputs) or unknowns > _UNKNOWNS:
             return None
         given = [np.roll(pair.inputs, shift, axis=0) for shift in range(count)]
         answers = [pair.subject(each) for each in given]
@@ -131,7 +131,7 @@ def _over_queries(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
 
 
 def _outputs(pair: Pair) -> Iterator[Finding]:
-    """Determine $W_V W_O$ of each head from the attention weights that the scores give."""
+    """Determine W_V W_O of each head from the attention weights that the scores give."""
     layer = pair.layer
     calls = _Calls.of(pair, layer.num_heads * layer.width, layer.seq_len)
     if calls is None:
