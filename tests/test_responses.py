@@ -69,6 +69,12 @@ def test_nothing_is_found_in_a_right_subject(parts: tuple[str, ...]) -> None:
     examine()
 
 
+@pytest.mark.parametrize("sizes", [(32, 16, 4), (24, 12, 8), (20, 8, 2)])
+def test_nothing_is_found_in_right_layers_of_many_neurons(sizes: tuple[int, int, int]) -> None:
+    width, seq_len, num_heads = sizes
+    assert not found(RIGHT, AttentionLayer(width=width, seq_len=seq_len, num_heads=num_heads))
+
+
 def score(change: Callable[[AttentionLayer, FloatArray], FloatArray]) -> LiteralSimulator:
     return LiteralSimulator(score=lambda layer, made, rng: change(layer, dot_products(layer, made, rng)))
 
