@@ -23,6 +23,7 @@ from attncheck.models.parameter_notes import copied, notes_of
 from attncheck.models.parameters import Parameter, statistics_of
 from attncheck.models.result import ModelInspection
 from attncheck.models.sizes import notes_of_sizes
+from attncheck.models.table import ParameterTable
 
 # Maximum number of entries used per parameter, over all draws.
 _ENTRIES = 2**16
@@ -168,7 +169,7 @@ def _of_model(binding: ModelBinding, model: Any, draws: int, seed: int) -> Model
             refused.setdefault((call.kind, made), []).append(call.name)
     inspections = _positions_first(inspections)
     groups = alike([call for call in kept.calls if call.name in inspections], inspections)
-    table = tuple(statistics_of(kept.parameters, _depth(kept.calls)))
+    table = ParameterTable(tuple(statistics_of(kept.parameters, _depth(kept.calls))))
     notes = [
         *notes_of(table),
         *copied(kept.parameters),

@@ -50,6 +50,16 @@ def test_a_right_model_is_right_at_every_seed(seed: int) -> None:
     assert inspected(seed=100 * seed, draws=4).blamed == ()
 
 
+def test_parameters_print_as_the_table() -> None:
+    found = inspected(draws=2)
+    assert str(found.parameters) in str(found)
+    assert "h.*.fc.weight ×4" in str(found.parameters)
+    assert found.parameters["head.weight"] is found.parameters[-1]
+    assert [row.name for row in found.parameters[:2]] == ["wte.weight", "h.0.ln_1.weight"]
+    with pytest.raises(ac.InputError, match=r"parameters='h\.9': is not the name of a parameter"):
+        found.parameters["h.9"]
+
+
 def test_requirements() -> None:
     found = inspected(draws=4)
     right = {"*.c_proj.weight": "normal(0.05/sqrt(2*4))", "*.bias": "zeros", "wte.weight": "normal(0.05)"}
