@@ -18,7 +18,7 @@ from attncheck.frameworks.result import Inspection
 from attncheck.models.attention import alike, attention_calls, differences
 from attncheck.models.binding import Inputs, ModelBinding, bound_model
 from attncheck.models.calls import ModuleCall
-from attncheck.models.names import names_of, pattern_of
+from attncheck.models.names import names_alike, names_of, pattern_of
 from attncheck.models.parameter_notes import copied, notes_of
 from attncheck.models.parameters import Parameter, statistics_of
 from attncheck.models.result import ModelInspection
@@ -169,9 +169,9 @@ def _of_model(binding: ModelBinding, model: Any, draws: int, seed: int) -> Model
             refused.setdefault((call.kind, made), []).append(call.name)
     inspections = _positions_first(inspections)
     groups = alike([call for call in kept.calls if call.name in inspections], inspections)
-    table = ParameterTable(tuple(statistics_of(kept.parameters, _depth(kept.calls))))
+    table = ParameterTable(tuple(statistics_of(kept.parameters, _depth(kept.calls, kept.parameters))))
     notes = [
-        *notes_of(table),
+        *notes_of(table, any(group.inspection.forward.mask == "causal" for group in groups)),
         *copied(kept.parameters),
         *differences(groups),
         *(Note(f"{names_of(names)} ({kind}): not inspected: {why}") for (kind, why), names in refused.items()),
@@ -249,6 +249,13 @@ def _positions_first(inspections: dict[str, Inspection]) -> dict[str, Inspection
     }
 
 
-def _depth(found: Sequence[ModuleCall]) -> int | None:
-    """Return the number of blocks: the most attention modules whose names differ only in numbers."""
-    return max(Counter((pattern_of(call.name), call.source) for call in found).values(), default=None)
+def _depth(found: Sequence[ModuleCall], parameters: Sequence[Parameter]) -> int | None:
+    """Return the number of blocks: the most attention modules whose names differ only in numbers.
+
+    A module that several blocks share counts once for each.
+    """
+    number = Counter[tuple[str, str]]()
+    for call in found:
+        own = next((p for p in parameters if p.name.startswith(f"{call.name}.")), None)
+        number[pattern_of(call.name), call.source] += len(names_alike(own.name, own.tied)) if own else 1
+    return max(number.values(), default=None)
