@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -313,6 +315,18 @@ class TestInputs:
 
         ac.inspect(make, inputs=(IDS,), draws=3)
         assert len(built) == 3
+
+    def test_one_model_is_kept_in_memory_at_a_time(self) -> None:
+        made: list[weakref.ref[Any]] = []
+
+        def make() -> Any:
+            gc.collect()
+            assert not any(each() for each in made)
+            model = Model()
+            made.append(weakref.ref(model))
+            return model
+
+        assert ac.inspect(make, inputs=(IDS,), draws=4).blamed == ()
 
 
 @pytest.mark.parametrize("name", ["GPT2", "Bert", "Llama", "ViT", "T5"])
