@@ -33,6 +33,8 @@ PROPERLY, WITHOUT_TRANSPOSE = "transposed", "not transposed"
 _ALIKE = 0.02
 # Numbers of positions that suffice to identify the axes, and to detect how heads are merged.
 _POSITIONS, _SEVERAL = 3, 7
+# Largest number of entries of the inputs of one call that reads matrices.
+_CALL = 2**19
 _REMEDY = "pass call=lambda module, x: ..., from (batch, positions, width) to (batch, positions, width)"
 
 
@@ -222,22 +224,34 @@ class ModuleReader:
         """Return the matrices, or only `rows` of query, key and value and `output_rows` of the output matrix."""
         none = self._none(state)
         length = LENGTH if self.norm == NONE else SHORT
-        units = self.see(state, self.placed(length * np.eye(self.width)[rows]), silent=True)
+        units = self._firsts(length * np.eye(self.width)[rows], lambda x: self.see(state, self.placed(x), silent=True))
         number, size = none.query.shape[1], none.value.shape[-1]
         chosen = LENGTH * np.eye(number * size)[output_rows]
-        heads = self._heads(chosen.reshape(len(chosen), number, size))
-        after = self.see(state, np.zeros((len(heads), self.length, self.width)), heads)
+        after = self._firsts(
+            chosen.reshape(-1, number, size),
+            lambda heads: self.see(state, np.zeros((len(heads), self.length, self.width)), self._heads(heads)),
+        )
         unit = unit_size(self.norm, self.width)
-        read = {r: self._change(self._first(units, r), self._first(none, r)) / unit for r in ROLES}
-        output = self._change(after.y[:, 0], none.y[0, 0]) / LENGTH
+        read = {r: self._change(units[r], self._first(none, r)) / unit for r in ROLES}
+        output = self._change(after["output"], none.y[0, 0]) / LENGTH
         for name, matrix in (read | {"output": output}).items():
             if not np.all(np.isfinite(matrix)):
                 finite = all(np.isfinite(each).all() for each in self.binding.parameters(state).values())
                 what = "is an entry of this matrix, which must be finite"
                 remedy = "mend the forward pass: all parameters are finite" if finite else "mend the initialiser"
                 refuse(name, float(matrix[~np.isfinite(matrix)][0]), what, remedy)
-        past = self._change(units.y[:, 0], none.y[0, 0]) / length
+        past = self._change(units["output"], none.y[0, 0]) / length
         return Effective(**read, output=output, biases=self._added(none), past=past)
+
+    def _firsts(self, vectors: FloatArray, see: Callable[[FloatArray], AttentionCall]) -> dict[str, FloatArray]:
+        """Return outputs, queries, keys and values of the first position, calling `see` on a few vectors at a time."""
+        size = max(1, _CALL // (self.length * self.width))
+        parts = []
+        for start in range(0, max(1, len(vectors)), size):
+            seen = see(vectors[start : start + size])
+            views = {"output": seen.y[:, 0]} | {role: self._first(seen, role) for role in ROLES}
+            parts.append({name: view.copy() for name, view in views.items()})  # a view would keep all positions
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _first(self, seen: AttentionCall, role: str) -> FloatArray:
         """Return the queries, keys or values of the first position, (N, heads, d)."""

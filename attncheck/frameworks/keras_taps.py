@@ -9,11 +9,12 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras.src.backend.common import global_state
 
 from attncheck._lib.errors import refuse
 from attncheck._lib.streams import stream
 from attncheck.frameworks.binding import in_words
-from attncheck.frameworks.keras import generators_kept, numbers_of, self_attention
+from attncheck.frameworks.keras import NUMBERS, generators_kept, numbers_of, self_attention
 from attncheck.frameworks.keras_layers import layers_heard, named_layers
 from attncheck.frameworks.models import FrameworkModel, FrameworkModels, distance
 from attncheck.frameworks.tap_collector import ArrayReader, TapCollector
@@ -37,6 +38,7 @@ class KerasModels(FrameworkModels):
         rng = stream(seed, "inputs", width)
         with generators_kept():
             keras.utils.set_random_seed(seed)
+            global_state.set_global_attribute(NUMBERS, None)  # the same names at every width
             layer = in_words("build", self.build, width)
             embeddings = (each for _, each in named_layers(layer) if isinstance(each, keras.layers.Embedding))
             tokens = next((each.input_dim for each in embeddings), None)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from attncheck._lib.groups import grouped
 from attncheck.frameworks.laws import LAWS, UNKNOWN
-from attncheck.models.names import indices, name_of, pattern_of
+from attncheck.models.names import indices, name_of, names_alike, pattern_of
 from attncheck.models.parameters import FIXED, NEVER_DRAWN, NOT_FINITE, NOT_INITIALISED, ParameterStatistics
 
 #: Reasons not to compare a parameter with others.
@@ -112,7 +112,8 @@ def parts_of(table: Sequence[ParameterStatistics]) -> list[list[Family]]:
     split = []
     for rows in grouped(table, key).values():
         names, parts = [row.name for row in rows], []
-        depth = len({number for name in names for number in indices(name)[:1]})
+        every = (name for row in rows for name in names_alike(row.name, row.tied))
+        depth = len({number for name in every for number in indices(name)[:1]})
         while rows:
             group = _largest_group(rows)
             parts.append(Family(name_of([row.name for row in group], names), tuple(group), depth))

@@ -18,11 +18,12 @@ from attncheck.frameworks.result import Inspection
 from attncheck.models.attention import alike, attention_calls, differences
 from attncheck.models.binding import Inputs, ModelBinding, bound_model
 from attncheck.models.calls import ModuleCall
-from attncheck.models.names import names_of, pattern_of
+from attncheck.models.names import names_alike, names_of, pattern_of
 from attncheck.models.parameter_notes import copied, notes_of
 from attncheck.models.parameters import Parameter, statistics_of
 from attncheck.models.result import ModelInspection
 from attncheck.models.sizes import notes_of_sizes
+from attncheck.models.table import ParameterTable
 
 # Maximum number of entries used per parameter, over all draws.
 _ENTRIES = 2**16
@@ -134,8 +135,9 @@ def inspect(
     seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
     with generator_kept():
         binding, model = bound_model(make, inputs, call, seed)
-        found = _of_model(binding, model, draws, seed)
+        models = _models(binding, model, draws, seed)
         del model
+        found = _of_model(binding, models, draws)
         notes = notes_of_sizes(make, inputs, call, seed, found.parameters)
         return dataclasses.replace(found, notes=(*found.notes, *notes))
 
@@ -144,20 +146,30 @@ def inspect(
 class _ModelDraws:
     """Attention modules with their calls and draws, and parameters, kept from all draws of a model.
 
-    `long` is the largest number of positions in modules that are too large to inspect, or 0.
+    `kind`, `numbers` and `steady` are those of the first draw, as a `ModelBinding` returns them. `long` is the largest
+    number of positions in modules that are too large to inspect, or 0.
     """
 
+    kind: str
+    numbers: Mapping[str, float]
+    steady: bool | None
     calls: Sequence[ModuleCall]
     modules: Mapping[str, Sequence[Any]]
     parameters: Sequence[Parameter]
     long: int
 
 
-def _of_model(binding: ModelBinding, model: Any, draws: int, seed: int) -> ModelInspection:
-    """Return the inspection of a model."""
-    kind, numbers, steady = binding.kind(model), binding.numbers(model), binding.steady(model)
-    kept = _drawn(binding, model, draws, seed)
+def _models(binding: ModelBinding, model: Any, draws: int, seed: int) -> Iterator[Any]:
+    """Yield the first model and those of later draws, keeping none of them in memory."""
+    yield model
     del model
+    for i in range(1, draws):
+        yield binding.fresh(seed + i)
+
+
+def _of_model(binding: ModelBinding, models: Iterator[Any], draws: int) -> ModelInspection:
+    """Return the inspection of a model."""
+    kept = _drawn(binding, models, -(-_ENTRIES // draws))
     inspections: dict[str, Inspection] = {}
     refused: dict[tuple[str, str], list[str]] = {}
     for call in kept.calls:
@@ -168,37 +180,38 @@ def _of_model(binding: ModelBinding, model: Any, draws: int, seed: int) -> Model
             refused.setdefault((call.kind, made), []).append(call.name)
     inspections = _positions_first(inspections)
     groups = alike([call for call in kept.calls if call.name in inspections], inspections)
-    table = tuple(statistics_of(kept.parameters, _depth(kept.calls)))
+    table = ParameterTable(tuple(statistics_of(kept.parameters, _depth(kept.calls, kept.parameters))))
     notes = [
-        *notes_of(table),
+        *notes_of(table, any(group.inspection.forward.mask == "causal" for group in groups)),
         *copied(kept.parameters),
         *differences(groups),
         *(Note(f"{names_of(names)} ({kind}): not inspected: {why}") for (kind, why), names in refused.items()),
-        *([] if steady is not False else [Note(_RANDOM, convention=True)]),
+        *([] if kept.steady is not False else [Note(_RANDOM, convention=True)]),
         *([Note(_LONG.format(kept.long), convention=True)] if kept.long else []),
         *([] if kept.calls else [Note(_NO_ATTENTION, convention=True)]),
     ]
-    return ModelInspection(kind, draws, groups, inspections, table, tuple(notes), numbers)
+    return ModelInspection(kept.kind, draws, groups, inspections, table, tuple(notes), kept.numbers)
 
 
-def _drawn(binding: ModelBinding, model: Any, draws: int, seed: int) -> _ModelDraws:
-    """Draw a model several times, keeping only the attention modules of each draw.
+def _drawn(binding: ModelBinding, models: Iterator[Any], most: int) -> _ModelDraws:
+    """Keep the attention modules of each draw of a model, and at most `most` entries of each parameter.
 
     Among modules whose names differ only in numbers, all draws of the first are kept, and one of each other module.
     """
-    most = -(-_ENTRIES // draws)
+    model = next(models)
+    kind, numbers, steady = binding.kind(model), binding.numbers(model), binding.steady(model)
     samples = [binding.parameters(model, most)]
     calls, long = _attention(binding, model)
     unused = binding.unused(model)
     modules = {call.name: [binding.module(model, call.name)] for call in calls}
     first = {(pattern_of(call.name), call.kind, call.source): call.name for call in reversed(calls)}
-    for i in range(1, draws):
-        del model
-        model = binding.fresh(seed + i)
+    del model
+    for model in models:
         samples.append(binding.parameters(model, most))
         for name in first.values():
             modules[name].append(binding.module(model, name))
-    return _ModelDraws(calls, modules, list(_joined(samples, unused)), long)
+        del model  # before the next one is made
+    return _ModelDraws(kind, numbers, steady, calls, modules, list(_joined(samples, unused)), long)
 
 
 def _attention(binding: ModelBinding, model: Any) -> tuple[list[ModuleCall], int]:
@@ -248,6 +261,13 @@ def _positions_first(inspections: dict[str, Inspection]) -> dict[str, Inspection
     }
 
 
-def _depth(found: Sequence[ModuleCall]) -> int | None:
-    """Return the number of blocks: the most attention modules whose names differ only in numbers."""
-    return max(Counter((pattern_of(call.name), call.source) for call in found).values(), default=None)
+def _depth(found: Sequence[ModuleCall], parameters: Sequence[Parameter]) -> int | None:
+    """Return the number of blocks: the most attention modules whose names differ only in numbers.
+
+    A module that several blocks share counts once for each.
+    """
+    number = Counter[tuple[str, str]]()
+    for call in found:
+        own = next((p for p in parameters if p.name.startswith(f"{call.name}.")), None)
+        number[pattern_of(call.name), call.source] += len(names_alike(own.name, own.tied)) if own else 1
+    return max(number.values(), default=None)

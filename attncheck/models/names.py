@@ -37,6 +37,17 @@ def name_of(names: Sequence[str], all_names: Sequence[str]) -> str:
     return _filled(names, len(names) <= min(_LISTED, len(all_names) / 2))
 
 
+def names_alike(name: str, others: Sequence[str]) -> list[str]:
+    """Return a name and those of the others that differ from it only in numbers.
+
+    Examples
+    --------
+    >>> names_alike("h.1.w", ("h.2.w", "head.w"))
+    ['h.1.w', 'h.2.w']
+    """
+    return [each for each in (name, *others) if pattern_of(each) == pattern_of(name)]
+
+
 def part_of(names: Sequence[str], every: Sequence[str]) -> str:
     """Return the name of a part of a family, listing its numbers unless the part is the whole family."""
     return name_of(names, every) if len(names) in (1, len(every)) else _filled(names, listing=True)

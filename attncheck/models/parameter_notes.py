@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from attncheck._lib.groups import grouped
 from attncheck._lib.text import counted, listed
@@ -37,14 +37,15 @@ _DEPENDENCES: tuple[tuple[str, Callable[[int], float]], ...] = (
 _BIAS_NAMES = {"bias", "beta", "b"}
 
 
-def notes_of(table: Sequence[ParameterStatistics]) -> list[Note]:
+def notes_of(table: Sequence[ParameterStatistics], causal: bool = False) -> list[Note]:
     """Return notes on the parameters of a model, worst first.
 
-    Chance alone causes any note that reports an error with probability at most 1e-6, over the whole table.
+    In a model with `causal` attention, they include a lack of depth scaling. Chance alone causes any note that reports
+    an error with probability at most 1e-6, over the whole table.
     """
     every = families(table)
     notes = [*_notes_of_states(every, table), *_notes_within(table), *_constant_projections(table)]
-    notes += [*_notes_among_projections(table), *_notes_of_biases(every), *_notes_of_norms(every)]
+    notes += [*_notes_among_projections(table, causal), *_notes_of_biases(every), *_notes_of_norms(every)]
     if unused := [row.name for row in table if NOT_USED in row.notes]:
         text = f"the outputs do not depend on {_outermost(unused, [row.name for row in table])}"
         notes.append(Note(text, convention=True))
@@ -52,7 +53,9 @@ def notes_of(table: Sequence[ParameterStatistics]) -> list[Note]:
 
 
 def copied(parameters: Sequence[Parameter]) -> list[Note]:
-    """Report random parameters that are equal in several layers; if only biases are equal, that may be intended.
+    """Report random parameters that are equal in several layers.
+
+    Shared parameters, or equal biases alone, may be intended.
 
     Examples
     --------
@@ -69,7 +72,9 @@ def copied(parameters: Sequence[Parameter]) -> list[Note]:
     if not found:
         alike = (str(note).replace("the same weights", "the same biases") for note in same_layers(biases))
         found = [Note(text, convention=True) for text in alike]
-    return found
+    shared = {name: p.entries[0][None] for p in drawn if p.tied for name in (p.name, *p.tied)}
+    together = (str(note).replace("have the same weights", "share their weights") for note in same_layers(shared))
+    return found + [Note(text, convention=True) for text in together]
 
 
 def _names(rows: Iterable[ParameterStatistics], table: Sequence[ParameterStatistics]) -> str:
@@ -217,7 +222,7 @@ def _representatives(table: Sequence[ParameterStatistics]) -> list[Family]:
     return [*(parts[0] for parts in every), *others]
 
 
-def _notes_among_projections(table: Sequence[ParameterStatistics]) -> list[Note]:
+def _notes_among_projections(table: Sequence[ParameterStatistics], causal: bool) -> list[Note]:
     """Report projections that differ from most others, unless one rule in the fans fits both."""
     projections = [family for family in _representatives(table) if family.first.fans is not None and family.drawn]
     common = _common_initialiser(projections)
@@ -230,11 +235,20 @@ def _notes_among_projections(table: Sequence[ParameterStatistics]) -> list[Note]
     scaled = [family for family in others if family.first.name in common]
     apart = [family for family in others if family not in scaled]
     notes = [Note(f"depth scaling: {main.std:.2g}/{common[f.first.name]} in {f.name}") for f in scaled]
+    if causal and not scaled and _unscaled([family for family in projections if family.depth > 1], main, common):
+        notes.append(Note(f"depth scaling: no; std {main.std:.2g} in every projection of the blocks"))
     return (
         notes
         + _notes_apart(apart, projections, f"{which} projections: {main.text}")
         + _notes_of_embeddings(table, main)
     )
+
+
+def _unscaled(blocks: Sequence[Family], main: Family, common: Mapping[str, str]) -> bool:
+    """Return whether all projections of the blocks are normal with one standard deviation for any fan-in."""
+    fans = {family.first.fans for family in blocks}
+    exact = all(common.get(f.first.name) == "" and f.bounds[0] * f.depth**0.5 > main.std for f in blocks)
+    return exact and len({each[0] for each in fans if each}) > 1 and any("normal" in law for law in main.laws)
 
 
 def _notes_apart(apart: Sequence[Family], projections: Sequence[Family], usual: str) -> list[Note]:

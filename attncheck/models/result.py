@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attncheck._lib.errors import refuse
@@ -14,9 +14,8 @@ from attncheck.frameworks.paths import DROPOUT
 from attncheck.frameworks.printed import PrintedInspection
 from attncheck.frameworks.result import Inspection
 from attncheck.models.attention import AttentionModules
-from attncheck.models.families import Family, families
 from attncheck.models.initialisers import unmet as unmet_initialisers
-from attncheck.models.parameters import ParameterStatistics
+from attncheck.models.table import ParameterTable
 
 _NOTE = "all attention modules"
 
@@ -37,8 +36,8 @@ class ModelInspection(PrintedInspection):
         Groups of similar attention modules.
     modules : mapping of str to Inspection
         All attention modules by name.
-    parameters : tuple of ParameterStatistics
-        Statistics of every parameter.
+    parameters : ParameterTable
+        Statistics of every parameter, by position or name; prints as a table.
     notes : tuple of Note
         Notes on the model and its parameters; those on attention modules are in `modules`.
     numbers : mapping of str to float
@@ -49,7 +48,7 @@ class ModelInspection(PrintedInspection):
     draws: int
     attention: tuple[AttentionModules, ...]
     modules: Mapping[str, Inspection]
-    parameters: tuple[ParameterStatistics, ...]
+    parameters: ParameterTable
     notes: tuple[Note, ...]
     numbers: Mapping[str, float] = dataclasses.field(default_factory=dict, repr=False)
 
@@ -149,7 +148,7 @@ class ModelInspection(PrintedInspection):
             forward = str(found.forward).partition("; equal")[0]
             source = f"keys and values from {group.source}: " if group.source else ""
             attention.append((group.title, group.kind, heads, source + forward))
-        return {"Attention": attention, "Parameters": _rows(self.parameters)}
+        return {"Attention": attention, "Parameters": self.parameters.lines}
 
     @property
     def predicted(self) -> list[tuple[str, str]]:
@@ -169,29 +168,3 @@ def is_pattern(text: str) -> bool:
     """
     name, equals, _ = text.partition("=")
     return bool(equals) and any(mark in name for mark in ".*/")
-
-
-def _rows(table: Sequence[ParameterStatistics]) -> list[tuple[str, ...]]:
-    """Return the table of parameters as text, one line per family."""
-    rows = [("", "shape", "law", "std", "from", "to", "std·√fan-in", "matches initialiser", "")]
-    return [*rows, *map(_row, families(table))]
-
-
-def _row(family: Family) -> tuple[str, ...]:
-    """Return the table row of a family."""
-    first = family.first
-    shape = " × ".join(map(str, first.shape))
-    known = math.isfinite(family.std) and not first.constant
-    stds = [f"{each:.3g}" for each in (family.std, *family.bounds)] if known else [""] * 3
-    relative = f"{family.std * math.sqrt(first.fans[0]):.3f}" if first.fans and known else ""
-    matches = [text for text in first.matches if all(text in member.matches for member in family.members)]
-    notes = [note for note in first.notes if len(family.members) == 1 or not note.startswith("tied")]
-    return (
-        str(family),
-        shape,
-        " or ".join(family.laws) if known else first.law,
-        *stds,
-        relative,
-        ", ".join(matches),
-        ", ".join(notes),
-    )

@@ -50,6 +50,9 @@ def _compared(
     size: str, value: int, table: Sequence[ParameterStatistics], other: Sequence[ParameterStatistics]
 ) -> Iterator[Note]:
     """Yield a note on the powers of a size to which standard deviations are proportional."""
+    if [(row.name, row.shape) for row in table] == [(row.name, row.shape) for row in other]:
+        yield Note(f"{size} is not compared: {size} {2 * value} makes the same shapes as {value}")
+        return
     here, there = _by_name(table), _by_name(other)
     found: dict[str, list[str]] = {}
     for name in here.keys() & there.keys():

@@ -127,7 +127,9 @@ def _described(owner: Any, name: str, parameter: Any, tied: tuple[str, ...], mos
     if padding is not None and padding < len(entries) and not entries[padding].any():
         entries = torch.cat([entries[:padding], entries[padding + 1 :]])
     flat = entries.reshape(-1)
-    infinite = flat[~flat.isfinite()][:1]
+    # A sum needs no memory; if it is finite, so are all entries.
+    finite = bool(flat.sum().isfinite())
+    infinite = flat[:0] if finite else flat[~flat.isfinite()][:1]
     return Parameter(
         name,
         shape,
@@ -135,7 +137,7 @@ def _described(owner: Any, name: str, parameter: Any, tied: tuple[str, ...], mos
         fans,
         (np.concatenate([array_of(flat[places_of(len(flat), most)]), array_of(infinite)]),),
         tied,
-        initialised=not bool(entries.isnan().any()),
+        initialised=finite or not bool(entries.isnan().any()),
         default=_default(owner, own, fans),
         precision=float(torch.finfo(entries.dtype).eps) / 2,
     )

@@ -15,6 +15,7 @@ import pytest
 import attncheck as ac
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
+from attncheck.frameworks import effective
 from attncheck.frameworks.binding import Binding, NoAttentionCall, bind
 from attncheck.frameworks.initialiser import same_layers
 from attncheck.frameworks.result import Inspection
@@ -228,6 +229,19 @@ def test_a_negative_scale_has_the_law_of_a_positive_one() -> None:
     found = ac.inspect(Plain(factor=-0.25), width=64, draws=2)
     assert found.blamed == ("scores times -0.25, not 1/sqrt(head_dim)",)
     assert found.layer().query_std == pytest.approx(ac.inspect(Plain(), width=64, draws=2).layer().query_std, rel=1e-6)
+
+
+def test_matrices_are_the_same_if_read_a_few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read() -> effective.Effective:
+        binding = Plain(width=32, heads=2, kv=2)
+        state = binding.fresh(0)
+        return effective.ModuleReader(binding, state, 32, "").read(state)
+
+    whole = read()
+    monkeypatch.setattr(effective, "_CALL", 5 * 32)  # five rows of one position
+    parts = read()
+    for role in (*effective.ROLES, "output", "past"):
+        np.testing.assert_allclose(parts[role], whole[role], rtol=1e-6, atol=1e-7)
 
 
 def test_a_narrow_head_tells_no_error() -> None:

@@ -81,6 +81,17 @@ def test_names_are_attributes() -> None:
     assert {"attention", "norm", "head"} < {name for name, _ in named_layers(Block(16))}
 
 
+def test_a_functional_model_has_the_same_names_at_every_width() -> None:
+    def build(width: int) -> Any:
+        given = keras.Input((None, width))
+        return keras.Model(given, keras.layers.Dense(4)(keras.layers.Dense(width)(given)))
+
+    models = KerasModels(build)
+    names = [list(models.make(width, 0).taps()) for width in (16, 32)]
+    assert names[0] == names[1]
+    assert {"dense_0", "dense_1"} <= set(names[0])
+
+
 def test_keras_is_as_it_was() -> None:
     from keras.src import backend
 

@@ -87,7 +87,8 @@ def test_keras() -> None:
 
     found = ac.inspect(build, inputs=(X,), draws=2)
     assert found.blamed == ()
-    assert len(found.modules) == LAYERS
+    assert list(found.modules) == [f"multi_head_attention_{i}" for i in range(LAYERS)]
+    assert found.parameters["dense.kernel"].shape == (WIDTH, WIDTH)
     assert {each.forward.mask for each in found.modules.values()} == {"causal"}
     found.require(parameters={"*query_dense.kernel": "uniform(1/sqrt(32))", "*.bias": "zeros"})
     with pytest.raises(AssertionError, match="mask is 'none', not 'causal'"):

@@ -104,6 +104,20 @@ def test_families_and_matches() -> None:
     assert relative.holds(3**-0.5)
 
 
+def test_only_weights_of_projections_match_a_scale_of_the_depth() -> None:
+    rng, std = np.random.default_rng(0), 0.02 / math.sqrt(3)
+
+    def matches(size: int, fans: tuple[int, int] | None, draw: Draw) -> tuple[str, ...]:
+        entries = tuple(draw(rng, size) for _ in range(DRAWS))
+        return statistics_of([Parameter("w", (size // 64, 64), "Linear", fans, entries)], 3)[0].matches
+
+    # The interval is ± 3%; nearby depths are at least 13% away.
+    assert "0.02/sqrt(3)" in matches(64 * 64, (64, 64), normal(std))
+    assert not [text for text in matches(64 * 64, None, normal(std)) if "sqrt(3)" in text]
+    assert not [text for text in matches(64 * 64, (64, 64), uniform(std)) if "sqrt(3)" in text]
+    assert not [text for text in matches(64, (64, 1), normal(std)) if "sqrt(3)" in text]  # the interval is ± 25%
+
+
 FC, PROJ, HEAD = "h.2.mlp.c_fc.weight", "h.2.mlp.c_proj.weight", "lm_head.weight"
 OWN = uniform(1 / math.sqrt(3 * WIDTH))
 ALL_FC = [f"h.{i}.mlp.c_fc.weight" for i in range(DEPTH)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 import attncheck as ac
+from attncheck.models.result import ModelInspection
 
 torch = pytest.importorskip("torch")
 
@@ -48,6 +51,16 @@ def test_a_right_model_is_described() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_right_model_is_right_at_every_seed(seed: int) -> None:
     assert inspected(seed=100 * seed, draws=4).blamed == ()
+
+
+def test_parameters_print_as_the_table() -> None:
+    found = inspected(draws=2)
+    assert str(found.parameters) in str(found)
+    assert "h.*.fc.weight ×4" in str(found.parameters)
+    assert found.parameters["head.weight"] is found.parameters[-1]
+    assert [row.name for row in found.parameters[:2]] == ["wte.weight", "h.0.ln_1.weight"]
+    with pytest.raises(ac.InputError, match=r"parameters='h\.9': is not the name of a parameter"):
+        found.parameters["h.9"]
 
 
 def test_requirements() -> None:
@@ -139,6 +152,42 @@ def test_a_norm_that_is_never_called() -> None:
     assert "the outputs do not depend on ln_f" in map(str, found.notes)
 
 
+def _depth_scaling(found: ModelInspection) -> list[str]:
+    return [str(note) for note in found.notes if str(note).startswith("depth scaling")]
+
+
+def test_no_depth_scaling_is_said_of_causal_models_with_one_std() -> None:
+    def unscaled(model: Any) -> None:
+        for name, each in model.named_parameters():
+            if "c_proj.weight" in name:
+                nn.init.normal_(each, std=STD)
+
+    def unmasked(model: Any) -> None:
+        unscaled(model)
+        for block in model.h:
+            block.attn.forward = lambda x, mask, own=block.attn: Attention.forward(own, x, mask=0.0)
+
+    def default(model: Any) -> None:
+        for each in model.modules():
+            if isinstance(each, nn.Linear):
+                each.reset_parameters()
+
+    found = inspected(unscaled, draws=4)
+    assert found.blamed == ()
+    assert _depth_scaling(found) == ["depth scaling: no; std 0.05 in every projection of the blocks"]
+    assert _depth_scaling(inspected(unmasked, draws=4)) == []
+    assert _depth_scaling(inspected(default, draws=4)) == []
+
+
+def test_a_module_shared_by_two_layers_is_said() -> None:
+    def share(model: Any) -> None:
+        model.h[2] = model.h[1]
+
+    found = inspected(share, draws=4)
+    assert "if this is meant: layers 1 and 2 share their weights: h.#.attn.c_attn.weight and 3 more" in found.verdict
+    assert _depth_scaling(found) == _depth_scaling(inspected(draws=4))
+
+
 def test_tied_embeddings_are_said() -> None:
     def tie(model: Any) -> None:
         model.head.weight = model.wte.weight
@@ -176,6 +225,14 @@ def test_a_second_width_and_depth() -> None:
     assert f"std at width 128 against 64: {wide}" in notes
     deep = "does not change in head.weight and wte.weight; ∝ 1/sqrt(depth) in layers.*.weight"
     assert f"std at depth 8 against 4: {deep}" in notes
+
+
+def test_a_size_that_changes_no_shape_is_not_compared() -> None:
+    def make(width: int = WIDTH) -> Any:
+        return Model()
+
+    notes = [str(note) for note in ac.inspect(make, inputs=(IDS,), draws=2).notes if "width" in str(note)]
+    assert notes == ["width is not compared: width 64 makes the same shapes as 32"]
 
 
 class TestInputs:
@@ -258,6 +315,18 @@ class TestInputs:
 
         ac.inspect(make, inputs=(IDS,), draws=3)
         assert len(built) == 3
+
+    def test_one_model_is_kept_in_memory_at_a_time(self) -> None:
+        made: list[weakref.ref[Any]] = []
+
+        def make() -> Any:
+            gc.collect()
+            assert not any(each() for each in made)
+            model = Model()
+            made.append(weakref.ref(model))
+            return model
+
+        assert ac.inspect(make, inputs=(IDS,), draws=4).blamed == ()
 
 
 @pytest.mark.parametrize("name", ["GPT2", "Bert", "Llama", "ViT", "T5"])
