@@ -161,6 +161,8 @@ def _forward(probe: Probe, positions: Positions, steady: bool) -> tuple[Forward,
     """Return the formula of the probed code path, and notes on it; unknown unless calls are reproducible (`steady`)."""
     if not steady:
         return probe.unknown(), Formula(), []
+    if not np.isfinite(probe.seen.weights).any():
+        return probe.unknown(), Formula(), [Note("all attention weights are NaN or infinite", blames=True)]
     made, formula = probe.forward(probe.seen)
     base = positions.rotation.base if positions.rotation and positions.name == ROTARY else None
     made = dataclasses.replace(made, positions=positions.name, rotary_base=base)
