@@ -142,7 +142,8 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
         if role not in shown and first[role].size > 1 and (role != "output" or first[role].any()):
             text = f"every entry of {SYMBOLS[role]} is {first[role].flat[0]:.3g}: this initialiser does not draw it"
             # Zeros are also a choice.
-            notes.append(Note(text, blames=bool(first[role].any()), convention=not first[role].any()))
+            zero, declared = not first[role].any(), (f"{role}_std", f"{role}_law")
+            notes.append(Note(text, blames=not zero, convention=zero, expectations=declared))
     for role in shown:
         rank, full = _rank(flat[role], precision)
         if rank < _FULL * full:

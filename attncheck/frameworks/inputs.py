@@ -76,7 +76,8 @@ def about_inputs(probe: Probe) -> InputFindings:
     for what, roles in roles_by_kind.items():
         which = listed([PLURALS[role] for role in roles])
         claims = f": {listed([f'W_{role[0].upper()}' for role in roles])} unknown" if what in _WITHOUT_MATRIX else ""
-        notes.append(Note(f"{which} are {what}{claims}", blames=what in _WRONG, convention=what == TWISTED))
+        text = f"{which} are {what}{claims}"
+        notes.append(Note(text, blames=what in _WRONG, convention=what == TWISTED, expectations=("positions",)))
     unclaimed = {role for what, roles in roles_by_kind.items() if what in _WITHOUT_MATRIX for role in roles}
     normalised = {role for role, each in found.items() if NORMALISED in each and {*each} <= {NORMALISED, ROTATED}}
     placed = frozenset(roles_by_kind.get(PLACED, ()))
