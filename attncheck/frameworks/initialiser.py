@@ -111,8 +111,17 @@ def _repeats(part: FloatArray, first: FloatArray, precision: float) -> bool:
     return alike(first[: len(part)], part, precision)
 
 
-def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[int], precision: float) -> list[Note]:
-    """Return notes on matrices that repeat others, are correlated, or are not random."""
+def repeated(
+    draws: Sequence[Effective],
+    roles: Sequence[str],
+    labels: Sequence[int],
+    precision: float,
+    parameters: Mapping[str, FloatArray],
+) -> list[Note]:
+    """Return notes on matrices that repeat others, are correlated, or are not random.
+
+    `parameters` are those of the first draw.
+    """
     first = draws[0]
     notes = _same_in_draws(draws, roles, precision)
     shown = [role for role in roles if np.ptp(first[role])]
@@ -140,10 +149,7 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
             notes.append(Note(f"{same} are the same matrix", blames=True))
     for role in roles:
         if role not in shown and first[role].size > 1 and (role != "output" or first[role].any()):
-            text = f"every entry of {SYMBOLS[role]} is {first[role].flat[0]:.3g}: this initialiser does not draw it"
-            # Zeros are also a choice.
-            zero, declared = not first[role].any(), (f"{role}_std", f"{role}_law")
-            notes.append(Note(text, blames=not zero, convention=zero, expectations=declared))
+            notes.append(_not_drawn(role, float(first[role].flat[0]), parameters))
     for role in shown:
         rank, full = _rank(flat[role], precision)
         if rank < _FULL * full:
@@ -161,6 +167,27 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
         elif tuple(labels) != expected:
             notes.append(Note(f"heads share keys and values as {', '.join(map(str, labels))}", blames=True))
     return notes
+
+
+def _not_drawn(role: str, number: float, parameters: Mapping[str, FloatArray]) -> Note:
+    """Report a matrix whose entries all have the same value, which is not always due to the initialiser."""
+    text = f"every entry of {SYMBOLS[role]} is {number:.3g}"
+    # Zeros are also a choice.
+    zero = number == 0.0
+    if zero and _all_drawn(parameters):
+        zero = not all(each.any() for each in parameters.values())
+        text += f", although no weight matrix is 0: the forward pass multiplies {PLURALS[role]} by 0"
+        text += ", or by a parameter that starts at 0" * zero
+    else:
+        text += ": this initialiser does not draw it"
+    return Note(text, blames=not zero, convention=zero, expectations=(f"{role}_std", f"{role}_law"))
+
+
+def _all_drawn(parameters: Mapping[str, FloatArray]) -> bool:
+    """Return whether there are parameters with several axes, and none has a slice of zeros along any axis."""
+    matrices = [each for each in parameters.values() if each.ndim > 1]
+    axes = ((each, axis) for each in matrices for axis in range(each.ndim))
+    return bool(matrices) and all(each.any(axis=tuple({*range(each.ndim)} - {axis})).all() for each, axis in axes)
 
 
 def _reordered(one: FloatArray, other: FloatArray, precision: float) -> bool:

@@ -138,7 +138,7 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
         *leaking,
         *about_scale(forward, gains, weights, probe.head_dim, attributed),
         *after,
-        *repeated(read, roles, labels, precision),
+        *repeated(read, roles, labels, precision, parameters),
         *about_heads(read, roles, labels, precision),
         *biased({role: matrix for role, matrix in weights.items() if role not in inputs.placed}),
         *copies,
