@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,7 +21,6 @@ NORMALISED, ROTATED = "normalised", "rotated by position: rotary positions"
 PLACED = "x W + b, and a vector that depends on the position"
 TWISTED = "changed by position, but not by a rotation: rotary angles and neurons may not match"
 DEPENDENT = "dependent on the position"
-_ALIKE = "rotated in the same way at every position, as if by head"
 MIXED_BATCH = "outputs of a sequence depend on the other sequences of its batch"
 _RANDOM = "random: two calls on one input differ"
 _CHANGED = "different in a second call on the same input: a call changes the module's state"
@@ -30,7 +30,7 @@ _UNKNOWN = "not x W + b"
 #: Note on attention over the batch axis, as if sequences were positions.
 FIRST_AXIS = "attends over the first axis of its inputs: batch_first"
 _WITHOUT_MATRIX = (NORMALISED, _UNKNOWN, _MIXED, _CHANGED)
-_WRONG = (_RANDOM, _CHANGED, _SPLIT, _ALIKE)
+_WRONG = (_RANDOM, _CHANGED, _SPLIT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,11 +113,7 @@ def kinds(probe: Probe, role: str) -> tuple[str, ...]:
             linear = normalised or np.abs(same[:, :, 0] - lin[:, :, 0]).max() <= small
             return (*normalised, ROTATED) if linear else (_UNKNOWN, ROTATED)
         return (*normalised, DEPENDENT) if normalised else (TWISTED,)
-    if normalised:
-        return normalised
-    if np.abs(np.linalg.norm(lin, axis=-1) - lengths).max() <= 8 * probe.bound * lengths.max():
-        return (_ALIKE,)
-    return (_UNKNOWN,)
+    return normalised or (_UNKNOWN,)
 
 
 def _is_fixed(probe: Probe, role: str) -> bool:
@@ -139,6 +135,13 @@ def _is_mixed(probe: Probe, role: str, seen: FloatArray, small: float) -> bool:
 def multiplied_inputs(times: float) -> Note:
     """Report a factor shared by queries, keys and values."""
     return Note(f"the inputs are multiplied by {times:.4g} before attention: W_Q, W_K and W_V include this factor")
+
+
+def rotated_by_head(roles: Sequence[str]) -> Note:
+    """Report queries or keys whose rotation depends on the head."""
+    which = listed([PLURALS[role] for role in roles])
+    text = f"{which} are rotated in the same way at every position, by angles that depend on the head"
+    return Note(text, blames=True)
 
 
 def _steady(lengths: FloatArray) -> bool:

@@ -13,7 +13,7 @@ from attncheck._lib.errors import InputError, check_whole, refuse
 from attncheck._lib.text import listed
 from attncheck.frameworks.binding import Arrays, Binding, NoAttentionCall, bind, generator_kept, parameters_of
 from attncheck.frameworks.effective import LAYER, ROLES, Effective, ModuleReader
-from attncheck.frameworks.factors import gain_of
+from attncheck.frameworks.factors import gain_of, rotated_block
 from attncheck.frameworks.forward import NAMED, RIGHT, Formula, Forward
 from attncheck.frameworks.heads import about_heads
 from attncheck.frameworks.initialiser import (
@@ -25,7 +25,7 @@ from attncheck.frameworks.initialiser import (
     same_layers,
     same_parameters,
 )
-from attncheck.frameworks.inputs import about_inputs, about_outputs, multiplied_inputs
+from attncheck.frameworks.inputs import about_inputs, about_outputs, multiplied_inputs, rotated_by_head
 from attncheck.frameworks.layer_parts import norm_gains
 from attncheck.frameworks.lengths import beyond, leaks
 from attncheck.frameworks.notes import Note
@@ -34,6 +34,7 @@ from attncheck.frameworks.probe import Probe
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.rotary import ROTARY, Positions, positions_of
 from attncheck.frameworks.score_scale import about_scale
+from attncheck.frameworks.trace import FloatArray
 from attncheck.frameworks.views import AttentionView
 from attncheck.frameworks.weights_notes import about_weights
 
@@ -106,6 +107,7 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
     parameters = binding.parameters(state)
     # Queries, keys and values that are not x W + b have no matrix and no factor.
     gains = {} if unclaimed & {"query", "key"} else _gains(reader, parameters, first)
+    by_head = [role for role, gain in gains.items() if _is_rotated_by_head(reader, parameters, first[role] / gain)]
     shared = _shared(gains)
     gains = {role: gain for role, gain in gains.items() if role != "value" and not shared}
     probe.gain = math.prod(gains.values())
@@ -132,6 +134,7 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
     notes = [
         *inputs.notes,
         *([multiplied_inputs(shared)] if shared else []),
+        *([rotated_by_head(by_head)] if by_head else []),
         *positions.notes,
         *about,
         *longer,
@@ -219,6 +222,12 @@ def _gains(reader: ModuleReader, parameters: Arrays, first: Effective) -> dict[s
     found = {r: gain_of(first[r][:, 0], parameters, precision, centred) for r in ROLES}
     seen = {role: gain for role, gain in found.items() if gain is not None}
     return seen if {"query", "key"} <= seen.keys() else {}
+
+
+def _is_rotated_by_head(reader: ModuleReader, parameters: Arrays, matrix: FloatArray) -> bool:
+    """Return whether a matrix, (rows, heads, d), is a parameter whose second head is rotated, unlike its first head."""
+    second, more = matrix[:, min(1, matrix.shape[1] - 1)], (reader.binding.precision, reader.norm == LAYER)
+    return gain_of(second, parameters, *more) is None and rotated_block(second, parameters, *more)
 
 
 def _shared(gains: Mapping[str, float]) -> float | None:
