@@ -68,10 +68,9 @@ def rotated_block(matrix: FloatArray, parameters: Mapping[str, FloatArray], prec
     """
     squares = np.sum(matrix**2, axis=1)
     small = max(_ALIKE, _ROUNDED * precision) * squares.max()
-    if len(matrix) < _FEWEST:
-        return False
     every = (_less_mean(blocks, centred) for blocks in _blocks(parameters, matrix.shape[1], matrix.shape[0]))
-    return any((np.abs(np.sum(blocks**2, axis=1) - squares) <= small).all(axis=1).any() for blocks in every)
+    close = (np.abs(np.sum(blocks**2, axis=1) - squares) <= small for blocks in every)
+    return len(matrix) >= _FEWEST and any(each.all(axis=1).any() for each in close)
 
 
 def gain_of(matrix: FloatArray, parameters: Mapping[str, FloatArray], precision: float, centred: bool) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -111,17 +111,8 @@ def _repeats(part: FloatArray, first: FloatArray, precision: float) -> bool:
     return alike(first[: len(part)], part, precision)
 
 
-def repeated(
-    draws: Sequence[Effective],
-    roles: Sequence[str],
-    labels: Sequence[int],
-    precision: float,
-    parameters: Mapping[str, FloatArray],
-) -> list[Note]:
-    """Return notes on matrices that repeat others, are correlated, or are not random.
-
-    `parameters` are those of the first draw.
-    """
+def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[int], precision: float) -> list[Note]:
+    """Return notes on matrices that repeat others, are correlated, or are not random."""
     first = draws[0]
     notes = _same_in_draws(draws, roles, precision)
     shown = [role for role in roles if np.ptp(first[role])]
@@ -147,9 +138,6 @@ def repeated(
         if len(group) > 1:
             same = listed(SYMBOLS[inner[i]] for i in group)
             notes.append(Note(f"{same} are the same matrix", blames=True))
-    for role in roles:
-        if role not in shown and first[role].size > 1 and (role != "output" or first[role].any()):
-            notes.append(_not_drawn(role, float(first[role].flat[0]), parameters))
     for role in shown:
         rank, full = _rank(flat[role], precision)
         if rank < _FULL * full:
@@ -169,18 +157,20 @@ def repeated(
     return notes
 
 
-def _not_drawn(role: str, number: float, parameters: Mapping[str, FloatArray]) -> Note:
-    """Report a matrix whose entries all have the same value, which is not always due to the initialiser."""
-    text = f"every entry of {SYMBOLS[role]} is {number:.3g}"
-    # Zeros are also a choice.
-    zero = number == 0.0
-    if zero and _all_drawn(parameters):
-        zero = not all(each.any() for each in parameters.values())
-        text += f", although no weight matrix is 0: the forward pass multiplies {PLURALS[role]} by 0"
-        text += ", or by a parameter that starts at 0" * zero
-    else:
-        text += ": this initialiser does not draw it"
-    return Note(text, blames=not zero, convention=zero, expectations=(f"{role}_std", f"{role}_law"))
+def constant(first: Effective, roles: Sequence[str], parameters: Mapping[str, FloatArray]) -> Iterator[Note]:
+    """Report matrices whose entries all have the same value, which is not always due to the initialiser."""
+    for role in roles:
+        number, zero = first[role].flat[0], not first[role].any()
+        if np.ptp(first[role]) or first[role].size == 1 or (role == "output" and zero):
+            continue
+        what = "this initialiser does not draw it"
+        if zero and _all_drawn(parameters):
+            zero = not all(each.any() for each in parameters.values())
+            by = "0, or a parameter that starts at 0" if zero else "0"
+            what = f"no weight matrix is, but the forward pass multiplies {PLURALS[role]} by {by}"
+        # Zeros are also a choice.
+        text, declared = f"every entry of {SYMBOLS[role]} is {number:.3g}: {what}", (f"{role}_std", f"{role}_law")
+        yield Note(text, blames=not zero, convention=zero, expectations=declared)
 
 
 def _all_drawn(parameters: Mapping[str, FloatArray]) -> bool:

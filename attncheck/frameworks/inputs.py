@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -135,13 +134,6 @@ def _is_mixed(probe: Probe, role: str, seen: FloatArray, small: float) -> bool:
 def multiplied_inputs(times: float) -> Note:
     """Report a factor shared by queries, keys and values."""
     return Note(f"the inputs are multiplied by {times:.4g} before attention: W_Q, W_K and W_V include this factor")
-
-
-def rotated_by_head(roles: Sequence[str]) -> Note:
-    """Report queries or keys whose rotation depends on the head."""
-    which = listed([PLURALS[role] for role in roles])
-    text = f"{which} are rotated in the same way at every position, by angles that depend on the head"
-    return Note(text, blames=True)
 
 
 def _steady(lengths: FloatArray) -> bool:

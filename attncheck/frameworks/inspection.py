@@ -19,13 +19,14 @@ from attncheck.frameworks.heads import about_heads
 from attncheck.frameworks.initialiser import (
     SYMBOLS,
     biased,
+    constant,
     kv_labels,
     matrix_of,
     repeated,
     same_layers,
     same_parameters,
 )
-from attncheck.frameworks.inputs import about_inputs, about_outputs, multiplied_inputs, rotated_by_head
+from attncheck.frameworks.inputs import PLURALS, about_inputs, about_outputs, multiplied_inputs
 from attncheck.frameworks.layer_parts import norm_gains
 from attncheck.frameworks.lengths import beyond, leaks
 from attncheck.frameworks.notes import Note
@@ -34,7 +35,6 @@ from attncheck.frameworks.probe import Probe
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.rotary import ROTARY, Positions, positions_of
 from attncheck.frameworks.score_scale import about_scale
-from attncheck.frameworks.trace import FloatArray
 from attncheck.frameworks.views import AttentionView
 from attncheck.frameworks.weights_notes import about_weights
 
@@ -107,7 +107,7 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
     parameters = binding.parameters(state)
     # Queries, keys and values that are not x W + b have no matrix and no factor.
     gains = {} if unclaimed & {"query", "key"} else _gains(reader, parameters, first)
-    by_head = [role for role, gain in gains.items() if _is_rotated_by_head(reader, parameters, first[role] / gain)]
+    by_head = _rotated_by_head(reader, parameters, {role: first[role] / gain for role, gain in gains.items()})
     shared = _shared(gains)
     gains = {role: gain for role, gain in gains.items() if role != "value" and not shared}
     probe.gain = math.prod(gains.values())
@@ -134,14 +134,15 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
     notes = [
         *inputs.notes,
         *([multiplied_inputs(shared)] if shared else []),
-        *([rotated_by_head(by_head)] if by_head else []),
+        *by_head,
         *positions.notes,
         *about,
         *longer,
         *leaking,
         *about_scale(forward, gains, weights, probe.head_dim, attributed),
         *after,
-        *repeated(read, roles, labels, precision, parameters),
+        *repeated(read, roles, labels, precision),
+        *constant(first, roles, parameters),
         *about_heads(read, roles, labels, precision),
         *biased({role: matrix for role, matrix in weights.items() if role not in inputs.placed}),
         *copies,
@@ -224,10 +225,13 @@ def _gains(reader: ModuleReader, parameters: Arrays, first: Effective) -> dict[s
     return seen if {"query", "key"} <= seen.keys() else {}
 
 
-def _is_rotated_by_head(reader: ModuleReader, parameters: Arrays, matrix: FloatArray) -> bool:
-    """Return whether a matrix, (rows, heads, d), is a parameter whose second head is rotated, unlike its first head."""
-    second, more = matrix[:, min(1, matrix.shape[1] - 1)], (reader.binding.precision, reader.norm == LAYER)
-    return gain_of(second, parameters, *more) is None and rotated_block(second, parameters, *more)
+def _rotated_by_head(reader: ModuleReader, parameters: Arrays, matrices: Arrays) -> list[Note]:
+    """Report matrices, (rows, heads, d), whose first head is that of a parameter, and whose second head is rotated."""
+    more = (parameters, reader.binding.precision, reader.norm == LAYER)
+    second = {role: matrix[:, 1] for role, matrix in matrices.items() if matrix.shape[1] > 1}
+    found = [PLURALS[r] for r, each in second.items() if gain_of(each, *more) is None and rotated_block(each, *more)]
+    text = "are rotated in the same way at every position, by angles that depend on the head"
+    return [Note(f"{listed(found)} {text}", blames=True)] if found else []
 
 
 def _shared(gains: Mapping[str, float]) -> float | None:

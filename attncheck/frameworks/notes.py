@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,16 +21,13 @@ class Note:
     def __str__(self) -> str:
         return self.text
 
+    def confirmed(self, names: set[str]) -> Note:
+        """Return the note, no longer as a convention if one of the named expectations declares it.
 
-def confirmed(notes: Iterable[Note], names: Collection[str]) -> tuple[Note, ...]:
-    """Return notes of which those on declared conventions no longer ask whether they are meant.
-
-    Examples
-    --------
-    >>> note = Note("scores times 1", convention=True, expectations=("scale",))
-    >>> confirmed([note], {"scale"})[0].convention, confirmed([note], {"mask"})[0].convention
-    (False, True)
-    """
-    return tuple(
-        dataclasses.replace(note, convention=note.convention and not {*note.expectations} & {*names}) for note in notes
-    )
+        Examples
+        --------
+        >>> note = Note("scores times 1", convention=True, expectations=("scale",))
+        >>> note.confirmed({"scale"}).convention, note.confirmed({"mask"}).convention
+        (False, True)
+        """
+        return dataclasses.replace(self, convention=self.convention and not names & {*self.expectations})

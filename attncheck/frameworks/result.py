@@ -15,7 +15,7 @@ from attncheck.frameworks.expectations import unmet
 from attncheck.frameworks.forward import OTHER, Forward
 from attncheck.frameworks.initialiser import MatrixStatistics
 from attncheck.frameworks.layer_parts import mask_fields
-from attncheck.frameworks.notes import Note, confirmed
+from attncheck.frameworks.notes import Note
 from attncheck.frameworks.printed import PrintedInspection
 from attncheck.frameworks.subject import ModuleSubject, pooled, subject_of
 from attncheck.frameworks.theory import LayerTheory, theory_of
@@ -233,7 +233,7 @@ class Inspection(PrintedInspection):
     def expecting(self, *declared: str) -> Inspection:
         """Return this inspection, with conventions that met expectations declare no longer in question."""
         names = {name for text in declared if not self.unmet(text) for name in declarations(text, self.weights)}
-        return dataclasses.replace(self, notes=confirmed(self.notes, names))
+        return dataclasses.replace(self, notes=tuple(note.confirmed(names) for note in self.notes))
 
     def _fields(self, theory: bool) -> dict[str, Any]:
         weights = {role: dataclasses.asdict(matrix) | {"law": matrix.law} for role, matrix in self.weights.items()}

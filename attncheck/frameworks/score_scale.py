@@ -54,8 +54,7 @@ def about_scale(
         text = "scores times 1/head_dim, as in maximal-update parametrisation, not 1/sqrt(head_dim)"
         yield Note(text, convention=True, expectations=_DECLARED)
     elif forward.positions != "none" and len(factors) == 1 and factors != {1.0}:
-        text = f"scores times {forward.scales}: rotary positions with a factor, as in YaRN"
-        yield Note(text, convention=True, expectations=_DECLARED)
+        yield Note(f"scores times {forward.scales}: rotary positions with a factor, as in YaRN", False, True, _DECLARED)
     elif not attributed:
         yield Note(f"scores times {forward.scales}, in addition to any factor in queries and keys")
     else:

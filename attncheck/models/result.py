@@ -10,7 +10,7 @@ from typing import Any
 
 from attncheck._lib.errors import refuse
 from attncheck._lib.text import counted
-from attncheck.frameworks.notes import Note, confirmed
+from attncheck.frameworks.notes import Note
 from attncheck.frameworks.paths import DROPOUT
 from attncheck.frameworks.printed import PrintedInspection
 from attncheck.frameworks.result import Inspection
@@ -129,7 +129,7 @@ class ModelInspection(PrintedInspection):
         names = {row.name for row in self.parameters if any(fnmatch.fnmatchcase(row.name, each) for each in met)}
         groups = (dataclasses.replace(group, inspection=group.inspection.expecting(*own)) for group in self.attention)
         modules = {name: each.expecting(*own) for name, each in self.modules.items()}
-        notes = confirmed(self.notes, names)
+        notes = tuple(note.confirmed(names) for note in self.notes)
         return dataclasses.replace(self, attention=tuple(groups), modules=modules, notes=notes)
 
     def _fields(self, theory: bool) -> dict[str, Any]:

@@ -181,7 +181,7 @@ def test_outputs_of_another_width_are_told() -> None:
             64,
             "make=.*meta.*: is a device that holds no numbers; make the module",
         ),
-        (lambda: Own(), 10**9, "width=1000000000: must be at most 1048576; pass the neurons"),
+        (lambda: Own(), 10**9, "width=1000000000: must be at most 1048576; pass the number of input neurons"),
     ],
 )
 def test_what_cannot_be_used_is_one_sentence(make: Any, width: int, said: str) -> None:
