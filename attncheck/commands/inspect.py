@@ -62,9 +62,9 @@ def inspect(
     called = None if call is None else function_named("call", call)
     given = None if inputs is None else function_named("inputs", inputs)
     found = inspected(function_named("make", make), width, called, inputs=given, draws=draws, seed=seed)
+    unexpected, found = found.unmet(*wanted), found.expecting(*wanted)
     if report is not None:
         render_inspection(found, make, report, theory)
-    unexpected = found.unmet(*wanted)
     if json:
         print(as_json(found.to_dict(theory) | {"unexpected": unexpected}))
     else:

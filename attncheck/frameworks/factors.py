@@ -57,6 +57,22 @@ def _less_mean(blocks: FloatArray, centred: bool) -> FloatArray:
     return blocks - blocks.mean(axis=-1, keepdims=True) if centred else blocks
 
 
+def rotated_block(matrix: FloatArray, parameters: Mapping[str, FloatArray], precision: float, centred: bool) -> bool:
+    """Return whether the rows of a matrix, (n, d), have the lengths of those of a block of a parameter.
+
+    Examples
+    --------
+    >>> weight = np.random.default_rng(0).standard_normal((8, 16))
+    >>> rotated_block(weight[4:, :].T[:, [1, 0, 3, 2]], {"q": weight}, 2**-24, centred=False)
+    True
+    """
+    squares = np.sum(matrix**2, axis=1)
+    small = max(_ALIKE, _ROUNDED * precision) * squares.max()
+    every = (_less_mean(blocks, centred) for blocks in _blocks(parameters, matrix.shape[1], matrix.shape[0]))
+    close = (np.abs(np.sum(blocks**2, axis=1) - squares) <= small for blocks in every)
+    return len(matrix) >= _FEWEST and any(each.all(axis=1).any() for each in close)
+
+
 def gain_of(matrix: FloatArray, parameters: Mapping[str, FloatArray], precision: float, centred: bool) -> float | None:
     """Return the factor by which a matrix, (n, d), is a multiple of a block of a parameter, or None.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -138,11 +138,6 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
         if len(group) > 1:
             same = listed(SYMBOLS[inner[i]] for i in group)
             notes.append(Note(f"{same} are the same matrix", blames=True))
-    for role in roles:
-        if role not in shown and first[role].size > 1 and (role != "output" or first[role].any()):
-            text = f"every entry of {SYMBOLS[role]} is {first[role].flat[0]:.3g}: this initialiser does not draw it"
-            # Zeros are also a choice.
-            notes.append(Note(text, blames=bool(first[role].any()), convention=not first[role].any()))
     for role in shown:
         rank, full = _rank(flat[role], precision)
         if rank < _FULL * full:
@@ -160,6 +155,29 @@ def repeated(draws: Sequence[Effective], roles: Sequence[str], labels: Sequence[
         elif tuple(labels) != expected:
             notes.append(Note(f"heads share keys and values as {', '.join(map(str, labels))}", blames=True))
     return notes
+
+
+def constant(first: Effective, roles: Sequence[str], parameters: Mapping[str, FloatArray]) -> Iterator[Note]:
+    """Report matrices whose entries all have the same value, which is not always due to the initialiser."""
+    for role in roles:
+        number, zero = first[role].flat[0], not first[role].any()
+        if np.ptp(first[role]) or first[role].size == 1 or (role == "output" and zero):
+            continue
+        what = "this initialiser does not draw it"
+        if zero and _all_drawn(parameters):
+            zero = not all(each.any() for each in parameters.values())
+            by = "0, or a parameter that starts at 0" if zero else "0"
+            what = f"no weight matrix is, but the forward pass multiplies {PLURALS[role]} by {by}"
+        # Zeros are also a choice.
+        text, declared = f"every entry of {SYMBOLS[role]} is {number:.3g}: {what}", (f"{role}_std", f"{role}_law")
+        yield Note(text, blames=not zero, convention=zero, expectations=declared)
+
+
+def _all_drawn(parameters: Mapping[str, FloatArray]) -> bool:
+    """Return whether there are parameters with several axes, and none has a slice of zeros along any axis."""
+    matrices = [each for each in parameters.values() if each.ndim > 1]
+    axes = ((each, axis) for each in matrices for axis in range(each.ndim))
+    return bool(matrices) and all(each.any(axis=tuple({*range(each.ndim)} - {axis})).all() for each, axis in axes)
 
 
 def _reordered(one: FloatArray, other: FloatArray, precision: float) -> bool:

@@ -20,7 +20,6 @@ NORMALISED, ROTATED = "normalised", "rotated by position: rotary positions"
 PLACED = "x W + b, and a vector that depends on the position"
 TWISTED = "changed by position, but not by a rotation: rotary angles and neurons may not match"
 DEPENDENT = "dependent on the position"
-_ALIKE = "rotated in the same way at every position, as if by head"
 MIXED_BATCH = "outputs of a sequence depend on the other sequences of its batch"
 _RANDOM = "random: two calls on one input differ"
 _CHANGED = "different in a second call on the same input: a call changes the module's state"
@@ -30,7 +29,7 @@ _UNKNOWN = "not x W + b"
 #: Note on attention over the batch axis, as if sequences were positions.
 FIRST_AXIS = "attends over the first axis of its inputs: batch_first"
 _WITHOUT_MATRIX = (NORMALISED, _UNKNOWN, _MIXED, _CHANGED)
-_WRONG = (_RANDOM, _CHANGED, _SPLIT, _ALIKE)
+_WRONG = (_RANDOM, _CHANGED, _SPLIT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +75,8 @@ def about_inputs(probe: Probe) -> InputFindings:
     for what, roles in roles_by_kind.items():
         which = listed([PLURALS[role] for role in roles])
         claims = f": {listed([f'W_{role[0].upper()}' for role in roles])} unknown" if what in _WITHOUT_MATRIX else ""
-        notes.append(Note(f"{which} are {what}{claims}", blames=what in _WRONG, convention=what == TWISTED))
+        text = f"{which} are {what}{claims}"
+        notes.append(Note(text, blames=what in _WRONG, convention=what == TWISTED, expectations=("positions",)))
     unclaimed = {role for what, roles in roles_by_kind.items() if what in _WITHOUT_MATRIX for role in roles}
     normalised = {role for role, each in found.items() if NORMALISED in each and {*each} <= {NORMALISED, ROTATED}}
     placed = frozenset(roles_by_kind.get(PLACED, ()))
@@ -112,11 +112,7 @@ def kinds(probe: Probe, role: str) -> tuple[str, ...]:
             linear = normalised or np.abs(same[:, :, 0] - lin[:, :, 0]).max() <= small
             return (*normalised, ROTATED) if linear else (_UNKNOWN, ROTATED)
         return (*normalised, DEPENDENT) if normalised else (TWISTED,)
-    if normalised:
-        return normalised
-    if np.abs(np.linalg.norm(lin, axis=-1) - lengths).max() <= 8 * probe.bound * lengths.max():
-        return (_ALIKE,)
-    return (_UNKNOWN,)
+    return normalised or (_UNKNOWN,)
 
 
 def _is_fixed(probe: Probe, role: str) -> bool:

@@ -13,19 +13,20 @@ from attncheck._lib.errors import InputError, check_whole, refuse
 from attncheck._lib.text import listed
 from attncheck.frameworks.binding import Arrays, Binding, NoAttentionCall, bind, generator_kept, parameters_of
 from attncheck.frameworks.effective import LAYER, ROLES, Effective, ModuleReader
-from attncheck.frameworks.factors import gain_of
+from attncheck.frameworks.factors import gain_of, rotated_block
 from attncheck.frameworks.forward import NAMED, RIGHT, Formula, Forward
 from attncheck.frameworks.heads import about_heads
 from attncheck.frameworks.initialiser import (
     SYMBOLS,
     biased,
+    constant,
     kv_labels,
     matrix_of,
     repeated,
     same_layers,
     same_parameters,
 )
-from attncheck.frameworks.inputs import about_inputs, about_outputs, multiplied_inputs
+from attncheck.frameworks.inputs import PLURALS, about_inputs, about_outputs, multiplied_inputs
 from attncheck.frameworks.layer_parts import norm_gains
 from attncheck.frameworks.lengths import beyond, leaks
 from attncheck.frameworks.notes import Note
@@ -106,6 +107,7 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
     parameters = binding.parameters(state)
     # Queries, keys and values that are not x W + b have no matrix and no factor.
     gains = {} if unclaimed & {"query", "key"} else _gains(reader, parameters, first)
+    by_head = _rotated_by_head(reader, parameters, {role: first[role] / gain for role, gain in gains.items()})
     shared = _shared(gains)
     gains = {role: gain for role, gain in gains.items() if role != "value" and not shared}
     probe.gain = math.prod(gains.values())
@@ -132,6 +134,7 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
     notes = [
         *inputs.notes,
         *([multiplied_inputs(shared)] if shared else []),
+        *by_head,
         *positions.notes,
         *about,
         *longer,
@@ -139,6 +142,7 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
         *about_scale(forward, gains, weights, probe.head_dim, attributed),
         *after,
         *repeated(read, roles, labels, precision),
+        *constant(first, roles, parameters),
         *about_heads(read, roles, labels, precision),
         *biased({role: matrix for role, matrix in weights.items() if role not in inputs.placed}),
         *copies,
@@ -161,6 +165,8 @@ def _forward(probe: Probe, positions: Positions, steady: bool) -> tuple[Forward,
     """Return the formula of the probed code path, and notes on it; unknown unless calls are reproducible (`steady`)."""
     if not steady:
         return probe.unknown(), Formula(), []
+    if not np.isfinite(probe.seen.weights).any():
+        return probe.unknown(), Formula(), [Note("all attention weights are NaN or infinite", blames=True)]
     made, formula = probe.forward(probe.seen)
     base = positions.rotation.base if positions.rotation and positions.name == ROTARY else None
     made = dataclasses.replace(made, positions=positions.name, rotary_base=base)
@@ -217,6 +223,15 @@ def _gains(reader: ModuleReader, parameters: Arrays, first: Effective) -> dict[s
     found = {r: gain_of(first[r][:, 0], parameters, precision, centred) for r in ROLES}
     seen = {role: gain for role, gain in found.items() if gain is not None}
     return seen if {"query", "key"} <= seen.keys() else {}
+
+
+def _rotated_by_head(reader: ModuleReader, parameters: Arrays, matrices: Arrays) -> list[Note]:
+    """Report matrices, (rows, heads, d), whose first head is that of a parameter, and whose second head is rotated."""
+    more = (parameters, reader.binding.precision, reader.norm == LAYER)
+    second = {role: matrix[:, 1] for role, matrix in matrices.items() if matrix.shape[1] > 1}
+    found = [PLURALS[r] for r, each in second.items() if gain_of(each, *more) is None and rotated_block(each, *more)]
+    text = "are rotated in the same way at every position, by angles that depend on the head"
+    return [Note(f"{listed(found)} {text}", blames=True)] if found else []
 
 
 def _shared(gains: Mapping[str, float]) -> float | None:

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 from keras.src.backend.common import global_state
+from keras.src.random.seed_generator import global_seed_generator
 
 from attncheck.frameworks.binding import SINGLE, Arrays, Binding
 from attncheck.frameworks.trace import Core, FloatArray, untouched
@@ -36,6 +37,7 @@ class Keras(Binding):
         self._make = make
         self._width = width
         self._call = call or self_attention
+        self._runs = 0
         if call is None:
             with generators_kept():
                 taken = inspect.signature(make().call).parameters
@@ -56,6 +58,9 @@ class Keras(Binding):
     def run(self, state: Any, x: FloatArray, core: Core, path: str = "") -> Any:
         """Return the outputs for x, with `core` called at every attention core."""
         with generators_kept():
+            # All generators are restored after a call, but random numbers must differ between calls.
+            self._runs += 1
+            keras.utils.set_random_seed(self._runs)
             given = keras.ops.convert_to_tensor(x, keras.config.floatx())
             if core is untouched:
                 y = self._outputs(state, given, path)
@@ -67,6 +72,13 @@ class Keras(Binding):
                 with watching(core, given):
                     y = self._outputs(state, given, path)
             return numbers_of(y)
+
+    def random(self, state: Any, x: FloatArray, path: str = "") -> bool:
+        """Return whether a call draws from the layer's generators or from global ones."""
+        with generators_kept():
+            before = _generator_states(state)
+            self._outputs(state, keras.ops.convert_to_tensor(x, keras.config.floatx()), path)
+            return not all(map(np.array_equal, before, _generator_states(state)))
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
         """Return the layer's arrays by name."""
@@ -118,6 +130,17 @@ class Keras(Binding):
 def numbers_of(tensor: Any) -> FloatArray:
     """Return a backend array as a NumPy array."""
     return np.asarray(keras.ops.convert_to_numpy(tensor), float)
+
+
+def _generator_states(layer: Any) -> list[FloatArray]:
+    """Return the states of all generators that a call of the layer may draw from."""
+    variables = [each for each in layer.variables if each.name == "seed_generator_state"]
+    states = [numbers_of(each) for each in (*variables, global_seed_generator().state)]
+    if keras.backend.backend() == "torch":
+        import torch
+
+        states.append(torch.get_rng_state().numpy())
+    return states
 
 
 def self_attention(layer: Any, *given: Any, **options: Any) -> Any:

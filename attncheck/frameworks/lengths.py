@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from attncheck.frameworks.effective import WITHOUT_TRANSPOSE
+from attncheck._lib.text import listed
+from attncheck.frameworks.effective import ROLES, WITHOUT_TRANSPOSE
 from attncheck.frameworks.forward import AXES, NAMED, OTHER, Formula, Forward, visible
+from attncheck.frameworks.inputs import PLURALS
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Probe
 from attncheck.frameworks.trace import FloatArray
@@ -29,11 +31,11 @@ def beyond(
     Formulas are unchanged if the module accepts no longer sequence, or rounding hides the effect of single positions.
     """
     same = (found, dict(paths), list[Note]())
-    plain = found.known and formula.bias is None and formula.shown is None and found.map in AXES
-    if not plain or found.bound > _COARSEST or probe.reader.layout.extra or not probe.apart:
-        return same
     x = probe.longer(_LENGTHS, _ENTRIES)
-    if x is None:
+    if x is not None and (missing := _missing(probe, x)):
+        return found, dict(paths), missing
+    plain = found.known and formula.bias is None and formula.shown is None and found.map in AXES
+    if x is None or not plain or found.bound > _COARSEST or probe.reader.layout.extra or not probe.apart:
         return same
     longer, other = probe.forward(probe.reader.see(probe.state, x))
     if longer.known and (longer.map, longer.mask, longer.scale) == (found.map, found.mask, found.scale):
@@ -55,6 +57,16 @@ def beyond(
     if apart:
         notes.append(Note(f"paths of this module differ in the mask of {here}: {', '.join(apart)}"))
     return dataclasses.replace(found, mask=longer.mask), {**paths, **kept}, notes
+
+
+def _missing(probe: Probe, x: FloatArray) -> list[Note]:
+    """Report outputs that are NaN or infinite on longer inputs only, with those of q, k and v that are, too."""
+    if not np.isfinite(probe.y).all() or np.isfinite(probe.output(probe.reader.path, x)).all():
+        return []
+    seen = probe.reader.see(probe.state, x)
+    what = [PLURALS[role] for role in ROLES if not np.isfinite(seen[role]).all()]
+    text = f"{listed([*what, PLURALS['output']])} are NaN or infinite at length {x.shape[1]}"
+    return [Note(f"{text}, although they are finite at length {probe.length}", blames=True)]
 
 
 def leaks(probe: Probe, found: Forward, formula: Formula) -> Iterator[Note]:

@@ -21,6 +21,8 @@ _CAUSES = {
 #: Note on dropout in training.
 DROPOUT = f"{_TRAINING}: two calls on one input differ: {_CAUSES[True]}"
 _WORDS = {"none": "no mask"}
+# Name of the code path without options.
+_PLAIN = "as called"
 
 
 def over_paths(
@@ -37,8 +39,6 @@ def over_paths(
         try:
             y, again = output(path), output(path)
         except InputError as error:
-            if path not in binding.spare:
-                raise
             failed.setdefault(str(error), []).append(path)
             continue
         if probe.differs(y, again):
@@ -50,15 +50,18 @@ def over_paths(
             made, more = look(path) if seen else (forward, [])
             if seen and made.known:
                 found[path] = made if _differences(forward, made) else forward
-                notes += [Note(text), *(dataclasses.replace(note, text=f"{path}: {note}") for note in more)]
+                notes += [Note(text), *(dataclasses.replace(note, text=f"{path or _PLAIN}: {note}") for note in more)]
             else:
                 notes.append(Note(text + (": this path is not examined" if trained else ""), not trained))
         elif not probe.differs(y, usual):
             found[path] = forward
         else:
             found[path], more = look(path)
-            notes += [dataclasses.replace(note, text=f"{path}: {note}") for note in more]
-    unseen = [Note(f"{' and '.join(which)}: {error.partition('; ')[0]}") for error, which in failed.items()]
+            notes += [dataclasses.replace(note, text=f"{path or _PLAIN}: {note}") for note in more]
+    unseen = [
+        Note(f"{' and '.join(which)}: {error.partition('; ')[0]}", convention=not set(which) <= set(binding.spare))
+        for error, which in failed.items()
+    ]
     return found, [*unseen, *notes, *_differing(found, binding.spare, own)]
 
 
@@ -71,15 +74,15 @@ def _differing(found: dict[str, Forward], spare: Collection[str], own: str) -> I
             continue
         differences = _differences(found[own], made)
         if not differences:
-            text = f"outputs differ from those of {own}, with the same formula of attention: a batch norm, or the like"
-            yield Note(f"{path}: {text}", not path.startswith(_TRAINING) and path not in spare)
+            usual = f"those of {own or _PLAIN}, with the same formula of attention"
+            text = f"outputs differ from {usual}: a batch norm, or the like"
+            yield Note(f"{path or _PLAIN}: {text}", not path.startswith(_TRAINING) and path not in spare)
         for difference in differences:
             alike.setdefault(difference, []).append(path)
     for (what, one, other), paths in alike.items():
-        where = " and ".join(paths)
-        yield Note(
-            f"two paths of this module differ in {what}: {own}: {one}; {where}: {other}", not set(paths) <= set(spare)
-        )
+        where = " and ".join(path or _PLAIN for path in paths)
+        text = f"two paths of this module differ in {what}: {own or _PLAIN}: {one}; {where}: {other}"
+        yield Note(text, not set(paths) <= set(spare))
 
 
 def _differences(one: Forward, other: Forward) -> list[tuple[str, str, str]]:

@@ -230,6 +230,11 @@ class Inspection(PrintedInspection):
             expected |= declarations(text, self.weights)
         return unmet(expected, self.weights, self.forward, shape, self.blamed)
 
+    def expecting(self, *declared: str) -> Inspection:
+        """Return this inspection, with conventions that met expectations declare no longer in question."""
+        names = {name for text in declared if not self.unmet(text) for name in declarations(text, self.weights)}
+        return dataclasses.replace(self, notes=tuple(note.confirmed(names) for note in self.notes))
+
     def _fields(self, theory: bool) -> dict[str, Any]:
         weights = {role: dataclasses.asdict(matrix) | {"law": matrix.law} for role, matrix in self.weights.items()}
         return {

@@ -17,6 +17,8 @@ _GAIN = 1e-2
 _LARGE = 8.0
 # Largest relative error at which ratios of standard deviations are used.
 _SURE = 0.1
+# Expectation that declares a scale.
+_DECLARED = ("scale",)
 # Answers of `_folded`, as text.
 _YES, _MAYBE = "is", "may be"
 
@@ -47,12 +49,12 @@ def about_scale(
             yield Note(f"{what}: scores times {forward.scales} in all")
     if "1" in names and (folded := _folded(weights, head_dim)):
         text = f"scores times 1: 1/sqrt(head_dim) {folded} in W_Q's initialisation"
-        yield Note(text, convention=folded != _YES)
+        yield Note(text, convention=folded != _YES, expectations=_DECLARED)
     elif "1/head_dim" in names:
         text = "scores times 1/head_dim, as in maximal-update parametrisation, not 1/sqrt(head_dim)"
-        yield Note(text, convention=True)
+        yield Note(text, convention=True, expectations=_DECLARED)
     elif forward.positions != "none" and len(factors) == 1 and factors != {1.0}:
-        yield Note(f"scores times {forward.scales}: rotary positions with a factor, as in YaRN", convention=True)
+        yield Note(f"scores times {forward.scales}: rotary positions with a factor, as in YaRN", False, True, _DECLARED)
     elif not attributed:
         yield Note(f"scores times {forward.scales}, in addition to any factor in queries and keys")
     else:

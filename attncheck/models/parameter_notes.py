@@ -145,7 +145,7 @@ def _different(part: Family, main: Family, members: Sequence[ParameterStatistics
     last = max(members, key=lambda member: indices(member.name))
     zero = part.members == (last,) and last.law == "zeros"
     text = f"{part}: {part.text_with_default}; {main.name} elsewhere: {main.text_with_default}"
-    return Note(text, blames=not zero, convention=zero)
+    return Note(text, blames=not zero, convention=zero, expectations=(last.name,))
 
 
 def _may_be_trend(members: Sequence[ParameterStatistics], parts: Sequence[Family]) -> bool:
@@ -188,7 +188,10 @@ def _constant_projections(table: Sequence[ParameterStatistics]) -> list[Note]:
     """Report projections whose entries are all the same, unless most of their family is random."""
     constant = [parts[0] for parts in parts_of(table) if parts[0].first.constant and parts[0].first.fans is not None]
     text = "{}: {}: this initialiser does not draw the projection"
-    return [Note(text.format(f, f.first.law), blames=f.first.mean != 0, convention=f.first.mean == 0) for f in constant]
+    return [
+        Note(text.format(f, f.first.law), f.first.mean != 0, f.first.mean == 0, expectations=(f.first.name,))
+        for f in constant
+    ]
 
 
 def _divisors(family: Family) -> tuple[tuple[str, float], ...]:

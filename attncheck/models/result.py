@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -119,6 +120,16 @@ class ModelInspection(PrintedInspection):
             said += [f"{group.title}: {sentence}" for sentence in group.inspection.unmet(*own, **wanted)]
         said += unmet_initialisers(patterns, self.parameters, self.numbers)
         return said + unmet_initialisers({} if parameters is None else parameters, self.parameters, self.numbers)
+
+    def expecting(self, *declared: str) -> ModelInspection:
+        """Return this inspection, with conventions that met expectations declare no longer in question."""
+        own = [text for text in declared if not is_pattern(text)]
+        met = [text.partition("=")[0] for text in declared if is_pattern(text) and not self.unmet(text)]
+        names = {row.name for row in self.parameters if any(fnmatch.fnmatchcase(row.name, each) for each in met)}
+        groups = (dataclasses.replace(group, inspection=group.inspection.expecting(*own)) for group in self.attention)
+        modules = {name: each.expecting(*own) for name, each in self.modules.items()}
+        notes = tuple(note.confirmed(names) for note in self.notes)
+        return dataclasses.replace(self, attention=tuple(groups), modules=modules, notes=notes)
 
     def _fields(self, theory: bool) -> dict[str, Any]:
         return {

@@ -418,6 +418,24 @@ def test_positions_that_attend_to_nothing() -> None:
     assert found.blamed == ("position 0 attends to nothing, of 0 to 6",)
 
 
+def nan_beyond(length: int, a: Array) -> Array:
+    return a * np.nan if a.shape[-2] > length else a
+
+
+@pytest.mark.parametrize("masked", [lambda p: p, CAUSAL], ids=["none", "causal"])
+def test_outputs_that_are_nan_at_large_lengths_only(masked: Any) -> None:
+    outputs = inspected(masked=masked, after=lambda y, x: nan_beyond(20, y))
+    keys = inspected(masked=masked, before=lambda q, k, v: (q, nan_beyond(20, k), v))
+    told = "are NaN or infinite at length 65, although they are finite at length 7"
+    assert (outputs.blamed, keys.blamed) == ((f"outputs {told}",), (f"keys and outputs {told}",))
+
+
+def test_weights_that_are_all_nan_are_no_mask() -> None:
+    found = inspected(mapped=lambda p: p * np.nan)
+    assert found.blamed[0] == "all attention weights are NaN or infinite"
+    assert not any("to nothing" in note or "mask" in note for note in told(found))
+
+
 def test_a_mask_without_a_name_is_no_unknown_formula() -> None:
     def all_but(last: int) -> Any:
         return lambda p: np.where(np.arange(p.shape[-1]) < p.shape[-1] - last, p, -np.inf)

@@ -366,7 +366,10 @@ class Right(Binding):
 class Wrong(Right):
     factor = 1.0
 
-right, wrong = Right(), Wrong()
+class MaximalUpdate(Right):
+    factor = 1 / 32
+
+right, wrong, maximal_update = Right(), Wrong(), MaximalUpdate()
 """
 
 
@@ -383,6 +386,12 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     capsys.readouterr()
     assert main(["inspect", "some_layers:right", "--width", "32", "--expect", "causal"]) == ExitCode.VIOLATED
     assert capsys.readouterr().out.startswith("NOT AS EXPECTED: mask is 'none', not 'causal'\n")
+    command = ["inspect", "some_layers:maximal_update", "--width", "32"]
+    asked = []
+    for expected in ([], ["mup"], ["scale=1/sqrt(width)"]):
+        main([*command, *(f"--expect={each}" for each in expected)])
+        asked.append("if this is meant: scores times 1/head_dim" in capsys.readouterr().out)
+    assert asked == [True, False, True]
 
 
 pytest_plugins = ["pytester"]

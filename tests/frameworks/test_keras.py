@@ -115,6 +115,33 @@ def test_seeds_reach_the_initialiser_and_no_generator_is_touched() -> None:
     assert np.abs(first - other).min() > 0
 
 
+class Random(keras.layers.Layer):
+    """Attention whose outputs are random in training, or always; without `masked`, training hides no positions."""
+
+    def __init__(self, dropout: float, after: float, always: bool, masked: bool = True) -> None:
+        super().__init__()
+        self.inner = keras.layers.MultiHeadAttention(4, 12, dropout=dropout)
+        self.after, self.always, self.masked = keras.layers.Dropout(after), always, masked
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        masked, training = self.masked or not training, training or self.always
+        return self.after(self.inner(x, x, use_causal_mask=masked, training=training), training=training)
+
+
+@pytest.mark.parametrize(("dropout", "after"), [(0.3, 0.0), (0.0, 0.3)])
+def test_dropout_is_named(dropout: float, after: float) -> None:
+    usual = inspect(lambda: Random(dropout, after, always=False), WIDTH, draws=2)
+    always = inspect(lambda: Random(dropout, after, always=True), WIDTH, draws=2)
+    text = "two calls on one input differ: dropout"
+    assert (usual.blamed, always.blamed) == ((), (text,))
+    assert any(str(note).startswith(f"train: {text}") for note in usual.notes)
+
+
+def test_paths_without_options_have_a_name() -> None:
+    found = inspect(lambda: Random(0.0, 0.0, always=False, masked=False), WIDTH, draws=2)
+    assert found.blamed == ("two paths of this module differ in mask: as called: causal; train: no mask",)
+
+
 def test_parameters() -> None:
     # With dropout, keras scales queries and uses no single attention function.
     binding = bind(lambda: keras.layers.MultiHeadAttention(3, 4, dropout=0.5, **BIASED), WIDTH)

@@ -686,6 +686,43 @@ def test_zeros_are_not_drawn() -> None:
     assert "every entry of W_Q is 0" in str(found).splitlines()[0]
 
 
+@pytest.mark.parametrize("axis", ["positions", "heads"])
+def test_rotary_angles_by_head(axis: str) -> None:
+    def turned(a: Any) -> Any:
+        count = torch.arange(a.shape[2 if axis == "positions" else 1])
+        angles = (count[:, None] * 1e4 ** (-torch.arange(8) / 8)).repeat(1, 2)
+        angles = angles if axis == "positions" else angles[:, None]
+        one, other = a.chunk(2, -1)
+        return a * angles.cos() + torch.cat([-other, one], -1) * angles.sin()
+
+    found = ac.inspect(lambda: Own(lambda q, k, v: F.scaled_dot_product_attention(turned(q), turned(k), v)), width=64)
+    wrong = "queries and keys are rotated in the same way at every position, by angles that depend on the head"
+    assert found.blamed == ((wrong,) if axis == "heads" else ())
+
+
+@pytest.mark.parametrize("gate", [False, True])
+def test_values_that_the_forward_pass_sets_to_zero(gate: bool) -> None:
+    class Silent(Own):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate = nn.Parameter(torch.zeros(1)) if gate else 0.0
+            self.attend = lambda q, k, v: F.scaled_dot_product_attention(q, k, self.gate * v)
+
+    found = ac.inspect(Silent, width=64)
+    text = "every entry of W_V is 0: no weight matrix is, but the forward pass multiplies values by 0"
+    assert found.blamed == (() if gate else (text,))
+    assert (f"{text}, or a parameter that starts at 0" in found.verdict) == gate
+
+
+def test_packed_values_of_zero_are_not_drawn() -> None:
+    def make() -> Any:
+        module = nn.MultiheadAttention(64, 4, batch_first=True)
+        nn.init.zeros_(module.in_proj_weight[128:])
+        return module
+
+    assert "every entry of W_V is 0: this initialiser does not draw it" in told(make)
+
+
 @pytest.mark.usefixtures("verdicts_only")
 def test_llama_is_examined_with_its_rotary_positions() -> None:
     transformers = pytest.importorskip("transformers")

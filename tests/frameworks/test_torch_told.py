@@ -205,6 +205,19 @@ def test_dropout_is_named_where_numbers_are_drawn(make: Make, path: str, cause: 
     assert torch.equal(before, torch.get_rng_state())
 
 
+def test_a_training_path_that_raises_is_named() -> None:
+    class Untrained(Own):
+        def forward(self, x: Any) -> Any:
+            if self.training:
+                raise RuntimeError("no\ntraining")
+            return super().forward(x)
+
+    found = inspected(Untrained)
+    assert (found.blamed, list(found.paths)) == ((), ["eval"])
+    said = "if this is meant: train: call: failed on inputs of shape (3, 7, 64) with RuntimeError: no training"
+    assert said in found.verdict
+
+
 # Scales --------------------------------------------------------------------------------------------
 
 

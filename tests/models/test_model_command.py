@@ -52,6 +52,17 @@ def inputs():
         assert [row["name"] for row in found["parameters"]][-2:] == ["fc.weight", "fc.bias"]
         assert found["attention"]["attn"]["num_heads"] == 2
 
+    def test_declared_zeros_are_no_question(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        zero = "        torch.nn.init.zeros_(self.fc.weight)\n\n    def forward"
+        text = self.FILE.replace("\n    def forward", zero).replace("return self.fc", "return x + self.fc")
+        (tmp_path / "model_with_zeros.py").write_text(text, encoding="utf-8")
+        command = ["inspect", "model_with_zeros:Model", "--inputs", "model_with_zeros:inputs", "--draws", "2"]
+        asked = []
+        for expected in ([], ["--expect", "fc.weight=zeros"]):
+            assert main([*command, *expected]) == ExitCode.CONSISTENT
+            asked.append("if this is meant: fc.weight: zeros" in capsys.readouterr().out)
+        assert asked == [True, False]
+
     def test_without_inputs(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["inspect", "whole_model:Model"]) == ExitCode.UNUSABLE
         assert "inputs=None: are unknown for a model of class Model" in capsys.readouterr().err
