@@ -88,6 +88,11 @@ def by_distance(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     return np.asarray(scores - 0.5 * np.abs(places[:, None] - places))
 
 
+def one_way(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
+    places = np.arange(layer.seq_len)
+    return np.asarray(scores + 0.25 * (places[:, None] - places))
+
+
 def normalised_queries(layer: AttentionLayer, made: Projections) -> Projections:
     lengths = np.maximum(np.linalg.norm(made.queries, axis=-1, keepdims=True), 1e-300)
     return dataclasses.replace(made, queries=made.queries / lengths)
@@ -193,6 +198,12 @@ WRONG = {
         LAYER,
         "scores: inputs of 0 give scores other than 0: "
         "0 at distance 0, -0.5 at distance 1, -1 at distance 2 and -1.5 at distance 3 is added",
+    ),
+    "by offset": (
+        on_inputs(score(one_way)),
+        LAYER.replace(seq_len=3),
+        "scores: inputs of 0 give scores other than 0: "
+        "by key minus query position, 0 at +0, 0.25 at -1, -0.25 at +1, 0.5 at -2 and -0.5 at +2 is added",
     ),
     "normalised queries": (
         on_inputs(LiteralSimulator(), normalised_queries),

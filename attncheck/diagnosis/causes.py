@@ -128,9 +128,12 @@ def begins(tallies: Mapping[str, Tally]) -> list[str]:
         return []
     passed = list(itertools.takewhile(lambda name: name != wrong, known))
     before = f"{listed(passed)} {'passes' if passed == [_INPUTS] else 'pass'}; " if passed else ""
-    ask = "; return scores to see where the fault begins" if wrong == "outputs" and "scores" not in known else ""
+    where, ask = f"the fault begins with {wrong}", ""
+    if wrong == "outputs" and "scores" not in known:
+        where = "outputs do not" if passed else "outputs are violated"
+        ask = "; return scores to see where the fault begins"
     worst = sharpest(next(tally for tally in sharpest_first(tallies) if stage_of(tally.name) == wrong))
-    return [f"{before}the fault begins with {wrong}: {worst.text} on {layer_name(worst.case)}{ask}"]
+    return [f"{before}{where}: {worst.text} on {layer_name(worst.case)}{ask}"]
 
 
 def stage_of(check: str) -> str:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
 from attncheck.diagnosis.answers import Answer, Pair, Respond, differ, right_answers, subject_answers
-from attncheck.diagnosis.finding import AFTER, DRAWS, INPUTS, SCORES, STAGES, WEIGHTS_OR_VALUES, Finding
+from attncheck.diagnosis.finding import DRAWS, INPUTS, SCORES, STAGES, WEIGHTS_OR_VALUES, Finding
 from attncheck.diagnosis.positions import permuted, places, positions
 from attncheck.diagnosis.regression import by_regression
 from attncheck.layers.attention import AttentionLayer
@@ -100,7 +100,7 @@ def _mixed_draws(pair: Pair) -> Iterator[Finding]:
         yield Finding(SCORES, "the scores of a draw change with the inputs of other draws")
     elif outputs:
         text = f"outputs of a draw change with the inputs of other draws{'; its scores do not' if pair.known else ''}"
-        yield Finding(AFTER if pair.known else DRAWS, text)
+        yield Finding(pair.stage_of_outputs, text)
 
 
 def _shared_weights(pair: Pair) -> Iterator[Finding]:
@@ -127,28 +127,37 @@ def _zero_inputs(pair: Pair) -> Iterator[Finding]:
         gap = ours.scores - declared.scores
         if np.abs(gap).max() > _SHARE * np.abs(usual.scores).max():
             if outputs:
-                yield Finding(INPUTS, f"inputs of 0 give scores and outputs: {_added(gap)}, as if to the inputs")
+                added = _added(pair.layer, gap)
+                yield Finding(INPUTS, f"inputs of 0 give scores and outputs: {added}, as if to the inputs")
             else:
                 usually = "declared" if declared.scores.any() else "0"
-                yield Finding(SCORES, f"inputs of 0 give scores other than {usually}: {_added(gap)}")
+                yield Finding(SCORES, f"inputs of 0 give scores other than {usually}: {_added(pair.layer, gap)}")
             return
     if outputs:
         yield Finding(pair.stage_of_outputs, "inputs of 0 give outputs other than 0: something is added")
 
 
-def _added(gap: FloatArray) -> str:
+def _added(layer: AttentionLayer, gap: FloatArray) -> str:
     """Describe what is added to scores, (draws, heads, s, s)."""
     size = np.abs(gap).max()
     if np.ptp(gap, axis=0).max() > _SHARE * size:
         return "something is added that varies from draw to draw"
-    heads, s = gap.shape[1:3]
-    mean = gap[0]
-    distances = [np.diagonal(mean, -d, axis1=1, axis2=2) for d in range(s)]
-    if max(np.ptp(each, axis=1).max() for each in distances) > _SHARE * size:
-        return f"up to {size:.3g} is added, by position"
-    told = listed(f"{each[0, 0]:.3g} at distance {d}" for d, each in enumerate(distances[:_SHOWN]))
-    apart = heads > 1 and np.ptp(mean, axis=0).max() > _SHARE * size
-    return f"{told} is added{' to head 0, other numbers to others' if apart else ''}"
+    s, seen = layer.seq_len, visible(layer)
+    offsets: dict[int, FloatArray] = {}
+    for offset in sorted(range(1 - s, s), key=abs):
+        numbers = np.diagonal(gap[0], offset, axis1=1, axis2=2)[:, np.diagonal(seen, offset)]
+        if numbers.size and np.ptp(numbers, axis=1).max() > _SHARE * size:
+            return f"up to {size:.3g} is added, by position"
+        if numbers.size:
+            offsets[offset] = numbers[:, 0]
+    apart = max(map(np.ptp, offsets.values())) > _SHARE * size
+    of_head = " to head 0, other numbers to others" if apart else ""
+    back = {-offset: numbers for offset, numbers in offsets.items() if offset <= 0}
+    if all(np.abs(numbers - back.get(abs(at), np.inf)).max() <= _SHARE * size for at, numbers in offsets.items()):
+        told = listed(f"{numbers[0]:.3g} at distance {d}" for d, numbers in [*back.items()][:_SHOWN])
+        return f"{told} is added{of_head}"
+    told = listed(f"{numbers[0]:.3g} at {offset:+d}" for offset, numbers in [*offsets.items()][:_SHOWN])
+    return f"by key minus query position, {told} is added{of_head}"
 
 
 def _negated(pair: Pair) -> Iterator[Finding]:

@@ -205,7 +205,7 @@ class Inspection(PrintedInspection):
         **expected
             - ``query_std``, ``key_std``, ``value_std``, ``output_std``: a number that must lie in the interval.
             - ``query_law`` and so on: a law that must not be rejected: "normal" (or "gaussian"), "uniform",
-            "truncated normal", "orthogonal" or "constant".
+              "truncated normal", "orthogonal" or "constant".
             - ``bias``, ``query_bias`` and so on: whether there are nonzero biases.
             - ``mask``, ``map``, ``scale``: of the forward pass; the scale by name or as a number.
             - ``positions``, ``rotary_base``: "none", "rotary" or "other", and the base of rotary positions.
