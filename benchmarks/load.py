@@ -23,7 +23,7 @@ import msgspec
 import attncheck as ac
 from attncheck._lib.measured import installed, table
 from attncheck.gate.history import RunEntry
-from attncheck.records.schema import Closing, Manifest, PlannedResult, Result, read, run_digest
+from attncheck.records.schema import Closing, Manifest, PlannedResult, Result, of_pool, read, run_digest
 from attncheck.records.writer import Writer
 
 LINES, RUNS, DRAWS, LENGTHS = (5_000, 50_000), (500, 5_000), (10**5, 10**6, 10**7), (16, 32, 64)
@@ -71,7 +71,7 @@ def cost(folder: Path, *arguments: str) -> Cost:
 def enlarged(source: Path, count: int, target: Path) -> None:
     """Write a record with `count` results, repeating those of another one under further ids."""
     lines = list(read(source))
-    results = [line for line in lines if isinstance(line, Result)]
+    results = [line for line in lines if isinstance(line, Result) and not of_pool(line)]
     repeated = [
         msgspec.structs.replace(
             each, **{name: f"{getattr(each, name)}-{k // len(results)}" for name in ("id", "key", "item")}
