@@ -26,7 +26,7 @@ from attncheck.gate.history import RunEntry
 from attncheck.records.schema import Closing, Manifest, PlannedResult, Result, of_pool, read, run_digest
 from attncheck.records.writer import Writer
 
-LINES, RUNS, DRAWS, LENGTHS = (5_000, 50_000), (500, 5_000), (10**5, 10**6, 10**7), (16, 32, 64)
+LINES, RUNS, DRAWS, LENGTHS = (5_000, 50_000), (500, 5_000), (10**5, 10**6), (16, 32, 64)
 QUICK_LINES, QUICK_RUNS, QUICK_DRAWS, QUICK_LENGTHS = (20, 40), (3, 6), (10**4, 2 * 10**4), (4, 8)
 _SMOKE = ("run", "--profile", "smoke", "--only", "draws", "--only", "inputs", "--workers", "0", "--seed", "7")
 
@@ -54,13 +54,29 @@ peaks = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, res
 print("", *peaks, file=sys.stderr)
 raise SystemExit(code)
 """
+# One look of so many draws, by all checks of two properties that scores and Gram matrices allow.
+_LOOK = """
+import resource, sys
+import numpy as np
+from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.examine import probed
+from attncheck.looks.item import Item
+from attncheck.looks.look import observe
+from attncheck.looks.plan import Cost, Plan
+from attncheck.subject import Subject
+subject, layer = Subject.of("attncheck.subject:collapsed"), AttentionLayer(width=16)
+plan = probed([Item(name, layer) for name in ("scores", "exactness")], subject, 0, Cost(10**6, 5e-4, 0.99))
+look = Plan(plan.setting, plan.chunk, 5e-4, 0.99, dict.fromkeys(plan.sizes, int(sys.argv[1])), {})
+observe(look, list(look.sizes), 1, subject, np.random.default_rng(0), np.random.SeedSequence(0))
+print("", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 0, file=sys.stderr)
+"""
 
 
-def cost(folder: Path, *arguments: str) -> Cost:
-    """Run an attncheck command in a folder, which must not fail on its input."""
+def cost(folder: Path, *arguments: str, code: str = _WATCHED) -> Cost:
+    """Run an attncheck command, or other code, in a folder; it must not fail on its input."""
     started = time.monotonic()
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", _WATCHED, *arguments]
+    command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1, 3, 4):
         raise RuntimeError(f"{shlex.join(arguments)} ended with {done.returncode}: {done.stdout}{done.stderr}")
@@ -116,7 +132,7 @@ def rows(what: str, sizes: Sequence[int], costs: Sequence[Cost]) -> Iterator[tup
 
 
 def commands(
-    folder: Path, lines: Sequence[int], runs: Sequence[int], draws: Sequence[int]
+    folder: Path, profile: str, lines: Sequence[int], runs: Sequence[int], draws: Sequence[int]
 ) -> Iterator[tuple[str, ...]]:
     """Yield the rows of all commands."""
     cost(folder, *_SMOKE, "--record", "small.jsonl")
@@ -132,11 +148,9 @@ def commands(
     gates = [cost(folder, "gate", f"{n}.jsonl", "--baseline", f"before-{n}.jsonl") for n in lines]
     yield from rows("gate of such a record against one as long", lines, gates)
     yield from rows("history of so many runs", runs, [cost(folder, "history", f"history-{n}.jsonl") for n in runs])
-    looks = [
-        cost(folder, "run", "--profile", "thorough", "--draws", str(n), "--only", "draws", "--workers", "2")
-        for n in draws
-    ]
-    yield from rows("run of so many draws, two workers", draws, looks)
+    run = "run", "--profile", profile, "--workers", "2"
+    yield from rows(f"run of profile {profile} with so many workers", [2], [cost(folder, *run)])
+    yield from rows("one look of so many draws", draws, [cost(folder, str(n), code=_LOOK) for n in draws])
 
 
 def lengths(sizes: Sequence[int], draws: int) -> Iterator[tuple[str, ...]]:
@@ -155,7 +169,7 @@ def lengths(sizes: Sequence[int], draws: int) -> Iterator[tuple[str, ...]]:
 
 def page(quick: bool) -> str:
     """Measure everything; return the page."""
-    chosen = (QUICK_LINES, QUICK_RUNS, QUICK_DRAWS) if quick else (LINES, RUNS, DRAWS)
+    chosen = ("smoke", QUICK_LINES, QUICK_RUNS, QUICK_DRAWS) if quick else ("default", LINES, RUNS, DRAWS)
     with tempfile.TemporaryDirectory() as folder:
         found = list(commands(Path(folder), *chosen))
     by_length = list(lengths(QUICK_LENGTHS if quick else LENGTHS, 50 if quick else 1_000))
