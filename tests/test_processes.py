@@ -147,7 +147,7 @@ def stops(task: int) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-@pytest.mark.skipif(not hasattr(os, "waitid"), reason="the system does not tell")
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="without os.waitid, a stopped process is not seen")
 def test_a_task_that_stops_its_process_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "_UNNOTICED", 0.2)
     monkeypatch.setattr(executors, "_ASKED", 0.1)
@@ -156,7 +156,7 @@ def test_a_task_that_stops_its_process_is_lost(monkeypatch: pytest.MonkeyPatch) 
         assert executor.results(abs, [-1]) == [1]
 
 
-@pytest.mark.skipif(not Path("/proc").exists(), reason="reads processes from /proc")
+@pytest.mark.skipif(not Path("/proc").exists(), reason="whether the child still runs is read from /proc")
 def test_a_task_that_hangs_is_tried_once_and_its_children_end(tmp_path: Path, wait_for: WaitFor) -> None:
     record = tmp_path / "record"
     with TaskExecutor(pool(1)) as executor:

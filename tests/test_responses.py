@@ -203,7 +203,7 @@ WRONG = {
         on_inputs(score(one_way)),
         LAYER.replace(seq_len=3),
         "scores: inputs of 0 give scores other than 0: "
-        "by key minus query position, 0 at +0, 0.25 at -1, -0.25 at +1, 0.5 at -2 and -0.5 at +2 is added",
+        "by key minus query position, 0 at 0, 0.25 at -1, -0.25 at 1, 0.5 at -2 and -0.5 at 2 is added",
     ),
     "normalised queries": (
         on_inputs(LiteralSimulator(), normalised_queries),
@@ -312,7 +312,12 @@ WRONG = {
     "one matrix": (
         on_inputs(LiteralSimulator(), one_matrix),
         LAYER,
-        "scores: W_Q and W_K are the same matrix in each head",
+        "scores: W_Q and W_K are the same matrix, up to a factor, in each head",
+    ),
+    "symmetric scores": (
+        on_inputs(score(lambda layer, scores: 0.5 * (scores + scores.swapaxes(-1, -2)))),
+        LAYER,
+        "scores: scores of query and key are symmetric in each head",
     ),
     "absolute values": (
         on_inputs(LiteralSimulator(), absolute),
@@ -371,7 +376,8 @@ def test_declared_biases_are_nothing_wrong() -> None:
         return LiteralSimulator().after(layer, Projections(inputs, *arrays), rng)
 
     assert found(biased)
-    biased.weights = {f"{name}_bias": ("gaussian", 0.3 * 8**0.5) for name in ("query", "key", "value")}  # type: ignore[attr-defined]
+    declared = {f"{name}_bias": ("gaussian", 0.3 * 8**0.5) for name in ("query", "key", "value")}
+    biased.weights = declared  # type: ignore[attr-defined]  # mypy knows no attributes of functions
     assert not found(biased)
 
 

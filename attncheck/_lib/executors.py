@@ -138,7 +138,8 @@ class TaskExecutor:
             # The process may have died because of another task. Only a task that dies alone is given up.
             alone = len(tasks) == 1
             for tries in range(_TRIES + 1):
-                gone = LostTask("its process died, also when the task was run alone", self._words)
+                what = "was ended at its time limit" if timed_out(self._words) else "died"
+                gone = LostTask(f"its process {what}, also when the task was run alone", self._words)
                 if tries == _TRIES or (alone and gone.hung):
                     lost += 1
                     yield place, gone

@@ -98,7 +98,10 @@ def _matrices(layer: AttentionLayer, products: FloatArray) -> Iterator[Finding]:
     apart = np.abs(products - products.swapaxes(-1, -2)).max(axis=(0, 2, 3))
     least = largest[..., 0].min(axis=0)
     if (alike := np.flatnonzero(apart < _WRONG * least)).size and not layer.tied_query_key:
-        yield Finding(SCORES, f"W_Q and W_K are the same matrix {_of(alike, layer)}")
+        # Squares have no negative eigenvalue.
+        square = np.linalg.eigvalsh(products[:, alike]).min() > -_WRONG * largest.max()
+        text = "W_Q and W_K are the same matrix, up to a factor," if square else "scores of query and key are symmetric"
+        yield Finding(SCORES, f"{text} {_of(alike, layer)}")
     elif (low := np.flatnonzero((ranks < declared).all(axis=0))).size:
         yield Finding(SCORES, f"W_Q W_Kᵀ has rank {ranks[:, low].max()} {_of(low, layer)}; declared {declared}")
     elif declared > 1:

@@ -68,20 +68,19 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
     weights, own = rng.spawn(2)
     answers = subject_answers(subject, layer, weights), right_answers(layer, own)
     pair = Pair(layer, *answers, inputs, fresh, subject.weights.continuous)
+    # With declared biases, queries, keys and values are not linear in the inputs.
+    out = _LINEAR if subject.weights.biased else ()
+    groups = _TESTS if _exact(pair) else ()
+    found = (_found(pair, [test for test in group if test not in out]) for group in groups)
+    return sorted(next(filter(None, found), []), key=lambda each: STAGES.index(each.stage))
+
+
+def _found(pair: Pair, tests: Sequence[Callable[[Pair], Iterator[Finding]]]) -> list[Finding]:
     found: list[Finding] = []
-    for test in _tests(subject) if _exact(pair) else ():
-        if found and test is by_regression:  # the form is wrong then
-            break
+    for test in tests:
         with contextlib.suppress(InputError, FloatingPointError):  # the subject may refuse such inputs
             found += test(pair)
-        if found and test in _OF_DRAWS:  # all other differences may follow from it
-            break
-    return sorted(found, key=lambda each: STAGES.index(each.stage))
-
-
-def _tests(subject: Subject) -> list[Callable[[Pair], Iterator[Finding]]]:
-    """Return the tests for a subject: with declared biases, queries, keys and values are not linear in the inputs."""
-    return [test for test in _TESTS if test not in _LINEAR or not subject.weights.biased]
+    return found
 
 
 def _exact(pair: Pair) -> bool:
@@ -156,7 +155,7 @@ def _added(layer: AttentionLayer, gap: FloatArray) -> str:
     if all(np.abs(numbers - back.get(abs(at), np.inf)).max() <= _SHARE * size for at, numbers in offsets.items()):
         told = listed(f"{numbers[0]:.3g} at distance {d}" for d, numbers in [*back.items()][:_SHOWN])
         return f"{told} is added{of_head}"
-    told = listed(f"{numbers[0]:.3g} at {offset:+d}" for offset, numbers in [*offsets.items()][:_SHOWN])
+    told = listed(f"{numbers[0]:.3g} at {offset}" for offset, numbers in [*offsets.items()][:_SHOWN])
     return f"by key minus query position, {told} is added{of_head}"
 
 
@@ -323,18 +322,21 @@ def _equal_heads(pair: Pair) -> Iterator[Finding]:
             return
 
 
-_OF_DRAWS = (_mixed_draws, _shared_weights)
 _LINEAR = (_zero_inputs, _negated, _doubled, _small_inputs, by_regression)
+# A group is left out if an earlier one found something, from which its own differences may follow.
 _TESTS = (
-    *_OF_DRAWS,
-    _equal_heads,
-    positions,
-    _equal_inputs,
-    _zero_inputs,
-    _negated,
-    _doubled,
-    _neurons,
-    permuted,
-    _small_inputs,
-    by_regression,
+    (_mixed_draws,),
+    (_shared_weights,),
+    (
+        _equal_heads,
+        positions,
+        _equal_inputs,
+        _zero_inputs,
+        _negated,
+        _doubled,
+        _neurons,
+        permuted,
+        _small_inputs,
+    ),
+    (by_regression,),
 )

@@ -26,7 +26,8 @@ def refusal(run: Run, subject: Subject | SubjectName, each: Each) -> Examination
     for case in _probed(run):
         (found,) = each(probe, [(subject, run.seed, case)])
         if isinstance(found, LostTask):
-            problem = f"a probe call on {case.describe()} crashed its process{found.said}; mend the simulator"
+            what = "exceeded its time limit" if found.hung else "crashed its process"
+            problem = f"a probe call on {case.describe()} {what}{found.said}; mend the simulator"
             found = Examination([], f"subject={run.subject.name}: {problem}", stopped=found.hung)
         if not found.unusable:
             return None

@@ -48,7 +48,7 @@ EXPECTED = {
     "segfaults_later": Expected(UNFINISHED, r"run alone \(Fatal Python error: Segmentation fault at \S+\.py:\d+\)"),
     "sleeps": Expected(REFUSED, r"took more than 2 s for one call; .*--timeout"),
     "sleeps_later": Expected(UNFINISHED, r"INCOMPLETE.*took more than 2 s for one call"),
-    "sleeps_through_errors": Expected(REFUSED, r"crashed its process \(Timeout .* at \S+\.py:\d+\)"),
+    "sleeps_through_errors": Expected(REFUSED, r"exceeded its time limit \(Timeout .* at \S+\.py:\d+\)"),
     "forks": Expected(DONE, r"CONSISTENT"),
     "forks_and_raises": Expected(DONE, r"CONSISTENT"),
     "leaves_thread": Expected(DONE, r"CONSISTENT"),

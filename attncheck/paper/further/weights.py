@@ -77,13 +77,7 @@ WEIGHTS = FurtherFigure(
     ),
     plans=(
         ChartPlan("full heads", _IN_ONE, "width n", _LOWERED, _slots(None)),
-        ChartPlan(
-            "heads of two neurons",
-            _IN_ONE,
-            "width n",
-            _LOWERED,
-            _slots(2),
-        ),
+        ChartPlan("heads of two neurons", _IN_ONE, "width n", _LOWERED, _slots(2)),
         ChartPlan(
             "four positions, two heads",
             "Kolmogorov distance of outputs from their limit, by the law of all weights",
