@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from attncheck.runs.causes import Diagnosis
 from attncheck.runs.run import Run
 
 # pytest runs inside tests forget their first imports: import once here.
@@ -84,7 +85,7 @@ def verdicts_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_causes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the fit of causes in runs of this process; violations are still diagnosed."""
     for module in ("check", "reporting"):
-        monkeypatch.setattr(f"attncheck.runs.{module}.causes_of", lambda subject, results, seed: [])
+        monkeypatch.setattr(f"attncheck.runs.{module}.diagnosis_of", lambda subject, results, seed: Diagnosis())
     monkeypatch.setattr("attncheck.runs.samples.command.causes_of_samples", lambda samples, results, seed, laws: [])
 
 

@@ -389,7 +389,12 @@ def test_refused_inputs_are_left_out() -> None:
             raise ZeroDivisionError
         return on_inputs(LiteralSimulator(weigh=off_by_one))(layer, inputs, rng)
 
-    assert "position 0 attends to 0 and 1" in str(found(dividing, CAUSAL)[0])
+    first = found(dividing, CAUSAL)[0]
+    assert "position 0 attends to 0 and 1" in str(first)
+    assert first.plot is not None
+    observed, declared = (np.reshape(first.plot[name], (CAUSAL.seq_len,) * 2) for name in ("observed", "declared"))
+    assert np.array_equal(declared, np.tri(CAUSAL.seq_len))
+    assert np.argwhere(observed > declared)[0].tolist() == [0, 1]
 
 
 def test_every_check_of_layers_has_a_stage() -> None:

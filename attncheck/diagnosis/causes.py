@@ -160,12 +160,18 @@ def sharpest(tally: Tally) -> Result:
 
 
 def sharpest_first(tallies: Mapping[str, Tally]) -> list[Tally]:
-    """Return the violated checks by decreasing sharpness, limit checks last."""
+    """Return the violated checks of the first violated stage, then the others, each by decreasing sharpness.
 
-    def key(tally: Tally) -> tuple[bool, float, str]:
-        return tally.kind == "limit", -sharpness(sharpest(tally)), tally.name
+    Limit checks come last.
+    """
+    bad = violated(tallies)
+    stages = [name for tally in bad if (name := stage_of(tally.name))]
+    first = min(stages, key=_ORDER.index, default="")
 
-    return sorted(violated(tallies), key=key)
+    def key(tally: Tally) -> tuple[bool, bool, float, str]:
+        return tally.kind == "limit", stage_of(tally.name) != first, -sharpness(sharpest(tally)), tally.name
+
+    return sorted(bad, key=key)
 
 
 def diagnosed(tallies: Mapping[str, Tally]) -> Result | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 DRAWS, INPUTS, SCORES = "draws", "inputs", "scores"
 WEIGHTS_OR_VALUES, AFTER, OUTPUTS = "attention weights or values", "after the scores", "seen in the outputs"
@@ -12,10 +13,14 @@ STAGES = (DRAWS, INPUTS, SCORES, WEIGHTS_OR_VALUES, AFTER, OUTPUTS)
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A deviation of a subject from the declared layer, and the stage of the computation where it occurs."""
+    """A deviation of a subject from the declared layer, and the stage of the computation where it occurs.
+
+    `plot` shows what the subject does instead (`attncheck.evidence.plot_data`), if positions tell it.
+    """
 
     stage: str
     text: str
+    plot: dict[str, Any] | None = None
 
     def __str__(self) -> str:
         return f"{self.stage}: {self.text}"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from attncheck._lib.text import listed
 from attncheck.diagnosis.answers import Answer, Pair, Respond
 from attncheck.diagnosis.finding import SCORES, WEIGHTS_OR_VALUES, Finding
+from attncheck.evidence import plot_data
 from attncheck.layers.attention_map import visible
 
 BoolArray = NDArray[np.bool_]
@@ -38,7 +39,8 @@ def positions(pair: Pair) -> Iterator[Finding]:
     if rows.size:
         i = rows[0]
         told = f"position {i} attends to {places(outputs[i])}; declared {places(declared[i])}"
-        yield Finding(WEIGHTS_OR_VALUES, told + _likewise(len(rows)))
+        plot = plot_data.positions(outputs, declared, "input", "Inputs that change the outputs")
+        yield Finding(WEIGHTS_OR_VALUES, told + _likewise(len(rows)), plot)
 
 
 def _seen(pair: Pair, respond: Respond, usual: Answer) -> tuple[BoolArray, BoolArray]:

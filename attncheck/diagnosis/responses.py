@@ -22,6 +22,7 @@ from attncheck.diagnosis.answers import Answer, Pair, Respond, differ, right_ans
 from attncheck.diagnosis.finding import DRAWS, INPUTS, SCORES, STAGES, WEIGHTS_OR_VALUES, Finding
 from attncheck.diagnosis.positions import permuted, places, positions
 from attncheck.diagnosis.regression import by_regression
+from attncheck.evidence import plot_data
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.simulators.collapsed import draw_images
@@ -130,7 +131,9 @@ def _zero_inputs(pair: Pair) -> Iterator[Finding]:
                 yield Finding(INPUTS, f"inputs of 0 give scores and outputs: {added}, as if to the inputs")
             else:
                 usually = "declared" if declared.scores.any() else "0"
-                yield Finding(SCORES, f"inputs of 0 give scores other than {usually}: {_added(pair.layer, gap)}")
+                text = f"inputs of 0 give scores other than {usually}: {_added(pair.layer, gap)}"
+                shown = ours.scores[0, 0], declared.scores[0, 0]
+                yield Finding(SCORES, text, plot_data.positions(*shown, "key", "Scores of head 0 for inputs of 0"))
             return
     if outputs:
         yield Finding(pair.stage_of_outputs, "inputs of 0 give outputs other than 0: something is added")
@@ -227,7 +230,8 @@ def _weights_at_zero(pair: Pair) -> Iterator[Finding]:
     i = int(np.argmax(gap.max(axis=1)))
     told = [listed(f"{weight:.3g}" for weight in row[:_SHOWN]) for row in (ours[i] / factor, declared[i])]
     text = f"where scores are 0, the weights of position {i} are {told[0]}; declared {told[1]}, up to a factor"
-    yield Finding(WEIGHTS_OR_VALUES, text)
+    plot = plot_data.positions(ours / factor, declared, "key", "Attention weights where scores are 0, up to a factor")
+    yield Finding(WEIGHTS_OR_VALUES, text, plot)
 
 
 def _weights(respond: Respond, pair: Pair) -> FloatArray | None:
@@ -293,7 +297,8 @@ def _equal_inputs(pair: Pair) -> Iterator[Finding]:
     row = ours[-1] if by_key else ours[int(np.argmax(np.where(seen, np.abs(ours - 1.0), 0.0).max(axis=1)))]
     told = listed(f"{ratio:.3g}" for ratio in row[:_SHOWN])
     where = "by key" if by_key else "in a row"
-    yield Finding(SCORES, f"for equal inputs they are not equal, but {told} times the first, {where}")
+    plot = plot_data.positions(seen * ours, seen, "key", "Scores for equal inputs, over the first")
+    yield Finding(SCORES, f"for equal inputs they are not equal, but {told} times the first, {where}", plot)
 
 
 def _ratios(layer: AttentionLayer, answer: Answer) -> FloatArray | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from attncheck.evidence.bands import QUANTILES
 
@@ -36,7 +36,7 @@ def cdf_of_uniform(values: FloatArray, allowance: float) -> dict[str, Any]:
 
 
 def cdf_of_two(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatArray], FloatArray]) -> dict[str, Any]:
-    """Return counts of values up to joint quantiles, in the first of two sorted samples and in both.
+    """Return joint quantiles of two sorted samples, and counts of values up to them, in the first and in both.
 
     Examples
     --------
@@ -49,6 +49,7 @@ def cdf_of_two(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatAr
     pooled, places = np.unique(first + second, return_index=True)
     apart = pooled < values.size
     below = {"below": first[places][apart].tolist(), "pooled": pooled[apart].tolist()}
+    below["values"] = _significant(points[places][apart])
     return {"kind": "paired counts", **below, "count": int(ours.size), "against": int(theirs.size)}
 
 
@@ -101,6 +102,20 @@ def matrix(
     columns = {"observed": observed, "declared": declared, "error": error}
     entries = {name: _significant(values[places]) for name, values in columns.items()}
     return {"kind": "matrix", **entries, "of": of, "what": what, "size": len(observed), "count": count}
+
+
+def positions(observed: ArrayLike, declared: ArrayLike, of: str, what: str) -> dict[str, Any]:
+    """Return two square matrices, row by row: rows are positions of queries, columns positions of what `of` names.
+
+    Examples
+    --------
+    >>> positions(np.eye(2), np.ones((2, 2)), "key", "attention weights")["observed"]
+    [1.0, 0.0, 0.0, 1.0]
+    """
+    size = len(np.asarray(observed))
+    columns = {"observed": observed, "declared": declared}
+    entries = {name: _significant(np.asarray(values, dtype=np.float64).ravel()) for name, values in columns.items()}
+    return {"kind": "positions", **entries, "of": of, "what": what, "size": size}
 
 
 def covariances(predicted: FloatArray, products: FloatArray) -> dict[str, Any]:

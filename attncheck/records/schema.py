@@ -144,7 +144,10 @@ class StatementResult(msgspec.Struct, frozen=True, tag="theory", tag_field="type
 
 
 class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
-    """The end of a run: likely causes, best first, reasons for missing results, `run_digest`, content hash."""
+    """The end of a run: likely causes, best first, reasons for missing results, `run_digest`, content hash.
+
+    ``plot`` shows what the first cause is about (`attncheck.evidence.plot_data`).
+    """
 
     digest: str
     verdict: str
@@ -153,6 +156,7 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
     seconds: float
     content: str = ""
     causes: list[str] = []
+    plot: dict[str, Any] | None = None
     failed: list[str] = []
 
 

@@ -82,6 +82,13 @@ def reads(result: Result) -> str:
     return result.text.partition(f" {number(result.effect)} [")[0].rstrip(":") if result.effect is not None else ""
 
 
+def quantity(result: Result) -> str:
+    """Return the quantity that a check tests, without the name of the distance."""
+    words = reads(result).removesuffix(", observed over declared")
+    distance, of, told = words.partition("Kolmogorov distance of ")
+    return told.partition(" from ")[0] if of and not distance else words
+
+
 def detectable(result: Result) -> float | None:
     """Return the distance of the MDE from the null, symmetric in logarithms for ratios, or None."""
     mde, null = result.mde, result.null_effect

@@ -6,12 +6,12 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from attncheck.diagnosis.causes import UNKNOWN, Cause, by_hint, sharpest, sharpest_first, stage
+from attncheck.diagnosis.causes import UNKNOWN, Cause, by_hint, sharpest_first, stage
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Result
 from attncheck.records.tallies import Tally, tallied
-from attncheck.records.text import detectable, reads
+from attncheck.records.text import detectable, quantity
 from attncheck.report import scales
 from attncheck.runs.details import MAIN_CHECKS, of_all
 
@@ -23,13 +23,12 @@ _COLUMNS = 40
 class SubjectFinding:
     """What is wrong with a subject.
 
-    ``failures`` are the violated checks (pools only if no case is violated), the most significant first;
-    ``sharpest`` is the most deviant violated result, ``smallest`` that on the smallest layer; ``causes`` fit the
-    draws, best first; ``tried`` tells whether a fit was attempted.
+    ``failures`` are the violated checks (pools only if no case is violated), those of the first violated stage of the
+    computation first; ``smallest`` is the first one's violated result on the smallest layer; ``causes`` fit the draws,
+    best first; ``tried`` tells whether a fit was attempted.
     """
 
     failures: tuple[Tally, ...]
-    sharpest: Result
     smallest: Result
     causes: tuple[str, ...]
     tried: bool
@@ -39,7 +38,7 @@ class SubjectFinding:
         """The most likely cause."""
         if self.causes:
             return self.causes[0]
-        return "no known cause fits" if self.tried or not self.sharpest.hint else self.sharpest.hint
+        return "no known cause fits" if self.tried or not self.smallest.hint else self.smallest.hint
 
     def groups(self, most: int) -> list[Cause]:
         """Return the first `most` violated checks, grouped by `hint`, the probable cause that a check suggests."""
@@ -54,7 +53,7 @@ def finding(found: RunRecord) -> SubjectFinding | None:
     first = failures[0]
     told = found.closing.causes if found.closing else []
     fitted = tuple(told) if told and told[0] != UNKNOWN else ()
-    return SubjectFinding(tuple(failures), sharpest(first), first.smallest or first.worst[0], fitted, bool(told))
+    return SubjectFinding(tuple(failures), first.smallest or first.worst[0], fitted, bool(told))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,12 +81,6 @@ def claim_map(found: RunRecord) -> ClaimMap | None:
     return ClaimMap(tuple(layers[key][1] for key in columns), rows, len(layers) - len(columns))
 
 
-def _short(tally: Tally) -> str:
-    """Return the quantity that a check tests, without the name of the distance."""
-    words = reads(tally.worst[0]).removeprefix("Kolmogorov distance of ")
-    return words.removesuffix(", observed over declared").removesuffix(" from the exact law")
-
-
 def would_have_seen(tallies: Mapping[str, Tally], pools: Sequence[Result]) -> scales.PlotScale | None:
     """Return the minimum detectable effects of each claim, from the first of its main checks that was examined."""
     common = of_all(pools)
@@ -95,5 +88,6 @@ def would_have_seen(tallies: Mapping[str, Tally], pools: Sequence[Result]) -> sc
     for tally in (tallies[name] for name in MAIN_CHECKS if name in tallies):
         if tally.alternatives and tally.claim not in rows:
             together = detectable(common[tally.name]) if tally.name in common else None
-            rows[tally.claim] = (f"{tally.claim.replace('_', ' ')}: {_short(tally)}", tally.alternatives, together)
+            name = f"{tally.claim.replace('_', ' ')}: {quantity(tally.worst[0])}"
+            rows[tally.claim] = name, tally.alternatives, together
     return scales.would_have_seen(list(rows.values()))

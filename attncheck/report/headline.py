@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from attncheck._lib.text import chance, counted
+from attncheck.diagnosis.causes import diagnosed
 from attncheck.evidence.verdicts import Verdict
 from attncheck.records.run_record import RunRecord
 from attncheck.report.first import SubjectFinding, finding
@@ -42,8 +43,11 @@ def _sentence(found: RunRecord, verdict: str, wrong: SubjectFinding | None) -> s
         reach = f"{words.capitalize()}: " if words else ""
         return f"{reach}{subject} behaves as the theorem says, as far as {_extent(found)} can show."
     if verdict == "violated":
-        what = f"{wrong.cause}; {wrong.sharpest.text}" if wrong else "the evidence as a whole is not uniform"
-        return f"{subject} departs from the theorem: {what}."
+        if wrong is None:
+            return f"{subject} departs from the theorem: the evidence as a whole is not uniform."
+        estimated = diagnosed(found.tallies)
+        number = estimated.diagnosis[0] if estimated else wrong.smallest.text
+        return f"{subject} departs from the theorem: {wrong.cause}; {number}."
     if verdict == "incomplete":
         why = found.closing.failed[0] if found.closing and found.closing.failed else ""
         return f"The run on {subject} is incomplete, which is not a pass{f': {why}' if why else ''}."

@@ -31,8 +31,6 @@ class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
             raise ValueError("is not what attncheck writes")
         _check_counts(self.below, self.count)
 
-    axis = "quantile of the expected law"
-
     @property
     def quantiles(self) -> FloatArray:
         """The quantiles at which values are counted."""
@@ -54,10 +52,14 @@ class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
 
 
 class PairedCounts(msgspec.Struct, frozen=True, tag="paired counts", tag_field="kind"):
-    """Numbers of values, out of `count`, among the `pooled` lowest of these and `against` reference values."""
+    """Numbers of values, out of `count`, among the `pooled` lowest of these and `against` reference values.
+
+    `values` are the largest of these lowest.
+    """
 
     below: list[int]
     pooled: list[int]
+    values: list[float]
     count: int
     against: int
 
@@ -72,8 +74,6 @@ class PairedCounts(msgspec.Struct, frozen=True, tag="paired counts", tag_field="
     def total(self) -> int:
         """The size of both samples."""
         return self.count + self.against
-
-    axis = "quantile of draws and exact law together"
 
     @property
     def quantiles(self) -> FloatArray:
@@ -141,6 +141,20 @@ class MatrixPlot(msgspec.Struct, frozen=True, tag="matrix", tag_field="kind"):
             raise ValueError("is not what attncheck writes")
 
 
+class PositionsPlot(msgspec.Struct, frozen=True, tag="positions", tag_field="kind"):
+    """Observed and declared square matrix; rows are positions of queries, columns positions of what `of` names."""
+
+    observed: list[float]
+    declared: list[float]
+    of: str
+    what: str
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or len(self.observed) != self.size**2:
+            raise ValueError("is not what attncheck writes")
+
+
 class RatePlot(msgspec.Struct, frozen=True, tag="rate", tag_field="kind"):
     """A distance at several widths, and the log-log slope with its interval."""
 
@@ -152,7 +166,7 @@ class RatePlot(msgspec.Struct, frozen=True, tag="rate", tag_field="kind"):
     high: float
 
 
-Plot = Counts | PairedCounts | Residuals | Density | MatrixPlot | Covariances | RatePlot
+Plot = Counts | PairedCounts | Residuals | Density | MatrixPlot | PositionsPlot | Covariances | RatePlot
 
 
 def read_plot(raw: dict[str, Any] | None) -> Plot | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,12 +16,14 @@ from attncheck._lib.text import counted, number
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.names import layer_name
 from attncheck.records.schema import Result
+from attncheck.records.text import quantity
 from attncheck.report.plots import (
     Counts,
     Covariances,
     Density,
     MatrixPlot,
     PairedCounts,
+    PositionsPlot,
     RatePlot,
     Residuals,
     leaves,
@@ -31,6 +35,8 @@ from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw, p
 _QUANTILE = NormalDist().inv_cdf(0.995)
 # Smallest half-width in standard deviations, and margin beyond the outermost quantile.
 _WIDEST, _STEP = 4.0, 0.3
+# Entries of two matrices differ if their distance exceeds this share of the largest.
+_APART = 1e-3
 # Labelled quantiles.
 _QUANTILES = (0.0001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999)
 
@@ -46,6 +52,8 @@ def of_result(result: Result) -> Drawing | None:
             return _density(plot, result)
         case MatrixPlot() as plot:
             return _matrix(plot, result)
+        case PositionsPlot():  # of causes, not of results
+            return None
         case Covariances() as plot:
             return _covariances(plot, result)
         case RatePlot() as plot:
@@ -59,6 +67,7 @@ def _counts(plot: Counts | PairedCounts, result: Result) -> Drawing:
     found = plot.in_errors(plot.below)
     outside = leaves(plot) is not None
     observed, declared = plot.shares
+    axis, label = _quantile_axis(plot, result, places)
     # Values are placed by normal quantiles, so that any correct law appears as a bell curve.
     edges = np.array([min(-_WIDEST, places[0] - _STEP), *places, max(_WIDEST, places[-1] + _STEP)])
 
@@ -71,18 +80,27 @@ def _counts(plot: Counts | PairedCounts, result: Result) -> Drawing:
         color, line = (BAD, "--") if outside else (ACCENT, "-")
         axes.plot(places, found, color=color, linewidth=1.4, linestyle=line, marker="" if len(found) > 9 else ".")
         reach = 1.15 * max(float(np.abs(curve).max()) for curve in (low, high, found))
-        axes.set(xlim=(edges[0], edges[-1]), ylim=(-reach, reach), xlabel=plot.axis, ylabel="difference")
-        shown = [place for place in _QUANTILES if edges[0] <= special.ndtri(place) <= edges[-1]]
-        axes.xaxis.set_major_locator(FixedLocator(list(special.ndtri(shown))))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: f"{special.ndtr(place):g}"))
+        axes.set(xlim=(edges[0], edges[-1]), ylim=(-reach, reach), xlabel=axis, ylabel="difference")
+        shown = [at for at in special.ndtri(_QUANTILES) if edges[0] <= at <= edges[-1]]
+        axes.xaxis.set_major_locator(FixedLocator(shown))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: label(at)))
 
     where, kept = _where(result), band_kept(plot)
     alt = (
-        f"Observed and expected density of {where}, from {counted(plot.count, 'value')}, by the {plot.axis}, "
+        f"Observed and expected density of {where}, from {counted(plot.count, 'value')}, by {axis}, "
         f"and below them the difference of the distribution functions in standard errors. It {kept}."
     )
     caption = f"{where}: observed (bars) and expected (line); below, their difference in standard errors, which {kept}"
     return draw(paint, alt, caption, below=difference, height=320)
+
+
+def _quantile_axis(
+    plot: Counts | PairedCounts, result: Result, places: NDArray[np.float64]
+) -> tuple[str, Callable[[float], str]]:
+    """Return the name of the horizontal axis and a function that labels normal quantiles; `places` are the plot's."""
+    if isinstance(plot, Counts):
+        return "quantile of the expected law", lambda at: f"{special.ndtr(at):g}"
+    return quantity(result), lambda at: f"{np.interp(at, places, plot.values):.2g}".replace("-", "−")
 
 
 def band_kept(plot: Counts | PairedCounts) -> str:
@@ -163,17 +181,10 @@ def _matrix(plot: MatrixPlot, result: Result) -> Drawing:
     observed, declared, error = (np.array(x) for x in (plot.observed, plot.declared, plot.error))
     half = NormalDist().inv_cdf(1 - 0.005 / len(observed))
     off = np.abs(observed - declared) > half * error
-    largest = max(float(np.abs([observed, declared]).max()), 1e-300)
 
     def paint(axes: Axes) -> None:
-        size = 0.8 * 28_000 / plot.size**2 / largest  # the largest disc fills its cell
-        axes.scatter(columns, rows, s=size * np.abs(declared), color=BAND, linewidths=0)
-        for chosen, color in ((~off, ACCENT), (off, BAD)):
-            places, values = (columns[chosen], rows[chosen]), observed[chosen]
-            axes.scatter(*places, s=size * np.abs(values), facecolors="none", edgecolors=color, linewidths=1.5)
-        axes.plot(columns[off], rows[off], "x", color=BAD, markersize=5)
-        axes.set(xlim=(-0.6, plot.size - 0.4), ylim=(plot.size - 0.4, -0.6), xlabel=plot.of)
-        axes.set(xticks=range(plot.size), yticks=range(plot.size), aspect="equal")
+        _discs(axes, (rows, columns), observed, declared, off)
+        axes.set(xlabel=plot.of)
         axes.set(xticklabels=range(1, plot.size + 1), yticklabels=range(1, plot.size + 1))
 
     worst = int(np.argmax(np.abs(observed - declared) / np.maximum(error, 1e-300)))
@@ -188,6 +199,57 @@ def _matrix(plot: MatrixPlot, result: Result) -> Drawing:
         f"crossed ones lie outside a joint 99% interval"
     )
     return draw(paint, alt, caption, width=300, height=290, margins=(36, 10, 44, 8))
+
+
+def of_cause(raw: Mapping[str, Any] | None) -> Drawing | None:
+    """Return the plot of what a subject does instead of what is declared, or None.
+
+    Examples
+    --------
+    >>> plot = {"kind": "positions", "of": "key", "what": "attention weights", "size": 2}
+    >>> of_cause({**plot, "observed": [1.0, 0.5, 0.5, 0.5], "declared": [1.0, 0.0, 0.5, 0.5]}).alt[-59:]
+    'first at query 0 and key 1: 0.5 is observed, 0 is declared.'
+    """
+    plot = read_plot(None if raw is None else dict(raw))
+    if not isinstance(plot, PositionsPlot):
+        return None
+    observed, declared = np.array(plot.observed), np.array(plot.declared)
+    rows, columns = np.divmod(np.arange(observed.size), plot.size)
+    off = np.abs(observed - declared) > _APART * max(float(np.abs(declared).max()), float(np.abs(observed).max()))
+
+    def paint(axes: Axes) -> None:
+        _discs(axes, (rows, columns), observed, declared, off)
+        axes.set(xlabel=f"position of the {plot.of}", ylabel="position of the query")
+
+    worst = int(np.argmax(off))
+    alt = (
+        f"{plot.what}, observed and declared, as areas of discs by positions of query and {plot.of}. {int(off.sum())} "
+        f"of {len(off)} differ, first at query {rows[worst]} and {plot.of} {columns[worst]}: "
+        f"{observed[worst]:.3g} is observed, {declared[worst]:.3g} is declared."
+    )
+    caption = f"{plot.what}: observed (rings) and declared (discs) as areas; crossed ones differ"
+    return draw(paint, alt, caption, width=330, height=330, margins=(52, 10, 48, 8))
+
+
+def _discs(
+    axes: Axes,
+    places: tuple[NDArray[np.intp], NDArray[np.intp]],
+    observed: NDArray[np.float64],
+    declared: NDArray[np.float64],
+    off: NDArray[np.bool_],
+) -> None:
+    """Draw entries of a matrix at `places`, rows and columns, as areas: declared discs, observed rings."""
+    rows, columns = places
+    count = int(rows.max()) + 1
+    largest = max(float(np.abs([observed, declared]).max()), 1e-300)
+    size = 0.8 * 28_000 / count**2 / largest  # the largest disc fills its cell
+    axes.scatter(columns, rows, s=size * np.abs(declared), color=BAND, linewidths=0)
+    for chosen, color in ((~off, ACCENT), (off, BAD)):
+        at, values = (columns[chosen], rows[chosen]), observed[chosen]
+        axes.scatter(*at, s=size * np.abs(values), facecolors="none", edgecolors=color, linewidths=1.5)
+    axes.plot(columns[off], rows[off], "x", color=BAD, markersize=5)
+    axes.set(xlim=(-0.6, count - 0.4), ylim=(count - 0.4, -0.6), aspect="equal")
+    axes.set(xticks=range(count), yticks=range(count))
 
 
 def _densities(

@@ -33,7 +33,7 @@ from attncheck.report.headline import Headline, headline
 from attncheck.report.plots import RatePlot, read_plot
 from attncheck.report.power import PowerTable
 from attncheck.report.recipe import Recipe
-from attncheck.report.results import of_result
+from attncheck.report.results import of_cause, of_result
 from attncheck.report.scales import PlotScale, by_case, by_check
 from attncheck.report.svg import Drawing
 from attncheck.runs.details import MAIN_CHECKS
@@ -159,10 +159,11 @@ class RunView:
 
     @cached_property
     def evidence(self) -> Drawing | PlotScale | None:
-        """The plot of the most significant violated result."""
+        """The plot of what the subject does instead, or else that of the first violated result."""
         if self.finding is None:
             return None
-        return of_result(self.finding.sharpest) or by_case(self.finding.failures[0])
+        observed = of_cause(self.run.closing.plot) if self.run.closing else None
+        return observed or of_result(self.finding.smallest) or by_case(self.finding.failures[0])
 
     @cached_property
     def seen(self) -> PlotScale | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.calls import OTHER_CALL, read_off
 from attncheck.diagnosis.causes import TOLD, UNKNOWN, begins, hints, telling
+from attncheck.diagnosis.finding import Finding
 from attncheck.diagnosis.fit import LAYERS, draws_of, fitted
 from attncheck.diagnosis.responses import findings
 from attncheck.evidence.verdicts import Verdict
@@ -26,7 +29,15 @@ from attncheck.subject import Subject
 _FOUND = 2
 
 
-def causes_of(subject: Subject, results: Sequence[Result], seed: int) -> list[str]:
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+    """Likely causes of violations, best first, and plot data of what the first one found, if positions tell it."""
+
+    causes: tuple[str, ...] = ()
+    plot: dict[str, Any] | None = None
+
+
+def diagnosis_of(subject: Subject, results: Sequence[Result], seed: int) -> Diagnosis:
     """Diagnose violated results from fresh draws, whose random streams are separate from those of the run.
 
     Findings on what the subject computes differently from its declaration come first, then likely causes.
@@ -45,16 +56,17 @@ def causes_of(subject: Subject, results: Sequence[Result], seed: int) -> list[st
     place, found = _findings(subject, layers, seed)
     fitting, others = _causes(samples, results, seed, subject.weights, subject.form == "inputs", later)
     # Findings on the simplest layer supersede causes that fit only this layer.
-    return [*found, *fitting, *([] if found and not place else others)][:TOLD]
+    causes = [*map(str, found), *fitting, *([] if found and not place else others)][:TOLD]
+    return Diagnosis(tuple(causes), found[0].plot if found else None)
 
 
-def _findings(subject: Subject, layers: Sequence[AttentionLayer], seed: int) -> tuple[int, list[str]]:
+def _findings(subject: Subject, layers: Sequence[AttentionLayer], seed: int) -> tuple[int, list[Finding]]:
     """Return the index of the first layer with findings on what the subject computes differently, and the findings."""
     for place, layer in enumerate(layers):
         with own_arithmetic(), contextlib.suppress(InputError):
             if found := findings(subject, layer, stream(seed, "responses", layer.key, role="diagnosis")):
                 on = f" (on {layer.describe()})" if len(layers) > 1 else ""
-                return place, [f"{each}{on}" for each in found[:_FOUND]]
+                return place, [dataclasses.replace(each, text=f"{each.text}{on}") for each in found[:_FOUND]]
     return 0, []
 
 

@@ -23,7 +23,7 @@ from attncheck.looks.item import Item
 from attncheck.looks.result import violated
 from attncheck.records.schema import Result
 from attncheck.records.scope import Scope
-from attncheck.runs.causes import causes_of
+from attncheck.runs.causes import diagnosis_of
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize, what_is_wrong
@@ -61,7 +61,7 @@ class CheckReport:
     @functools.cached_property
     def causes(self) -> tuple[str, ...]:
         """Return the likely causes of violations, most likely first, from draws made at the first call."""
-        return tuple(causes_of(self.run.subject, self.results, self.run.seed)) if self.run.explains else ()
+        return diagnosis_of(self.run.subject, self.results, self.run.seed).causes if self.run.explains else ()
 
     @property
     def verdict(self) -> str:

@@ -25,6 +25,7 @@ from attncheck.looks.profiles import profile_named
 from attncheck.records.manifest import installed_versions
 from attncheck.records.run_record import RunRecord
 from attncheck.records.schema import Manifest, Result, StatementResult, case_key
+from attncheck.runs.causes import Diagnosis
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from attncheck.subject import DEFAULT_SUBJECT, Subject
@@ -134,7 +135,7 @@ def merged(parts: Sequence[RunRecord], out: Path, min_examined: int | None = Non
         _hand_over(part, report)
     pools, owed = run.pool(report.results, lambda look, looks: [OWED for _ in looks])
     report.take(pools, *owed)
-    report.causes = _causes(ordered)
+    report.diagnosis = _diagnosis(ordered)
     report.finish(*(Finding("completeness", "incomplete", text) for text in owed))
     return report
 
@@ -218,8 +219,9 @@ def _machines(machines: Sequence[Mapping[str, str]]) -> dict[str, str]:
     return {name: " | ".join(dict.fromkeys(machine.get(name, "") for machine in machines)) for name in fields}
 
 
-def _causes(parts: Sequence[RunRecord]) -> list[str]:
-    """Return the causes that most violated shards found."""
-    found = [part.closing.causes for part in parts if part.closing and part.closing.causes]
-    first = Counter(causes[0] for causes in found)
-    return max(found, key=lambda causes: first[causes[0]], default=[])
+def _diagnosis(parts: Sequence[RunRecord]) -> Diagnosis:
+    """Return the diagnosis whose first cause most violated shards found."""
+    closings = (part.closing for part in parts)
+    found = [Diagnosis(tuple(each.causes), each.plot) for each in closings if each and each.causes]
+    first = Counter(each.causes[0] for each in found)
+    return max(found, key=lambda each: first[each.causes[0]], default=Diagnosis())

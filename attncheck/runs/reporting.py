@@ -19,7 +19,7 @@ from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.case import Case
 from attncheck.records.schema import Closing, Manifest, Result, StatementResult, run_digest
 from attncheck.records.writer import Writer
-from attncheck.runs.causes import causes_of
+from attncheck.runs.causes import Diagnosis, diagnosis_of
 from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize
 from attncheck.runs.tasks import Examination
@@ -39,7 +39,7 @@ class RunReport:
         self.run = run
         self.refused = refused
         self.failure = ""
-        self.causes: list[str] = []
+        self.diagnosis = Diagnosis()
         self._failed: set[str] = set()
         self.results: list[Result] = []
         self.theory: list[StatementResult] = []
@@ -95,14 +95,15 @@ class RunReport:
         found = self.run.conclude(self.results, self.theory)
         self.conclusion = dataclasses.replace(found, findings=(*found.findings, *more))
         if self.run.explains:
-            self.causes = causes_of(self.run.subject, self.results, self.run.seed)
+            self.diagnosis = diagnosis_of(self.run.subject, self.results, self.run.seed)
         closing = Closing(
             digest=run_digest([*self.results, *self.theory]),
             verdict=self.conclusion.verdict,
             reasons=list(self.conclusion.reasons),
             reported=len(self.results) + len(self.theory),
             seconds=time.perf_counter() - self._started,
-            causes=self.causes,
+            causes=list(self.diagnosis.causes),
+            plot=self.diagnosis.plot,
             failed=self.failed[:_FAILURES],
         )
         self._write(closing)
@@ -122,7 +123,7 @@ class RunReport:
             error = f"ERROR: {self.refused.unusable}. Nothing was examined."
             return "\n".join(filter(None, (error, self.refused.traceback, self.failure)))
         given = (self.run, self.results, self.conclusion, color, self.theory, verbose)
-        text = summarize(*given, causes=self.causes, failed=self.failed)
+        text = summarize(*given, causes=self.diagnosis.causes, failed=self.failed)
         return f"{text}\n{self.failure}" if self.failure else text
 
     def _write(self, line: Result | StatementResult | Closing) -> None:

@@ -26,7 +26,7 @@ from attncheck.checks.registry import CHECKS, check_named
 from attncheck.checks.sample import EVERY_FIELD
 from attncheck.diagnosis.causes import stage
 from attncheck.evidence.looks import per_look_power
-from attncheck.evidence.plot_data import cdf_of_two, cdf_of_uniform, matrix
+from attncheck.evidence.plot_data import cdf_of_two, cdf_of_uniform, matrix, positions
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.profiles import ANCHORS
 from attncheck.records.run_record import read_record
@@ -119,8 +119,8 @@ def test_first_screen_of_a_violated_run_has_sentence_picture_layer_and_replay(fa
     )
     assert "figure.map" not in page.first
     text, smallest = page.section("verdict"), violated_result(layer=LAYERS[2])
-    sentence, _, rest = text.partition("expected 1.")
-    assert sentence.endswith("variance, observed over declared: 0.25 [0.23, 0.27], ")
+    sentence, _, rest = text.partition("declared 1.")
+    assert sentence.endswith("; score variance 0.25 [0.24, 0.26], ")
     assert "Smallest layer that fails n=2 s=5 H=1 causal" in rest
     assert f"attncheck replay {faulty_record} {smallest.id}" in rest
     assert "Return value_gram too: up to 1 more result." in rest
@@ -161,6 +161,19 @@ def test_fitted_causes_stand_before_what_checks_point_at(tmp_path: Path) -> None
         record = write_record(tmp_path / f"{len(words[0])}.jsonl", [violated_result()], closing={"causes": causes})
         for word in words:
             assert word in render(record).section("verdict")
+
+
+def test_first_picture_is_that_of_the_first_cause(tmp_path: Path) -> None:
+    seen = positions(np.tri(3, k=1), np.tri(3), "input", "Inputs that change the outputs")
+    missing = {**seen, "size": 4}
+    for number, plot in enumerate((seen, missing, {"kind": "hologram"})):
+        closing = {"causes": ["position 0 attends to 0 and 1"], "plot": plot}
+        page = render(write_record(tmp_path / f"{number}.jsonl", [violated_result()], closing=closing))
+        found = [image for image in page.all("img") if "Inputs that change" in str(image["alt"])]
+        assert len(found) == (plot is seen)
+        assert ("figure.scale" in page.first) is (plot is not seen)
+        if found:
+            assert "2 of 9 differ, first at query 0 and input 1: 1 is observed, 0 is" in str(found[0]["alt"])
 
 
 def test_pool_that_is_violated_alone_is_told_as_any_failure(tmp_path: Path) -> None:
@@ -401,9 +414,15 @@ def test_picture_names_where_a_law_leaves_its_band(values: NDArray[np.float64], 
 
 def test_picture_of_two_samples_names_where_they_part() -> None:
     ours, theirs = np.sort(RNG.standard_normal(500) + 1.0), np.sort(RNG.standard_normal(2000))
-    drawing = of_result(make_result("scores.size", plot=cdf_of_two(ours, theirs, np.zeros_like)))
+    text = "Kolmogorov distance of the log size of scores from its law: 0.4 [0.3, 0.5], expected 0"
+    result = make_result("scores.size", plot=cdf_of_two(ours, theirs, np.zeros_like), text=text, effect=0.4)
+    drawing = of_result(result)
     assert drawing is not None
     assert re.search(r"leaves its 99% band, .*: too few values lie below, \d+ of 500", drawing.caption)
+    svg = base64.b64decode(drawing.source.partition(",")[2]).decode()
+    assert ">the log size of scores<" in svg
+    median = f"{np.median(np.concatenate([ours, theirs])):.2g}"
+    assert f">{median}<" in svg
 
 
 def test_labels_of_a_picture_keep_their_digits_and_lines_only_what_shows() -> None:
@@ -431,10 +450,10 @@ def test_pictures_that_cannot_be_drawn_are_left_out(tmp_path: Path) -> None:
         {"kind": "counts", "below": [2] * 63, "count": 10**12},
         {"kind": "counts", "below": [*[2] * 62, 1], "count": 3},
         {"kind": "counts", "below": [2] * 63, "count": 3, "allowance": 1.5},
-        {"kind": "paired counts", "below": [], "pooled": [], "count": 3, "against": 3},
-        {"kind": "paired counts", "below": [1], "pooled": [1, 2], "count": 3, "against": 3},
-        {"kind": "paired counts", "below": [1, 1], "pooled": [2, 2], "count": 3, "against": 3},
-        {"kind": "paired counts", "below": [1, 3], "pooled": [2, 6], "count": 3, "against": 3},
+        {"kind": "paired counts", "below": [], "pooled": [], "values": [], "count": 3, "against": 3},
+        {"kind": "paired counts", "below": [1], "pooled": [1, 2], "values": [1.0, 2.0], "count": 3, "against": 3},
+        {"kind": "paired counts", "below": [1, 1], "pooled": [2, 2], "values": [1.0, 2.0], "count": 3, "against": 3},
+        {"kind": "paired counts", "below": [1, 3], "pooled": [2, 6], "values": [1.0, 2.0], "count": 3, "against": 3},
         {"kind": "residuals", "shares": [1e300], "widest": 4, "count": 3},
         {"kind": "covariances", "predicted": [1.0], "observed": [1.0, 2.0], "error": [1.0], "count": 3},
         {"kind": "residuals", "shares": "many", "widest": 4, "count": 3},

@@ -34,7 +34,7 @@ class TestSummary:
         first = causes(read_record(record).tallies)[0]
         assert first.hint
         lines = report.summary().splitlines()
-        assert lines[1] == f"  cause:    {report.causes[0]}" == "  cause:    W_Q and W_K are the same matrix"
+        assert lines[1] == f"  cause:    {report.diagnosis.causes[0]}" == "  cause:    W_Q and W_K are the same matrix"
         shown = {line.partition(":")[0].strip() for line in lines[:15]}
         assert {"cause", "observed", "first", "layer", "replay"} <= shown
         assert f"{first.leading.name} on 1 of 1 layer: " in next(line for line in lines if line.startswith("  first:"))
