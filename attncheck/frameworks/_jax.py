@@ -13,7 +13,7 @@ import numpy as np
 
 from attncheck.frameworks.binding import SINGLE, Binding
 from attncheck.frameworks.jax_trace import watching
-from attncheck.frameworks.trace import AttentionCore, Core, FloatArray, untouched
+from attncheck.frameworks.trace import AttentionCore, FloatArray, Trace
 
 # Relative tolerance for compiled against uncompiled results.
 _SAME = 1e-5
@@ -41,10 +41,10 @@ class JaxBinding(Binding):
         self._compiled_many = jax.jit(self._many, static_argnums=0)
         self._tried = False
 
-    def run(self, state: Any, x: FloatArray, core: Core, path: str = "") -> Any:
-        """Return the outputs for x, with `core` called at every attention core."""
-        with on_cpu(), self._watch.calling(core):
-            y = np.asarray(self._compiled(core is not untouched, *self._split(state), jax.numpy.asarray(x)))
+    def run(self, state: Any, x: FloatArray, trace: Trace, path: str = "") -> Any:
+        """Return the outputs for x, and report attention cores to a trace."""
+        with on_cpu(), self._watch.reporting(trace):
+            y = np.asarray(self._compiled(trace.uses("core"), *self._split(state), jax.numpy.asarray(x)))
         self.precision = max(self.precision, self._watch.precision)
         return y
 
@@ -141,7 +141,7 @@ class JaxBinding(Binding):
 
 
 class Watch:
-    """Calls of a core from compiled functions.
+    """Reports of cores from compiled functions to a trace.
 
     Attributes
     ----------
@@ -151,19 +151,19 @@ class Watch:
 
     def __init__(self) -> None:
         self.precision = SINGLE
-        self._core: Core = untouched
+        self._trace = Trace()
         self._failure: Exception | None = None
 
     @contextlib.contextmanager
-    def calling(self, core: Core) -> Iterator[None]:
-        """Call `core` within this context; raise its error at the end."""
-        self._core, self._failure = core, None
+    def reporting(self, trace: Trace) -> Iterator[None]:
+        """Report to a trace within this context; raise its error at the end."""
+        self._trace, self._failure = trace, None
         yield
         if self._failure is not None:
             raise self._failure
 
     def over(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Return a function of parameters and x that calls the core in the order of the attention cores."""
+        """Return a function of parameters and x that reports the attention cores in their order."""
 
         def watched(parameters: Any, x: Any) -> Any:
             made: list[Any] = []
@@ -180,13 +180,13 @@ class Watch:
         return watched
 
     def _answer(self, index: int, *given: Any) -> Any:
-        """Return the core's result, with shape and dtype of the module's own result, or that result if it is None."""
+        """Report a core; return the trace's result in the shape and dtype of the module's `own`, or `own` for None."""
         q, k, v, weights, own, *_ = (np.asarray(each) for each in given)
         roundoffs = (float(jax.numpy.finfo(each.dtype).eps) / 2 for each in (q, k, v))
         self.precision = max(self.precision, *roundoffs)
         wide = [each.astype(np.float64).reshape(-1, *each.shape[-2:]) for each in (q, k, v, weights)]
         try:
-            found = self._core(AttentionCore(wide[0], wide[1], wide[2], wide[3], index))
+            found = self._trace.core(AttentionCore(wide[0], wide[1], wide[2], wide[3], index))
             return own if found is None else np.asarray(found).reshape(own.shape).astype(own.dtype)
         except Exception as failure:  # kept, because JAX would wrap it in its own error
             self._failure = self._failure or failure

@@ -15,7 +15,7 @@ import numpy as np
 
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.imports import find
-from attncheck.frameworks.trace import Core, FloatArray
+from attncheck.frameworks.trace import FloatArray, Trace
 
 #: The initialised arrays of a module, by name.
 Arrays = Mapping[str, FloatArray]
@@ -78,22 +78,22 @@ class Binding(abc.ABC):
     --------
     Attention in NumPy, two heads of a layer of width 8:
 
-    >>> from attncheck.frameworks.trace import AttentionCore
+    >>> from attncheck.frameworks.trace import AttentionCore, CoreTrace
     >>> from scipy.special import softmax
     >>> class Plain(Binding):
     ...     def init(self, seed):
     ...         return np.random.default_rng(seed).standard_normal((4, 8, 8)) / 8**0.5
     ...
-    ...     def run(self, state, x, core, path):
+    ...     def run(self, state, x, trace, path):
     ...         q, k, v = ((x @ w).reshape(*x.shape[:2], 2, 4).swapaxes(1, 2) for w in state[:3])
     ...         weights = softmax(q @ k.swapaxes(-1, -2) / 4**0.5, axis=-1)
-    ...         heads = core(AttentionCore(q, k, v, weights))
+    ...         heads = trace.core(AttentionCore(q, k, v, weights))
     ...         heads = weights @ v if heads is None else heads
     ...         return heads.swapaxes(1, 2).reshape(x.shape) @ state[3]
     >>> plain, x = Plain(), np.eye(8)[:, None, :]
-    >>> seen = []
-    >>> y = plain.run(plain.init(0), x, seen.append, "")
-    >>> seen[0].query.shape, y.shape
+    >>> trace = CoreTrace()
+    >>> y = plain.run(plain.init(0), x, trace, "")
+    >>> trace.cores[0].query.shape, y.shape
     ((8, 2, 1, 4), (8, 1, 8))
     """
 
@@ -109,11 +109,10 @@ class Binding(abc.ABC):
         """Return a freshly initialised module, determined by the seed."""
 
     @abc.abstractmethod
-    def run(self, state: Any, x: FloatArray, core: Core, path: str) -> Any:
-        """Return the output for inputs `x`, (batch, positions, n), and call `core` at every attention core.
+    def run(self, state: Any, x: FloatArray, trace: Trace, path: str) -> Any:
+        """Return the output, (batch, positions, m), for inputs `x`, (batch, positions, n), and report cores to a trace.
 
-        The output has shape (batch, positions, m). With `attncheck.frameworks.trace.untouched` as `core`, attention
-        need not be traced.
+        ``trace.core(core)`` receives every attention core, and returns another result for it, or None.
         """
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
@@ -156,10 +155,10 @@ class Binding(abc.ABC):
         """Return a module with the given arrays; `state` may be modified."""
         return in_words("make", self.fill, state, arrays)
 
-    def outputs(self, state: Any, x: FloatArray, core: Core, path: str) -> FloatArray:
+    def outputs(self, state: Any, x: FloatArray, trace: Trace, path: str) -> FloatArray:
         """Return the output, (batch, positions, m)."""
         with np.errstate(all="ignore"):  # unit vectors are scaled up, which gives large scores
-            made = in_words("call", self.run, state, np.ascontiguousarray(x), core, path)
+            made = in_words("call", self.run, state, np.ascontiguousarray(x), trace, path)
         if made is None:
             refuse("call", made, "is not an output array", "return the outputs, (batch, positions, width)")
         try:

@@ -13,7 +13,7 @@ import numpy as np
 from attncheck._lib.errors import InputError, refuse
 from attncheck.frameworks.binding import SINGLE, Binding, NoAttentionCall
 from attncheck.frameworks.layout import CoreLayout, layout_of
-from attncheck.frameworks.trace import AttentionCore, Core, FloatArray, untouched, zeros
+from attncheck.frameworks.trace import AttentionCore, CoreTrace, FloatArray, Trace, zeros
 
 #: Roles of the inputs to attention; its output has the role "output".
 ROLES = ("query", "key", "value")
@@ -173,21 +173,21 @@ class ModuleReader:
 
         The result of attention is replaced by `returns`, (batch, heads, positions, e), or by zeros if `silent`.
         """
-        layout, got = self.layout, list[AttentionCore]()
+        layout = self.layout
 
-        def core(each: AttentionCore) -> FloatArray | None:
-            got.append(each)
+        def answer(each: AttentionCore) -> FloatArray | None:
             if each.index >= layout.parallel or (returns is None and not silent):
                 return None
             if returns is not None:
                 return layout.own(returns, each.index, each.weights)
             return zeros(each)
 
-        y = self._run(state, x, core)
-        first = sorted((each for each in got if each.index < layout.parallel), key=lambda each: each.index)
+        trace = CoreTrace(answer)
+        y = self._run(state, x, trace)
+        first = sorted((each for each in trace.cores if each.index < layout.parallel), key=lambda each: each.index)
         if len(first) < layout.parallel:
             raise InputError("call: attention did not run; " + _REMEDY)
-        calls = 1 + max(0, len(got) - layout.parallel)
+        calls = 1 + max(0, len(trace.cores) - layout.parallel)
         try:
             found = layout.standard(first, *x.shape[:2])
         except ValueError:
@@ -205,9 +205,9 @@ class ModuleReader:
         q, k, v, w = (np.concatenate([each[n] for each in found]) for n in (*ROLES, "weights"))
         return AttentionCall(y.squeeze(alone), q, k, v, w)
 
-    def _run(self, state: Any, x: FloatArray, core: Core) -> FloatArray:
+    def _run(self, state: Any, x: FloatArray, trace: Trace) -> FloatArray:
         swapped = self.layout.first_axis
-        y = self.binding.outputs(state, x.swapaxes(0, 1) if swapped else x, core, self.path)
+        y = self.binding.outputs(state, x.swapaxes(0, 1) if swapped else x, trace, self.path)
         return y.swapaxes(0, 1) if swapped else y
 
     def biases(self, state: Any) -> dict[str, FloatArray]:
@@ -332,7 +332,7 @@ class ModuleReader:
     def _failure(self, state: Any, length: int) -> InputError | None:
         """Return the error of a call on sequences of this length, or None."""
         try:
-            self.binding.outputs(state, np.zeros((2, length, self.width)), untouched, self.path)
+            self.binding.outputs(state, np.zeros((2, length, self.width)), Trace(), self.path)
         except InputError as error:
             return error
         return None
@@ -341,14 +341,9 @@ class ModuleReader:
         """Return the layout; raise `NoAttentionCall` if there is no attention."""
 
         def cores(x: FloatArray, silenced: int) -> list[AttentionCore]:
-            got: list[AttentionCore] = []
-
-            def core(each: AttentionCore) -> FloatArray | None:
-                got.append(each)
-                return zeros(each) if each.index < silenced else None
-
-            self.binding.outputs(state, x, core, self.path)
-            return sorted(got, key=lambda each: each.index)
+            trace = CoreTrace(lambda each: zeros(each) if each.index < silenced else None)
+            self.binding.outputs(state, x, trace, self.path)
+            return sorted(trace.cores, key=lambda each: each.index)
 
         found = layout_of(cores, self.width, _POSITIONS if self.any_length else self.length)
         if found is None:

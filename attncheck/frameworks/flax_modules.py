@@ -1,4 +1,4 @@
-"""Listening to the calls of flax modules (linen and nnx) in a forward pass."""
+"""Forward passes of flax modules (linen and nnx), reported to a trace: calls of modules and softmaxes."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from typing import Any
 import flax.linen as nn
 from flax import nnx
 
-from attncheck.frameworks.trace import ModuleListener, heard, replaced
+from attncheck.frameworks.jax_softmax import softmax_traced
+from attncheck.frameworks.trace import Trace, replaced, traced_calls
 
 
 @contextlib.contextmanager
-def linen_heard(listener: ModuleListener) -> Iterator[None]:
-    """Notify a listener of the calls of all linen modules."""
+def linen_traced(trace: Trace) -> Iterator[None]:
+    """Report the calls of all linen modules, and softmaxes."""
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
         if context.method_name != "__call__":
             return method(*args, **kwargs)
-        listener.begins(".".join(context.module.path), context.module, args, kwargs)
+        trace.begins(".".join(context.module.path), context.module, args, kwargs)
         made = method(*args, **kwargs)
-        listener.ends(context.module, args, made)
+        trace.ends(context.module, args, made)
         return made
 
-    with nn.intercept_methods(intercept):
+    with softmax_traced(trace, nn, nnx), nn.intercept_methods(intercept):
         yield
 
 
 @contextlib.contextmanager
-def nnx_heard(model: Any, listener: ModuleListener) -> Iterator[None]:
-    """Notify a listener of the calls of an nnx model and of all modules in it."""
+def nnx_traced(trace: Trace, model: Any) -> Iterator[None]:
+    """Report the calls of an nnx model and of all modules in it, and softmaxes."""
     named = [(".".join(map(str, path)), each) for path, each in nnx.iter_graph(model) if isinstance(each, nnx.Module)]
     names = {id(each): name for name, each in named}
-    with contextlib.ExitStack() as stack:
+    with softmax_traced(trace, nn, nnx), contextlib.ExitStack() as stack:
         for kind in {type(each) for _, each in named}:
             if "__call__" in dir(kind):
-                stack.enter_context(replaced(kind, "__call__", heard(kind.__call__, names, listener)))
+                stack.enter_context(replaced(kind, "__call__", traced_calls(kind.__call__, names, trace)))
         yield

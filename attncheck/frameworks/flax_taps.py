@@ -17,8 +17,7 @@ from attncheck._lib.errors import refuse
 from attncheck._lib.streams import stream
 from attncheck.frameworks._jax import on_cpu
 from attncheck.frameworks.binding import in_words, parameters_of
-from attncheck.frameworks.flax_modules import linen_heard, nnx_heard
-from attncheck.frameworks.jax_softmax import softmax_seen
+from attncheck.frameworks.flax_modules import linen_traced, nnx_traced
 from attncheck.frameworks.models import FrameworkModels
 from attncheck.frameworks.tap_collector import ArrayReader, TapCollector
 from attncheck.frameworks.trace import FloatArray
@@ -63,7 +62,7 @@ class FlaxModel:
         """Run the module eagerly; return the taps by name."""
         precision = float(np.finfo(np.float32).eps)
         seen = TapCollector(ArrayReader(_first, _numbers), precision, self.given[0].shape[:2][-1])
-        with on_cpu(), jax.disable_jit(), softmax_seen(seen.softmax, nn, nnx):
+        with on_cpu(), jax.disable_jit():
             made = in_words("call", self.form.watched, seen, *self.given)
         if _first(made) is None:
             refuse("call", made, "returned no array of real numbers", "pass call=lambda module, *inputs: ...")
@@ -119,7 +118,7 @@ class _Linen:
 
     def watched(self, seen: TapCollector, *given: Any) -> Any:
         """Return the outputs and collect taps."""
-        with linen_heard(seen):
+        with linen_traced(seen):
             return self.outputs(self.parameters, self.others, *given)
 
 
@@ -138,7 +137,7 @@ class _NNX:
     def watched(self, seen: TapCollector, *given: Any) -> Any:
         """Return the outputs and collect taps."""
         module = nnx.merge(self._structure, self.parameters, self.others)
-        with nnx_heard(module, seen):
+        with nnx_traced(seen, module):
             return self._call(module, *given)
 
 

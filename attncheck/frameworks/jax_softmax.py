@@ -1,29 +1,32 @@
-"""Listening to the softmax of JAX in eager forward passes."""
+"""Softmaxes of eager forward passes in JAX."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
-from attncheck.frameworks.trace import FloatArray, replaced
+from attncheck.frameworks.trace import Trace, replaced
 
 _OWN_ATTENTION, _OWN_SOFTMAX = jax.nn.dot_product_attention, jax.nn.softmax
 
 
 @contextlib.contextmanager
-def softmax_seen(listener: Callable[[FloatArray, int], None], *places: Any) -> Iterator[None]:
-    """Call `listener` with the scores and the axis of every softmax, also inside JAX's attention.
+def softmax_traced(trace: Trace, *places: Any) -> Iterator[None]:
+    """Report every softmax to a trace, also inside JAX's attention, if the trace uses them.
 
     `places` are modules other than `jax.nn` with their own softmax.
     """
+    if not trace.uses("softmax"):
+        yield
+        return
 
     def softmax(x: Any, axis: Any = -1, *args: Any, **kwargs: Any) -> Any:
         if isinstance(axis, int):
-            listener(np.asarray(x, float), axis % x.ndim - x.ndim)
+            trace.softmax(np.asarray(x, float), axis % x.ndim - x.ndim)
         return _OWN_SOFTMAX(x, axis, *args, **kwargs)
 
     with contextlib.ExitStack() as stack:
@@ -35,7 +38,7 @@ def softmax_seen(listener: Callable[[FloatArray, int], None], *places: Any) -> I
 
 
 def _attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, **options: Any) -> Any:
-    """Compute JAX's attention, (batch, positions, heads, head_dim), with a softmax that calls the listener."""
+    """Compute JAX's attention, (batch, positions, heads, head_dim), with a softmax that is reported."""
     known = {"scale", "is_causal", "implementation"}
     if query.ndim != 4 or any(each is not None for name, each in options.items() if name not in known):
         return _OWN_ATTENTION(query, key, value, bias, mask, **options)

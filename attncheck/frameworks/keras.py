@@ -14,7 +14,8 @@ from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import global_seed_generator
 
 from attncheck.frameworks.binding import SINGLE, Arrays, Binding
-from attncheck.frameworks.trace import Core, FloatArray, untouched
+from attncheck.frameworks.keras_layers import traced
+from attncheck.frameworks.trace import FloatArray, Trace
 
 Call = Callable[..., Any]
 # Options of a call, by code path.
@@ -55,23 +56,17 @@ class Keras(Binding):
         self.precision = max(SINGLE, *(_ROUNDOFF.get(dtype, 0.0) for dtype in dtypes))
         return layer
 
-    def run(self, state: Any, x: FloatArray, core: Core, path: str = "") -> Any:
-        """Return the outputs for x, with `core` called at every attention core."""
+    def run(self, state: Any, x: FloatArray, trace: Trace, path: str = "") -> Any:
+        """Return the outputs for x, and report the forward pass to a trace."""
         with generators_kept():
             # All generators are restored after a call, but random numbers must differ between calls.
             self._runs += 1
             keras.utils.set_random_seed(self._runs)
             given = keras.ops.convert_to_tensor(x, keras.config.floatx())
-            if core is untouched:
-                y = self._outputs(state, given, path)
-            elif keras.backend.backend() == "jax":
-                y = self._watched_by_jax(state, given, core, path)
-            else:
-                from attncheck.frameworks.torch_trace import watching
-
-                with watching(core, given):
-                    y = self._outputs(state, given, path)
-            return numbers_of(y)
+            if trace.uses("core") and keras.backend.backend() == "jax":
+                return numbers_of(self._traced_by_jax(state, given, trace, path))
+            with traced(trace, state, given):
+                return numbers_of(self._outputs(state, given, path))
 
     def random(self, state: Any, x: FloatArray, path: str = "") -> bool:
         """Return whether a call draws from the layer's generators or from global ones."""
@@ -117,11 +112,11 @@ class Keras(Binding):
 
         return outputs
 
-    def _watched_by_jax(self, layer: Any, x: Any, core: Core, path: str) -> Any:
+    def _traced_by_jax(self, layer: Any, x: Any, trace: Trace, path: str) -> Any:
         from attncheck.frameworks._jax import Watch
 
         watch, variables = Watch(), layer.variables
-        with watch.calling(core):
+        with watch.reporting(trace):
             y = watch.over(self._of_values(layer, variables, path))([each.value for each in variables], x)
         self.precision = max(self.precision, watch.precision)
         return y

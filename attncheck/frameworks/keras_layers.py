@@ -1,4 +1,4 @@
-"""Listening to the calls of keras layers in a forward pass."""
+"""Forward passes of keras layers, reported to a trace: calls of layers, softmaxes and, on torch, attention cores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from attncheck.frameworks.trace import ModuleListener, heard, replaced
+from attncheck.frameworks.trace import Trace, replaced, traced_calls
 
 # Attributes that list sublayers known under other names.
 _LISTS = ("_layers", "_functional", "_modules")
@@ -51,9 +51,19 @@ def _by_name(layers: Sequence[Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def layers_heard(model: Any, listener: ModuleListener) -> Iterator[None]:
-    """Notify a listener of the calls of a layer and of all layers in it."""
-    names = {id(each): name for name, each in named_layers(model)}
-    kind = keras.layers.Layer
-    with replaced(kind, "__call__", heard(kind.__call__, names, listener)):
+def traced(trace: Trace, model: Any, inputs: Any = None) -> Iterator[None]:
+    """Report a forward pass of a layer to a trace; on JAX, cores are reported by `Keras.run` only."""
+    with contextlib.ExitStack() as stack:
+        if trace.uses("begins"):
+            names = {id(each): name for name, each in named_layers(model)}
+            kind = keras.layers.Layer
+            stack.enter_context(replaced(kind, "__call__", traced_calls(kind.__call__, names, trace)))
+        if keras.backend.backend() == "jax":
+            from attncheck.frameworks.jax_softmax import softmax_traced
+
+            stack.enter_context(softmax_traced(trace))
+        else:
+            from attncheck.frameworks import torch_trace
+
+            stack.enter_context(torch_trace.traced(trace, inputs=inputs))
         yield

@@ -15,7 +15,7 @@ from attncheck._lib.errors import refuse
 from attncheck._lib.streams import stream
 from attncheck.frameworks.binding import in_words
 from attncheck.frameworks.keras import NUMBERS, generators_kept, numbers_of, self_attention
-from attncheck.frameworks.keras_layers import layers_heard, named_layers
+from attncheck.frameworks.keras_layers import named_layers, traced
 from attncheck.frameworks.models import FrameworkModel, FrameworkModels, distance
 from attncheck.frameworks.tap_collector import ArrayReader, TapCollector
 from attncheck.frameworks.trace import FloatArray
@@ -60,11 +60,7 @@ class KerasModel(FrameworkModel):
     @contextlib.contextmanager
     def watched(self, seen: TapCollector) -> Iterator[None]:
         """Tap all layers, and every softmax of the backend."""
-        if keras.backend.backend() == "jax":
-            from attncheck.frameworks.jax_softmax import softmax_seen
-        else:
-            from attncheck.frameworks.torch_trace import softmax_seen
-        with layers_heard(self.module, seen), softmax_seen(seen.softmax):
+        with traced(seen, self.module):
             yield
 
     def weights(self) -> list[FloatArray]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.errors import refuse
-from attncheck.frameworks.trace import FloatArray
+from attncheck.frameworks.trace import FloatArray, Trace
 from attncheck.scaling.taps import EMBEDDING, MODULE, NORM, OUTPUT, SCORES, WEIGHTS, Tap, root_mean_square
 
 _EMBEDDINGS = ("Embedding", "Embed")
@@ -27,7 +27,7 @@ class ArrayReader:
     place: Callable[[Any], Hashable] = id
 
 
-class TapCollector:
+class TapCollector(Trace):
     """Collector of taps while modules run; `precision` is the unit in the last place of 1.0.
 
     A softmax over `positions` entries counts as attention, as does one over square scores or with a head axis.

@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 from attncheck._lib.errors import refuse
 from attncheck.frameworks.binding import Arrays, Binding
-from attncheck.frameworks.torch_trace import array_of, recorded, watching
-from attncheck.frameworks.trace import Core, FloatArray, untouched
+from attncheck.frameworks.torch_trace import array_of, recorded, traced
+from attncheck.frameworks.trace import FloatArray, Trace
 
 _UNWATCHED = re.compile(r"HigherOrderOperator (\w+)")
 # Attention implementations of transformers to select.
@@ -56,10 +56,10 @@ class Torch(Binding):
             module = self.make()
         return getattr(module, "_orig_mod", module)  # undoes torch.compile
 
-    def run(self, state: Any, x: FloatArray, core: Core, path: str = "eval") -> FloatArray:
-        """Return the output, with `core` called at every attention core; without tracing if `core` is `untouched`."""
+    def run(self, state: Any, x: FloatArray, trace: Trace, path: str = "eval") -> FloatArray:
+        """Return the output, and report the forward pass to a trace."""
         try:
-            return self._output(state, x, path, core)
+            return self._output(state, x, path, trace)
         except NotImplementedError as error:  # PyTorch cannot trace some operators
             if (found := _UNWATCHED.search(str(error))) is None:
                 raise
@@ -105,10 +105,9 @@ class Torch(Binding):
                 parameter.copy_(torch.as_tensor(arrays[name]))
         return state
 
-    def _output(self, module: Any, x: FloatArray, path: str, core: Core = untouched) -> FloatArray:
+    def _output(self, module: Any, x: FloatArray, path: str, trace: Trace | None = None) -> FloatArray:
         given = self._tensor(x)
-        plain = core is untouched
-        with self._ready(module, path), contextlib.nullcontext() if plain else watching(core, given, self._given):
+        with self._ready(module, path), traced(trace or Trace(), module, given, self._given):
             made = self._called(module, given, _WEIGHTS in path)
         return array_of(made) if isinstance(made, torch.Tensor) else made
 

@@ -16,7 +16,7 @@ from attncheck.frameworks.binding import in_words
 from attncheck.frameworks.models import FrameworkModel, FrameworkModels, distance
 from attncheck.frameworks.tap_collector import ArrayReader, TapCollector
 from attncheck.frameworks.torch import place_of
-from attncheck.frameworks.torch_trace import array_of, modules_heard, softmax_seen
+from attncheck.frameworks.torch_trace import array_of, traced
 from attncheck.frameworks.trace import FloatArray
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -55,7 +55,7 @@ class TorchModel(FrameworkModel):
     @contextlib.contextmanager
     def watched(self, seen: TapCollector) -> Iterator[None]:
         """Tap all modules and every softmax."""
-        with modules_heard(self.module, seen), softmax_seen(seen.softmax), torch.no_grad():
+        with traced(seen, self.module), torch.no_grad():
             yield
 
     def weights(self) -> list[FloatArray]:

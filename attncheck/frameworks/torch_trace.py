@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from attncheck._lib.errors import refuse
-from attncheck.frameworks.trace import AttentionCore, Core, FloatArray, ModuleListener, replaced
+from attncheck.frameworks.trace import AttentionCore, FloatArray, Trace, replaced
 
 #: PyTorch's own attention, kept while it is replaced.
 ATTENTION = functional.scaled_dot_product_attention
@@ -34,9 +34,6 @@ _PRODUCTS = {
 # Operations that keep attention linear.
 _MOVES = ("alias", "clone", "copy", "detach", "expand", "permute", "reshape", "slice", "split", "squeeze", "t", "to")
 _LINEAR = (*_MOVES, "transpose", "unsafe_view", "unsqueeze", "view", "add", "div", "mul", "neg", "sub")
-
-#: Called with the scores and the axis of every softmax.
-SoftmaxListener = Callable[[FloatArray, int], None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,29 +57,29 @@ class Product:
 
 
 class SoftmaxMode(TorchDispatchMode):
-    """Call `listener` at every softmax."""
+    """Report every softmax to a trace."""
 
-    def __init__(self, listener: SoftmaxListener) -> None:
+    def __init__(self, trace: Trace) -> None:
         super().__init__()
-        self.listener = listener
+        self.trace = trace
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function in _SOFTMAX:
-            self.listener(array_of(args[0]), args[1] % args[0].ndim - args[0].ndim)
+            self.trace.softmax(array_of(args[0]), args[1] % args[0].ndim - args[0].ndim)
         return function(*args, **(kwargs or {}))
 
 
 class CoreMode(TorchDispatchMode):
-    """Follow the inputs through a forward pass, and call `core` at every attention core.
+    """Follow the inputs through a forward pass, and report every attention core to a trace.
 
     An attention core consists of a matrix product, operations without products, and a second product with another
     tensor that depends on the inputs. Both factors of the first product depend on the inputs, or a softmax lies between
     the products. A first product over positions with only linear operations after it belongs to linear attention.
     """
 
-    def __init__(self, core: Core, inputs: Any, given: Callable[..., None]) -> None:
+    def __init__(self, trace: Trace, inputs: Any, given: Callable[..., None]) -> None:
         super().__init__()
-        self.core, self.given = core, given
+        self.trace, self.given = trace, given
         self.paused, self.length = False, inputs.shape[1]
         self.count = 0
         # Indexed by storage address, so that views and in-place changes are followed.
@@ -130,18 +127,18 @@ class CoreMode(TorchDispatchMode):
         return found if found is not None and (found.from_inputs or found.softmax) else None
 
     def _answered(self, scored: Product, weights: Any, value: Any, made: Any) -> Any:
-        """Call `core` for the core that ends with this product, and return the result."""
+        """Report the core that ends with this product, and return its result."""
         query, key = scored.left, scored.right.mT
         if scored.size != weights.shape[-2:]:  # the first factor contains the keys
             query, key = key, query
         return self.answered(query, key, value, weights, made)
 
     def answered(self, query: Any, key: Any, value: Any, weights: Any, made: Any) -> Any:
-        """Call `core` and return its result, or `made` if that is None."""
+        """Report a core; return the trace's result, or `made` if that is None."""
         self.given(query, key, value)
         # Plain matrices get a leading axis.
         q, k, v, w = (a if a.ndim > 2 else a[None] for a in map(array_of, (query, key, value, weights)))
-        heads = self.core(AttentionCore(q, k, v, w, self.count))
+        heads = self.trace.core(AttentionCore(q, k, v, w, self.count))
         self.count += 1
         if heads is None:
             return made
@@ -219,27 +216,51 @@ def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[
 
 
 @contextlib.contextmanager
-def watching(core: Core, inputs: Any, given: Callable[..., None] = lambda *_: None) -> Iterator[None]:
-    """Call `core` at every attention core of a forward pass on `inputs`, without dropout.
+def traced(
+    trace: Trace, model: Any = None, inputs: Any = None, given: Callable[..., None] = lambda *_: None
+) -> Iterator[None]:
+    """Report a forward pass to a trace.
 
     Parameters
     ----------
-    core : callable
-    inputs : torch.Tensor
-        Inputs of the forward pass.
+    trace : Trace
+    model : torch.nn.Module, optional
+        The module that runs; without it, calls of modules are not reported.
+    inputs : torch.Tensor, optional
+        Inputs of the forward pass, (batch, positions, n); without them, cores are not reported. Attention whose cores
+        are reported is without dropout.
     given : callable, optional
         Called with the queries, keys and values of every core, as tensors.
 
+    Raises
+    ------
+    InputError
+        If a part of the model is compiled.
+
     Examples
     --------
+    >>> from attncheck.frameworks.trace import CoreTrace
     >>> x = torch.randn(2, 3, 8)
-    >>> found = []
-    >>> with watching(found.append, x):
+    >>> trace = CoreTrace()
+    >>> with traced(trace, inputs=x):
     ...     y = (x @ x.mT).softmax(-1) @ x
-    >>> found[0].weights.shape, np.allclose(found[0].heads, y, atol=1e-5)
+    >>> trace.cores[0].weights.shape, np.allclose(trace.cores[0].heads, y, atol=1e-5)
     ((2, 3, 3), True)
     """
-    mode = CoreMode(core, inputs, given)
+    with contextlib.ExitStack() as stack:
+        if model is not None and trace.uses("begins"):
+            stack.enter_context(_calls_traced(trace, model))
+        if trace.uses("softmax"):
+            for context in (slow_path(), sdpa_kernel(SDPBackend.MATH), SoftmaxMode(trace)):
+                stack.enter_context(context)
+        if inputs is not None and trace.uses("core"):
+            stack.enter_context(_cores_traced(trace, inputs, given))
+        yield
+
+
+@contextlib.contextmanager
+def _cores_traced(trace: Trace, inputs: Any, given: Callable[..., None]) -> Iterator[None]:
+    mode = CoreMode(trace, inputs, given)
 
     def attend(
         query: Any, key: Any, value: Any, mask: Any = None, dropout_p: float = 0.0, *args: Any, **kwargs: Any
@@ -264,16 +285,16 @@ def watching(core: Core, inputs: Any, given: Callable[..., None] = lambda *_: No
 
 
 @contextlib.contextmanager
-def modules_heard(model: Any, listener: ModuleListener) -> Iterator[None]:
-    """Notify a listener of the calls of a model and of all modules in it."""
+def _calls_traced(trace: Trace, model: Any) -> Iterator[None]:
+    """Report the calls of a model and of all modules in it."""
     with contextlib.ExitStack() as stack:
         for name, module in model.named_modules():
             if isinstance(module, torch.jit.ScriptModule):
                 what = "is compiled, which hides its activations"
                 refuse("model", name or type(module).__name__, what, "pass it uncompiled")
-            begins = functools.partial(listener.begins, name)
+            begins = functools.partial(trace.begins, name)
             stack.callback(module.register_forward_pre_hook(begins, with_kwargs=True).remove)
-            stack.callback(module.register_forward_hook(listener.ends).remove)
+            stack.callback(module.register_forward_hook(trace.ends).remove)
         yield
 
 
@@ -286,13 +307,6 @@ def slow_path() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
-
-
-@contextlib.contextmanager
-def softmax_seen(listener: SoftmaxListener) -> Iterator[None]:
-    """Call `listener` with the scores and the axis of every softmax, also inside attention."""
-    with slow_path(), sdpa_kernel(SDPBackend.MATH), SoftmaxMode(listener):
-        yield
 
 
 def array_of(tensor: Any) -> FloatArray:

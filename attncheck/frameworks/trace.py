@@ -1,4 +1,4 @@
-"""Attention cores of a forward pass: queries, keys and values, and the weights between them."""
+"""What happens in a forward pass: modules that run, softmaxes, and attention cores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,8 +53,20 @@ class AttentionCore:
         return np.asarray(self.weights @ self.value)
 
 
-class ModuleListener(Protocol):
-    """Listener to the calls of modules in a forward pass, in order of execution."""
+class Trace:
+    """What happens in one forward pass: its modules, softmaxes and attention cores, in order.
+
+    A framework calls these methods as the pass goes on. Subclasses override those whose events they use; others need
+    not be watched.
+
+    Examples
+    --------
+    >>> class Names(Trace):
+    ...     def begins(self, name, module, args, kwargs):
+    ...         print(name)
+    >>> Names().uses("begins"), Names().uses("core")
+    (True, False)
+    """
 
     def begins(self, name: str, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Receive the start of a call of the module `name`."""
@@ -62,17 +74,47 @@ class ModuleListener(Protocol):
     def ends(self, module: Any, args: tuple[Any, ...], made: Any) -> None:
         """Receive the result of the call that started last."""
 
+    def softmax(self, scores: FloatArray, axis: int) -> None:
+        """Receive the scores of a softmax over `axis`, a negative number."""
 
-def heard(own: Callable[..., Any], names: Mapping[int, str], listener: ModuleListener) -> Callable[..., Any]:
-    """Wrap the call of a class of modules so that it notifies a listener; `names` maps the ids of modules to names."""
+    def core(self, core: AttentionCore) -> FloatArray | None:
+        """Receive an attention core; return another result for it, (..., L, e), or None to keep its own."""
+        return None
+
+    def uses(self, event: str) -> bool:
+        """Return whether this trace uses the events that the method of this name receives."""
+        return getattr(type(self), event) is not getattr(Trace, event)
+
+
+class CoreTrace(Trace):
+    """Trace that keeps all attention cores.
+
+    Parameters
+    ----------
+    answer : callable, optional
+        Returns another result for a core, or None.
+    """
+
+    def __init__(self, answer: Callable[[AttentionCore], FloatArray | None] = lambda core: None) -> None:
+        self.cores: list[AttentionCore] = []
+        self._answer = answer
+
+    def core(self, core: AttentionCore) -> FloatArray | None:
+        """Keep a core and return its other result."""
+        self.cores.append(core)
+        return self._answer(core)
+
+
+def traced_calls(own: Callable[..., Any], names: Mapping[int, str], trace: Trace) -> Callable[..., Any]:
+    """Wrap the call of a class of modules so that a trace receives it; `names` maps the ids of modules to names."""
 
     @functools.wraps(own)
     def called(module: Any, *args: Any, **kwargs: Any) -> Any:
         if id(module) not in names:
             return own(module, *args, **kwargs)
-        listener.begins(names[id(module)], module, args, kwargs)
+        trace.begins(names[id(module)], module, args, kwargs)
         made = own(module, *args, **kwargs)
-        listener.ends(module, args, made)
+        trace.ends(module, args, made)
         return made
 
     return called
@@ -96,11 +138,3 @@ def replaced(place: Any, name: str, function: Any) -> Iterator[None]:
 def zeros(core: AttentionCore) -> FloatArray:
     """Return a result of zeros."""
     return np.zeros((*core.weights.shape[:-1], core.value.shape[-1]))
-
-
-#: Called with every core. Returns a new result, (..., L, e), or None to keep the module's own result.
-Core = Callable[[AttentionCore], FloatArray | None]
-
-
-def untouched(core: AttentionCore) -> None:
-    """Keep every result; bindings then do not trace attention."""

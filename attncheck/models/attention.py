@@ -14,7 +14,7 @@ from attncheck._lib.text import listed
 from attncheck.frameworks.binding import Binding
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.result import Inspection
-from attncheck.frameworks.trace import AttentionCore, FloatArray
+from attncheck.frameworks.trace import CoreTrace, FloatArray
 from attncheck.models.calls import ModuleCall
 from attncheck.models.names import name_of, names_of, pattern_of
 from attncheck.models.replay import HiddenStates
@@ -97,14 +97,14 @@ def _keys(binding: Binding, given: HiddenStates) -> tuple[FloatArray, FloatArray
     for _ in range(2):
         # Multiples of 1/64 are exact in every precision.
         x = np.round(rng.standard_normal((2, length, given.width)) * 64) / 64
-        cores: list[AttentionCore] = []
+        trace = CoreTrace()
         try:
-            binding.outputs(state, x, cores.append, binding.paths[0])
+            binding.outputs(state, x, trace, binding.paths[0])
         except InputError:
             return None
-        if not cores or _given(cores[0].query, x):
+        if not trace.cores or _given(trace.cores[0].query, x):
             return None
-        found.append(cores[0].key)
+        found.append(trace.cores[0].key)
     return found[0], found[1]
 
 

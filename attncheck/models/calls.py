@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attncheck.frameworks.binding import Binding
+from attncheck.frameworks.trace import Trace
 from attncheck.models.replay import CallArguments, HiddenStates, hidden_states
 
 
@@ -38,8 +39,8 @@ class ModuleCall:
         return self.given.source if self.given else ""
 
 
-class CallRecorder:
-    """Recorder of the module calls in one forward pass, in the order in which they start.
+class CallRecorder(Trace):
+    """Trace that keeps the module calls of one forward pass, in the order in which they start.
 
     `method` names the module's method that computes it, such as "forward"; its signature gives arguments their names.
     """

@@ -15,7 +15,7 @@ from flax import nnx
 from attncheck.frameworks._jax import on_cpu
 from attncheck.frameworks.binding import Binding, in_words, parameters_of
 from attncheck.frameworks.flax import NNX, Linen
-from attncheck.frameworks.flax_modules import linen_heard, nnx_heard
+from attncheck.frameworks.flax_modules import linen_traced, nnx_traced
 from attncheck.models.binding import ModelBinding
 from attncheck.models.calls import CallRecorder, ModuleCall, replayed
 from attncheck.models.parameters import Parameter, places_of
@@ -55,7 +55,7 @@ class LinenModel(ModelBinding):
         """Return the calls of modules in a forward pass."""
         recorder = _LinenRecorder()
         args, kwargs = sequences_of(self.inputs or (), sequences)
-        with on_cpu(), linen_heard(recorder):
+        with on_cpu(), linen_traced(recorder):
             nn.apply(self._call, self._module)(model, *args, **kwargs)
         self._modules = recorder.modules
         return recorder
@@ -100,7 +100,7 @@ class NNXModel(ModelBinding):
         recorder = CallRecorder()
         args, kwargs = sequences_of(self.inputs or (), sequences)
         called = model if self.call is None else functools.partial(self.call, model)
-        with on_cpu(), nnx_heard(model, recorder):
+        with on_cpu(), nnx_traced(recorder, model):
             in_words("model", called, *args, **kwargs)
         return recorder
 

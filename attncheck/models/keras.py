@@ -12,7 +12,7 @@ from keras.src.backend.common import global_state
 
 from attncheck.frameworks.binding import Binding, in_words
 from attncheck.frameworks.keras import NUMBERS, Keras, generators_kept, numbers_of
-from attncheck.frameworks.keras_layers import layers_heard, named_layers
+from attncheck.frameworks.keras_layers import named_layers, traced
 from attncheck.models.binding import ModelBinding
 from attncheck.models.calls import CallRecorder, ModuleCall, replayed
 from attncheck.models.parameters import Parameter, places_of
@@ -34,7 +34,7 @@ class KerasModel(ModelBinding):
     def recorded(self, model: Any, sequences: int | None) -> CallRecorder:
         """Return the calls of layers in a forward pass."""
         recorder = CallRecorder("call")
-        with generators_kept(), layers_heard(model, recorder):
+        with generators_kept(), traced(recorder, model):
             self._called(model, sequences)
         return recorder
 

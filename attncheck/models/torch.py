@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from attncheck._lib.errors import InputError
 from attncheck.frameworks.binding import Binding, in_words
 from attncheck.frameworks.torch import Torch, place_of, refuse_without_numbers, without_gradient
-from attncheck.frameworks.torch_trace import array_of, modules_heard
+from attncheck.frameworks.torch_trace import array_of, traced
 from attncheck.frameworks.trace import replaced
 from attncheck.models.binding import ModelBinding
 from attncheck.models.calls import CallRecorder, ModuleCall, paired, replayed
@@ -55,7 +55,7 @@ class TorchModel(ModelBinding):
     def recorded(self, model: Any, sequences: int | None) -> CallRecorder:
         """Return the calls of modules in a forward pass."""
         recorder = CallRecorder("forward")
-        with torch.no_grad(), modules_heard(model, recorder):
+        with torch.no_grad(), traced(recorder, model):
             self._called(model, sequences)
         return recorder
 

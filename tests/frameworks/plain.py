@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.frameworks.binding import Binding
-from attncheck.frameworks.trace import AttentionCore, Core
+from attncheck.frameworks.trace import AttentionCore, Trace
 
 Array = NDArray[Any]
 Draw = Callable[[np.random.Generator, tuple[int, int]], Array]
@@ -76,7 +76,7 @@ class Plain(Binding):
         self.changed(state)
         return state
 
-    def run(self, state: dict[str, Array], x: Array, core: Core, path: str = "") -> Array:
+    def run(self, state: dict[str, Array], x: Array, trace: Trace, path: str = "") -> Array:
         z = self.normed(x.astype(self.dtype))
         q, k, v = (
             self.split(z @ state[role] + state[f"{role} bias"], heads)
@@ -85,7 +85,7 @@ class Plain(Binding):
         q, k, v = (a.astype(self.dtype) for a in self.before(q, k, v))
         weights = self.weights(q, k)
         wide = [a.astype(np.float64) for a in (q, k, v, weights)]
-        given = core(AttentionCore(wide[0], wide[1], wide[2], wide[3]))
+        given = trace.core(AttentionCore(wide[0], wide[1], wide[2], wide[3]))
         o = self.attend(weights, v) if given is None else np.asarray(given).astype(self.dtype)
         return self.after(self.merge(o) @ state["output"] + state["output bias"], x.astype(self.dtype))
 

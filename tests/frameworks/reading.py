@@ -11,7 +11,7 @@ import numpy.typing as npt
 from attncheck.frameworks.effective import ModuleReader
 from attncheck.frameworks.factors import gain_of
 from attncheck.frameworks.subject import ModuleSubject
-from attncheck.frameworks.trace import untouched
+from attncheck.frameworks.trace import Trace
 
 Array = npt.NDArray[np.float64]
 Read = dict[str, Array]
@@ -72,7 +72,7 @@ def assert_forward(binding: Any, state: Any, found: Read, causal: bool = False) 
     np.testing.assert_allclose(other, np.einsum("bhld,hdn->bln", v, found["O"]) + found["bO"], atol=1e-5)
     assert np.abs(other - y).max() > 0.1
     np.testing.assert_array_equal(y, run(binding, state, x)[0])
-    np.testing.assert_allclose(y, binding.run(state, x, untouched, binding.paths[0]), atol=1e-6)
+    np.testing.assert_allclose(y, binding.run(state, x, Trace(), binding.paths[0]), atol=1e-6)
 
 
 def assert_at_once(subject: ModuleSubject, at_once: bool = True) -> None:

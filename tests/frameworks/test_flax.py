@@ -9,6 +9,7 @@ import pytest
 
 from attncheck import InputError, inspect
 from attncheck.frameworks.flax import NNX, Linen, bind
+from attncheck.frameworks.trace import CoreTrace
 
 from . import reading
 
@@ -148,11 +149,11 @@ def test_failure_of_the_core_comes_out() -> None:
     binding = Linen(Written, WIDTH)
     state = binding.init(0)
 
-    def core(each: Any) -> None:
+    def fail(core: Any) -> None:
         raise KeyError("of the core")
 
     with pytest.raises(KeyError, match="of the core"):
-        binding.run(state, np.zeros((1, 2, WIDTH)), core)
+        binding.run(state, np.zeros((1, 2, WIDTH)), CoreTrace(fail))
 
 
 class Idle(nn.Module):

@@ -10,6 +10,7 @@ import pytest
 
 import attncheck as ac
 from attncheck.frameworks.result import Inspection
+from attncheck.frameworks.trace import Trace
 from attncheck.frameworks.views import AttentionView
 
 from .plain import CAUSAL, Array, Plain, hidden, normal, softmax
@@ -319,8 +320,8 @@ def test_a_random_forward() -> None:
 
 def test_the_first_axis_for_positions() -> None:
     class Swapped(Plain):
-        def run(self, state: Any, x: Array, core: Any, path: str = "") -> Array:
-            return super().run(state, x.swapaxes(0, 1), core).swapaxes(0, 1)
+        def run(self, state: Any, x: Array, trace: Trace, path: str = "") -> Array:
+            return super().run(state, x.swapaxes(0, 1), trace).swapaxes(0, 1)
 
     found = ac.inspect(Swapped(), width=64, draws=2)
     assert found.blamed == ("attends over the first axis of its inputs: batch_first",)
@@ -344,8 +345,8 @@ def test_no_output_matrix_and_an_output_of_zeros() -> None:
 
 def test_nothing_to_watch() -> None:
     class Unseen(Plain):
-        def run(self, state: Any, x: Array, core: Any, path: str = "") -> Array:
-            return super().run(state, x, lambda core: None)
+        def run(self, state: Any, x: Array, trace: Trace, path: str = "") -> Array:
+            return super().run(state, x, Trace())
 
     with pytest.raises(ac.InputError, match="test it by sampling"):
         ac.inspect(Unseen(), width=64)

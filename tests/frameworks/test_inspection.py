@@ -19,7 +19,7 @@ from attncheck.frameworks import effective
 from attncheck.frameworks.binding import Binding, NoAttentionCall, bind
 from attncheck.frameworks.initialiser import same_layers
 from attncheck.frameworks.result import Inspection
-from attncheck.frameworks.trace import untouched
+from attncheck.frameworks.trace import Trace
 
 from .plain import CAUSAL, Array, Plain, softmax
 
@@ -271,8 +271,8 @@ class TwoPaths(Plain):
     paths = ("sdpa", "eager")
     other = Plain()
 
-    def run(self, state: Any, x: Array, core: Any, path: str = "sdpa") -> Array:
-        return super().run(state, x, core) if path == "sdpa" else self.other.run(state, x, core)
+    def run(self, state: Any, x: Array, trace: Trace, path: str = "sdpa") -> Array:
+        return super().run(state, x, trace) if path == "sdpa" else self.other.run(state, x, trace)
 
 
 @pytest.mark.parametrize(
@@ -299,8 +299,8 @@ def test_a_path_on_which_nothing_shows_is_held_to_one_on_which_it_does() -> None
         paths = ("eager", "sdpa")
         other = Plain(masked=CAUSAL)
 
-        def run(self, state: Any, x: Array, core: Any, path: str = "sdpa") -> Array:
-            return super().run(state, x, core if path == "sdpa" else untouched, path)
+        def run(self, state: Any, x: Array, trace: Trace, path: str = "sdpa") -> Array:
+            return super().run(state, x, trace if path == "sdpa" else Trace(), path)
 
     found = ac.inspect(Hidden(), width=64, draws=2)
     assert found.paths["eager"].error == np.inf
@@ -337,11 +337,11 @@ def test_what_is_no_binding_is_refused() -> None:
 
 def test_an_binding_lets_attention_say_that_it_is_not_there() -> None:
     class Absent(Plain):
-        def run(self, state: Any, x: Array, core: Any, path: str = "") -> Array:
+        def run(self, state: Any, x: Array, trace: Trace, path: str = "") -> Array:
             raise NoAttentionCall
 
     with pytest.raises(NoAttentionCall):
-        Absent().outputs({}, np.zeros((1, 1, 64)), untouched, "")
+        Absent().outputs({}, np.zeros((1, 1, 64)), Trace(), "")
 
 
 MODULE = """
@@ -354,11 +354,11 @@ from attncheck.frameworks.trace import AttentionCore
 class Right(Binding):
     def init(self, seed):
         return np.random.default_rng(seed).standard_normal((4, 32, 32)) / 32**0.5
-    def run(self, state, x, core, path):
+    def run(self, state, x, trace, path):
         q, k, v = ((x @ w)[:, None] for w in state[:3])
         weights = np.exp(q @ k.swapaxes(-1, -2) * self.factor)
         weights = weights / weights.sum(-1, keepdims=True)
-        heads = core(AttentionCore(q, k, v, weights))
+        heads = trace.core(AttentionCore(q, k, v, weights))
         heads = weights @ v if heads is None else heads
         return heads[:, 0] @ state[3]
     factor = 32**-0.5

@@ -14,7 +14,7 @@ import pytest
 from attncheck.frameworks.equinox import Equinox
 from attncheck.frameworks.flax import NNX, Linen
 from attncheck.frameworks.keras import Keras, numbers_of
-from attncheck.frameworks.trace import AttentionCore, untouched
+from attncheck.frameworks.trace import AttentionCore, CoreTrace, Trace
 
 eqx: Any = pytest.importorskip("equinox")
 nn: Any = pytest.importorskip("flax.linen")
@@ -119,13 +119,8 @@ def inputs(length: int = LENGTH) -> Any:
 
 
 def cores_of(binding: Any, state: Any, x: Any, answer: Any = lambda core: None) -> tuple[Any, list[AttentionCore]]:
-    seen: list[AttentionCore] = []
-
-    def core(each: AttentionCore) -> Any:
-        seen.append(each)
-        return answer(each)
-
-    return binding.run(state, x, core), seen
+    trace = CoreTrace(answer)
+    return binding.run(state, x, trace), trace.cores
 
 
 def projected(x: Any, own: Any) -> Any:
@@ -177,13 +172,13 @@ def test_hand_written(name: str, length: int) -> None:
     own = expected(state["params"], x, 0.5)
     found = core.query, core.key, core.value, core.weights
     np.testing.assert_allclose(sorted_rows(*found), sorted_rows(*own), atol=1e-5)
-    np.testing.assert_allclose(y, binding.run(state, x, untouched), atol=1e-5)
+    np.testing.assert_allclose(y, binding.run(state, x, Trace()), atol=1e-5)
     assert_replaced(binding, state, x)
 
 
 def assert_replaced(binding: Any, state: Any, x: Any) -> None:
     """Assert that a core computed by NumPy leaves the outputs, and another one changes them as it should."""
-    y = binding.run(state, x, untouched)
+    y = binding.run(state, x, Trace())
     np.testing.assert_allclose(cores_of(binding, state, x, lambda core: core.heads)[0], y, atol=1e-5)
     doubled = cores_of(binding, state, x, lambda core: 2 * core.heads)[0]
     none = cores_of(binding, state, x, lambda core: 0 * core.heads)[0]
@@ -270,7 +265,7 @@ def test_number_of_cores(make: Any, count: int, length: int) -> None:
     state, x = binding.init(0), inputs(length)
     y, found = cores_of(binding, state, x)
     assert len(found) == count
-    np.testing.assert_allclose(y, binding.run(state, x, untouched), atol=1e-5)
+    np.testing.assert_allclose(y, binding.run(state, x, Trace()), atol=1e-5)
 
 
 def test_cores_come_in_the_order_of_the_module() -> None:
@@ -301,7 +296,7 @@ def test_failure_of_the_core_comes_out() -> None:
         raise KeyError("of the core")
 
     with pytest.raises(KeyError, match="of the core"):
-        binding.run(binding.init(0), inputs(), fail)
+        binding.run(binding.init(0), inputs(), CoreTrace(fail))
 
 
 class OneTensor(keras.layers.MultiHeadAttention):
@@ -381,12 +376,12 @@ def test_keras_paths() -> None:
     binding = Keras(lambda: keras.layers.MultiHeadAttention(HEADS, SIZE, dropout=0.5), WIDTH)
     assert binding.paths == ("", "train", "scores")
     state, x = binding.init(0), inputs()
-    seen: list[AttentionCore] = []
-    binding.run(state, x, seen.append, "train")
-    (core,) = seen
+    trace = CoreTrace()
+    binding.run(state, x, trace, "train")
+    (core,) = trace.cores
     dropped = (core.weights == 0).mean()  # PyTorch is watched without dropout
     assert dropped == 0 if keras.backend.backend() == "torch" else 0.2 < dropped < 0.8
-    assert np.abs(binding.run(state, x, untouched, "train") - binding.run(state, x, untouched, "")).max() > 0.01
+    assert np.abs(binding.run(state, x, Trace(), "train") - binding.run(state, x, Trace(), "")).max() > 0.01
     (again,) = cores_of(binding, state, x)[1]
     assert (again.weights > 0).all()
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import attncheck as ac
 from attncheck.frameworks.binding import Binding
 from attncheck.frameworks.subject import pooled
-from attncheck.frameworks.trace import AttentionCore
+from attncheck.frameworks.trace import AttentionCore, Trace
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.simulators.weights import WeightLaws
@@ -53,7 +53,7 @@ class Plain(Binding):
         biases = self.bias * rng.uniform(-1.0, 1.0, (4, WIDTH)) / WIDTH**0.5
         return {"packed": packed, "last": last, "bias": biases[:3].ravel(), "last bias": biases[3]}
 
-    def run(self, state: Mapping[str, FloatArray], x: FloatArray, core: Any, path: str = "") -> FloatArray:
+    def run(self, state: Mapping[str, FloatArray], x: FloatArray, trace: Trace, path: str = "") -> FloatArray:
         q, k, v = (
             each.reshape(*x.shape[:2], HEADS, SIZE).swapaxes(1, 2)
             for each in np.split(x @ state["packed"] + state["bias"], 3, axis=-1)
@@ -61,7 +61,7 @@ class Plain(Binding):
         q, k = self.before * turned(q, self.base), turned(k, self.base)
         weights = np.exp(self.masked(q @ k.swapaxes(-1, -2) / SIZE**0.5))
         weights = weights / weights.sum(-1, keepdims=True)
-        heads = core(AttentionCore(q, k, v, weights))
+        heads = trace.core(AttentionCore(q, k, v, weights))
         heads = weights @ v if heads is None else heads
         y: FloatArray = heads.swapaxes(1, 2).reshape(x.shape) @ (self.gain * state["last"])
         return y + state["last bias"] + self.residual * x

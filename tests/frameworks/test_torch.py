@@ -16,7 +16,7 @@ import attncheck as ac
 from attncheck.frameworks.binding import bind
 from attncheck.frameworks.effective import ModuleReader
 from attncheck.frameworks.probe import Probe
-from attncheck.frameworks.trace import untouched
+from attncheck.frameworks.trace import Trace
 
 from . import reading
 
@@ -654,7 +654,7 @@ def test_an_untouched_run_is_the_module_itself() -> None:
     x = torch.randn(2, 3, 64)
     with torch.no_grad():
         expected = module.eval()(x, x, x, need_weights=False)[0]
-    assert (binding.outputs(module, x.double().numpy(), untouched, "eval") == expected.double().numpy()).all()
+    assert (binding.outputs(module, x.double().numpy(), Trace(), "eval") == expected.double().numpy()).all()
 
 
 class Heads(nn.Module):
