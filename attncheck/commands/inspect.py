@@ -55,7 +55,6 @@ def inspect(
     from attncheck.frameworks.expectations import check_declared
     from attncheck.models.inspection import inspect as inspected
     from attncheck.models.result import is_pattern
-    from attncheck.report.inspection import render_inspection
 
     wanted = tuple(expect or ())
     check_declared([text for text in wanted if width is not None or not is_pattern(text)])
@@ -64,6 +63,8 @@ def inspect(
     found = inspected(function_named("make", make), width, called, inputs=given, draws=draws, seed=seed)
     unexpected, found = found.unmet(*wanted), found.expecting(*wanted)
     if report is not None:
+        from attncheck.report.inspection import render_inspection
+
         render_inspection(found, make, report, theory)
     if json:
         print(as_json(found.to_dict(theory) | {"unexpected": unexpected}))

@@ -8,6 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.text import counted
 from attncheck.frameworks.expectations import declared as declarations
@@ -19,6 +21,7 @@ from attncheck.frameworks.notes import Note
 from attncheck.frameworks.printed import PrintedInspection
 from attncheck.frameworks.subject import ModuleSubject, pooled, subject_of
 from attncheck.frameworks.theory import LayerTheory, theory_of
+from attncheck.frameworks.trace import FloatArray
 from attncheck.frameworks.views import AttentionView
 from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN
@@ -32,6 +35,8 @@ _SMALL, _LARGE = 0.01, 1e4
 
 # Default number of positions.
 _POSITIONS = 4
+# Random sequences over which attention weights are averaged.
+_SEQUENCES = 16
 # Fields of `AttentionLayer` whose effect on matrices or scores cannot be recovered, with the reason.
 _NOT_DRAWN: tuple[tuple[str, Any, str], ...] = (
     ("qk_norm", False, "hides the matrices of queries and keys"),
@@ -84,6 +89,53 @@ class Inspection(PrintedInspection):
     def all_notes(self) -> tuple[Note, ...]:
         """All notes."""
         return self.notes
+
+    @property
+    def layers(self) -> Mapping[str, Inspection]:
+        """Mapping with this inspection, without a title."""
+        return {"": self}
+
+    def mean_weights(self, most: int) -> FloatArray:
+        """Return attention weights of a newly made module, averaged over heads and random inputs.
+
+        Parameters
+        ----------
+        most : int
+            Maximum number of positions returned.
+
+        Returns
+        -------
+        ndarray, (positions of queries, positions of keys)
+
+        Raises
+        ------
+        InputError
+            If the module fails, or was inspected without a view of it.
+        """
+        view = self._seen
+        length = view.lengths(most)[0]
+        x = np.random.default_rng(0).standard_normal((_SEQUENCES, length, self.width))
+        weights = view.reader.see(view.binding.fresh(0), x).weights
+        return np.asarray(weights.mean(axis=(0, 1))[:most, :most])
+
+    def entries(self) -> dict[str, FloatArray]:
+        """Return the entries of a newly made module's known matrices times √fan-in, by name such as "W_Q".
+
+        Raises
+        ------
+        InputError
+            If the module fails, or was inspected without a view of it.
+        """
+        view = self._seen
+        matrices = view.matrices(view.binding.fresh(0))
+        return {each.name: matrices[role].ravel() * each.fan_in**0.5 for role, each in self.weights.items()}
+
+    @property
+    def _seen(self) -> AttentionView:
+        """The view, or an error."""
+        if self.view is None:
+            refuse("attention", None, "was inspected without a view of it", "inspect the module anew")
+        return self.view
 
     @property
     def _stds(self) -> dict[str, float]:
@@ -183,10 +235,8 @@ class Inspection(PrintedInspection):
         for field, absent, what in _NOT_DRAWN:
             if getattr(layer, field) != absent:
                 refuse(field, getattr(layer, field), what, "check a simulator of `layer` instead")
-        if self.view is None:
-            refuse("attention", None, "was inspected without a view of it", "inspect the module anew")
         laws = {role: matrix.laws for role, matrix in self.weights.items()}
-        return subject_of(self.view, layer, weights, laws, self._stds)
+        return subject_of(self._seen, layer, weights, laws, self._stds)
 
     @functools.cached_property
     def theory(self) -> LayerTheory:

@@ -60,6 +60,11 @@ class ModelInspection(PrintedInspection):
         return self.modules[name]
 
     @property
+    def layers(self) -> Mapping[str, Inspection]:
+        """Inspections of distinct attention modules by the names of those that are alike."""
+        return {group.title: group.inspection for group in self.attention}
+
+    @property
     def all_notes(self) -> list[Note]:
         """Notes on the model, its attention and its parameters, errors first."""
         notes = [*self.notes, *self._of_attention()]

@@ -183,7 +183,7 @@ def _matrix(plot: MatrixPlot, result: Result) -> Drawing:
     off = np.abs(observed - declared) > half * error
 
     def paint(axes: Axes) -> None:
-        _discs(axes, (rows, columns), observed, declared, off)
+        paint_discs(axes, (rows, columns), observed, declared, off)
         axes.set(xlabel=plot.of)
         axes.set(xticklabels=range(1, plot.size + 1), yticklabels=range(1, plot.size + 1))
 
@@ -218,7 +218,7 @@ def of_cause(raw: Mapping[str, Any] | None) -> Drawing | None:
     off = np.abs(observed - declared) > _APART * max(float(np.abs(declared).max()), float(np.abs(observed).max()))
 
     def paint(axes: Axes) -> None:
-        _discs(axes, (rows, columns), observed, declared, off)
+        paint_discs(axes, (rows, columns), observed, declared, off)
         axes.set(xlabel=f"position of the {plot.of}", ylabel="position of the query")
 
     worst = int(np.argmax(off))
@@ -231,7 +231,7 @@ def of_cause(raw: Mapping[str, Any] | None) -> Drawing | None:
     return draw(paint, alt, caption, width=330, height=330, margins=(52, 10, 48, 8))
 
 
-def _discs(
+def paint_discs(
     axes: Axes,
     places: tuple[NDArray[np.intp], NDArray[np.intp]],
     observed: NDArray[np.float64],
@@ -240,7 +240,7 @@ def _discs(
 ) -> None:
     """Draw entries of a matrix at `places`, rows and columns, as areas: declared discs, observed rings."""
     rows, columns = places
-    count = int(rows.max()) + 1
+    count = int(max(rows.max(), columns.max())) + 1
     largest = max(float(np.abs([observed, declared]).max()), 1e-300)
     size = 0.8 * 28_000 / count**2 / largest  # the largest disc fills its cell
     axes.scatter(columns, rows, s=size * np.abs(declared), color=BAND, linewidths=0)

@@ -22,8 +22,8 @@ from attncheck.scaling.result import Widths, WidthsRow
 
 FloatArray = NDArray[np.float64]
 
-# Violated taps named in the text; the plot labels the first.
-_NAMED = 4
+# Violated taps named in the text, and in the plot, where a name takes this share of the height.
+_NAMED, _LABELLED, _LINE = 4, 16, 0.05
 
 
 def render_widths(found: Widths, name: str, out: Path) -> Path:
@@ -48,17 +48,17 @@ def plot(found: Widths, moment: str) -> Drawing | None:
             axes.plot(
                 widths, _relative(row, widths), color=color, linewidth=1.6 if bad else 0.9, zorder=3 if bad else 2
             )
-        for row in _violated(rows)[:1]:
-            last = float(_relative(row, widths)[-1])
-            axes.annotate(row.name, (widths[-1], last), (-4, 3), textcoords="offset points", ha="right", color=BAD)
         axes.set(yscale="log", ylabel="size over n^predicted")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(plain())
         axes.yaxis.set_minor_formatter(NullFormatter())
         width_axis(axes, widths)
         axes.grid(True, axis="y")
+        _name_violated(axes, rows, widths)
 
-    return draw(paint, _alternative(rows, moment), _CAPTION.format(moment=moment), width=640, height=380)
+    margins = 66, 150 if _violated(rows) else 12, 48, 10
+    told = _alternative(rows, moment), _CAPTION.format(moment=moment)
+    return draw(paint, *told, width=640, height=380, margins=margins)
 
 
 _CAPTION = (
@@ -73,6 +73,19 @@ def _bands(axes: Axes, ratios: FloatArray, widths: FloatArray, rows: Sequence[Wi
     lowest = min((low - high for low, high in known if low is not None and high is not None), default=0.0)
     axes.fill_between(widths, ratios ** (lowest - tolerance), ratios**tolerance, color=BAND, linewidth=0, zorder=0)
     axes.plot(widths, np.ones_like(ratios), color=INK, linewidth=0.8, linestyle="--", zorder=1)
+
+
+def _name_violated(axes: Axes, rows: Sequence[WidthsRow], widths: FloatArray) -> None:
+    """Write names of violated taps to the right of the axes, at the heights of their lines, without overlap."""
+    ends = {row.name: float(_relative(row, widths)[-1]) for row in _violated(rows)[:_LABELLED]}
+    low, high = np.log(axes.get_ylim())
+    heights = {name: (np.log(end) - low) / (high - low) for name, end in ends.items()}
+    lowest = 0.0
+    for left, name in enumerate(sorted(heights, key=heights.__getitem__)):
+        room = 1.0 - _LINE * (len(heights) - 1 - left)  # for the names above
+        lowest = min(max(heights[name], lowest), room)
+        axes.annotate(name, (1.01, lowest), xycoords="axes fraction", va="center", fontsize=10.5, color=BAD)
+        lowest += _LINE
 
 
 def _relative(row: WidthsRow, widths: FloatArray) -> FloatArray:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,8 +22,9 @@ from attncheck.frameworks.binding import Binding, NoAttentionCall, bind
 from attncheck.frameworks.initialiser import same_layers
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.trace import Trace
+from attncheck.report.inspection import render_inspection
 
-from .plain import CAUSAL, Array, Plain, softmax
+from .plain import CAUSAL, Array, Plain, hidden, softmax
 
 STDS = {"query": 0.5, "key": 0.7, "value": 1.5, "output": 2.0}
 
@@ -51,6 +54,20 @@ def test_the_table_says_all(found: Inspection) -> None:
         assert float(row[3]) < std < float(row[4])
     assert "theory: " not in said
     assert "theory: score variance 0.1" in found.text(theory=True)
+
+
+def test_the_page_shows_who_attends_to_whom_and_the_entries(found: Inspection, tmp_path: Path) -> None:
+    page = html.unescape(render_inspection(found, "mine:make", tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert 'class="box consistent"' in page
+    assert "by positions of query and key: 66 of 144 are 0." in page
+    entries = re.search(r"times √fan-in\. (W_Q.*)\.\"", page)
+    assert entries is not None
+    told = [float(each.rpartition(" ")[2]) for each in entries[1].split("; ")]
+    assert np.allclose(told, [*STDS.values()], rtol=0.1)  # of 2,048 entries or more: six standard errors
+    wrong = ac.inspect(Plain(masked=hidden(lambda behind: behind >= -1)), width=64, draws=2)
+    page = render_inspection(wrong, "mine:make", tmp_path / "wrong.html").read_text(encoding="utf-8")
+    assert 'class="box violated"' in page
+    assert "Position i sees i + 1: the causal mask is off by one</h2>" in page
 
 
 def test_the_description_is_that_layer(found: Inspection) -> None:

@@ -90,7 +90,9 @@ def test_the_page_has_pictures_with_what_is_violated_in_red(tmp_path: Path, caps
     assert not any(re.search(red, each) for each in plots["Layer"])
     assert all(re.search(red, each) for each in plots["wrong"])
     assert "1 of them are violated: out grows as n^+0." in pages["wrong"]
-    assert 'class="chip violated"' in pages["wrong"]
+    assert [">out<" in each for each in plots["wrong"]] == [True] * 3  # the name of the red line
+    assert 'class="box violated"' in pages["wrong"]
+    assert re.search("<h2[^>]*>out at initialisation: n\\^", pages["wrong"])
     assert 'class="chip violated"' not in pages["Layer"]
     capsys.readouterr()
 
