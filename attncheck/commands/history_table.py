@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,11 +19,14 @@ from attncheck.checks.registry import all_checks
 from attncheck.evidence.detector import ALARM
 from attncheck.gate.history import FloatArray, History, accept, short_key, write
 
-# Maximum number of streams in the table; maximum number of claims, and of streams, in the plot.
-_ROWS, _DRAWN = 12, 5
-# Characters of a stream's name in the plot.
-_LONGEST = 60
+# Maximum number of streams in the table.
+_ROWS = 12
+# Characters of a stream's name and of a line of the title in the plot, and the smallest evidence shown.
+_LONGEST, _TITLE, _LEAST = 60, 90, 1e-3
 _OTHER = "of another version"
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def show_history(states: Sequence[Path], out: Path | None, plot: Path | None, accepted: bool) -> int:
@@ -91,24 +96,46 @@ def draw(shown: History, path: Path) -> Path:
     kind = _check_plot(path)
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8.0, 6.0), layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True)
-    runs = np.arange(1, len(shown.since) + 1)
-    above.semilogy(runs, np.maximum(shown.course.total, 1e-3), color="black", label="all claims")
-    for claim, part in list(by_claim(shown).items())[:_DRAWN]:
-        above.semilogy(runs, np.maximum(part, 1e-3), linewidth=0.8, label=claim)
-    above.axhline(ALARM, color="tab:red", linestyle="--")
-    above.set_ylabel("evidence")
-    above.legend(fontsize="small", loc="upper left")
-    above.set_title("Dashed: alarm threshold", fontsize="medium")
-    for each in shown.moved()[:_DRAWN]:
-        scores = np.nan_to_num(shown.scores[:, shown.streams.index(each.stream)])
-        name = printable(each.stream, _LONGEST).replace("$", r"\$")  # no mathematics
-        below.plot(runs, np.cumsum(scores), label=name)
-    below.fill_between(runs, -3.0 * runs**0.5, 3.0 * runs**0.5, color="0.9", label="three standard deviations")
-    below.set_xlabel("runs")
-    below.set_ylabel("sum of scores")
-    below.legend(fontsize="small")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    from attncheck.report.svg import BAD, METADATA, PAPER, style
+
+    with style():
+        figure = Figure(figsize=(9.0, 6.5), layout="constrained", facecolor=PAPER)
+        title = textwrap.fill(printable(shown.sentence(), 4 * _TITLE), _TITLE)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12.0)
+        above, below = figure.subplots(2, 1, sharex=True)
+        _draw_evidence(above, shown)
+        _draw_scores(below, shown)
+        for axes in (above, below):
+            if shown.course.alarm is not None:
+                axes.axvline(shown.course.alarm + 1, color=BAD, linewidth=0.8, linestyle=":")
+            axes.legend(fontsize=10.5, loc="upper left", frameon=False)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, metadata=METADATA if kind == "svg" else None)
     return write_whole(path, buffer.getvalue(), "plot")
+
+
+def _draw_evidence(axes: Axes, shown: History) -> None:
+    """Draw the evidence of all claims together and of the leading ones, and the alarm threshold."""
+    from attncheck.report.svg import BAD, INK, SERIES, plain
+
+    runs = np.arange(1, len(shown.since) + 1)
+    axes.semilogy(runs, np.maximum(shown.course.total, _LEAST), color=INK, linewidth=2.0, label="all claims")
+    for color, (claim, part) in zip(SERIES, by_claim(shown).items(), strict=False):
+        axes.semilogy(runs, np.maximum(part, _LEAST), color=color, label=claim.replace("_", " "))
+    axes.axhline(ALARM, color=BAD, linestyle="--")
+    axes.annotate("alarm", (1.0, ALARM), (0, -4), ("axes fraction", "data"), "offset points", va="top", ha="right")
+    axes.set_ylabel("evidence")
+    axes.yaxis.set_major_formatter(plain())
+
+
+def _draw_scores(axes: Axes, shown: History) -> None:
+    """Draw cumulative sums of the most drifted scores, and three standard deviations of such a sum."""
+    from attncheck.report.svg import BAND, SERIES
+
+    runs = np.arange(1, len(shown.since) + 1)
+    for color, each in zip(SERIES, shown.moved(), strict=False):
+        scores = np.nan_to_num(shown.scores[:, shown.streams.index(each.stream)])
+        axes.plot(runs, np.cumsum(scores), color=color, label=printable(each.stream, _LONGEST))
+    within = 3.0 * runs**0.5
+    axes.fill_between(runs, -within, within, color=BAND, linewidth=0, label="three standard deviations")
+    axes.set(xlabel="runs", ylabel="sum of scores")

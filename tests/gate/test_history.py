@@ -453,7 +453,9 @@ class TestRuns:
         assert told.startswith("ALARM: ")
         assert "| a@all " in told
         assert "| claim " in told
-        assert "</svg>" in plot.read_text(encoding="utf-8")
+        drawn = plot.read_text(encoding="utf-8")
+        assert "ALARM: 40 runs of mine:simulate" in drawn
+        assert all(f">{text}</text>" in drawn for text in ("alarm", "all claims", "a@all", "three standard deviations"))
         assert History.read([out]) == History.read([path])
         assert main(["history", str(path), "--accept"]) == ExitCode.CONSISTENT
         assert main(["history", str(path)]) == ExitCode.CONSISTENT
