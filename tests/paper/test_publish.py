@@ -186,10 +186,12 @@ def test_a_report_of_a_run_shows_the_figures(written: Path, tmp_path: Path) -> N
 
 def test_one_figure_at_a_time_makes_one_page_and_the_same_bytes(tiny: Tiny, written: Path, tmp_path: Path) -> None:
     _, data, manifest = tiny
-    publish(["fig3"], tmp_path, data, manifest)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plates, "PLATES", {"svg": plates.PLATES["svg"]})
+        publish(["fig3"], tmp_path, data, manifest)
     assert (tmp_path / "paper.html").read_text(encoding="utf-8").count("<section") == 1
     for path in written.glob("fig*.*"):
-        if path.stem not in ("fig1", "fig3"):
+        if path.stem != "fig1" and not (tmp_path / path.name).exists():
             shutil.copy(path, tmp_path)
     publish(["fig1"], tmp_path, data, manifest)
     assert (tmp_path / "paper.html").read_text(encoding="utf-8").count("<section") == len(PUBLISHED)
