@@ -27,6 +27,8 @@ from attncheck.evidence.summaries import NormalScore
 from attncheck.evidence.trend import Trend
 from attncheck.looks.check_data import join
 
+from .alone import Alone
+
 Bounds = Callable[[int, float], tuple[int, int]]
 Data = tuple[Any, ...]
 Draw = Callable[[np.random.Generator, int, float], Data]
@@ -109,14 +111,6 @@ def sides(rng: np.random.Generator, size: int, wrong: float) -> Data:
     reach = rng.standard_normal((size, 2))
     reach[rng.random(size) < 0.01 * wrong] = 5.0
     return reach, np.full(size // CALL, CALL)
-
-
-class Alone(Calls):
-    """Calls without the interval, which takes nearly all the time and does not affect p-values."""
-
-    @staticmethod
-    def _noncentrality(statistic: float, freedom: int, tail: float) -> float:
-        return 0.0
 
 
 # Families that use sums, cells, and ranks among the first draws.

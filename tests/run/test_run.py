@@ -17,13 +17,12 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.examine import run_item
 from attncheck.looks.item import Item
 from attncheck.looks.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
-from attncheck.records.schema import Closing, read
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from attncheck.strategies import layers
 from attncheck.subject import Subject, collapsed
 
-from .conftest import COST, LAYER, examined, made, planned
+from .conftest import COST, LAYER, closing_of, examined, made, planned
 
 
 class TestOf:
@@ -164,12 +163,6 @@ class TestReport:
         assert not any(line.startswith(" scores") for line in text.splitlines())
         assert "Return input_gram, key_gram" not in text
         assert " too: up to " in report.summary()
-
-
-def closing_of(path: Path) -> Closing:
-    lines = list(read(path))
-    assert isinstance(lines[-1], Closing)
-    return lines[-1]
 
 
 def test_every_check_has_a_hint_and_a_claim() -> None:
