@@ -298,12 +298,6 @@ def quarters(errors: str) -> list[int]:
     return [int(line.partition("% done after ")[0]) for line in errors.splitlines()]
 
 
-def _incomplete(done: Done) -> None:
-    *_, closing = read(done.record)
-    assert isinstance(closing, Closing)
-    assert closing.verdict == "incomplete"
-
-
 def test_run_of_a_simulator_that_fails(folder: Path, few: Path, tmp_path: Path) -> None:
     done = examined(folder, few, "broken", "--workers", "0", record=str(tmp_path / "broken.jsonl"))
     assert done.code == ExitCode.UNUSABLE, done.out + done.err
@@ -313,7 +307,7 @@ def test_run_of_a_simulator_that_fails(folder: Path, few: Path, tmp_path: Path) 
     assert "missing" not in done.out
     assert done.out.count("Traceback (most recent call last):") == 1
     assert "attncheck/" not in done.out.partition("Traceback")[2]
-    _incomplete(done)
+    assert closing_of(done.record).verdict == "incomplete"
 
 
 def test_a_process_that_dies_once_changes_no_digit(folder: Path, few: Path, small_run: Done, tmp_path: Path) -> None:
@@ -329,7 +323,7 @@ def test_run_of_a_simulator_that_ends_its_process(folder: Path, few: Path, tmp_p
     assert done.code == ExitCode.INCOMPLETE, done.out + done.err
     said = r"^  failed:   subject=cli_subjects:killing: on n=1 .*: its process died, also when the task was run alone"
     assert len(re.findall(said, done.out, flags=re.MULTILINE)) == 1, done.out
-    _incomplete(done)
+    assert closing_of(done.record).verdict == "incomplete"
     manifest, *results = [line for line in read(done.record) if isinstance(line, Manifest | Result)]
     assert isinstance(manifest, Manifest)
     missing = {each.item for each in manifest.planned} - {each.item for each in results if isinstance(each, Result)}

@@ -36,40 +36,37 @@ def messages(lines: list[str]) -> list[str]:
     return [line for line in lines if line.startswith("E ")]
 
 
-def test_the_budget_is_shared_by_the_tests_that_use_it(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(TESTS.replace("ALPHA", "1e-6"))
-    alone = pytester.runpytest_subprocess("-p", "no:xdist")
-    alone.assert_outcomes(passed=4, failed=1)
-    alone.stdout.fnmatch_lines(["*violated: standard deviation *expected 1.2 *at most 4.2e-08)", SUMMARY])
+def test_the_budget_is_shared_by_the_tests_that_use_it_and_a_selected_or_replayed_one_draws_the_same(
+    pytester: pytest.Pytester,
+) -> None:
+    path = pytester.makepyfile(TESTS.replace("ALPHA", "1e-6"))
+    whole = pytester.runpytest_inprocess("-p", "no:xdist")
+    whole.assert_outcomes(passed=4, failed=1)
+    whole.stdout.fnmatch_lines(["*violated: standard deviation *expected 1.2 *at most 4.2e-08)", SUMMARY])
     both = pytester.runpytest_subprocess("-n", "2")
     both.assert_outcomes(passed=4, failed=1)
     both.stdout.fnmatch_lines([SUMMARY])
-    assert messages(alone.outlines) == messages(both.outlines)
-
-
-def test_a_selected_or_replayed_test_draws_the_same(pytester: pytest.Pytester) -> None:
-    path = pytester.makepyfile(TESTS.replace("ALPHA", "1e-6"))
-    whole = pytester.runpytest_subprocess("-p", "no:xdist")
-    selected = pytester.runpytest_subprocess("-p", "no:xdist", "-k", "1.2")
+    assert messages(whole.outlines) == messages(both.outlines)
+    selected = pytester.runpytest_inprocess("-p", "no:xdist", "-k", "1.2")
     assert messages(selected.outlines) == messages(whole.outlines)
     found = re.search(r"repeat with pytest '(.+)' --attncheck-seed=0 (--evidence-alpha=\S+)", whole.stdout.str())
     assert found is not None
     assert found[1] == f"{path.name}::test_scale[1.2]"
-    replayed = pytester.runpytest_subprocess("-p", "no:xdist", found[1], found[2])
+    replayed = pytester.runpytest_inprocess("-p", "no:xdist", found[1], found[2])
     assert messages(replayed.outlines) == messages(whole.outlines)
 
 
 def test_the_budget_is_an_option_and_an_ini_value(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\nevidence_alpha = 0.001\n")
     pytester.makepyfile(TESTS.replace("ALPHA", "0.001"))
-    pytester.runpytest_subprocess("-k", "shares").assert_outcomes(passed=1, deselected=4)
+    pytester.runpytest_inprocess("-k", "shares").assert_outcomes(passed=1, deselected=4)
     pytester.makepyfile(TESTS.replace("ALPHA", "0.01"))
-    pytester.runpytest_subprocess("-k", "shares", "--evidence-alpha=0.01").assert_outcomes(passed=1, deselected=4)
+    pytester.runpytest_inprocess("-k", "shares", "--evidence-alpha=0.01").assert_outcomes(passed=1, deselected=4)
 
 
 def test_a_bad_budget_is_refused(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS.replace("ALPHA", "1e-6"))
-    refused = pytester.runpytest_subprocess("-k", "pairs", "--evidence-alpha=0")
+    refused = pytester.runpytest_inprocess("-k", "pairs", "--evidence-alpha=0")
     refused.stdout.fnmatch_lines(["*alpha=0.0: must *"])
     assert refused.ret != 0
 

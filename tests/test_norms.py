@@ -284,12 +284,8 @@ def test_at_one_limit_layer_norm_shows_by_order_one_over_n_alone() -> None:
 
 
 def test_right_ones_are_consistent() -> None:
-
-    def literal(case: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-        return ac.simulate(case, size, int(rng.integers(2**31)), method="direct", coordinates=2).as_dict()
-
     layers = [RMS, LAYER, NARROW]
-    report = ac.check(literal, layers, profile="smoke", seed=0)
+    report = ac.check("attncheck.subject:direct", layers, profile="smoke", seed=0)
     assert report.verdict == "consistent"
     examined = [result.item.partition("@")[2] for result in report.results if result.p_values]
     for layer in layers:

@@ -109,13 +109,6 @@ class TestEachExample:
         # Detects an error of a fifth in the standard deviation of W^Q or W^K.
         assert np.all((1.2**2 - 1) * np.diagonal(expected) > np.diagonal(allowed))
 
-    @each_example
-    def test_repr(self, name: str) -> None:
-        program = EXAMPLES[name]()
-        first, *lines = repr(program).splitlines()
-        assert first == f"<Program of {len(program.nodes)} lines and {len(program.weights)} weights>"
-        assert [line.split()[0] for line in lines] == [node.name for node in program.nodes]
-
 
 class TestWhatTheyExemplify:
     def test_tied_matrices_correlate(self) -> None:

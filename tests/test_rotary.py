@@ -265,12 +265,8 @@ def test_shifts_are_the_same_law(name: str) -> None:
 
 
 def test_right_ones_are_consistent() -> None:
-
-    def literal(case: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-        return ac.simulate(case, size, int(rng.integers(2**31)), method="direct", coordinates=2).as_dict()
-
     layers = [TURNED, CAUSAL, LINEAR]
-    report = ac.check(literal, layers, profile="smoke", seed=0)
+    report = ac.check("attncheck.subject:direct", layers, profile="smoke", seed=0)
     assert report.verdict == "consistent"
     examined = [result.item for result in report.results if result.p_values and result.check.startswith("scores.")]
     for layer in layers:

@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-TESTS = "tests/hostile/test_subjects.py"
-NAMED = f"{TESTS}::test_a_run_ends_with_a_verdict_or_a_reason"
+pytest_plugins = ["pytester"]
+
+TESTS = """
+import pytest
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("number", range(8))
+def test_many(number): ...
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("number", range(2))
+def test_two(number): ...
+
+@pytest.mark.parametrize("number", range(4))
+def test_every(number): ...
+"""
+SIZES = {"test_many": (2, 3), "test_two": (1, 1), "test_every": (4, 4)}
 
 
-def collected(chosen: str, *arguments: str) -> set[str]:
+@pytest.fixture
+def place(pytester: pytest.Pytester) -> pytest.Pytester:
+    """Return a folder with the suite's conftest and a few tests."""
+    pytester.makeconftest((Path(__file__).parent / "conftest.py").read_text(encoding="utf-8"))
+    pytester.makepyfile(test_it=TESTS)
+    return pytester
+
+
+def collected(place: pytest.Pytester, chosen: str, *arguments: str) -> set[str]:
     """Return the ids of the tests that a choice leaves."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments]
-    environment = os.environ | {"ATTNCHECK_TESTS": chosen}
-    done = subprocess.run(command, cwd=HERE.parent, env=environment, capture_output=True, text=True, check=True)
-    return {line for line in done.stdout.splitlines() if "::" in line}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ATTNCHECK_TESTS", chosen)
+        done = place.runpytest_inprocess("--collect-only", "-q", "-p", "no:cacheprovider", *arguments)
+    return {line for line in done.outlines if "::" in line}
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="the sampled tests are of POSIX")
-def test_three_days_run_all_items_and_each_day_some_of_each_test() -> None:
-    every = collected("all", TESTS)
-    days = [collected(str(day), TESTS) for day in range(3)]
+def test_three_days_run_all_items_and_each_day_some_of_each_test(place: pytest.Pytester) -> None:
+    every = collected(place, "all")
+    days = [collected(place, str(day)) for day in range(3)]
+    assert len(every) == 8 + 2 + 4
     assert set.union(*days) == every
-    sampled = {id for id in every if id.startswith(NAMED)}
-    assert all(len(sampled) // 3 <= len(sampled & day) <= len(sampled) // 3 + 1 for day in days)
-    assert all(every - sampled <= day for day in days)
-    assert collected("0", NAMED) == sampled
+    for name, (fewest, most) in SIZES.items():
+        assert all(fewest <= sum(f"::{name}[" in id for id in day) <= most for day in days)
+    assert len(collected(place, "0", "test_it.py::test_many")) == 8

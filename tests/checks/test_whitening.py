@@ -71,23 +71,18 @@ def assert_standard_normal(residual: Residual, level: float = LEVEL) -> None:
 
 
 @pytest.mark.sampled
+@pytest.mark.parametrize("single", [False, True], ids=["float64", "float32"])
 @pytest.mark.parametrize("layer", LAYERS, ids=AttentionLayer.describe)
-@pytest.mark.parametrize("name", RESIDUALS)
-def test_residuals_of_a_right_simulator_are_standard_normal(layer: AttentionLayer, name: str) -> None:
-    assert_standard_normal(getattr(sample_of(layer), name))
+def test_residuals_of_a_right_simulator_are_standard_normal(layer: AttentionLayer, single: bool) -> None:
+    sample = sample_of(layer, single=single)
+    assert sample.rounding == (SINGLE if single else DOUBLE)
+    for name in RESIDUALS:
+        assert_standard_normal(getattr(sample, name))
 
 
 @pytest.mark.parametrize("method", ["direct", "matrix-free"])
 def test_residuals_of_the_other_readings_are_standard_normal(method: Method) -> None:
     sample = sample_of(AttentionLayer(width=2, seq_len=3, num_heads=2), method=method)
-    for name in RESIDUALS:
-        assert_standard_normal(getattr(sample, name))
-
-
-@pytest.mark.parametrize("layer", LAYERS, ids=AttentionLayer.describe)
-def test_digits_of_single_precision_leave_residuals_standard_normal(layer: AttentionLayer) -> None:
-    sample = sample_of(layer, single=True)
-    assert sample.rounding == SINGLE
     for name in RESIDUALS:
         assert_standard_normal(getattr(sample, name))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -113,8 +112,6 @@ CASES = {
 POWER_CASES = [(name, alternative, size) for name, case in CASES.items() for alternative, size in case.alternatives]
 
 
-# Intervals of the outcomes whose power is counted.
-@functools.cache
 def outcomes(name: str, effect: float, size: int, replications: int, role: str) -> list[Outcome]:
     rng = stream(0, "tests", name, effect, size, role=role)
     return [CASES[name].draw(rng, effect, size) for _ in range(replications)]
@@ -137,19 +134,14 @@ def test_null_p_values_are_uniform_or_conservative(name: str, bounds: Bounds) ->
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("name", "alternative", "size"), POWER_CASES)
-def test_power_is_what_simulation_finds(name: str, alternative: float, size: int, bounds: Bounds) -> None:
-    case, level, replications = CASES[name], 0.005, DEPARTED
-    found = outcomes(name, alternative, size, replications, "power")
+def test_power_is_what_simulation_finds_and_intervals_hold_the_true_effect(
+    name: str, alternative: float, size: int, bounds: Bounds
+) -> None:
+    case, level = CASES[name], 0.005
+    found = outcomes(name, alternative, size, DEPARTED, "power")
     detected = sum(outcome.p_value < level for outcome in found)
-    predicted = case.family.power(alternative, size, level)
-    fewest, most = bounds(replications, predicted)
+    fewest, most = bounds(DEPARTED, case.family.power(alternative, size, level))
     assert detected >= fewest
     assert case.bound or detected <= most
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize(("name", "alternative", "size"), POWER_CASES)
-def test_intervals_hold_the_true_effect(name: str, alternative: float, size: int, bounds: Bounds) -> None:
-    found = outcomes(name, alternative, size, DEPARTED, "power")
     held = sum(outcome.low <= alternative <= outcome.high for outcome in found)
     assert held >= bounds(DEPARTED, 0.99)[0]

@@ -14,16 +14,10 @@ from attncheck._lib.streams import stream
 from attncheck.evidence.exchange import Calls, Repeats
 from attncheck.evidence.family import Outcome
 
+from .alone import Alone
+
 LEVELS = (0.05, 0.01, 0.001)
 FALSE_ALARM = 1e-7
-
-
-class Alone(Calls):
-    """Calls without the interval, which takes nearly all the time and does not affect p-values."""
-
-    @staticmethod
-    def _noncentrality(statistic: float, freedom: int, tail: float) -> float:
-        return 0.0
 
 
 def looks(count: int, share: float, replications: int) -> np.ndarray:

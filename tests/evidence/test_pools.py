@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from attncheck._lib.errors import InputError
-from attncheck.evidence.exchange import Calls, Repeats
+from attncheck.evidence.exchange import Repeats
 from attncheck.evidence.extremes import Extremes
 from attncheck.evidence.families import Association, Count, Scale, Smooth, TwoSample, Uniform
 from attncheck.evidence.groups import EqualVariances
@@ -23,16 +23,10 @@ from attncheck.evidence.pools import CLIP, Pool
 from attncheck.evidence.summaries import Events, NormalScore, Summary, from_record, normal_score, to_record
 from attncheck.evidence.trend import Trend
 
+from .alone import Alone
+
 Draw = Callable[[np.random.Generator], Summary | None]
 WIDTHS = np.array([32, 128, 512])
-
-
-class Alone(Calls):
-    """Calls without the interval, which takes nearly all the time and does not affect summaries."""
-
-    @staticmethod
-    def _noncentrality(statistic: float, freedom: int, tail: float) -> float:
-        return 0.0
 
 
 def _order(rng: np.random.Generator) -> Summary | None:
@@ -95,28 +89,23 @@ def test_neither_order_nor_grouping_shows_in_a_digit(name: str, seed: int, place
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", sorted(FAMILIES))
-def test_level_is_kept(name: str) -> None:
+def test_level_is_kept_and_scores_are_standard_normal(name: str) -> None:
     # More than 8.5% of 600 right pools below 0.05, or 3% below 0.01, have chances below 3e-4 each; at twice the
     # level, 90%.
     rng = np.random.default_rng(list(name.encode()))
-    p_values = np.array([_pool(FAMILIES[name], rng).outcome().p_value for _ in range(600)])
+    pools = [_pool(FAMILIES[name], rng) for _ in range(600)]
+    p_values = np.array([pool.outcome().p_value for pool in pools])
     assert (p_values < 0.05).mean() < 0.085
     assert (p_values < 0.01).mean() < 0.03
     if name in CONTINUOUS:
         assert stats.kstest(p_values, "uniform").pvalue > 1e-6
+        z = np.array([each.z for pool in pools for each in pool.summaries.values() if isinstance(each, NormalScore)])
+        assert len(z) == 4 * 600
+        # Standard errors of 2,400 scores: mean 0.020, standard deviation 0.014; five of each.
+        assert abs(z.mean()) < 0.10
+        assert abs(z.std() - 1.0) < 0.07
     else:
         assert (p_values > 0.9).mean() > 0.06
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("name", CONTINUOUS)
-def test_scores_are_standard_normal(name: str) -> None:
-    rng = np.random.default_rng(list(name.encode()))
-    found = [FAMILIES[name](rng) for _ in range(2000)]
-    z = np.array([each.z for each in found if isinstance(each, NormalScore)])
-    # Standard errors: mean 0.022, standard deviation 0.016; five of each.
-    assert abs(z.mean()) < 0.11
-    assert abs(z.std() - 1.0) < 0.08
 
 
 def test_a_pool_sees_what_its_gap_says() -> None:

@@ -12,6 +12,9 @@ from attncheck.records.baseline import write_baseline
 
 Gated = Callable[..., tuple[int, str]]
 
+# The gate reads no diagnosis, which takes most of a violated run's time.
+pytestmark = pytest.mark.usefixtures("verdicts_only")
+
 # As in `properties`, on small layers.
 PROPERTY = """
 from attncheck.pytest_plugin import examines

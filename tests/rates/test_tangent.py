@@ -91,10 +91,9 @@ def test_atoms_are_compared_on_both_sides() -> None:
     assert one_sample_tail(abs(below - gap.distance) - gap.error, size) > _LEVEL
 
 
-@pytest.mark.parametrize("s", [24, 32])
-def test_memory_does_not_grow_with_the_sequence(s: int) -> None:
+def test_memory_does_not_grow_with_the_sequence() -> None:
     tracemalloc.start()
-    tangent_gap(AttentionLayer(width=64, seq_len=s, num_heads=1, attention_map="sigmoid"), size=16)
+    tangent_gap(AttentionLayer(width=64, seq_len=32, num_heads=1, attention_map="sigmoid"), size=16)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**29

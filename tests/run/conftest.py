@@ -11,7 +11,7 @@ import pytest
 from attncheck.diagnosis.messages import explain
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.plan import Cost
-from attncheck.records.schema import Result
+from attncheck.records.schema import Closing, Result, read
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 
@@ -41,6 +41,12 @@ def examined(run: Run, name: str, layer: AttentionLayer = LAYER) -> tuple[tuple[
 
 def results_of(run: Run, name: str, layer: AttentionLayer = LAYER) -> list[Result]:
     return list(examined(run, name, layer)[0])
+
+
+def closing_of(record: Path) -> Closing:
+    *_, closing = read(record)
+    assert isinstance(closing, Closing)
+    return closing
 
 
 @pytest.fixture(autouse=True)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
 
 from attncheck import faults
 from attncheck._lib.errors import InputError
@@ -18,16 +15,14 @@ from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.registry import CHECKS, EVERY_CHECK, PROGRAM_PROPERTIES, PROPERTIES, checks_of
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.examine import run_item
-from attncheck.looks.examples import draw_examples
 from attncheck.looks.item import Item
 from attncheck.looks.profiles import ANCHORS, PROFILES, REGIME_ANCHORS
-from attncheck.records.schema import Closing, read
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from attncheck.strategies import layers
 from attncheck.subject import Subject, collapsed
 
-from .conftest import COST, LAYER, examined, made, planned
+from .conftest import COST, LAYER, closing_of, examined, made, planned
 
 
 class TestOf:
@@ -91,27 +86,6 @@ class TestPlan:
 
 def run_checks(run: Run) -> list[Any]:
     return [check for item in run.item_ids for check in checks_of(item.partition("@")[0])]
-
-
-class TestExamples:
-    def test_same_seed_same_layers_whatever_the_state_of_the_world(self) -> None:
-        first = draw_examples(layers(), 8, 3, "scores")
-        random.seed(1)
-        settings.register_profile("of somebody else", max_examples=2, derandomize=True, database=None)
-        settings.load_profile("of somebody else")
-        try:
-            assert draw_examples(layers(), 8, 3, "scores") == first
-        finally:
-            settings.load_profile("default")
-
-    def test_every_key_and_seed_has_layers_of_its_own(self) -> None:
-        drawn = [tuple(draw_examples(layers(), 8, seed, key)) for seed, key in ((0, "a"), (0, "b"), (1, "a"))]
-        assert len(set(drawn)) == 3
-
-    def test_cap_is_hard_and_few_values_are_fewer_layers(self) -> None:
-        assert len(draw_examples(layers(), 5, 0, "a")) == 5
-        assert draw_examples(layers(), 0, 0, "a") == []
-        assert draw_examples(st.just(LAYER), 5, 0, "a") == [LAYER]
 
 
 class TestExamine:
@@ -189,12 +163,6 @@ class TestReport:
         assert not any(line.startswith(" scores") for line in text.splitlines())
         assert "Return input_gram, key_gram" not in text
         assert " too: up to " in report.summary()
-
-
-def closing_of(path: Path) -> Closing:
-    lines = list(read(path))
-    assert isinstance(lines[-1], Closing)
-    return lines[-1]
 
 
 def test_every_check_has_a_hint_and_a_claim() -> None:

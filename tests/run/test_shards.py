@@ -27,7 +27,7 @@ from attncheck.runs.run import Run
 from attncheck.runs.shards import Dealer, Shard
 from attncheck.subject import Subject, collapsed
 
-from .conftest import made
+from .conftest import closing_of, made
 
 LAYERS = [AttentionLayer(width=width, seq_len=2, num_heads=1) for width in (3, 4, 5, 6, 7, 8, 9, 10)]
 
@@ -81,12 +81,6 @@ def unsharded(name: str, record: Path) -> Whole:
         found.setdefault(result.item, []).append(result)
     # Shards give the same digits at the same level: examine once for all tests.
     return Whole(dataclasses.replace(run, earlier=ResumedRun(found)), items, closing_of(record))
-
-
-def closing_of(record: Path) -> Closing:
-    *_, closing = read(record)
-    assert isinstance(closing, Closing)
-    return closing
 
 
 def parts_of(whole: Whole, of: int, folder: Path) -> list[Path]:

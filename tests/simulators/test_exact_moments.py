@@ -147,15 +147,6 @@ def test_output_moments_given_inputs_and_scores(layer: AttentionLayer) -> None:
         assert_mean(y[:, 0] ** 2 * y[:, 1] ** 2 - fourth / 3, 0.0, "E y²y'²")
 
 
-def test_independent_heads_have_the_simple_fourth_moment() -> None:
-    """Without groups the cross terms are the u_a themselves: E y⁴ = 3E ū² + (6/(νH²)) Σ E u_a²."""
-    draws = draws_of(WIDE)
-    A = attention_weights(WIDE, draws.scores)
-    u = (1.5 * 0.6) ** 2 * np.einsum("dhij,djk,dhik->dhi", A, gram_of(draws), A)[:, :, 1]
-    fourth = 3 * u.mean(axis=1) ** 2 + 6 / (24 * 2**2) * (u**2).sum(axis=1)
-    assert_mean(draws.outputs[:, 1] ** 4 - fourth[:, None], 0.0, "E y⁴")
-
-
 @pytest.mark.parametrize("seq_len", [1, 2, 3])
 def test_linear_attention(seq_len: int) -> None:
     """E y² = ρ₃(ρ₃ + (s-1)ρ₂(1+2/n) + (s-1)(s-2)/n): quadratic in s, so three lengths determine it."""
