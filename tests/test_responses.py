@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -379,6 +380,33 @@ def test_declared_biases_are_nothing_wrong() -> None:
     declared = {f"{name}_bias": ("gaussian", 0.3 * 8**0.5) for name in ("query", "key", "value")}
     biased.weights = declared  # type: ignore[attr-defined]  # mypy knows no attributes of functions
     assert not found(biased)
+
+
+@pytest.mark.parametrize("layer", [LAYER.replace(num_heads=1), LAYER, CAUSAL.replace(head_dim=3)])
+def test_the_weights_that_a_subject_uses_are_shown(layer: AttentionLayer) -> None:
+    """Where nothing known fits, the layer with one head is examined, whose weights its outputs determine."""
+
+    def dropping(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+        """Attention without weights below 0.15, with all neurons of the outputs."""
+        heads = (len(inputs), layer.num_heads, layer.width, layer.head_width)
+        queries, keys, values = (inputs[:, None] @ rng.standard_normal(heads) * layer.width**-0.5 for _ in range(3))
+        scores = queries @ keys.swapaxes(-1, -2) * layer.width**-0.5
+        weights = attention_weights(layer, scores)
+        mixed = np.where(weights < 0.15, 0.0, weights) @ values
+        outputs = (mixed @ rng.standard_normal(heads).swapaxes(-1, -2)).sum(axis=1)
+        return {"outputs": outputs * (layer.width * layer.num_heads) ** -0.5, "scores": scores}
+
+    (first,) = found(dropping, layer)
+    asked = re.fullmatch(
+        r"attention weights or values: (with one head, )?where a score is \S+, a weight is 0; declared (0\.1\d*)",
+        str(first),
+    )
+    assert asked is not None
+    assert (asked[1] is None) is (layer.num_heads == 1)
+    assert first.plot is not None
+    observed, declared = (np.array(first.plot[name]) for name in ("observed", "declared"))
+    np.testing.assert_allclose(observed, np.where(declared < 0.15, 0.0, declared), atol=2e-3)
+    assert (declared < 0.15).any()
 
 
 def test_refused_inputs_are_left_out() -> None:

@@ -18,12 +18,15 @@ from numpy.typing import NDArray
 from attncheck._lib.text import listed
 from attncheck.diagnosis.answers import Pair
 from attncheck.diagnosis.finding import AFTER, SCORES, WEIGHTS_OR_VALUES, Finding
+from attncheck.diagnosis.weights import weights_of_one_head
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.norm import normalised
 
 FloatArray = NDArray[np.float64]
 
+#: The text of a finding that says nothing else.
+UNEXPLAINED = "no matrices give the outputs from the scores: attention weights or merging of heads differ"
 # Draws whose matrices are determined, equations per unknown, and maximum number of unknowns of a draw.
 _DRAWS, _EQUATIONS, _UNKNOWNS = 4, 1.5, 1024
 # Largest share of a remainder that is rounding, and smallest that is none.
@@ -158,7 +161,7 @@ def _outputs(pair: Pair) -> Iterator[Finding]:
         told = listed(f"{factor:.3g} in head {h}" for h, factor in enumerate(factors))
         yield Finding(WEIGHTS_OR_VALUES, f"outputs are those of other scores than returned: times {told}")
         return
-    yield Finding(AFTER, "no matrices give the outputs from the scores: attention weights or merging of heads differ")
+    yield from [*weights_of_one_head(pair)] or [Finding(AFTER, UNEXPLAINED)]
 
 
 def _alike(products: FloatArray) -> Iterator[Finding]:

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
 from attncheck.diagnosis.answers import Answer, Pair, Respond, differ, right_answers, subject_answers
-from attncheck.diagnosis.finding import DRAWS, INPUTS, SCORES, STAGES, WEIGHTS_OR_VALUES, Finding
+from attncheck.diagnosis.finding import AFTER, DRAWS, INPUTS, SCORES, STAGES, Finding
 from attncheck.diagnosis.positions import permuted, places, positions
-from attncheck.diagnosis.regression import by_regression
+from attncheck.diagnosis.regression import UNEXPLAINED, by_regression
+from attncheck.diagnosis.weights import weights_at_zero
 from attncheck.evidence import plot_data
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
@@ -72,8 +73,22 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
     # With declared biases, queries, keys and values are not linear in the inputs.
     out = _LINEAR if subject.weights.biased else ()
     groups = _TESTS if _exact(pair) else ()
-    found = (_found(pair, [test for test in group if test not in out]) for group in groups)
-    return sorted(next(filter(None, found), []), key=lambda each: STAGES.index(each.stage))
+    by_group = (_found(pair, [test for test in group if test not in out]) for group in groups)
+    found = sorted(next(filter(None, by_group), []), key=lambda each: STAGES.index(each.stage))
+    if found and found[0].text == UNEXPLAINED and layer.num_heads > 1:
+        return _with_one_head(subject, layer, rng) or found
+    return found
+
+
+def _with_one_head(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> list[Finding]:
+    """Return the findings on the layer with one head, where more can be determined, or none that say more."""
+    with contextlib.suppress(InputError):  # the subject may not support it
+        found = findings(subject, layer.replace(num_heads=1, num_kv_heads=None, head_dim=None), rng)
+        if not found:
+            return [Finding(AFTER, "no matrices give the outputs from the scores, but with one head nothing is wrong")]
+        if found[0].text != UNEXPLAINED:
+            return [dataclasses.replace(each, text=f"with one head, {each.text}") for each in found]
+    return []
 
 
 def _found(pair: Pair, tests: Sequence[Callable[[Pair], Iterator[Finding]]]) -> list[Finding]:
@@ -210,48 +225,12 @@ def _small_inputs(pair: Pair) -> Iterator[Finding]:
         told = "outputs are not linear in small inputs: those of a sum are not the sum of those of its terms"
         yield Finding(pair.stage_of_outputs, told)
     elif layer.seq_len <= _MOST and apart[1] < _SHARE and layer.bias_slopes is None:  # slopes differ between heads
-        yield from _weights_at_zero(pair)
+        yield from weights_at_zero(pair)
 
 
 def _nonlinear(respond: Respond, one: FloatArray, other: FloatArray) -> float:
     parts = [respond(each).outputs for each in (one, other, one + other)]
     return float(np.abs(parts[2] - parts[0] - parts[1]).max() / max(np.abs(parts[2]).max(), 1e-300))
-
-
-def _weights_at_zero(pair: Pair) -> Iterator[Finding]:
-    """Find wrong attention weights at scores of 0, up to a common factor."""
-    ours, declared = (_weights(respond, pair) for respond in pair.both)
-    if ours is None or declared is None:
-        return
-    factor = float((ours * declared).sum() / max(float((declared**2).sum()), 1e-300))
-    gap = np.abs(ours - factor * declared)
-    if factor <= 0.0 or gap.max() <= _CLEAR * factor * declared.max():
-        return
-    i = int(np.argmax(gap.max(axis=1)))
-    told = [listed(f"{weight:.3g}" for weight in row[:_SHOWN]) for row in (ours[i] / factor, declared[i])]
-    text = f"where scores are 0, the weights of position {i} are {told[0]}; declared {told[1]}, up to a factor"
-    plot = plot_data.positions(ours / factor, declared, "key", "Attention weights where scores are 0, up to a factor")
-    yield Finding(WEIGHTS_OR_VALUES, text, plot)
-
-
-def _weights(respond: Respond, pair: Pair) -> FloatArray | None:
-    """Return attention weights (positions, positions) up to a factor, by giving one input at each position in turn.
-
-    Return None if weights differ between draws or heads, as outputs are then not multiples of one vector.
-    """
-    s, small = pair.layer.seq_len, pair.small
-    answers = []
-    for j in range(s):
-        alone = np.zeros_like(pair.inputs)
-        alone[:, j] = small * pair.inputs[:, 0]
-        answers.append(respond(alone).outputs)
-    answered = np.stack(answers, axis=2)  # (draws, query, key, neurons)
-    sizes = (answered**2).sum(axis=(0, 3))
-    at = int(np.argmax(sizes))
-    unit = answered[:, at // s, at % s]
-    weights = np.asarray(np.einsum("nijk,nk->ij", answered, unit) / max(float((unit**2).sum()), 1e-300))
-    rest = answered - np.einsum("ij,nk->nijk", weights, unit)
-    return weights if np.abs(rest).max() <= _CLEAR * np.abs(answered).max() else None
 
 
 def _neurons(pair: Pair) -> Iterator[Finding]:

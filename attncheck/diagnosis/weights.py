@@ -1,0 +1,89 @@
+"""Attention weights that a subject uses, determined from its outputs: sums of values times weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attncheck._lib.text import listed
+from attncheck.diagnosis.answers import Pair, Respond
+from attncheck.diagnosis.finding import WEIGHTS_OR_VALUES, Finding
+from attncheck.evidence import plot_data
+from attncheck.layers.attention_map import attention_weights, visible
+
+FloatArray = NDArray[np.float64]
+
+# Smallest relative difference of weights that is reported, above the nonlinearity of outputs in small inputs.
+_CLEAR = 1e-2
+# Maximum number of weights shown in a message, and of positions.
+_SHOWN, _MOST = 6, 16
+# Decimals of weights at the usual scores.
+_DIGITS = 4
+
+
+def weights_at_zero(pair: Pair) -> Iterator[Finding]:
+    """Find wrong attention weights at scores of 0, up to a common factor."""
+    ours, declared = (_common(respond, pair) for respond in pair.both)
+    if ours is None or declared is None:
+        return
+    factor = float((ours * declared).sum() / max(float((declared**2).sum()), 1e-300))
+    gap = np.abs(ours - factor * declared)
+    if factor <= 0.0 or gap.max() <= _CLEAR * factor * declared.max():
+        return
+    i = int(np.argmax(gap.max(axis=1)))
+    told = [listed(f"{weight:.3g}" for weight in row[:_SHOWN]) for row in (ours[i] / factor, declared[i])]
+    text = f"where scores are 0, the weights of position {i} are {told[0]}; declared {told[1]}, up to a factor"
+    plot = plot_data.positions(ours / factor, declared, "key", "Attention weights where scores are 0, up to a factor")
+    yield Finding(WEIGHTS_OR_VALUES, text, plot)
+
+
+def weights_of_one_head(pair: Pair) -> Iterator[Finding]:
+    """Find wrong attention weights at the usual scores, in a layer with one head.
+
+    Outputs for small inputs at one position are that position's value times its weight at scores of 0.
+    """
+    layer, scores, y = pair.layer, pair.usual[0].scores, pair.usual[0].outputs
+    uneven = layer.norm is not None or layer.qk_norm or layer.bias_std > 0.0
+    determined = layer.seq_len <= min(_MOST, layer.width - 1, layer.head_width, y.shape[-1] - 1)
+    if scores is None or layer.num_heads > 1 or uneven or not determined:
+        return
+    at_zero = attention_weights(layer, np.zeros_like(scores))[:, 0]
+    if layer.bias_slopes is not None or not at_zero[:, visible(layer)].all():
+        return
+    values = _of_single_inputs(pair.subject, pair, pair.inputs) / pair.small
+    factors = np.einsum("nijk,nik->nij", np.linalg.pinv(values.swapaxes(-1, -2)), y)
+    rest = np.abs(np.einsum("nijk,nij->nik", values, factors) - y).max()
+    weights, declared = np.round(factors * at_zero, _DIGITS) + 0.0, attention_weights(layer, scores)[:, 0]
+    gap = np.abs(weights - declared)
+    if rest > _CLEAR * np.abs(y).max() or gap.max() <= _CLEAR:
+        return
+    n, i, j = np.unravel_index(int(np.argmax(gap)), gap.shape)
+    told = f"a weight is {weights[n, i, j]:.3g}; declared {declared[n, i, j]:.3g}"
+    plot = plot_data.positions(weights[n], declared[n], "key", "Attention weights of one draw")
+    yield Finding(WEIGHTS_OR_VALUES, f"where a score is {scores[n, 0, i, j]:.3g}, {told}", plot)
+
+
+def _common(respond: Respond, pair: Pair) -> FloatArray | None:
+    """Return attention weights (positions, positions) up to a factor, by giving one input at each position in turn.
+
+    Return None if weights differ between draws or heads, as outputs are then not multiples of one vector.
+    """
+    s = pair.layer.seq_len
+    answered = _of_single_inputs(respond, pair, np.repeat(pair.inputs[:, :1], s, axis=1))
+    at = int(np.argmax((answered**2).sum(axis=(0, 3))))
+    unit = answered[:, at // s, at % s]
+    weights = np.asarray(np.einsum("nijk,nk->ij", answered, unit) / max(float((unit**2).sum()), 1e-300))
+    rest = answered - np.einsum("ij,nk->nijk", weights, unit)
+    return weights if np.abs(rest).max() <= _CLEAR * np.abs(answered).max() else None
+
+
+def _of_single_inputs(respond: Respond, pair: Pair, inputs: FloatArray) -> FloatArray:
+    """Return outputs (draws, query, key, neurons) for a small input at the position of the key and none elsewhere."""
+    answers = []
+    for j in range(pair.layer.seq_len):
+        alone = np.zeros_like(inputs)
+        alone[:, j] = pair.small * inputs[:, j]
+        answers.append(respond(alone).outputs)
+    return np.stack(answers, axis=2)
