@@ -138,7 +138,7 @@ def hangs(record: str) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     with open(record, "a", encoding="utf-8") as file:
         print(child.pid, file=file)
-    faulthandler.dump_traceback_later(0.5, exit=True)
+    faulthandler.dump_traceback_later(0.5, exit=True, file=sys.__stderr__)
     time.sleep(600)
 
 
@@ -187,7 +187,7 @@ def test_output_of_a_process_stays_short(wait_for: WaitFor) -> None:
     with pool_of(1) as pool:
         written = pool.submit(prints_for_long)
         assert written.result() > 2**21
-        (output,) = Path(pool.outputs.name).iterdir()  # type: ignore[attr-defined]  # of pools of processes
+        (output,) = Path(pool.outputs.name).glob("*.out")  # type: ignore[attr-defined]  # of pools of processes
         wait_for(lambda: output.stat().st_size < 2**21)
 
 

@@ -56,6 +56,7 @@ def run_properties(
         try:
             if refused is None:
                 taken.all_of(collected)
+                taken.report.printed = running.printed()
         except KeyboardInterrupt:
             taken.report.stop()
             print(_summary(taken.report, verbose), flush=True)

@@ -144,7 +144,10 @@ class StatementResult(msgspec.Struct, frozen=True, tag="theory", tag_field="type
 
 
 class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
-    """The end of a run: likely causes, best first, reasons for missing results, `run_digest`, content hash."""
+    """The end of a run: likely causes, best first, reasons for missing results, `run_digest`, content hash.
+
+    ``printed`` has the last lines that the subject printed, if any; it is absent from the files of silent subjects.
+    """
 
     digest: str
     verdict: str
@@ -154,6 +157,7 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
     content: str = ""
     causes: list[str] = []
     failed: list[str] = []
+    printed: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 Line = Manifest | Result | StatementResult | Closing
