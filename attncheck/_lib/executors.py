@@ -15,7 +15,15 @@ from queue import Empty, SimpleQueue
 from typing import Any, Self, TypeVar
 
 from attncheck._lib.errors import refuse
-from attncheck._lib.processes import LastWords, end_pool, last_words, lost_a_process, pool_of, printed
+from attncheck._lib.processes import (
+    LastWords,
+    end_pool,
+    interrupts_obeyed,
+    last_words,
+    lost_a_process,
+    pool_of,
+    printed,
+)
 from attncheck._lib.text import printable
 
 _Task = TypeVar("_Task")
@@ -282,7 +290,7 @@ class _InlineExecutor(Executor):
         future: Future[Any] = Future()
         output = io.StringIO()
         try:
-            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            with interrupts_obeyed(), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 future.set_result(fn(*args, **kwargs))
         except Exception as error:
             future.set_exception(error)

@@ -18,10 +18,12 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import FrameType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from threadpoolctl import threadpool_limits
 
+from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.text import printable
 
 # Maximum size in bytes of the stored output of a process, and number of characters shown of its last line.
@@ -32,6 +34,8 @@ _PRINTED, _FAULTS = ".out", ".faults"
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 # Seconds between checks of the output, and between checks of the status of a process that ends.
 _ASKED, _BRIEFLY = 1.0, 0.01
+# Seconds that foreign code in this process may go on after Ctrl-C.
+_SWALLOWED = 5.0
 # Output of faulthandler: the fault, and the stacks of threads; the failing or the main one comes last.
 _FAULT = re.compile(r"^(Fatal Python error: [^\n]+|Timeout [^\n]+)$", re.MULTILINE)
 _STACK = re.compile(r"most recent call first\):\n((?: +File .+\n?)+)", re.MULTILINE)
@@ -191,6 +195,36 @@ def interrupts_held() -> Iterator[None]:
             signal.signal(each, handler)
         for number in dict.fromkeys(sent):
             signal.raise_signal(number)
+
+
+@contextlib.contextmanager
+def interrupts_obeyed() -> Iterator[None]:
+    """End this process if foreign code in the context swallows Ctrl-C, or a request to terminate that counts as it."""
+    main = threading.current_thread() is threading.main_thread()
+    raising = [each for each in _ENDING if main and signal.getsignal(each) is signal.default_int_handler]
+    timers: list[threading.Timer] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        timer = threading.Timer(_SWALLOWED, _end_interrupted)
+        timer.daemon = True
+        timer.start()
+        timers.append(timer)
+        signal.default_int_handler(number, frame)
+
+    for each in raising:
+        signal.signal(each, interrupt)
+    try:
+        yield
+    finally:
+        for timer in timers:
+            timer.cancel()
+        for each in raising:
+            signal.signal(each, signal.default_int_handler)
+
+
+def _end_interrupted() -> None:
+    print("attncheck: interrupted, which the subject ignored", file=sys.__stderr__, flush=True)
+    os._exit(ExitCode.INTERRUPTED)
 
 
 def admit_interrupts() -> None:
