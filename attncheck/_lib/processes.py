@@ -28,6 +28,8 @@ from attncheck._lib.text import printable
 
 # Maximum size in bytes of the stored output of a process, and number of characters shown of its last line.
 _OUTPUT, _LINE = 2**20, 200
+# Bytes at its end that are kept when it is shortened.
+_END = 2**16
 # Endings of the files with the output of a process, and with what faulthandler reports on it.
 _PRINTED, _FAULTS = ".out", ".faults"
 # Signals that end a run, whose record then stays readable.
@@ -240,7 +242,7 @@ def _prepare(outputs: str) -> None:
     """
     # Both stay open for the lifetime of the worker.
     output, faults = (
-        open(Path(outputs, f"{os.getpid()}{ending}"), "a", encoding="utf-8", errors="replace", buffering=1)  # noqa: SIM115
+        open(Path(outputs, f"{os.getpid()}{ending}"), "a+", encoding="utf-8", errors="replace", buffering=1)  # noqa: SIM115
         for ending in (_PRINTED, _FAULTS)
     )
     sys.stdout = sys.stderr = output
@@ -264,7 +266,9 @@ def _end_with_parent(output: int) -> None:
         parent.join(_ASKED)
         with contextlib.suppress(OSError):  # the subject closed it
             if os.fstat(output).st_size > _OUTPUT:
+                end = os.pread(output, _END, os.fstat(output).st_size - _END) if hasattr(os, "pread") else b""
                 os.ftruncate(output, 0)
+                os.write(output, end)
     if hasattr(os, "killpg"):
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
