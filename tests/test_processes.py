@@ -18,7 +18,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from attncheck._lib import executors
-from attncheck._lib.executors import LostTask, TaskExecutor, pool
+from attncheck._lib.executors import ExecutorSpec, LostTask, TaskExecutor, here, pool
 from attncheck._lib.processes import interrupts_held, lost_a_process, pool_of
 
 WaitFor = Callable[[Callable[[], bool]], None]
@@ -133,12 +133,40 @@ def test_a_lost_task_comes_with_the_last_line_of_its_process() -> None:
         assert lost.reason == "its process died, also when the task was run alone (no licence; exit status 3)"
 
 
+def mimics_a_time_limit(task: int) -> None:
+    """Print what faulthandler prints at a time limit, and end."""
+    print('Timeout (0:00:05)!\nThread 0x1 (most recent call first):\n  File "a.py", line 1 in a', flush=True)
+    os._exit(3)
+
+
+def test_a_process_that_prints_of_a_time_limit_has_died() -> None:
+    with TaskExecutor(pool(1)) as executor:
+        (lost,) = executor.results(mimics_a_time_limit, [0])
+    assert isinstance(lost, LostTask)
+    assert not lost.hung
+    assert lost.reason.startswith("its process died")
+
+
+def prints_lines(count: int) -> None:
+    for number in range(count):
+        print(f"line {number}")
+
+
+@pytest.mark.parametrize("spec", [here(), pool(1)])
+def test_the_last_lines_of_living_processes_are_kept(spec: ExecutorSpec) -> None:
+    with TaskExecutor(spec) as executor:
+        executor.results(abs, [-1])
+        assert executor.printed() == []
+        executor.results(prints_lines, [3, 12])
+        assert executor.printed() == [f"line {number}" for number in range(2, 12)]
+
+
 def hangs(record: str) -> None:
     """Note the try, leave a child that sleeps, and end as a guard ends a call that swallows all exceptions."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     with open(record, "a", encoding="utf-8") as file:
         print(child.pid, file=file)
-    faulthandler.dump_traceback_later(0.5, exit=True)
+    faulthandler.dump_traceback_later(0.5, exit=True, file=sys.__stderr__)
     time.sleep(600)
 
 
@@ -187,7 +215,7 @@ def test_output_of_a_process_stays_short(wait_for: WaitFor) -> None:
     with pool_of(1) as pool:
         written = pool.submit(prints_for_long)
         assert written.result() > 2**21
-        (output,) = Path(pool.outputs.name).iterdir()  # type: ignore[attr-defined]  # of pools of processes
+        (output,) = Path(pool.outputs.name).glob("*.out")  # type: ignore[attr-defined]  # of pools of processes
         wait_for(lambda: output.stat().st_size < 2**21)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -276,6 +278,21 @@ def test_no_more_is_drawn_than_is_asked_for() -> None:
 
     examples = draw_examples(st.integers(1, 1_000).map(layer_of), 20, 0, "key")
     assert examples == list(dict.fromkeys(drawn))
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_in_a_callback_of_the_garbage_collector_is_not_lost() -> None:
+    def interrupted(number: int) -> int:
+        if not pressed:
+            pressed.append(number)
+            gc.callbacks.append(lambda phase, info: signal.raise_signal(signal.SIGINT))
+            gc.collect()
+            gc.callbacks.pop()
+        return number
+
+    pressed: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        draw_examples(st.integers(1, 1_000).map(interrupted), 2, 0, "key")
 
 
 def test_fewer_examples_where_there_are_no_more() -> None:

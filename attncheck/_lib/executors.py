@@ -15,7 +15,16 @@ from queue import Empty, SimpleQueue
 from typing import Any, Self, TypeVar
 
 from attncheck._lib.errors import refuse
-from attncheck._lib.processes import end_pool, last_words, lost_a_process, pool_of, timed_out
+from attncheck._lib.processes import (
+    LastWords,
+    end_pool,
+    interrupts_obeyed,
+    last_words,
+    lost_a_process,
+    pool_of,
+    printed,
+)
+from attncheck._lib.text import printable
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -27,6 +36,8 @@ PATIENCE = 60.0
 _HOPELESS = 3
 # Number of times that a task is run alone after its process died.
 _TRIES = 2
+# Maximum number of lines kept of what tasks printed, and of characters in this process.
+_LINES, _CHARACTERS = 10, 2_000
 # Seconds between checks for live workers.
 _ASKED = 1.0
 # Seconds after which a pool that does not notice the death of a process is killed.
@@ -35,15 +46,14 @@ _UNNOTICED = 3.0
 
 @dataclasses.dataclass(frozen=True)
 class LostTask:
-    """Placeholder for the result of a task whose process kept dying: the reason, and the last output."""
+    """Placeholder for the result of a task whose process kept dying.
+
+    It has the reason, the last output, and whether the process was ended because its time was up.
+    """
 
     what: str
     words: str = ""
-
-    @property
-    def hung(self) -> bool:
-        """Whether the process was ended because its time was up."""
-        return timed_out(self.words)
+    hung: bool = False
 
     @property
     def said(self) -> str:
@@ -77,6 +87,8 @@ class ExecutorSpec:
         Ends a deserted executor, which is then made again; by default, a run waits for new workers.
     last_words : callable
         Returns the last output of a process that died, in one line; empty if unknown.
+    printed : callable
+        Returns the end of what tasks printed; empty if unknown.
     """
 
     name: str
@@ -86,7 +98,8 @@ class ExecutorSpec:
     deserted: Callable[[Executor], bool] = lambda executor: False
     travels: bool = True
     end: Callable[[Executor], None] | None = None
-    last_words: Callable[[Executor], str] = lambda executor: ""
+    last_words: Callable[[Executor], LastWords] = lambda executor: LastWords()
+    printed: Callable[[Executor], str] = lambda executor: ""
 
 
 class TaskExecutor:
@@ -106,7 +119,7 @@ class TaskExecutor:
         self._open = contextlib.ExitStack()
         self._executor: Executor | None = None
         self._came = False
-        self._words = ""
+        self._words = LastWords()
 
     def __enter__(self) -> Self:
         return self
@@ -117,6 +130,11 @@ class TaskExecutor:
     def begin(self) -> None:
         """Make the executor now; raises InputError if that fails."""
         self._executor_now()
+
+    def printed(self) -> list[str]:
+        """Return the last lines that tasks printed, shortened, as far as known."""
+        text = "" if self._executor is None else self.spec.printed(self._executor)
+        return [printable(line) for line in text.splitlines()[-_LINES:]]
 
     def results(self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> list[_Result | LostTask]:
         """Return the result of each task, in the order of the tasks."""
@@ -138,8 +156,8 @@ class TaskExecutor:
             # The process may have died because of another task. Only a task that dies alone is given up.
             alone = len(tasks) == 1
             for tries in range(_TRIES + 1):
-                what = "was ended at its time limit" if timed_out(self._words) else "died"
-                gone = LostTask(f"its process {what}, also when the task was run alone", self._words)
+                what = "was ended at its time limit" if self._words.hung else "died"
+                gone = LostTask(f"its process {what}, also when the task was run alone", *self._words)
                 if tries == _TRIES or (alone and gone.hung):
                     lost += 1
                     yield place, gone
@@ -263,21 +281,30 @@ def in_order(executor: TaskExecutor, function: Callable[[_Task], _Result], tasks
 
 
 class _InlineExecutor(Executor):
-    """Runs tasks immediately in this process, with their output suppressed."""
+    """Runs tasks immediately in this process, with their output suppressed except for its end."""
+
+    def __init__(self) -> None:
+        self.printed = ""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
+        output = io.StringIO()
         try:
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            with interrupts_obeyed(), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 future.set_result(fn(*args, **kwargs))
         except Exception as error:
             future.set_exception(error)
+        self.printed = output.getvalue().strip()[-_CHARACTERS:] or self.printed
         return future
+
+
+def _printed_here(executor: Executor) -> str:
+    return executor.printed if isinstance(executor, _InlineExecutor) else ""
 
 
 def here() -> ExecutorSpec:
     """Return the spec of an executor in this process."""
-    return ExecutorSpec("here", _InlineExecutor, 1, travels=False)
+    return ExecutorSpec("here", _InlineExecutor, 1, travels=False, printed=_printed_here)
 
 
 def processes(number: int) -> ExecutorSpec:
@@ -291,5 +318,5 @@ def pool(number: int) -> ExecutorSpec:
     """Return the spec of that many fresh processes, even for 1, so that a crash does not end this process."""
     # One extra task is queued so that no process waits for this one.
     make = functools.partial(pool_of, number)
-    name = f"{number} processes"
-    return ExecutorSpec(name, make, number + 1, deserted=lost_a_process, end=end_pool, last_words=last_words)
+    spec = ExecutorSpec(f"{number} processes", make, number + 1, deserted=lost_a_process, end=end_pool)
+    return dataclasses.replace(spec, last_words=last_words, printed=printed)

@@ -18,23 +18,38 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ParamSpec, TypeVar
+from types import FrameType
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from threadpoolctl import threadpool_limits
 
+from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.text import printable
 
 # Maximum size in bytes of the stored output of a process, and number of characters shown of its last line.
 _OUTPUT, _LINE = 2**20, 200
+# Bytes at its end that are kept when it is shortened.
+_END = 2**16
+# Endings of the files with the output of a process, and with what faulthandler reports on it.
+_PRINTED, _FAULTS = ".out", ".faults"
 # Signals that end a run, whose record then stays readable.
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 # Seconds between checks of the output, and between checks of the status of a process that ends.
 _ASKED, _BRIEFLY = 1.0, 0.01
+# Seconds that foreign code in this process may go on after Ctrl-C.
+_SWALLOWED = 5.0
 # Output of faulthandler: the fault, and the stacks of threads; the failing or the main one comes last.
 _FAULT = re.compile(r"^(Fatal Python error: [^\n]+|Timeout [^\n]+)$", re.MULTILINE)
-_TIMEOUT = re.compile(r"\bTimeout \(\d+:\d\d:\d\d")
 _STACK = re.compile(r"most recent call first\):\n((?: +File .+\n?)+)", re.MULTILINE)
 _FRAME = re.compile(r'^ +File "(.+)", line (\d+) in', re.MULTILINE)
+
+
+class LastWords(NamedTuple):
+    """One line on the end of a process; `hung` says whether it was ended because its time was up."""
+
+    text: str = ""
+    hung: bool = False
+
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -72,26 +87,30 @@ def end_pool(executor: Executor) -> None:
         executor.end()
 
 
-def last_words(executor: Executor) -> str:
-    """Return one line on the end of a pool's process: its last output, and a fault or its exit status, if known."""
+def last_words(executor: Executor) -> LastWords:
+    """Return the last output of a pool's process, and a fault or its exit status, if known."""
     if not isinstance(executor, _Pool):
-        return ""
-    written = sorted(Path(executor.outputs.name).iterdir(), key=lambda path: path.stat().st_mtime)
-    text = next((each for each in map(_end_of, reversed(written)) if each), "")
-    faults = [*_FAULT.finditer(text)]
-    fault = _fault(faults[-1], text) if faults else _status(executor)
-    before = text[: faults[-1].start()] if faults else text
-    said = printable(before.strip().rpartition("\n")[2], _LINE)
-    return "; ".join(each for each in (said, printable(fault, _LINE)) if each)
+        return LastWords()
+    faults = _newest(executor, _FAULTS)
+    found = _FAULT.search(faults)
+    fault = _fault(found, faults) if found else _status(executor)
+    said = printable(printed(executor).rpartition("\n")[2], _LINE)
+    text = "; ".join(each for each in (said, printable(fault, _LINE)) if each)
+    return LastWords(text, hung=found is not None and found[0].startswith("Timeout"))
 
 
-def timed_out(words: str) -> bool:
-    """Return whether the last words of a process are those of one that was ended when its time was up."""
-    return _TIMEOUT.search(words) is not None
+def printed(executor: Executor) -> str:
+    """Return the end of what the processes of a pool printed; of several, the one that printed last."""
+    return _newest(executor, _PRINTED) if isinstance(executor, _Pool) else ""
+
+
+def _newest(executor: _Pool, ending: str) -> str:
+    """Return the end of the newest file that is not blank, stripped of whitespace."""
+    paths = sorted(Path(executor.outputs.name).glob(f"*{ending}"), key=lambda path: path.stat().st_mtime)
+    return next((each for each in map(_end_of, reversed(paths)) if each), "")
 
 
 def _end_of(path: Path) -> str:
-    """Return the end of an output file, stripped of whitespace."""
     with open(path, "rb") as file:
         file.seek(max(0, path.stat().st_size - _OUTPUT))
         return file.read(_OUTPUT).decode(errors="replace").strip()
@@ -180,6 +199,36 @@ def interrupts_held() -> Iterator[None]:
             signal.raise_signal(number)
 
 
+@contextlib.contextmanager
+def interrupts_obeyed() -> Iterator[None]:
+    """End this process if foreign code in the context swallows Ctrl-C, or a request to terminate that counts as it."""
+    main = threading.current_thread() is threading.main_thread()
+    raising = [each for each in _ENDING if main and signal.getsignal(each) is signal.default_int_handler]
+    timers: list[threading.Timer] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        timer = threading.Timer(_SWALLOWED, _end_interrupted)
+        timer.daemon = True
+        timer.start()
+        timers.append(timer)
+        signal.default_int_handler(number, frame)
+
+    for each in raising:
+        signal.signal(each, interrupt)
+    try:
+        yield
+    finally:
+        for timer in timers:
+            timer.cancel()
+        for each in raising:
+            signal.signal(each, signal.default_int_handler)
+
+
+def _end_interrupted() -> None:
+    print("attncheck: interrupted, which the subject ignored", file=sys.__stderr__, flush=True)
+    os._exit(ExitCode.INTERRUPTED)
+
+
 def admit_interrupts() -> None:
     """Deliver the signals that were deferred while this process started."""
     if hasattr(signal, "pthread_sigmask"):
@@ -191,14 +240,18 @@ def _prepare(outputs: str) -> None:
 
     Output to the terminal would garble the progress bar.
     """
-    # Stays open for the lifetime of the worker.
-    output = open(Path(outputs, str(os.getpid())), "a", encoding="utf-8", errors="replace", buffering=1)  # noqa: SIM115
+    # Both stay open for the lifetime of the worker.
+    output, faults = (
+        open(Path(outputs, f"{os.getpid()}{ending}"), "a+", encoding="utf-8", errors="replace", buffering=1)  # noqa: SIM115
+        for ending in (_PRINTED, _FAULTS)
+    )
     sys.stdout = sys.stderr = output
+    sys.__stderr__ = faults  # type: ignore[misc]  # for Python's own reports, which the subject's output must not mimic
     for descriptor in (1, 2):  # also redirects libraries and child processes
         os.dup2(output.fileno(), descriptor)
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)  # a group with its own children, which end with it
-    faulthandler.enable(output)
+    faulthandler.enable(faults)
     threadpool_limits(1)
     threading.Thread(target=_end_with_parent, args=(output.fileno(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -213,7 +266,9 @@ def _end_with_parent(output: int) -> None:
         parent.join(_ASKED)
         with contextlib.suppress(OSError):  # the subject closed it
             if os.fstat(output).st_size > _OUTPUT:
+                end = os.pread(output, _END, os.fstat(output).st_size - _END) if hasattr(os, "pread") else b""
                 os.ftruncate(output, 0)
+                os.write(output, end)
     if hasattr(os, "killpg"):
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

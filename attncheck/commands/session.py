@@ -35,6 +35,9 @@ from attncheck.runs.run import Run
 from attncheck.runs.tasks import Examination, examine
 from attncheck.subject import Subject, SubjectName
 
+# The remaining cases are given up if no case has results and calls on this many were stopped.
+_HOPELESS = 3
+
 
 def run_properties(
     options: RunOptions, *, report: Path | None, workers: str, executor: str | None, verbose: bool
@@ -56,6 +59,7 @@ def run_properties(
         try:
             if refused is None:
                 taken.all_of(collected)
+                taken.report.printed = running.printed()
         except KeyboardInterrupt:
             taken.report.stop()
             print(_summary(taken.report, verbose), flush=True)
@@ -125,6 +129,8 @@ class ResultCollector:
         costs = run.costs(left)
         # Longest first, to balance the load.
         tasks = sorted(run.tasks(left, _subject(run, self._executor)), key=lambda task: -costs[task.case.key])
+        tasks = [*tasks[-1:], *tasks[:-1]]  # the cheapest first, which is the most likely to end in time
+        stopped = 0
         for place, found in self._executor.gather(examine, tasks):
             if isinstance(found, LostTask):
                 where = f"subject={run.subject.name}: on {tasks[place].case.describe()}"
@@ -132,6 +138,11 @@ class ResultCollector:
                 found = {item.id: lost for item in tasks[place].items}
             for item in tasks[place].items:
                 self._take(item, found[item.id])
+            stopped += all(each.stopped for each in found.values())
+            if stopped == _HOPELESS and not self.report.results and len(tasks) > stopped:
+                problem = f"other cases were given up after calls on {stopped} of them were stopped"
+                self.report.take((), f"subject={run.subject.name}: {problem}; mend the simulator")
+                break
 
     def _take(self, item: Item, examined: Examination) -> None:
         self.report.take(examined.results, examined.unusable)

@@ -136,6 +136,11 @@ class Conclusion:
         return tuple(finding.text for finding in self.findings)
 
     @property
+    def complete(self) -> bool:
+        """Whether the run has all results that it planned."""
+        return all(finding.verdict != "incomplete" for finding in self.findings)
+
+    @property
     def of_subject(self) -> Conclusion:
         """Conclusion without findings on attncheck's own theory."""
         return replace(self, findings=tuple(each for each in self.findings if each.part != "theory"))

@@ -7,6 +7,7 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
+from attncheck._lib.processes import interrupts_held
 from attncheck._lib.streams import seed_sequence
 
 
@@ -49,14 +50,17 @@ def draw_examples(strategy: Any, count: int, run_seed: int, key: str) -> list[An
         if len(found) == count:
             raise _SearchEnded
 
-    with _callbacks_kept(), contextlib.suppress(_SearchEnded):
+    with interrupts_held(), _callbacks_kept(), contextlib.suppress(_SearchEnded):
         collect()
     return list(found)
 
 
 @contextlib.contextmanager
 def _callbacks_kept() -> Iterator[None]:
-    """Restore garbage-collection callbacks: hypothesis adds one that would swallow a Ctrl-C."""
+    """Restore garbage-collection callbacks: hypothesis adds one that would swallow a Ctrl-C.
+
+    While it is there, Ctrl-C is deferred.
+    """
     kept = list(gc.callbacks)
     try:
         yield

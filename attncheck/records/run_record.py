@@ -58,9 +58,9 @@ class RunRecord:
 
     @property
     def digest(self) -> str:
-        """The digest of all numbers; empty if the run did not finish, or its draws are not reproducible."""
+        """The digest of all numbers; empty if the run is not complete, or its draws are not reproducible."""
         repeatable = all(result.repeatable for result in self.results)
-        return self.closing.digest if self.closing is not None and repeatable else ""
+        return self.closing.digest if self.closing and self.conclusion.complete and repeatable else ""
 
     @cached_property
     def by_id(self) -> dict[str, Result]:

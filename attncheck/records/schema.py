@@ -147,6 +147,7 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
     """The end of a run: likely causes, best first, reasons for missing results, `run_digest`, content hash.
 
     ``plot`` shows what the first cause is about (`attncheck.evidence.plot_data`).
+    ``printed`` has the last lines that the subject printed, if any; it is absent from the files of silent subjects.
     """
 
     digest: str
@@ -158,6 +159,7 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
     causes: list[str] = []
     plot: dict[str, Any] | None = None
     failed: list[str] = []
+    printed: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 Line = Manifest | Result | StatementResult | Closing

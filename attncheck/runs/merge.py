@@ -207,6 +207,7 @@ def _hand_over(part: RunRecord, report: RunReport) -> None:
     failed = [text for text in (part.closing.failed if part.closing else ()) if text != OWED]
     named = [each if each.arithmetic else msgspec.structs.replace(each, arithmetic=rounded) for each in lines]
     report.take(named, *failed)
+    report.printed = (part.closing.printed if part.closing else ()) or report.printed
 
 
 def _absent(layer: Any, size: int, rng: Any) -> NoReturn:

@@ -40,6 +40,7 @@ class RunReport:
         self.refused = refused
         self.failure = ""
         self.diagnosis = Diagnosis()
+        self.printed: list[str] = []
         self._failed: set[str] = set()
         self.results: list[Result] = []
         self.theory: list[StatementResult] = []
@@ -105,6 +106,7 @@ class RunReport:
             causes=list(self.diagnosis.causes),
             plot=self.diagnosis.plot,
             failed=self.failed[:_FAILURES],
+            printed=self.printed or msgspec.UNSET,
         )
         self._write(closing)
         self._writer.close()
@@ -124,7 +126,8 @@ class RunReport:
             return "\n".join(filter(None, (error, self.refused.traceback, self.failure)))
         given = (self.run, self.results, self.conclusion, color, self.theory, verbose)
         text = summarize(*given, causes=self.diagnosis.causes, failed=self.failed)
-        return f"{text}\n{self.failure}" if self.failure else text
+        said = f"The subject printed, last: {self.printed[-1]}" if self.printed else ""
+        return "\n".join(filter(None, (text, said, self.failure)))
 
     def _write(self, line: Result | StatementResult | Closing) -> None:
         if self.failure:

@@ -71,7 +71,7 @@ def summarize(
         parts += not_examined(single)
     if conclusion.verdict == "consistent" and run.item_ids:
         parts += [*([] if verbose else details.mdes(single, pools)[:_MDES]), NOT_PROVED]
-    if all(each.repeatable for each in results):
+    if conclusion.complete and all(each.repeatable for each in results):
         parts.append(f"Digest of all digits: {run_digest([*results, *theory])}")
     if run.record is not None:
         parts.append(f"Record: {run.record}")

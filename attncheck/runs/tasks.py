@@ -96,8 +96,10 @@ def examine(task: CaseTask) -> dict[str, Examination]:
     try:
         results = task.results()
     except InputError as error:
-        failed = dict.fromkeys((item.id for item in task.items), Examination([], str(error), foreign_traceback(error)))
-        if len(task.items) == 1 or isinstance(error, StoppedCall):
+        stopped = isinstance(error, StoppedCall)
+        one = Examination([], str(error), foreign_traceback(error), stopped)
+        failed = dict.fromkeys((item.id for item in task.items), one)
+        if len(task.items) == 1 or stopped:
             return failed
         alone = (dataclasses.replace(task, items=(item,)) for item in task.items)
         found = {id: examined for part in alone for id, examined in examine(part).items()}

@@ -122,7 +122,8 @@ def _time_limit(seconds: float) -> Iterator[None]:
     # The handler runs only after a library returns, perhaps never; then only a process of a pool may be killed.
     ends = in_pool()
     if ends:
-        faulthandler.dump_traceback_later(seconds + _GRACE, exit=True)
+        # Not to `sys.stderr`, which the subject may replace.
+        faulthandler.dump_traceback_later(seconds + _GRACE, exit=True, file=sys.__stderr__ or sys.stderr)
     try:
         yield
     finally:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -112,7 +113,12 @@ def pauses(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
     return right(layer, size, rng)
 
 
+def sleeps_on_every(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    return sleeps_later(layer, size, rng)
+
+
 def sleeps_through_errors(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
+    Path("called").touch()
     while True:
         try:
             time.sleep(1e6)
@@ -223,3 +229,4 @@ def exhausts_memory(layer: AttentionLayer, size: int, rng: np.random.Generator) 
 
 for _subject in [value for value in list(vars().values()) if getattr(value, "__module__", "") == __name__]:
     _subject.layers = LAYERS
+sleeps_on_every.layers = [AttentionLayer(width=8, seq_len=length, num_heads=1) for length in range(1, 9)]

@@ -6,6 +6,7 @@ Each run is a process of its own.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -48,6 +49,7 @@ EXPECTED = {
     "segfaults_later": Expected(UNFINISHED, r"run alone \(Fatal Python error: Segmentation fault at \S+\.py:\d+\)"),
     "sleeps": Expected(REFUSED, r"took more than 2 s for one call; .*--timeout"),
     "sleeps_later": Expected(UNFINISHED, r"INCOMPLETE.*took more than 2 s for one call"),
+    "sleeps_on_every": Expected(UNFINISHED, r"took more than 2 s for one call.*\(and 3 more like it\)"),
     "sleeps_through_errors": Expected(REFUSED, r"exceeded its time limit \(Timeout .* at \S+\.py:\d+\)"),
     "forks": Expected(DONE, r"CONSISTENT"),
     "forks_and_raises": Expected(DONE, r"CONSISTENT"),
@@ -61,7 +63,7 @@ EXPECTED = {
     "drops_modules": Expected(REFUSED, r"changed sys\.modules"),
     "global_generator": Expected(DONE, r"CONSISTENT.*not reproducible: equal generators gave different digits"),
     "counts_calls": Expected(DONE, r"CONSISTENT.*not reproducible.* has no digest"),
-    "prints": Expected(DONE, r"CONSISTENT"),
+    "prints": Expected(DONE, r"CONSISTENT.*The subject printed, last: z{199}…\n"),
     "changes_folder": Expected(DONE, r"CONSISTENT"),
     "interrupts_itself": Expected(REFUSED, r"raised KeyboardInterrupt"),
     "closes_descriptors": Expected(REFUSED, r"crashed its process"),
@@ -112,6 +114,8 @@ def test_a_run_ends_with_a_verdict_or_a_reason(name: str, tmp_path: Path) -> Non
     assert process.returncode == EXPECTED[name].code, output + errors
     assert re.search(EXPECTED[name].words, output, re.DOTALL), output + errors
     assert "Traceback" not in errors
+    complete = EXPECTED[name].code == DONE and "This run has no digest" not in output
+    assert ("Digest of all digits" in output) == complete
     assert len(output) + len(errors) < _OUTPUT
     if EXPECTED[name].code != REFUSED:
         assert isinstance(next(iter(read(tmp_path / "record.jsonl"))), Manifest)
@@ -127,6 +131,29 @@ def test_a_run_that_is_told_to_end_leaves_a_record(
     assert process.returncode == 130, errors
     assert errors.splitlines()[-1] == "attncheck: interrupted"
     assert isinstance(next(iter(read(record))), Manifest)
+
+
+def test_what_a_subject_prints_is_in_the_record_and_not_in_the_digest(tmp_path: Path) -> None:
+    endings = []
+    for name in ("right", "prints"):
+        finish(examine(tmp_path, name))
+        endings.append((tmp_path / "record.jsonl").read_text("utf-8").splitlines()[-1])
+    silent, loud = map(json.loads, endings)
+    assert "printed" not in silent
+    assert loud["printed"][-1] == "z" * 199 + "…"
+    assert loud["digest"] == silent["digest"]
+
+
+def test_a_subject_that_swallows_a_request_to_end_ends(
+    tmp_path: Path, wait_for: Callable[[Callable[[], bool]], None]
+) -> None:
+    options = ["--profile", "smoke", "--only", "scores", "--workers", "0"]
+    process = begin(tmp_path, "run", "--subject", "subjects:sleeps_through_errors", *options)
+    wait_for(lambda: (tmp_path / "called").exists() or process.poll() is not None)
+    process.terminate()
+    _, errors = finish(process)
+    assert process.returncode == 130, errors
+    assert errors == "attncheck: interrupted, which the subject ignored\n"
 
 
 def test_threads_that_go_on_do_not_hold_up_the_end(tmp_path: Path) -> None:
