@@ -89,4 +89,4 @@ def norm_gains(seen: Mapping[str, FloatArray]) -> dict[str, float]:
     sizes = {role: np.sqrt(np.mean(seen[role] ** 2, axis=-1)) for role in ("query", "key")}
     if any(np.ptp(each) > _STEADY * each.max() for each in sizes.values()):
         return {}
-    return {f"{role}_std": float(each.mean()) for role, each in sizes.items()}
+    return {f"{role}_std": float(f"{each.mean():.6g}") for role, each in sizes.items()}

@@ -58,6 +58,10 @@ class LayerPart(abc.ABC):
         """Return whether two layers that differ in this part only can have different weights."""
         return layer.seq_len > 1
 
+    def describe(self, fields: Mapping[str, Any]) -> str:
+        """Return the part with these field values as text, such as "softcap 50"."""
+        return " ".join([self.name, *(f"{fields[name]:.3g}" for name in self.fields if name in fields)])
+
     @abc.abstractmethod
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
         """Return the validated values of the fields, or raise `InputError`."""

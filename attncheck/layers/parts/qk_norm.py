@@ -49,6 +49,10 @@ class QKNormPart(LayerPart):
             refuse("qk_norm", True, "is not supported with tied_query_key", "leave out one of them")
         return {"qk_norm": bool(layer.qk_norm)}
 
+    def describe(self, fields: Mapping[str, Any]) -> str:
+        """Return the part as text."""
+        return self.name
+
     def shows(self, layer: AttentionLayer, misread: AttentionLayer) -> bool:
         """Return whether heads are so small that the lengths of queries and keys vary visibly."""
         return layer.head_width <= 16
