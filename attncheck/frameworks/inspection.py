@@ -27,7 +27,7 @@ from attncheck.frameworks.initialiser import (
     same_parameters,
 )
 from attncheck.frameworks.inputs import PLURALS, about_inputs, about_outputs, multiplied_inputs
-from attncheck.frameworks.layer_parts import norm_gains
+from attncheck.frameworks.layer_parts import norm_fields
 from attncheck.frameworks.lengths import beyond, leaks
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.paths import over_paths
@@ -125,8 +125,9 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
     gains = _of_scores(probe, gains, seed)
     forward, formula, about = _forward(probe, positions, probe.steady)
     paths, differing = _over_paths(probe, positions, forward, gains)
-    if {"query", "key"} <= inputs.normalised and (norms := norm_gains({r: probe.seen[r] for r in ("query", "key")})):
-        forward = dataclasses.replace(forward, parts=(*forward.parts, ("qk_norm", True), *norms.items()))
+    if {"query", "key"} <= inputs.normalised:
+        norms = norm_fields({role: probe.seen[role] for role in ("query", "key")})
+        forward = dataclasses.replace(forward, parts=(*forward.parts, *norms.items()))
     forward, paths, longer = beyond(probe, forward, formula, paths)
     after, has_output = about_outputs(probe)
     roles = [role for role in ROLES if role not in unclaimed] + ["output"] * has_output

@@ -46,8 +46,8 @@ class LayerPart(abc.ABC):
     misreadings: ClassVar[tuple[Misreading, ...]] = ()
     #: Candidate causes: descriptions of an undeclared part, with the fields that add it to a layer.
     undeclared: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    #: Computations that do not support the part ("finite-width law", "tangent kernel", "long sequences", "stack"),
-    #: with the reason.
+    #: Computations that do not support the part ("finite-width law", "tangent kernel", "long sequences", "stack",
+    #: "normal scores"), with the reason.
     refusals: ClassVar[Mapping[str, str]] = {}
 
     def present(self, layer: AttentionLayer) -> bool:

@@ -36,6 +36,7 @@ class QKNormPart(LayerPart):
         "tangent kernel": "is not supported by the tangent kernel",
         "long sequences": "changes the law of the scores",
         "stack": "is not supported in a stack",
+        "normal scores": "normalised queries and keys: scores are not normal given inputs and keys",
     }
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
