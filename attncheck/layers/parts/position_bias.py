@@ -155,7 +155,10 @@ class PositionBiasPart(LayerPart):
         slopes = fields.get("bias_slopes")
         if slopes is None:
             return "random bias by distance"
-        return "ALiBi" if isinstance(slopes, str) else f"slopes {', '.join(f'{slope:.3g}' for slope in slopes)}"
+        if isinstance(slopes, str):
+            return "ALiBi"
+        distinct = list(dict.fromkeys(f"{slope:.3g}" for slope in slopes))
+        return f"{'slopes' if len(distinct) > 1 else 'slope'} {', '.join(distinct)}"
 
     def shows(self, layer: AttentionLayer, misread: AttentionLayer) -> bool:
         """Return whether biases differ by a tenth of a score's standard deviation at this width."""
