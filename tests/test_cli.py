@@ -229,6 +229,11 @@ def test_a_reader_that_stops_reading_changes_no_exit_code(arguments: list[str], 
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+def test_explain_separates_labels_from_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["explain", "scores.scale"])
+    assert "alternative: a standard deviation off by" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("stream", "arguments"), [("stdout", ["explain"]), ("stderr", ["rnu"])])
 def test_what_cannot_be_written_is_unusable(stream: str, arguments: list[str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "attncheck", *arguments]

@@ -14,6 +14,7 @@ import dataclasses
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.checks.sample import whitens_jointly
+from attncheck.layers.parts import refusing
 
 #: Maximum positions for whitening all scores of a head jointly, at a cost of s⁶ operations.
 MOST_POSITIONS = 16
@@ -41,8 +42,8 @@ def _concerned(check: Check) -> bool:
 
 
 def _reason(check: Check, setting: Setting) -> str:
-    if setting.layer.qk_norm:
-        return "normalised queries and keys: scores are not normal given inputs and keys"
+    for part in refusing(setting.layer, "normal scores"):
+        return part.refusals["normal scores"]
     if check.name in _OF_NORMALS or not whitens_jointly(setting.layer, setting.exposed):
         return ""
     rotary = setting.layer.rotary_base is not None

@@ -250,7 +250,7 @@ def _about(source: str, names: str) -> bool:
 
 
 def _field(name: str, text: str, indent: str = "") -> Iterator[str]:
-    first = f"{indent}  {name + ':':11}"
+    first = f"{indent}  {name + ': ':11}"
     yield from textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=" " * len(first))
 
 

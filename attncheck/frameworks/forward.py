@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.trace import FloatArray
+from attncheck.layers.parts import PARTS
 
 Booleans = NDArray[np.bool_]
 
@@ -93,6 +94,13 @@ class Forward:
         """Whether the formula gives the weights up to rounding."""
         return self.error <= self.bound
 
+    @property
+    def optional_parts(self) -> str:
+        """Optional parts other than the mask, and what no field expresses, as text; "none" if there is nothing."""
+        fields = dict(self.parts)
+        found = [part.describe(fields) for part in PARTS if fields.keys() & part.fields.keys()]
+        return ", ".join([*found, *filter(None, [self.unlike])]) or "none"
+
     def __str__(self) -> str:
         if self.error == math.inf:
             return "unknown"
@@ -103,6 +111,7 @@ class Forward:
         if self.rotary_base is not None:
             mask += f", rotary positions (base {self.rotary_base:g})"
         scale = "unknown scale of scores" if self.scale == OTHER else f"scores times {self.scales}"
+        scale += "" if self.optional_parts == "none" else f", {self.optional_parts}"
         return f"{self.map}, {mask}, {scale}; equal to the formula to {self.error:.1g}"
 
 

@@ -27,7 +27,7 @@ from attncheck.frameworks.initialiser import (
     same_parameters,
 )
 from attncheck.frameworks.inputs import PLURALS, about_inputs, about_outputs, multiplied_inputs
-from attncheck.frameworks.layer_parts import norm_gains
+from attncheck.frameworks.layer_parts import norm_fields
 from attncheck.frameworks.lengths import beyond, leaks
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.paths import over_paths
@@ -47,6 +47,11 @@ _GAIN = 1e-2
 _MOST_NEURONS = 2**20
 # Factors are the same in every draw if they agree to this, or to this many unit roundoffs of the module's type.
 _CONSTANT, _ROUNDED = 1e-5, 16.0
+# Remedy for modules that fail with one argument.
+_IN_A_MODEL = (
+    "if its model passes more than hidden states, inspect the model and take the module by name: "
+    "inspect(lambda: Model(config))['layers.0.self_attn']"
+)
 # Maximum number of unused parameters in a note.
 _LISTED = 3
 
@@ -65,7 +70,12 @@ def inspect(
     draws = check_whole("draws", draws, 1, "pass a number of draws, e.g. draws=8", MOST_DRAWS)
     seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
     binding = bind(make, width, call)
-    found = inspected(binding, width, draws, seed, whole=call is None)
+    try:
+        found = inspected(binding, width, draws, seed, whole=call is None)
+    except InputError as error:
+        if call is None and isinstance(error.__cause__, TypeError):
+            raise InputError(f"{error}; {_IN_A_MODEL}") from error.__cause__
+        raise
     if found is None:
         what = "its forward pass has no attention that is recognised: no product of weights and values"
         refuse("make", make, what, "test it by sampling: pass a simulator to attncheck.check")
@@ -115,8 +125,9 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
     gains = _of_scores(probe, gains, seed)
     forward, formula, about = _forward(probe, positions, probe.steady)
     paths, differing = _over_paths(probe, positions, forward, gains)
-    if {"query", "key"} <= inputs.normalised and (norms := norm_gains({r: probe.seen[r] for r in ("query", "key")})):
-        forward = dataclasses.replace(forward, parts=(*forward.parts, ("qk_norm", True), *norms.items()))
+    if {"query", "key"} <= inputs.normalised:
+        norms = norm_fields({role: probe.seen[role] for role in ("query", "key")})
+        forward = dataclasses.replace(forward, parts=(*forward.parts, *norms.items()))
     forward, paths, longer = beyond(probe, forward, formula, paths)
     after, has_output = about_outputs(probe)
     roles = [role for role in ROLES if role not in unclaimed] + ["output"] * has_output

@@ -81,12 +81,12 @@ def _of_bias(bias: FloatArray) -> dict[str, Any]:
     return {"bias_std": float(np.sqrt((centred**2).sum() / (centred.size - len(centred))))}
 
 
-def norm_gains(seen: Mapping[str, FloatArray]) -> dict[str, float]:
-    """Return the gains of normalised queries and keys as standard deviations, if all vectors have equal length.
+def norm_fields(seen: Mapping[str, FloatArray]) -> dict[str, Any]:
+    """Return the fields of `AttentionLayer` for normalised queries and keys; empty if their lengths vary.
 
     `seen` maps "query" and "key" to arrays (batch, heads, positions, d).
     """
     sizes = {role: np.sqrt(np.mean(seen[role] ** 2, axis=-1)) for role in ("query", "key")}
     if any(np.ptp(each) > _STEADY * each.max() for each in sizes.values()):
         return {}
-    return {f"{role}_std": float(each.mean()) for role, each in sizes.items()}
+    return {"qk_norm": True} | {f"{role}_std": float(f"{each.mean():.6g}") for role, each in sizes.items()}

@@ -109,6 +109,9 @@ def subject_of(
     if not binding.fills:
         refuse("weights", weights, "needs a binding that can replace arrays", "give it methods parameters and fill")
     state = binding.fresh(0)
+    if weights == OWN and binding.draws:
+        problem = f"needs a new module in every draw, but only {len(binding.draws)} models were initialised"
+        refuse("weights", weights, problem, "pass weights='gaussian', or inspect the module without its model")
     if weights == OWN:
         # A score scale that `AttentionLayer` does not support is attributed to queries and their bias.
         declared = _laws(laws) | _biases(view, layer, {"query": layer.query_std / stds["query"]})

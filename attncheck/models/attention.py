@@ -24,7 +24,7 @@ _ENOUGH = 64
 # Vectors are parallel if their cosine differs from 1 by at most this.
 _SAME = 1e-6
 # Properties in which modules of several layers are compared.
-_COMPARED = ("mask", "map", "scale", "positions")
+_COMPARED = ("mask", "map", "scale", "positions", "optional_parts")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,8 +142,8 @@ def _form(found: Inspection) -> tuple[Any, ...]:
     """Return the shape, formula and errors by which modules are grouped."""
     forward = found.forward
     shape = (found.width, found.num_heads, found.kv_heads, found.head_dim, found.value_dim, found.extra)
-    formula = (forward.map, forward.mask, forward.scale, forward.positions, forward.rotary_base, forward.biased)
-    return (*shape, *formula, forward.known, found.blamed)
+    formula = tuple(getattr(forward, what) for what in _COMPARED)
+    return (*shape, *formula, forward.rotary_base, forward.biased, forward.known, found.blamed)
 
 
 def differences(groups: Sequence[AttentionModules]) -> Iterator[Note]:
@@ -155,7 +155,9 @@ def differences(groups: Sequence[AttentionModules]) -> Iterator[Note]:
             one, other = group.inspection.forward, usual.inspection.forward
             apart = [what for what in _COMPARED if getattr(one, what) != getattr(other, what)]
             if apart:
-                here, there = (listed(f"{what} {getattr(each, what)}" for what in apart) for each in (one, other))
+                here, there = (
+                    listed(f"{what.replace('_', ' ')} {getattr(each, what)}" for what in apart) for each in (one, other)
+                )
                 text = f"{name_of(group.names, every)}: {here}; {name_of(usual.names, every)}: {there}"
                 # If one layer sees later positions, so do the outputs of the model.
                 leaks = {one.mask, other.mask} == {"none", "causal"}

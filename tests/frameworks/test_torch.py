@@ -138,7 +138,7 @@ def test_relative_positions_by_hand_hide_nothing() -> None:
     found = ac.inspect(lambda: Own(attend), 64)
     assert found.blamed == ()
     assert "scores have a bias by distance, slope 1; ALiBi's are 0.25, 0.0625, 0.0156, 0.00391" in str(found)
-    assert "no mask, scores times 1/sqrt(head_dim); equal" in str(found)
+    assert "no mask, scores times 1/sqrt(head_dim), slope 1; equal" in str(found)
 
 
 def test_what_takes_the_place_before_is_multiplied_by_no_number() -> None:

@@ -10,6 +10,7 @@ import attncheck as ac
 from attncheck._lib.errors import InputError
 from attncheck.models.result import ModelInspection
 
+torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 _SIZES = {
@@ -32,6 +33,11 @@ def inspected(name: str, **fields: Any) -> ModelInspection:
     return ac.inspect(lambda: model(config))
 
 
+def shown(found: ModelInspection) -> str:
+    """Return the row of the first attention modules in the model's table."""
+    return found.tables["Attention"][1][-1]
+
+
 def of_layer(found: ModelInspection) -> dict[str, Any]:
     """Return the optional parts of the first attention module's layer."""
     layer = next(iter(found.modules.values())).layer()
@@ -44,6 +50,8 @@ def test_gemma_2_has_a_window_and_a_cap_and_its_module_is_examined() -> None:
     fields = {**_GROUPED, "sliding_window": 4, "attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 16}
     found = inspected("Gemma2", attn_implementation="eager", **fields)
     assert of_layer(found) == {"mask": "causal", "window": 4, "softcap": 5.0, "rotary_base": 10_000.0}
+    assert shown(found).endswith("scores times 1/sqrt(head_dim), softcap 5")
+    assert f"{shown(found)}; equal to the formula" in str(next(iter(found.modules.values())))
     subject = next(iter(found.modules.values())).subject()
     (layer,) = subject.layers
     report = ac.check(subject, layer, properties=_PROPERTIES, profile="smoke", seed=0)
@@ -57,11 +65,16 @@ def test_gemma_2_has_a_window_and_a_cap_and_its_module_is_examined() -> None:
 def test_mistral_has_a_window() -> None:
     found = inspected("Mistral", **_GROUPED, sliding_window=3)
     assert of_layer(found) == {"mask": "causal", "window": 3, "rotary_base": 10_000.0}
+    assert shown(found).startswith("softmax, mask: window of 3, rotary")
+    # A model is initialised a few times only.
+    with pytest.raises(InputError, match="needs a new module in every draw"):
+        next(iter(found.modules.values())).subject(weights="own")
 
 
 def test_qwen_3_normalises_queries_and_keys() -> None:
     found = inspected("Qwen3", **_GROUPED)
     assert of_layer(found) == {"mask": "causal", "qk_norm": True, "rotary_base": 10_000.0}
+    assert shown(found).endswith(", QK norm")
     inspection = next(iter(found.modules.values()))
     layer = inspection.layer()
     assert (layer.query_std, layer.key_std) == pytest.approx((1.0, 1.0), rel=1e-4)
@@ -72,6 +85,7 @@ def test_qwen_3_normalises_queries_and_keys() -> None:
 def test_bloom_has_the_slopes_of_alibi() -> None:
     found = inspected("Bloom", hidden_size=64, n_layer=1, n_head=4, vocab_size=100, initializer_range=0.125)
     assert of_layer(found) == {"mask": "causal", "bias_slopes": "alibi"}
+    assert shown(found).endswith(", ALiBi")
     inspection = next(iter(found.modules.values()))
     # The residual stream that the module adds is set to 0: it is neither a bias nor attention.
     assert not any("outputs have a bias" in str(note) for note in inspection.notes)
@@ -87,6 +101,7 @@ def test_t5_has_a_random_table_of_biases() -> None:
     found = inspected("T5", d_model=64, d_kv=16, d_ff=64, num_layers=1, num_heads=32, vocab_size=100)
     parts = of_layer(found)
     assert parts.keys() == {"bias_std"}
+    assert shown(found).endswith(", random bias by distance")
     # Some 32 · 12 entries: the estimate is off by a fifth once in 10⁷ runs.
     assert parts["bias_std"] == pytest.approx(0.125, rel=0.2)
     with pytest.raises(InputError, match="table of biases"):
@@ -97,3 +112,21 @@ def test_what_no_field_describes_is_refused_by_name() -> None:
     found = inspected("Olmo2", **_SIZES)
     with pytest.raises(InputError, match="query_std=None: is unknown"):
         next(iter(found.modules.values())).layer()
+
+
+def test_layers_with_and_without_a_part_are_listed_apart() -> None:
+    def mixed() -> Any:
+        """Return Qwen3 with one layer that does not normalise queries and keys."""
+        model = transformers.Qwen3Model(transformers.Qwen3Config(**{**_GROUPED, "num_hidden_layers": 2}))
+        model.layers[1].self_attn.q_norm = model.layers[1].self_attn.k_norm = torch.nn.Identity()
+        return model
+
+    found = ac.inspect(mixed)
+    assert [group.names for group in found.attention] == [("layers.0.self_attn",), ("layers.1.self_attn",)]
+    assert "layers.0.self_attn: optional parts QK norm" in str(found)
+
+
+def test_a_module_that_needs_its_model_is_referred_to_the_model() -> None:
+    qwen = pytest.importorskip("transformers.models.qwen3.modeling_qwen3")
+    with pytest.raises(InputError, match=r"inspect the model and take the module by name: inspect\(lambda"):
+        ac.inspect(lambda: qwen.Qwen3Attention(transformers.Qwen3Config(**_GROUPED), 0), width=64)

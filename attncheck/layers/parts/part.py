@@ -46,8 +46,8 @@ class LayerPart(abc.ABC):
     misreadings: ClassVar[tuple[Misreading, ...]] = ()
     #: Candidate causes: descriptions of an undeclared part, with the fields that add it to a layer.
     undeclared: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    #: Computations that do not support the part ("finite-width law", "tangent kernel", "long sequences", "stack"),
-    #: with the reason.
+    #: Computations that do not support the part ("finite-width law", "tangent kernel", "long sequences", "stack",
+    #: "normal scores"), with the reason.
     refusals: ClassVar[Mapping[str, str]] = {}
 
     def present(self, layer: AttentionLayer) -> bool:
@@ -57,6 +57,10 @@ class LayerPart(abc.ABC):
     def shows(self, layer: AttentionLayer, misread: AttentionLayer) -> bool:
         """Return whether two layers that differ in this part only can have different weights."""
         return layer.seq_len > 1
+
+    def describe(self, fields: Mapping[str, Any]) -> str:
+        """Return the part with these field values as text, such as "softcap 50"."""
+        return " ".join([self.name, *(f"{fields[name]:.3g}" for name in self.fields if name in fields)])
 
     @abc.abstractmethod
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:

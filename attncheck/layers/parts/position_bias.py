@@ -150,6 +150,16 @@ class PositionBiasPart(LayerPart):
             refuse("softcap", layer.softcap, "is not supported with a position bias", "leave out one of them")
         return {"bias_slopes": slopes, "bias_std": std}
 
+    def describe(self, fields: Mapping[str, Any]) -> str:
+        """Return the part with these field values as text."""
+        slopes = fields.get("bias_slopes")
+        if slopes is None:
+            return "random bias by distance"
+        if isinstance(slopes, str):
+            return "ALiBi"
+        distinct = list(dict.fromkeys(f"{slope:.3g}" for slope in slopes))
+        return f"{'slopes' if len(distinct) > 1 else 'slope'} {', '.join(distinct)}"
+
     def shows(self, layer: AttentionLayer, misread: AttentionLayer) -> bool:
         """Return whether biases differ by a tenth of a score's standard deviation at this width."""
         spread = 0.1 * layer.query_std * layer.key_std * layer.score_factor * layer.inputs.scale**2

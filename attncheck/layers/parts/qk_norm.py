@@ -36,6 +36,7 @@ class QKNormPart(LayerPart):
         "tangent kernel": "is not supported by the tangent kernel",
         "long sequences": "changes the law of the scores",
         "stack": "is not supported in a stack",
+        "normal scores": "normalised queries and keys: scores are not normal given inputs and keys",
     }
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
@@ -48,6 +49,10 @@ class QKNormPart(LayerPart):
         if layer.qk_norm and layer.tied_query_key:
             refuse("qk_norm", True, "is not supported with tied_query_key", "leave out one of them")
         return {"qk_norm": bool(layer.qk_norm)}
+
+    def describe(self, fields: Mapping[str, Any]) -> str:
+        """Return the part as text."""
+        return self.name
 
     def shows(self, layer: AttentionLayer, misread: AttentionLayer) -> bool:
         """Return whether heads are so small that the lengths of queries and keys vary visibly."""

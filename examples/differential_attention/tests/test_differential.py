@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from differential_attention import simulate
 from differential_attention.checks import second_softmax_forgotten
-from differential_attention.simulator import LAMBDA, differential, draw
+from differential_attention.simulator import LAMBDA, FloatArray, differential, draw, supports
 
 from attncheck import AttentionLayer, check
 from attncheck.commands.cli import main
@@ -27,8 +27,11 @@ def test_the_simulator_passes_its_check() -> None:
 
 @pytest.mark.parametrize("factor", [0.0, 0.7])
 def test_a_wrong_lambda_is_found(factor: float) -> None:
-    report = check(lambda layer, size, rng: draw(layer, size, rng, factor), LAYERS, properties="differential")
-    assert report.verdict == "violated"
+    def wrong(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+        return draw(layer, size, rng, factor)
+
+    wrong.supports = supports  # type: ignore[attr-defined]
+    assert check(wrong, LAYERS, properties="differential").verdict == "violated"
 
 
 def test_both_error_rates(capsys: pytest.CaptureFixture[str]) -> None:
