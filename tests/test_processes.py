@@ -166,6 +166,7 @@ def hangs(record: str) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     with open(record, "a", encoding="utf-8") as file:
         print(child.pid, file=file)
+    assert sys.__stderr__ is not None
     faulthandler.dump_traceback_later(0.5, exit=True, file=sys.__stderr__)
     time.sleep(600)
 

@@ -112,10 +112,10 @@ def inspect(
     ...     def init(self, seed):
     ...         return np.random.default_rng(seed).standard_normal((4, 64, 64)) / 8
     ...
-    ...     def run(self, state, x, core, path):
+    ...     def run(self, state, x, trace, path):
     ...         q, k, v = ((x @ w).reshape(*x.shape[:2], 2, 32).swapaxes(1, 2) for w in state[:3])
     ...         weights = softmax(q @ k.swapaxes(-1, -2) / 32**0.5, axis=-1)
-    ...         heads = core(AttentionCore(q, k, v, weights))
+    ...         heads = trace.core(AttentionCore(q, k, v, weights))
     ...         heads = weights @ v if heads is None else heads
     ...         return heads.swapaxes(1, 2).reshape(x.shape) @ state[3]
     >>> found = inspect(Plain(), width=64)
