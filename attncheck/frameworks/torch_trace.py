@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from attncheck._lib.errors import refuse
-from attncheck.frameworks.trace import AttentionCore, FloatArray, Trace, replaced
+from attncheck.frameworks.trace import AttentionCore, CoreTrace, FloatArray, Trace, replaced
 
 #: PyTorch's own attention, kept while it is replaced.
 ATTENTION = functional.scaled_dot_product_attention
@@ -204,15 +204,24 @@ def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[
 
         with attention_replaced(attend):
             y = function(parameters, x)
-        return (y, *seen[0])
+        return (y, *(seen[0] if seen else ()))
 
     def many(parameters: Any, x: Any) -> tuple[Any, ...]:
+        trace = CoreTrace()
         # Other kernels cannot be batched over modules.
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-            made: tuple[Any, ...] = torch.vmap(one)(parameters, x)
-            return made
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), CoreMode(trace, x[:, 0], lambda *_: None):
+            y, *first = torch.vmap(one)(parameters, x)
+        if not first:  # attention by hand, whose operations are those of all modules
+            core = trace.cores[0]
+            first = [torch.as_tensor(_by_module(each, len(x))) for each in (core.query, core.key, core.value)]
+        return (y, *first)
 
     return many
+
+
+def _by_module(array: FloatArray, number: int) -> FloatArray:
+    """Return an array of `number` modules in one batch, (number · rest, rows, columns), by module."""
+    return array.reshape(number, -1, *array.shape[-2:])
 
 
 @contextlib.contextmanager

@@ -398,6 +398,7 @@ def test_many_keras_layers_at_once() -> None:
             np.testing.assert_allclose(one[module].reshape(right.shape), right, atol=1e-5)
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="these tests run on JAX")
 def test_keras_on_jax() -> None:
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", "keras", __file__]

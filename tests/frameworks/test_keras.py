@@ -152,6 +152,7 @@ def test_parameters() -> None:
     np.testing.assert_array_equal(found, [own(state)["Q"]])
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="these tests run on JAX")
 def test_backend_jax() -> None:
     pytest.importorskip("jax")

@@ -579,9 +579,10 @@ def test_attention_by_hand_is_a_subject() -> None:
         (lambda: nn.MultiheadAttention(16, 2, batch_first=True), True),
         (lambda: nn.MultiheadAttention(16, 2), True),
         (lambda: Own(grouped, kv=2, width=16), True),
+        (lambda: Own(by_hand, width=16), True),
         (lambda: Own(looked_at, width=16), False),
     ],
-    ids=["packed", "first axis", "groups", "looked at"],
+    ids=["packed", "first axis", "groups", "by hand", "looked at"],
 )
 def test_modules_run_at_once_as_they_do_one_by_one(make: Make, at_once: bool, weights: str) -> None:
     reading.assert_at_once(ac.inspect(make, width=16).subject(weights=weights), at_once)
@@ -745,8 +746,10 @@ def test_llama_is_examined_with_its_rotary_positions() -> None:
             torch.nn.init.normal_(part.weight, std=32**-0.5)
         return layer
 
+    rotary = LlamaRotaryEmbedding(config)
+
     def call(layer: Any, x: Any) -> Any:
-        rotations = LlamaRotaryEmbedding(config)(x, torch.arange(x.shape[1])[None])
+        rotations = rotary(x, torch.arange(x.shape[1])[None])
         return layer(x, position_embeddings=rotations, attention_mask=None)[0]
 
     found = ac.inspect(make, width=32, call=call)
