@@ -156,11 +156,10 @@ def _of_outputs_given(sample: Sample) -> Iterator[Feature]:
             f"outputs at {i} times those at {j} by overlap",
             (y[:, i] * y[:, j]).sum(axis=-1) * (overlap - np.median(overlap)),
         )
-    sharp = given.sum(axis=1)
-    yield (
-        "size of outputs by attention",
-        (sizes.sum(axis=1) - np.median(sizes.sum(axis=1))) * (_log(sharp) - np.median(_log(sharp))),
-    )
+    total, sharp = sizes.sum(axis=1), _log(given.sum(axis=1))
+    # Outputs of 0 would make ranks depend on the medians, which differ between samples.
+    size = np.where(y.any(axis=(1, 2)), total - np.median(total), 0.0)
+    yield "size of outputs by attention", size * (sharp - np.median(sharp))
     score = sample.need("scores")[:, 0, -1, 0]
     yield "outputs times scores", y[:, -1, 0] * score
 

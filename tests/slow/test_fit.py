@@ -255,6 +255,14 @@ def test_the_true_cause_is_refused_as_often_as_stated() -> None:
     assert stats.kstest(p_values, "uniform").pvalue > 1e-4
 
 
+def test_calls_do_not_differ_where_many_draws_are_zero() -> None:
+    """A third of the draws have inputs of 0; the threshold is passed by chance once in 10⁶ runs."""
+    layer = AttentionLayer(width=1, seq_len=5, num_heads=3, head_dim=3, activation="relu", input_correlation=0.9)
+    for seed in range(5):
+        first, second = (samples(right(), "grams", [layer], 2_000, call) for call in (seed, 100 + seed))
+        assert not list(read_off(first, second, GAUSSIAN_LAWS))
+
+
 def test_each_candidate_is_there_once_and_only_with_what_it_can_change() -> None:
     found = list(candidates(LAYERS, frozenset({"outputs"})))
     words = [candidate.words for candidate in found]
