@@ -19,6 +19,7 @@ import pytest
 from hypothesis import settings
 
 from attncheck.runs.causes import Diagnosis
+from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 
 # pytest runs inside tests forget their first imports: import once here.
@@ -84,8 +85,8 @@ def verdicts_only(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_causes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the fit of causes in runs of this process; violations are still diagnosed."""
-    for module in ("check", "reporting"):
-        monkeypatch.setattr(f"attncheck.runs.{module}.diagnosis_of", lambda subject, results, seed: Diagnosis())
+    monkeypatch.setattr("attncheck.runs.check.diagnosis_of", lambda subject, results, seed: Diagnosis())
+    monkeypatch.setattr(RunReport, "diagnose", lambda report, executor=None: None)
     monkeypatch.setattr("attncheck.runs.samples.command.causes_of_samples", lambda samples, results, seed, laws: [])
 
 

@@ -60,13 +60,14 @@ def run_properties(
             if refused is None:
                 taken.all_of(collected)
                 taken.report.printed = running.printed()
+                taken.report.diagnose(running)
         except KeyboardInterrupt:
-            taken.report.stop()
+            taken.report.finish()
             print(_summary(taken.report, verbose), flush=True)
             print(f"Interrupted. The same command with --resume {options.record} continues the run.", flush=True)
             raise
         except InputError as error:
-            taken.report.stop()
+            taken.report.finish()
             raise InputError(f"{error} ({options.record} holds the finished results)") from error
     taken.report.finish()
     return _conclude(taken, report, verbose)

@@ -127,7 +127,7 @@ def begins(tallies: Mapping[str, Tally]) -> list[str]:
     if not wrong:
         return []
     passed = list(itertools.takewhile(lambda name: name != wrong, known))
-    before = f"{listed(passed)} {'passes' if passed == [_INPUTS] else 'pass'}; " if passed else ""
+    before = f"{listed(passed)} {'passes' if passed in ([_DRAWS], [_INPUTS]) else 'pass'}; " if passed else ""
     where, ask = f"the fault begins with {wrong}", ""
     if wrong == "outputs" and "scores" not in known:
         where = "outputs do not" if passed else "outputs are violated"

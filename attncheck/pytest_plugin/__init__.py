@@ -23,6 +23,7 @@ from attncheck.pytest_plugin.reporter import Reporter
 from attncheck.runs.options import RECORD, TIMEOUT, RunOptions
 
 if TYPE_CHECKING:
+    from attncheck._lib.executors import TaskExecutor
     from attncheck.layers.case import Case
     from attncheck.runs.reporting import RunReport
     from attncheck.runs.run import Run
@@ -231,24 +232,27 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """Open the record if items run here; examine the pools at the end."""
-    if not (_is_worker(session.config) or session.config.option.collectonly):
-        _open(session.config)
+    """Open the record if items run here; examine the pools and search causes at the end."""
+    config = session.config
+    if not (_is_worker(config) or config.option.collectonly):
+        _open(config)
     done = yield
-    if _REPORT in session.config.stash and not (session.shouldfail or session.shouldstop):
-        _take_pools(session.config)
+    if _REPORT in config.stash:
+        from attncheck._lib.executors import TaskExecutor, processes
+
+        with TaskExecutor(processes(int(getattr(config.option, "numprocesses", None) or 1))) as executor:
+            if not (session.shouldfail or session.shouldstop):
+                _take_pools(config, executor)
+            config.stash[_REPORT].diagnose(executor)
     return done
 
 
-def _take_pools(config: pytest.Config) -> None:
+def _take_pools(config: pytest.Config, executor: TaskExecutor) -> None:
     """Examine the pools, in parallel as the items were; report violated ones as failures."""
     import msgspec
 
-    from attncheck._lib.executors import TaskExecutor, processes
-
     report = config.stash[_REPORT]
-    with TaskExecutor(processes(int(getattr(config.option, "numprocesses", None) or 1))) as executor:
-        violated, failed = report.pool(executor)
+    violated, failed = report.pool(executor)
     for text in failed:
         _report_failure(config, "pools", parcel(unusable=text), text)
     for result in violated:

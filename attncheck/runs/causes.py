@@ -22,8 +22,9 @@ from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import features_of
 from attncheck.records.schema import Result, of_layer
-from attncheck.simulators.weights import WeightLaws
-from attncheck.subject import Subject
+from attncheck.runs.tasks import subject_here
+from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
+from attncheck.subject import Subject, SubjectName
 
 # Maximum number of findings shown.
 _FOUND = 2
@@ -35,6 +36,25 @@ class Diagnosis:
 
     causes: tuple[str, ...] = ()
     plot: dict[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class DiagnosisTask:
+    """A subject, which may be given by name, with the results of its run and the run seed."""
+
+    subject: Subject | SubjectName
+    results: tuple[Result, ...]
+    seed: int
+
+
+def diagnose(task: DiagnosisTask) -> Diagnosis:
+    """Diagnose violated results in the process where the task runs."""
+    return diagnosis_of(subject_here(task.subject), task.results, task.seed)
+
+
+def diagnosis_without_draws(results: Sequence[Result]) -> Diagnosis:
+    """Return the causes that the violated checks alone suggest."""
+    return Diagnosis(tuple(_causes([], results, 0, GAUSSIAN_LAWS)[1][:TOLD]))
 
 
 def diagnosis_of(subject: Subject, results: Sequence[Result], seed: int) -> Diagnosis:

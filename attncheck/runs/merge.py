@@ -160,6 +160,7 @@ def with_looks_taken(
     _hand_over(part, report)
     violated, failed = report.pool(executor, known)
     report.take(violated, *failed)
+    report.diagnose(executor)
     report.finish()
     return report, list(map(report.message, violated))
 

@@ -19,7 +19,7 @@ from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.case import Case
 from attncheck.records.schema import Closing, Manifest, Result, StatementResult, run_digest
 from attncheck.records.writer import Writer
-from attncheck.runs.causes import Diagnosis, diagnosis_of
+from attncheck.runs.causes import Diagnosis, DiagnosisTask, diagnose, diagnosis_without_draws
 from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize
 from attncheck.runs.tasks import Examination
@@ -87,6 +87,20 @@ class RunReport:
         left = executor.results(function, list(looks))
         return [f"{who}: {one.reason}; mend the simulator" if isinstance(one, LostTask) else one for one in left]
 
+    def diagnose(self, executor: TaskExecutor | None = None) -> None:
+        """Find causes of violated results; on an executor, a subject may end the process that does."""
+        if not self.run.explains or not any(each.verdict == Verdict.VIOLATED for each in self.results):
+            return
+        subject = self.run.subject
+        if executor is None or not executor.spec.travels:
+            self.diagnosis = diagnose(DiagnosisTask(subject, tuple(self.results), self.run.seed))
+            return
+        (found,) = executor.results(diagnose, [DiagnosisTask(subject.sent, tuple(self.results), self.run.seed)])
+        if isinstance(found, LostTask):
+            self.take((), f"subject={subject.name}: while a cause was searched, {found.reason}; mend the simulator")
+            found = diagnosis_without_draws(self.results)
+        self.diagnosis = found
+
     def message(self, result: Result) -> str:
         """Return the explanation of a violated result."""
         return explain([result], self.run.record, subject=self.run.subject.name)
@@ -95,8 +109,6 @@ class RunReport:
         """Conclude from results and the findings `more`, write the closing line, and return whether the run passed."""
         found = self.run.conclude(self.results, self.theory)
         self.conclusion = dataclasses.replace(found, findings=(*found.findings, *more))
-        if self.run.explains:
-            self.diagnosis = diagnosis_of(self.run.subject, self.results, self.run.seed)
         closing = Closing(
             digest=run_digest([*self.results, *self.theory]),
             verdict=self.conclusion.verdict,
@@ -111,11 +123,6 @@ class RunReport:
         self._write(closing)
         self._writer.close()
         return self.conclusion.verdict == "consistent" and not self.failure
-
-    def stop(self) -> None:
-        """Conclude an interrupted run without a search for causes."""
-        self.run = dataclasses.replace(self.run, explains=False)
-        self.finish()
 
     def summary(self, color: bool = False, verbose: bool = False) -> str:
         """Return the summary for a terminal."""

@@ -47,7 +47,7 @@ class CaseTask:
     def results(self) -> list[Result]:
         """Return one result per check; raises InputError for an unusable subject."""
         load_checks(self.modules)
-        subject = _named(self.subject) if isinstance(self.subject, SubjectName) else self.subject
+        subject = subject_here(self.subject)
         with own_arithmetic():
             results = run_items(self.items, subject, self.seed, self.cost)
             if self.explains and violated(results):
@@ -105,6 +105,11 @@ def examine(task: CaseTask) -> dict[str, Examination]:
         found = {id: examined for part in alone for id, examined in examine(part).items()}
         return found if any(examined.unusable for examined in found.values()) else failed
     return {item.id: Examination([result for result in results if result.item == item.id]) for item in task.items}
+
+
+def subject_here(subject: Subject | SubjectName) -> Subject:
+    """Return a subject, which may be given by its name, in this process."""
+    return _named(subject) if isinstance(subject, SubjectName) else subject
 
 
 @functools.lru_cache(maxsize=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import itertools
 import os
 import sys
@@ -15,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from attncheck import AttentionLayer
+from attncheck.diagnosis.answers import projected
+from attncheck.faults.literal import LiteralSimulator
 from attncheck.subject import collapsed
 
 #: Layers that every subject is examined on.
@@ -225,6 +228,15 @@ def recurses(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
 
 def exhausts_memory(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
     return {"outputs": np.ones((size, layer.seq_len, 10**9))}
+
+
+def dies_when_questioned(layer: AttentionLayer, inputs: Any, rng: np.random.Generator) -> Any:
+    """Scores are too large; the process ends at inputs of 0, which only a search for causes gives."""
+    if not inputs.any():
+        os._exit(3)
+    made = projected(layer, inputs, rng)
+    arrays = LiteralSimulator().after(layer, dataclasses.replace(made, queries=2.0 * made.queries), rng)
+    return {name: arrays[name] for name in ("outputs", "scores")}
 
 
 for _subject in [value for value in list(vars().values()) if getattr(value, "__module__", "") == __name__]:

@@ -26,7 +26,7 @@ _HUNG, _LIMIT = 120, 2
 # Bytes of memory that a process may reserve, and bytes of output.
 _MEMORY, _OUTPUT = 6 * 2**30, 20_000
 
-REFUSED, UNFINISHED, DONE = 2, 4, 0
+VIOLATED, REFUSED, UNFINISHED, DONE = 1, 2, 4, 0
 
 
 class Expected(NamedTuple):
@@ -69,6 +69,9 @@ EXPECTED = {
     "closes_descriptors": Expected(REFUSED, r"crashed its process"),
     "recurses": Expected(REFUSED, r"raised RecursionError"),
     "exhausts_memory": Expected(REFUSED, r"raised MemoryError"),
+    "dies_when_questioned": Expected(
+        VIOLATED, r"VIOLATED.*while a cause was searched, its process died.*cause: .*the fault begins with scores"
+    ),
 }
 
 
@@ -114,7 +117,7 @@ def test_a_run_ends_with_a_verdict_or_a_reason(name: str, tmp_path: Path) -> Non
     assert process.returncode == EXPECTED[name].code, output + errors
     assert re.search(EXPECTED[name].words, output, re.DOTALL), output + errors
     assert "Traceback" not in errors
-    complete = EXPECTED[name].code == DONE and "This run has no digest" not in output
+    complete = EXPECTED[name].code in (DONE, VIOLATED) and "This run has no digest" not in output
     assert ("Digest of all digits" in output) == complete
     assert len(output) + len(errors) < _OUTPUT
     if EXPECTED[name].code != REFUSED:

@@ -30,6 +30,7 @@ class TestSummary:
         record = tmp_path / "record.jsonl"
         report = RunReport(planned("scores", subject="attncheck.faults:tied_query_key", record=record))
         report.take(report.run.examine(report.run.items_on("scores", [LAYER])))
+        report.diagnose()
         assert not report.finish()
         first = causes(read_record(record).tallies)[0]
         assert first.hint
