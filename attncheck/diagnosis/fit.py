@@ -91,10 +91,12 @@ def fitted(
     seed: np.random.SeedSequence,
     laws: WeightLaws = GAUSSIAN_LAWS,
     handed: bool = False,
+    among: Sequence[Candidate] = (),
 ) -> tuple[list[FittedCause], list[FittedCause]]:
     """Return fitting causes, best first, and rejected ones, nearest first, from one sample per violated layer.
 
-    Both are empty if the samples fit the declaration: the fault does not show in these draws or features.
+    Both are empty if the samples fit the declaration: the fault does not show in these draws or features. Only the
+    candidates `among` are tried, if any are given.
     """
     placed = [SampleEmbedding(_two_neurons(sample)) for sample in samples]
     layers, exposed = [sample.layer for sample in samples], samples[0].exposed
@@ -102,10 +104,11 @@ def fitted(
     if _cause(placed, Candidate("right", "nothing is wrong", right(laws)), again, _MORE).p_value > _REFUSED:
         return [], []
     scales = _scales(placed, laws, own)
-    left = [each for each in candidates(layers, exposed, laws, handed) if _may_be(each, scales)]
+    left = list(among) or [each for each in candidates(layers, exposed, laws, handed) if _may_be(each, scales)]
     for (draws, most), root in zip(_ROUNDS, rounds, strict=True):
         left = _nearest(placed, left, root, draws, most)
-    causes = [_cause(placed, candidate, whole, 1) for candidate in [*left, _own_scale(scales, exposed, laws)]]
+    own_scale = [] if among else [_own_scale(scales, exposed, laws)]
+    causes = [_cause(placed, candidate, whole, 1) for candidate in [*left, *own_scale]]
     near = [cause for cause in causes if cause.p_value > _LEFT_OUT]
     if len(near) > 1 or not any(cause.fits for cause in near):
         causes = [_cause(placed, each.candidate, again, _MORE) if each in near else each for each in causes]

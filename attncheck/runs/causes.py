@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,8 @@ from attncheck.runs.tasks import subject_here
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 from attncheck.subject import Subject, SubjectName
 
-# Maximum number of findings shown.
-_FOUND = 2
+# Maximum number of findings shown; draws of a second sample, as a multiple of the first, if several causes fit it.
+_FOUND, _AGAIN = 2, 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,12 @@ def diagnosis_of(subject: Subject, results: Sequence[Result], seed: int) -> Diag
             samples.append(one)
             later.append(other)
     place, found = _findings(subject, layers, seed)
-    fitting, others = _causes(samples, results, seed, subject.weights, subject.form == "inputs", later)
+
+    def again(sample: Sample) -> Sample:
+        rng = stream(seed, "fit again", sample.layer.key, role="diagnosis")
+        return subject.draw(sample.layer, _AGAIN * len(sample), rng)
+
+    fitting, others = _causes(samples, results, seed, subject.weights, subject.form == "inputs", later, again)
     # Findings on the simplest layer supersede causes that fit only this layer.
     causes = [*map(str, found), *fitting, *([] if found and not place else others)][:TOLD]
     return Diagnosis(tuple(causes), found[0].plot if found else None)
@@ -108,10 +113,12 @@ def _causes(
     laws: WeightLaws,
     handed: bool = False,
     later: Sequence[Sample] = (),
+    again: Callable[[Sample], Sample] | None = None,
 ) -> tuple[list[str], list[str]]:
     """Return the causes that fit all samples and, if there are none, weaker explanations, each list best first.
 
-    `handed` tells whether attncheck draws the inputs; `later` are samples of the same layers from a second call.
+    `handed` tells whether attncheck draws the inputs; `later` are samples of the same layers from a second call;
+    `again` returns a larger sample of a layer, which is drawn if several causes fit.
     """
     exposed = samples[0].exposed if samples else frozenset()
     places = [at for at, each in enumerate(samples) if each.exposed == exposed and each.score_entries is None][:LAYERS]
@@ -126,6 +133,9 @@ def _causes(
         with own_arithmetic(), contextlib.suppress(InputError):  # the layer does not allow this candidate
             fits, misfits = fitted(some, root, laws, handed)
             tried |= bool(misfits)
+            if len(fits) > 1 and again is not None:
+                left = [cause.candidate for cause in fits]
+                fits = fitted([again(each) for each in some], root, laws, handed, left)[0] or fits
             words = [cause.candidate.words for cause in fits]
             if words and some == alike:
                 return words, []
