@@ -29,7 +29,7 @@ _LENGTHS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 25, 32, 36, 49, 50, 64, 65, 
 _REMEDIES = {
     "make": "pass a function that returns a new module, e.g. lambda: MyAttention(64); it may take width, rngs or key",
     "call": "check the width and the module, or pass call=lambda module, x: ...; "
-    "for a whole model, pass inputs= and no width",
+    "for a whole model, or a module that needs more of it than hidden states, pass the model and no width",
     "model": "check the inputs of the model, or pass call=lambda model, ...: ...",
     "build": "pass a function of the width that returns a new model",
     "inputs": "pass a function of (width, rng) that returns arrays",

@@ -47,11 +47,6 @@ _GAIN = 1e-2
 _MOST_NEURONS = 2**20
 # Factors are the same in every draw if they agree to this, or to this many unit roundoffs of the module's type.
 _CONSTANT, _ROUNDED = 1e-5, 16.0
-# Remedy for modules that fail with one argument.
-_IN_A_MODEL = (
-    "if its model passes more than hidden states, inspect the model and take the module by name: "
-    "inspect(lambda: Model(config))['layers.0.self_attn']"
-)
 # Maximum number of unused parameters in a note.
 _LISTED = 3
 
@@ -70,12 +65,7 @@ def inspect(
     draws = check_whole("draws", draws, 1, "pass a number of draws, e.g. draws=8", MOST_DRAWS)
     seed = check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0")
     binding = bind(make, width, call)
-    try:
-        found = inspected(binding, width, draws, seed, whole=call is None)
-    except InputError as error:
-        if call is None and isinstance(error.__cause__, TypeError):
-            raise InputError(f"{error}; {_IN_A_MODEL}") from error.__cause__
-        raise
+    found = inspected(binding, width, draws, seed, whole=call is None)
     if found is None:
         what = "its forward pass has no attention that is recognised: no product of weights and values"
         refuse("make", make, what, "test it by sampling: pass a simulator to attncheck.check")

@@ -128,5 +128,5 @@ def test_layers_with_and_without_a_part_are_listed_apart() -> None:
 
 def test_a_module_that_needs_its_model_is_referred_to_the_model() -> None:
     qwen = pytest.importorskip("transformers.models.qwen3.modeling_qwen3")
-    with pytest.raises(InputError, match=r"inspect the model and take the module by name: inspect\(lambda"):
+    with pytest.raises(InputError, match="needs more of it than hidden states, pass the model and no width"):
         ac.inspect(lambda: qwen.Qwen3Attention(transformers.Qwen3Config(**_GROUPED), 0), width=64)
