@@ -133,9 +133,10 @@ def _causes(
         with own_arithmetic(), contextlib.suppress(InputError):  # the layer does not allow this candidate
             fits, misfits = fitted(some, root, laws, handed)
             tried |= bool(misfits)
-            if len(fits) > 1 and again is not None:
-                left = [cause.candidate for cause in fits]
-                fits = fitted([again(each) for each in some], root, laws, handed, left)[0] or fits
+            with contextlib.suppress(InputError):  # the subject fails here
+                if len(fits) > 1 and again is not None:
+                    left = [cause.candidate for cause in fits]
+                    fits = fitted([again(each) for each in some], root, laws, handed, left)[0] or fits
             words = [cause.candidate.words for cause in fits]
             if words and some == alike:
                 return words, []
