@@ -47,7 +47,8 @@ def _sentence(found: RunRecord, verdict: str, wrong: SubjectFinding | None) -> s
             return f"{subject} departs from the theorem: the evidence as a whole is not uniform."
         estimated = diagnosed(found.tallies)
         number = estimated.diagnosis[0] if estimated else wrong.smallest.text
-        return f"{subject} departs from the theorem: {wrong.cause}; {number}."
+        after = f" {number[:1].upper()}{number[1:]}" if wrong.cause.endswith("?") else f"; {number}"
+        return f"{subject} departs from the theorem: {wrong.cause}{after}."
     if verdict == "incomplete":
         why = found.closing.failed[0] if found.closing and found.closing.failed else ""
         return f"The run on {subject} is incomplete, which is not a pass{f': {why}' if why else ''}."
