@@ -152,7 +152,8 @@ def test_sharpest_violation_comes_first_whatever_its_p_values(tmp_path: Path) ->
 
 def test_fitted_causes_stand_before_what_checks_point_at(tmp_path: Path) -> None:
     for causes, words in (
-        (["the mask leaks", "W_Q is half"], ["departs from the theorem: the mask leaks; ", "Or W_Q is half"]),
+        (["the mask leaks", "W_Q is half"], ["departs from the theorem: the mask leaks; score", "Or W_Q is half"]),
+        (["W_Q is half: He's?"], ["departs from the theorem: W_Q is half: He's? Score variance 0.25"]),
         (
             ["no known cause fits", "W_Q is half"],
             ["no known cause fits; ", "Points at the standard deviation"],
