@@ -14,6 +14,7 @@ from attncheck.checks.alternatives import of_correlation, of_direction, of_law, 
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.claims import ONE_NEURON
 from attncheck.checks.grams import gram_checks
+from attncheck.checks.matrices import VALUE
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
@@ -23,7 +24,6 @@ from attncheck.layers.requirements import SEVERAL_HEADS
 FloatArray = NDArray[np.float64]
 
 _VALUES = frozenset({"outputs", "scores", "value_gram"})
-_VALUE_GRAM = frozenset({"input_gram", "value_gram"})
 
 
 def _entries(setting: Setting) -> int:
@@ -138,5 +138,5 @@ CHECKS = (
         hint="the scale of W_O differs between heads",
         requires=SEVERAL_HEADS,
     ),
-    *gram_checks("conditional.value", "values", "value", Sample.value_energy, lambda sample: sample.value_factors),
+    *gram_checks("conditional.value", "values", VALUE, lambda sample: sample.value_factors),
 )

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck.checks.exposure import Arrays
 from attncheck.checks.rotation import neighbours
+from attncheck.checks.sample import Arrays, weights_of
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights, visible
+from attncheck.layers.attention_map import visible
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import (
     FAR_VISIBLE,
@@ -68,13 +68,6 @@ def _scores(arrays: Arrays) -> FloatArray:
     return arrays.scores
 
 
-def _weights(layer: AttentionLayer, arrays: Arrays, heads: slice = slice(None)) -> FloatArray:
-    if arrays.scores is not None:
-        return attention_weights(layer, arrays.scores[:, heads])
-    assert arrays.attention is not None
-    return arrays.attention[:, heads]
-
-
 def _inputs(arrays: Arrays) -> FloatArray:
     """Return the inputs of two neurons, the same as in `two_neurons`."""
     assert arrays.inputs is not None
@@ -111,7 +104,7 @@ def _score_energy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 
 def _row_entropy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     """Return the entropy of the last row of the first head's attention weights."""
-    weights = _weights(layer, arrays, slice(1))[:, 0, -1]
+    weights = weights_of(layer, arrays, slice(1))[:, 0, -1]
     return np.asarray(special.entr(weights).sum(axis=-1))
 
 
@@ -188,7 +181,7 @@ def _score_output_size(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 
 def _output_given_scores(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     """Return the log size of outputs whitened as if values were uncorrelated with equal variances."""
-    weights = _weights(layer, arrays)
+    weights = weights_of(layer, arrays)
     covariance = (weights @ weights.swapaxes(-1, -2)).sum(axis=1)
     # Underflowing weights make the covariance singular; any ridge gives a valid functional.
     ridge = 1e-3 * np.trace(covariance, axis1=1, axis2=2)[:, None, None] + 1e-100

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from attncheck.checks.alternatives import of_correlation
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.grams import factor_entries
+from attncheck.checks.matrices import QUERY
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import centred
 from attncheck.checks.sample import Sample
@@ -23,7 +24,7 @@ FloatArray = NDArray[np.float64]
 Pair = tuple[FloatArray, FloatArray]
 
 _VALUES = frozenset({"outputs", "scores", "value_gram"})
-_KEYS = frozenset({"scores", "input_gram", "key_gram"})
+_KEYS = QUERY.needs
 _VALUE_GRAM = frozenset({"outputs", "input_gram", "value_gram"})
 
 

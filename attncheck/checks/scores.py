@@ -16,6 +16,7 @@ from attncheck.checks.alternatives import of_correlation, of_direction, of_kurto
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.grams import gram_checks
 from attncheck.checks.laws import mixture_uniform
+from attncheck.checks.matrices import KEY, QUERY
 from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
@@ -26,9 +27,7 @@ from attncheck.layers.requirements import SEVERAL_HEADS, UNTIED
 
 FloatArray = NDArray[np.float64]
 
-_KEYS = frozenset({"scores", "input_gram", "key_gram"})
 _GRAM = frozenset({"scores", "input_gram"})
-_KEY_GRAM = frozenset({"input_gram", "key_gram"})
 
 
 def entries(setting: Setting) -> int:
@@ -82,7 +81,7 @@ def _sizes(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray
     return np.log(np.maximum(squares, 1e-300)), reference.score_sizes(rank)
 
 
-_given_keys = functools.partial(Check, claim="scores", needs=_KEYS, requires=UNTIED)
+_given_keys = functools.partial(Check, claim="scores", needs=QUERY.needs, requires=UNTIED)
 _given_inputs = functools.partial(
     Check,
     claim="scores",
@@ -179,5 +178,5 @@ CHECKS = (
         measure=_marginal,
         hint="the scores are Gaussian at a width where they cannot be, or heavier-tailed than they should be",
     ),
-    *gram_checks("scores.key", "scores", "key", Sample.key_energy, lambda sample: sample.key_factors),
+    *gram_checks("scores.key", "scores", KEY, lambda sample: sample.key_factors),
 )
