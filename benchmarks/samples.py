@@ -18,8 +18,9 @@ from attncheck.calibration.layers import DRAWS
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.kinds import ProgramCheck
-from attncheck.checks.programs.reference import RATIO, ProgramReference
+from attncheck.checks.programs.reference import ProgramReference
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
+from attncheck.checks.reference import RATIO
 from attncheck.checks.registry import CHECKS
 from attncheck.evidence.family import Outcome
 from attncheck.layers.attention import AttentionLayer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from attncheck.checks.rotation import neighbours
 from attncheck.checks.sample import Arrays, weights_of
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
-from attncheck.layers.requirement import ANY
+from attncheck.layers.requirement import ANY, Requirement
 from attncheck.layers.requirements import (
     FAR_VISIBLE,
     POSITIONS_TOLD_APART,
@@ -41,9 +42,13 @@ _CANCELLED = 1e-10
 _UNDERFLOW = 1e-30
 
 
+_Described = TypeVar("_Described")
+_Arrays = TypeVar("_Arrays")
+
+
 @dataclasses.dataclass(frozen=True)
-class Functional:
-    """A number per draw, the arrays it needs and the layers it requires.
+class FunctionalOf(Generic[_Described, _Arrays]):
+    """A number per draw, the arrays it needs and the layers or programs it requires.
 
     `neurons` is the minimum number of returned neurons, `unit` the scale of rounding errors (1 for logarithms; 0
     means the functional's own size). With `of_weights`, attention weights can replace scores.
@@ -52,15 +57,18 @@ class Functional:
     name: str
     text: str
     needs: frozenset[str]
-    compute: Callable[[AttentionLayer, Arrays], FloatArray]
-    requires: OfLayer = ANY
+    compute: Callable[[_Described, _Arrays], FloatArray]
+    requires: Requirement[_Described] = ANY
     neurons: int = 1
     unit: float = 0.0
     of_weights: bool = False
 
-    def applies(self, layer: AttentionLayer, neurons: int) -> bool:
-        """Return whether the functional applies to a layer of which `neurons` neurons are returned."""
-        return self.neurons <= neurons and not self.requires.reason(layer)
+    def applies(self, described: _Described, neurons: int) -> bool:
+        """Return whether the functional applies to a layer or program of which `neurons` neurons are returned."""
+        return self.neurons <= neurons and not self.requires.reason(described)
+
+
+Functional = FunctionalOf[AttentionLayer, Arrays]
 
 
 def _scores(arrays: Arrays) -> FloatArray:

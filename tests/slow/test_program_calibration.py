@@ -15,8 +15,8 @@ import pytest
 
 from attncheck.calibration.found import LEVELS, Calibration, pooled
 from attncheck.checks.programs import PROGRAM_CHECKS
-from attncheck.checks.programs.reference import RATIO
 from attncheck.checks.programs.sample import ProgramSetting
+from attncheck.checks.reference import RATIO
 from attncheck.evidence.orders import Order
 from attncheck.faults.programs import PROGRAM_FAULTS
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS
