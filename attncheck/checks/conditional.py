@@ -37,16 +37,6 @@ def _joint(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     return (special.chdtr(dof[seen], squares[seen]),)
 
 
-def _neurons(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Pair the residuals of two neurons, which rotate from draw to draw."""
-    return rotating_pairs(sample.output_residual, 2)
-
-
-def _positions(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Pair the residuals of two whitened positions, which rotate from draw to draw."""
-    return rotating_pairs(sample.output_residual, 1)
-
-
 def _head_shares(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
     """Pair each draw's residual size with a fixed random mixture of the heads' shares in the covariance Σ_y."""
     layer, residual = sample.layer, sample.output_residual
@@ -103,7 +93,7 @@ CHECKS = (
         alternative=of_correlation("between neurons"),
         reads="standardised covariance of whitened outputs between neurons:",
         family=lambda setting: Association(setting.output_rank * (setting.coordinates // 2)),
-        measure=_neurons,
+        measure=lambda sample, reference: rotating_pairs(sample.output_residual, 2),
         hint="rows of W_O are not independent, or neurons repeat",
         excluded=lambda setting: "" if setting.coordinates > 1 else ONE_NEURON,
     ),
@@ -113,7 +103,7 @@ CHECKS = (
         alternative=of_correlation("between whitened positions"),
         reads="standardised covariance of whitened positions:",
         family=lambda setting: Association(max(1, setting.output_rank // 2 * setting.coordinates)),
-        measure=_positions,
+        measure=lambda sample, reference: rotating_pairs(sample.output_residual, 1),
         plot=plot_data.between_positions,
         hint="the attention map, its axis or the mask differ from the declared ones",
         excluded=lambda setting: "there is one position only" if setting.output_rank == 1 else "",

@@ -35,13 +35,8 @@ def entries(setting: Setting) -> int:
     return setting.layer.num_heads * setting.score_entries
 
 
-def head_pairs(residual: Residual) -> tuple[FloatArray, FloatArray]:
-    """Return noise and weight of an association test from pairs of heads, which rotate from draw to draw."""
-    return rotating_pairs(residual, 1)
-
-
-def rotating_scores(sample: Sample) -> tuple[FloatArray, FloatArray]:
-    """Return one visible score per draw, rotating over heads and positions, and its variance given the inputs."""
+def _marginal(sample: Sample, reference: Reference) -> tuple[FloatArray]:
+    """Return probability integral transforms of one visible score per draw, rotating over heads and positions."""
     layer, gram = sample.layer, sample.need("input_gram")
     rows, columns = np.nonzero(visible(layer))
     draw = np.arange(len(sample))
@@ -52,12 +47,7 @@ def rotating_scores(sample: Sample) -> tuple[FloatArray, FloatArray]:
     variances = std**2 * gram[draw, i, i] * gram[draw, j, j]
     values = sample.centred_scores[draw, head, i, j]
     seen = variances + layer.bias_std > 0
-    return values[seen], variances[seen]
-
-
-def _marginal(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-    values, variances = rotating_scores(sample)
-    return (mixture_uniform(values, variances[:, None], sample.layer.head_width, sample.layer.bias_std**2),)
+    return (mixture_uniform(values[seen], variances[seen, None], layer.head_width, layer.bias_std**2),)
 
 
 def _tied(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
@@ -127,7 +117,7 @@ CHECKS = (
         alternative=of_correlation("between heads"),
         reads="standardised covariance of whitened scores between heads:",
         family=lambda setting: Association(setting.layer.num_heads // 2 * setting.score_entries),
-        measure=lambda sample, reference: head_pairs(sample.whitened_scores),
+        measure=lambda sample, reference: rotating_pairs(sample.whitened_scores, 1),
         hint="heads share W_Q, or a stream of random numbers",
         plot=plot_data.between_heads,
         requires=UNTIED & SEVERAL_HEADS,

@@ -139,12 +139,6 @@ def _no_scores(setting: ProgramSetting) -> str:
     return found or ("" if _direction(setting.case.program)[1] > 0 else "the scores are 0 in the limit")
 
 
-def _measure(
-    deviation: Callable[[ProgramSample, int], FloatArray],
-) -> Callable[[ProgramSample, ProgramReference], tuple[FloatArray, FloatArray]]:
-    return lambda sample, reference: _logs(sample, deviation)
-
-
 def _no_netsor(setting: ProgramSetting) -> str:
     missing = "" if _netsor_pair(setting.case) else "no vector with n coordinates is computed without scores"
     return several_widths(setting) or no_limit(setting) or missing
@@ -167,7 +161,7 @@ CHECKS = (
         alternative=_DEPARTURE,
         reads="order in n of the deviation of an average over neurons from its limit:",
         family=lambda setting: Order(-0.5),
-        measure=_measure(_netsor_deviation),
+        measure=lambda sample, reference: _logs(sample, _netsor_deviation),
         hint="averages do not converge to the limit of Definition 1, or converge more slowly",
         excluded=_no_netsor,
     ),
@@ -180,7 +174,7 @@ CHECKS = (
         alternative=_DEPARTURE,
         reads="order in n of the deviation of |y|²/n from its random limit:",
         family=lambda setting: Order(-0.5),
-        measure=_measure(_output_deviation),
+        measure=lambda sample, reference: _logs(sample, _output_deviation),
         hint="averages of outputs do not converge to the random limit that the scores determine",
         excluded=_no_output,
     ),
