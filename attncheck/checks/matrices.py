@@ -52,14 +52,6 @@ def _score_entries(setting: Setting) -> int:
     return whole if setting.layer.rotary_base is None else setting.score_entries
 
 
-def _groups(setting: Setting) -> int:
-    return setting.layer.kv_heads
-
-
-def _gram_dof(setting: Setting) -> int:
-    return setting.input_rank * setting.layer.head_width
-
-
 QUERY = HeadMatrix(
     "W_Q",
     "scores",
@@ -76,8 +68,8 @@ KEY, VALUE = (
         f"{name}s",
         frozenset({"input_gram", f"{name}_gram"}),
         energy,
-        _groups,
-        _gram_dof,
+        lambda setting: setting.layer.kv_heads,
+        lambda setting: setting.input_rank * setting.layer.head_width,
         SEVERAL_GROUPS,
     )
     for name, energy in (("key", Sample.key_energy), ("value", Sample.value_energy))

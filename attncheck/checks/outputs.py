@@ -51,11 +51,6 @@ def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
     return int((sums > 0).sum()), int((sums != 0).sum())
 
 
-def _zeros(sample: Sample, reference: Reference) -> tuple[int, int]:
-    """Return how many draws are 0 everywhere."""
-    return int((sample.outputs == 0.0).all(axis=(1, 2)).sum()), len(sample)
-
-
 def _score_scale(layer: AttentionLayer) -> float:
     return layer.query_std * layer.key_std * layer.inputs.scale**2
 
@@ -281,7 +276,7 @@ CHECKS = (
         alternative=Alternative.of("one draw in 500 that is 0 everywhere", 0.002, coarsest=0.01),
         reads="share of draws that are 0 at every position and neuron:",
         family=lambda setting: Count(_ZEROS),
-        measure=_zeros,
+        measure=lambda sample, reference: (int((sample.outputs == 0.0).all(axis=(1, 2)).sum()), len(sample)),
         hint="draws were never filled in, e.g. the last part of a batch",
         requires=_NEVER_ZERO,
     ),
