@@ -26,9 +26,7 @@ import attncheck as ac
 from attncheck._lib.executor_spec import spec_of
 from attncheck._lib.executors import ExecutorSpec, TaskExecutor, here, in_order
 from attncheck.calibration.found import LEVELS, Calibration, pooled
-from attncheck.calibration.large import PROGRAM_SUBJECTS, SUBJECTS, large_samples
 from attncheck.calibration.layers import DRAWS, calibrate
-from attncheck.calibration.programs import RANDOM, RATE_DRAWS, calibrate_program, written_programs
 from attncheck.checks.check import Check
 from attncheck.checks.registry import CHECKS
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, Case
@@ -38,6 +36,15 @@ from attncheck.looks.profiles import ANCHORS
 from attncheck.programs import EXAMPLES
 from attncheck.subject import programs
 from benchmarks.pools import calibrate_pools
+from benchmarks.samples import (
+    PROGRAM_SUBJECTS,
+    RANDOM,
+    RATE_DRAWS,
+    SUBJECTS,
+    calibrate_program,
+    large_samples,
+    written_programs,
+)
 
 Layer = ac.AttentionLayer
 

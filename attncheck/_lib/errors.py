@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import difflib
 import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 
@@ -159,6 +161,28 @@ def check_choice(field: str, value: Any, choices: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in choices:
         refuse(field, value, "is not known", "use one of " + ", ".join(repr(c) for c in choices))
     return str(value)
+
+
+def check_boolean(field: str, value: Any, remedy: str) -> bool:
+    """Return `value` as a bool if it is a boolean, or raise `InputError`."""
+    if not _is_boolean(value):
+        refuse(field, value, "must be a boolean", remedy)
+    return bool(value)
+
+
+def settle(instance: Any, field: str, check: Callable[..., Any], *arguments: Any, **limits: Any) -> None:
+    """Replace a field of a frozen dataclass by what ``check(field, value, ...)`` returns."""
+    object.__setattr__(instance, field, check(field, getattr(instance, field), *arguments, **limits))
+
+
+def refuse_unknown(where: str, fields: Mapping[str, Any], described: Any) -> None:
+    """Raise `InputError` for the first name that is not a field of a dataclass."""
+    known = [field.name for field in dataclasses.fields(described)]
+    for name in fields:
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, n=1)
+            remedy = f"did you mean {close[0]!r}?" if close else "use one of " + ", ".join(known)
+            refuse(f"{where}.{name}", fields[name], f"is not a field of {described.__name__}", remedy)
 
 
 def foreign_traceback(error: BaseException) -> str:

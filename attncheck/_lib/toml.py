@@ -9,6 +9,15 @@ from typing import Any
 from attncheck._lib.errors import InputError, refuse
 
 
+def read_table(text: str | Path, name: str) -> dict[str, Any]:
+    """Return the table `name` of a TOML text or file, or raise `InputError`."""
+    document, source = read_toml(text, name, f"a [{name}] table of field = value")
+    table = document.get(name)
+    if not isinstance(table, dict):
+        raise InputError(f"{source}: has no [{name}] table; write [{name}] above the fields")
+    return table
+
+
 def read_toml(text: str | Path, name: str, form: str) -> tuple[dict[str, Any], str]:
     """Parse a TOML text or file; return its table and the name of its source, or raise InputError.
 

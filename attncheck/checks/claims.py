@@ -50,6 +50,8 @@ class Claim:
 NOT_EXPOSED = "the subject does not expose "
 #: Reason for not examining a check that needs two neurons.
 ONE_NEURON = "the subject returns one neuron only"
+#: Reason for not examining checks of repeated numbers.
+TWO_VALUES = "two-valued weights may repeat numbers by chance"
 #: End of the reason for not examining a check with too few draws.
 LARGER = "a larger profile affords more"
 

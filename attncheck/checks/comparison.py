@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.checks.check import FEWEST_NUMBERS, Alternative, Check, Setting, positions
+from attncheck.checks.check import FEWEST_NUMBERS, Alternative, CheckOf, Setting, positions
 from attncheck.checks.claims import ONE_NEURON
-from attncheck.checks.functionals import FUNCTIONALS, NEURONS, Functional
+from attncheck.checks.functionals import FUNCTIONALS, NEURONS, Functional, FunctionalOf
 from attncheck.checks.laws import affordable_draws
-from attncheck.checks.reference import RATIO, Reference
+from attncheck.checks.reference import RATIO, ReferenceOf
 from attncheck.checks.sample import Sample
 from attncheck.evidence.families import TwoSample
 from attncheck.layers.attention import AttentionLayer
@@ -74,31 +76,33 @@ _DISTANT = Alternative(
 )
 
 
-def _exactness(functional: Functional) -> Check:
-    def measure(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-        return functional.compute(sample.layer, sample), reference.functionals[functional.name]
+def compared(
+    functional: FunctionalOf[Any, Any], described: Callable[[Any], tuple[Any, Any]], **fields: Any
+) -> CheckOf[Any, Any, Any]:
+    """Return the check of a functional against the reference method.
 
-    return Check(
-        name=f"exactness.{functional.name}",
-        claim=_claim(functional),
+    `described` maps a sample to the functional's arguments; `fields` are the other fields of the check.
+    """
+
+    def measure(sample: Any, reference: ReferenceOf[Any]) -> tuple[FloatArray, FloatArray]:
+        return functional.compute(*described(sample)), reference.functionals[functional.name]
+
+    return CheckOf(
         needs=functional.needs | {"outputs"},
-        null=f"{functional.text} has the law given by the exact method at the same width",
-        alternative=_DISTANT,
         reads=f"Kolmogorov distance of {functional.text} from the exact law:",
         family=lambda setting: TwoSample(RATIO, unit=functional.unit),
         measure=measure,
-        hint=_HINTS.get(functional.needs) or _HINTS[_sides(functional)],
-        also=functools.partial(_also, functional),
         requires=functional.requires,
         excluded=lambda setting: "" if functional.neurons <= setting.coordinates else ONE_NEURON,
         compares=functional.name,
         fewest_draws=FEWEST_NUMBERS,
         of_weights=functional.of_weights,
+        **fields,
     )
 
 
-def _energy(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    return _ENERGY.compute(sample.layer, sample), reference.functionals[_ENERGY.name]
+def _of_layer(sample: Sample) -> tuple[AttentionLayer, Sample]:
+    return sample.layer, sample
 
 
 @functools.lru_cache(maxsize=256)
@@ -122,21 +126,29 @@ def gaussian_distance(layer: AttentionLayer, neurons: int) -> float:
 
 
 CHECKS = (
-    *(_exactness(functional) for functional in FUNCTIONALS),
-    Check(
+    *(
+        compared(
+            functional,
+            _of_layer,
+            name=f"exactness.{functional.name}",
+            claim=_claim(functional),
+            null=f"{functional.text} has the law given by the exact method at the same width",
+            alternative=_DISTANT,
+            hint=_HINTS.get(functional.needs) or _HINTS[_sides(functional)],
+            also=functools.partial(_also, functional),
+        )
+        for functional in FUNCTIONALS
+    ),
+    compared(
+        _ENERGY,
+        _of_layer,
         name="non_gaussianity.output_energy",
         claim="non_gaussianity",
-        needs=frozenset({"outputs"}),
         null="log Σ y² has the exact law at the width, not that of a Gaussian of the same covariance",
         alternative=Alternative(
             "the Gaussian of the same covariance in place of the hierarchical law",
             lambda setting: gaussian_distance(setting.layer, min(setting.coordinates, NEURONS)),
         ),
-        reads="Kolmogorov distance of log Σ y² from the exact law:",
-        family=lambda setting: TwoSample(RATIO, unit=_ENERGY.unit),
-        measure=_energy,
         hint="the outputs are Gaussian, as with infinitely many heads or scores scaled by 1/n",
-        compares=_ENERGY.name,
-        fewest_draws=FEWEST_NUMBERS,
     ),
 )

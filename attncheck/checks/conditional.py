@@ -14,6 +14,7 @@ from attncheck.checks.alternatives import of_correlation, of_direction, of_law, 
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.claims import ONE_NEURON
 from attncheck.checks.grams import gram_checks
+from attncheck.checks.matrices import VALUE
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
@@ -23,7 +24,6 @@ from attncheck.layers.requirements import SEVERAL_HEADS
 FloatArray = NDArray[np.float64]
 
 _VALUES = frozenset({"outputs", "scores", "value_gram"})
-_VALUE_GRAM = frozenset({"input_gram", "value_gram"})
 
 
 def _entries(setting: Setting) -> int:
@@ -35,16 +35,6 @@ def _joint(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     squares, dof = sample.output_residual.squares()
     seen = dof > 0
     return (special.chdtr(dof[seen], squares[seen]),)
-
-
-def _neurons(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Pair the residuals of two neurons, which rotate from draw to draw."""
-    return rotating_pairs(sample.output_residual, 2)
-
-
-def _positions(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
-    """Pair the residuals of two whitened positions, which rotate from draw to draw."""
-    return rotating_pairs(sample.output_residual, 1)
 
 
 def _head_shares(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
@@ -103,7 +93,7 @@ CHECKS = (
         alternative=of_correlation("between neurons"),
         reads="standardised covariance of whitened outputs between neurons:",
         family=lambda setting: Association(setting.output_rank * (setting.coordinates // 2)),
-        measure=_neurons,
+        measure=lambda sample, reference: rotating_pairs(sample.output_residual, 2),
         hint="rows of W_O are not independent, or neurons repeat",
         excluded=lambda setting: "" if setting.coordinates > 1 else ONE_NEURON,
     ),
@@ -113,7 +103,7 @@ CHECKS = (
         alternative=of_correlation("between whitened positions"),
         reads="standardised covariance of whitened positions:",
         family=lambda setting: Association(max(1, setting.output_rank // 2 * setting.coordinates)),
-        measure=_positions,
+        measure=lambda sample, reference: rotating_pairs(sample.output_residual, 1),
         plot=plot_data.between_positions,
         hint="the attention map, its axis or the mask differ from the declared ones",
         excluded=lambda setting: "there is one position only" if setting.output_rank == 1 else "",
@@ -138,5 +128,5 @@ CHECKS = (
         hint="the scale of W_O differs between heads",
         requires=SEVERAL_HEADS,
     ),
-    *gram_checks("conditional.value", "values", "value", Sample.value_energy, lambda sample: sample.value_factors),
+    *gram_checks("conditional.value", "values", VALUE, lambda sample: sample.value_factors),
 )

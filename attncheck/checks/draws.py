@@ -14,6 +14,7 @@ from scipy import special
 from attncheck.checks.alternatives import of_correlation
 from attncheck.checks.check import Alternative, Check, Setting
 from attncheck.checks.hashes import hashes
+from attncheck.checks.matrices import HEAD_MATRICES, HeadMatrix
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import chi_square_scores
@@ -22,13 +23,11 @@ from attncheck.evidence.families import Association, Count
 from attncheck.evidence.groups import WithinGroups
 from attncheck.layers.attention_map import visible
 from attncheck.layers.requirement import ANY
-from attncheck.layers.requirements import LINEAR_INPUTS, UNTIED, OfLayer, linear
+from attncheck.layers.requirements import LINEAR_INPUTS, OfLayer, linear
 
 FloatArray = NDArray[np.float64]
 
 _OUTPUTS = frozenset({"outputs"})
-_KEY_GRAM, _VALUE_GRAM = frozenset({"input_gram", "key_gram"}), frozenset({"input_gram", "value_gram"})
-_SCORES = _KEY_GRAM | {"scores"}
 #: Calls compared in a look.
 CALLS = 16
 # Number of calls: enough to reveal a matrix that all draws of a call share.
@@ -114,49 +113,34 @@ def _neighbours(sample: Sample, reference: Reference) -> tuple[FloatArray, Float
     return scale * scores[:, 0], scores[:, 1]
 
 
-_Energies = Callable[[Sample], tuple[FloatArray, FloatArray]]
-
-
-def _next_to(energies: _Energies) -> Callable[[Sample, Reference], tuple[FloatArray, FloatArray, NDArray[np.int64]]]:
-    """Return the measure that pairs the energies (draws, heads) of neighbouring draws, χ² given the inputs.
-
-    The third array gives the head of each pair. Means per head are subtracted later, because a wrong scale of one head
-    is no dependence.
-    """
+def _weights_apart(of: HeadMatrix) -> Check:
+    """Return the check that neighbouring draws have different matrices."""
 
     def pair(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
-        energy, dof = energies(sample)
+        """Pair the energies of neighbouring draws; the third array gives the head of each pair.
+
+        Means per head are subtracted later, because a wrong scale of one head is no dependence.
+        """
+        energy, dof = of.energy(sample)
         scores = chi_square_scores(np.maximum(dof, 1.0), energy)
         # Pair the first two of every three draws, so that pairs begin at both even and odd draws.
         first = np.arange(0, len(scores) - 2, 3)
         seen = (dof[first] > 0) & (dof[first + 1] > 0)
         return scores[first][seen], scores[first + 1][seen], np.nonzero(seen)[1]
 
-    return pair
-
-
-def _weights_apart(
-    name: str,
-    matrix: str,
-    needs: frozenset[str],
-    energies: _Energies,
-    heads: Callable[[Setting], int],
-    requires: OfLayer = ANY,
-) -> Check:
-    """Return the check that neighbouring draws have different matrices."""
     return Check(
-        name=f"draws.{name}",
+        name=f"draws.{of.images}",
         claim="draws",
-        needs=needs,
-        null=f"sizes of the whitened {name} of neighbouring draws are independent",
+        needs=of.needs,
+        null=f"sizes of the whitened {of.images} of neighbouring draws are independent",
         alternative=of_correlation(),
-        reads=f"standardised covariance of the sizes of the whitened {name} of neighbouring draws:",
-        family=lambda setting: WithinGroups(heads(setting)),
+        reads=f"standardised covariance of the sizes of the whitened {of.images} of neighbouring draws:",
+        family=lambda setting: WithinGroups(of.count(setting)),
         draws_per_unit=3,
-        measure=_next_to(energies),
+        measure=pair,
         calls=_FEW_CALLS,
-        hint=f"neighbouring draws, or all draws of a call, share {matrix}; each draw needs its own",
-        requires=requires,
+        hint=f"neighbouring draws, or all draws of a call, share {of.name}; each draw needs its own",
+        requires=of.requires,
     )
 
 
@@ -278,28 +262,7 @@ CHECKS = (
         calls=CALLS,
         hint="weights are drawn once for all draws of a call; each draw needs its own",
     ),
-    _weights_apart(
-        "scores",
-        "W_Q",
-        _SCORES,
-        lambda sample: sample.whitened_scores.squares(2),
-        lambda setting: setting.layer.num_heads,
-        UNTIED,
-    ),
-    _weights_apart(
-        "keys",
-        "W_K",
-        _KEY_GRAM,
-        Sample.key_energy,
-        lambda setting: setting.layer.kv_heads,
-    ),
-    _weights_apart(
-        "values",
-        "W_V",
-        _VALUE_GRAM,
-        Sample.value_energy,
-        lambda setting: setting.layer.kv_heads,
-    ),
+    *map(_weights_apart, HEAD_MATRICES),
     _repeats("draws.repeats"),
     _repeats("draws.repeats_inputs", "input_gram", LINEAR_INPUTS),
     _repeats("draws.repeats_scores", "scores"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,43 +13,6 @@ FloatArray = NDArray[np.float64]
 
 # Relative error of row sums and recomputed weights in half precision.
 _ROUNDING = 1e-2
-
-
-class Arrays(Protocol):
-    """Common interface of `Draws` and `Sample`."""
-
-    @property
-    def outputs(self) -> FloatArray:
-        """Outputs y, (draws, positions, neurons)."""
-        ...
-
-    @property
-    def scores(self) -> FloatArray | None:
-        """Scores P, (draws, heads, positions, positions)."""
-        ...
-
-    @property
-    def attention(self) -> FloatArray | None:
-        """Attention weights A, (draws, heads, positions, positions)."""
-        ...
-
-    @property
-    def inputs(self) -> FloatArray | None:
-        """Inputs x, (draws, positions, neurons)."""
-        ...
-
-    @property
-    def input_gram(self) -> FloatArray | None:
-        """Gram matrix X Xᵀ/n of the inputs, (draws, positions, positions)."""
-        ...
-
-
-def weights_of(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    """Return the attention weights (draws, heads, positions, positions), from the scores if these are exposed."""
-    if arrays.scores is not None:
-        return attention_weights(layer, arrays.scores)
-    assert arrays.attention is not None
-    return arrays.attention
 
 
 def with_scores(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str, FloatArray]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.checks.check import Alternative, Check, Setting
+from attncheck.checks.check import Alternative, Check
+from attncheck.checks.claims import TWO_VALUES
 from attncheck.checks.draws import half_precision
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
@@ -29,10 +30,6 @@ def _sides(sample: Sample, reference: Reference) -> tuple[FloatArray, NDArray[np
     return sides, np.array([len(sample)])
 
 
-def _two_values(setting: Setting) -> str:
-    return "" if setting.weights.continuous else "two-valued weights may repeat numbers by chance"
-
-
 CHECKS = (
     Check(
         name="exactness.extremes",
@@ -45,6 +42,6 @@ CHECKS = (
         family=lambda setting: Extremes(),
         measure=_sides,
         hint="the outputs are clipped, or saturate in a number format",
-        excluded=_two_values,
+        excluded=lambda setting: "" if setting.weights.continuous else TWO_VALUES,
     ),
 )

@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck.checks.exposure import Arrays
 from attncheck.checks.rotation import neighbours
+from attncheck.checks.sample import Arrays, weights_of
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights, visible
-from attncheck.layers.requirement import ANY
+from attncheck.layers.attention_map import visible
+from attncheck.layers.requirement import ANY, Requirement
 from attncheck.layers.requirements import (
     FAR_VISIBLE,
     POSITIONS_TOLD_APART,
@@ -41,9 +42,13 @@ _CANCELLED = 1e-10
 _UNDERFLOW = 1e-30
 
 
+_Described = TypeVar("_Described")
+_Arrays = TypeVar("_Arrays")
+
+
 @dataclasses.dataclass(frozen=True)
-class Functional:
-    """A number per draw, the arrays it needs and the layers it requires.
+class FunctionalOf(Generic[_Described, _Arrays]):
+    """A number per draw, the arrays it needs and the layers or programs it requires.
 
     `neurons` is the minimum number of returned neurons, `unit` the scale of rounding errors (1 for logarithms; 0
     means the functional's own size). With `of_weights`, attention weights can replace scores.
@@ -52,27 +57,23 @@ class Functional:
     name: str
     text: str
     needs: frozenset[str]
-    compute: Callable[[AttentionLayer, Arrays], FloatArray]
-    requires: OfLayer = ANY
+    compute: Callable[[_Described, _Arrays], FloatArray]
+    requires: Requirement[_Described] = ANY
     neurons: int = 1
     unit: float = 0.0
     of_weights: bool = False
 
-    def applies(self, layer: AttentionLayer, neurons: int) -> bool:
-        """Return whether the functional applies to a layer of which `neurons` neurons are returned."""
-        return self.neurons <= neurons and not self.requires.reason(layer)
+    def applies(self, described: _Described, neurons: int) -> bool:
+        """Return whether the functional applies to a layer or program of which `neurons` neurons are returned."""
+        return self.neurons <= neurons and not self.requires.reason(described)
+
+
+Functional = FunctionalOf[AttentionLayer, Arrays]
 
 
 def _scores(arrays: Arrays) -> FloatArray:
     assert arrays.scores is not None
     return arrays.scores
-
-
-def _weights(layer: AttentionLayer, arrays: Arrays, heads: slice = slice(None)) -> FloatArray:
-    if arrays.scores is not None:
-        return attention_weights(layer, arrays.scores[:, heads])
-    assert arrays.attention is not None
-    return arrays.attention[:, heads]
 
 
 def _inputs(arrays: Arrays) -> FloatArray:
@@ -111,7 +112,7 @@ def _score_energy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 
 def _row_entropy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     """Return the entropy of the last row of the first head's attention weights."""
-    weights = _weights(layer, arrays, slice(1))[:, 0, -1]
+    weights = weights_of(layer, arrays, slice(1))[:, 0, -1]
     return np.asarray(special.entr(weights).sum(axis=-1))
 
 
@@ -188,7 +189,7 @@ def _score_output_size(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 
 def _output_given_scores(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     """Return the log size of outputs whitened as if values were uncorrelated with equal variances."""
-    weights = _weights(layer, arrays)
+    weights = weights_of(layer, arrays)
     covariance = (weights @ weights.swapaxes(-1, -2)).sum(axis=1)
     # Underflowing weights make the covariance singular; any ridge gives a valid functional.
     ridge = 1e-3 * np.trace(covariance, axis1=1, axis2=2)[:, None, None] + 1e-100

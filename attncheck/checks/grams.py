@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from attncheck.checks.alternatives import of_correlation, of_law, of_std
 from attncheck.checks.check import Alternative, Check, Setting
 from attncheck.checks.hashes import hashes
+from attncheck.checks.matrices import HeadMatrix
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
@@ -25,13 +26,7 @@ def factor_entries(setting: Setting) -> int:
     return setting.layer.kv_heads * (m * (m + 1) // 2 + (r - m) * m)
 
 
-def gram_checks(
-    prefix: str,
-    claim: str,
-    what: str,
-    energy: Callable[[Sample], tuple[FloatArray, FloatArray]],
-    factors: Callable[[Sample], Residual],
-) -> tuple[Check, ...]:
+def gram_checks(prefix: str, claim: str, of: HeadMatrix, factors: Callable[[Sample], Residual]) -> tuple[Check, ...]:
     """Return the checks of one kind of Gram matrix.
 
     Parameters
@@ -40,28 +35,30 @@ def gram_checks(
         Beginning of the checks' names.
     claim : str
         Claim of the checks of the law.
-    what : {"key", "value"}
-    energy, factors : callable
-        Sums of squares and Bartlett factors of a sample's whitened Gram matrices.
+    of : HeadMatrix
+        W_K or W_V.
+    factors : callable
+        Bartlett factors of a sample's whitened Gram matrices.
     """
-    matrix, field = f"W_{what[0].upper()}", f"{what}_gram"
-    whitened, bare = frozenset({"input_gram", field}), frozenset({"outputs", field})
+    what, matrix = of.images[:-1], of.name
+    field = f"{what}_gram"
+    bare = frozenset({"outputs", field})
     return (
         Check(
             name=f"{prefix}_scale",
             claim=claim,
-            needs=whitened,
+            needs=of.needs,
             null=f"the whitened {what} Grams have trace χ²_{{rν}}/ν",
             alternative=of_std(),
             reads=f"{what} variance, observed over declared:",
-            family=lambda setting: Scale(setting.layer.kv_heads * setting.input_rank * setting.layer.head_width),
-            measure=lambda sample, reference: energy(sample),
+            family=lambda setting: Scale(of.count(setting) * of.dof(setting)),
+            measure=lambda sample, reference: of.energy(sample),
             hint=f"the standard deviation of {matrix} differs from the declared one",
         ),
         Check(
             name=f"{prefix}_law",
             claim=claim,
-            needs=whitened,
+            needs=of.needs,
             null=f"the whitened {what} Grams are Wishart_r(ν, I)/ν: independent Bartlett factors",
             alternative=of_law(),
             reads=f"Kolmogorov distance of the {what}s' Bartlett factors from their law:",
@@ -72,7 +69,7 @@ def gram_checks(
         Check(
             name=f"{prefix}_heads",
             claim="heads",
-            needs=whitened,
+            needs=of.needs,
             null=f"the {what} Grams of different groups of heads are independent given the inputs",
             alternative=of_correlation("between groups"),
             reads=f"standardised covariance of {what} Grams between groups of heads:",

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from attncheck.checks.alternatives import of_correlation
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.grams import factor_entries
+from attncheck.checks.matrices import QUERY
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import centred
 from attncheck.checks.sample import Sample
@@ -23,7 +24,7 @@ FloatArray = NDArray[np.float64]
 Pair = tuple[FloatArray, FloatArray]
 
 _VALUES = frozenset({"outputs", "scores", "value_gram"})
-_KEYS = frozenset({"scores", "input_gram", "key_gram"})
+_KEYS = QUERY.needs
 _VALUE_GRAM = frozenset({"outputs", "input_gram", "value_gram"})
 
 
@@ -62,21 +63,9 @@ def _output_scores(sample: Sample, reference: Reference) -> Pair:
     return residual.flat(), weight[residual.kept]
 
 
-def _output_score_energy(sample: Sample, reference: Reference) -> Pair:
-    return _sizes(sample.output_residual, _energy(sample.told_scores))
-
-
 def _output_inputs(sample: Sample, reference: Reference) -> Pair:
     residual = sample.output_residual
     return residual.flat(), sample.need("inputs")[residual.kept]
-
-
-def _output_input_energy(sample: Sample, reference: Reference) -> Pair:
-    return _sizes(sample.output_residual, _energy(sample.need("inputs")))
-
-
-def _output_gram(sample: Sample, reference: Reference) -> Pair:
-    return _sizes(sample.output_residual, _trace(sample))
 
 
 def _score_inputs(sample: Sample, reference: Reference) -> Pair:
@@ -84,14 +73,6 @@ def _score_inputs(sample: Sample, reference: Reference) -> Pair:
     residual = sample.whitened_scores
     weight = np.broadcast_to(sample.need("inputs")[:, None, :, :1], residual.values.shape)
     return residual.flat(), weight[residual.kept]
-
-
-def _score_input_energy(sample: Sample, reference: Reference) -> Pair:
-    return _sizes(sample.whitened_scores, _energy(sample.need("inputs")))
-
-
-def _score_gram(sample: Sample, reference: Reference) -> Pair:
-    return _sizes(sample.whitened_scores, _trace(sample))
 
 
 def _keys_values(sample: Sample, reference: Reference) -> Pair:
@@ -160,7 +141,7 @@ CHECKS = (
         "output_score_size",
         (_RESIDUAL_SIZE, "the size of the scores"),
         _VALUES,
-        _output_score_energy,
+        lambda sample, reference: _sizes(sample.output_residual, _energy(sample.told_scores)),
         _OTHER_SCORES,
     ),
     _tie(
@@ -175,14 +156,14 @@ CHECKS = (
         "output_input_size",
         (_RESIDUAL_SIZE, "the size of the inputs"),
         _VALUES | {"inputs"},
-        _output_input_energy,
+        lambda sample, reference: _sizes(sample.output_residual, _energy(sample.need("inputs"))),
         "outputs were scaled by the inputs, e.g. by a normalisation layer",
     ),
     _tie(
         "output_gram",
         (_RESIDUAL_SIZE, "the inputs' Gram matrix"),
         _VALUES | {"input_gram"},
-        _output_gram,
+        lambda sample, reference: _sizes(sample.output_residual, _trace(sample)),
         "outputs were scaled by the inputs, e.g. by a normalisation layer",
     ),
     _tie(
@@ -198,7 +179,7 @@ CHECKS = (
         "score_input_size",
         (_SCORE_SIZE, "the size of the inputs"),
         _KEYS | {"inputs"},
-        _score_input_energy,
+        lambda sample, reference: _sizes(sample.whitened_scores, _energy(sample.need("inputs"))),
         "the scores see other inputs than those exposed, or normalised ones",
         requires=UNTIED,
     ),
@@ -206,7 +187,7 @@ CHECKS = (
         "score_gram",
         (_SCORE_SIZE, "the inputs' Gram matrix"),
         _KEYS,
-        _score_gram,
+        lambda sample, reference: _sizes(sample.whitened_scores, _trace(sample)),
         "the scores see other inputs than those exposed, or normalised ones",
         requires=UNTIED,
     ),

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.checks.check import Check, Setting
+from attncheck.checks.claims import TWO_VALUES
 from attncheck.checks.functionals import FUNCTIONALS, Functional
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import EVERY_FIELD, Sample
@@ -117,7 +118,7 @@ def _excluded(check: Check, setting: Setting) -> str:
         return reason
     base = check.family(setting)
     if base.holds_for_all:
-        return "" if setting.weights.continuous else "two-valued weights may repeat numbers by chance"
+        return "" if setting.weights.continuous else TWO_VALUES
     return "" if base.comparable else f"the null holds for Gaussian weights, but the subject's are {setting.weights}"
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.streams import stream
-from attncheck.checks.exposure import Arrays
 from attncheck.checks.rotation import neighbours
+from attncheck.checks.sample import Arrays, Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.draws import Draws
@@ -44,7 +44,10 @@ class Scalar:
         """Return the value of this number in each draw, (draws,)."""
         if self.direction:
             return np.asarray(neighbours(arrays.outputs, 2)[:, :, 0] @ np.array(self.direction))
-        assert arrays.scores is not None
+        if arrays.scores is None:
+            assert isinstance(arrays, Sample)
+            assert arrays.score_entries is not None
+            return arrays.score_entries[self.entry] - self.mean
         head, i, j = self.entry
         return np.asarray(arrays.scores[:, head, i, j] - self.mean)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attncheck.checks.alternatives import of_law, of_spread
 from attncheck.checks.check import FEWEST_NUMBERS, Alternative, Check, Setting
-from attncheck.checks.laws import LAW_ERROR, limit_distance, marginal_law, mixture_uniform
+from attncheck.checks.laws import LAW_ERROR, MarginalLaw, limit_distance, marginal_law, mixture_uniform
 from attncheck.checks.marginals import Scalar, last_position, of_entry, one_score, random_direction
 from attncheck.checks.plot_data import against_limit
 from attncheck.checks.reference import Reference
@@ -45,25 +45,10 @@ def _given_scores(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     return (mixture_uniform(values[seen], weights[seen], sample.layer.head_width),)
 
 
-def _at_width(marginal: Callable[[AttentionLayer], Scalar]) -> Callable[[Sample, Reference], tuple[FloatArray]]:
-    """Return the measure of probability integral transforms under a marginal's law at the width."""
-
-    def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-        values = marginal(sample.layer).values(sample)
-        return (marginal_law(sample.layer, marginal(sample.layer)).uniform(values[values != 0.0]),)
-
-    return measure
-
-
 def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
     """Return the numbers of positive and of nonzero sums over positions."""
     sums = sample.outputs.sum(axis=1)
     return int((sums > 0).sum()), int((sums != 0).sum())
-
-
-def _zeros(sample: Sample, reference: Reference) -> tuple[int, int]:
-    """Return how many draws are 0 everywhere."""
-    return int((sample.outputs == 0.0).all(axis=(1, 2)).sum()), len(sample)
 
 
 def _score_scale(layer: AttentionLayer) -> float:
@@ -128,30 +113,64 @@ def _exceedances(multiple: float) -> Check:
     )
 
 
+def _width_check(
+    name: str,
+    what: str,
+    marginal: Callable[[AttentionLayer], Scalar],
+    *,
+    null: str,
+    hint: str,
+    claim: str = "outputs",
+    needs: frozenset[str] = _OUTPUTS,
+    requires: OfLayer = _MODERATE_WEIGHTS,
+) -> Check:
+    """Return the check of a marginal against its law at the width."""
+
+    def law(layer: AttentionLayer) -> MarginalLaw:
+        return marginal_law(layer, marginal(layer))
+
+    def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
+        values = marginal(sample.layer).values(sample)
+        return (law(sample.layer).uniform(values[values != 0.0]),)
+
+    return Check(
+        name=f"outputs.{name}",
+        claim=claim,
+        needs=needs,
+        null=null,
+        alternative=of_law(LAW_ERROR),
+        reads=f"Kolmogorov distance of {what} from its law at this width:",
+        family=lambda setting: Uniform(allowance=law(setting.layer).error),
+        measure=measure,
+        hint=hint,
+        requires=requires,
+        fewest_draws=FEWEST_NUMBERS,
+    )
+
+
 def _limit_check(
     name: str,
     what: str,
     needs: frozenset[str],
     marginal: Callable[[AttentionLayer], Scalar],
     requires: OfLayer = ANY,
-    values: Callable[[Sample], FloatArray] | None = None,
 ) -> Check:
     """Return the check of a marginal against its limit."""
+
+    def law(layer: AttentionLayer) -> MarginalLaw:
+        return marginal_law(layer, marginal(layer), "limit")
 
     def allowance(setting: Setting) -> float:
         return limit_distance(setting.layer, marginal(setting.layer), setting.weights)
 
-    def taken(sample: Sample) -> FloatArray:
-        return marginal(sample.layer).values(sample) if values is None else values(sample)
-
     def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-        return (marginal_law(sample.layer, marginal(sample.layer), "limit").uniform(taken(sample)),)
+        return (law(sample.layer).uniform(marginal(sample.layer).values(sample)),)
 
     def plot(sample: Sample) -> dict[str, Any]:
-        return against_limit(taken(sample), marginal_law(sample.layer, marginal(sample.layer), "limit"))
+        return against_limit(marginal(sample.layer).values(sample), law(sample.layer))
 
     def reason(setting: Setting) -> str:
-        if marginal_law(setting.layer, marginal(setting.layer), "limit").mixture.atom > 0:
+        if law(setting.layer).mixture.atom > 0:
             return "the limit is 0 with positive probability"
         distance = allowance(setting)
         return f"the law at this width is {distance:.2g} from the limit" if distance > _FAR else ""
@@ -186,33 +205,18 @@ def score_checks(entries: Iterable[tuple[int, int, int]]) -> tuple[Check, ...]:
 def _score_entry_checks(entry: tuple[int, int, int]) -> tuple[Check, Check]:
     """Return the checks of one score entry's law, at the width and in the limit."""
     name = "score_" + "_".join(str(number + 1) for number in entry)
-    needs = frozenset({"score entries"})
-
-    def marginal(layer: AttentionLayer) -> Scalar:
-        return of_entry(layer, entry)
-
-    def values(sample: Sample) -> FloatArray:
-        assert sample.score_entries is not None
-        return sample.score_entries[entry] - marginal(sample.layer).mean
-
-    def measure(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-        column = values(sample)
-        return (marginal_law(sample.layer, marginal(sample.layer)).uniform(column[column != 0.0]),)
-
-    at_width = Check(
-        name=f"outputs.{name}",
+    needs, marginal = frozenset({"score entries"}), functools.partial(of_entry, entry=entry)
+    at_width = _width_check(
+        name,
+        name,
+        marginal,
+        null=f"{name} has its exact law at the width",
+        hint="the standard deviation of W_Q or W_K, or the score scaling, differs from the declared one",
         claim="scores",
         needs=needs,
-        null=f"{name} has its exact law at the width",
-        alternative=of_law(LAW_ERROR),
-        reads=f"Kolmogorov distance of {name} from its law at this width:",
-        family=lambda setting: Uniform(allowance=marginal_law(setting.layer, marginal(setting.layer)).error),
-        measure=measure,
-        hint="the standard deviation of W_Q or W_K, or the score scaling, differs from the declared one",
         requires=UNTIED,
-        fewest_draws=FEWEST_NUMBERS,
     )
-    return at_width, _limit_check(f"limit_{name}", name, needs, marginal, requires=UNTIED, values=values)
+    return at_width, _limit_check(f"limit_{name}", name, needs, marginal, UNTIED)
 
 
 # Maximum distance at which the limit is tested.
@@ -239,28 +243,21 @@ CHECKS = (
         measure=_given_scores,
         hint="W_V, W_O or H^{-1/2} differ from the declared ones",
     ),
-    _check(
-        name="outputs.law",
+    _width_check(
+        "law",
+        "the last position's output",
+        last_position,
         null="one neuron of the last position has the exact law at the width",
-        alternative=of_law(LAW_ERROR),
-        reads="Kolmogorov distance of the last position's output from its law at this width:",
-        family=lambda setting: Uniform(allowance=marginal_law(setting.layer, last_position(setting.layer)).error),
-        measure=_at_width(last_position),
         hint="the scale of the outputs differs from the declared one",
-        requires=_MODERATE_WEIGHTS,
-        fewest_draws=FEWEST_NUMBERS,
     ),
-    _check(
-        name="outputs.projection",
-        claim="outputs_joint",
+    _width_check(
+        "projection",
+        "a projection of all positions",
+        random_direction,
         null="a fixed random projection of all positions has its exact law at the width",
-        alternative=of_law(LAW_ERROR),
-        reads="Kolmogorov distance of a projection of all positions from its law at this width:",
-        family=lambda setting: Uniform(allowance=marginal_law(setting.layer, random_direction(setting.layer)).error),
-        measure=_at_width(random_direction),
         hint="the covariance between positions differs: softmax axis, mask, or inputs",
+        claim="outputs_joint",
         requires=SEVERAL_POSITIONS & _MODERATE_WEIGHTS,
-        fewest_draws=FEWEST_NUMBERS,
     ),
     _check(
         name="outputs.symmetry",
@@ -279,7 +276,7 @@ CHECKS = (
         alternative=Alternative.of("one draw in 500 that is 0 everywhere", 0.002, coarsest=0.01),
         reads="share of draws that are 0 at every position and neuron:",
         family=lambda setting: Count(_ZEROS),
-        measure=_zeros,
+        measure=lambda sample, reference: (int((sample.outputs == 0.0).all(axis=(1, 2)).sum()), len(sample)),
         hint="draws were never filled in, e.g. the last part of a batch",
         requires=_NEVER_ZERO,
     ),

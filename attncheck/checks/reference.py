@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+from collections.abc import Iterable
 from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.checks.functionals import FUNCTIONALS, NEURONS
+from attncheck.checks.functionals import FUNCTIONALS, NEURONS, FunctionalOf
 from attncheck.layers.attention import AttentionLayer
 from attncheck.methods import drawn_blocks
 from attncheck.simulators.linalg import bartlett
@@ -21,35 +24,59 @@ RATIO = 4
 _SIZES_KEY = 2**31
 
 
+_Case = TypeVar("_Case")
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class Reference:
-    """Functionals of draws by the collapsed method, `RATIO` per draw of the subject.
+class ReferenceOf(abc.ABC, Generic[_Case]):
+    """Functionals of draws by another method, `RATIO` per draw of the subject.
 
     The stream `seed` is independent of the subject's and of other looks. Only functionals in `wanted` are computed (all
     if None); the draws do not depend on it.
     """
 
-    layer: AttentionLayer
+    case: _Case
     size: int
     coordinates: int
     seed: np.random.SeedSequence
     wanted: frozenset[str] | None = None
 
+    @property
+    @abc.abstractmethod
+    def functionals(self) -> dict[str, FloatArray]:
+        """The values of every wanted functional, (RATIO · size,)."""
+
+    def values_of(
+        self,
+        functionals: Iterable[FunctionalOf[Any, Any]],
+        described: Any,
+        coordinates: int,
+        drawn: Iterable[Any],
+    ) -> dict[str, FloatArray]:
+        """Return the values of the wanted functionals on parts of the draws of a layer or program, joined."""
+        wanted = [
+            f
+            for f in functionals
+            if (self.wanted is None or f.name in self.wanted) and f.applies(described, coordinates)
+        ]
+        parts = [[f.compute(described, draws) for f in wanted] for draws in drawn]
+        return {f.name: np.concatenate(column) for f, column in zip(wanted, zip(*parts, strict=True), strict=True)}
+
+
+class Reference(ReferenceOf[AttentionLayer]):
+    """Functionals of draws by the collapsed method, `RATIO` per draw of the subject; see `ReferenceOf`."""
+
+    @property
+    def layer(self) -> AttentionLayer:
+        """The layer under test."""
+        return self.case
+
     @cached_property
     def functionals(self) -> dict[str, FloatArray]:
         """The values of every wanted functional, (RATIO · size,)."""
         coordinates = min(self.coordinates, NEURONS, self.layer.width)
-        wanted = [
-            f
-            for f in FUNCTIONALS
-            if (self.wanted is None or f.name in self.wanted) and f.applies(self.layer, coordinates)
-        ]
-        parts: dict[str, list[FloatArray]] = {functional.name: [] for functional in wanted}
-        size = RATIO * self.size
-        for draws in drawn_blocks(self.layer, size, self.seed, coordinates=coordinates, grams=frozenset()):
-            for functional in wanted:
-                parts[functional.name].append(functional.compute(self.layer, draws))
-        return {name: np.concatenate(values) for name, values in parts.items()}
+        drawn = drawn_blocks(self.layer, RATIO * self.size, self.seed, coordinates=coordinates, grams=frozenset())
+        return self.values_of(FUNCTIONALS, self.layer, coordinates, drawn)
 
     def score_sizes(self, rank: int) -> FloatArray:
         """Return log sizes of whitened scores, summed over the heads of a group, (RATIO · size · kv_heads,).

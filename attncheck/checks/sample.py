@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError, refuse
-from attncheck.checks.exposure import weights_of, with_keys, with_scores
+from attncheck.checks.exposure import with_keys, with_scores
 from attncheck.checks.turned import whiten_jointly
 from attncheck.checks.whitening import (
     Residual,
@@ -25,8 +25,8 @@ from attncheck.checks.whitening import (
     triangular,
 )
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import visible
-from attncheck.layers.draws import Batch
+from attncheck.layers.attention_map import attention_weights, visible
+from attncheck.layers.draws import Batch, Draws
 from attncheck.layers.parts.mask import nested
 from attncheck.layers.parts.position_bias import mean_bias
 from attncheck.layers.parts.scores import one_covariance
@@ -377,6 +377,18 @@ class Sample:
         mixed = grouped @ gram[:, None, None] @ grouped.swapaxes(-1, -2)
         values = mixed[..., 0] if layer.group_size == 1 else np.linalg.eigvalsh(mixed)
         return scale * np.maximum(values.reshape(size, s, layer.num_heads), 0.0)
+
+
+#: Draws of a layer by a method or by a subject.
+Arrays = Draws | Sample
+
+
+def weights_of(layer: AttentionLayer, arrays: Arrays, heads: slice = slice(None)) -> FloatArray:
+    """Return the attention weights (draws, heads, positions, positions), from the scores if these are exposed."""
+    if arrays.scores is not None:
+        return attention_weights(layer, arrays.scores[:, heads])
+    assert arrays.attention is not None
+    return arrays.attention[:, heads]
 
 
 def whitens_jointly(layer: AttentionLayer, exposed: Collection[str]) -> bool:

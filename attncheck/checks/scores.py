@@ -16,6 +16,7 @@ from attncheck.checks.alternatives import of_correlation, of_direction, of_kurto
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.grams import gram_checks
 from attncheck.checks.laws import mixture_uniform
+from attncheck.checks.matrices import KEY, QUERY
 from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
@@ -26,9 +27,7 @@ from attncheck.layers.requirements import SEVERAL_HEADS, UNTIED
 
 FloatArray = NDArray[np.float64]
 
-_KEYS = frozenset({"scores", "input_gram", "key_gram"})
 _GRAM = frozenset({"scores", "input_gram"})
-_KEY_GRAM = frozenset({"input_gram", "key_gram"})
 
 
 def entries(setting: Setting) -> int:
@@ -36,13 +35,8 @@ def entries(setting: Setting) -> int:
     return setting.layer.num_heads * setting.score_entries
 
 
-def head_pairs(residual: Residual) -> tuple[FloatArray, FloatArray]:
-    """Return noise and weight of an association test from pairs of heads, which rotate from draw to draw."""
-    return rotating_pairs(residual, 1)
-
-
-def rotating_scores(sample: Sample) -> tuple[FloatArray, FloatArray]:
-    """Return one visible score per draw, rotating over heads and positions, and its variance given the inputs."""
+def _marginal(sample: Sample, reference: Reference) -> tuple[FloatArray]:
+    """Return probability integral transforms of one visible score per draw, rotating over heads and positions."""
     layer, gram = sample.layer, sample.need("input_gram")
     rows, columns = np.nonzero(visible(layer))
     draw = np.arange(len(sample))
@@ -53,12 +47,7 @@ def rotating_scores(sample: Sample) -> tuple[FloatArray, FloatArray]:
     variances = std**2 * gram[draw, i, i] * gram[draw, j, j]
     values = sample.centred_scores[draw, head, i, j]
     seen = variances + layer.bias_std > 0
-    return values[seen], variances[seen]
-
-
-def _marginal(sample: Sample, reference: Reference) -> tuple[FloatArray]:
-    values, variances = rotating_scores(sample)
-    return (mixture_uniform(values, variances[:, None], sample.layer.head_width, sample.layer.bias_std**2),)
+    return (mixture_uniform(values[seen], variances[seen, None], layer.head_width, layer.bias_std**2),)
 
 
 def _tied(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:
@@ -82,7 +71,7 @@ def _sizes(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray
     return np.log(np.maximum(squares, 1e-300)), reference.score_sizes(rank)
 
 
-_given_keys = functools.partial(Check, claim="scores", needs=_KEYS, requires=UNTIED)
+_given_keys = functools.partial(Check, claim="scores", needs=QUERY.needs, requires=UNTIED)
 _given_inputs = functools.partial(
     Check,
     claim="scores",
@@ -128,7 +117,7 @@ CHECKS = (
         alternative=of_correlation("between heads"),
         reads="standardised covariance of whitened scores between heads:",
         family=lambda setting: Association(setting.layer.num_heads // 2 * setting.score_entries),
-        measure=lambda sample, reference: head_pairs(sample.whitened_scores),
+        measure=lambda sample, reference: rotating_pairs(sample.whitened_scores, 1),
         hint="heads share W_Q, or a stream of random numbers",
         plot=plot_data.between_heads,
         requires=UNTIED & SEVERAL_HEADS,
@@ -179,5 +168,5 @@ CHECKS = (
         measure=_marginal,
         hint="the scores are Gaussian at a width where they cannot be, or heavier-tailed than they should be",
     ),
-    *gram_checks("scores.key", "scores", "key", Sample.key_energy, lambda sample: sample.key_factors),
+    *gram_checks("scores.key", "scores", KEY, lambda sample: sample.key_factors),
 )

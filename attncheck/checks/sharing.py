@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
 from attncheck.checks.alternatives import of_correlation, of_direction
 from attncheck.checks.check import Check, Setting
+from attncheck.checks.matrices import HEAD_MATRICES, QUERY, HeadMatrix
 from attncheck.checks.plot_data import between_heads
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import pairings
@@ -16,9 +15,7 @@ from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import BoolArray, Residual, chi_square_scores
 from attncheck.evidence.families import Association
 from attncheck.evidence.largest import LargestAssociation
-from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.requirement import ANY
-from attncheck.layers.requirements import SEVERAL_HEADS, UNTIED, OfLayer
+from attncheck.layers.requirements import SEVERAL_HEADS, UNTIED
 
 FloatArray = NDArray[np.float64]
 Pair = tuple[FloatArray, FloatArray]
@@ -40,35 +37,6 @@ def axes_of(matrices: FloatArray, kept: BoolArray) -> tuple[FloatArray, FloatArr
     apart = np.where(kept, 0.0, bound[..., None])[..., None] * np.eye(size)
     values, vectors = np.linalg.eigh(matrices + apart)
     return values, vectors, np.arange(size) < kept.sum(axis=-1)[..., None]
-
-
-def _groups_sizes(energies: Pair, layer: AttentionLayer) -> FloatArray:
-    """Return each head's energy, χ² given the inputs, as a normal score, (draws, heads); 0 if empty."""
-    energy, dof = energies
-    scores = np.where(dof > 0, chi_square_scores(np.maximum(dof, 1.0), energy), 0.0)
-    return np.repeat(scores, layer.group_size, axis=1)
-
-
-def _output_with(sizes: Callable[[Sample], FloatArray]) -> Callable[[Sample, Reference], Pair]:
-    """Return the measure that pairs sizes of whitened outputs with sizes of another matrix of each head.
-
-    Outputs are projected on the eigenvectors of Σ_h w_h W_h W_hᵀ, w_h the size of head h's other matrix and W_h from
-    `head_directions`. The projections are still independent normals, and the eigenvalues mix the sizes w_h.
-    """
-
-    def pair(sample: Sample, reference: Reference) -> Pair:
-        residual, directions = sample.output_residual, sample.head_directions.values
-        # Centre head by head, because different scales per head are no dependence.
-        heads = sizes(sample)
-        weights = np.repeat(heads - heads.mean(axis=0), sample.layer.seq_len, axis=1)[:, None, :]
-        mixed = (directions * weights) @ directions.swapaxes(-1, -2)
-        values, vectors, seen = axes_of(mixed, np.asarray(residual.kept.any(axis=-1)))
-        squares = ((vectors.swapaxes(-1, -2) @ residual.values) ** 2).sum(axis=-1)
-        noise = chi_square_scores(sample.coordinates, squares)[seen]
-        weight = values[seen]
-        return noise, weight - weight.mean() if weight.size else weight
-
-    return pair
 
 
 def head_pairs(count: int) -> list[tuple[int, int]]:
@@ -117,52 +85,48 @@ def _pairs(sample: Sample, reference: Reference) -> Pair:
     return noise.reshape(len(pairs), -1).T, weight.reshape(len(pairs), -1).T
 
 
-def _output_tie(
-    name: str,
-    matrix: str,
-    needs: frozenset[str],
-    sizes: Callable[[Sample], FloatArray],
-    requires: OfLayer = ANY,
-) -> Check:
+def _output_tie(of: HeadMatrix) -> Check:
     """Return the check that W_O of a head is not another matrix of this head."""
+
+    def pair(sample: Sample, reference: Reference) -> Pair:
+        """Pair sizes of whitened outputs with sizes of another matrix of each head.
+
+        Outputs are projected on the eigenvectors of Σ_h w_h W_h W_hᵀ, w_h the size of head h's other matrix and W_h
+        from `head_directions`. The projections are still independent normals, and the eigenvalues mix the sizes w_h.
+        """
+        residual, directions = sample.output_residual, sample.head_directions.values
+        energy, dof = of.energy(sample)
+        sizes = np.where(dof > 0, chi_square_scores(np.maximum(dof, 1.0), energy), 0.0)
+        # Centre head by head, because different scales per head are no dependence.
+        entries = sample.layer.seq_len * sample.layer.num_heads // sizes.shape[1]
+        weights = np.repeat(sizes - sizes.mean(axis=0), entries, axis=1)[:, None, :]
+        mixed = (directions * weights) @ directions.swapaxes(-1, -2)
+        values, vectors, seen = axes_of(mixed, np.asarray(residual.kept.any(axis=-1)))
+        squares = ((vectors.swapaxes(-1, -2) @ residual.values) ** 2).sum(axis=-1)
+        noise = chi_square_scores(sample.coordinates, squares)[seen]
+        weight = values[seen]
+        return noise, weight - weight.mean() if weight.size else weight
+
     return Check(
-        name=f"independence.output_{name}_by_head",
+        name=f"independence.output_{of.images}_by_head",
         claim="independence",
-        needs=needs,
-        null=f"sizes of the heads' parts of the whitened output are independent of those of the heads' {name}",
+        needs=_VALUES | of.needs,
+        null=f"sizes of the heads' parts of the whitened output are independent of those of the heads' {of.images}",
         alternative=of_direction(),
-        reads=f"standardised covariance of the whitened output's sizes with those of its heads' {name}:",
+        reads=f"standardised covariance of the whitened output's sizes with those of its heads' {of.images}:",
         family=lambda setting: Association(setting.output_rank),
-        measure=_output_with(sizes),
-        hint=f"W_O and {matrix} of a head are one matrix",
-        requires=requires,
+        measure=pair,
+        hint=f"W_O and {of.name} of a head are one matrix",
+        requires=of.requires,
     )
 
 
 CHECKS = (
-    _output_tie(
-        "scores",
-        "W_Q",
-        _VALUES | {"input_gram", "key_gram"},
-        lambda sample: sample.whitened_scores.energy_scores(2),
-        UNTIED,
-    ),
-    _output_tie(
-        "keys",
-        "W_K",
-        _VALUES | {"input_gram", "key_gram"},
-        lambda sample: _groups_sizes(sample.key_energy(), sample.layer),
-    ),
-    _output_tie(
-        "values",
-        "W_V",
-        _VALUES | {"input_gram"},
-        lambda sample: _groups_sizes(sample.value_energy(), sample.layer),
-    ),
+    *map(_output_tie, HEAD_MATRICES),
     Check(
         name="scores.head_pairs",
         claim="heads",
-        needs=frozenset({"scores", "input_gram", "key_gram"}),
+        needs=QUERY.needs,
         null="given inputs and keys, the whitened scores N of any two heads are independent: N_a N_aᵀ and N_b N_bᵀ too",
         alternative=of_correlation("between two heads"),
         reads="largest standardised covariance of whitened scores' sizes between two heads:",

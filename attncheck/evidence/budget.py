@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attncheck._lib.errors import check_number, check_whole, refuse
+from attncheck._lib.errors import check_whole
+from attncheck.evidence.family import inside_unit
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class Budget:
     ledger_share: float = 0.1
 
     def __post_init__(self) -> None:
-        _inside_unit("false_alarm", self.false_alarm, "pass the budget of the run, e.g. 1e-6")
-        _inside_unit("ledger_share", self.ledger_share, "pass the ledger's part of the budget, e.g. 0.1")
+        inside_unit("false_alarm", self.false_alarm, "pass the budget of the run, e.g. 1e-6")
+        inside_unit("ledger_share", self.ledger_share, "pass the ledger's part of the budget, e.g. 0.1")
 
     @property
     def looks_share(self) -> float:
@@ -50,8 +51,3 @@ class Budget:
         """Return the level (B'/2M)^(1/3) of one look, for M statistics: claims × layers × statistics per claim."""
         planned = check_whole("statistics", statistics, 1, "pass the number of planned statistics")
         return float((self.looks_share / (2.0 * planned)) ** (1.0 / 3.0))
-
-
-def _inside_unit(field: str, value: float, remedy: str) -> None:
-    if check_number(field, value, remedy, above=0.0) >= 1.0:
-        refuse(field, value, "must be less than 1", remedy)

@@ -274,18 +274,19 @@ def normal_power(mean: float, level: float) -> float:
 
 def check_level(level: Any) -> float:
     """Return `level` as a float inside (0, 1), or raise `InputError`."""
-    return _inside_unit("level", level, "pass a significance level, e.g. level=5e-4")
+    return inside_unit("level", level, "pass a significance level, e.g. level=5e-4")
 
 
 def check_power(power: Any, level: Any) -> float:
     """Return `power` as a float inside (level, 1), or raise `InputError`."""
-    target = _inside_unit("power", power, "pass a chance of detection, e.g. power=0.99")
+    target = inside_unit("power", power, "pass a chance of detection, e.g. power=0.99")
     if target <= check_level(level):
         refuse("power", power, f"must exceed the level {level:g}", "pass a chance such as power=0.99")
     return target
 
 
-def _inside_unit(field: str, value: Any, remedy: str) -> float:
+def inside_unit(field: str, value: Any, remedy: str) -> float:
+    """Return a number inside (0, 1), or raise `InputError`."""
     number = check_number(field, value, remedy, above=0.0)
     if number >= 1.0:
         refuse(field, value, "must be less than 1", remedy)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from attncheck._lib.errors import check_number, refuse
-from attncheck.evidence.family import Outcome, check_level, smallest_real
+from attncheck.evidence.family import Outcome, check_level, inside_unit, smallest_real
 from attncheck.evidence.verdicts import Trail, Verdict
 
 #: Size of the fourth look relative to the first.
@@ -105,9 +105,7 @@ def per_look_power(target: float, power_fourth: float = 1.0) -> float:
     0.994987
     """
     remedy = "pass a chance of detection, e.g. 0.99"
-    wanted = check_number("target", target, remedy, above=0.0)
-    if wanted >= 1.0:
-        refuse("target", target, "must be less than 1", remedy)
+    wanted = inside_unit("target", target, remedy)
     return smallest_real(lambda power: detection(power, power_fourth) >= wanted, 0.0, 1.0)
 
 

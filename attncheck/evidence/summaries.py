@@ -8,7 +8,7 @@ from typing import Any
 
 from scipy import special
 
-from attncheck._lib.errors import check_choice, check_number, check_whole, refuse
+from attncheck._lib.errors import check_choice, check_number, check_whole, refuse, settle
 
 #: Kinds of effect of a score.
 UNITS = ("ratio", "size", "deviation", "shift", "excess")
@@ -43,9 +43,9 @@ class NormalScore:
 
     def __post_init__(self) -> None:
         remedy = "pass finite numbers, as the families do"
-        object.__setattr__(self, "z", check_number("z", self.z, remedy))
+        settle(self, "z", check_number, remedy)
         for name in ("information", "bias"):
-            object.__setattr__(self, name, check_number(name, getattr(self, name), remedy, minimum=0.0))
+            settle(self, name, check_number, remedy, minimum=0.0)
         check_choice("unit", self.unit, UNITS)
 
     @property

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from attncheck._lib.errors import InputError, check_choice, check_whole, naming, refuse
+from attncheck._lib.errors import (
+    InputError,
+    check_boolean,
+    check_choice,
+    check_whole,
+    naming,
+    refuse,
+    refuse_unknown,
+    settle,
+)
 from attncheck._lib.streams import digest, given_fields
-from attncheck._lib.toml import read_toml
+from attncheck._lib.toml import read_table
 from attncheck.layers.draws import Draws
 from attncheck.layers.inputs import DEFAULT_CLIP, Activation, InputLaw, Norm, check_std
 from attncheck.layers.parts import PARTS, named_function
@@ -154,43 +162,28 @@ class AttentionLayer:
     qk_norm: bool = False
 
     def __post_init__(self) -> None:
-        def settle(field: str, value: object) -> None:
-            object.__setattr__(self, field, value)
-
-        settle("width", check_whole("width", self.width, 1, "pass the number of neurons, e.g. width=64"))
-        settle("seq_len", check_whole("seq_len", self.seq_len, 1, "pass the number of positions, e.g. seq_len=4"))
-        settle(
-            "num_heads",
-            check_whole("num_heads", self.num_heads, 1, "pass the number of heads, e.g. num_heads=2"),
-        )
+        settle(self, "width", check_whole, 1, "pass the number of neurons, e.g. width=64")
+        settle(self, "seq_len", check_whole, 1, "pass the number of positions, e.g. seq_len=4")
+        settle(self, "num_heads", check_whole, 1, "pass the number of heads, e.g. num_heads=2")
         if self.head_dim is not None:
-            remedy = "pass the neurons per head, or None for full width x width heads"
-            settle("head_dim", check_whole("head_dim", self.head_dim, 1, remedy))
+            settle(self, "head_dim", check_whole, 1, "pass the neurons per head, or None for full width x width heads")
         if self.num_kv_heads is not None:
             remedy = "pass a divisor of num_heads, or None for a key and value matrix per head"
-            groups = check_whole("num_kv_heads", self.num_kv_heads, 1, remedy)
-            if self.num_heads % groups:
-                refuse("num_kv_heads", groups, f"does not divide num_heads={self.num_heads}", remedy)
-            settle("num_kv_heads", groups)
-        settle("score_scaling", check_choice("score_scaling", self.score_scaling, SCORE_SCALINGS))
+            settle(self, "num_kv_heads", check_whole, 1, remedy)
+            if self.num_heads % self.num_kv_heads:
+                refuse("num_kv_heads", self.num_kv_heads, f"does not divide num_heads={self.num_heads}", remedy)
+        settle(self, "score_scaling", check_choice, SCORE_SCALINGS)
         for field in ("query_std", "key_std", "value_std", "output_std"):
-            settle(field, check_std(field, getattr(self, field)))
-        if not isinstance(self.head_scaling, bool):
-            refuse(
-                "head_scaling",
-                self.head_scaling,
-                "must be a boolean",
-                "pass True for H^{-1/2}, False for a plain sum",
-            )
+            settle(self, field, check_std)
+        settle(self, "head_scaling", check_boolean, "pass True for H^{-1/2}, False for a plain sum")
         for field in _OF_INPUTS:
-            settle(field, getattr(self.inputs, field))
-        if not isinstance(self.tied_query_key, bool):
-            refuse("tied_query_key", self.tied_query_key, "must be a boolean", "pass True for W^Q = W^K, or False")
+            object.__setattr__(self, field, getattr(self.inputs, field))
+        settle(self, "tied_query_key", check_boolean, "pass True for W^Q = W^K, or False")
         if self.tied_query_key:
             self._check_tied()
         for part in PARTS:
             for field, value in part.settle(self).items():
-                settle(field, value)
+                object.__setattr__(self, field, value)
         if self.norm == "layer" and self.width == 1:
             refuse("norm", self.norm, "makes a single neuron 0", "use width=2 or more, or norm='rms'")
 
@@ -258,7 +251,7 @@ class AttentionLayer:
 
     def replace(self, **changes: Any) -> Self:
         """Return a validated copy with some fields changed."""
-        _refuse_unknown(changes, "changes")
+        refuse_unknown("changes", changes, type(self))
         return dataclasses.replace(self, **changes)
 
     def simpler(self) -> Iterator[Self]:
@@ -310,7 +303,7 @@ class AttentionLayer:
         """
         if not isinstance(fields, Mapping):
             refuse("layer", fields, "must be a table of fields", "pass a mapping such as {'width': 64}")
-        _refuse_unknown(fields, "layer")
+        refuse_unknown("layer", fields, cls)
         if "width" not in fields:
             refuse("width", None, "is missing", "add width, the number of neurons, e.g. width = 64")
         for name in NAMED_FIELDS if trust is not None else ():
@@ -326,11 +319,9 @@ class AttentionLayer:
     @classmethod
     def from_toml(cls, text: str | Path, trust: Sequence[str] = ()) -> Self:
         """Read the ``[layer]`` table of a TOML text, or of the file at a `Path`; see `from_dict` for `trust`."""
-        document, source = read_toml(text, "layer", "a [layer] table of field = value")
-        if not isinstance(document.get("layer"), dict):
-            raise InputError(f"{source}: has no [layer] table; write [layer] above the fields")
+        table = read_table(text, "layer")
         with naming(text):
-            return cls.from_dict(document["layer"], trust)
+            return cls.from_dict(table, trust)
 
     def describe(self) -> str:
         """Return a short name with the non-default fields, e.g. ``n=64 s=4 H=2 causal``."""
@@ -351,12 +342,3 @@ def _as_text(value: Any) -> Any:
 @functools.cache
 def _described_fields() -> tuple[dataclasses.Field[Any], ...]:
     return tuple(f for f in dataclasses.fields(AttentionLayer) if f.name not in ("width", "seq_len", "num_heads"))
-
-
-def _refuse_unknown(fields: Mapping[str, Any], where: str) -> None:
-    known = [f.name for f in dataclasses.fields(AttentionLayer)]
-    for name in fields:
-        if name not in known:
-            close = difflib.get_close_matches(str(name), known, n=1)
-            remedy = f"did you mean {close[0]!r}?" if close else "use one of " + ", ".join(known)
-            refuse(f"{where}.{name}", fields[name], "is not a field of AttentionLayer", remedy)

@@ -17,7 +17,7 @@ from attncheck.layers.expansion import expand
 from attncheck.layers.nonlinearity import Nonlinearity
 from attncheck.layers.program import LinearCombination, Program
 from attncheck.layers.program.mixes import AttentionRow
-from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Weight
+from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Weight, made_from
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,10 +104,7 @@ def _initial(nodes: Sequence[Node], slot: Initial) -> Slot:
 
 def _matrix(nodes: Sequence[Node], weight: Weight) -> Slot:
     images: set[Node] = {node for node in nodes if isinstance(node, MatMul) and node.weight is weight}
-    after = set(images)
-    for node in nodes:
-        if any(parent in after for parent in node.parents):
-            after.add(node)
+    after = made_from(nodes, images.__contains__)
     users = [node for node in nodes if any(image in node.parents for image in images)]
     if any(isinstance(node, Score) for node in after):
         kind = "matrix, scores downstream"

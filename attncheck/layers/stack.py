@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from attncheck._lib.errors import InputError, check_choice, check_number, check_whole, naming, refuse
+from attncheck._lib.errors import check_boolean, check_choice, check_whole, naming, refuse, refuse_unknown, settle
 from attncheck._lib.streams import digest, given_fields
-from attncheck._lib.toml import read_toml
+from attncheck._lib.toml import read_table
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import StackDraws
-from attncheck.layers.inputs import ACTIVATIONS, DEFAULT_CLIP, NORMS, Norm
+from attncheck.layers.inputs import ACTIVATIONS, DEFAULT_CLIP, NORMS, Norm, check_std
 from attncheck.layers.nonlinearity import gelu, relu
 from attncheck.layers.parts import refuse_parts
 from attncheck.layers.program.coverage import Coverage
@@ -21,9 +21,7 @@ from attncheck.layers.stack_program import Perceptron, StackProgram, expand_laye
 
 #: Maximum depth, since the lines and kernels of all layers are in memory at once.
 _DEEPEST = 1_000
-_FIELDS = ("layer", "depth", "activations", "residual", "post_norm", "mlp", "mlp_ratio", "mlp_std")
 _PERCEPTRONS = {"relu": relu, "gelu": gelu}
-_STDS = (1e-6, 1e6)
 _ACTIVATIONS = "pass a name such as 'relu', or one for each layer, e.g. ('clip', 'relu')"
 
 
@@ -91,27 +89,21 @@ class AttentionStack:
         if not isinstance(self.layer, AttentionLayer):
             refuse("layer", self.layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
         refuse_parts(self.layer, "stack")
-        depth = check_whole("depth", self.depth, 1, "pass the number of layers, e.g. depth=3")
-        if depth > _DEEPEST:
-            refuse("depth", depth, f"must be at most {_DEEPEST}", "pass the number of layers, e.g. depth=3")
+        settle(self, "depth", check_whole, 1, "pass the number of layers, e.g. depth=3", maximum=_DEEPEST)
         given = self.layer.activation if self.activations is None else self.activations
         if not isinstance(given, str | list | tuple):
             refuse("activations", given, "is neither a name nor a list of names", _ACTIVATIONS)
-        names = (given,) * depth if isinstance(given, str) else tuple(given)
-        if len(names) != depth:
-            refuse("activations", given, f"must be one name, or {depth}, one for each layer", _ACTIVATIONS)
+        names = (given,) * self.depth if isinstance(given, str) else tuple(given)
+        if len(names) != self.depth:
+            refuse("activations", given, f"must be one name, or {self.depth}, one for each layer", _ACTIVATIONS)
         for name in names:
             check_choice("activations", name, ACTIVATIONS)
-        if not isinstance(self.residual, bool):
-            refuse(
-                "residual", self.residual, "must be a boolean", "pass True to add to the stream, False to replace it"
-            )
+        settle(self, "residual", check_boolean, "pass True to add to the stream, False to replace it")
         if self.post_norm is not None:
-            object.__setattr__(self, "post_norm", check_choice("post_norm", self.post_norm, NORMS))
+            settle(self, "post_norm", check_choice, NORMS)
         if self.post_norm == "layer" and self.width == 1:
             refuse("post_norm", self.post_norm, "makes a single neuron 0", "use width=2 or more, or 'rms'")
         self._check_mlp()
-        object.__setattr__(self, "depth", depth)
         object.__setattr__(self, "activations", names)
 
     def _check_mlp(self) -> None:
@@ -120,12 +112,9 @@ class AttentionStack:
                 if (value := getattr(self, name)) != usual:
                     refuse(name, value, "has no effect without mlp", "leave it out, or pass mlp='gelu'")
             return
-        object.__setattr__(self, "mlp", check_choice("mlp", self.mlp, tuple(_PERCEPTRONS)))
-        remedy = "pass the hidden neurons over the width, e.g. mlp_ratio=4"
-        object.__setattr__(self, "mlp_ratio", check_whole("mlp_ratio", self.mlp_ratio, 1, remedy))
-        remedy = f"pass a standard deviation between {_STDS[0]:g} and {_STDS[1]:g}, e.g. mlp_std=1.0"
-        std = check_number("mlp_std", self.mlp_std, remedy, minimum=_STDS[0], maximum=_STDS[1])
-        object.__setattr__(self, "mlp_std", std)
+        settle(self, "mlp", check_choice, tuple(_PERCEPTRONS))
+        settle(self, "mlp_ratio", check_whole, 1, "pass the hidden neurons over the width, e.g. mlp_ratio=4")
+        settle(self, "mlp_std", check_std)
 
     @property
     def perceptron(self) -> Perceptron | None:
@@ -168,7 +157,7 @@ class AttentionStack:
 
     def replace(self, **changes: Any) -> Self:
         """Return a validated copy with some fields changed."""
-        _refuse_unknown(changes, "changes")
+        refuse_unknown("changes", changes, type(self))
         if "depth" in changes and "activations" not in changes and len(set(self._names)) == 1:
             changes = {**changes, "activations": self._names[0]}
         return dataclasses.replace(self, **changes)
@@ -214,7 +203,7 @@ class AttentionStack:
         """Build a stack from a mapping of field names; unknown or missing names raise `InputError`."""
         if not isinstance(fields, Mapping):
             refuse("stack", fields, "must be a table of fields", "pass a mapping such as {'layer': {...}, 'depth': 2}")
-        _refuse_unknown(fields, "stack")
+        refuse_unknown("stack", fields, cls)
         for name, remedy in (("layer", "add the table of a layer"), ("depth", "add the number of layers")):
             if name not in fields:
                 refuse(name, None, "is missing", remedy)
@@ -231,11 +220,9 @@ class AttentionStack:
     @classmethod
     def from_toml(cls, text: str | Path) -> Self:
         """Read the ``[stack]`` table of a TOML text, or of the file at a `Path`."""
-        document, source = read_toml(text, "stack", "a [stack] table of field = value")
-        if not isinstance(document.get("stack"), dict):
-            raise InputError(f"{source}: has no [stack] table; write [stack] above the fields")
+        table = read_table(text, "stack")
         with naming(text):
-            return cls.from_dict(document["stack"])
+            return cls.from_dict(table)
 
     def describe(self) -> str:
         """Return a short name with the non-default fields."""
@@ -255,11 +242,3 @@ class AttentionStack:
             )
         parts += ["(conjecture)"] * (self.depth > 1 or bool(self.mlp))
         return " ".join(parts)
-
-
-def _refuse_unknown(fields: Mapping[str, Any], where: str) -> None:
-    for name in fields:
-        if name not in _FIELDS:
-            refuse(
-                f"{where}.{name}", fields[name], "is not a field of AttentionStack", "use one of " + ", ".join(_FIELDS)
-            )

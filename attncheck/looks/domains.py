@@ -12,7 +12,7 @@ from attncheck.checks.check import Setting
 from attncheck.checks.literal import LiteralReference
 from attncheck.checks.programs import RATE_PROPERTIES
 from attncheck.checks.programs.reference import ProgramReference
-from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
+from attncheck.checks.programs.sample import ProgramSetting
 from attncheck.checks.reference import Reference
 from attncheck.checks.registry import PROGRAM_PROPERTIES, PROPERTIES
 from attncheck.checks.sample import Sample
@@ -93,16 +93,6 @@ def _layer_reference(
     return LiteralReference(*known, laws=setting.weights, like=sample, blocks=blocks)
 
 
-def _program_reference(
-    setting: ProgramSetting,
-    sample: ProgramSample,
-    seed: np.random.SeedSequence,
-    wanted: frozenset[str],
-    blocks: Mapping[str, int],
-) -> ProgramReference:
-    return ProgramReference(setting.case, len(sample), setting.coordinates, seed, wanted)
-
-
 LAYERS = Domain(
     "layer",
     PROPERTIES,
@@ -117,7 +107,9 @@ PROGRAMS = Domain(
     "program",
     PROGRAM_PROPERTIES,
     ProgramSetting,
-    _program_reference,
+    lambda setting, sample, seed, wanted, blocks: ProgramReference(
+        setting.case, len(sample), setting.coordinates, seed, wanted
+    ),
     lambda name, profile: fixed_programs(name)[: profile.fixed_programs],
     _programs,
     lambda profile: profile.program_examples,

@@ -33,6 +33,7 @@ from attncheck.looks.domains import domain_of
 from attncheck.looks.examine import probed, take_look
 from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
+from attncheck.looks.result import looks_of
 from attncheck.records.schema import Result, case_key
 from attncheck.subject import Subject
 
@@ -288,7 +289,7 @@ def _again(result: Result, case: Case, subject: Any, seed: int) -> Result:
 
 def _result(pool: CasePool, trail: Trail, seconds: float) -> Result:
     """Return the result of a pool."""
-    check, last, power = pool.check, trail.last, min(one.power for one in pool.results)
+    check, power = pool.check, min(one.power for one in pool.results)
     mde = pool.first_look.mde(trail.level, per_look_power(power))
     name = pool.results[0].property
     return Result(
@@ -307,18 +308,12 @@ def _result(pool: CasePool, trail: Trail, seconds: float) -> Result:
         level=trail.level,
         power=power,
         p_values=list(trail.p_values),
-        effects=[outcome.effect for outcome in trail.outcomes],
-        effect=last.effect,
-        low=last.low,
-        high=last.high,
-        null_effect=last.null_effect,
-        at_most=last.at_most,
+        **looks_of(trail),
         mde=mde if math.isfinite(mde) else None,
         # A pool has no alternative of its own: the record gives its minimum detectable effect instead.
         alternative=mde if math.isfinite(mde) else None,
-        combined=trail.combined,
         continuous=False,
-        text=_text(pool, last),
+        text=_text(pool, trail.last),
         hint=pool.results[0].hint,
         seconds=seconds,
     )

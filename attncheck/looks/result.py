@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.claims import CLAIMS
@@ -22,32 +25,15 @@ def examined_result(item: Item, check: AnyCheck, cost: Cost, planned: Plan, trai
     empty = last.count == 0
     mde = check.mde(planned.setting, size, planned.level, planned.power)
     stated = check.alternative.effect(planned.setting)
-    return Result(
-        id=item.result_id(check),
-        key=item.result_key(check),
-        item=item.id,
-        property=item.property_name,
-        check=check.name,
-        claim=check.claim,
-        kind=check.kind,
-        case=item.case.to_dict(),
+    return msgspec.structs.replace(
+        excused_result(item, check, cost, "too few of the draws were usable for the check" if empty else ""),
+        **looks_of(trail),
         verdict=str(Verdict.NOT_EXAMINED if empty else trail.verdict),
-        reason="too few of the draws were usable for the check" if empty else "",
         size=size,
-        affordable=cost.affordable,
-        level=cost.level,
-        power=cost.power,
         p_values=[] if empty else list(trail.p_values),
-        effects=[outcome.effect for outcome in trail.outcomes],
-        effect=last.effect,
-        low=last.low,
-        high=last.high,
-        null_effect=last.null_effect,
-        at_most=last.at_most,
         mde=mde,
         # A look with less than the planned power only guarantees its minimum detectable effect.
         alternative=stated if check.meets(planned.setting, size, planned.level, planned.power) else mde,
-        combined=trail.combined,
         continuous=check.kind == "exact" and not empty and check.family(planned.setting).continuous,
         text=check.describe(last),
         hint=check.hint_on(planned.setting),
@@ -56,6 +42,20 @@ def examined_result(item: Item, check: AnyCheck, cost: Cost, planned: Plan, trai
         summary=None if empty or first.summary is None else to_record(first.summary),
         repeatable=planned.setting.repeatable,
     )
+
+
+def looks_of(trail: Trail) -> dict[str, Any]:
+    """Return the fields of a result that state what its looks found, besides their p-values."""
+    last = trail.last
+    return {
+        "effects": [outcome.effect for outcome in trail.outcomes],
+        "effect": last.effect,
+        "low": last.low,
+        "high": last.high,
+        "null_effect": last.null_effect,
+        "at_most": last.at_most,
+        "combined": trail.combined,
+    }
 
 
 def excused_result(item: Item, check: AnyCheck, cost: Cost, reason: str) -> Result:

@@ -14,11 +14,9 @@ import numpy as np
 import pytest
 
 from attncheck.calibration.found import LEVELS, Calibration, pooled
-from attncheck.calibration.large import checks_for, large_samples, single_program
-from attncheck.calibration.programs import calibrate_program, small_samples, written_programs
 from attncheck.checks.programs import PROGRAM_CHECKS
-from attncheck.checks.programs.reference import RATIO
 from attncheck.checks.programs.sample import ProgramSetting
+from attncheck.checks.reference import RATIO
 from attncheck.evidence.orders import Order
 from attncheck.faults.programs import PROGRAM_FAULTS
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS
@@ -28,6 +26,14 @@ from attncheck.looks.look import observe
 from attncheck.looks.plan import Plan
 from attncheck.programs import EXAMPLES
 from attncheck.subject import Subject, programs
+from benchmarks.samples import (
+    calibrate_program,
+    checks_for,
+    large_samples,
+    single_program,
+    small_samples,
+    written_programs,
+)
 
 FALSE_ALARM = 1e-6
 # Small samples of a program at one and at several widths, per stage. Over all programs, a check of level 0.1

@@ -1,9 +1,9 @@
 """Checks of programs: Definition 1, Fact 1, Theorem 1 and Corollary 2."""
 
-from attncheck.checks.programs import averages, laws, netsor, scores
+from attncheck.checks.programs import averages, functionals, netsor, scores
 
 #: Checks of programs.
-PROGRAM_CHECKS = (*netsor.CHECKS, *averages.CHECKS, *scores.CHECKS, *laws.CHECKS)
+PROGRAM_CHECKS = (*netsor.CHECKS, *averages.CHECKS, *scores.CHECKS, *functionals.CHECKS)
 #: Properties that measure an order in n, at several widths.
 RATE_PROPERTIES = tuple(dict.fromkeys(check.property_name for check in averages.CHECKS))
 

@@ -17,8 +17,9 @@ from attncheck.checks.programs.residuals import conditioned_sides, given_one_sid
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.evidence.families import Uniform
 from attncheck.evidence.orders import Order
-from attncheck.layers.program import Initial, Node, Output, Program, ProgramCase
+from attncheck.layers.program import Initial, Node, Output, Program, ProgramCase, Score
 from attncheck.layers.program.extent import vectors_of
+from attncheck.layers.program.nodes import made_from
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
 from attncheck.theory.limits.programs import ProgramLimit, limit_of_program
@@ -39,21 +40,13 @@ def _limit(program: Program) -> ProgramLimit:
 
 def _netsor_pair(case: ProgramCase) -> tuple[Node, Node] | None:
     """Return the last two full-width vectors that do not depend on scores, excluding initial vectors."""
-    after = _after_scores(case)
+    after = made_from(case.program.nodes, lambda node: isinstance(node, Score))
     found = [
         node
         for node in vectors_of(case.program)
         if node not in after and node.size is None and not isinstance(node, Initial)
     ]
     return (found[-2], found[-1]) if len(found) > 1 else (found[0], found[0]) if found else None
-
-
-def _after_scores(case: ProgramCase) -> set[Node]:
-    after: set[Node] = set(case.scores)
-    for node in case.program.nodes:
-        if any(parent in after for parent in node.parents):
-            after.add(node)
-    return after
 
 
 def _output(case: ProgramCase) -> Output | None:
@@ -117,8 +110,7 @@ def score_distance(case: ProgramCase) -> tuple[float, float]:
     distance, error : float
         Kolmogorov distance, and the maximum over points of six standard errors.
     """
-    sides = conditioned_sides(case.program)
-    assert not isinstance(sides, str)
+    sides, _ = conditioned_sides(case.program)
     vector, std = _direction(case.program)
     width = case.widths[-1]
     rng = stream(0, "score distance", case.key)
@@ -143,19 +135,8 @@ def _allowance(setting: ProgramSetting) -> float:
 
 
 def _no_scores(setting: ProgramSetting) -> str:
-    found = several_widths(setting) or no_limit(setting)
-    if found:
-        return found
-    sides = conditioned_sides(setting.case.program)
-    if isinstance(sides, str):
-        return sides
-    return "" if _direction(setting.case.program)[1] > 0 else "the scores are 0 in the limit"
-
-
-def _measure(
-    deviation: Callable[[ProgramSample, int], FloatArray],
-) -> Callable[[ProgramSample, ProgramReference], tuple[FloatArray, FloatArray]]:
-    return lambda sample, reference: _logs(sample, deviation)
+    found = several_widths(setting) or no_limit(setting) or conditioned_sides(setting.case.program)[1]
+    return found or ("" if _direction(setting.case.program)[1] > 0 else "the scores are 0 in the limit")
 
 
 def _no_netsor(setting: ProgramSetting) -> str:
@@ -180,7 +161,7 @@ CHECKS = (
         alternative=_DEPARTURE,
         reads="order in n of the deviation of an average over neurons from its limit:",
         family=lambda setting: Order(-0.5),
-        measure=_measure(_netsor_deviation),
+        measure=lambda sample, reference: _logs(sample, _netsor_deviation),
         hint="averages do not converge to the limit of Definition 1, or converge more slowly",
         excluded=_no_netsor,
     ),
@@ -193,7 +174,7 @@ CHECKS = (
         alternative=_DEPARTURE,
         reads="order in n of the deviation of |y|²/n from its random limit:",
         family=lambda setting: Order(-0.5),
-        measure=_measure(_output_deviation),
+        measure=lambda sample, reference: _logs(sample, _output_deviation),
         hint="averages of outputs do not converge to the random limit that the scores determine",
         excluded=_no_output,
     ),

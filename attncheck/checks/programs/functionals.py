@@ -1,17 +1,22 @@
-"""Functionals of one draw of a program, on which two methods are compared."""
+"""Corollary 2, Example 1: the joint law of results and scores of a program at a width.
+
+Functionals of one draw are compared with the matrix-free method.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+import functools
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck.checks.alternatives import of_law
+from attncheck.checks.comparison import compared
+from attncheck.checks.functionals import FunctionalOf
+from attncheck.layers.draws import ProgramDraws
 from attncheck.layers.program import Program
 from attncheck.layers.program.extent import results_of
 from attncheck.layers.program.requirements import SEVERAL_SCORES, SOME_SCORE, OfProgram
-from attncheck.layers.requirement import ANY
 
 FloatArray = NDArray[np.float64]
 
@@ -19,99 +24,80 @@ FloatArray = NDArray[np.float64]
 _ONE_NUMBER = 1e-5
 
 
-@dataclasses.dataclass(frozen=True)
-class ProgramFunctional:
-    """A number per draw, computed from results and scores, and the programs that it applies to.
-
-    `compute` takes outputs (draws, results, neurons) and scores (draws, scores). `unit` and `neurons` are as in
-    `attncheck.checks.functionals.Functional`.
-    """
-
-    name: str
-    text: str
-    compute: Callable[[FloatArray, FloatArray], FloatArray]
-    requires: OfProgram = ANY
-    unit: float = 0.0
-    neurons: int = 1
-
-    def applies(self, program: Program, neurons: int) -> bool:
-        """Return whether the functional applies to a program of which `neurons` neurons are returned."""
-        return self.neurons <= neurons and not self.requires.reason(program)
-
-
 def _log(values: FloatArray) -> FloatArray:
     return np.asarray(np.log(np.maximum(values, 1e-300)))
 
 
-def _output_size(outputs: FloatArray, scores: FloatArray) -> FloatArray:
-    return _log((outputs**2).sum(axis=(1, 2)))
-
-
-def _score_size(outputs: FloatArray, scores: FloatArray) -> FloatArray:
-    return _log((scores**2).sum(axis=1))
-
-
-def _two_scores(outputs: FloatArray, scores: FloatArray) -> FloatArray:
-    return np.asarray(scores[:, 0] * scores[:, -1])
-
-
-def _closest_scores(outputs: FloatArray, scores: FloatArray) -> FloatArray:
+def _closest_scores(program: Program, draws: ProgramDraws) -> FloatArray:
     """Return log(d/m), d the smallest difference of two scores and m the largest absolute score.
 
     Ratios below `_ONE_NUMBER` are replaced by it, so that equal scores give a finite value.
     """
-    least = np.diff(np.sort(scores, axis=1), axis=1).min(axis=1)
-    largest = np.maximum(np.abs(scores).max(axis=1), 1e-300)
+    least = np.diff(np.sort(draws.scores, axis=1), axis=1).min(axis=1)
+    largest = np.maximum(np.abs(draws.scores).max(axis=1), 1e-300)
     return _log(np.maximum(least / largest, _ONE_NUMBER))
 
 
-def _two_results(outputs: FloatArray, scores: FloatArray) -> FloatArray:
-    return np.asarray(outputs[:, 0, 0] * outputs[:, -1, 0])
-
-
-def _two_neurons(outputs: FloatArray, scores: FloatArray) -> FloatArray:
-    return np.asarray(outputs[:, 0, 0] * outputs[:, 0, 1])
-
-
-def _output_and_score(outputs: FloatArray, scores: FloatArray) -> FloatArray:
-    """Return a product that is larger if output and score are dependent."""
-    return np.asarray(_log(outputs[:, -1, 0] ** 2) * _log(scores[:, 0] ** 2))
-
+_functional = functools.partial(FunctionalOf[Program, ProgramDraws], needs=frozenset({"outputs", "scores"}))
 
 #: Functionals of programs.
 PROGRAM_FUNCTIONALS = (
-    ProgramFunctional("output_size", "the size of all results", _output_size, unit=1.0),
-    ProgramFunctional("score_size", "the size of all scores", _score_size, SOME_SCORE, unit=1.0),
-    ProgramFunctional(
+    _functional(
+        "output_size",
+        "the size of all results",
+        compute=lambda program, d: _log((d.outputs**2).sum(axis=(1, 2))),
+        unit=1.0,
+    ),
+    _functional(
+        "score_size",
+        "the size of all scores",
+        compute=lambda program, d: _log((d.scores**2).sum(axis=1)),
+        requires=SOME_SCORE,
+        unit=1.0,
+    ),
+    _functional(
         "two_scores",
         "the product of the first and the last score",
-        _two_scores,
-        SEVERAL_SCORES,
+        compute=lambda program, d: d.scores[:, 0] * d.scores[:, -1],
+        requires=SEVERAL_SCORES,
     ),
-    ProgramFunctional(
+    _functional(
         "closest_scores",
         "the smallest difference of two scores over the largest score",
-        _closest_scores,
-        SEVERAL_SCORES,
+        compute=_closest_scores,
+        requires=SEVERAL_SCORES,
         unit=1.0,
     ),
-    ProgramFunctional(
+    _functional(
         "two_results",
         "the product of the first and the last result",
-        _two_results,
-        OfProgram("several results", lambda program: len(results_of(program)) > 1, "there is only one result"),
+        compute=lambda program, d: d.outputs[:, 0, 0] * d.outputs[:, -1, 0],
+        requires=OfProgram("several results", lambda program: len(results_of(program)) > 1, "there is only one result"),
     ),
-    ProgramFunctional(
+    _functional(
         "two_neurons",
         "the product of two neurons of a result",
-        _two_neurons,
+        compute=lambda program, d: d.outputs[:, 0, 0] * d.outputs[:, 0, 1],
         neurons=2,
     ),
-    ProgramFunctional(
+    _functional(  # larger if output and score are dependent
         "output_and_score",
         "the product of the logarithms of a result and a score",
-        _output_and_score,
-        SOME_SCORE,
+        compute=lambda program, d: _log(d.outputs[:, -1, 0] ** 2) * _log(d.scores[:, 0] ** 2),
+        requires=SOME_SCORE,
         unit=1.0,
     ),
+)
+
+CHECKS = tuple(
+    compared(
+        functional,
+        lambda sample: (sample.case.program, sample.draws[0]),
+        name=f"corollary2.{functional.name}",
+        claim="corollary2",
+        null=f"{functional.text} has the law given by the matrix-free method at the same width",
+        alternative=of_law(),
+        hint="the simulated program differs from the declared one",
+    )
+    for functional in PROGRAM_FUNCTIONALS
 )

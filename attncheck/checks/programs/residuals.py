@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +12,12 @@ from numpy.typing import NDArray
 from attncheck.checks.whitening import Residual, precision, spectrum
 from attncheck.layers.program import Initial, MatMul, Node, Program, ProgramCase, Score, Weight
 from attncheck.layers.program.extent import vectors_of
+from attncheck.layers.program.nodes import made_from
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
+# Maps two vectors to their products x·x'/n, (draws,).
+Products = Callable[[Node, Node], FloatArray]
 
 # Directions are dropped if their relative squared length is below eps^_LOST; kept ones have relative errors eps^0.6,
 # 4e-10 in double and 7e-5 in single precision.
@@ -93,39 +97,51 @@ def initial_residual(program: Program, vectors: FloatArray) -> Residual:
     return Residual(values, np.ones(values.shape, dtype=bool))
 
 
-def conditioned_sides(program: Program) -> dict[Score, int] | str:
-    """Return which side of each score to condition on so that scores are Gaussian, or why this is impossible.
+@dataclasses.dataclass(frozen=True)
+class Sides:
+    """The sides of a score: a product with a random matrix, and the vector on which the score is conditioned."""
+
+    free: MatMul
+    given: MatMul
+
+    @property
+    def known(self) -> tuple[Node, ...]:
+        """The vectors that are conditioned on: `given`, and the inputs of both matrices."""
+        return self.given, self.free.parents[0], self.given.parents[0]
+
+
+def conditioned_sides(program: Program) -> tuple[dict[Score, Sides], str]:
+    """Return the sides of each score so that scores are Gaussian given the known vectors, or why there are none.
 
     No matrix may occur on both kinds of sides, and no conditioned vector may depend on a free side.
     """
     scores = [node for node in program.nodes if isinstance(node, Score)]
     if not scores:
-        return "the program has no scores"
+        return {}, "the program has no scores"
     weights = list(dict.fromkeys(weight for score in scores for weight in _weights(score)))
     if any(one is other for one, other in map(_weights, scores)):
-        return "a score has the same matrix on both sides"
-    for component in _components(weights, scores):
-        if component is None:
-            return "the matrices of the scores form an odd cycle"
-    chosen: dict[Score, int] = {}
-    for component in _components(weights, scores):
-        assert component is not None
+        return {}, "a score has the same matrix on both sides"
+    components = _components(weights, scores)
+    if None in components:
+        return {}, "the matrices of the scores form an odd cycle"
+    chosen: dict[Score, Sides] = {}
+    for component in filter(None, components):
         within = [score for score in scores if _weights(score)[0] in component]
-        options = ({score: component[_weights(score)[0]] ^ flip for score in within} for flip in (0, 1))
-        valid = next((option for option in options if _free(program, option)), None)
-        if valid is None:
-            return "an input of a score depends on a matrix of the scores"
-        chosen |= valid
-    if not _free(program, chosen):
-        return "an input of a score depends on a matrix of the scores"
-    return chosen
+        options = ({score: _sides(score, component[_weights(score)[0]] ^ flip) for score in within} for flip in (0, 1))
+        chosen |= next((option for option in options if _free(program, option)), {})
+    if len(chosen) < len(scores) or not _free(program, chosen):
+        return {}, "an input of a score depends on a matrix of the scores"
+    return chosen, ""
+
+
+def _sides(score: Score, given: int) -> Sides:
+    sides = score.parents[::-1] if given == 0 else score.parents
+    return Sides(*(side for side in sides if isinstance(side, MatMul)))
 
 
 def _weights(score: Score) -> tuple[Weight, Weight]:
-    left, right = score.parents
-    assert isinstance(left, MatMul)
-    assert isinstance(right, MatMul)
-    return left.weight, right.weight
+    sides = _sides(score, 1)
+    return sides.free.weight, sides.given.weight
 
 
 def _components(weights: list[Weight], scores: list[Score]) -> list[dict[Weight, int] | None]:
@@ -146,20 +162,14 @@ def _components(weights: list[Weight], scores: list[Score]) -> list[dict[Weight,
     return found
 
 
-def _free(program: Program, sides: dict[Score, int]) -> bool:
+def _free(program: Program, sides: dict[Score, Sides]) -> bool:
     """Return whether no conditioned vector depends on the free sides' matrices."""
-    random = {_weights(score)[1 - side] for score, side in sides.items()}
-    made: set[Node] = set()
-    for node in program.nodes:
-        by_free = isinstance(node, MatMul) and node.weight in random
-        if by_free or any(parent in made for parent in node.parents):
-            made.add(node)
-    given = [score.parents[side] for score, side in sides.items()]
-    given += [parent.parents[0] for score in sides for parent in score.parents]
-    return not any(node in made for node in given)
+    random = {each.free.weight for each in sides.values()}
+    made = made_from(program.nodes, lambda node: isinstance(node, MatMul) and node.weight in random)
+    return not any(node in made for each in sides.values() for node in each.known)
 
 
-def score_residual(case: ProgramCase, sides: dict[Score, int], gram: FloatArray, scores: FloatArray) -> Residual:
+def score_residual(case: ProgramCase, sides: dict[Score, Sides], gram: FloatArray, scores: FloatArray) -> Residual:
     """Return the scores whitened by their covariance given the vectors: exactly i.i.d. N(0, 1), (draws, scores).
 
     Take two scores (W x)·b/√ν and (W x')·b'/√ν with the same matrix W of entries N(0, σ²/n), and condition on b and
@@ -171,18 +181,14 @@ def score_residual(case: ProgramCase, sides: dict[Score, int], gram: FloatArray,
     return Residual(sign * (side.inverse_root.swapaxes(-1, -2) @ scores[..., None])[..., 0], side.kept)
 
 
-def given_one_side(case: ProgramCase, sides: dict[Score, int], gram: FloatArray) -> FloatArray:
+def given_one_side(case: ProgramCase, sides: dict[Score, Sides], gram: FloatArray) -> FloatArray:
     """Return the covariance of the scores given the vectors and one side of each, (draws, scores, scores)."""
-    place = {node: k for k, node in enumerate(vectors_of(case.program))}
-    covariance = np.zeros((len(gram), len(case.scores), len(case.scores)))
-    for i, one in enumerate(case.scores):
-        for k, other in enumerate(case.scores):
-            (free, given), (other_free, other_given) = (_split(score, sides[score]) for score in (one, other))
-            if free.weight is other_free.weight:
-                inputs = gram[:, place[free.parents[0]], place[other_free.parents[0]]]
-                factor = one.factor * other.factor * free.weight.std**2
-                covariance[:, i, k] = factor * inputs * gram[:, place[given], place[other_given]]
-    return covariance
+
+    def entry(one: Score, other: Score, products: Products) -> FloatArray | float:
+        (mine, theirs) = (sides[score] for score in (one, other))
+        return _shared(mine.free, theirs.free, products) * products(mine.given, theirs.given)
+
+    return _covariance(case, gram, entry)
 
 
 def given_inputs(case: ProgramCase, gram: FloatArray) -> FloatArray:
@@ -190,27 +196,31 @@ def given_inputs(case: ProgramCase, gram: FloatArray) -> FloatArray:
 
     This is formula (*) with x·x'/n for E[Z^x Z^x'], both terms of Isserlis' theorem: exact at every width.
     """
+
+    def entry(one: Score, other: Score, products: Products) -> FloatArray | float:
+        (a, b), (c, d) = one.parents, other.parents
+        return _shared(a, c, products) * _shared(b, d, products) + _shared(a, d, products) * _shared(b, c, products)
+
+    return _covariance(case, gram, entry)
+
+
+def _covariance(
+    case: ProgramCase, gram: FloatArray, entry: Callable[[Score, Score, Products], FloatArray | float]
+) -> FloatArray:
+    """Return the covariance of the scores, from its entries for scores without their factors."""
     place = {node: k for k, node in enumerate(vectors_of(case.program))}
-
-    def shared(one: Node, other: Node) -> FloatArray | float:
-        assert isinstance(one, MatMul)
-        assert isinstance(other, MatMul)
-        if one.weight is not other.weight:
-            return 0.0
-        inputs: FloatArray = gram[:, place[one.parents[0]], place[other.parents[0]]]
-        return one.weight.std**2 * inputs
-
     covariance = np.zeros((len(gram), len(case.scores), len(case.scores)))
     for i, one in enumerate(case.scores):
         for k, other in enumerate(case.scores):
-            (a, b), (c, d) = one.parents, other.parents
-            value = shared(a, c) * shared(b, d) + shared(a, d) * shared(b, c)
+            value = entry(one, other, lambda x, y: gram[:, place[x], place[y]])
             covariance[:, i, k] = one.factor * other.factor * value
     return covariance
 
 
-def _split(score: Score, given: int) -> tuple[MatMul, Node]:
-    """Return the free and the given side of a score."""
-    free = score.parents[1 - given]
-    assert isinstance(free, MatMul)
-    return free, score.parents[given]
+def _shared(one: Node, other: Node, products: Products) -> FloatArray | float:
+    """Return the covariance of a neuron of two products W x and W' x', 0 unless W is W'."""
+    assert isinstance(one, MatMul)
+    assert isinstance(other, MatMul)
+    if one.weight is not other.weight:
+        return 0.0
+    return one.weight.std**2 * products(one.parents[0], other.parents[0])

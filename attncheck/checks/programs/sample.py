@@ -106,8 +106,7 @@ class ProgramSample:
     @cached_property
     def score_noise(self) -> Residual:
         """Scores whitened given the vectors and one side of each: i.i.d. N(0, 1), (draws, scores)."""
-        sides = conditioned_sides(self.case.program)
-        assert not isinstance(sides, str)
+        sides, _ = conditioned_sides(self.case.program)
         return score_residual(self.case, sides, self.need("gram"), self.need("scores"))
 
 

@@ -19,7 +19,6 @@ from attncheck.checks.programs.residuals import conditioned_sides, given_inputs
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.evidence.families import Association, Scale, Uniform
 from attncheck.evidence.plot_data import covariances
-from attncheck.layers.program import MatMul
 from attncheck.layers.program.extent import vectors_of
 
 FloatArray = NDArray[np.float64]
@@ -30,32 +29,14 @@ _PAIRS = 40
 
 
 def _no_choice(setting: ProgramSetting) -> str:
-    sides = conditioned_sides(setting.case.program)
-    return sides if isinstance(sides, str) else ""
-
-
-def _free_weights(sample: ProgramSample) -> set[object]:
-    """Return the matrices of the sides that are not conditioned on."""
-    sides = conditioned_sides(sample.case.program)
-    assert not isinstance(sides, str)
-    free = [score.parents[1 - side] for score, side in sides.items()]
-    return {side.weight for side in free if isinstance(side, MatMul)}
-
-
-def _given(sample: ProgramSample) -> list[int]:
-    """Return indices of the vectors that scores are conditioned on."""
-    sides = conditioned_sides(sample.case.program)
-    assert not isinstance(sides, str)
-    place = {node: k for k, node in enumerate(vectors_of(sample.case.program))}
-    nodes = [score.parents[side] for score, side in sides.items()]
-    nodes += [parent.parents[0] for score in sides for parent in score.parents]
-    return sorted({place[node] for node in nodes})
+    return conditioned_sides(setting.case.program)[1]
 
 
 def _vectors(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
     """Pair each whitened score with a coordinate of a given vector that rotates from draw to draw."""
-    free = _free_weights(sample)
-    given = [k for k, weight in enumerate(_weights_of_uses(sample)) if weight not in free]
+    free = {sides.free.weight for sides in conditioned_sides(sample.case.program)[0].values()}
+    uses = [images.weight for images in sample.images for _ in images.inputs]
+    given = [k for k, weight in enumerate(uses) if weight not in free]
     residual, noise = sample.matmuls, sample.score_noise
     if not given:
         return np.zeros(0), np.zeros(0)
@@ -65,16 +46,14 @@ def _vectors(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatA
     return noise.flat(), weight[noise.kept]
 
 
-def _weights_of_uses(sample: ProgramSample) -> list[object]:
-    return [images.weight for images in sample.images for _ in images.inputs]
-
-
 def _sizes(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArray, FloatArray]:
     """Pair the size of each draw's whitened scores with the size of the given vectors."""
     noise = sample.score_noise
     seen = noise.kept.any(axis=1)
     squares = np.diagonal(sample.need("gram"), axis1=1, axis2=2)
-    lengths = np.log(np.maximum(squares[:, _given(sample)].sum(axis=1), 1e-300))
+    known = {node for sides in conditioned_sides(sample.case.program)[0].values() for node in sides.known}
+    given = [k for k, node in enumerate(vectors_of(sample.case.program)) if node in known]
+    lengths = np.log(np.maximum(squares[:, given].sum(axis=1), 1e-300))
     spread = lengths.std()
     weight = (lengths - lengths.mean()) / spread if spread > 0 else np.zeros_like(lengths)
     return noise.energy_scores(1)[seen], weight[seen]

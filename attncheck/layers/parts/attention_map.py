@@ -133,10 +133,7 @@ class _Elementwise(AttentionMap):
 class Linear(_Elementwise):
     """Linear attention, whose weights are the scores."""
 
-    @property
-    def traits(self) -> Traits:
-        """The map's mathematical properties."""
-        return Traits(homogeneous=True)
+    traits = Traits(homogeneous=True)
 
     def of(self, scores: FloatArray) -> FloatArray:
         """Return weights from scores."""
@@ -156,11 +153,7 @@ class Relu(_Elementwise):
     """ReLU attention, with weights max(p, 0)/s for scores p and s positions."""
 
     seq_len: int
-
-    @property
-    def traits(self) -> Traits:
-        """The map's mathematical properties."""
-        return Traits(homogeneous=True, positive=True, may_vanish=True)
+    traits = Traits(homogeneous=True, positive=True, may_vanish=True)
 
     def of(self, scores: FloatArray) -> FloatArray:
         """Return weights from scores."""
@@ -176,11 +169,7 @@ class Sigmoid(_Elementwise):
     """Sigmoid attention, with weights 1/(1 + exp(-p + log s)) for scores p and s positions."""
 
     seq_len: int
-
-    @property
-    def traits(self) -> Traits:
-        """The map's mathematical properties."""
-        return Traits(bounded=True, positive=True)
+    traits = Traits(bounded=True, positive=True)
 
     def of(self, scores: FloatArray) -> FloatArray:
         """Return weights from scores."""
@@ -232,11 +221,7 @@ class DeclaredMap(AttentionMap):
 
     function: Callable[[FloatArray, BoolArray], Any]
     name: str
-
-    @property
-    def traits(self) -> Traits:
-        """The map's mathematical properties."""
-        return Traits(may_vanish=True)
+    traits = Traits(may_vanish=True)
 
     def weights(self, scores: FloatArray, seen: BoolArray) -> FloatArray:
         """Return weights for scores (..., s)."""

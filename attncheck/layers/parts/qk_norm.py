@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
-from attncheck._lib.errors import refuse
+from attncheck._lib.errors import check_boolean, refuse
 from attncheck.layers.parts.part import LayerPart, Misreading
 
 if TYPE_CHECKING:
@@ -41,14 +39,13 @@ class QKNormPart(LayerPart):
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
         """Return the validated `qk_norm`."""
-        if not isinstance(layer.qk_norm, bool | np.bool_):
-            refuse("qk_norm", layer.qk_norm, "must be a boolean", "pass True for normalised queries and keys, or False")
+        wanted = check_boolean("qk_norm", layer.qk_norm, "pass True for normalised queries and keys, or False")
         if layer.qk_norm and layer.head_width == 1:
             problem = "allows only two score values if heads have one neuron"
             refuse("qk_norm", True, problem, "pass head_dim=2 or more, or leave it out")
         if layer.qk_norm and layer.tied_query_key:
             refuse("qk_norm", True, "is not supported with tied_query_key", "leave out one of them")
-        return {"qk_norm": bool(layer.qk_norm)}
+        return {"qk_norm": wanted}
 
     def describe(self, fields: Mapping[str, Any]) -> str:
         """Return the part as text."""

@@ -11,7 +11,7 @@ A program is a list of n-vectors and scalar scores, each made from earlier ones:
 
 from attncheck.layers.program.functions import Coordinatewise, LinearCombination, PerArgumentFunction, StackedFunction
 from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Step, Weight
-from attncheck.layers.program.program import Program, ProgramAt, ProgramCase, WidthSeries
+from attncheck.layers.program.program import Program, ProgramAt, ProgramCase
 
 __all__ = [
     "Coordinatewise",
@@ -29,5 +29,4 @@ __all__ = [
     "StackedFunction",
     "Step",
     "Weight",
-    "WidthSeries",
 ]

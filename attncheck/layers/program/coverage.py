@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -15,7 +15,7 @@ from attncheck.layers.nonlinearity import Nonlinearity
 from attncheck.layers.program.functions import LinearCombination, PerArgumentFunction
 from attncheck.layers.program.lines import Lines
 from attncheck.layers.program.mixes import MIXES, AttentionRow
-from attncheck.layers.program.nodes import MatMul, Node, Nonlin, Output, Score, Weight
+from attncheck.layers.program.nodes import MatMul, Node, Nonlin, Output, Score, Weight, made_from
 from attncheck.layers.program.zeros import zero_lines
 
 # Pseudo-Lipschitz functions of several arguments besides `MIXES`. Lemma 7 covers products.
@@ -133,7 +133,7 @@ def coverage(program: Lines) -> Coverage:
     p2: violates Assumption 1 (b) (Q is on both sides; give the score two matrices)
     """
     nodes = program.lines()
-    own, after = _own_findings(nodes), _made_from(nodes, lambda node: isinstance(node, Score))
+    own, after = _own_findings(nodes), made_from(nodes, lambda node: isinstance(node, Score))
     found: dict[Node, LineCoverage] = {}
     order = list(CoverageKind)
     for node in nodes:
@@ -163,10 +163,10 @@ def _own_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
     scores = [node for node in nodes if isinstance(node, Score)]
     sides = {side for score in scores for side in score.parents}
     of_scores = {side.weight for side in sides if isinstance(side, MatMul)}
-    after = _made_from(nodes, lambda node: isinstance(node, Score))
+    after = made_from(nodes, lambda node: isinstance(node, Score))
     # Lines that depend on a matrix only through scores fall under the conjecture.
     vectors = [node for node in nodes if not isinstance(node, Score)]
-    made = _made_from(vectors, lambda node: isinstance(node, MatMul) and node.weight in of_scores)
+    made = made_from(vectors, lambda node: isinstance(node, MatMul) and node.weight in of_scores)
     extra = {node.weight: node for node in nodes if isinstance(node, MatMul) and node not in sides}
     cyclic = _cycles(scores)
     zero = zero_lines(nodes)
@@ -227,15 +227,6 @@ def _first_made(node: Node, made: set[Node]) -> MatMul:
             return _first_made(parent, made)
     assert isinstance(node, MatMul)
     return node
-
-
-def _made_from(nodes: Iterable[Node], starts: Callable[[Node], bool]) -> set[Node]:
-    """Return the nodes that satisfy `starts`, and their descendants."""
-    found: set[Node] = set()
-    for node in nodes:
-        if starts(node) or any(parent in found for parent in node.parents):
-            found.add(node)
-    return found
 
 
 def _known(function: Any) -> bool:

@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attncheck.layers.nonlinearity.table import FAMILIES
-
-FEATURES = (
-    "scores",
-    "outputs of scores",
-    "reused weight",
-    "shared between scores",
-    "crossed sharing",
-    "scores share inputs",
-    "correlated initial vectors",
-    "unbounded φ",
-)
 
 
 def features_of(program: Mapping[str, Any]) -> tuple[str, ...]:
@@ -29,12 +18,16 @@ def features_of(program: Mapping[str, Any]) -> tuple[str, ...]:
     >>> features_of(recurrent(2).to_dict())
     ('reused weight', 'correlated initial vectors')
     """
-    lines = program["lines"]
+    return tuple(name for name, has in _found(program["lines"]).items() if has)
+
+
+def _found(lines: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """Return whether the lines of a program have each feature."""
     made = {line["name"]: line for line in lines if "matmul" in line}
     scores = [[made[side] for side in line["score"]] for line in lines if "score" in line]
     lefts, rights = ([sides[k]["matmul"] for sides in scores] for k in (0, 1))
     inputs = Counter(of for sides in scores for of in {side["of"] for side in sides})
-    found = {
+    return {
         "scores": bool(scores),
         "outputs of scores": any(line.get("scores") for line in lines),
         "reused weight": _repeated([line["matmul"] for line in made.values()]),
@@ -44,7 +37,6 @@ def features_of(program: Mapping[str, Any]) -> tuple[str, ...]:
         "correlated initial vectors": any(_correlated(line["cov"]) for line in lines if "initial" in line),
         "unbounded φ": any(_unbounded(line["nonlin"]) for line in lines if "nonlin" in line),
     }
-    return tuple(name for name in FEATURES if found[name])
 
 
 def _repeated(names: list[str]) -> bool:
@@ -60,3 +52,7 @@ def _unbounded(function: Mapping[str, Any]) -> bool:
     if "name" in function:
         return not FAMILIES[function["name"]].bounded
     return function.get("bounded") is False
+
+
+#: Names of the features.
+FEATURES = tuple(_found(()))

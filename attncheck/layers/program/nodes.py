@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable
 
 from attncheck.layers.program.functions import Coordinatewise, StackedFunction
 
@@ -90,6 +91,15 @@ class Output(Node):
     def scores(self) -> tuple[Node, ...]:
         """The score arguments of φ."""
         return self.parents[self.num_vectors :]
+
+
+def made_from(nodes: Iterable[Node], starts: Callable[[Node], bool]) -> set[Node]:
+    """Return the nodes that satisfy `starts`, and their descendants; nodes come in program order."""
+    found: set[Node] = set()
+    for node in nodes:
+        if starts(node) or any(parent in found for parent in node.parents):
+            found.add(node)
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

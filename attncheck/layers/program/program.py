@@ -56,7 +56,7 @@ class Program(Lines):
         >>> program.at(16).describe()
         'n=16 program of 2 lines, 0 scores'
         """
-        return ProgramAt(self, width)
+        return ProgramAt(self, (width,))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the program as built-in types; `from_dict` restores it if its functions are importable."""
@@ -105,6 +105,7 @@ class Program(Lines):
         return coverage(self)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class ProgramCase:
     """A program at one or several test widths; equality compares serialised forms.
 
@@ -112,16 +113,31 @@ class ProgramCase:
     ----------
     program : Program
     widths : tuple of int
-        In ascending order.
-    width : int
-        The smallest.
+        In ascending order; several show how a difference decreases with the width.
+
+    Raises
+    ------
+    InputError
+        For a program without lines, or missing or invalid widths.
     """
 
     kind: ClassVar[str] = "program"
 
     program: Program
     widths: tuple[int, ...]
-    width: int
+
+    def __post_init__(self) -> None:
+        self.program.lines()
+        if not self.widths:
+            refuse("widths", self.widths, "must not be empty", "pass widths, e.g. (32, 128, 512)")
+        remedy = "pass the number of neurons, e.g. width=16"
+        widths = tuple(sorted({check_whole("width", width, 1, remedy) for width in self.widths}))
+        object.__setattr__(self, "widths", widths)
+
+    @property
+    def width(self) -> int:
+        """The smallest width."""
+        return self.widths[0]
 
     @functools.cached_property
     def scores(self) -> tuple[Score, ...]:
@@ -150,7 +166,7 @@ class ProgramCase:
     @staticmethod
     def of(program: Program, widths: Sequence[int]) -> ProgramCase:
         """Return a program at one or several widths."""
-        return program.at(*widths) if len(widths) == 1 else WidthSeries(program, tuple(widths))
+        return program.at(*widths) if len(widths) == 1 else ProgramCase(program, tuple(widths))
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any], trust: Sequence[str] = ()) -> ProgramCase:
@@ -190,62 +206,7 @@ class ProgramCase:
         return hash(self.key)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class ProgramAt(ProgramCase):
-    """A program at one width, ready to draw; see `Program.at`.
-
-    Attributes
-    ----------
-    program : Program
-    width : int
-
-    Raises
-    ------
-    InputError
-        For a program without lines, or an invalid width.
-    """
+    """A program at one width, ready to draw; see `Program.at`."""
 
     drawn: ClassVar[type[ProgramDraws]] = ProgramDraws
-
-    program: Program
-    width: int
-    widths: tuple[int, ...] = dataclasses.field(init=False)
-
-    def __post_init__(self) -> None:
-        self.program.lines()
-        width = _checked(self.width)
-        object.__setattr__(self, "width", width)
-        object.__setattr__(self, "widths", (width,))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class WidthSeries(ProgramCase):
-    """A program at several widths, to test how a difference decreases with the width.
-
-    Attributes
-    ----------
-    program : Program
-    widths : tuple of int
-        In ascending order.
-
-    Raises
-    ------
-    InputError
-        For a program without lines, or missing or invalid widths.
-    """
-
-    program: Program
-    widths: tuple[int, ...]
-    width: int = dataclasses.field(init=False)
-
-    def __post_init__(self) -> None:
-        self.program.lines()
-        if not self.widths:
-            refuse("widths", self.widths, "must not be empty", "pass widths, e.g. (32, 128, 512)")
-        widths = tuple(sorted({_checked(n) for n in self.widths}))
-        object.__setattr__(self, "widths", widths)
-        object.__setattr__(self, "width", widths[0])
-
-
-def _checked(width: int) -> int:
-    return check_whole("width", width, 1, "pass the number of neurons, e.g. width=16")
