@@ -44,7 +44,7 @@ def red_report(folder: Path) -> Path:
     """Return the report of the wrong simulator in README.md."""
     found = SIMULATOR.search((HERE.parent / "README.md").read_text(encoding="utf-8"))
     assert found
-    text = f"import attncheck as ac\n{found[0]}\nsimulate.layers = layers\n"
+    text = f"import attncheck as ac\n{found[0]}\n"
     (folder / "simulator.py").write_text(text, encoding="utf-8")
     subject = ("--subject", "simulator:simulate", "--profile", "smoke")
     attncheck("run", *subject, "--record", "run.jsonl", "--report", "red.html", folder=folder)

@@ -22,7 +22,7 @@ from attncheck.gate.history import FloatArray, History, accept, short_key, write
 # Maximum number of streams in the table.
 _ROWS = 12
 # Characters of a stream's name and of a line of the title in the plot, and the smallest evidence shown.
-_LONGEST, _TITLE, _LEAST = 60, 90, 1e-3
+_LONGEST, _TITLE, _LEAST = 60, 110, 1e-3
 _OTHER = "of another version"
 
 if TYPE_CHECKING:
@@ -95,11 +95,12 @@ def draw(shown: History, path: Path) -> Path:
     """
     kind = _check_plot(path)
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     from attncheck.report.svg import BAD, METADATA, PAPER, style
 
     with style():
-        figure = Figure(figsize=(9.0, 6.5), layout="constrained", facecolor=PAPER)
+        figure = Figure(figsize=(11.0, 6.5), layout="constrained", facecolor=PAPER)
         title = textwrap.fill(printable(shown.sentence(), 4 * _TITLE), _TITLE)
         figure.suptitle(title, x=0.01, ha="left", fontsize=12.0)
         above, below = figure.subplots(2, 1, sharex=True)
@@ -108,7 +109,8 @@ def draw(shown: History, path: Path) -> Path:
         for axes in (above, below):
             if shown.course.alarm is not None:
                 axes.axvline(shown.course.alarm + 1, color=BAD, linewidth=0.8, linestyle=":")
-            axes.legend(fontsize=10.5, loc="upper left", frameon=False)
+            axes.legend(fontsize=10.5, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         buffer = io.BytesIO()
         figure.savefig(buffer, format=kind, metadata=METADATA if kind == "svg" else None)
     return write_whole(path, buffer.getvalue(), "plot")
@@ -124,7 +126,7 @@ def _draw_evidence(axes: Axes, shown: History) -> None:
         axes.semilogy(runs, np.maximum(part, _LEAST), color=color, label=claim.replace("_", " "))
     axes.axhline(ALARM, color=BAD, linestyle="--")
     axes.annotate("alarm", (1.0, ALARM), (0, -4), ("axes fraction", "data"), "offset points", va="top", ha="right")
-    axes.set_ylabel("evidence")
+    axes.set_ylabel("evidence of drift (1: none)")
     axes.yaxis.set_major_formatter(plain())
 
 
@@ -138,4 +140,4 @@ def _draw_scores(axes: Axes, shown: History) -> None:
         axes.plot(runs, np.cumsum(scores), color=color, label=printable(each.stream, _LONGEST))
     within = 3.0 * runs**0.5
     axes.fill_between(runs, -within, within, color=BAND, linewidth=0, label="three standard deviations")
-    axes.set(xlabel="runs", ylabel="sum of scores")
+    axes.set(xlabel="runs", ylabel="sum of normal scores")

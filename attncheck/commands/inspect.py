@@ -65,7 +65,7 @@ def inspect(
     if report is not None:
         from attncheck.report.inspection import render_inspection
 
-        render_inspection(found, make, report, theory)
+        render_inspection(found, make, report, theory, unexpected)
     if json:
         print(as_json(found.to_dict(theory) | {"unexpected": unexpected}))
     else:

@@ -61,9 +61,9 @@ def diagnose(unit: Item, subject: Subject, seed: int) -> list[str]:
 
 
 def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> list[str]:
-    """Return messages for estimates that differ from the declaration, those within chance last."""
-    differing = [estimate for estimate in estimates(sample, seed, laws) if estimate.differs]
-    found = {estimate.name: estimate for estimate in sorted(differing, key=lambda each: not each.beyond_chance)}
+    """Return messages for estimates that differ from the declaration by more than chance explains."""
+    differing = [each for each in estimates(sample, seed, laws) if each.differs and each.beyond_chance]
+    found = {estimate.name: estimate for estimate in differing}
     return [*map(str, found.values()), *_heads(sample, laws), *_scaled_grams(sample.layer, found)]
 
 

@@ -58,7 +58,7 @@ def sentence(judgement: Judgement) -> str:
     against = "" if judgement.baseline is None else f", compared with {judgement.baseline_path}"
     verdict = run.scope.beside("consistent" if judgement.first else judgement.verdict)
     return (
-        f"{verdict}{', NO BASELINE YET' * judgement.first}: {run.manifest.subject}, {done} of {len(run.planned)} "
+        f"{verdict}{', NO BASELINE YET' * judgement.first}: {run.manifest.subject}, {done:,} of {len(run.planned):,} "
         f"planned results examined, false-alarm budget {run.manifest.false_alarm:g}{against}."
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -30,18 +30,24 @@ _POSITIONS, _LAYERS = 12, 4
 _BINS, _WIDEST = 48, 3.5
 
 
-def render_inspection(found: Inspection | ModelInspection, name: str, out: Path, theory: bool = False) -> Path:
-    """Write a self-contained page on a layer or model made by `name`, with theoretical predictions if `theory`."""
-    lines = found.told + (found.predicted if theory else [])
+def render_inspection(
+    found: Inspection | ModelInspection, name: str, out: Path, theory: bool = False, unexpected: Sequence[str] = ()
+) -> Path:
+    """Write a self-contained page on a layer or model made by `name`.
+
+    `theory` adds theoretical predictions; `unexpected` are sentences on unmet expectations.
+    """
+    lines = [("not as expected", text) for text in unexpected] + found.told + (found.predicted if theory else [])
     recipe = msgspec.structs.replace(load(DEFAULT_RECIPE), title="Inspection", template="inspection.html.j2")
-    verdict = Verdict.VIOLATED if found.blamed else Verdict.CONSISTENT
-    drawn = [*_pictures(found.layers)]
-    return write_whole(out, encoded(fill(recipe, found=found, name=name, lines=lines, verdict=verdict, drawn=drawn)))
+    verdict = Verdict.VIOLATED if found.blamed or unexpected else Verdict.CONSISTENT
+    first = next(iter([*found.blamed, *unexpected]), found.verdict)
+    shown = {"verdict": verdict, "sentence": first, "drawn": [*_pictures(found.layers)]}
+    return write_whole(out, encoded(fill(recipe, found=found, name=name, lines=lines, **shown)))
 
 
 def _pictures(layers: Mapping[str, Inspection]) -> Iterator[Drawing]:
-    """Yield pictures of the first layers; those that cannot be drawn are left out."""
-    for title, layer in [*layers.items()][:_LAYERS]:
+    """Yield pictures of the first layers, those with errors before others; what cannot be drawn is left out."""
+    for title, layer in sorted(layers.items(), key=lambda each: not each[1].blamed)[:_LAYERS]:
         of = f" of {title}" if title else ""
         with contextlib.suppress(InputError):
             yield attention_picture(layer, of)

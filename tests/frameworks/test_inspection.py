@@ -67,7 +67,7 @@ def test_the_page_shows_who_attends_to_whom_and_the_entries(found: Inspection, t
     wrong = ac.inspect(Plain(masked=hidden(lambda behind: behind >= -1)), width=64, draws=2)
     page = render_inspection(wrong, "mine:make", tmp_path / "wrong.html").read_text(encoding="utf-8")
     assert 'class="box violated"' in page
-    assert "Position i sees i + 1: the causal mask is off by one</h2>" in page
+    assert "position i sees i + 1: the causal mask is off by one</h2>" in page
 
 
 def test_the_description_is_that_layer(found: Inspection) -> None:

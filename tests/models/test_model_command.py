@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,13 @@ def inputs():
         assert '<h2 id="parameters">Parameters</h2>' in page
         assert "fc.weight" in page
         assert main([*command, "--expect", "*.in_proj_bias=zeros"]) == ExitCode.CONSISTENT
-        assert main([*command, "--expect", "fc.weight=normal(0.5)"]) == ExitCode.VIOLATED
+        unmet = [*command, "--expect", "fc.weight=normal(0.5)", "--report", "page.html"]
+        assert main(unmet) == ExitCode.VIOLATED
         assert "NOT AS EXPECTED: fc.weight: " in capsys.readouterr().out
+        page = (tmp_path / "page.html").read_text(encoding="utf-8")
+        assert 'class="box violated"' in page
+        assert re.search("<h2[^>]*>fc.weight: ", page)
+        assert "<strong>not as expected</strong>: fc.weight: " in page
         assert main([*command, "--json", "--expect", "causal"]) == ExitCode.VIOLATED
         found = json.loads(capsys.readouterr().out)
         assert found["unexpected"] == ["attn: mask is 'none', not 'causal'"]
