@@ -192,7 +192,8 @@ WRONG = {
     "off by one": (
         on_inputs(LiteralSimulator(weigh=off_by_one)),
         CAUSAL,
-        "attention weights or values: position 0 attends to 0 and 1; declared 0; 2 others are wrong too",
+        "attention weights or values: the output at 0 depends on the inputs at 0 and 1; declared 0; "
+        "2 others are wrong too",
     ),
     "by distance": (
         on_inputs(score(by_distance)),
@@ -240,7 +241,7 @@ WRONG = {
     "shifted values": (
         on_inputs(LiteralSimulator(), shifted_values),
         CAUSAL,
-        "attention weights or values: position 0 attends to 3; declared 0; 2 others are wrong too",
+        "attention weights or values: the output at 0 depends on the inputs at 3; declared 0; 2 others are wrong too",
     ),
     "one more": (
         on_inputs(weigh(lambda layer, weights: weights * np.arange(1, layer.seq_len + 1))),
@@ -409,6 +410,28 @@ def test_the_weights_that_a_subject_uses_are_shown(layer: AttentionLayer) -> Non
     assert (declared < 0.15).any()
 
 
+def clipped_to(size: float, vectors: FloatArray) -> FloatArray:
+    """Return vectors no longer than `size`, by position."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return np.asarray(vectors * np.minimum(1.0, size / np.maximum(lengths, 1e-300)))
+
+
+@pytest.mark.parametrize("num_heads", [1, 2])
+@pytest.mark.parametrize("where", ["values", "outputs"])
+def test_values_or_outputs_of_limited_size_are_no_wrong_weights(where: str, num_heads: int) -> None:
+    def limited(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
+        heads = (len(inputs), layer.num_heads, layer.width, layer.head_width)
+        queries, keys, values = (inputs[:, None] @ rng.standard_normal(heads) * layer.width**-0.5 for _ in range(3))
+        scores = queries @ keys.swapaxes(-1, -2) * layer.width**-0.5
+        mixed = attention_weights(layer, scores) @ (clipped_to(1.0, values) if where == "values" else values)
+        outputs = (mixed @ rng.standard_normal(heads).swapaxes(-1, -2)).sum(axis=1) / layer.width**0.5
+        return {"outputs": clipped_to(1.0, outputs) if where == "outputs" else outputs, "scores": scores}
+
+    told = list(map(str, found(limited, LAYER.replace(num_heads=num_heads))))
+    assert told
+    assert not any("weight is" in each for each in told)
+
+
 def test_refused_inputs_are_left_out() -> None:
     """A subject that divides by its inputs has no answer to inputs of 0."""
 
@@ -418,7 +441,7 @@ def test_refused_inputs_are_left_out() -> None:
         return on_inputs(LiteralSimulator(weigh=off_by_one))(layer, inputs, rng)
 
     first = found(dividing, CAUSAL)[0]
-    assert "position 0 attends to 0 and 1" in str(first)
+    assert "the output at 0 depends on the inputs at 0 and 1" in str(first)
     assert first.plot is not None
     observed, declared = (np.reshape(first.plot[name], (CAUSAL.seq_len,) * 2) for name in ("observed", "declared"))
     assert np.array_equal(declared, np.tri(CAUSAL.seq_len))

@@ -38,7 +38,7 @@ def positions(pair: Pair) -> Iterator[Finding]:
     rows = np.flatnonzero((outputs != declared).any(axis=1))
     if rows.size:
         i = rows[0]
-        told = f"position {i} attends to {places(outputs[i])}; declared {places(declared[i])}"
+        told = f"the output at {i} depends on the inputs at {places(outputs[i])}; declared {places(declared[i])}"
         plot = plot_data.positions(outputs, declared, "input", "Inputs that change the outputs")
         yield Finding(WEIGHTS_OR_VALUES, told + _likewise(len(rows)), plot)
 

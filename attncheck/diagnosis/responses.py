@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
 from attncheck.diagnosis.answers import Answer, Pair, Respond, differ, right_answers, subject_answers
-from attncheck.diagnosis.finding import AFTER, DRAWS, INPUTS, SCORES, STAGES, Finding
+from attncheck.diagnosis.finding import DRAWS, INPUTS, SCORES, STAGES, Finding
 from attncheck.diagnosis.positions import permuted, places, positions
 from attncheck.diagnosis.regression import UNEXPLAINED, by_regression
 from attncheck.diagnosis.weights import weights_at_zero
@@ -61,7 +61,7 @@ def findings(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
     ...     return {"outputs": inputs.cumsum(axis=1) @ rng.standard_normal((len(inputs), layer.width, 1))}
     >>> layer = AttentionLayer(width=8, seq_len=3, num_heads=1)
     >>> print(findings(Subject.of(running), layer, np.random.default_rng(0))[0])
-    attention weights or values: position 0 attends to 0; declared 0 to 2; 1 other is wrong too
+    attention weights or values: the output at 0 depends on the inputs at 0; declared 0 to 2; 1 other is wrong too
     """
     if subject.form != "inputs":
         return []
@@ -84,9 +84,7 @@ def _with_one_head(subject: Subject, layer: AttentionLayer, rng: np.random.Gener
     """Return the findings on the layer with one head, where more can be determined, or none that say more."""
     with contextlib.suppress(InputError):  # the subject may not support it
         found = findings(subject, layer.replace(num_heads=1, num_kv_heads=None, head_dim=None), rng)
-        if not found:
-            return [Finding(AFTER, "no matrices give the outputs from the scores, but with one head nothing is wrong")]
-        if found[0].text != UNEXPLAINED:
+        if found and found[0].text != UNEXPLAINED:
             return [dataclasses.replace(each, text=f"with one head, {each.text}") for each in found]
     return []
 

@@ -19,8 +19,8 @@ FloatArray = NDArray[np.float64]
 _CLEAR = 1e-2
 # Maximum number of weights shown in a message, and of positions.
 _SHOWN, _MOST = 6, 16
-# Decimals of weights at the usual scores.
-_DIGITS = 4
+# Decimals of weights at the usual scores, and steps of the fit of factors.
+_DIGITS, _STEPS = 4, 50
 
 
 def weights_at_zero(pair: Pair) -> Iterator[Finding]:
@@ -55,14 +55,29 @@ def weights_of_one_head(pair: Pair) -> Iterator[Finding]:
     values = _of_single_inputs(pair.subject, pair, pair.inputs) / pair.small
     factors = np.einsum("nijk,nik->nij", np.linalg.pinv(values.swapaxes(-1, -2)), y)
     rest = np.abs(np.einsum("nijk,nij->nik", values, factors) - y).max()
-    weights, declared = np.round(factors * at_zero, _DIGITS) + 0.0, attention_weights(layer, scores)[:, 0]
+    weights, declared = factors * at_zero, attention_weights(layer, scores)[:, 0]
     gap = np.abs(weights - declared)
-    if rest > _CLEAR * np.abs(y).max() or gap.max() <= _CLEAR:
+    if rest > _CLEAR * np.abs(y).max() or gap.max() <= _CLEAR or _by_factors(weights, declared):
         return
     n, i, j = np.unravel_index(int(np.argmax(gap)), gap.shape)
+    weights = np.round(weights, _DIGITS) + 0.0
     told = f"a weight is {weights[n, i, j]:.3g}; declared {declared[n, i, j]:.3g}"
     plot = plot_data.positions(weights[n], declared[n], "key", "Attention weights of one draw")
     yield Finding(WEIGHTS_OR_VALUES, f"where a score is {scores[n, 0, i, j]:.3g}, {told}", plot)
+
+
+def _by_factors(weights: FloatArray, declared: FloatArray) -> bool:
+    """Return whether weights, (draws, s, s), are the declared ones times a factor per query and one per key.
+
+    If so, values or outputs that are not linear in the inputs explain them too.
+    """
+    keys = np.ones_like(declared[:, :1])  # (draws, 1, s)
+    for _ in range(_STEPS):  # alternating least squares
+        scaled = declared * keys
+        queries = (weights * scaled).sum(axis=2, keepdims=True) / (scaled**2).sum(axis=2, keepdims=True)
+        scaled = declared * queries
+        keys = (weights * scaled).sum(axis=1, keepdims=True) / (scaled**2).sum(axis=1, keepdims=True)
+    return bool(np.abs(weights - declared * queries * keys).max() <= _CLEAR)
 
 
 def _common(respond: Respond, pair: Pair) -> FloatArray | None:

@@ -83,9 +83,14 @@ class Torch(Binding):
     def attended(self, state: Any, arrays: Arrays, x: FloatArray, path: str = "eval") -> tuple[FloatArray, ...]:
         """Return outputs, queries, keys and values of N modules; see `Binding.attended`."""
         whole = _CallableModule(state, functools.partial(self._called, weights=_WEIGHTS in path))
-        held = {f"held.{name}": _like(parameter, arrays[name]) for name, parameter in state.named_parameters()}
-
-        many = recorded(functools.partial(torch.func.functional_call, whole))
+        values = {id(parameter): _like(parameter, arrays[name]) for name, parameter in state.named_parameters()}
+        # Once per module: PyTorch would set those of a module with several names twice, and put back the wrong ones.
+        held = {
+            ".".join(filter(None, ("held", at, name))): values[id(parameter)]
+            for at, module in state.named_modules()
+            for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
+        }
+        many = recorded(functools.partial(torch.func.functional_call, whole, tie_weights=False))
         with self._ready(state, path):
             return tuple(map(array_of, many(held, self._tensor(x))))
 

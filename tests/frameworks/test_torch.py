@@ -588,6 +588,15 @@ def test_modules_run_at_once_as_they_do_one_by_one(make: Make, at_once: bool, we
     reading.assert_at_once(ac.inspect(make, width=16).subject(weights=weights), at_once)
 
 
+def test_a_module_with_two_names_is_a_subject() -> None:
+    class Shared(Own):
+        def __init__(self) -> None:
+            super().__init__(by_hand, width=16)
+            self.alias = self.v
+
+    reading.assert_at_once(ac.inspect(Shared, width=16).subject())
+
+
 # Over widths --------------------------------------------------------------------------------------
 
 
