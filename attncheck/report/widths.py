@@ -29,7 +29,9 @@ _NAMED, _LABELLED, _LINE = 4, 16, 0.05
 def render_widths(found: Widths, name: str, out: Path) -> Path:
     """Write a self-contained page on models made by `name`."""
     recipe = msgspec.structs.replace(load(DEFAULT_RECIPE), title="Widths", template="widths.html.j2")
-    drawn = [(moment, rows, plot(found, moment)) for moment, rows in found.tables]
+    bad = {row.moment for row in found.violated}
+    tables = sorted(found.tables, key=lambda table: table[0] not in bad)  # moments with violations first
+    drawn = [(moment, rows, plot(found, moment)) for moment, rows in tables]
     return write_whole(out, encoded(fill(recipe, found=found, name=name, drawn=drawn)))
 
 
