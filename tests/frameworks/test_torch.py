@@ -588,6 +588,18 @@ def test_modules_run_at_once_as_they_do_one_by_one(make: Make, at_once: bool, we
     reading.assert_at_once(ac.inspect(make, width=16).subject(weights=weights), at_once)
 
 
+def test_attention_of_one_sequence_after_another_is_refused() -> None:
+    class InTurn(Own):
+        def forward(self, x: Any) -> Any:
+            y = torch.empty_like(x)
+            for place, sequence in enumerate(x):
+                y[place] = super().forward(sequence[None])[0]
+            return y
+
+    with pytest.raises(ac.InputError, match="sequences.*pass attention one after another"):
+        ac.inspect(lambda: InTurn(by_hand, width=16), width=16)
+
+
 def test_a_module_with_two_names_is_a_subject() -> None:
     class Shared(Own):
         def __init__(self) -> None:
