@@ -192,8 +192,8 @@ class ModuleReader:
             found = layout.standard(first, *x.shape[:2])
         except ValueError:
             if first[0].key.shape[-2] == x.shape[1] + layout.extra:
-                what, remedy = "pass attention one after another, not in one batch", "test it by sampling: attncheck.check"
-                refuse("call", f"{len(x)} sequences", what, remedy)
+                what = "pass attention one after another, not in one batch"
+                refuse("call", f"{len(x)} sequences", what, "test it by sampling: attncheck.check")
             shown = f"{first[0].key.shape[-2]} for {x.shape[1]} positions"
             refuse("keys", shown, "exceed the positions by a length-dependent number", "inspect self-attention")
         return AttentionCall(y, found["query"], found["key"], found["value"], found["weights"], calls)
