@@ -15,6 +15,8 @@ from attncheck.evidence.bands import QUANTILES
 
 FloatArray = NDArray[np.float64]
 
+#: Quantiles that are labelled in plots.
+LABELLED = (0.0001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999)
 # Residuals beyond this many standard deviations share the outermost bins.
 _WIDEST = 4.0
 _BINS = 32
@@ -36,7 +38,9 @@ def cdf_of_uniform(values: FloatArray, allowance: float) -> dict[str, Any]:
 
 
 def cdf_of_two(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatArray], FloatArray]) -> dict[str, Any]:
-    """Return joint quantiles of two sorted samples, and counts of values up to them, in the first and in both.
+    """Return counts of values up to joint quantiles, in the first of two sorted samples and in both.
+
+    ``labels`` are the joint quantiles at `LABELLED`.
 
     Examples
     --------
@@ -49,8 +53,8 @@ def cdf_of_two(ours: FloatArray, theirs: FloatArray, rounding: Callable[[FloatAr
     pooled, places = np.unique(first + second, return_index=True)
     apart = pooled < values.size
     below = {"below": first[places][apart].tolist(), "pooled": pooled[apart].tolist()}
-    below["values"] = _significant(points[places][apart])
-    return {"kind": "paired counts", **below, "count": int(ours.size), "against": int(theirs.size)}
+    labels = _significant(np.quantile(values, LABELLED, method="inverted_cdf"))
+    return {"kind": "paired counts", **below, "labels": labels, "count": int(ours.size), "against": int(theirs.size)}
 
 
 def histogram_of_residuals(residuals: FloatArray) -> dict[str, Any]:
@@ -105,7 +109,9 @@ def matrix(
 
 
 def positions(observed: ArrayLike, declared: ArrayLike, of: str, what: str) -> dict[str, Any]:
-    """Return two square matrices, row by row: rows are positions of queries, columns positions of what `of` names.
+    """Return an observed and a declared square matrix, row by row.
+
+    Rows are positions of queries, columns are positions of keys or inputs, as `of` says; `what` names the entries.
 
     Examples
     --------

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attncheck.evidence.bands import QUANTILES, FloatArray, IntArray, two_sample_band, uniform_band
+from attncheck.evidence.plot_data import LABELLED
 
 # Largest number on an axis.
 _LARGEST = 1e12
@@ -54,12 +55,12 @@ class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
 class PairedCounts(msgspec.Struct, frozen=True, tag="paired counts", tag_field="kind"):
     """Numbers of values, out of `count`, among the `pooled` lowest of these and `against` reference values.
 
-    `values` are the largest of these lowest.
+    `labels` are the quantiles of both together at `attncheck.evidence.plot_data.LABELLED`.
     """
 
     below: list[int]
     pooled: list[int]
-    values: list[float]
+    labels: list[float]
     count: int
     against: int
 
@@ -67,6 +68,8 @@ class PairedCounts(msgspec.Struct, frozen=True, tag="paired counts", tag_field="
         theirs = [both - ours for both, ours in zip(self.pooled, self.below, strict=True)]
         _check_counts(self.below, self.count)
         _check_counts(theirs, self.against)
+        if len(self.labels) != len(LABELLED):
+            raise ValueError("is not what attncheck writes")
         if not self.pooled or any(low >= high for low, high in itertools.pairwise([0, *self.pooled, self.total])):
             raise ValueError("is not what attncheck writes")
 
@@ -142,7 +145,7 @@ class MatrixPlot(msgspec.Struct, frozen=True, tag="matrix", tag_field="kind"):
 
 
 class PositionsPlot(msgspec.Struct, frozen=True, tag="positions", tag_field="kind"):
-    """Observed and declared square matrix; rows are positions of queries, columns positions of what `of` names."""
+    """Observed and declared square matrix; rows are positions of queries, columns of keys or inputs, as `of` says."""
 
     observed: list[float]
     declared: list[float]
@@ -212,8 +215,11 @@ def _check_counts(below: Sequence[int], count: int) -> None:
 
 
 def _drawable(plot: Plot) -> bool:
-    """Return whether lists have matching lengths and finite numbers within axis range."""
-    values = [value for value in msgspec.structs.astuple(plot) if not isinstance(value, str)]
-    columns = [value for value in values if isinstance(value, list)]
-    numbers = [*(value for value in values if not isinstance(value, list)), *(x for column in columns for x in column)]
-    return bool(columns[0]) and len({len(column) for column in columns}) == 1 and max(map(abs, numbers)) < _LARGEST
+    """Return whether lists have matching lengths, labels apart, and finite numbers within axis range."""
+    values = {name: value for name, value in msgspec.structs.asdict(plot).items() if not isinstance(value, str)}
+    lists = {name: value for name, value in values.items() if isinstance(value, list)}
+    numbers = [value for name, value in values.items() if name not in lists] + [
+        x for each in lists.values() for x in each
+    ]
+    lengths = {len(each) for name, each in lists.items() if name != "labels"}
+    return len(lengths) == 1 and 0 not in lengths and max(map(abs, numbers)) < _LARGEST

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from statistics import NormalDist
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from attncheck._lib.text import counted, number
+from attncheck.evidence.plot_data import LABELLED
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.names import layer_name
 from attncheck.records.schema import Result
@@ -37,8 +38,6 @@ _QUANTILE = NormalDist().inv_cdf(0.995)
 _WIDEST, _STEP = 4.0, 0.3
 # Entries of two matrices differ if their distance exceeds this share of the largest.
 _APART = 1e-3
-# Labelled quantiles.
-_QUANTILES = (0.0001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999)
 
 
 def of_result(result: Result) -> Drawing | None:
@@ -52,8 +51,6 @@ def of_result(result: Result) -> Drawing | None:
             return _density(plot, result)
         case MatrixPlot() as plot:
             return _matrix(plot, result)
-        case PositionsPlot():  # of causes, not of results
-            return None
         case Covariances() as plot:
             return _covariances(plot, result)
         case RatePlot() as plot:
@@ -67,7 +64,7 @@ def _counts(plot: Counts | PairedCounts, result: Result) -> Drawing:
     found = plot.in_errors(plot.below)
     outside = leaves(plot) is not None
     observed, declared = plot.shares
-    axis, label = _quantile_axis(plot, result, places)
+    axis, label = _quantile_axis(plot, result)
     # Values are placed by normal quantiles, so that any correct law appears as a bell curve.
     edges = np.array([min(-_WIDEST, places[0] - _STEP), *places, max(_WIDEST, places[-1] + _STEP)])
 
@@ -81,7 +78,7 @@ def _counts(plot: Counts | PairedCounts, result: Result) -> Drawing:
         axes.plot(places, found, color=color, linewidth=1.4, linestyle=line, marker="" if len(found) > 9 else ".")
         reach = 1.15 * max(float(np.abs(curve).max()) for curve in (low, high, found))
         axes.set(xlim=(edges[0], edges[-1]), ylim=(-reach, reach), xlabel=axis, ylabel="difference")
-        shown = [at for at in special.ndtri(_QUANTILES) if edges[0] <= at <= edges[-1]]
+        shown = [at for at in special.ndtri(LABELLED) if edges[0] <= at <= edges[-1]]
         axes.xaxis.set_major_locator(FixedLocator(shown))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: label(at)))
 
@@ -94,13 +91,12 @@ def _counts(plot: Counts | PairedCounts, result: Result) -> Drawing:
     return draw(paint, alt, caption, below=difference, height=320)
 
 
-def _quantile_axis(
-    plot: Counts | PairedCounts, result: Result, places: NDArray[np.float64]
-) -> tuple[str, Callable[[float], str]]:
-    """Return the name of the horizontal axis and a function that labels normal quantiles; `places` are the plot's."""
+def _quantile_axis(plot: Counts | PairedCounts, result: Result) -> tuple[str, Callable[[float], str]]:
+    """Return the name of the horizontal axis, and a function that labels the normal quantiles at `LABELLED`."""
     if isinstance(plot, Counts):
         return "quantile of the expected law", lambda at: f"{special.ndtr(at):g}"
-    return quantity(result), lambda at: f"{np.interp(at, places, plot.values):.2g}".replace("-", "−")
+    places = special.ndtri(LABELLED)
+    return quantity(result), lambda at: f"{np.interp(at, places, plot.labels):.2g}".replace("-", "−")
 
 
 def band_kept(plot: Counts | PairedCounts) -> str:
@@ -201,7 +197,7 @@ def _matrix(plot: MatrixPlot, result: Result) -> Drawing:
     return draw(paint, alt, caption, width=300, height=290, margins=(36, 10, 44, 8))
 
 
-def of_cause(raw: Mapping[str, Any] | None) -> Drawing | None:
+def of_cause(raw: dict[str, Any] | None) -> Drawing | None:
     """Return the plot of what a subject does instead of what is declared, or None.
 
     Examples
@@ -210,7 +206,7 @@ def of_cause(raw: Mapping[str, Any] | None) -> Drawing | None:
     >>> of_cause({**plot, "observed": [1.0, 0.5, 0.5, 0.5], "declared": [1.0, 0.0, 0.5, 0.5]}).alt[-59:]
     'first at query 0 and key 1: 0.5 is observed, 0 is declared.'
     """
-    plot = read_plot(None if raw is None else dict(raw))
+    plot = read_plot(raw)
     if not isinstance(plot, PositionsPlot):
         return None
     observed, declared = np.array(plot.observed), np.array(plot.declared)

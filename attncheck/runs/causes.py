@@ -46,10 +46,9 @@ class DiagnosisTask:
     results: tuple[Result, ...]
     seed: int
 
-
-def diagnose(task: DiagnosisTask) -> Diagnosis:
-    """Diagnose violated results in the process where the task runs."""
-    return diagnosis_of(subject_here(task.subject), task.results, task.seed)
+    def diagnosis(self) -> Diagnosis:
+        """Return the diagnosis, made in the process where this is called."""
+        return diagnosis_of(subject_here(self.subject), self.results, self.seed)
 
 
 def diagnosis_without_draws(results: Sequence[Result]) -> Diagnosis:

@@ -19,7 +19,7 @@ from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.case import Case
 from attncheck.records.schema import Closing, Manifest, Result, StatementResult, run_digest
 from attncheck.records.writer import Writer
-from attncheck.runs.causes import Diagnosis, DiagnosisTask, diagnose, diagnosis_without_draws
+from attncheck.runs.causes import Diagnosis, DiagnosisTask, diagnosis_without_draws
 from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize
 from attncheck.runs.tasks import Examination
@@ -91,11 +91,12 @@ class RunReport:
         """Find causes of violated results; on an executor, a subject may end the process that does."""
         if not self.run.explains or not any(each.verdict == Verdict.VIOLATED for each in self.results):
             return
-        subject = self.run.subject
-        if executor is None or not executor.spec.travels:
-            self.diagnosis = diagnose(DiagnosisTask(subject, tuple(self.results), self.run.seed))
+        subject, travels = self.run.subject, executor is not None and executor.spec.travels
+        task = DiagnosisTask(subject.sent if travels else subject, tuple(self.results), self.run.seed)
+        if executor is None:
+            self.diagnosis = task.diagnosis()
             return
-        (found,) = executor.results(diagnose, [DiagnosisTask(subject.sent, tuple(self.results), self.run.seed)])
+        (found,) = executor.results(DiagnosisTask.diagnosis, [task])
         if isinstance(found, LostTask):
             self.take((), f"subject={subject.name}: while a cause was searched, {found.reason}; mend the simulator")
             found = diagnosis_without_draws(self.results)

@@ -98,7 +98,7 @@ def test_descriptions_say_where_the_norm_is() -> None:
 
 def test_what_has_no_meaning_is_refused() -> None:
     with pytest.raises(InputError, match="post_norm='batch'"):
-        AttentionStack(layer=RELU, depth=2, post_norm="batch")  # type: ignore[arg-type]
+        AttentionStack(layer=RELU, depth=2, post_norm="batch")  # type: ignore[arg-type]  # what is tested
     with pytest.raises(InputError, match="post_norm='layer': makes a single neuron 0"):
         AttentionStack(layer=RELU.replace(width=1), depth=2, post_norm="layer")
     for function in (distances, difference_parts):

@@ -30,7 +30,7 @@ def test_a_wrong_lambda_is_found(factor: float) -> None:
     def wrong(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
         return draw(layer, size, rng, factor)
 
-    wrong.supports = supports  # type: ignore[attr-defined]
+    wrong.supports = supports  # type: ignore[attr-defined]  # mypy knows no attributes of functions
     assert check(wrong, LAYERS, properties="differential").verdict == "violated"
 
 
