@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from attncheck._lib.text import listed
 from attncheck.checks.claims import CLAIMS
+from attncheck.diagnosis import finding
+from attncheck.diagnosis.finding import STAGES, Finding
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.names import layer_name
 from attncheck.records.schema import Result, of_pool
@@ -46,6 +48,16 @@ _CONCERNS = {
     "independence.output": _GIVEN,
     "exactness.output": "outputs",
     "outputs.": "outputs",
+}
+# The stage of a finding that these stages come with.
+_FOUND_AT = {
+    _DRAWS: finding.DRAWS,
+    _INPUTS: finding.INPUTS,
+    "keys": finding.SCORES,
+    "scores": finding.SCORES,
+    "values": finding.WEIGHTS_OR_VALUES,
+    _GIVEN: finding.OUTPUTS,
+    "outputs": finding.OUTPUTS,
 }
 # A hint shared by this many checks is not specific.
 _GENERIC = 5
@@ -134,6 +146,12 @@ def begins(tallies: Mapping[str, Tally]) -> list[str]:
         ask = "; return scores to see where the fault begins"
     worst = sharpest(next(tally for tally in sharpest_first(tallies) if stage_of(tally.name) == wrong))
     return [f"{before}{where}: {worst.text} on {layer_name(worst.case)}{ask}"]
+
+
+def precedes(tallies: Mapping[str, Tally], found: Finding) -> bool:
+    """Return whether a violated check concerns an earlier stage of the computation than a finding."""
+    stages = (_FOUND_AT[name] for tally in violated(tallies) if (name := stage_of(tally.name)))
+    return any(STAGES.index(each) < STAGES.index(found.stage) for each in stages)
 
 
 def stage_of(check: str) -> str:

@@ -5,6 +5,7 @@ They explain a verdict without changing it, with normal intervals from a fresh s
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -20,10 +21,11 @@ from attncheck.diagnosis.estimates import (
     SCORES_GIVEN,
     VALUES,
     Observation,
-    by_head,
     estimates,
+    exact_sample,
     mean_square,
 )
+from attncheck.diagnosis.uneven import uneven
 from attncheck.evidence.exchange import Calls
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
@@ -44,8 +46,6 @@ _GRAMS = {
     "key_gram": (KEYS, SCORES_GIVEN, SCORES, "K Kᵀ/ν"),
     "value_gram": (VALUES, OUTPUTS_GIVEN, OUTPUTS, "V Vᵀ/ν"),
 }
-# Maximum number of heads listed.
-_MOST_HEADS = 8
 
 
 def diagnose(unit: Item, subject: Subject, seed: int) -> list[str]:
@@ -62,9 +62,15 @@ def diagnose(unit: Item, subject: Subject, seed: int) -> list[str]:
 
 def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> list[str]:
     """Return messages for estimates that differ from the declaration by more than chance explains."""
-    differing = [each for each in estimates(sample, seed, laws) if each.differs and each.beyond_chance]
+
+    @functools.cache
+    def reference() -> Sample:
+        return exact_sample(sample, seed, laws)
+
+    differing = [each for each in estimates(sample, reference, laws) if each.differs and each.beyond_chance]
     found = {estimate.name: estimate for estimate in differing}
-    return [*map(str, found.values()), *_heads(sample, laws), *_scaled_grams(sample.layer, found)]
+    by_place = [each.text for each in uneven(sample, reference, laws)]
+    return [*map(str, found.values()), *by_place, *_scaled_grams(sample.layer, found)]
 
 
 def _calls(layer: AttentionLayer, subject: Subject, rng: np.random.Generator) -> Iterator[str]:
@@ -78,14 +84,6 @@ def _calls(layer: AttentionLayer, subject: Subject, rng: np.random.Generator) ->
     if all(outcome.p_value > _CALLS_LEVEL for outcome in outcomes):
         return
     yield "calls of the simulator differ more than draws within one call; draw new weights for each draw"
-
-
-def _heads(sample: Sample, laws: WeightLaws) -> Iterator[str]:
-    """Yield messages with the scale in each head, for matrices whose scales differ between heads."""
-    for name, heads in by_head(sample, laws).items():
-        if max(head.low for head in heads) > min(head.high for head in heads):
-            told = ", ".join(f"{head.value:.3g}" for head in heads[:_MOST_HEADS])
-            yield f"{name} by head: {told}{', …' * (len(heads) > _MOST_HEADS)} times the declared"
 
 
 def _scaled_grams(layer: AttentionLayer, found: Mapping[str, Observation]) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -80,16 +79,21 @@ class Observation:
         return f"{self.name} {value} [{low}, {high}]{said}{self.source and f' {self.source}'}"
 
 
-def estimates(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> Iterator[Observation]:
-    """Yield estimates of the exposed data with declared values, the most specific first."""
+def exact_sample(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> Sample:
+    """Return outputs, and scores and Gram matrices of inputs unless weights have other laws, of the exact law."""
+    if not laws.gaussian:
+        return LiteralReference(sample.layer, len(sample), 1, seed, laws=laws, like=sample, blocks={}).sample
+    exact = simulate(sample.layer, 4 * len(sample), seed)
+    return Sample(sample.layer, exact.outputs, scores=exact.scores, input_gram=exact.input_gram)
 
-    @functools.cache
-    def reference() -> Sample:
-        if not laws.gaussian:
-            return LiteralReference(sample.layer, len(sample), 1, seed, laws=laws, like=sample, blocks={}).sample
-        exact = simulate(sample.layer, 4 * len(sample), seed)
-        return Sample(sample.layer, exact.outputs, scores=exact.scores, input_gram=exact.input_gram)
 
+def estimates(
+    sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = GAUSSIAN_LAWS
+) -> Iterator[Observation]:
+    """Yield estimates of the exposed data with declared values, the most specific first.
+
+    `reference` returns an `exact_sample`.
+    """
     if sample.input_gram is not None:
         yield from _input_estimates(sample, reference)
     if sample.scores is not None:
@@ -102,7 +106,7 @@ def estimates(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = G
 
 def _given(sample: Sample, laws: WeightLaws) -> Iterator[Observation]:
     """Yield estimates of conditional variances relative to the declared ones."""
-    for name, squares, dof in _whitened(sample, laws):
+    for name, squares, dof in whitened_squares(sample, laws):
         yield from _ratio(name, squares.sum(axis=1), dof.sum(axis=1))
 
 
@@ -198,7 +202,7 @@ def _ratio(name: str, squares: FloatArray, dof: FloatArray) -> Iterator[Observat
         yield dataclasses.replace(_mean(name, squares / float(dof.mean()), 1.0), ratio=True)
 
 
-def _whitened(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, FloatArray, FloatArray]]:
+def whitened_squares(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, FloatArray, FloatArray]]:
     """Yield whitened sums of squares and degrees of freedom, (draws, heads) or (draws, 1), for laws without biases."""
     exposed, layer, biased = sample.exposed, sample.layer, laws.biased
     turned = layer.rotary_base is not None
@@ -213,12 +217,3 @@ def _whitened(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, FloatArra
     if "value_gram" in exposed and exposed & {"scores", "attention"} and "output" not in biased:
         squares, dof = sample.output_residual.squares()
         yield OUTPUTS_GIVEN, squares[:, None], dof[:, None]
-
-
-def by_head(sample: Sample, laws: WeightLaws = GAUSSIAN_LAWS) -> dict[str, list[Observation]]:
-    """Return variance ratios by name, one per head or group."""
-    return {
-        name: [each for h in range(squares.shape[1]) for each in _ratio(name, squares[:, h], dof[:, h])]
-        for name, squares, dof in _whitened(sample, laws)
-        if squares.shape[1] > 1 and dof.any()
-    }

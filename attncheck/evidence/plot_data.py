@@ -124,6 +124,23 @@ def positions(observed: ArrayLike, declared: ArrayLike, of: str, what: str) -> d
     return {"kind": "positions", **entries, "of": of, "what": what, "size": size}
 
 
+def profile(
+    places: ArrayLike, observed: ArrayLike, half: ArrayLike, declared: float, of: str, what: str
+) -> dict[str, Any]:
+    """Return estimates at numbered places with half the width of their intervals, and their one declared value.
+
+    Places are heads, positions or the like, as `of` says; `what` names the estimates.
+
+    Examples
+    --------
+    >>> profile([0, 1], [1.0, 1.7], [0.1, 0.1], 1.0, "head", "score variance")["observed"]
+    [1.0, 1.7]
+    """
+    columns = {"places": places, "observed": observed, "half": half}
+    values = {name: _significant(np.asarray(each, dtype=np.float64)) for name, each in columns.items()}
+    return {"kind": "profile", **values, "declared": declared, "of": of, "what": what}
+
+
 def covariances(predicted: FloatArray, products: FloatArray) -> dict[str, Any]:
     """Return mean predictions and observations, each (draws, pairs), with errors of their differences."""
     size = max(1, len(products))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 from attncheck._lib.text import chance, counted
 from attncheck.diagnosis.causes import diagnosed
@@ -48,11 +49,18 @@ def _sentence(found: RunRecord, verdict: str, wrong: SubjectFinding | None) -> s
         estimated = diagnosed(found.tallies)
         number = estimated.diagnosis[0] if estimated else wrong.smallest.text
         after = f" {number[:1].upper()}{number[1:]}" if wrong.cause.endswith("?") else f"; {number}"
+        if _quantity(number) in wrong.cause:
+            after = ""
         return f"{subject} departs from the theorem: {wrong.cause}{after}."
     if verdict == "incomplete":
         why = found.closing.failed[0] if found.closing and found.closing.failed else ""
         return f"The run on {subject} is incomplete, which is not a pass{f': {why}' if why else ''}."
     return f"The run on {subject} is inconclusive, which is not a pass."
+
+
+def _quantity(text: str) -> str:
+    """Return what an estimate is of: its text up to the first number."""
+    return "".join(itertools.takewhile(lambda letter: not letter.isdigit(), text)).strip(" -")
 
 
 def _extent(found: RunRecord) -> str:

@@ -158,6 +158,17 @@ class PositionsPlot(msgspec.Struct, frozen=True, tag="positions", tag_field="kin
             raise ValueError("is not what attncheck writes")
 
 
+class ProfilePlot(msgspec.Struct, frozen=True, tag="profile", tag_field="kind"):
+    """Estimates with intervals at numbered places, as `of` says, and their declared value."""
+
+    places: list[float]
+    observed: list[float]
+    half: list[float]
+    declared: float
+    of: str
+    what: str
+
+
 class RatePlot(msgspec.Struct, frozen=True, tag="rate", tag_field="kind"):
     """A distance at several widths, and the log-log slope with its interval."""
 
@@ -169,7 +180,7 @@ class RatePlot(msgspec.Struct, frozen=True, tag="rate", tag_field="kind"):
     high: float
 
 
-Plot = Counts | PairedCounts | Residuals | Density | MatrixPlot | PositionsPlot | Covariances | RatePlot
+Plot = Counts | PairedCounts | Residuals | Density | MatrixPlot | PositionsPlot | ProfilePlot | Covariances | RatePlot
 
 
 def read_plot(raw: dict[str, Any] | None) -> Plot | None:

@@ -25,6 +25,7 @@ from attncheck.report.plots import (
     MatrixPlot,
     PairedCounts,
     PositionsPlot,
+    ProfilePlot,
     RatePlot,
     Residuals,
     leaves,
@@ -94,7 +95,8 @@ def _counts(plot: Counts | PairedCounts, result: Result) -> Drawing:
 def _quantile_axis(plot: Counts | PairedCounts, result: Result) -> tuple[str, Callable[[float], str]]:
     """Return the name of the horizontal axis, and a function that labels the normal quantiles at `LABELLED`."""
     if isinstance(plot, Counts):
-        return "quantile of the expected law", lambda at: f"{special.ndtr(at):g}"
+        # Those of N(0, 1) at the same quantiles: for whitened values, the values themselves.
+        return f"{quantity(result)}, on the scale of N(0, 1)", lambda at: f"{at:.2g}".replace("-", "−")
     places = special.ndtri(LABELLED)
     return quantity(result), lambda at: f"{np.interp(at, places, plot.labels):.2g}".replace("-", "−")
 
@@ -206,9 +208,37 @@ def of_cause(raw: dict[str, Any] | None) -> Drawing | None:
     >>> of_cause({**plot, "observed": [1.0, 0.5, 0.5, 0.5], "declared": [1.0, 0.0, 0.5, 0.5]}).alt[-59:]
     'first at query 0 and key 1: 0.5 is observed, 0 is declared.'
     """
-    plot = read_plot(raw)
-    if not isinstance(plot, PositionsPlot):
-        return None
+    match read_plot(raw):
+        case PositionsPlot() as plot:
+            return _positions(plot)
+        case ProfilePlot() as plot:
+            return _profile(plot)
+    return None
+
+
+def _profile(plot: ProfilePlot) -> Drawing:
+    observed, half = np.array(plot.observed), np.array(plot.half)
+    off = np.abs(observed - plot.declared) > half
+
+    def paint(axes: Axes) -> None:
+        axes.axhline(plot.declared, color=MUTED, linewidth=0.8, linestyle="--")
+        at = np.arange(len(observed))
+        for chosen, color, marker in ((~off, ACCENT, "o"), (off, BAD, "X")):
+            errors = half[chosen]
+            axes.errorbar(at[chosen], observed[chosen], errors, linestyle="", marker=marker, color=color, markersize=5)
+        axes.set(xticks=at, xticklabels=[f"{place:g}" for place in plot.places], xlabel=plot.of, ylabel="observed")
+        axes.grid(True, axis="y")
+
+    worst = int(np.argmax(np.abs(observed - plot.declared)))
+    alt = (
+        f"{plot.what} by {plot.of}, with 99.9% intervals; {plot.declared:g} is declared. {int(off.sum())} of "
+        f"{len(off)} intervals exclude it. The farthest is {observed[worst]:.3g} at {plot.of} {plot.places[worst]:g}."
+    )
+    caption = f"{plot.what} by {plot.of}, with 99.9% intervals; the line is the declared value"
+    return draw(paint, alt, caption, height=300)
+
+
+def _positions(plot: PositionsPlot) -> Drawing:
     observed, declared = np.array(plot.observed), np.array(plot.declared)
     rows, columns = np.divmod(np.arange(observed.size), plot.size)
     off = np.abs(observed - declared) > _APART * max(float(np.abs(declared).max()), float(np.abs(observed).max()))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,12 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.calls import OTHER_CALL, read_off
-from attncheck.diagnosis.causes import TOLD, UNKNOWN, begins, hints, telling
+from attncheck.diagnosis.causes import TOLD, UNKNOWN, begins, hints, precedes, telling
+from attncheck.diagnosis.estimates import exact_sample
 from attncheck.diagnosis.finding import Finding
 from attncheck.diagnosis.fit import LAYERS, draws_of, fitted
 from attncheck.diagnosis.responses import findings
+from attncheck.diagnosis.uneven import uneven
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import features_of
@@ -79,9 +83,23 @@ def diagnosis_of(subject: Subject, results: Sequence[Result], seed: int) -> Diag
         return subject.draw(sample.layer, _AGAIN * len(sample), rng)
 
     fitting, others = _causes(samples, results, seed, subject.weights, subject.form == "inputs", later, again)
+    by_place = [] if found else _uneven(samples, results, seed, subject.weights)
     # Findings on the simplest layer supersede causes that fit only this layer.
-    causes = [*map(str, found), *fitting, *([] if found and not place else others)][:TOLD]
-    return Diagnosis(tuple(causes), found[0].plot if found else None)
+    weaker = [] if fitting or (found and not place) else [*map(str, by_place), *others]
+    causes = [*map(str, found), *fitting, *weaker][:TOLD]
+    return Diagnosis(tuple(causes), next((each.plot for each in [*found, *by_place]), None))
+
+
+def _uneven(samples: Sequence[Sample], results: Sequence[Result], seed: int, laws: WeightLaws) -> list[Finding]:
+    """Return one finding on uneven scales or correlated draws, if no earlier stage of the computation is wrong."""
+    root = seed_sequence(seed, "uneven", role="diagnosis/reference")
+    for sample in samples[:1]:
+        with own_arithmetic(), contextlib.suppress(InputError):
+            found = uneven(sample, partial(exact_sample, sample, root, laws), laws)
+            on = f" (on {sample.layer.describe()})" if len(samples) > 1 else ""
+            first = (each for each in found if not precedes(telling(results), each))
+            return [dataclasses.replace(each, text=f"{each.text}{on}") for each in itertools.islice(first, 1)]
+    return []
 
 
 def _findings(subject: Subject, layers: Sequence[AttentionLayer], seed: int) -> tuple[int, list[Finding]]:

@@ -153,6 +153,7 @@ def test_sharpest_violation_comes_first_whatever_its_p_values(tmp_path: Path) ->
 def test_fitted_causes_stand_before_what_checks_point_at(tmp_path: Path) -> None:
     for causes, words in (
         (["the mask leaks", "W_Q is half"], ["departs from the theorem: the mask leaks; score", "Or W_Q is half"]),
+        (["scores: score variance by head: 1, 2 times"], ["theorem: scores: score variance by head: 1, 2 times."]),
         (["W_Q is half: He's?"], ["departs from the theorem: W_Q is half: He's? Score variance 0.25"]),
         (
             ["no known cause fits", "W_Q is half"],
@@ -431,7 +432,8 @@ def test_labels_of_a_picture_keep_their_digits_and_lines_only_what_shows() -> No
     drawing = of_result(make_result("scores.law", plot=cdf_of_uniform(values, 0.0)))
     assert drawing is not None
     svg = base64.b64decode(drawing.source.partition(",")[2]).decode()
-    assert {">0.0001</text>", ">0.9999</text>"} <= set(re.findall(r">[\d.]+</text>", svg))
+    assert {">−3.7</text>", ">0</text>", ">3.7</text>"} <= set(re.findall(r">[−\d.]+</text>", svg))
+    assert ", on the scale of N(0, 1)</text>" in svg
     assert not re.search(r"<path[^>]*\d\.\d{3}", svg)
 
 
