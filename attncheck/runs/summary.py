@@ -62,7 +62,7 @@ def summarize(
         *what_is_wrong(run, results, call, causes),
     ]
     if any(each.p_values for each in single):
-        numbers = ("cases", "examined", "draws", "smallest first-look p")
+        numbers = ("cases", "examined", "draws", "smallest p-value")
         parts += [table_text(("property", "verdict"), numbers, _rows(single), color), *together(pools)]
     if verbose:
         parts += [*details.skipped(single), *details.detectable(single, pools), *details.unseen(single)]
@@ -180,10 +180,11 @@ def together(pools: Sequence[Result]) -> list[str]:
     if not examined:
         return []
     counts = Counter(each.verdict for each in examined)
-    told = ", ".join(f"{counts[verdict]:,} {verdict}" for verdict in Verdict if counts[verdict])
+    why = {Verdict.EXPLAINED: " by violated cases"}
+    told = ", ".join(f"{counts[verdict]:,} {verdict}{why.get(verdict, '')}" for verdict in Verdict if counts[verdict])
     smallest = min(examined, key=lambda each: each.p_values[0])
     lines = [
-        f"Pooled: {counted(len(examined), 'pool')} of cases, {told}; smallest first-look p "
+        f"Pooled: {counted(len(examined), 'check')} of several cases together, {told}; smallest p-value "
         f"{chance(smallest.p_values[0])} ({smallest.id})"
     ]
     return lines + [f"  {each.id}: {each.text}" for each in examined if each.verdict == Verdict.VIOLATED][:_POOLS]
@@ -201,7 +202,7 @@ def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion
         f"{Scope.of_results(results).beside(conclusion.verdict)}: {run.subject.name}, "
         f"{f'{bad:,} violated, ' if bad else ''}{len(examined):,} of {counted(planned, 'planned result')} examined on "
         f"{counted(claims, 'claim')} and {counted(cases, 'case')}"
-        f"{f', plus {pools:,} on pools' if pools else ''}; false-alarm probability set to "
+        f"{f', plus {pools:,} pooled over cases' if pools else ''}; false-alarm probability set to "
         f"{run.budget.false_alarm:g} before the run."
     )
     # If results are violated, their cause is shown, and non-uniform p-values add no information.
