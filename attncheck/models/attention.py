@@ -82,10 +82,11 @@ def _attending(call: ModuleCall, bound: Callable[[ModuleCall], Binding]) -> Modu
     if call.given is None or call.given.long:
         return None
     keys, crossed = _keys(bound(call), call.given), call.given.crossed
-    if keys is None or crossed is None or crossed.long or not np.array_equal(*keys):
-        return None if keys is None else call
-    other = dataclasses.replace(call, given=crossed)
-    return None if _keys(bound(other), crossed) is None else other
+    if crossed is not None and not crossed.long and (keys is None or np.array_equal(*keys)):
+        other = dataclasses.replace(call, given=crossed)
+        # In JAX, attention is seen only in a module whose values depend on the inputs.
+        return None if _keys(bound(other), crossed) is None else other
+    return None if keys is None else call
 
 
 def _keys(binding: Binding, given: HiddenStates) -> tuple[FloatArray, FloatArray] | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 # An argument whose name contains one of these may be the source of keys and values in cross-attention.
-_SOURCES = ("encoder", "key", "value", "kv", "memory", "context", "cross")
+_SOURCES = ("encoder", "key", "value", "kv", "inputs_k", "inputs_v", "memory", "context", "cross")
 # An argument whose name contains one of these is added to keys or hides them.
 _OTHERS = ("pos", "mask", "bias")
 # An argument whose name contains this is added to the outputs; it is set to 0.

@@ -110,3 +110,29 @@ def test_inputs_are_needed(framework: str) -> None:
 
     with pytest.raises(ac.InputError, match=f"inputs=None: are unknown for a model of {framework}"):
         ac.inspect(make)
+
+
+def test_cross_attention() -> None:
+    """Of linen and Keras; keys and values of another length are described by their source."""
+    pytest.importorskip("flax")
+    from flax import linen as nn
+
+    class Decoder(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, memory: Any) -> Any:
+            x = x + nn.MultiHeadDotProductAttention(HEADS, name="own")(nn.LayerNorm()(x))
+            return x + nn.MultiHeadDotProductAttention(HEADS, name="other")(nn.LayerNorm()(x), memory)
+
+    memory = np.random.default_rng(1).standard_normal((2, 7, WIDTH)).astype(np.float32)
+    found = ac.inspect(Decoder, inputs=(X, memory), draws=2)
+    assert {group.title: group.source for group in found.attention} == {"own": "", "other": "inputs_k"}
+
+    keras = pytest.importorskip("keras")
+
+    def build() -> Any:
+        given, other = keras.Input((None, WIDTH)), keras.Input((None, WIDTH))
+        heads = keras.layers.MultiHeadAttention(HEADS, WIDTH // HEADS, name="other")
+        return keras.Model([given, other], heads(given, other))
+
+    model = ac.inspect(build, inputs=(X, memory), call=lambda model, x, y: model([x, y]), draws=2)
+    assert {group.title: group.source for group in model.attention} == {"other": "value"}
