@@ -16,6 +16,7 @@ import attncheck as ac
 from attncheck._lib.errors import InputError
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.checks.registry import EVERY_CHECK, checks_of
+from attncheck.checks.sample import Sample
 from attncheck.commands.cli import main
 from attncheck.faults import FAULTS
 from attncheck.layers.attention import AttentionLayer
@@ -25,6 +26,8 @@ from attncheck.layers.names import layer_call
 from attncheck.layers.parts import PARTS, named_parts
 from attncheck.layers.parts.mask import nested, visible_counts
 from attncheck.methods import Method
+from attncheck.runs.causes import causes_of_samples
+from attncheck.simulators.weights import GAUSSIAN_LAWS
 from attncheck.subject import collapsed
 
 FloatArray = NDArray[np.float64]
@@ -93,12 +96,15 @@ LAYERS: dict[str, AttentionLayer] = {
 
 
 def written_out(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Return outputs of one neuron, (size, s), draw by draw with matrices, and weights entry by entry."""
+    """Return outputs of one neuron, (size, s), draw by draw with matrices."""
     n, s, nu = layer.width, layer.seq_len, layer.head_dim or layer.width
     outputs = np.zeros((size, s))
+    seen = np.array([[_sees(layer, i, j) for j in range(s)] for i in range(s)])
+    # Entry j - i + s - 1 of a table belongs to row i and column j.
+    offset = np.array([[j - i for j in range(s)] for i in range(s)])
     for draw in range(size):
         h = rng.standard_normal(n)
-        x = np.stack([rng.standard_normal((n, n)) @ h / np.sqrt(n) for _ in range(s)])
+        x = rng.standard_normal((s, n, n)) @ h / np.sqrt(n)
         shared = [rng.standard_normal((2, nu, n)) / np.sqrt(n) for _ in range(layer.kv_heads)]
         for head in range(layer.num_heads):
             key, value = shared[head // layer.group_size]
@@ -108,14 +114,11 @@ def written_out(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
                 queries /= np.sqrt((queries**2).mean(axis=1, keepdims=True))
                 keys /= np.sqrt((keys**2).mean(axis=1, keepdims=True))
             scores = layer.query_std * layer.key_std * queries @ keys.T / np.sqrt(nu)
-            table = layer.bias_std * rng.standard_normal(2 * s - 1)
-            slope = _slope(layer, head)
-            for i in range(s):
-                for j in range(s):
-                    scores[i, j] += table[j - i + s - 1] - slope * abs(i - j)
+            if layer.bias_std:
+                scores += layer.bias_std * rng.standard_normal(2 * s - 1)[offset + s - 1]
+            scores -= _slope(layer, head) * abs(offset)
             projected = x @ value.T @ rng.standard_normal(nu) / np.sqrt(nu)
-            for i in range(s):
-                outputs[draw, i] += _row(layer, scores[i], i) @ projected / np.sqrt(layer.num_heads)
+            outputs[draw] += _weights(layer, scores, seen) @ projected / np.sqrt(layer.num_heads)
     return outputs
 
 
@@ -126,28 +129,29 @@ def _slope(layer: AttentionLayer, head: int) -> float:
     return 0.0 if layer.bias_slopes is None else float(layer.bias_slopes[head])
 
 
-def _row(layer: AttentionLayer, scores: FloatArray, i: int) -> FloatArray:
+def _sees(layer: AttentionLayer, i: int, j: int) -> bool:
+    if layer.window is not None and abs(i - j) >= layer.window:
+        return False
+    if layer.mask == "causal":
+        return j <= i
+    return layer.mask == "none" or j < 2 or j <= i
+
+
+def _weights(layer: AttentionLayer, scores: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
     s = layer.seq_len
     if layer.softcap is not None:
         scores = layer.softcap * np.tanh(scores / layer.softcap)
-    seen = np.ones(s, dtype=bool)
-    for j in range(s):
-        if layer.window is not None and abs(i - j) >= layer.window:
-            seen[j] = False
-        if layer.mask == "causal" and j > i:
-            seen[j] = False
-        if layer.mask not in ("none", "causal") and not (j < 2 or j <= i):
-            seen[j] = False
     if layer.attention_map == "softmax":
         weights = np.where(seen, np.exp(scores), 0.0)
-        return np.asarray(weights / (weights.sum() + (0.0 if layer.sink is None else np.exp(layer.sink))))
+        sink = 0.0 if layer.sink is None else np.exp(layer.sink)
+        return np.asarray(weights / (weights.sum(axis=1, keepdims=True) + sink))
     if layer.attention_map == "linear":
         return np.where(seen, scores, 0.0)
     if layer.attention_map == "sigmoid":
         return np.where(seen, 1.0 / (1.0 + s * np.exp(-scores)), 0.0)
     if layer.attention_map == "relu":
         return np.where(seen, np.maximum(scores, 0.0), 0.0) / s
-    return np.asarray(np.where(seen, np.maximum(scores, 0.0) ** 2, 0.0) / seen.sum())
+    return np.asarray(np.where(seen, np.maximum(scores, 0.0) ** 2, 0.0) / seen.sum(axis=1, keepdims=True))
 
 
 def numbers(outputs: FloatArray) -> dict[str, FloatArray]:
@@ -299,13 +303,10 @@ def test_misreadings_are_rejected_and_named(part: Any, misread: Any) -> None:
 )
 def test_undeclared_parts_are_named(words: str, fields: dict[str, Any]) -> None:
     declared = AttentionLayer(width=16, seq_len=6, num_heads=2, query_std=2.0)
-
-    def subject(layer: AttentionLayer, size: int, rng: np.random.Generator) -> Any:
-        return collapsed(layer.replace(**fields), size, rng)
-
-    report = ac.check(subject, declared, profile="smoke", seed=2)
-    assert report.violated
-    assert words in report.causes
+    drawn = collapsed(declared.replace(**fields), 4_000, np.random.default_rng(2))
+    # As many draws as `attncheck.check` takes for the causes of a violation.
+    sample = Sample.from_mapping(declared, drawn, 4_000)
+    assert words in causes_of_samples([sample], [], 2, GAUSSIAN_LAWS)
 
 
 def test_every_field_of_a_part_is_a_field_of_layers_with_that_default() -> None:
