@@ -15,9 +15,10 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.draws import Draws
 from attncheck.layers.parts.position_bias import mean_bias
+from attncheck.layers.parts.scores import score_kernel
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.covariance import output_factor
-from attncheck.theory.limits.rows import score_kernel, score_std
+from attncheck.theory.limits.rows import score_std
 
 FloatArray = NDArray[np.float64]
 

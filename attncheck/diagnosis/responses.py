@@ -26,6 +26,8 @@ from attncheck.diagnosis.weights import weights_at_zero
 from attncheck.evidence import plot_data
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
+from attncheck.layers.parts import refusing
+from attncheck.layers.parts.scores import small_with_inputs
 from attncheck.simulators.collapsed import draw_images
 from attncheck.subject import Subject
 
@@ -188,8 +190,7 @@ def _negated(pair: Pair) -> Iterator[Finding]:
 
 def _doubled(pair: Pair) -> Iterator[Finding]:
     """Find scores that grow wrongly, by doubling all inputs, if the declared scores are homogeneous."""
-    layer = pair.layer
-    if layer.softcap is not None or layer.bias_slopes is not None or layer.bias_std:
+    if refusing(pair.layer, "homogeneous scores"):
         return
     ours, declared = pair.each(lambda respond, usual: _growth(usual.scores, respond(2.0 * pair.inputs).scores))
     if ours and declared and abs(ours / declared - 1.0) > _SHARE:
@@ -210,7 +211,7 @@ def _growth(one: FloatArray | None, other: FloatArray | None) -> float:
 def _small_inputs(pair: Pair) -> Iterator[Finding]:
     """Find nonlinearities and wrong weights, by small inputs: scores are nearly 0, so outputs must be linear."""
     layer = pair.layer
-    if layer.norm is not None or layer.qk_norm or layer.bias_std:
+    if not small_with_inputs(layer):
         return
     small, other = pair.small * pair.inputs, pair.small * pair.fresh
     growths = [_growth(*(respond(each).outputs for each in (small, 2.0 * small))) for respond in pair.both]

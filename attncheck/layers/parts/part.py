@@ -7,8 +7,13 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
+
+FloatArray = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +52,10 @@ class LayerPart(abc.ABC):
     #: Candidate causes: descriptions of an undeclared part, with the fields that add it to a layer.
     undeclared: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     #: Computations that do not support the part ("finite-width law", "tangent kernel", "long sequences", "stack",
-    #: "normal scores"), with the reason.
+    #: "normal scores", "bilinear scores", "homogeneous scores", "small scores"), with the reason.
     refusals: ClassVar[Mapping[str, str]] = {}
+    #: Whether scores depend on all neurons of queries and keys, not on their Gram matrices alone.
+    whole_vectors: ClassVar[bool] = False
 
     def present(self, layer: AttentionLayer) -> bool:
         """Return whether a layer has the part."""
@@ -61,6 +68,14 @@ class LayerPart(abc.ABC):
     def describe(self, fields: Mapping[str, Any]) -> str:
         """Return the part with these field values as text, such as "softcap 50"."""
         return " ".join([self.name, *(f"{fields[name]:.3g}" for name in self.fields if name in fields)])
+
+    def vectors(self, layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
+        """Return queries or keys, (..., seq_len, head_dim), as scores use them."""
+        return vectors
+
+    def kernel(self, layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
+        """Return the limiting kernel of queries and keys, over their variances, from that of the inputs."""
+        return kernel
 
     @abc.abstractmethod
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:

@@ -131,6 +131,8 @@ class PositionBiasPart(LayerPart):
         "tangent kernel": "is not supported by the tangent kernel",
         "long sequences": "changes the law of the scores",
         "stack": "is not supported in a stack",
+        "bilinear scores": "adds numbers to scores",
+        "homogeneous scores": "adds numbers to scores",
     }
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:

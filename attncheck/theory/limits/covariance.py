@@ -17,6 +17,7 @@ from attncheck.layers.parts.attention_map import Linear, Relu, Softmax
 from attncheck.layers.parts.mask import plain_mask
 from attncheck.layers.parts.position_bias import has_bias, heads_differ
 from attncheck.layers.parts.rotary import pair_alignment
+from attncheck.layers.parts.scores import score_kernel
 from attncheck.theory.limits.heads import softmax_means
 from attncheck.theory.limits.mixture import check_numbers
 from attncheck.theory.limits.rows import (
@@ -24,7 +25,6 @@ from attncheck.theory.limits.rows import (
     drawn_whole,
     mean_scores,
     root_of_scores,
-    score_kernel,
     score_std,
     scrambled_normals,
 )
@@ -179,7 +179,7 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
         mean = (weights @ kernel @ weights.swapaxes(-1, -2)).mean(axis=0)
         return mean, _ROUNDING * np.abs(mean)
     turned = drawn_whole(layer, kernel)
-    plain = not has_bias(layer) and not layer.qk_norm
+    plain = not has_bias(layer) and score_kernel(layer, kernel) is kernel
     if plain and plain_softmax(layer) and not turned:
         return softmax_means(kernel, std, layer.mask == "causal", seed)
     if not (plain and isinstance(layer.map, Linear | Relu)):
@@ -229,7 +229,8 @@ def by_points(
 
     rank = root.shape[1]
     whole = root_of_scores(layer, kernel) if drawn_whole(layer, kernel) else None
-    side = psd_root(score_kernel(layer, kernel)) if layer.qk_norm else root
+    between = score_kernel(layer, kernel)
+    side = root if between is kernel else psd_root(between)
     means = mean_scores(layer, kernel)
 
     def scores_of(normals: FloatArray) -> FloatArray:

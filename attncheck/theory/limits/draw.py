@@ -9,6 +9,7 @@ from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.draws import Draws
 from attncheck.layers.kernel import input_covariance, input_kernel, limit_inputs, psd_root
 from attncheck.layers.parts.position_bias import mean_bias
+from attncheck.layers.parts.scores import score_kernel
 from attncheck.theory.limits import rows
 
 
@@ -32,7 +33,8 @@ def draw_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.rando
         shape = (*per_head, layer.seq_len, layer.seq_len)
         scores = (rng.standard_normal((*per_head, whole.shape[1])) @ whole.T).reshape(shape) + mean_bias(layer)
     elif std > 0:
-        side = psd_root(rows.score_kernel(layer, kernel)) if layer.qk_norm else root
+        between = score_kernel(layer, kernel)
+        side = root if between is kernel else psd_root(between)
         scores = std * (side @ rng.standard_normal((*per_head, rank, rank)) @ side.T) + mean_bias(layer)
     else:
         scores = np.broadcast_to(rows.mean_scores(layer, kernel), (*per_head, *kernel.shape)).copy()

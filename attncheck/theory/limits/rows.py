@@ -14,6 +14,7 @@ from attncheck.layers.kernel import FloatArray, psd_root
 from attncheck.layers.parts.attention_map import Linear, Softmax
 from attncheck.layers.parts.position_bias import has_bias, mean_bias, same_distance
 from attncheck.layers.parts.rotary import pair_alignment, row_alignment
+from attncheck.layers.parts.scores import score_kernel
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 from attncheck.theory.limits.proposals import Proposal, enlarged, towards_keys, weigh
 
@@ -43,15 +44,6 @@ def mean_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
     """
     tied = layer.query_std * layer.key_std * kernel if layer.tied_query_key else np.zeros_like(kernel)
     return np.asarray(tied + mean_bias(layer))
-
-
-def score_kernel(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
-    """Return the kernel of queries and keys, over their variances: K, or its correlation matrix with QK norm."""
-    if not layer.qk_norm:
-        return kernel
-    lengths = np.sqrt(np.diagonal(kernel))
-    lengths = np.where(lengths > 0, lengths, 1.0)
-    return np.asarray(kernel / lengths[:, None] / lengths)
 
 
 def row_root(layer: AttentionLayer, kernel: FloatArray, position: int) -> FloatArray:
