@@ -27,7 +27,7 @@ from attncheck.evidence import plot_data
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.parts import refusing
-from attncheck.layers.parts.scores import small_with_inputs
+from attncheck.layers.parts.scores import has_offset, offset_variance, small_with_inputs
 from attncheck.simulators.collapsed import draw_images
 from attncheck.subject import Subject
 
@@ -133,7 +133,7 @@ def _shared_weights(pair: Pair) -> Iterator[Finding]:
 
 def _zero_inputs(pair: Pair) -> Iterator[Finding]:
     """Find what is added to scores or outputs, by inputs of 0; a declared random bias makes this impossible."""
-    if pair.layer.bias_std:
+    if offset_variance(pair.layer):
         return
     zero = np.zeros_like(pair.inputs)
     ours, declared, usual = pair.subject(zero), pair.right(zero), pair.usual[0]
@@ -223,7 +223,7 @@ def _small_inputs(pair: Pair) -> Iterator[Finding]:
     if apart[0] > _CLEAR and apart[1] < _SHARE:
         told = "outputs are not linear in small inputs: those of a sum are not the sum of those of its terms"
         yield Finding(pair.stage_of_outputs, told)
-    elif layer.seq_len <= _MOST and apart[1] < _SHARE and layer.bias_slopes is None:  # slopes differ between heads
+    elif layer.seq_len <= _MOST and apart[1] < _SHARE and not has_offset(layer):  # which may differ between heads
         yield from weights_at_zero(pair)
 
 

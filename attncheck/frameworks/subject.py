@@ -17,7 +17,7 @@ from attncheck.frameworks.initialiser import SYMBOLS
 from attncheck.frameworks.trace import FloatArray
 from attncheck.frameworks.views import AttentionView
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.parts.position_bias import mean_bias
+from attncheck.layers.parts.scores import mean_offset
 from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 
 OWN = "own"
@@ -88,7 +88,7 @@ class ModuleSubject:
             some = inputs[start : start + step]
             parts.append(self.view.drawn(self.state, [self.arrays(rng) for _ in some], some))
         drawn = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        bias = mean_bias(self.layer.replace(seq_len=inputs.shape[1]))
+        bias = mean_offset(self.layer.replace(seq_len=inputs.shape[1]))
         return drawn | {"scores": drawn["scores"] + bias}
 
 

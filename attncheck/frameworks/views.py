@@ -15,7 +15,7 @@ from attncheck.frameworks.rotary import Rotation
 from attncheck.frameworks.trace import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
-from attncheck.layers.parts.position_bias import mean_bias
+from attncheck.layers.parts.scores import mean_offset
 
 #: Number of output neurons returned.
 NEURONS = 2
@@ -102,7 +102,7 @@ class AttentionView:
         y, scores, _, v = self._taken(self.reader.see(state, x))
         matrices = self.reader.read(state)
         layer = layer.replace(seq_len=x.shape[1])
-        merged = (attention_weights(layer, scores + mean_bias(layer)) @ v).swapaxes(1, 2)
+        merged = (attention_weights(layer, scores + mean_offset(layer)) @ v).swapaxes(1, 2)
         made = merged.reshape(*merged.shape[:2], -1) @ matrices.output + matrices.biases["output"]
         return y, np.asarray(made)
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,8 @@ class LayerPart(abc.ABC):
     #: Candidate causes: descriptions of an undeclared part, with the fields that add it to a layer.
     undeclared: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     #: Computations that do not support the part ("finite-width law", "tangent kernel", "long sequences", "stack",
-    #: "normal scores", "bilinear scores", "homogeneous scores", "small scores"), with the reason.
+    #: "normal scores", "bilinear scores", "homogeneous scores", "small scores", "law of one head"), with the
+    #: reason.
     refusals: ClassVar[Mapping[str, str]] = {}
     #: Whether scores depend on all neurons of queries and keys, not on their Gram matrices alone.
     whole_vectors: ClassVar[bool] = False
@@ -76,6 +78,22 @@ class LayerPart(abc.ABC):
     def kernel(self, layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
         """Return the limiting kernel of queries and keys, over their variances, from that of the inputs."""
         return kernel
+
+    def mean_offset(self, layer: AttentionLayer) -> FloatArray | None:
+        """Return the mean of what the part adds to scores, (num_heads, seq_len, seq_len), or None for 0."""
+        return None
+
+    def offset_std(self, layer: AttentionLayer) -> float:
+        """Return the standard deviation of the normal number that the part adds to each score."""
+        return 0.0
+
+    def offset_index(self, layer: AttentionLayer) -> IntArray:
+        """Return the index of each score's random number among those of a head, (seq_len, seq_len)."""
+        raise NotImplementedError
+
+    def of_head(self, layer: AttentionLayer, head: int) -> Mapping[str, Any]:
+        """Return the part's fields of a layer with only the given head, where they change."""
+        return {}
 
     @abc.abstractmethod
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
