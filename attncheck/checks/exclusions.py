@@ -48,7 +48,7 @@ def _reason(check: Check, setting: Setting) -> str:
     if check.name in _OF_NORMALS or not whitens_jointly(setting.layer, setting.exposed):
         return ""
     rotary = setting.layer.rotary_base is not None
-    hidden = "random biases" if offset_variance(setting.layer) else "scores that a window or mask hides"
+    hidden = "random biases" if offset_variance(setting.layer) else "hidden scores"
     cause = "rotary positions" if rotary else hidden
     if check.name in _OF_MATRICES:
         return f"{cause}: {_OF_MATRICES[check.name]}"

@@ -8,7 +8,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attncheck._lib.errors import check_number, refuse
-from attncheck.frameworks.forward import AMONG_HEADS, AXES, LINEAR, NAMED, OFF_BY_ONE, OTHER, RELU, SIGMOID, Forward
+from attncheck.frameworks.forward import (
+    AMONG_HEADS,
+    AXES,
+    LINEAR,
+    MASKS_BY_SIZE,
+    NAMED,
+    OFF_BY_ONE,
+    OTHER,
+    RELU,
+    SIGMOID,
+    Forward,
+    is_mask,
+)
 from attncheck.frameworks.initialiser import MatrixStatistics
 from attncheck.frameworks.laws import CONSTANT, LAWS, ORTHOGONAL
 
@@ -32,7 +44,6 @@ _CHOICES = {
     "scale": (*NAMED, OTHER),
     "positions": ("none", "rotary", OTHER),
 }
-_WINDOW = re.compile(r"(two-sided )?window of [1-9]\d*")
 
 
 # Words that stand for an expectation.
@@ -131,9 +142,8 @@ def _checked(name: str, value: Any) -> Any:
         return None if value is None else check_number(name, value, "pass the base, e.g. 10000, or None")
     if what not in _CHOICES or (what == "scale" and not isinstance(value, str)):
         return value
-    windowed = what == "mask" and isinstance(value, str) and _WINDOW.fullmatch(value)
-    if not windowed and value not in _CHOICES[what]:
-        more = {"mask": ", 'window of 4', 'two-sided window of 4'", "scale": ", or a number, e.g. 0.25"}.get(what, "")
+    if not (what == "mask" and is_mask(value)) and value not in _CHOICES[what]:
+        more = {"mask": f", or {MASKS_BY_SIZE}", "scale": ", or a number, e.g. 0.25"}.get(what, "")
         refuse(name, value, "is not known", "use one of " + ", ".join(map(repr, _CHOICES[what])) + more)
     return _SYNONYMS.get(value, value) if what == "law" else value
 

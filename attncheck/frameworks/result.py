@@ -16,7 +16,7 @@ from attncheck.frameworks.expectations import declared as declarations
 from attncheck.frameworks.expectations import unmet
 from attncheck.frameworks.forward import OTHER, Forward
 from attncheck.frameworks.initialiser import MatrixStatistics
-from attncheck.frameworks.layer_parts import mask_fields
+from attncheck.frameworks.layer_parts import mask_fields, refuse_unlike
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.printed import PrintedInspection
 from attncheck.frameworks.subject import ModuleSubject, pooled, subject_of
@@ -174,14 +174,8 @@ class Inspection(PrintedInspection):
             shown = self.forward.map if self.forward.known else "no known formula"
             shown = "unknown" if self.forward.error == math.inf else shown
             refuse("forward", shown, "cannot be described by an AttentionLayer", remedy)
-        if self.forward.unlike or self.extra:
-            what = self.forward.unlike or "keys beyond the positions"
-            refuse(
-                "forward",
-                self.forward.map,
-                f"comes with {what}, which AttentionLayer does not support",
-                "inspect the layer without it",
-            )
+        unlike = self.forward.unlike or "keys beyond the positions" * bool(self.extra)
+        refuse_unlike(unlike, self.forward.map, changes)
         if self.value_dim is not None:
             what = f"comes with values of {self.value_dim} neurons per head, which AttentionLayer does not support"
             refuse("head_dim", self.head_dim, what, "use as many neurons for values as for keys")

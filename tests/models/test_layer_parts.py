@@ -108,6 +108,39 @@ def test_t5_has_a_random_table_of_biases() -> None:
         next(iter(found.modules.values())).subject()
 
 
+_OSS = {**_GROUPED, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 4}
+
+
+def test_sinks_of_gpt_oss_are_drawn_for_each_head() -> None:
+    # Two of four normal sinks agree to 0.1 % with probability 10⁻³; all four do so once in 10⁸ runs.
+    inspection = next(iter(inspected("GptOss", **_OSS).modules.values()))
+    with pytest.raises(InputError, match="sink=None: differs between heads"):
+        inspection.layer()
+    with pytest.raises(InputError, match="pass rotary_base=None"):  # YaRN
+        inspection.layer(sink=0.0)
+    layer = inspection.layer(sink=0.0, rotary_base=None)
+    assert (layer.sink, layer.window, layer.mask) == (0.0, 4, "causal")
+    with pytest.raises(InputError, match="sink=None: differs between heads"):
+        inspection.subject()
+
+
+def test_gpt_oss_with_one_sink_for_all_heads_is_examined() -> None:
+    def made() -> Any:
+        """Return GPT-OSS with sinks of 0 and plain rotary positions."""
+        rotary = {"rope_type": "default", "rope_theta": 10_000.0}
+        model = transformers.GptOssModel(transformers.GptOssConfig(**_OSS, rope_parameters=rotary))
+        torch.nn.init.zeros_(model.layers[0].self_attn.sinks)
+        return model
+
+    found = ac.inspect(made)
+    assert of_layer(found) == {"mask": "causal", "window": 4, "sink": 0.0, "rotary_base": 10_000.0}
+    subject = next(iter(found.modules.values())).subject()
+    (layer,) = subject.layers
+    assert not ac.check(subject, layer, properties=_PROPERTIES, profile="smoke", seed=0).violated
+    level = layer.replace(sink=None)
+    assert ac.check(subject, level, properties="conditional", profile="smoke", seed=0).violated
+
+
 def test_what_no_field_describes_is_refused_by_name() -> None:
     found = inspected("Olmo2", **_SIZES)
     with pytest.raises(InputError, match="query_std=None: is unknown"):
