@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,8 +20,6 @@ Booleans = NDArray[np.bool_]
 AXES = {"softmax": -1, "softmax over the query axis": -2, "softmax over the heads": -3}
 #: A causal mask that also shows the next position.
 OFF_BY_ONE = "causal, off by one"
-#: Examples of masks with a size.
-MASKS_BY_SIZE = "'window of 4', 'two-sided window of 4'"
 LINEAR, RELU, SIGMOID, OTHER = "linear", "relu", "sigmoid", "other"
 #: Attention among the heads of each position.
 AMONG_HEADS = "softmax among the heads of a position"
@@ -231,11 +228,6 @@ def visible(mask: str, queries: int, keys: int) -> Booleans:
     kind, _, size = mask.partition(" of ")
     w = int(size)
     return np.asarray((behind >= 0) & (behind < w) if kind == "window" else np.abs(behind) < w)
-
-
-def is_mask(name: Any) -> bool:
-    """Return whether `name` is the name of a mask with a size, as in `MASKS_BY_SIZE`."""
-    return isinstance(name, str) and re.fullmatch(r"(two-sided )?window of [1-9]\d*", name) is not None
 
 
 def masks(queries: int) -> Iterator[str]:

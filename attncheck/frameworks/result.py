@@ -37,11 +37,6 @@ _SMALL, _LARGE = 0.01, 1e4
 _POSITIONS = 4
 # Random sequences over which attention weights are averaged.
 _SEQUENCES = 16
-# Fields of `AttentionLayer` whose effect on matrices or scores cannot be recovered, with the reason.
-_NOT_DRAWN: tuple[tuple[str, Any, str], ...] = (
-    ("qk_norm", False, "hides the matrices of queries and keys"),
-    ("bias_std", 0.0, "means a table of biases that scores do not show"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,9 +221,6 @@ class Inspection(PrintedInspection):
             do not support the law of the entries.
         """
         layer = self.layer(seq_len)
-        for field, absent, what in _NOT_DRAWN:
-            if getattr(layer, field) != absent:
-                refuse(field, getattr(layer, field), what, "check a simulator of `layer` instead")
         laws = {role: matrix.laws for role, matrix in self.weights.items()}
         return subject_of(self._seen, layer, weights, laws, self._stds)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import attncheck as ac
@@ -78,8 +79,14 @@ def test_qwen_3_normalises_queries_and_keys() -> None:
     inspection = next(iter(found.modules.values()))
     layer = inspection.layer()
     assert (layer.query_std, layer.key_std) == pytest.approx((1.0, 1.0), rel=1e-4)
-    with pytest.raises(InputError, match="hides the matrices of queries and keys"):
-        inspection.subject()
+    subject = inspection.subject()
+    (layer,) = subject.layers
+    rng = np.random.default_rng(0)
+    drawn = subject(layer, rng.standard_normal((2, layer.seq_len, layer.width)), rng)
+    assert drawn.keys() == {"outputs", "scores", "value_gram"}
+    assert not ac.check(subject, layer, profile="smoke", seed=0).violated
+    # The same module is not a layer without these norms.
+    assert ac.check(subject, layer.replace(qk_norm=False), properties="exactness", profile="smoke", seed=0).violated
 
 
 def test_bloom_has_the_slopes_of_alibi() -> None:
@@ -104,15 +111,21 @@ def test_t5_has_a_random_table_of_biases() -> None:
     assert shown(found).endswith(", random bias by distance")
     # Some 32 · 12 entries: the estimate is off by a fifth once in 10⁷ runs.
     assert parts["bias_std"] == pytest.approx(0.125, rel=0.2)
-    with pytest.raises(InputError, match="table of biases"):
-        next(iter(found.modules.values())).subject()
+    subject = next(iter(found.modules.values())).subject()
+    layer = subject.layers[0]
+    x = np.zeros((100, layer.seq_len, layer.width))
+    drawn = subject(layer, x, np.random.default_rng(0))
+    assert drawn.keys() == {"outputs", "attention", "key_gram", "value_gram"}
+    # Each draw has another table: at inputs of 0, logarithms of two weights of a row differ by that of two biases.
+    gaps = np.diff(np.log(drawn["attention"][:, :, 0, :2]), axis=-1)
+    assert np.std(gaps) == pytest.approx(2**0.5 * parts["bias_std"], rel=0.1)  # eight standard errors
 
 
 _OSS = {**_GROUPED, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 4}
 
 
 def test_sinks_of_gpt_oss_are_drawn_for_each_head() -> None:
-    # Two of four normal sinks agree to 0.1 % with probability 10⁻³; all four do so once in 10⁸ runs.
+    # Four normal sinks of standard deviation 1/8 agree to 10⁻³ once in 10⁷ runs.
     inspection = next(iter(inspected("GptOss", **_OSS).modules.values()))
     with pytest.raises(InputError, match="sink=None: differs between heads"):
         inspection.layer()

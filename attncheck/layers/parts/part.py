@@ -83,16 +83,23 @@ class LayerPart(abc.ABC):
         """Return the mean of what the part adds to scores, (num_heads, seq_len, seq_len), or None for 0."""
         return None
 
-    def offset_std(self, layer: AttentionLayer) -> float:
-        """Return the standard deviation of the normal number that the part adds to each score."""
-        return 0.0
+    def random_offset(self, layer: AttentionLayer) -> tuple[float, IntArray] | None:
+        """Return the law of the normal numbers that the part adds to scores, or None.
 
-    def offset_index(self, layer: AttentionLayer) -> IntArray:
-        """Return the index of each score's random number among those of a head, (seq_len, seq_len)."""
-        raise NotImplementedError
+        That is their standard deviation, and (seq_len, seq_len) indices: scores with the same index share a number.
+        """
+        return None
 
     def of_head(self, layer: AttentionLayer, head: int) -> Mapping[str, Any]:
         """Return the part's fields of a layer with only the given head, where they change."""
+        return {}
+
+    def unread(self, layer: AttentionLayer) -> Mapping[str, float]:
+        """Return standard deviations of a module's arrays behind the part, by what they change.
+
+        That is its "query", its "key", or its attention "weights" at inputs of 0. Such a module does not show its keys,
+        or its scores.
+        """
         return {}
 
     @abc.abstractmethod

@@ -115,13 +115,13 @@ class PositionBiasPart(LayerPart):
             return None
         return np.asarray(-np.array(slopes_of(layer))[:, None, None] * np.abs(_steps(layer)))
 
-    def offset_std(self, layer: AttentionLayer) -> float:
-        """Return `bias_std`."""
-        return layer.bias_std
+    def random_offset(self, layer: AttentionLayer) -> tuple[float, IntArray] | None:
+        """Return `bias_std`, and j - i counted from 0."""
+        return (layer.bias_std, _steps(layer) + layer.seq_len - 1) if layer.bias_std else None
 
-    def offset_index(self, layer: AttentionLayer) -> IntArray:
-        """Return j - i, counted from 0."""
-        return _steps(layer) + layer.seq_len - 1
+    def unread(self, layer: AttentionLayer) -> Mapping[str, float]:
+        """Return the scale of a random table."""
+        return {"weights": layer.bias_std} if layer.bias_std else {}
 
     def of_head(self, layer: AttentionLayer, head: int) -> Mapping[str, Any]:
         """Return the slope of the given head."""

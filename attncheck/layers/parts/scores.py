@@ -53,7 +53,7 @@ def mean_offset(layer: AttentionLayer) -> FloatArray:
 
 def offset_variance(layer: AttentionLayer) -> float:
     """Return the variance of the random numbers that are added to scores."""
-    return sum(part.offset_std(layer) ** 2 for part in PARTS)
+    return sum(std**2 for std, _ in _random_offsets(layer))
 
 
 def offset_covariance(layer: AttentionLayer, rows: IntArray, columns: IntArray) -> FloatArray:
@@ -97,8 +97,8 @@ def of_head(layer: AttentionLayer, head: int) -> AttentionLayer:
 
 
 def _random_offsets(layer: AttentionLayer) -> list[tuple[float, IntArray]]:
-    """Return the standard deviation, and the index of each score's number, for each part that adds random numbers."""
-    return [(part.offset_std(layer), part.offset_index(layer)) for part in PARTS if part.offset_std(layer)]
+    """Return `LayerPart.random_offset` of each part that has one."""
+    return [offset for part in PARTS if (offset := part.random_offset(layer))]
 
 
 def one_covariance(layer: AttentionLayer) -> bool:
