@@ -231,8 +231,9 @@ def _of_parts(view: AttentionView, state: Any, kept: Arrays, known: Mapping[str,
                 found[name] = known.get(name, std)
     binding.filled(state, kept)
     if missing:
-        problem = "come from outside this module, or from vectors, and cannot be drawn with it"
-        refuse("subject", listed(missing), problem, "check a simulator of `layer` instead")
+        what = listed(SYMBOLS.get(role, "the biases of the scores") for role in missing)
+        problem = f"needs {what}, which no matrix or table of this module determines"
+        refuse("subject", type(state).__name__, problem, "check a simulator of `layer` instead")
     return found
 
 

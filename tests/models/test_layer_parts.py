@@ -105,13 +105,16 @@ def test_bloom_has_the_slopes_of_alibi() -> None:
 
 def test_t5_has_a_random_table_of_biases() -> None:
     # Its entries are normal with standard deviation 1/8 by T5's own initialisation.
-    found = inspected("T5", d_model=64, d_kv=16, d_ff=64, num_layers=1, num_heads=32, vocab_size=100)
+    found = inspected("T5", d_model=64, d_kv=16, d_ff=64, num_layers=2, num_heads=32, vocab_size=100)
     parts = of_layer(found)
     assert parts.keys() == {"bias_std"}
     assert shown(found).endswith(", random bias by distance")
     # Some 32 · 12 entries: the estimate is off by a fifth once in 10⁷ runs.
     assert parts["bias_std"] == pytest.approx(0.125, rel=0.2)
-    subject = next(iter(found.modules.values())).subject()
+    first, second = found.modules.values()
+    with pytest.raises(InputError, match="needs the biases of the scores"):
+        second.subject()  # which has the table of the first
+    subject = first.subject()
     layer = subject.layers[0]
     x = np.zeros((100, layer.seq_len, layer.width))
     drawn = subject(layer, x, np.random.default_rng(0))
