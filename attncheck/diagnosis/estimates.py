@@ -205,8 +205,7 @@ def _whitened(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, FloatArra
     turned = layer.rotary_base is not None
     given = {"input_gram", "keys" if turned else "key_gram", "scores"} <= exposed
     too_long = whitens_jointly(layer, exposed) and layer.seq_len > MOST_POSITIONS
-    normal = not layer.tied_query_key and not refusing(layer, "normal scores")
-    if given and "query" not in biased and normal and not too_long:
+    if given and "query" not in biased and not (layer.tied_query_key or refusing(layer, "normal scores") or too_long):
         yield SCORES_GIVEN, *sample.whitened_scores.squares(2)
     if {"input_gram", "key_gram"} <= exposed and "key" not in biased:
         yield KEYS, *sample.key_energy()

@@ -23,6 +23,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.norm import normalised
 from attncheck.layers.parts import refusing
+from attncheck.layers.parts.scores import whole_vectors
 
 FloatArray = NDArray[np.float64]
 
@@ -77,7 +78,7 @@ def by_regression(pair: Pair) -> Iterator[Finding]:
 def _scores(pair: Pair) -> Iterator[Finding]:
     """Determine B of each head, unless the declared scores are not bilinear in the inputs."""
     layer, seen = pair.layer, visible(pair.layer)
-    if refusing(layer, "bilinear scores"):
+    if whole_vectors(layer) or refusing(layer, "homogeneous scores"):
         return
     calls = _Calls.of(pair, layer.width**2, int(seen.sum()))
     if calls is None:

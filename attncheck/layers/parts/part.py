@@ -53,8 +53,7 @@ class LayerPart(abc.ABC):
     #: Candidate causes: descriptions of an undeclared part, with the fields that add it to a layer.
     undeclared: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     #: Computations that do not support the part ("finite-width law", "tangent kernel", "long sequences", "stack",
-    #: "normal scores", "bilinear scores", "homogeneous scores", "small scores", "law of one head",
-    #: "one position"), with the reason.
+    #: "normal scores", "homogeneous scores", "small scores", "law of one head"), with the reason.
     refusals: ClassVar[Mapping[str, str]] = {}
     #: Whether scores depend on all neurons of queries and keys, not on their Gram matrices alone.
     whole_vectors: ClassVar[bool] = False

@@ -78,7 +78,6 @@ class PositionBiasPart(LayerPart):
         "long sequences": "changes the law of the scores",
         "stack": "is not supported in a stack",
         "law of one head": "differs between heads",
-        "bilinear scores": "adds numbers to scores",
         "homogeneous scores": "adds numbers to scores",
     }
 

@@ -38,7 +38,6 @@ class QKNormPart(LayerPart):
         "long sequences": "changes the law of the scores",
         "stack": "is not supported in a stack",
         "normal scores": "normalised queries and keys: scores are not normal given inputs and keys",
-        "bilinear scores": "divides scores by lengths",
         "small scores": "makes scores independent of the size of the inputs",
     }
     whole_vectors: ClassVar[bool] = True

@@ -37,7 +37,6 @@ class RotaryPart(LayerPart):
         "tangent kernel": "is not supported by the tangent kernel",
         "long sequences": "distinguishes positions",
         "stack": "is not supported in a stack",
-        "bilinear scores": "makes products of queries and keys depend on positions",
     }
     whole_vectors: ClassVar[bool] = True
 

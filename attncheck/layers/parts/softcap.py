@@ -21,7 +21,6 @@ class SoftcapPart(LayerPart):
     name: ClassVar[str] = "softcap"
     refusals: ClassVar[Mapping[str, str]] = {
         "long sequences": "changes the law of the scores",
-        "bilinear scores": "bounds the scores",
         "homogeneous scores": "bounds the scores",
     }
     example: ClassVar[Mapping[str, Any]] = {"softcap": 1.0, "query_std": 2.0}

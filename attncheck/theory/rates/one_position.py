@@ -13,7 +13,6 @@ from typing import Any
 
 from attncheck._lib.errors import check_choice, check_number, refuse
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.parts import refuse_parts
 from attncheck.simulators.weights import GAUSSIAN, WeightLaws
 from attncheck.theory.rates.entries import FOURTH_CUMULANTS
 
@@ -84,11 +83,10 @@ def _image(second: float, fourth: float, cumulant: float, columns: float, rows: 
 
 def _check(layer: AttentionLayer) -> AttentionLayer:
     wanted: dict[str, Any] = {"seq_len": 1, "attention_map": "softmax", "activation": "identity", "position_std": 0.0}
-    wanted |= {"tied_query_key": False, "rotary_base": None, "norm": None}
+    wanted |= {"tied_query_key": False, "rotary_base": None, "norm": None, "sink": None}
     for field, value in wanted.items():
         if getattr(layer, field) != value:
             refuse(field, getattr(layer, field), "has no exact formula for the moments", f"pass {field}={value!r}")
-    refuse_parts(layer, "one position")
     if layer.group_size > 1:
         refuse("num_kv_heads", layer.num_kv_heads, "makes heads that share values", "leave it out")
     return layer
