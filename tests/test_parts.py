@@ -448,6 +448,6 @@ def test_checks_say_why_they_leave_out_hidden_scores() -> None:
     exposed = frozenset({"outputs", "scores", "input_gram", "key_gram", "value_gram"})
     setting = Setting(LAYERS["window"], exposed)
     reasons = {check.name: check.reason_not_examined(setting) for check in checks_of("scores")}
-    assert "window or mask hides" in reasons["scores.head_pairs"]
+    assert "hidden scores: " in reasons["scores.head_pairs"]
     assert not reasons["scores.scale"]
     assert any(check.name == "exactness.score_off" and check.reason_not_examined(setting) for check in EVERY_CHECK)

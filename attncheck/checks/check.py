@@ -17,6 +17,7 @@ from attncheck.evidence.text import expected
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.parts.mask import nested
+from attncheck.layers.parts.scores import offset_count
 from attncheck.layers.requirement import ANY, Requirement
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
@@ -77,9 +78,8 @@ class Setting(BaseSetting[AttentionLayer]):
         if layer.rotary_base is not None:  # each row of scores uses differently rotated keys
             of_rows = np.minimum(seen.sum(axis=1), layer.head_width).sum()
             return int(min(of_rows, self.input_rank * layer.head_width))
-        if layer.bias_std:
-            distances = len(np.unique(np.subtract(*np.nonzero(seen))))
-            return int(min(seen.sum(), self.input_rank * self.head_rank + distances))
+        if offsets := offset_count(layer, seen):
+            return int(min(seen.sum(), self.input_rank * self.head_rank + offsets))
         if not nested(seen):
             of_rows = np.minimum(seen.sum(axis=1), self.head_rank).sum()
             of_columns = np.minimum(seen.sum(axis=0), self.input_rank).sum()

@@ -15,6 +15,7 @@ from attncheck.checks.check import Check, Setting
 from attncheck.checks.claims import NOT_EXPOSED
 from attncheck.checks.sample import whitens_jointly
 from attncheck.layers.parts import refusing
+from attncheck.layers.parts.scores import offset_variance
 
 #: Maximum positions for whitening all scores of a head jointly, at a cost of s⁶ operations.
 MOST_POSITIONS = 16
@@ -47,7 +48,7 @@ def _reason(check: Check, setting: Setting) -> str:
     if check.name in _OF_NORMALS or not whitens_jointly(setting.layer, setting.exposed):
         return ""
     rotary = setting.layer.rotary_base is not None
-    hidden = "random biases" if setting.layer.bias_std else "scores that a window or mask hides"
+    hidden = "random biases" if offset_variance(setting.layer) else "hidden scores"
     cause = "rotary positions" if rotary else hidden
     if check.name in _OF_MATRICES:
         return f"{cause}: {_OF_MATRICES[check.name]}"

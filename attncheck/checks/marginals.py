@@ -14,10 +14,10 @@ from attncheck.checks.sample import Arrays, Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.draws import Draws
-from attncheck.layers.parts.position_bias import mean_bias
+from attncheck.layers.parts.scores import mean_offset, offset_variance, score_kernel
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.covariance import output_factor
-from attncheck.theory.limits.rows import score_kernel, score_std
+from attncheck.theory.limits.rows import score_std
 
 FloatArray = NDArray[np.float64]
 
@@ -74,14 +74,14 @@ class Scalar:
         """Return the variance of a score in the limit, where it is normal."""
         _, i, j = self.entry
         kernel = score_kernel(layer, limit(layer).kernel.matrix)
-        return float(score_std(layer) ** 2 * (kernel[i, i] * kernel[j, j])) + layer.bias_std**2
+        return float(score_std(layer) ** 2 * (kernel[i, i] * kernel[j, j])) + offset_variance(layer)
 
     def _score_variances(self, layer: AttentionLayer, draws: Draws) -> FloatArray:
         head, i, j = self.entry
         if draws.input_gram is None or draws.key_gram is None:
             return np.full(len(draws), self.limit_score_variance(layer))
         scale = (layer.query_std * layer.score_factor) ** 2
-        return np.asarray(scale * draws.input_gram[:, i, i] * draws.key_gram[:, head, j, j] + layer.bias_std**2)
+        return np.asarray(scale * draws.input_gram[:, i, i] * draws.key_gram[:, head, j, j] + offset_variance(layer))
 
 
 def last_position(layer: AttentionLayer) -> Scalar:
@@ -103,8 +103,8 @@ def one_score(layer: AttentionLayer) -> Scalar:
 
 def of_entry(layer: AttentionLayer, entry: tuple[int, int, int]) -> Scalar:
     """Return a score by its indices (head, i, j)."""
-    mean = float(mean_bias(layer)[entry]) if layer.bias_slopes is not None else 0.0
-    return Scalar(entry=entry, mean=mean)
+    shape = (layer.num_heads, layer.seq_len, layer.seq_len)
+    return Scalar(entry=entry, mean=float(np.broadcast_to(mean_offset(layer), shape)[entry]))
 
 
 def usual(layer: AttentionLayer) -> tuple[Scalar, ...]:

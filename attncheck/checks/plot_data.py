@@ -12,6 +12,7 @@ from attncheck.checks.sample import Sample
 from attncheck.evidence.plot_data import covariances, density, histogram_of_residuals, matrix
 from attncheck.layers.attention_map import visible
 from attncheck.layers.parts.rotary import score_alignment
+from attncheck.layers.parts.scores import offset_covariance
 
 FloatArray = NDArray[np.float64]
 
@@ -45,7 +46,7 @@ def score_covariances(sample: Sample) -> dict[str, Any]:
     predicted = std**2 * gram[:, rows[first], rows[second]] * gram[:, columns[first], columns[second]]
     steps = columns - rows
     predicted = predicted * score_alignment(layer)[np.abs(steps[first] - steps[second])]
-    predicted = predicted + layer.bias_std**2 * (steps[first] == steps[second])
+    predicted = predicted + offset_covariance(layer, rows, columns)[first, second]
     entries = scores[:, :, rows, columns]
     products = (entries[:, :, first] * entries[:, :, second]).mean(axis=1)
     if layer.num_heads > 1:

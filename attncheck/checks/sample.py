@@ -28,8 +28,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.draws import Batch, Draws
 from attncheck.layers.parts.mask import nested
-from attncheck.layers.parts.position_bias import mean_bias
-from attncheck.layers.parts.scores import one_covariance
+from attncheck.layers.parts.scores import mean_offset, one_covariance
 
 FloatArray = NDArray[np.float64]
 
@@ -209,9 +208,9 @@ class Sample:
 
     @property
     def centred_scores(self) -> FloatArray:
-        """Scores minus the mean of the position bias, (draws, heads, positions, positions)."""
-        scores = self.need("scores")
-        return scores if self.layer.bias_slopes is None else scores - mean_bias(self.layer)
+        """Scores minus the mean of what is added to them, (draws, heads, positions, positions)."""
+        scores, mean = self.need("scores"), mean_offset(self.layer)
+        return scores - mean if mean.any() else scores
 
     @cached_property
     def _inputs_spectrum(self) -> Spectrum:

@@ -23,6 +23,7 @@ from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association, Scale, Smooth, TwoSample, Uniform
 from attncheck.layers.attention_map import visible
+from attncheck.layers.parts.scores import offset_variance
 from attncheck.layers.requirements import SEVERAL_HEADS, UNTIED
 
 FloatArray = NDArray[np.float64]
@@ -46,8 +47,9 @@ def _marginal(sample: Sample, reference: Reference) -> tuple[FloatArray]:
     std = layer.query_std * layer.key_std * layer.score_factor
     variances = std**2 * gram[draw, i, i] * gram[draw, j, j]
     values = sample.centred_scores[draw, head, i, j]
-    seen = variances + layer.bias_std > 0
-    return (mixture_uniform(values[seen], variances[seen, None], layer.head_width, layer.bias_std**2),)
+    added = offset_variance(layer)
+    seen = variances + added > 0
+    return (mixture_uniform(values[seen], variances[seen, None], layer.head_width, added),)
 
 
 def _tied(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from attncheck.checks.whitening import Residual, triangular
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.parts.rotary import turned_by
+from attncheck.layers.parts.scores import offset_covariance
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -42,14 +43,13 @@ def whiten_jointly(
     own = keys[:, :: layer.group_size]
     scale = layer.query_std * layer.score_factor
     per_draw = own.shape[1] * len(rows) * (4 * len(rows) + 2 * own.shape[-1])
-    # Entries at the same distance of query and key share a random bias.
-    table = (layer.bias_std / scale) ** 2 * np.equal.outer(columns - rows, columns - rows)
+    added = offset_covariance(layer, rows, columns) / scale**2
     products = _plain_products if layer.rotary_base is None else _turned_products
     step = max(1, _ENTRIES // per_draw)
     for start in range(0, len(scores), step):
         part = slice(start, start + step)
         covariance, tied = products(layer, own[part], rows, columns)
-        covariance = covariance * gram[part][:, None][..., rows[:, None], rows] + table
+        covariance = covariance * gram[part][:, None][..., rows[:, None], rows] + added
         whitener = triangular(covariance, eps)
         root = np.repeat(whitener.inverse_root.swapaxes(-1, -2), layer.group_size, axis=1)
         tied = np.repeat(tied, layer.group_size, axis=1)

@@ -12,6 +12,7 @@ from attncheck.checks.exclusions import MOST_POSITIONS
 from attncheck.checks.literal import LiteralReference
 from attncheck.checks.sample import Sample, whitens_jointly
 from attncheck.layers.attention_map import visible
+from attncheck.layers.parts import refusing
 from attncheck.layers.parts.scores import given_inputs
 from attncheck.methods import simulate
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
@@ -208,7 +209,7 @@ def whitened_squares(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, Fl
     turned = layer.rotary_base is not None
     given = {"input_gram", "keys" if turned else "key_gram", "scores"} <= exposed
     too_long = whitens_jointly(layer, exposed) and layer.seq_len > MOST_POSITIONS
-    if given and "query" not in biased and not (layer.tied_query_key or layer.qk_norm or too_long):
+    if given and "query" not in biased and not (layer.tied_query_key or refusing(layer, "normal scores") or too_long):
         yield SCORES_GIVEN, *sample.whitened_scores.squares(2)
     if {"input_gram", "key_gram"} <= exposed and "key" not in biased:
         yield KEYS, *sample.key_energy()

@@ -13,6 +13,7 @@ from attncheck.faults.literal import LiteralSimulator, Projections, dot_products
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, map_scores, visible
 from attncheck.layers.parts.rotary import turned, turned_by
+from attncheck.layers.parts.scores import of_head
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import (
     CAUSAL,
@@ -78,8 +79,7 @@ MISTAKES += [
 @declared(MISTAKES, "all heads share one W_O", SEVERAL_HEADS, step="finish")
 def _one_output_matrix(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: Rng) -> FloatArray:
     total = mixed.sum(axis=1, keepdims=True)
-    one = layer.replace(num_heads=1, num_kv_heads=None, bias_slopes=None)
-    return project_out(one, total, coordinates, rng) * layer.head_factor
+    return project_out(of_head(layer, 0), total, coordinates, rng) * layer.head_factor
 
 
 @declared(MISTAKES, "heads are split by a view without a transpose: positions and heads are mixed", _MIXED, "project")

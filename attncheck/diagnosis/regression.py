@@ -22,6 +22,8 @@ from attncheck.diagnosis.weights import weights_of_one_head
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.norm import normalised
+from attncheck.layers.parts import refusing
+from attncheck.layers.parts.scores import whole_vectors
 
 FloatArray = NDArray[np.float64]
 
@@ -76,8 +78,7 @@ def by_regression(pair: Pair) -> Iterator[Finding]:
 def _scores(pair: Pair) -> Iterator[Finding]:
     """Determine B of each head, unless the declared scores are not bilinear in the inputs."""
     layer, seen = pair.layer, visible(pair.layer)
-    biased = layer.bias_slopes is not None or layer.bias_std > 0.0
-    if biased or layer.softcap is not None or layer.qk_norm or layer.rotary_base is not None:
+    if whole_vectors(layer) or refusing(layer, "homogeneous scores"):
         return
     calls = _Calls.of(pair, layer.width**2, int(seen.sum()))
     if calls is None:

@@ -26,6 +26,8 @@ from attncheck.diagnosis.weights import weights_at_zero
 from attncheck.evidence import plot_data
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
+from attncheck.layers.parts import refusing
+from attncheck.layers.parts.scores import has_offset, offset_variance, small_with_inputs
 from attncheck.simulators.collapsed import draw_images
 from attncheck.subject import Subject
 
@@ -131,7 +133,7 @@ def _shared_weights(pair: Pair) -> Iterator[Finding]:
 
 def _zero_inputs(pair: Pair) -> Iterator[Finding]:
     """Find what is added to scores or outputs, by inputs of 0; a declared random bias makes this impossible."""
-    if pair.layer.bias_std:
+    if offset_variance(pair.layer):
         return
     zero = np.zeros_like(pair.inputs)
     ours, declared, usual = pair.subject(zero), pair.right(zero), pair.usual[0]
@@ -188,8 +190,7 @@ def _negated(pair: Pair) -> Iterator[Finding]:
 
 def _doubled(pair: Pair) -> Iterator[Finding]:
     """Find scores that grow wrongly, by doubling all inputs, if the declared scores are homogeneous."""
-    layer = pair.layer
-    if layer.softcap is not None or layer.bias_slopes is not None or layer.bias_std:
+    if refusing(pair.layer, "homogeneous scores"):
         return
     ours, declared = pair.each(lambda respond, usual: _growth(usual.scores, respond(2.0 * pair.inputs).scores))
     if ours and declared and abs(ours / declared - 1.0) > _SHARE:
@@ -210,7 +211,7 @@ def _growth(one: FloatArray | None, other: FloatArray | None) -> float:
 def _small_inputs(pair: Pair) -> Iterator[Finding]:
     """Find nonlinearities and wrong weights, by small inputs: scores are nearly 0, so outputs must be linear."""
     layer = pair.layer
-    if layer.norm is not None or layer.qk_norm or layer.bias_std:
+    if not small_with_inputs(layer):
         return
     small, other = pair.small * pair.inputs, pair.small * pair.fresh
     growths = [_growth(*(respond(each).outputs for each in (small, 2.0 * small))) for respond in pair.both]
@@ -222,7 +223,7 @@ def _small_inputs(pair: Pair) -> Iterator[Finding]:
     if apart[0] > _CLEAR and apart[1] < _SHARE:
         told = "outputs are not linear in small inputs: those of a sum are not the sum of those of its terms"
         yield Finding(pair.stage_of_outputs, told)
-    elif layer.seq_len <= _MOST and apart[1] < _SHARE and layer.bias_slopes is None:  # slopes differ between heads
+    elif layer.seq_len <= _MOST and apart[1] < _SHARE and not has_offset(layer):  # which may differ between heads
         yield from weights_at_zero(pair)
 
 

@@ -12,6 +12,7 @@ from attncheck.diagnosis.answers import Pair, Respond
 from attncheck.diagnosis.finding import WEIGHTS_OR_VALUES, Finding
 from attncheck.evidence import plot_data
 from attncheck.layers.attention_map import attention_weights, visible
+from attncheck.layers.parts.scores import has_offset, small_with_inputs
 
 FloatArray = NDArray[np.float64]
 
@@ -45,12 +46,11 @@ def weights_of_one_head(pair: Pair) -> Iterator[Finding]:
     Outputs for small inputs at one position are that position's value times its weight at scores of 0.
     """
     layer, scores, y = pair.layer, pair.usual[0].scores, pair.usual[0].outputs
-    uneven = layer.norm is not None or layer.qk_norm or layer.bias_std > 0.0
     determined = layer.seq_len <= min(_MOST, layer.width - 1, layer.head_width, y.shape[-1] - 1)
-    if scores is None or layer.num_heads > 1 or uneven or not determined:
+    if scores is None or layer.num_heads > 1 or not small_with_inputs(layer) or not determined:
         return
     at_zero = attention_weights(layer, np.zeros_like(scores))[:, 0]
-    if layer.bias_slopes is not None or not at_zero[:, visible(layer)].all():
+    if has_offset(layer) or not at_zero[:, visible(layer)].all():
         return
     values = _of_single_inputs(pair.subject, pair, pair.inputs) / pair.small
     factors = np.einsum("nijk,nik->nij", np.linalg.pinv(values.swapaxes(-1, -2)), y)

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
-from attncheck.layers.parts.position_bias import with_bias
-from attncheck.layers.parts.scores import score_vectors
+from attncheck.layers.parts.scores import score_vectors, with_offsets
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.linalg import gram_root
 
@@ -58,7 +57,7 @@ def dot_products(layer: AttentionLayer, made: Projections, rng: np.random.Genera
     queries = made.keys if layer.tied_query_key else made.queries
     queries, keys = score_vectors(layer, queries), score_vectors(layer, made.keys)
     scores = layer.score_factor * layer.head_width**-0.5 * (queries @ keys.swapaxes(-1, -2))
-    return with_bias(layer, np.asarray(scores), rng)
+    return with_offsets(layer, np.asarray(scores), rng)
 
 
 def project_out(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attncheck._lib.errors import check_number, refuse
-from attncheck.frameworks.forward import AMONG_HEADS, AXES, LINEAR, NAMED, OFF_BY_ONE, OTHER, RELU, SIGMOID, Forward
+from attncheck.frameworks.forward import AMONG_HEADS, AXES, LINEAR, NAMED, OTHER, RELU, SIGMOID, Forward, masks
 from attncheck.frameworks.initialiser import MatrixStatistics
 from attncheck.frameworks.laws import CONSTANT, LAWS, ORTHOGONAL
 
@@ -23,16 +23,17 @@ _NAMES = (
     "blamed",
 )
 _NEAR = 1e-3
+# Positions of the masks that messages list, and of the largest that an inspection finds.
+_SHOWN, _LONGEST = 5, 65
 #: Other names for entry laws.
 _SYNONYMS = {"gaussian": "normal"}
 _CHOICES = {
     "law": (*(law.name for law in LAWS), ORTHOGONAL, CONSTANT, *_SYNONYMS),
-    "mask": ("none", "causal", "anticausal", OFF_BY_ONE, "strictly causal", "strictly anticausal", OTHER),
+    "mask": (*masks(_SHOWN), OTHER),
     "map": (*AXES, LINEAR, RELU, SIGMOID, AMONG_HEADS, OTHER),
     "scale": (*NAMED, OTHER),
     "positions": ("none", "rotary", OTHER),
 }
-_WINDOW = re.compile(r"(two-sided )?window of [1-9]\d*")
 
 
 # Words that stand for an expectation.
@@ -131,9 +132,8 @@ def _checked(name: str, value: Any) -> Any:
         return None if value is None else check_number(name, value, "pass the base, e.g. 10000, or None")
     if what not in _CHOICES or (what == "scale" and not isinstance(value, str)):
         return value
-    windowed = what == "mask" and isinstance(value, str) and _WINDOW.fullmatch(value)
-    if not windowed and value not in _CHOICES[what]:
-        more = {"mask": ", 'window of 4', 'two-sided window of 4'", "scale": ", or a number, e.g. 0.25"}.get(what, "")
+    if value not in _CHOICES[what] and not (what == "mask" and value in masks(_LONGEST)):
+        more = ", or a number, e.g. 0.25" if what == "scale" else ""
         refuse(name, value, "is not known", "use one of " + ", ".join(map(repr, _CHOICES[what])) + more)
     return _SYNONYMS.get(value, value) if what == "law" else value
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
+from attncheck._lib.errors import refuse
 from attncheck.frameworks.forward import Formula
 from attncheck.frameworks.trace import FloatArray
 from attncheck.frameworks.weights_notes import by_distance
@@ -17,6 +18,7 @@ from attncheck.layers.parts.position_bias import ALIBI, alibi_slopes
 _ALIKE = 1e-3
 # Relative tolerance for the lengths of normalised vectors.
 _STEADY = 0.02
+_SINKS = "sinks that differ between heads"
 
 
 def parts_of(formula: Formula) -> tuple[dict[str, Any], str]:
@@ -35,9 +37,9 @@ def parts_of(formula: Formula) -> tuple[dict[str, Any], str]:
         fields["softcap"] = float(f"{formula.cap:.4g}")  # fitted
     if formula.sinks:
         if np.ptp(formula.sinks) > _ALIKE * max(1.0, float(np.abs(formula.sinks).max())):
-            unlike = "sinks that differ between heads"
+            unlike = _SINKS
         else:
-            fields["sink"] = float(f"{np.mean(formula.sinks):.4g}")
+            fields["sink"] = round(float(np.mean(formula.sinks)), 4) or 0.0
     if formula.bias is not None:
         bias = _of_bias(formula.bias)
         fields |= bias
@@ -47,6 +49,17 @@ def parts_of(formula: Formula) -> tuple[dict[str, Any], str]:
     if formula.fill is not None:
         unlike = "hidden scores that are numbers"
     return fields, unlike
+
+
+def refuse_unlike(unlike: str, attention_map: str, given: Collection[str]) -> None:
+    """Raise `InputError` for a part without a field, unless the `given` fields replace it."""
+    if unlike == _SINKS:
+        if "sink" not in given:
+            problem = "differs between heads, and AttentionLayer has one sink for all heads"
+            refuse("sink", None, problem, "pass it, e.g. sink=0.0, to describe the layer with that sink instead")
+    elif unlike:
+        problem = f"comes with {unlike}, which AttentionLayer does not support"
+        refuse("forward", attention_map, problem, "inspect the layer without it")
 
 
 def mask_fields(mask: str) -> dict[str, Any]:

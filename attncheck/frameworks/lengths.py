@@ -19,8 +19,6 @@ from attncheck.frameworks.trace import FloatArray
 _LENGTHS = (65, 33)
 _ENTRIES = 2**23
 _COARSEST = 1e-3
-# Masks that hide all later positions.
-_CAUSAL = ("causal", "strictly causal")
 
 
 def beyond(
@@ -74,7 +72,7 @@ def leaks(probe: Probe, found: Forward, formula: Formula) -> Iterator[Note]:
 
     The outputs themselves are examined: one input per sequence is changed, at several lengths.
     """
-    hides = found.mask in _CAUSAL or found.mask.startswith("window")
+    hides = found.mask != OTHER and not np.triu(visible(found.mask, 3, 3), 1).any()
     if (
         not hides
         or formula.fill is not None

@@ -16,7 +16,7 @@ from attncheck.frameworks.expectations import declared as declarations
 from attncheck.frameworks.expectations import unmet
 from attncheck.frameworks.forward import OTHER, Forward
 from attncheck.frameworks.initialiser import MatrixStatistics
-from attncheck.frameworks.layer_parts import mask_fields
+from attncheck.frameworks.layer_parts import mask_fields, refuse_unlike
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.printed import PrintedInspection
 from attncheck.frameworks.subject import ModuleSubject, pooled, subject_of
@@ -37,11 +37,6 @@ _SMALL, _LARGE = 0.01, 1e4
 _POSITIONS = 4
 # Random sequences over which attention weights are averaged.
 _SEQUENCES = 16
-# Fields of `AttentionLayer` whose effect on matrices or scores cannot be recovered, with the reason.
-_NOT_DRAWN: tuple[tuple[str, Any, str], ...] = (
-    ("qk_norm", False, "hides the matrices of queries and keys"),
-    ("bias_std", 0.0, "means a table of biases that scores do not show"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,14 +169,8 @@ class Inspection(PrintedInspection):
             shown = self.forward.map if self.forward.known else "no known formula"
             shown = "unknown" if self.forward.error == math.inf else shown
             refuse("forward", shown, "cannot be described by an AttentionLayer", remedy)
-        if self.forward.unlike or self.extra:
-            what = self.forward.unlike or "keys beyond the positions"
-            refuse(
-                "forward",
-                self.forward.map,
-                f"comes with {what}, which AttentionLayer does not support",
-                "inspect the layer without it",
-            )
+        unlike = self.forward.unlike or "keys beyond the positions" * bool(self.extra)
+        refuse_unlike(unlike, self.forward.map, changes)
         if self.value_dim is not None:
             what = f"comes with values of {self.value_dim} neurons per head, which AttentionLayer does not support"
             refuse("head_dim", self.head_dim, what, "use as many neurons for values as for keys")
@@ -232,9 +221,6 @@ class Inspection(PrintedInspection):
             do not support the law of the entries.
         """
         layer = self.layer(seq_len)
-        for field, absent, what in _NOT_DRAWN:
-            if getattr(layer, field) != absent:
-                refuse(field, getattr(layer, field), what, "check a simulator of `layer` instead")
         laws = {role: matrix.laws for role, matrix in self.weights.items()}
         return subject_of(self._seen, layer, weights, laws, self._stds)
 

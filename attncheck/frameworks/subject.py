@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.errors import check_choice, refuse
+from attncheck._lib.text import listed
 from attncheck.frameworks import laws as entry_laws
 from attncheck.frameworks.binding import Arrays, Binding
 from attncheck.frameworks.effective import ROLES, alike
@@ -17,7 +18,8 @@ from attncheck.frameworks.initialiser import SYMBOLS
 from attncheck.frameworks.trace import FloatArray
 from attncheck.frameworks.views import AttentionView
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.parts.position_bias import mean_bias
+from attncheck.layers.parts import PARTS
+from attncheck.layers.parts.scores import mean_offset
 from attncheck.simulators.weights import GAUSSIAN, WEIGHT_LAWS
 
 OWN = "own"
@@ -88,8 +90,9 @@ class ModuleSubject:
             some = inputs[start : start + step]
             parts.append(self.view.drawn(self.state, [self.arrays(rng) for _ in some], some))
         drawn = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        bias = mean_bias(self.layer.replace(seq_len=inputs.shape[1]))
-        return drawn | {"scores": drawn["scores"] + bias}
+        if "scores" in drawn:
+            drawn["scores"] = drawn["scores"] + mean_offset(self.layer.replace(seq_len=inputs.shape[1]))
+        return drawn
 
 
 def subject_of(
@@ -109,6 +112,9 @@ def subject_of(
     if not binding.fills:
         refuse("weights", weights, "needs a binding that can replace arrays", "give it methods parameters and fill")
     state = binding.fresh(0)
+    view = dataclasses.replace(view, unread={k: std for part in PARTS for k, std in part.unread(layer).items()})
+    if weights == OWN and view.unread:
+        refuse("weights", weights, "needs the laws of all matrices, some of which are not read", "pass 'gaussian'")
     if weights == OWN and binding.draws:
         problem = f"needs a new module in every draw, but only {len(binding.draws)} models were initialised"
         refuse("weights", weights, problem, "pass weights='gaussian', or inspect the module without its model")
@@ -203,6 +209,31 @@ def _by_array(view: AttentionView, state: Any, stds: Mapping[str, float]) -> dic
         elif _changed(biases, view.biases(doubled), binding.precision):
             found[name] = 0.0
     binding.filled(state, kept)
+    return found | (_of_parts(view, state, kept, found) if view.unread else {})
+
+
+def _of_parts(view: AttentionView, state: Any, kept: Arrays, known: Mapping[str, float]) -> dict[str, float]:
+    """Return the standard deviation for each array behind an optional part; reversing an array shows its role."""
+    see, binding = view.reader.see, view.binding
+    # The second sequence shows what is added to scores.
+    x = np.zeros((2, view.lengths(4)[0], view.width))
+    x[0] = np.random.default_rng(0).standard_normal(x.shape[1:])
+    before, missing = see(state, x), dict(view.unread)
+    found: dict[str, float] = {}
+    for name, array in kept.items():
+        if array.ndim < 2:
+            continue
+        after = see(binding.filled(state, {**kept, name: array[::-1].copy()}), x)
+        for role, std in view.unread.items():
+            only = slice(1, None) if role == "weights" else slice(None)
+            if not alike(before[role][only], after[role][only], binding.precision):
+                missing.pop(role, None)
+                found[name] = known.get(name, std)
+    binding.filled(state, kept)
+    if missing:
+        what = listed(SYMBOLS.get(role, "the biases of the scores") for role in missing)
+        problem = f"needs {what}, which no matrix or table of this module determines"
+        refuse("subject", type(state).__name__, problem, "check a simulator of `layer` instead")
     return found
 
 

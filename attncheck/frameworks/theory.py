@@ -12,7 +12,7 @@ from scipy import special
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.parts import refusing
-from attncheck.layers.parts.position_bias import heads_differ, of_head
+from attncheck.layers.parts.scores import heads_differ, of_head
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.rows import score_std

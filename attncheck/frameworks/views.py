@@ -15,7 +15,7 @@ from attncheck.frameworks.rotary import Rotation
 from attncheck.frameworks.trace import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
-from attncheck.layers.parts.position_bias import mean_bias
+from attncheck.layers.parts.scores import mean_offset
 
 #: Number of output neurons returned.
 NEURONS = 2
@@ -37,6 +37,8 @@ class AttentionView:
         Factors that multiply queries and keys, by role.
     at_once : bool
         Whether several modules run in one batch.
+    unread : mapping of str to float
+        Standard deviations of arrays behind optional parts, as from `LayerPart.unread`.
     """
 
     reader: ModuleReader
@@ -44,6 +46,7 @@ class AttentionView:
     rotation: Rotation | None = None
     gains: Mapping[str, float] = dataclasses.field(default_factory=dict)
     at_once: bool = False
+    unread: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def binding(self) -> Binding:
@@ -56,7 +59,7 @@ class AttentionView:
         return self.reader.width
 
     def drawn(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> dict[str, FloatArray]:
-        """Return outputs, scores, and keys or the Gram matrices of keys and values, by name."""
+        """Return outputs, scores or attention, and keys or the Gram matrices of keys and values, by name."""
         if self.at_once:
             return self._exposed(self.reader.see_each(state, _stacked(arrays), x))
         filled = self.binding.filled
@@ -81,10 +84,11 @@ class AttentionView:
     def _exposed(self, seen: AttentionCall) -> dict[str, FloatArray]:
         y, scores, k, v = self._taken(seen)
         size = v.shape[-1]
+        keys = {"keys": self.rotation.undone(k)} if self.rotation else {"key_gram": k @ k.swapaxes(-1, -2) / size}
         return {
             "outputs": y[:, :, :NEURONS],
-            "scores": scores,
-            **({"keys": self.rotation.undone(k)} if self.rotation else {"key_gram": k @ k.swapaxes(-1, -2) / size}),
+            **({"attention": seen.weights} if "weights" in self.unread else {"scores": scores}),
+            **({} if "key" in self.unread else keys),
             "value_gram": v @ v.swapaxes(-1, -2) / size,
         }
 
@@ -99,10 +103,14 @@ class AttentionView:
 
     def outputs(self, state: Any, layer: AttentionLayer, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the module's outputs on x, (1, positions, n), and those of `layer` with the module's matrices."""
-        y, scores, _, v = self._taken(self.reader.see(state, x))
+        seen = self.reader.see(state, x)
+        y, scores, _, v = self._taken(seen)
         matrices = self.reader.read(state)
         layer = layer.replace(seq_len=x.shape[1])
-        merged = (attention_weights(layer, scores + mean_bias(layer)) @ v).swapaxes(1, 2)
+        weights = seen.weights
+        if "weights" not in self.unread:
+            weights = attention_weights(layer, scores + mean_offset(layer))
+        merged = (weights @ v).swapaxes(1, 2)
         made = merged.reshape(*merged.shape[:2], -1) @ matrices.output + matrices.biases["output"]
         return y, np.asarray(made)
 

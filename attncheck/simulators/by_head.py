@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from attncheck._lib.errors import check_whole, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
-from attncheck.layers.parts.position_bias import of_head, with_bias
-from attncheck.layers.parts.scores import score_vectors, whole_vectors
+from attncheck.layers.parts.scores import of_head, score_vectors, whole_vectors, with_offsets
 from attncheck.simulators.blocks import root_of
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.linalg import bartlett, gram_root
@@ -92,7 +91,7 @@ def _heads(layer: AttentionLayer, rng: np.random.Generator, coordinates: int) ->
             if not layer.tied_query_key:
                 queries = layer.query_std * (root @ rng.standard_normal((rank, keys.shape[1])))
             scores = scale * (score_vectors(layer, queries) @ score_vectors(layer, keys).T)
-            scores = with_bias(of_head(layer, head), scores[None, None], rng)[0, 0]
+            scores = with_offsets(of_head(layer, head), scores[None, None], rng)[0, 0]
             weights = attention_weights(layer, scores)
             projected = values @ rng.standard_normal((values.shape[1], coordinates))
             yield HeadDraw(scores, weights, layer.output_std * layer.head_factor * (weights @ projected))

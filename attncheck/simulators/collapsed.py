@@ -23,8 +23,7 @@ from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.draws import Draws
 from attncheck.layers.kernel import position_covariance, psd_root
 from attncheck.layers.norm import normalised
-from attncheck.layers.parts.position_bias import with_bias
-from attncheck.layers.parts.scores import score_vectors, whole_vectors
+from attncheck.layers.parts.scores import score_vectors, whole_vectors, with_offsets
 from attncheck.simulators.linalg import bartlett, gram_root
 
 FloatArray = NDArray[np.float64]
@@ -139,7 +138,7 @@ def attend(
         scores, keys, values = _draw_whole(layer, root, rng)
     else:
         scores, keys, values = draw_heads(layer, len(inputs), root.shape[-1], rng).of(layer, root)
-    scores = with_bias(layer, scores, rng)
+    scores = with_offsets(layer, scores, rng)
     return Draws(
         outputs=_outputs(layer, scores, values, coordinates, rng),
         scores=scores,

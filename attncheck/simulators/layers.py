@@ -12,8 +12,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import Draws
 from attncheck.layers.expansion import AttentionProgram, expand
 from attncheck.layers.norm import normalised
-from attncheck.layers.parts.position_bias import with_bias
-from attncheck.layers.parts.scores import score_vectors, whole_vectors
+from attncheck.layers.parts.scores import score_vectors, whole_vectors, with_offsets
 from attncheck.layers.program import Node, Step
 from attncheck.simulators.interpret import Multiplier, interpret
 
@@ -63,7 +62,7 @@ def _biases(
 ) -> dict[Node, Callable[[FloatArray], FloatArray]]:
     """Return functions that add the position bias to a head's scores, keyed by the head's first score."""
     zeros = np.zeros((size, layer.num_heads, 1, 1))
-    biases = with_bias(layer, zeros, rng)
+    biases = with_offsets(layer, zeros, rng)
     if biases is zeros:
         return {}
     firsts = expansion.scores[:: layer.seq_len**2]

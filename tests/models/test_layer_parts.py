@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import attncheck as ac
@@ -78,8 +79,14 @@ def test_qwen_3_normalises_queries_and_keys() -> None:
     inspection = next(iter(found.modules.values()))
     layer = inspection.layer()
     assert (layer.query_std, layer.key_std) == pytest.approx((1.0, 1.0), rel=1e-4)
-    with pytest.raises(InputError, match="hides the matrices of queries and keys"):
-        inspection.subject()
+    subject = inspection.subject()
+    (layer,) = subject.layers
+    rng = np.random.default_rng(0)
+    drawn = subject(layer, rng.standard_normal((2, layer.seq_len, layer.width)), rng)
+    assert drawn.keys() == {"outputs", "scores", "value_gram"}
+    assert not ac.check(subject, layer, profile="smoke", seed=0).violated
+    # The same module is not a layer without these norms.
+    assert ac.check(subject, layer.replace(qk_norm=False), properties="exactness", profile="smoke", seed=0).violated
 
 
 def test_bloom_has_the_slopes_of_alibi() -> None:
@@ -98,14 +105,56 @@ def test_bloom_has_the_slopes_of_alibi() -> None:
 
 def test_t5_has_a_random_table_of_biases() -> None:
     # Its entries are normal with standard deviation 1/8 by T5's own initialisation.
-    found = inspected("T5", d_model=64, d_kv=16, d_ff=64, num_layers=1, num_heads=32, vocab_size=100)
+    found = inspected("T5", d_model=64, d_kv=16, d_ff=64, num_layers=2, num_heads=32, vocab_size=100)
     parts = of_layer(found)
     assert parts.keys() == {"bias_std"}
     assert shown(found).endswith(", random bias by distance")
     # Some 32 · 12 entries: the estimate is off by a fifth once in 10⁷ runs.
     assert parts["bias_std"] == pytest.approx(0.125, rel=0.2)
-    with pytest.raises(InputError, match="table of biases"):
-        next(iter(found.modules.values())).subject()
+    first, second = found.modules.values()
+    with pytest.raises(InputError, match="needs the biases of the scores"):
+        second.subject()  # which has the table of the first
+    subject = first.subject()
+    layer = subject.layers[0]
+    x = np.zeros((100, layer.seq_len, layer.width))
+    drawn = subject(layer, x, np.random.default_rng(0))
+    assert drawn.keys() == {"outputs", "attention", "key_gram", "value_gram"}
+    # Each draw has another table: at inputs of 0, logarithms of two weights of a row differ by that of two biases.
+    gaps = np.diff(np.log(drawn["attention"][:, :, 0, :2]), axis=-1)
+    assert np.std(gaps) == pytest.approx(2**0.5 * parts["bias_std"], rel=0.1)  # eight standard errors
+
+
+_OSS = {**_GROUPED, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 4}
+
+
+def test_sinks_of_gpt_oss_are_drawn_for_each_head() -> None:
+    # Four normal sinks of standard deviation 1/8 agree to 10⁻³ once in 10⁷ runs.
+    inspection = next(iter(inspected("GptOss", **_OSS).modules.values()))
+    with pytest.raises(InputError, match="sink=None: differs between heads"):
+        inspection.layer()
+    with pytest.raises(InputError, match="pass rotary_base=None"):  # YaRN
+        inspection.layer(sink=0.0)
+    layer = inspection.layer(sink=0.0, rotary_base=None)
+    assert (layer.sink, layer.window, layer.mask) == (0.0, 4, "causal")
+    with pytest.raises(InputError, match="sink=None: differs between heads"):
+        inspection.subject()
+
+
+def test_gpt_oss_with_one_sink_for_all_heads_is_examined() -> None:
+    def made() -> Any:
+        """Return GPT-OSS with sinks of 0 and plain rotary positions."""
+        rotary = {"rope_type": "default", "rope_theta": 10_000.0}
+        model = transformers.GptOssModel(transformers.GptOssConfig(**_OSS, rope_parameters=rotary))
+        torch.nn.init.zeros_(model.layers[0].self_attn.sinks)
+        return model
+
+    found = ac.inspect(made)
+    assert of_layer(found) == {"mask": "causal", "window": 4, "sink": 0.0, "rotary_base": 10_000.0}
+    subject = next(iter(found.modules.values())).subject()
+    (layer,) = subject.layers
+    assert not ac.check(subject, layer, properties=_PROPERTIES, profile="smoke", seed=0).violated
+    level = layer.replace(sink=None)
+    assert ac.check(subject, level, properties="conditional", profile="smoke", seed=0).violated
 
 
 def test_what_no_field_describes_is_refused_by_name() -> None:

@@ -7,8 +7,14 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +53,10 @@ class LayerPart(abc.ABC):
     #: Candidate causes: descriptions of an undeclared part, with the fields that add it to a layer.
     undeclared: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     #: Computations that do not support the part ("finite-width law", "tangent kernel", "long sequences", "stack",
-    #: "normal scores"), with the reason.
+    #: "normal scores", "homogeneous scores", "small scores", "law of one head"), with the reason.
     refusals: ClassVar[Mapping[str, str]] = {}
+    #: Whether scores depend on all neurons of queries and keys, not on their Gram matrices alone.
+    whole_vectors: ClassVar[bool] = False
 
     def present(self, layer: AttentionLayer) -> bool:
         """Return whether a layer has the part."""
@@ -61,6 +69,37 @@ class LayerPart(abc.ABC):
     def describe(self, fields: Mapping[str, Any]) -> str:
         """Return the part with these field values as text, such as "softcap 50"."""
         return " ".join([self.name, *(f"{fields[name]:.3g}" for name in self.fields if name in fields)])
+
+    def vectors(self, layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
+        """Return queries or keys, (..., seq_len, head_dim), as scores use them."""
+        return vectors
+
+    def kernel(self, layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
+        """Return the limiting kernel of queries and keys, over their variances, from that of the inputs."""
+        return kernel
+
+    def mean_offset(self, layer: AttentionLayer) -> FloatArray | None:
+        """Return the mean of what the part adds to scores, (num_heads, seq_len, seq_len), or None for 0."""
+        return None
+
+    def random_offset(self, layer: AttentionLayer) -> tuple[float, IntArray] | None:
+        """Return the law of the normal numbers that the part adds to scores, or None.
+
+        That is their standard deviation, and (seq_len, seq_len) indices: scores with the same index share a number.
+        """
+        return None
+
+    def of_head(self, layer: AttentionLayer, head: int) -> Mapping[str, Any]:
+        """Return the part's fields of a layer with only the given head, where they change."""
+        return {}
+
+    def unread(self, layer: AttentionLayer) -> Mapping[str, float]:
+        """Return standard deviations of a module's arrays behind the part, by what they change.
+
+        That is its "query", its "key", or its attention "weights" at inputs of 0. Such a module does not show its keys,
+        or its scores.
+        """
+        return {}
 
     @abc.abstractmethod
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:

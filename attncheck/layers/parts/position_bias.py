@@ -7,15 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attncheck._lib.errors import check_number, refuse
-from attncheck.layers.parts.part import LayerPart, Misreading
+from attncheck.layers.parts.part import FloatArray, IntArray, LayerPart, Misreading
 
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
-
-FloatArray = NDArray[np.float64]
 
 #: The slopes of Press, Smith and Lewis (2022), 2^{-8h/H} for head h = 1, …, H.
 ALIBI = "alibi"
@@ -44,57 +41,6 @@ def slopes_of(layer: AttentionLayer) -> tuple[float, ...]:
     if layer.bias_slopes is None:
         return (0.0,) * layer.num_heads
     return alibi_slopes(layer.num_heads) if isinstance(layer.bias_slopes, str) else layer.bias_slopes
-
-
-def mean_bias(layer: AttentionLayer) -> FloatArray:
-    """Return the mean of the bias, -slope |i - j|, (num_heads, seq_len, seq_len), or (1, 1, 1) without slopes.
-
-    Examples
-    --------
-    >>> from attncheck.layers.attention import AttentionLayer
-    >>> mean_bias(AttentionLayer(width=8, seq_len=2, num_heads=1, bias_slopes=(0.5,)))
-    array([[[-0. , -0.5],
-            [-0.5, -0. ]]])
-    """
-    if layer.bias_slopes is None:
-        return np.zeros((1, 1, 1))
-    places = np.arange(layer.seq_len)
-    return np.asarray(-np.array(slopes_of(layer))[:, None, None] * np.abs(places[:, None] - places))
-
-
-def has_bias(layer: AttentionLayer) -> bool:
-    """Return whether scores have a bias by position."""
-    return layer.bias_slopes is not None or layer.bias_std > 0.0
-
-
-def heads_differ(layer: AttentionLayer) -> bool:
-    """Return whether the law of the scores depends on the head."""
-    return len(set(slopes_of(layer))) > 1
-
-
-def of_head(layer: AttentionLayer, head: int) -> AttentionLayer:
-    """Return a layer with only the given head."""
-    slopes = None if layer.bias_slopes is None else (slopes_of(layer)[head],)
-    return layer.replace(num_heads=1, num_kv_heads=None, bias_slopes=slopes)
-
-
-def same_distance(layer: AttentionLayer) -> FloatArray:
-    """Return the (s², s²) matrix with 1 where scores (i, j) and (k, l) share a bias, j - i = l - k, else 0."""
-    places = np.arange(layer.seq_len)
-    steps = (places - places[:, None]).ravel()
-    return np.asarray(steps[:, None] == steps, dtype=np.float64)
-
-
-def with_bias(layer: AttentionLayer, scores: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Return scores (draws, num_heads, seq_len, seq_len) with the bias added."""
-    if layer.bias_slopes is not None:
-        scores = scores + mean_bias(layer)
-    if layer.bias_std:
-        s = layer.seq_len
-        table = layer.bias_std * rng.standard_normal((*scores.shape[:2], 2 * s - 1))
-        places = np.arange(s)
-        scores = scores + table[..., places - places[:, None] + s - 1]
-    return scores
 
 
 class PositionBiasPart(LayerPart):
@@ -131,6 +77,8 @@ class PositionBiasPart(LayerPart):
         "tangent kernel": "is not supported by the tangent kernel",
         "long sequences": "changes the law of the scores",
         "stack": "is not supported in a stack",
+        "law of one head": "differs between heads",
+        "homogeneous scores": "adds numbers to scores",
     }
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
@@ -160,6 +108,24 @@ class PositionBiasPart(LayerPart):
         distinct = list(dict.fromkeys(f"{slope:.3g}" for slope in slopes))
         return f"{'slopes' if len(distinct) > 1 else 'slope'} {', '.join(distinct)}"
 
+    def mean_offset(self, layer: AttentionLayer) -> FloatArray | None:
+        """Return -slope |i - j| of each head, or None without slopes."""
+        if layer.bias_slopes is None:
+            return None
+        return np.asarray(-np.array(slopes_of(layer))[:, None, None] * np.abs(_steps(layer)))
+
+    def random_offset(self, layer: AttentionLayer) -> tuple[float, IntArray] | None:
+        """Return `bias_std`, and j - i counted from 0."""
+        return (layer.bias_std, _steps(layer) + layer.seq_len - 1) if layer.bias_std else None
+
+    def unread(self, layer: AttentionLayer) -> Mapping[str, float]:
+        """Return the scale of a random table."""
+        return {"weights": layer.bias_std} if layer.bias_std else {}
+
+    def of_head(self, layer: AttentionLayer, head: int) -> Mapping[str, Any]:
+        """Return the slope of the given head."""
+        return {} if layer.bias_slopes is None else {"bias_slopes": (slopes_of(layer)[head],)}
+
     def shows(self, layer: AttentionLayer, misread: AttentionLayer) -> bool:
         """Return whether biases differ by a tenth of a score's standard deviation at this width."""
         spread = 0.1 * layer.query_std * layer.key_std * layer.score_factor * layer.inputs.scale**2
@@ -171,3 +137,9 @@ class PositionBiasPart(LayerPart):
         if layer.softcap is not None:
             return []
         return [{"bias_slopes": "alibi"}, {"bias_slopes": (0.5,) * layer.num_heads}, {"bias_std": 0.5}]
+
+
+def _steps(layer: AttentionLayer) -> IntArray:
+    """Return j - i, (seq_len, seq_len)."""
+    places = np.arange(layer.seq_len)
+    return np.asarray(places - places[:, None])

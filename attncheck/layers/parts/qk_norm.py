@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from attncheck._lib.errors import check_boolean, refuse
-from attncheck.layers.parts.part import LayerPart, Misreading
+from attncheck.layers.norm import normalised
+from attncheck.layers.parts.part import FloatArray, LayerPart, Misreading
 
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
@@ -35,7 +38,9 @@ class QKNormPart(LayerPart):
         "long sequences": "changes the law of the scores",
         "stack": "is not supported in a stack",
         "normal scores": "normalised queries and keys: scores are not normal given inputs and keys",
+        "small scores": "makes scores independent of the size of the inputs",
     }
+    whole_vectors: ClassVar[bool] = True
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
         """Return the validated `qk_norm`."""
@@ -54,6 +59,24 @@ class QKNormPart(LayerPart):
     def shows(self, layer: AttentionLayer, misread: AttentionLayer) -> bool:
         """Return whether heads are so small that the lengths of queries and keys vary visibly."""
         return layer.head_width <= 16
+
+    def vectors(self, layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
+        """Return normalised queries or keys, (..., seq_len, head_dim), times the root of both gains."""
+        if not layer.qk_norm:
+            return vectors
+        return np.asarray((layer.query_std * layer.key_std) ** 0.5 * normalised("rms", vectors))
+
+    def kernel(self, layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
+        """Return the correlation matrix of the inputs' kernel."""
+        if not layer.qk_norm:
+            return kernel
+        lengths = np.sqrt(np.diagonal(kernel))
+        lengths = np.where(lengths > 0, lengths, 1.0)
+        return np.asarray(kernel / lengths[:, None] / lengths)
+
+    def unread(self, layer: AttentionLayer) -> Mapping[str, float]:
+        """Return the scale of W_Q and W_K, which their norm removes."""
+        return dict.fromkeys(("query", "key"), layer.width**-0.5) if layer.qk_norm else {}
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
         """Return values for random layers."""

@@ -38,6 +38,7 @@ class RotaryPart(LayerPart):
         "long sequences": "distinguishes positions",
         "stack": "is not supported in a stack",
     }
+    whole_vectors: ClassVar[bool] = True
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
         """Return the validated `rotary_base`."""

@@ -7,33 +7,110 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from attncheck.layers.norm import normalised
-from attncheck.layers.parts.position_bias import has_bias
+from attncheck.layers.parts import PARTS, refusing
 from attncheck.layers.parts.rotary import turned
 
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
 
 FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
 
 
 def whole_vectors(layer: AttentionLayer) -> bool:
     """Return whether scores depend on all neurons of queries and keys, not on Gram matrices alone."""
-    return layer.rotary_base is not None or layer.qk_norm
+    return any(part.whole_vectors and part.present(layer) for part in PARTS)
 
 
 def score_vectors(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
     """Return queries or keys, (..., seq_len, head_dim), as scores use them: normalised, then rotated."""
-    if layer.qk_norm:
-        vectors = (layer.query_std * layer.key_std) ** 0.5 * normalised("rms", vectors)
+    for part in PARTS:
+        vectors = part.vectors(layer, vectors)
     return turned(layer, vectors)
+
+
+def score_kernel(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
+    """Return the limiting kernel of queries and keys, over their variances; `kernel` itself if no part changes it."""
+    for part in PARTS:
+        kernel = part.kernel(layer, kernel)
+    return kernel
+
+
+def mean_offset(layer: AttentionLayer) -> FloatArray:
+    """Return the mean of what is added to scores, (num_heads, seq_len, seq_len), or (1, 1, 1) without slopes.
+
+    Examples
+    --------
+    >>> from attncheck.layers.attention import AttentionLayer
+    >>> mean_offset(AttentionLayer(width=8, seq_len=2, num_heads=1, bias_slopes=(0.5,)))
+    array([[[ 0. , -0.5],
+            [-0.5,  0. ]]])
+    """
+    means = (part.mean_offset(layer) for part in PARTS)
+    return np.asarray(sum((mean for mean in means if mean is not None), start=np.zeros((1, 1, 1))))
+
+
+def offset_variance(layer: AttentionLayer) -> float:
+    """Return the variance of the random numbers that are added to scores."""
+    return sum(std**2 for std, _ in _random_offsets(layer))
+
+
+def offset_covariance(layer: AttentionLayer, rows: IntArray, columns: IntArray) -> FloatArray:
+    """Return the covariance of what is added to a head's scores at (rows[a], columns[a]), (m, m)."""
+    covariance = np.zeros((len(rows), len(rows)))
+    for std, index in _random_offsets(layer):
+        covariance += std**2 * np.equal.outer(index[rows, columns], index[rows, columns])
+    return covariance
+
+
+def offset_count(layer: AttentionLayer, seen: BoolArray) -> int:
+    """Return how many random numbers are added to the given scores of a head."""
+    return sum(len(np.unique(index[seen])) for _, index in _random_offsets(layer))
+
+
+def with_offsets(layer: AttentionLayer, scores: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Return scores (draws, num_heads, seq_len, seq_len) with all that is added; `scores` itself if that is nothing."""
+    mean = mean_offset(layer)
+    if mean.any():
+        scores = scores + mean
+    for std, index in _random_offsets(layer):
+        table = std * rng.standard_normal((*scores.shape[:2], index.max() + 1))
+        scores = scores + table[..., index]
+    return scores
+
+
+def has_offset(layer: AttentionLayer) -> bool:
+    """Return whether anything is added to scores."""
+    return bool(mean_offset(layer).any()) or offset_variance(layer) > 0.0
+
+
+def heads_differ(layer: AttentionLayer) -> bool:
+    """Return whether the law of the scores depends on the head."""
+    return bool(np.ptp(mean_offset(layer), axis=0).any())
+
+
+def of_head(layer: AttentionLayer, head: int) -> AttentionLayer:
+    """Return a layer with only the given head."""
+    fields = {name: value for part in PARTS for name, value in part.of_head(layer, head).items()}
+    return layer.replace(num_heads=1, num_kv_heads=None, **fields)
+
+
+def _random_offsets(layer: AttentionLayer) -> list[tuple[float, IntArray]]:
+    """Return `LayerPart.random_offset` of each part that has one."""
+    return [offset for part in PARTS if (offset := part.random_offset(layer))]
 
 
 def one_covariance(layer: AttentionLayer) -> bool:
     """Return whether the covariance of a head's scores is not a product of query and key covariances."""
-    return layer.rotary_base is not None or layer.bias_std > 0.0
+    return layer.rotary_base is not None or offset_variance(layer) > 0.0
 
 
 def given_inputs(layer: AttentionLayer) -> bool:
     """Return whether scores given the inputs are centred normals times χ lengths, as in the paper's layer."""
-    return not (layer.tied_query_key or layer.qk_norm or has_bias(layer))
+    return not (layer.tied_query_key or refusing(layer, "normal scores") or has_offset(layer))
+
+
+def small_with_inputs(layer: AttentionLayer) -> bool:
+    """Return whether scores approach constants as the inputs before their norm become small."""
+    return not (layer.norm or refusing(layer, "small scores") or offset_variance(layer))

@@ -1,4 +1,4 @@
-"""Sinks: softmax with a constant in its denominator (off-by-one softmax, GPT-OSS)."""
+"""Sinks: softmax with a constant in its denominator (off-by-one softmax; GPT-OSS learns one per head)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,10 @@ class SoftcapPart(LayerPart):
 
     fields: ClassVar[Mapping[str, Any]] = {"softcap": None}
     name: ClassVar[str] = "softcap"
-    refusals: ClassVar[Mapping[str, str]] = {"long sequences": "changes the law of the scores"}
+    refusals: ClassVar[Mapping[str, str]] = {
+        "long sequences": "changes the law of the scores",
+        "homogeneous scores": "bounds the scores",
+    }
     example: ClassVar[Mapping[str, Any]] = {"softcap": 1.0, "query_std": 2.0}
     undeclared: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         f"scores are capped, although no softcap is declared (about softcap={cap:g})": {"softcap": cap}

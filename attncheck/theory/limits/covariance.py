@@ -13,10 +13,11 @@ from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.kernel import FloatArray, Kernel, input_kernel, psd_root
+from attncheck.layers.parts import refuse_parts
 from attncheck.layers.parts.attention_map import Linear, Relu, Softmax
 from attncheck.layers.parts.mask import plain_mask
-from attncheck.layers.parts.position_bias import has_bias, heads_differ
 from attncheck.layers.parts.rotary import pair_alignment
+from attncheck.layers.parts.scores import has_offset, heads_differ, offset_variance, score_kernel
 from attncheck.theory.limits.heads import softmax_means
 from attncheck.theory.limits.mixture import check_numbers
 from attncheck.theory.limits.rows import (
@@ -24,7 +25,6 @@ from attncheck.theory.limits.rows import (
     drawn_whole,
     mean_scores,
     root_of_scores,
-    score_kernel,
     score_std,
     scrambled_normals,
 )
@@ -150,8 +150,7 @@ def settled(
     if not layer.head_scaling:
         refuse("layer.head_scaling", False, "leaves no limit for infinitely many heads", "use head_scaling=True")
     if heads_differ(layer):
-        problem = "differ between heads, so that there is no law of one head"
-        refuse("layer.bias_slopes", layer.bias_slopes, problem, "use one slope for all heads")
+        refuse_parts(layer, "law of one head")
     return layer, input_kernel(layer.inputs).matrix
 
 
@@ -174,12 +173,12 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
     std, s = score_std(layer), layer.seq_len
     if not kernel.any():
         return np.zeros((s, s)), np.zeros((s, s))
-    if std == 0 and not layer.bias_std:
+    if std == 0 and not offset_variance(layer):
         weights = attention_weights(layer, mean_scores(layer, kernel))
         mean = (weights @ kernel @ weights.swapaxes(-1, -2)).mean(axis=0)
         return mean, _ROUNDING * np.abs(mean)
     turned = drawn_whole(layer, kernel)
-    plain = not has_bias(layer) and not layer.qk_norm
+    plain = not has_offset(layer) and score_kernel(layer, kernel) is kernel
     if plain and plain_softmax(layer) and not turned:
         return softmax_means(kernel, std, layer.mask == "causal", seed)
     if not (plain and isinstance(layer.map, Linear | Relu)):
@@ -229,7 +228,8 @@ def by_points(
 
     rank = root.shape[1]
     whole = root_of_scores(layer, kernel) if drawn_whole(layer, kernel) else None
-    side = psd_root(score_kernel(layer, kernel)) if layer.qk_norm else root
+    between = score_kernel(layer, kernel)
+    side = root if between is kernel else psd_root(between)
     means = mean_scores(layer, kernel)
 
     def scores_of(normals: FloatArray) -> FloatArray:
@@ -252,7 +252,7 @@ def by_points(
     # A separate stream key, since these points must differ from those of a row.
     streams = np.random.SeedSequence([seed, s]).spawn(REPLICATES)
     found = np.stack([replicate(stream) for stream in streams])
-    alike = bool(visible(layer).all()) and whole is None and layer.bias_slopes is None and _exchangeable(kernel)
+    alike = bool(visible(layer).all()) and whole is None and not has_offset(layer) and _exchangeable(kernel)
     return _symmetrised(found) if alike else found
 
 

@@ -17,7 +17,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.kernel import FloatArray, Kernel, input_kernel, psd_root
 from attncheck.layers.parts.attention_map import Linear, Relu
-from attncheck.layers.parts.position_bias import has_bias, heads_differ
+from attncheck.layers.parts.scores import has_offset, heads_differ
 from attncheck.theory.limits import covariance, rows
 from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.mixture import ScaleMixture, check_chances, check_points, pool
@@ -333,7 +333,7 @@ class LimitLaw(SymmetricLaw):
 
     def _singular(self, position: int) -> bool:
         """Return whether the density at 0 is infinite, as v is the square of one score with positive probability."""
-        if rows.score_std(self.layer) == 0 or has_bias(self.layer):
+        if rows.score_std(self.layer) == 0 or has_offset(self.layer):
             return False
         if self.layer.map == Linear():
             root = rows.row_root(self.layer, self.kernel.matrix, self._check_position(position))

@@ -12,8 +12,8 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import map_scores, visible
 from attncheck.layers.kernel import FloatArray, psd_root
 from attncheck.layers.parts.attention_map import Linear, Softmax
-from attncheck.layers.parts.position_bias import has_bias, mean_bias, same_distance
 from attncheck.layers.parts.rotary import pair_alignment, row_alignment
+from attncheck.layers.parts.scores import has_offset, mean_offset, offset_covariance, offset_variance, score_kernel
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 from attncheck.theory.limits.proposals import Proposal, enlarged, towards_keys, weigh
 
@@ -39,19 +39,10 @@ def score_std(layer: AttentionLayer) -> float:
 def mean_scores(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
     """Return the mean limiting scores of each head, (H, s, s), or of all, (1, s, s).
 
-    These are σ_Qσ_K K if queries and keys are tied, else 0, plus the mean of the position bias.
+    These are σ_Qσ_K K if queries and keys are tied, else 0, plus the mean of what is added to scores.
     """
     tied = layer.query_std * layer.key_std * kernel if layer.tied_query_key else np.zeros_like(kernel)
-    return np.asarray(tied + mean_bias(layer))
-
-
-def score_kernel(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
-    """Return the kernel of queries and keys, over their variances: K, or its correlation matrix with QK norm."""
-    if not layer.qk_norm:
-        return kernel
-    lengths = np.sqrt(np.diagonal(kernel))
-    lengths = np.where(lengths > 0, lengths, 1.0)
-    return np.asarray(kernel / lengths[:, None] / lengths)
+    return np.asarray(tied + mean_offset(layer))
 
 
 def row_root(layer: AttentionLayer, kernel: FloatArray, position: int) -> FloatArray:
@@ -59,9 +50,9 @@ def row_root(layer: AttentionLayer, kernel: FloatArray, position: int) -> FloatA
     seen, kernel = visible(layer)[position], score_kernel(layer, kernel)
     between = (kernel * row_alignment(layer, limit=True))[np.ix_(seen, seen)]
     root = score_std(layer) * np.sqrt(kernel[position, position]) * psd_root(between)
-    if layer.bias_std:  # the biases of a row are independent, as they belong to different distances
-        root = psd_root(root @ root.T + layer.bias_std**2 * np.eye(len(root)))
-        return root
+    if offset_variance(layer):
+        columns = np.flatnonzero(seen)
+        return psd_root(root @ root.T + offset_covariance(layer, np.full_like(columns, position), columns))
     if not layer.map.traits.shift_invariant:
         return np.asarray(root if score_std(layer) > 0 else root[:, :0])
     centred = root - root.mean(axis=0)
@@ -76,8 +67,8 @@ def score_covariance(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
     covariance = np.asarray(score_std(layer) ** 2 * np.kron(kernel, kernel), dtype=np.float64)
     if layer.rotary_base is not None:
         covariance *= pair_alignment(layer, limit=True)
-    if layer.bias_std:
-        covariance += layer.bias_std**2 * same_distance(layer)
+    every = np.indices((layer.seq_len, layer.seq_len)).reshape(2, -1)
+    covariance += offset_covariance(layer, *every)
     return covariance
 
 
@@ -93,7 +84,7 @@ def drawn_whole(layer: AttentionLayer, kernel: FloatArray) -> bool:
 
     Rotary positions change the law of the scores only if positions are correlated.
     """
-    if layer.bias_std:
+    if offset_variance(layer):
         return True
     return layer.rotary_base is not None and bool(np.any(kernel[~np.eye(len(kernel), dtype=bool)]))
 
@@ -153,7 +144,7 @@ def chi_square_law(layer: AttentionLayer, kernel: FloatArray, position: int) -> 
     For linear attention u = zᵀ M z, M = Fᵀ K F; if all eigenvalues of M are m > 0, the sum is m χ²_{rH}.
     """
     root = row_root(layer, kernel, position)
-    if layer.map != Linear() or layer.tied_query_key or has_bias(layer) or root.shape[1] == 0:
+    if layer.map != Linear() or layer.tied_query_key or has_offset(layer) or root.shape[1] == 0:
         return None
     seen = visible(layer)[position]
     sizes = np.linalg.eigvalsh(root.T @ kernel[np.ix_(seen, seen)] @ root)
