@@ -23,8 +23,8 @@ _NAMES = (
     "blamed",
 )
 _NEAR = 1e-3
-# Positions of the masks that messages list, and of the largest that an inspection finds.
-_SHOWN, _LONGEST = 5, 65
+# Positions of the masks that messages list.
+_SHOWN = 5
 #: Other names for entry laws.
 _SYNONYMS = {"gaussian": "normal"}
 _CHOICES = {
@@ -132,7 +132,9 @@ def _checked(name: str, value: Any) -> Any:
         return None if value is None else check_number(name, value, "pass the base, e.g. 10000, or None")
     if what not in _CHOICES or (what == "scale" and not isinstance(value, str)):
         return value
-    if value not in _CHOICES[what] and not (what == "mask" and value in masks(_LONGEST)):
+    # Masks of any size are known by one of them.
+    alike = re.sub(r"\b[1-9]\d*$", str(_SHOWN - 1), value) if what == "mask" and isinstance(value, str) else value
+    if value not in _CHOICES[what] and alike not in _CHOICES[what]:
         more = ", or a number, e.g. 0.25" if what == "scale" else ""
         refuse(name, value, "is not known", "use one of " + ", ".join(map(repr, _CHOICES[what])) + more)
     return _SYNONYMS.get(value, value) if what == "law" else value
