@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,6 +34,7 @@ from attncheck.simulators.weights import GAUSSIAN_LAWS
 from attncheck.subject import Subject
 from benchmarks import diagnosis_bugs, diagnosis_bugs_2
 from benchmarks.diagnosis_bugs.parts import Reported
+from benchmarks.rows import Rows
 
 #: Two sets of bugs by name; the second was frozen once written.
 SETS = {"bug": diagnosis_bugs.BUGS, "later bug": diagnosis_bugs_2.BUGS}
@@ -107,20 +109,15 @@ class Cell(msgspec.Struct, frozen=True):
 
 def cells(names: Iterable[str], seeds: int, resume: Path | None) -> Iterator[Cell]:
     """Yield the diagnosis of every fault and bug."""
-    kept = [] if resume is None or not resume.exists() else resume.read_bytes().splitlines()
-    cells = [msgspec.json.decode(line, type=Cell) for line in kept]
-    done = {(cell.seed, cell.kind, cell.name, cell.exposure): cell for cell in cells}
+    rows = Rows(resume)
     wrong = [("fault", name) for name in FAULTS]
     wrong += [(kind, bug.name) for kind, bugs in SETS.items() for bug in bugs]
     wrong += [("two", _AND.join(pair)) for pair in _PAIRS]
     for seed, (kind, name), exposure in itertools.product(range(seeds), wrong, EXPOSURES):
         if name not in names:
             continue
-        cell = done.get(key := (seed, kind, name, exposure)) or _cell(*key)
-        if resume is not None and key not in done:
-            with resume.open("ab") as file:
-                file.write(msgspec.json.encode(cell) + b"\n")
-        yield cell
+        make = functools.partial(_cell, seed, kind, name, exposure)
+        yield rows.get(f"seed {seed}, {kind} {name}, {exposure}", Cell, make)
 
 
 def _cell(seed: int, kind: str, name: str, exposure: str) -> Cell:

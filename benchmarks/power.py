@@ -1,8 +1,7 @@
 """Measure the power of whole runs on known-wrong simulators: fault × exposure.
 
-``python benchmarks/power.py --write`` takes first looks of whole runs (an hour on one core) and updates
-benchmarks/power.md; ``--resume FILE`` continues an interrupted call. ``attncheck power`` measures single checks on
-single layers.
+``python benchmarks/power.py --write`` takes first looks at the fixed cases of a run and updates benchmarks/power.md;
+``--resume FILE`` continues an interrupted call. ``attncheck power`` measures single checks on single layers.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import argparse
 import dataclasses
 import functools
 import itertools
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -35,9 +33,9 @@ from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.runs.tasks import CaseTask
 from attncheck.subject import Subject
+from benchmarks.rows import Rows
 
-#: Exposures to draw, and those evaluated on the same draws. With Gram matrices only the fixed layers are visited,
-#: so whole runs have more power.
+#: Exposures to draw, and those evaluated on the same draws.
 DRAWN = {"grams": ("grams",), "scores": ("scores", "outputs")}
 # Subtracted to correct for selection: the best of some thousand right scores exceeds it with a chance of about 0.1.
 _SELECTED = 4.0
@@ -106,8 +104,7 @@ def run_of(fault: str, exposure: str, profile: str, seed: int) -> tuple[Run, tup
     items = [item for name in PROPERTIES for item in run.items(name, domain_of(name).strategy(name))]
     run = run.settled([item.id for item in items])
     fixed = set(run.profile.layers)
-    pieces = run.tasks(items, run.subject)
-    return run, tuple(piece for piece in pieces if exposure != "grams" or piece.case in fixed)
+    return run, tuple(piece for piece in run.tasks(items, run.subject) if piece.case in fixed)
 
 
 def look(task: tuple[str, str, str, int, int]) -> list[Result]:
@@ -176,32 +173,14 @@ def settled(group: Sequence[Seen]) -> bool:
 
 def measured(faults: Sequence[str], options: argparse.Namespace) -> Iterator[Seen]:
     """Yield all first looks, with further seeds for inconclusive rows."""
-    done = {(each.fault, each.exposure, each.seed): each for each in kept(options.resume)}
+    rows = Rows(options.resume)
     for fault, exposure in itertools.product(faults, DRAWN):
-        unsettled = True
         for seed in (0, *AGAIN):
-            if not unsettled:
+            looks = functools.partial(seen, fault, exposure, options.profile, seed, options.workers)
+            found = rows.get(f"{fault}, {exposure}, seed {seed}", list[Seen], lambda looks=looks: list(looks()))
+            yield from found
+            if seed == 0 and all(settled([each]) for each in found):
                 break
-            keys = [(fault, less, seed) for less in DRAWN[exposure]]
-            if not all(key in done for key in keys):
-                for each in seen(fault, exposure, options.profile, seed, options.workers):
-                    done[each.fault, each.exposure, each.seed] = each
-                    keep(options.resume, each)
-            yield from (done[key] for key in keys)
-            unsettled = any(not settled([done[fault, less, 0]]) for less in DRAWN[exposure])
-        print(f"{fault} {exposure}", file=sys.stderr, flush=True)
-
-
-def kept(path: Path | None) -> list[Seen]:
-    if path is None or not path.exists():
-        return []
-    return [msgspec.json.decode(line, type=Seen) for line in path.read_bytes().splitlines()]
-
-
-def keep(path: Path | None, each: Seen) -> None:
-    if path is not None:
-        with path.open("ab") as file:
-            file.write(msgspec.json.encode(each) + b"\n")
 
 
 def shown(profile: str) -> list[str]:
@@ -226,12 +205,12 @@ def page(every: Sequence[Seen], profile: str) -> str:
         f"`python benchmarks/power.py --profile {profile} --write` makes this page.",
         "",
         (
-            "First looks of whole runs on known-wrong simulators: the check that finds a fault first, and its "
+            "First looks on known-wrong simulators: the check that finds a fault first, and its "
             "case or pool. The score is the normal quantile of its p-value. A look is suspicious beyond "
             f"{score(every[0].level):.2f}; three make a violated verdict, whose chance is computed from the score "
             f"less {_SELECTED:g}, to correct for selection; if inconclusive, from the same result's mean score "
-            f"under {len(AGAIN)} other seeds (shown). It is a lower bound for a whole run. Outputs reuse the draws "
-            "of scores; Gram matrices use only the fixed cases."
+            f"under {len(AGAIN)} other seeds (shown). Only the fixed cases of a run are examined, with seed 0 "
+            f"first, so that the chance is a lower bound for a whole run. Outputs reuse the draws of scores."
         ),
         "",
         f"{len(rows) - len(weak)} of {len(rows)} rows above {percent(_SURE)}.",

@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ from attncheck._lib.measured import installed, spread, table  # noqa: E402
 from attncheck.evidence.budget import Budget  # noqa: E402
 from attncheck.evidence.family import smallest_whole  # noqa: E402
 from attncheck.scaling.exponents import exponents  # noqa: E402
+from benchmarks.rows import Rows  # noqa: E402
 
 FloatArray = NDArray[np.float64]
 
@@ -108,18 +110,11 @@ def models(options: argparse.Namespace) -> Iterator[tuple[str, str, object, int,
 
 def all_examined(options: argparse.Namespace) -> list[Examined]:
     """Examine all models that are not yet in the file."""
-    kept = options.resume.read_bytes().splitlines() if options.resume and options.resume.exists() else []
-    rows = {(row.kind, row.name, row.seed): row for row in (msgspec.json.decode(each, type=Examined) for each in kept)}
-    for kind, name, recipe, seed, widths in models(options):
-        if (kind, name, seed) in rows:
-            continue
-        row = rows[kind, name, seed] = examined(kind, name, recipe, seed, widths)
-        print(f"{kind}: {name}, seed {seed}: {row.verdicts}", file=sys.stderr)
-        if options.resume:
-            with options.resume.open("ab") as file:
-                file.write(msgspec.json.encode(row) + b"\n")
-    asked = {(kind, name, seed) for kind, name, _, seed, _ in models(options)}
-    return [row for key, row in rows.items() if key in asked]
+    rows = Rows(options.resume)
+    return [
+        rows.get(f"{kind}, {name}, seed {seed}", Examined, partial(examined, kind, name, recipe, seed, widths))
+        for kind, name, recipe, seed, widths in models(options)
+    ]
 
 
 def false_alarms(taps: int) -> str:
