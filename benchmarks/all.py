@@ -67,6 +67,13 @@ class Page:
         return self.path.with_suffix(".py").read_text(encoding="utf-8")
 
     @property
+    def scripts(self) -> tuple[str, ...]:
+        """The scripts and folders in benchmarks/ that it depends on."""
+        imported = (word for pair in _IMPORTED.findall(self.script) for word in re.findall(r"\w+", " ".join(pair)))
+        names = dict.fromkeys((self.path.stem, *imported))
+        return tuple(f"benchmarks/{name}{end}" for name in names for end in (".py", "/"))
+
+    @property
     def alone(self) -> bool:
         """Whether it times things, or has several processes."""
         return self.path.stem in TIMED or "--workers" in self.script
@@ -75,9 +82,7 @@ class Page:
         """Return why the page has to be made anew, empty if it is current."""
         if self.commit is None:
             return "of an unknown commit"
-        names = [self.path.stem, *(name for pair in _IMPORTED.findall(self.script) for name in _words(pair))]
-        scripts = [f"benchmarks/{name}{end}" for name in dict.fromkeys(names) for end in (".py", "/")]
-        found = git(root, "diff", "--quiet", self.commit, "HEAD", "--", *CODE, *scripts)
+        found = git(root, "diff", "--quiet", self.commit, "HEAD", "--", *CODE, *self.scripts)
         problem = {0: "", 1: ", before a change"}.get(found.returncode, ", which is not in this repository")
         return problem and f"of {self.commit}{problem}"
 
@@ -100,10 +105,6 @@ class Page:
         made = f"in {time.monotonic() - started:,.0f} s with {installed()}, {os.cpu_count()} cores"
         self.path.write_text(f"{text}\n\nMade at commit {before[:7]} {made}.\n", encoding="utf-8")
         return ""
-
-
-def _words(pair: Sequence[str]) -> list[str]:
-    return re.findall(r"\w+", " ".join(pair))
 
 
 def missing(requirements: Path, page: str) -> Iterator[str]:

@@ -152,7 +152,7 @@ def prediction(seconds: Sequence[float], handing: float) -> str:
     return table(("cores", "seconds", "times as fast as one", "efficiency"), rows)
 
 
-def page(profile: str, repeats: int, tasks: int, arguments: Sequence[str]) -> str:
+def page(profile: str, repeats: int, tasks: int) -> str:
     travels = one_task(profile)
     by_pool = handed_over(pool(WORKERS), travels, tasks)
     with cluster(WORKERS) as address:
@@ -173,7 +173,7 @@ def page(profile: str, repeats: int, tasks: int, arguments: Sequence[str]) -> st
     ]
     parts = [
         "# Executors",
-        f"`python {' '.join(['benchmarks/executors.py', *arguments])}` makes this page, here with {installed()}.",
+        f"`python benchmarks/executors.py --write` makes this page, here with {installed()}.",
         (
             f"The main job with profile {profile} on {WORKERS} cores, alternating between a process pool and a "
             "running dask cluster of single-threaded processes with the memory settings of docs/campaigns.md. "
@@ -199,7 +199,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=TASKS, help=f"that do nothing (default: {TASKS:,})")
     parser.add_argument("--write", action="store_true", help="write executors.md")
     options = parser.parse_args()
-    text = page(options.profile, options.repeats, options.tasks, [each for each in sys.argv[1:] if each != "--write"])
+    text = page(options.profile, options.repeats, options.tasks)
     print(text, end="")
     if options.write:
         Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")

@@ -118,10 +118,10 @@ def _statements_run(seed: int, false_alarm: float, executor: TaskExecutor) -> St
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Run all properties under many seeds, and count verdicts.")
-    parser.add_argument("--smoke", type=int, default=50, metavar="RUNS", help="runs of the smoke profile")
+    parser.add_argument("--smoke", type=int, default=20, metavar="RUNS", help="runs of the smoke profile")
     parser.add_argument("--default", type=int, default=5, metavar="RUNS", help="runs of the default profile")
-    help_text = "run seeds of all statements of the theory (default: 0)"
-    parser.add_argument("--statements", type=int, default=0, metavar="SEEDS", help=help_text)
+    help_text = "run seeds of all statements of the theory"
+    parser.add_argument("--statements", type=int, default=20, metavar="SEEDS", help=help_text)
     parser.add_argument("--workers", default="2", help="processes (default: 2)")
     parser.add_argument("--executor", help="who does the work in their place, as for attncheck run")
     parser.add_argument("--false-alarm", type=float, default=1e-6, metavar="B", help="budget of a run (default: 1e-6)")
@@ -132,8 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     page = [
         "# False alarms of whole runs",
-        f"`python {' '.join(['benchmarks/false_alarms.py', *arguments_of(options)])} --write` makes this page, "
-        f"here with {in_use()}.\n",
+        "`python benchmarks/false_alarms.py --write` makes this page, for the literal simulator unless --subject "
+        f"names another, here with {in_use()}.\n",
     ]
     for profile in PROFILES:
         if getattr(options, profile, 0):
@@ -155,13 +155,6 @@ def told(seeds: Sequence[int], profile: str, options: argparse.Namespace) -> Ite
     fresh = whole_runs(missing, profile, options.subject, spec, options.false_alarm)
     for key in wanted:
         yield rows.get(key, WholeRun, lambda: next(fresh))
-
-
-def arguments_of(options: argparse.Namespace) -> list[str]:
-    counts = [f"--smoke {options.smoke}", f"--default {options.default}"]
-    counts += [f"--statements {options.statements}"] if options.statements else []
-    budget = [f"--false-alarm {options.false_alarm:g}"] if options.false_alarm != 1e-6 else []
-    return [*counts, *budget, *([f"--subject {options.subject}"] if options.subject else [])]
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from attncheck.records.schema import Result, read
 FloatArray = NDArray[np.float64]
 Drawn = Callable[[np.random.Generator, int, int], FloatArray]
 
-STREAMS, RUNS, LIVES, NIGHTS = 92, 1_000, 3_000, 20
+STREAMS, RUNS, LIVES, NIGHTS = 92, 1_000, 2_000, 16
 #: Factor of W_V in the drifting subject.
 FACTOR = 1.01
 _PROPERTY = "exactness"

@@ -117,19 +117,21 @@ def look(task: tuple[str, str, str, int, int]) -> list[Result]:
         return []
 
 
-def seen(fault: str, exposure: str, profile: str, seed: int, workers: int) -> Iterator[Seen]:
-    """Yield first looks at an exposure and at those evaluated on its draws."""
+def seen(fault: str, exposure: str, profile: str, seed: int, workers: int) -> list[Seen]:
+    """Return first looks at an exposure and at those evaluated on its draws."""
     run, pieces = run_of(fault, exposure, profile, seed)
     with TaskExecutor(processes(workers)) as executor:
         tasks = [(fault, exposure, profile, seed, number) for number in range(len(pieces))]
         results = list(itertools.chain.from_iterable(in_order(executor, look, tasks)))
+    found = []
     for less in DRAWN[exposure]:
         fields = frozenset(EXPOSURES[less])
         some = [result for result in results if check_named(result.check).needs <= fields]
         scores = {result.id: score(result.p_values[0]) for result in some}
         scores |= {pool.id: score(pool.first_look.outcome().p_value) for pool in pools_of(some)}
         kept = {name: value for name, value in scores.items() if value > score(_KEPT)}
-        yield Seen(fault, less, seed, run.level, len(scores), kept)
+        found.append(Seen(fault, less, seed, run.level, len(scores), kept))
+    return found
 
 
 def score(p_value: float) -> float:
@@ -177,7 +179,7 @@ def measured(faults: Sequence[str], options: argparse.Namespace) -> Iterator[See
     for fault, exposure in itertools.product(faults, DRAWN):
         for seed in (0, *AGAIN):
             looks = functools.partial(seen, fault, exposure, options.profile, seed, options.workers)
-            found = rows.get(f"{fault}, {exposure}, seed {seed}", list[Seen], lambda looks=looks: list(looks()))
+            found = rows.get(f"{fault}, {exposure}, seed {seed}", list[Seen], looks)
             yield from found
             if seed == 0 and all(settled([each]) for each in found):
                 break
@@ -202,11 +204,11 @@ def page(every: Sequence[Seen], profile: str) -> str:
     lines = [
         "# Power",
         "",
-        f"`python benchmarks/power.py --profile {profile} --write` makes this page.",
+        "`python benchmarks/power.py --write` makes this page.",
         "",
         (
-            "First looks on known-wrong simulators: the check that finds a fault first, and its "
-            "case or pool. The score is the normal quantile of its p-value. A look is suspicious beyond "
+            f"First looks of the profile {profile} on known-wrong simulators: the check that finds a fault first, and "
+            "its case or pool. The score is the normal quantile of its p-value. A look is suspicious beyond "
             f"{score(every[0].level):.2f}; three make a violated verdict, whose chance is computed from the score "
             f"less {_SELECTED:g}, to correct for selection; if inconclusive, from the same result's mean score "
             f"under {len(AGAIN)} other seeds (shown). Only the fixed cases of a run are examined, with seed 0 "

@@ -170,12 +170,12 @@ def page(rows: Sequence[Row], options: argparse.Namespace) -> str:
     zoo = [row for row in rows if isinstance(row, ZooRow)]
     made = [row for row in rows if isinstance(row, VariantRow)]
     mutated = [row for row in rows if isinstance(row, MutantRow)]
-    given = [f"--right {options.right}", f"--variants {options.variants}"]
     parts = [
         "# Public bugs",
         (
-            f"`python benchmarks/wild.py {' '.join(given)} --write` makes this page. Fixtures, one public bug "
-            "each, predate the inspection. A bug counts as found if a line of output states it."
+            "`python benchmarks/wild.py --write` makes this page. Fixtures, one public bug each, predate the "
+            f"inspection. A bug counts as found if a line of output states it. Seeds: {options.right} per right "
+            f"layer, {options.variants} of random layers and mutations."
         ),
         bug_section(bugs),
         right_section(right),
