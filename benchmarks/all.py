@@ -111,7 +111,7 @@ def missing(requirements: Path, page: str) -> Iterator[str]:
     """Yield the packages of a page that are not installed, from lines such as ``torch  # wild, zoo``."""
     for line in requirements.read_text(encoding="utf-8").splitlines() if requirements.exists() else []:
         requirement, _, of = line.partition("#")
-        name = re.split(r"[=<>~! ]", requirement.strip())[0]
+        name = re.split(r"[\[=<>~! ]", requirement.strip())[0]
         if name and page in re.findall(r"\w+", of):
             try:
                 importlib.metadata.version(name)

@@ -92,7 +92,7 @@ class Scale:
         return Scale(**{**counts, "draws": max(600, counts["draws"])})
 
 
-FULL = Scale(main=2_000, hard=300, large=50, normalised=1_000, exact=1_500, rates=150, draws=20_000, fewest=8_000)
+FULL = Scale(main=2_000, hard=300, large=50, normalised=1_000, exact=1_500, rates=50, draws=20_000, fewest=8_000)
 #: A rate that is this many times its level must show on the page, at this level.
 TWICE, SHOWN_AT = 2.0, 0.01
 

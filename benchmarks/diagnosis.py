@@ -212,8 +212,8 @@ def page(found: Sequence[Cell]) -> str:
     lines = ["# The first cause", "", "`python benchmarks/diagnosis.py --write` makes this page.", ""]
     lines += [
         (
-            f"Samples of up to three layers, as in a violated run, with {counted(seeds, 'seed')}: how often the "
-            "first cause is right. *Alone* counts cases in which no other cause fits. Cells in which the right "
+            f"Samples of up to three layers, as in a violated run, with {counted(seeds, 'seed')}, from 0: how often "
+            "the first cause is right. *Alone* counts cases in which no other cause fits. Cells in which the right "
             "simulator also fits are left out: there users get the violated checks' hints. Repeated draws and "
             "differing calls are detected before fitting."
         ),

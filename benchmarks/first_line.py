@@ -66,7 +66,7 @@ def page(found: Sequence[Row]) -> str:
         "",
         "Bugs of public reports, written by somebody who knew neither faults nor diagnosis, and never changed since. "
         "*Matched* counts lines that match the patterns written with the bugs, which expect certain words; lines that "
-        "say the same in others are not counted. Runs that are not red at the profile smoke are left out.",
+        "say the same in others are not counted. Runs that are not red at the profile smoke with seed 0 are left out.",
         "",
         "| exposed | red | first line matched | among three |",
         "| --- | --- | --- | --- |",

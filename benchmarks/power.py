@@ -35,8 +35,8 @@ from attncheck.runs.tasks import CaseTask
 from attncheck.subject import Subject
 from benchmarks.rows import Rows
 
-#: Exposures to draw, and those evaluated on the same draws.
-DRAWN = {"grams": ("grams",), "scores": ("scores", "outputs")}
+#: Fixed cases of a fault: the first ones that reveal it.
+CASES = 4
 # Subtracted to correct for selection: the best of some thousand right scores exceeds it with a chance of about 0.1.
 _SELECTED = 4.0
 #: Further seeds where the first is not conclusive.
@@ -98,39 +98,39 @@ def _trail(outcome: Outcome, level: float) -> Trail:
 
 
 @functools.lru_cache(maxsize=4)
-def run_of(fault: str, exposure: str, profile: str, seed: int) -> tuple[Run, tuple[CaseTask, ...]]:
-    subject = exposing(FAULTS[fault], EXPOSURES[exposure])
+def run_of(fault: str, profile: str, seed: int) -> tuple[Run, tuple[CaseTask, ...]]:
+    """Return a run with all fields returned, and its tasks on the cases of a fault."""
+    subject = exposing(FAULTS[fault], EXPOSURES["grams"])
     run = Run.of(RunOptions(subject=subject, seed=seed, profile=profile))
     items = [item for name in PROPERTIES for item in run.items(name, domain_of(name).strategy(name))]
     run = run.settled([item.id for item in items])
-    fixed = set(run.profile.layers)
-    return run, tuple(piece for piece in run.tasks(items, run.subject) if piece.case in fixed)
+    cases = [layer for layer in run.profile.layers if not FAULTS[fault].reason_hidden(layer)][:CASES]
+    return run, tuple(piece for piece in run.tasks(items, run.subject) if piece.case in cases)
 
 
-def look(task: tuple[str, str, str, int, int]) -> list[Result]:
+def look(task: tuple[str, str, int, int]) -> list[Result]:
     """Return the results of a run on one case; none if the fault cannot be drawn."""
-    run, pieces = run_of(*task[:4])
-    piece = pieces[task[4]]
+    run, pieces = run_of(*task[:3])
+    piece = pieces[task[3]]
     try:
         return [] if run.subject.reason_unsupported(piece.case) else first_looks(piece, run.subject)
     except InputError:  # not every layer supports the fault
         return []
 
 
-def seen(fault: str, exposure: str, profile: str, seed: int, workers: int) -> list[Seen]:
-    """Return first looks at an exposure and at those evaluated on its draws."""
-    run, pieces = run_of(fault, exposure, profile, seed)
+def seen(fault: str, profile: str, seed: int, workers: int) -> list[Seen]:
+    """Return first looks at every exposure, all on the same draws."""
+    run, pieces = run_of(fault, profile, seed)
     with TaskExecutor(processes(workers)) as executor:
-        tasks = [(fault, exposure, profile, seed, number) for number in range(len(pieces))]
+        tasks = [(fault, profile, seed, number) for number in range(len(pieces))]
         results = list(itertools.chain.from_iterable(in_order(executor, look, tasks)))
     found = []
-    for less in DRAWN[exposure]:
-        fields = frozenset(EXPOSURES[less])
-        some = [result for result in results if check_named(result.check).needs <= fields]
+    for exposure, fields in EXPOSURES.items():
+        some = [result for result in results if check_named(result.check).needs <= frozenset(fields)]
         scores = {result.id: score(result.p_values[0]) for result in some}
         scores |= {pool.id: score(pool.first_look.outcome().p_value) for pool in pools_of(some)}
         kept = {name: value for name, value in scores.items() if value > score(_KEPT)}
-        found.append(Seen(fault, less, seed, run.level, len(scores), kept))
+        found.append(Seen(fault, exposure, seed, run.level, len(scores), kept))
     return found
 
 
@@ -176,10 +176,10 @@ def settled(group: Sequence[Seen]) -> bool:
 def measured(faults: Sequence[str], options: argparse.Namespace) -> Iterator[Seen]:
     """Yield all first looks, with further seeds for inconclusive rows."""
     rows = Rows(options.resume)
-    for fault, exposure in itertools.product(faults, DRAWN):
+    for fault in faults:
         for seed in (0, *AGAIN):
-            looks = functools.partial(seen, fault, exposure, options.profile, seed, options.workers)
-            found = rows.get(f"{fault}, {exposure}, seed {seed}", list[Seen], looks)
+            looks = functools.partial(seen, fault, options.profile, seed, options.workers)
+            found = rows.get(f"{fault}, seed {seed}", list[Seen], looks)
             yield from found
             if seed == 0 and all(settled([each]) for each in found):
                 break
@@ -211,8 +211,9 @@ def page(every: Sequence[Seen], profile: str) -> str:
             "its case or pool. The score is the normal quantile of its p-value. A look is suspicious beyond "
             f"{score(every[0].level):.2f}; three make a violated verdict, whose chance is computed from the score "
             f"less {_SELECTED:g}, to correct for selection; if inconclusive, from the same result's mean score "
-            f"under {len(AGAIN)} other seeds (shown). Only the fixed cases of a run are examined, with seed 0 "
-            f"first, so that the chance is a lower bound for a whole run. Outputs reuse the draws of scores."
+            f"under {len(AGAIN)} other seeds (shown). Only the first {CASES} fixed cases that reveal the fault are "
+            "examined, with seed 0 first, so that the chance is a lower bound for a whole run. All exposures share "
+            "their draws."
         ),
         "",
         f"{len(rows) - len(weak)} of {len(rows)} rows above {percent(_SURE)}.",

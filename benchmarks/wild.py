@@ -196,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--right", type=int, default=1, metavar="N", help="inspections of each right layer (default: 1)"
     )
     parser.add_argument(
-        "--variants", type=int, default=1, metavar="N", help="seeds of random right layers and mutations (default: 1)"
+        "--variants", type=int, default=3, metavar="N", help="seeds of random right layers and mutations (default: 3)"
     )
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep rows there as they come, and go on from it")
     parser.add_argument("--quick", action="store_true", help=f"{_QUICK} fixtures of each kind, {_QUICK_DRAWS} draws")
