@@ -119,7 +119,7 @@ def other_layers(scale: Scale, checks: Sequence[Check] = CHECKS) -> Found:
     return {layer.describe(): calibrate(layer, checks, replications) for layer, replications in plans}
 
 
-Further = tuple[Check, Layer, int]
+Further = tuple[str, Layer, int]
 
 
 def missing(found: Found, fewest: int, checks: Sequence[Check] = CHECKS) -> Iterator[Further]:
@@ -127,19 +127,19 @@ def missing(found: Found, fewest: int, checks: Sequence[Check] = CHECKS) -> Iter
     for check in checks:
         layers = [layer for layer in (*MAIN, *HARD) if has(found[layer.describe()], check)]
         more = fewest - sum(len(each[check.name].p_values) for each in found.values() if has(each, check))
-        yield from ((check, layer, -(-more // len(layers))) for layer in layers if more > 0)
+        yield from ((check.name, layer, -(-more // len(layers))) for layer in layers if more > 0)
 
 
 def further(task: Further) -> Calibration:
-    check, layer, replications = task
-    return calibrate(layer, [check], replications, seed=1)[check.name]
+    name, layer, replications = task
+    return calibrate(layer, [check for check in CHECKS if check.name == name], replications, seed=1)[name]
 
 
 def topped_up(found: Found, tasks: Iterable[Further], more: Iterable[Calibration]) -> Found:
     """Return p-values with those of further samples, in order of their tasks."""
-    for (check, layer, _), each in zip(tasks, more, strict=True):
+    for (name, layer, _), each in zip(tasks, more, strict=True):
         on_layer = found[layer.describe()]
-        on_layer[check.name] = on_layer[check.name].joined(each)
+        on_layer[name] = on_layer[name].joined(each)
     return found
 
 
