@@ -487,7 +487,7 @@ def test_error_rates_of_exponents_are_measured(said: Said) -> None:
     assert len(re.findall(r"\| [01] of 1 +\|", page)) == 5
 
 
-def test_pages_know_the_commit_that_they_are_of(tmp_path: Path) -> None:
+def test_pages_know_the_commit_that_they_are_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     every = load("all")
     root = tmp_path / "project"
     for name in ("benchmarks", "attncheck"):
@@ -521,6 +521,11 @@ def test_pages_know_the_commit_that_they_are_of(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         every.main(["--make"], root)
     commit("4")
+    capsys.readouterr()
+    page.with_suffix(".py").write_text("raise SystemExit(3)\n", encoding="utf-8")
+    commit("5")
+    assert every.main(["--make"], root) == 1
+    assert re.search(r"^one: failed: exit code 3; 0 left, about 0 min$", capsys.readouterr().out, re.MULTILINE)
     (root / "benchmarks" / "requirements.txt").write_text("no-such-package==1  # one\nnumpy  # one\n", encoding="utf-8")
     assert every.Page.read(page).needs == ("no-such-package",)
     assert every.main(["--make"], root) == 0
