@@ -92,7 +92,7 @@ class Scale:
         return Scale(**{**counts, "draws": max(600, counts["draws"])})
 
 
-FULL = Scale(main=2_000, hard=300, large=50, normalised=1_000, exact=1_500, rates=50, draws=20_000, fewest=8_000)
+FULL = Scale(main=1_500, hard=200, large=50, normalised=1_000, exact=1_500, rates=50, draws=20_000, fewest=6_000)
 #: A rate that is this many times its level must show on the page, at this level.
 TWICE, SHOWN_AT = 2.0, 0.01
 
@@ -201,12 +201,12 @@ def large_program_rows(draws: int) -> list[tuple[str, ...]]:
     ]
 
 
-def chance_to_show(scale: Scale) -> float:
-    """Return the chance that a check's rate of `TWICE` its level has a p-value below 0.05 over all comparisons."""
-    counts = range(scale.fewest + 1)
+def chance_to_show(count: int, level: float = SHOWN_AT) -> float:
+    """Return the chance that a rate of `TWICE` the level has a p-value below 0.05 over all comparisons."""
     comparisons = len(CHECKS) * (len(LEVELS) + 1)
-    seen = int(np.argmax(stats.binom.sf(np.array(counts) - 1, scale.fewest, SHOWN_AT) * 2.0 * comparisons < 0.05))
-    return float(stats.binom.sf(seen - 1, scale.fewest, TWICE * SHOWN_AT))
+    chances = 2.0 * comparisons * stats.binom.sf(np.arange(-1, count), count, level)
+    seen = int(np.argmax(chances < 0.05))
+    return float(stats.binom.sf(seen - 1, count, TWICE * level))
 
 
 def setting(scale: Scale) -> str:
@@ -214,16 +214,18 @@ def setting(scale: Scale) -> str:
         f"{scale.main:,} small samples on each of {len(MAIN)} layers, {scale.hard:,} on each of {len(HARD)} "
         f"that are each hard in one way, and {scale.large:,} on one with many scores; checks that rarely apply "
         f"are topped up to {scale.fewest:,}, so that a rate of {TWICE:g} times the level at {SHOWN_AT:g} shows among "
-        f"all comparisons with probability {chance_to_show(scale):.3f}. All streams have seed 0, further samples 1. "
+        f"all comparisons with probability {chance_to_show(scale.fewest):.3f}. All streams have seed 0, further samples 1. "
         f"{installed()}."
     )
 
 
 def program_setting(scale: Scale) -> str:
+    orders = scale.rates * (len(EXAMPLES) + RANDOM)
     return (
         f"{len(EXAMPLES)} example programs and {RANDOM} random ones, each with {scale.exact:,} small samples "
         f"of {DRAWS} draws at width {EXACT_WIDTHS[0]} and {scale.rates:,} of {RATE_DRAWS:,} at widths "
-        f"{', '.join(map(str, RATE_WIDTHS))}, for orders in n, whose p-values should also be uniform."
+        f"{', '.join(map(str, RATE_WIDTHS))}, for orders in n, whose p-values should also be uniform. For an order a "
+        f"rate of {TWICE:g} times the level at 0.05 shows with probability {chance_to_show(orders, 0.05):.3f}."
     )
 
 
