@@ -214,8 +214,8 @@ def setting(scale: Scale) -> str:
         f"{scale.main:,} small samples on each of {len(MAIN)} layers, {scale.hard:,} on each of {len(HARD)} "
         f"that are each hard in one way, and {scale.large:,} on one with many scores; checks that rarely apply "
         f"are topped up to {scale.fewest:,}, so that a rate of {TWICE:g} times the level at {SHOWN_AT:g} shows among "
-        f"all comparisons with probability {chance_to_show(scale.fewest):.3f}. All streams have seed 0, further samples 1. "
-        f"{installed()}."
+        f"all comparisons with probability {chance_to_show(scale.fewest):.3f}. All streams have seed 0, "
+        f"further samples 1. {installed()}."
     )
 
 
