@@ -21,6 +21,7 @@ from scipy import special, stats
 
 from attncheck._lib.commits import keyed_seed
 from attncheck._lib.measured import installed, table
+from attncheck._lib.text import counted
 from attncheck.evidence.detector import ALARM, course
 from attncheck.gate.history import History, add
 from attncheck.records.schema import Result, read
@@ -161,7 +162,8 @@ def _key(number: int) -> str:
 def drift_told(history: History, factor: float, since: int, lives: int) -> str:
     """Return when a drift of real runs was found, and the prediction from the first run."""
     if history.course.alarm is None:
-        return f"W_V {factor:g} times as large from run {since + 1} on: not found in {len(history.since) - since} runs."
+        drifting = counted(len(history.since) - since, "run")
+        return f"W_V {factor:g} times as large from run {since + 1} on: not found in {drifting}."
     first = history.moved()[0]
     with tempfile.TemporaryDirectory() as folder:
         results = read(entry(0, 1.0, Path(folder)))
