@@ -2,10 +2,9 @@
 
 ``python benchmarks/calibration.py`` runs every check on small samples of the collapsed method, counts p-values below
 four levels, and adds one large sample per layer and right simulator, which would reveal nulls that hold only
-approximately. ``--write`` updates benchmarks/calibration.md; ``--quick`` runs at a tiny scale; ``--check NAME``
-(repeatable) prints the small samples of single layer checks; ``--pools N`` prints N pools of the first layers for
-each check, ``--normalised N`` N small samples of the layer with a norm. All streams are keyed, so results are
-reproducible.
+approximately. ``--write`` updates benchmarks/calibration.md; ``--share 0.1`` measures a tenth; ``--check NAME``
+(repeatable) prints the small samples of single layer checks; ``--resume FILE`` continues an interrupted call. All
+streams are keyed, so results are reproducible.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy
+from scipy import stats
 from threadpoolctl import threadpool_limits
 
 import attncheck as ac
 from attncheck._lib.executor_spec import spec_of
 from attncheck._lib.executors import ExecutorSpec, TaskExecutor, here, in_order
+from attncheck._lib.measured import installed, table
 from attncheck.calibration.found import LEVELS, Calibration, pooled
 from attncheck.calibration.layers import DRAWS, calibrate
 from attncheck.checks.check import Check
@@ -35,7 +34,8 @@ from attncheck.layers.regimes import REGIMES
 from attncheck.looks.profiles import ANCHORS
 from attncheck.programs import EXAMPLES
 from attncheck.subject import programs
-from benchmarks.pools import calibrate_pools
+from benchmarks.pools import PoolCalibration, calibrate_pools
+from benchmarks.rows import Rows
 from benchmarks.samples import (
     PROGRAM_SUBJECTS,
     RANDOM,
@@ -47,6 +47,8 @@ from benchmarks.samples import (
 )
 
 Layer = ac.AttentionLayer
+#: p-values by layer or program, and by check.
+Found = dict[str, dict[str, Calibration]]
 
 #: Nearly every check applies to these layers: they get most of the replications.
 MAIN = (ANCHORS[0], ANCHORS[1], ANCHORS[3])
@@ -71,14 +73,15 @@ LARGE = ANCHORS[4]
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """Replications on three kinds of layer and two of program cases, and the size of a large sample.
+    """Replications on four kinds of layer and two of program cases, and the size of a large sample.
 
-    No layer check gets fewer than `fewest` replications, whatever the share.
+    No layer check gets fewer than `fewest` replications.
     """
 
     main: int
     hard: int
     large: int
+    normalised: int
     exact: int
     rates: int
     draws: int
@@ -86,11 +89,12 @@ class Scale:
 
     def part(self, share: float) -> Scale:
         counts = {name: max(1, round(share * count)) for name, count in dataclasses.asdict(self).items()}
-        return Scale(**{**counts, "fewest": self.fewest})
+        return Scale(**{**counts, "draws": max(600, counts["draws"])})
 
 
-FULL = Scale(main=7_000, hard=1_000, large=150, exact=5_000, rates=500, draws=100_000, fewest=20_000)
-QUICK = Scale(main=3, hard=2, large=1, exact=2, rates=1, draws=600, fewest=20)
+FULL = Scale(main=1_500, hard=200, large=50, normalised=1_000, exact=1_500, rates=50, draws=20_000, fewest=6_000)
+#: A rate that is this many times its level must show on the page, at this level.
+TWICE, SHOWN_AT = 2.0, 0.01
 
 
 def program_calibrations(scale: Scale) -> dict[str, dict[str, Calibration]]:
@@ -103,21 +107,39 @@ def program_calibrations(scale: Scale) -> dict[str, dict[str, Calibration]]:
     }
 
 
-def plan(scale: Scale) -> list[tuple[Layer, int]]:
-    plans = [(layer, scale.main) for layer in MAIN] + [(layer, scale.hard) for layer in HARD]
-    return [*plans, (LARGE, scale.large)]
+def main_layers(scale: Scale, checks: Sequence[Check] = CHECKS) -> tuple[Found, list[str]]:
+    """Return the p-values of every check on the first layers, and the table of their pools with its summary."""
+    found, pools = calibrate_pools(MAIN, checks, scale.main)
+    return found, pool_rows(pools)
 
 
-def calibrations(scale: Scale, checks: Sequence[Check] = CHECKS) -> dict[str, dict[str, Calibration]]:
-    """Return the p-values of every check on every layer, with extra samples for checks that rarely apply."""
-    found = {layer.describe(): calibrate(layer, checks, replications) for layer, replications in plan(scale)}
+def other_layers(scale: Scale, checks: Sequence[Check] = CHECKS) -> Found:
+    """Return the p-values of every check on the other layers."""
+    plans = [*((layer, scale.hard) for layer in HARD), (LARGE, scale.large)]
+    return {layer.describe(): calibrate(layer, checks, replications) for layer, replications in plans}
+
+
+Further = tuple[str, Layer, int]
+
+
+def missing(found: Found, fewest: int, checks: Sequence[Check] = CHECKS) -> Iterator[Further]:
+    """Yield the further samples of checks that rarely apply."""
     for check in checks:
         layers = [layer for layer in (*MAIN, *HARD) if has(found[layer.describe()], check)]
-        missing = scale.fewest - sum(len(each[check.name].p_values) for each in found.values() if has(each, check))
-        for layer in layers if missing > 0 else []:
-            more = calibrate(layer, [check], -(-missing // len(layers)), seed=1)[check.name]
-            on_layer = found[layer.describe()]
-            on_layer[check.name] = on_layer[check.name].joined(more)
+        more = fewest - sum(len(each[check.name].p_values) for each in found.values() if has(each, check))
+        yield from ((check.name, layer, -(-more // len(layers))) for layer in layers if more > 0)
+
+
+def further(task: Further) -> Calibration:
+    name, layer, replications = task
+    return calibrate(layer, [check for check in CHECKS if check.name == name], replications, seed=1)[name]
+
+
+def topped_up(found: Found, tasks: Iterable[Further], more: Iterable[Calibration]) -> Found:
+    """Return p-values with those of further samples, in order of their tasks."""
+    for (name, layer, _), each in zip(tasks, more, strict=True):
+        on_layer = found[layer.describe()]
+        on_layer[name] = on_layer[name].joined(each)
     return found
 
 
@@ -179,28 +201,31 @@ def large_program_rows(draws: int) -> list[tuple[str, ...]]:
     ]
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table with padded columns."""
-    lines = [tuple(header), *(tuple(row) for row in rows)]
-    widths = [max(len(line[k]) for line in lines) for k in range(len(header))]
-    padded = [f"| {' | '.join(cell.ljust(w) for cell, w in zip(line, widths, strict=True))} |" for line in lines]
-    return "\n".join([padded[0], f"|{'|'.join('-' * (w + 2) for w in widths)}|", *padded[1:]])
+def chance_to_show(count: int, level: float = SHOWN_AT) -> float:
+    """Return the chance that a rate of `TWICE` the level has a p-value below 0.05 over all comparisons."""
+    comparisons = len(CHECKS) * (len(LEVELS) + 1)
+    chances = 2.0 * comparisons * stats.binom.sf(np.arange(-1, count), count, level)
+    seen = int(np.argmax(chances < 0.05))
+    return float(stats.binom.sf(seen - 1, count, TWICE * level))
 
 
 def setting(scale: Scale) -> str:
     return (
         f"{scale.main:,} small samples on each of {len(MAIN)} layers, {scale.hard:,} on each of {len(HARD)} "
         f"that are each hard in one way, and {scale.large:,} on one with many scores; checks that rarely apply "
-        f"are topped up to {scale.fewest:,}. attncheck {ac.__version__}, Python {platform.python_version()}, "
-        f"NumPy {np.__version__}, SciPy {scipy.__version__}."
+        f"are topped up to {scale.fewest:,}, so that a rate of {TWICE:g} times the level at {SHOWN_AT:g} shows among "
+        f"all comparisons with probability {chance_to_show(scale.fewest):.3f}. All streams have seed 0, "
+        f"further samples 1. {installed()}."
     )
 
 
 def program_setting(scale: Scale) -> str:
+    orders = scale.rates * (len(EXAMPLES) + RANDOM)
     return (
         f"{len(EXAMPLES)} example programs and {RANDOM} random ones, each with {scale.exact:,} small samples "
         f"of {DRAWS} draws at width {EXACT_WIDTHS[0]} and {scale.rates:,} of {RATE_DRAWS:,} at widths "
-        f"{', '.join(map(str, RATE_WIDTHS))}, for orders in n, whose p-values should also be uniform."
+        f"{', '.join(map(str, RATE_WIDTHS))}, for orders in n, whose p-values should also be uniform. For an order a "
+        f"rate of {TWICE:g} times the level at 0.05 shows with probability {chance_to_show(orders, 0.05):.3f}."
     )
 
 
@@ -233,14 +258,16 @@ def tables(kind: str, found: Mapping[str, dict[str, Calibration]]) -> list[str]:
 
 def some(scale: Scale, names: Sequence[str]) -> str:
     """Measure the given layer checks on small samples."""
+    checks = [check for check in CHECKS if check.name in names]
     with threadpool_limits(1):
-        found = calibrations(scale, [check for check in CHECKS if check.name in names])
+        found = {**main_layers(scale, checks)[0], **other_layers(scale, checks)}
+        tasks = list(missing(found, scale.fewest, checks))
+        found = topped_up(found, tasks, map(further, tasks))
     return "\n\n".join([setting(scale), *check_table(found)]) + "\n"
 
 
-def pool_rows(replications: int, checks: Sequence[Check] = CHECKS) -> list[str]:
+def pool_rows(found: Mapping[str, PoolCalibration]) -> list[str]:
     """Return the table of pools and its summary sentence."""
-    found = calibrate_pools(MAIN, checks, replications)
     header = ("check", "pools", *(f"below {level:g}" for level in LEVELS), "bias", "least")
     rows = []
     for each in found.values():
@@ -253,8 +280,7 @@ def pool_rows(replications: int, checks: Sequence[Check] = CHECKS) -> list[str]:
 def normalised(replications: int) -> list[str]:
     """Return the p-values of every check on small samples of the layer with a norm."""
     layer = REGIMES["normalised inputs"].layer
-    with threadpool_limits(1):
-        found = calibrate(layer, CHECKS, replications)
+    found = calibrate(layer, CHECKS, replications)
     return normalised_rows({layer.describe(): found}, replications)
 
 
@@ -267,35 +293,38 @@ def normalised_rows(found: Mapping[str, dict[str, Calibration]], replications: i
     ]
 
 
-#: Independent parts of the page.
-PARTS: dict[str, Callable[[Scale], Any]] = {
-    "layers": calibrations,
-    "pools": lambda scale: pool_rows(scale.main),
-    "programs": program_calibrations,
-    "large": lambda scale: large_rows(scale.draws),
-    "large programs": lambda scale: large_program_rows(scale.draws),
-    "normalised": lambda scale: normalised(scale.main),
+#: Independent parts of the page, and the types of their results.
+PARTS: dict[str, tuple[Any, Callable[[Scale], Any]]] = {
+    "normalised": (list[str], lambda scale: normalised(scale.normalised)),
+    "large": (list[tuple[str, ...]], lambda scale: large_rows(scale.draws)),
+    "large programs": (list[tuple[str, ...]], lambda scale: large_program_rows(scale.draws)),
+    "programs": (Found, program_calibrations),
+    "other layers": (Found, other_layers),
+    "main layers": (tuple[Found, list[str]], main_layers),
 }
 
 
-def _with_norm(replications: int, rows: Sequence[str]) -> list[str]:
-    command = f"`python benchmarks/calibration.py --normalised {replications}` prints this section."
-    return ["## Normalised inputs", command, *rows]
-
-
 def measured(name: str, scale: Scale) -> Any:
-    return PARTS[name](scale)
+    with threadpool_limits(1):
+        return PARTS[name][1](scale)
 
 
-def report(scale: Scale, spec: ExecutorSpec | None = None) -> str:
+def report(scale: Scale, spec: ExecutorSpec | None = None, resume: Path | None = None) -> str:
     """Measure all parts and return the page."""
+    rows, keys = Rows(resume), {name: f"{name}, {dataclasses.astuple(scale)}" for name in PARTS}
     with TaskExecutor(spec or here()) as executor:
-        each = in_order(executor, functools.partial(measured, scale=scale), list(PARTS))
-        found, pooled_rows, on_programs, large, large_programs, with_norm = each
+        new = [name for name in PARTS if keys[name] not in rows]
+        fresh = in_order(executor, functools.partial(measured, scale=scale), new)
+        parts_of = {name: rows.get(keys[name], PARTS[name][0], lambda: next(fresh)) for name in PARTS}
+        on_main, pooled_rows = parts_of["main layers"]
+        found = {**on_main, **parts_of["other layers"]}
+        tasks = list(missing(found, scale.fewest))
+        found = topped_up(found, tasks, in_order(executor, further, tasks))
+    large, large_programs, on_programs = (parts_of[name] for name in ("large", "large programs", "programs"))
     columns = ("subject", "p-values", "below 0.01, 0.001", "least", "where", "as the least")
     parts = [
         "# False alarms of every check",
-        f"`python benchmarks/calibration.py --share {scale.main / FULL.main:g} --write` makes this page.",
+        "`python benchmarks/calibration.py --write` makes this page.",
         setting(scale),
         (
             "Rates relative to the level, ± one standard error: 1 for uniform p-values, at most 1 with counts, "
@@ -319,41 +348,31 @@ def report(scale: Scale, spec: ExecutorSpec | None = None) -> str:
         *tables("program", on_programs),
         f"One sample of {scale.draws:,} draws of right simulators, by every check on every program.",
         table(columns, large_programs),
-        *_with_norm(scale.main, with_norm),
+        "## Normalised inputs",
+        *parts_of["normalised"],
     ]
-    if scale is QUICK:
-        parts.insert(2, "A quick run: it shows that everything runs; its numbers mean nothing.")
     return "\n\n".join(parts) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Measure the false alarms of every check.")
     parser.add_argument("--write", action="store_true", help="write benchmarks/calibration.md too")
-    parser.add_argument("--quick", action="store_true", help="run everything at a tiny scale")
     parser.add_argument("--share", type=float, default=1.0, help="measure a share of it, such as 0.1 (default: 1)")
     names = [check.name for check in CHECKS]
     parser.add_argument("--check", action="append", choices=names, metavar="NAME", help="measure this check alone")
-    parser.add_argument("--pools", type=int, metavar="N", help="print what N pools of each check come to, and no more")
-    parser.add_argument("--normalised", type=int, metavar="N", help="print N small samples with a norm, and no more")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep what is done there, and go on from it")
     parser.add_argument("--workers", default="2", help="processes (default: 2)")
     parser.add_argument("--executor", help="who does the work in their place, as for attncheck run")
     options = parser.parse_args(arguments)
     if not 0 < options.share <= 1:
         parser.error(f"--share {options.share}: must be above 0 and at most 1")
-    if options.write and options.quick:
-        parser.error("--write: a quick run measures nothing worth keeping; leave --quick out")
-    if options.write and (options.check or options.pools or options.normalised):
-        parser.error("--write: the page has every check, and pools; leave --check, --pools and --normalised out")
-    scale = QUICK if options.quick else FULL.part(options.share)
-    if options.normalised:
-        page = "\n\n".join(_with_norm(options.normalised, normalised(options.normalised))) + "\n"
-    elif options.pools:
-        checks = [check for check in CHECKS if not options.check or check.name in options.check]
-        page = "\n\n".join(pool_rows(options.pools, checks)) + "\n"
-    elif options.check:
+    if options.write and (options.check or options.share < 1):
+        parser.error("--write: the page has every check, in full; leave --check and --share out")
+    scale = FULL.part(options.share)
+    if options.check:
         page = some(scale, options.check)
     else:
-        page = report(scale, spec_of(options.executor, options.workers))
+        page = report(scale, spec_of(options.executor, options.workers), options.resume)
     print(page, end="")
     if options.write:
         Path(__file__).with_suffix(".md").write_text(page, encoding="utf-8")

@@ -24,6 +24,7 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.executor_spec import spec_of
 from attncheck._lib.executors import ExecutorSpec, TaskExecutor, pool
 from attncheck._lib.measured import installed, table
+from attncheck._lib.text import counted
 from attncheck.commands.planned_run import collect, properties_folder
 from attncheck.records.schema import Closing, Line, Result, StatementResult, of_pool, read
 from attncheck.runs.options import RunOptions
@@ -33,7 +34,7 @@ from attncheck.runs.tasks import CaseTask, Examination, examine
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 2
 CORES = (1, 2, 8, 32, 128, 1_000)
-PIECES = 2_000
+TASKS = 2_000
 # dask's default settings release memory after every array, which takes a third more time.
 MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": 10**9,
@@ -151,7 +152,7 @@ def prediction(seconds: Sequence[float], handing: float) -> str:
     return table(("cores", "seconds", "times as fast as one", "efficiency"), rows)
 
 
-def page(profile: str, repeats: int, tasks: int, arguments: Sequence[str]) -> str:
+def page(profile: str, repeats: int, tasks: int) -> str:
     travels = one_task(profile)
     by_pool = handed_over(pool(WORKERS), travels, tasks)
     with cluster(WORKERS) as address:
@@ -172,10 +173,11 @@ def page(profile: str, repeats: int, tasks: int, arguments: Sequence[str]) -> st
     ]
     parts = [
         "# Executors",
-        f"`python {' '.join(['benchmarks/executors.py', *arguments])}` makes this page, here with {installed()}.",
+        f"`python benchmarks/executors.py --write` makes this page, here with {installed()}.",
         (
             f"The main job with profile {profile} on {WORKERS} cores, alternating between a process pool and a "
             "running dask cluster of single-threaded processes with the memory settings of docs/campaigns.md. "
+            f"{counted(repeats, 'pair')} of runs; one pair has no measured error. "
             f"{tasks:,} empty tasks transfer the data of a test item in both directions."
         ),
         table(("what", "measured"), rows),
@@ -193,11 +195,11 @@ def page(profile: str, repeats: int, tasks: int, arguments: Sequence[str]) -> st
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time who does the work.")
     parser.add_argument("--profile", default="default", choices=("smoke", "default"), help="of the job")
-    parser.add_argument("--repeats", type=int, default=2, help="jobs on each (default: 2)")
-    parser.add_argument("--pieces", type=int, default=PIECES, help=f"that do nothing (default: {PIECES:,})")
+    parser.add_argument("--repeats", type=int, default=1, help="jobs on each (default: 1)")
+    parser.add_argument("--tasks", type=int, default=TASKS, help=f"that do nothing (default: {TASKS:,})")
     parser.add_argument("--write", action="store_true", help="write executors.md")
     options = parser.parse_args()
-    text = page(options.profile, options.repeats, options.tasks, [each for each in sys.argv[1:] if each != "--write"])
+    text = page(options.profile, options.repeats, options.tasks)
     print(text, end="")
     if options.write:
         Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")

@@ -9,13 +9,12 @@ the same for attncheck's theory statements under N seeds. Runs reproduce the dig
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
-import msgspec
 from scipy import stats
 
 from attncheck._lib.arithmetic import in_use
@@ -26,9 +25,8 @@ from attncheck.looks.profiles import PROFILES
 from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.runs.statements import LEVEL
+from benchmarks.rows import Rows
 from benchmarks.whole_runs import StatementsRun, WholeRun, whole_runs
-
-_Kept = TypeVar("_Kept", WholeRun, StatementsRun)
 
 
 def row(run: WholeRun) -> tuple[str, ...]:
@@ -101,30 +99,29 @@ def statements_report(runs: Sequence[StatementsRun]) -> str:
 
 def statements_runs(seeds: Sequence[int], options: argparse.Namespace) -> Iterator[StatementsRun]:
     """Yield the results of the statements under each seed, and save them."""
-    kept = {run.seed: run for run in kept_runs(options.resume, "statements", StatementsRun)}
-    yield from (kept[seed] for seed in seeds if seed in kept)
+    rows = Rows(options.resume)
     with TaskExecutor(spec_of(options.executor, options.workers)) as executor:
         for seed in seeds:
-            if seed in kept:
-                continue
-            run = Run.of(RunOptions(seed=seed, profile="default", false_alarm=options.false_alarm))
-            stated = [case for cases in statements(run, properties_folder()) for case in cases]
-            settled = list(in_order(executor, settle, stated))
-            for each in settled:
-                if each.theory is None:
-                    sys.exit(each.failure)
-            found = StatementsRun.of(seed, [each.theory for each in settled if each.theory])
-            print(f"statements seed {seed}: {len(found.violated)} violated", file=sys.stderr, flush=True)
-            keep(options.resume, "statements", found)
-            yield found
+            make = functools.partial(_statements_run, seed, options.false_alarm, executor)
+            yield rows.get(f"statements, seed {seed}", StatementsRun, make)
+
+
+def _statements_run(seed: int, false_alarm: float, executor: TaskExecutor) -> StatementsRun:
+    run = Run.of(RunOptions(seed=seed, profile="default", false_alarm=false_alarm))
+    stated = [case for cases in statements(run, properties_folder()) for case in cases]
+    settled = list(in_order(executor, settle, stated))
+    for each in settled:
+        if each.theory is None:
+            sys.exit(each.failure)
+    return StatementsRun.of(seed, [each.theory for each in settled if each.theory])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Run all properties under many seeds, and count verdicts.")
-    parser.add_argument("--smoke", type=int, default=50, metavar="RUNS", help="runs of the smoke profile")
+    parser.add_argument("--smoke", type=int, default=12, metavar="RUNS", help="runs of the smoke profile")
     parser.add_argument("--default", type=int, default=5, metavar="RUNS", help="runs of the default profile")
-    help_text = "run seeds of all statements of the theory (default: 0)"
-    parser.add_argument("--statements", type=int, default=0, metavar="SEEDS", help=help_text)
+    help_text = "run seeds of all statements of the theory"
+    parser.add_argument("--statements", type=int, default=4, metavar="SEEDS", help=help_text)
     parser.add_argument("--workers", default="2", help="processes (default: 2)")
     parser.add_argument("--executor", help="who does the work in their place, as for attncheck run")
     parser.add_argument("--false-alarm", type=float, default=1e-6, metavar="B", help="budget of a run (default: 1e-6)")
@@ -135,8 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     page = [
         "# False alarms of whole runs",
-        f"`python {' '.join(['benchmarks/false_alarms.py', *arguments_of(options)])} --write` makes this page, "
-        f"here with {in_use()}.\n",
+        "`python benchmarks/false_alarms.py --write` makes this page, for the literal simulator unless --subject "
+        f"names another, here with {in_use()}.\n",
     ]
     for profile in PROFILES:
         if getattr(options, profile, 0):
@@ -150,39 +147,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.write.write_text(text, encoding="utf-8")
 
 
-def told(seeds: Iterable[int], profile: str, options: argparse.Namespace) -> Iterator[WholeRun]:
-    """Yield whole runs and report each verdict."""
-    kept = {run.seed: run for run in kept_runs(options.resume, profile, WholeRun)}
-    yield from (kept[seed] for seed in seeds if seed in kept)
-    wanted = [seed for seed in seeds if seed not in kept]
-    for run in whole_runs(
-        wanted, profile, options.subject, spec_of(options.executor, options.workers), options.false_alarm
-    ):
-        print(f"{profile} seed {run.seed}: {run.verdict}", file=sys.stderr, flush=True)
-        keep(options.resume, profile, run)
-        yield run
-
-
-def keep(path: Path | None, profile: str, run: WholeRun | StatementsRun) -> None:
-    """Append a run to a file, if given."""
-    if path is not None:
-        with path.open("ab") as file:
-            file.write(msgspec.json.encode({"profile": profile, "run": run}) + b"\n")
-
-
-def kept_runs(path: Path | None, profile: str, kind: type[_Kept]) -> list[_Kept]:
-    """Return a profile's runs saved by an interrupted call with the same code and options."""
-    if path is None or not path.exists():
-        return []
-    lines = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
-    return [msgspec.convert(line["run"], kind) for line in lines if line["profile"] == profile]
-
-
-def arguments_of(options: argparse.Namespace) -> list[str]:
-    counts = [f"--smoke {options.smoke}", f"--default {options.default}"]
-    counts += [f"--statements {options.statements}"] if options.statements else []
-    budget = [f"--false-alarm {options.false_alarm:g}"] if options.false_alarm != 1e-6 else []
-    return [*counts, *budget, *([f"--subject {options.subject}"] if options.subject else [])]
+def told(seeds: Sequence[int], profile: str, options: argparse.Namespace) -> Iterator[WholeRun]:
+    """Yield whole runs."""
+    rows, wanted = Rows(options.resume), [f"{profile}, seed {seed}" for seed in seeds]
+    missing = [seed for seed, key in zip(seeds, wanted, strict=True) if key not in rows]
+    spec = spec_of(options.executor, options.workers)
+    fresh = whole_runs(missing, profile, options.subject, spec, options.false_alarm)
+    for key in wanted:
+        yield rows.get(key, WholeRun, lambda: next(fresh))
 
 
 if __name__ == "__main__":

@@ -1,26 +1,27 @@
 """Measure detection delays and false alarms of run histories: simulated streams and real runs.
 
-``python benchmarks/history.py --entries 10`` prints the page; ``--write`` updates benchmarks/history.md. ``--resume
-FILE`` keeps the nightly runs and continues them; ``--drifting FILE`` those of a drifting subject, which begin with
-the runs before its drift.
+``python benchmarks/history.py`` prints the page; ``--write`` updates benchmarks/history.md. The runs are of one
+property, for a right subject and for one that drifts from the middle on.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
+from scipy import special, stats
 
 from attncheck._lib.commits import keyed_seed
 from attncheck._lib.measured import installed, table
+from attncheck._lib.text import counted
 from attncheck.evidence.detector import ALARM, course
 from attncheck.gate.history import History, add
 from attncheck.records.schema import Result, read
@@ -28,7 +29,10 @@ from attncheck.records.schema import Result, read
 FloatArray = NDArray[np.float64]
 Drawn = Callable[[np.random.Generator, int, int], FloatArray]
 
-STREAMS, RUNS, LIVES = 92, 1_000, 10_000
+STREAMS, RUNS, LIVES, NIGHTS = 92, 1_000, 2_000, 16
+#: Factor of W_V in the drifting subject.
+FACTOR = 1.01
+_PROPERTY = "exactness"
 # Scores are exposed, and no Gram matrices.
 _SUBJECT = """
 import os
@@ -118,8 +122,9 @@ def false_alarms(lives: int, runs: int, real: History | None) -> str:
         kinds[name] = drawn
     for name, drawn in kinds.items():
         alarms = int(np.isfinite(delays(drawn, lives, runs, 0.0, seed=1)).sum())
-        rows.append((name, f"{lives:,}", f"{alarms:,}", f"{alarms / lives:.2%}"))
-    return table(("scores", f"lives of {runs:,} runs", "with an alarm", "share"), rows)
+        upper = stats.beta.ppf(0.95, alarms + 1, lives - alarms) if alarms < lives else 1.0
+        rows.append((name, f"{lives:,}", f"{alarms:,}", f"{alarms / lives:.2%}", f"{upper:.2%}"))
+    return table(("scores", f"lives of {runs:,} runs", "with an alarm", "share", "at most (95%)"), rows)
 
 
 def found_after(lives: int) -> str:
@@ -145,7 +150,7 @@ def entry(number: int, factor: float, folder: Path) -> Path:
     (folder / "nightly.py").write_text(_SUBJECT, encoding="utf-8")
     os.environ["NIGHTLY_FACTOR"] = str(factor)
     line = [sys.executable, "-m", "attncheck", "run", "--profile", "smoke", "--seed", str(keyed_seed(_key(number)))]
-    line += ["--subject", "nightly:simulate", "--workers", "1"]
+    line += ["--subject", "nightly:simulate", "--workers", "1", "--only", _PROPERTY]
     subprocess.run(line, cwd=folder, check=False, capture_output=True)
     return folder / "reports" / "output" / "record.jsonl"
 
@@ -156,7 +161,9 @@ def _key(number: int) -> str:
 
 def drift_told(history: History, factor: float, since: int, lives: int) -> str:
     """Return when a drift of real runs was found, and the prediction from the first run."""
-    assert history.course.alarm is not None, "no alarm yet: make more runs"
+    if history.course.alarm is None:
+        drifting = counted(len(history.since) - since, "run")
+        return f"W_V {factor:g} times as large from run {since + 1} on: not found in {drifting}."
     first = history.moved()[0]
     with tempfile.TemporaryDirectory() as folder:
         results = read(entry(0, 1.0, Path(folder)))
@@ -207,51 +214,46 @@ def _mean_of(scores: FloatArray) -> str:
     return f"{by_entry.mean():+.3f} ± {by_entry.std(ddof=1) / len(by_entry) ** 0.5:.3f}"
 
 
-def page(lives: int, runs: int, real: History | None, drifting: str, arguments: Sequence[str]) -> str:
+def page(lives: int, runs: int, real: History | None, drifting: str) -> str:
     parts = [
         "# Run histories",
-        f"`python {' '.join(['benchmarks/history.py', *arguments])}` makes this page, here with {installed()}.",
+        f"`python benchmarks/history.py --write` makes this page, here with {installed()}.",
         f"Histories of {STREAMS} streams without drift. The bound for {runs:,} runs is {runs / ALARM:.2%}.",
         false_alarms(lives, runs, real),
         ("One stream drifts from the first run on. A look's minimum detectable effect is about 6 standard deviations."),
         found_after(max(200, lives // 10)),
     ]
     if real is not None:
-        parts += ["## Nightly runs", "Profile smoke, scores exposed, a new seed each night.", told(real)]
+        parts += ["## Nightly runs", _NIGHTLY, told(real)]
     if drifting:
         parts += ["## Nightly runs of a drifting subject", drifting]
     return "\n\n".join(parts) + "\n"
 
 
-def _all_entries(count: int, state: Path, factor: float, since: int) -> History | None:
+_NIGHTLY = f"Property {_PROPERTY} with profile smoke, scores exposed, a new seed each night."
+
+
+def _all_entries(count: int, state: Path, factor: float, since: int) -> History:
     for longer in entries(count, state, factor, since):
         print(longer.sentence(), file=sys.stderr, flush=True)
-    return History.read([state]) if count else None
+    return History.read([state])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Simulate lives of a history, and make real runs.")
     parser.add_argument("--lives", type=int, default=LIVES, help=f"simulated lives (default: {LIVES:,})")
-    parser.add_argument("--runs", type=int, default=RUNS, help=f"runs of a life (default: {RUNS:,})")
-    parser.add_argument("--nights", type=int, default=0, help="real runs of the profile smoke (default: none)")
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep the nights there, and go on from it")
-    parser.add_argument(
-        "--factor", type=float, default=1.0, help="of W_V in --drifting, from night --since on (default: 1)"
-    )
-    parser.add_argument("--since", type=int, default=50, help="the first night with the factor (default: 50)")
-    parser.add_argument("--drifting", type=Path, metavar="FILE", help="nights with the factor: right up to --since")
+    parser.add_argument("--nights", type=int, default=NIGHTS, help=f"real runs of each (default: {NIGHTS})")
     parser.add_argument("--write", action="store_true", help="write history.md")
     options = parser.parse_args()
-    real, drifting = None, ""
     with tempfile.TemporaryDirectory() as folder:
-        state = options.resume or Path(folder) / "state.jsonl"
-        real = _all_entries(options.entries, state, 1.0, 0)
-    if options.drifting is not None:
-        found = _all_entries(options.entries, options.drifting, options.factor, options.since)
-        assert found is not None
-        drifting = drift_told(found, options.factor, options.since, max(200, options.lives // 5))
-    shown = [each for each in sys.argv[1:] if each != "--write"]
-    text = page(options.lives, options.runs, real, drifting, shown)
+        before, after = Path(folder) / "right.jsonl", Path(folder) / "drifting.jsonl"
+        since = options.nights // 2
+        _all_entries(since, before, 1.0, 0)
+        shutil.copy(before, after)
+        real = _all_entries(options.nights, before, 1.0, 0)
+        found = _all_entries(options.nights, after, FACTOR, since)
+    drifting = drift_told(found, FACTOR, since, max(200, options.lives // 5))
+    text = page(options.lives, RUNS, real, drifting)
     print(text, end="")
     if options.write:
         Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")

@@ -11,7 +11,7 @@ from scipy import special
 
 from attncheck.calibration.found import Calibration
 from attncheck.calibration.layers import small_outcomes
-from attncheck.checks.check import Check
+from attncheck.checks.check import Check, Setting
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.pools import Pool
 from attncheck.evidence.summaries import NormalScore, Summary
@@ -38,25 +38,34 @@ class PoolCalibration(Calibration):
 
 def calibrate_pools(
     layers: Iterable[AttentionLayer], checks: Sequence[Check], replications: int
-) -> dict[str, PoolCalibration]:
-    """Return calibrations of pools of one small sample per layer, by applicable check.
+) -> tuple[dict[str, dict[str, Calibration]], dict[str, PoolCalibration]]:
+    """Return calibrations on each layer, and of pools of one small sample per layer, by applicable check.
 
-    Summaries are rounded up, so p-values need not be uniform.
+    Summaries are rounded up, so p-values of pools need not be uniform.
 
     Examples
     --------
     >>> from attncheck.checks.registry import check_named
     >>> layers = [AttentionLayer(width=width, seq_len=2) for width in (4, 6)]
-    >>> found = calibrate_pools(layers, [check_named("exactness.output")], 30)["exactness.output"]
-    >>> found.p_values.shape, found.scores.shape
+    >>> _, found = calibrate_pools(layers, [check_named("exactness.output")], 30)
+    >>> found["exactness.output"].p_values.shape, found["exactness.output"].scores.shape
     ((30,), (30,))
     """
+    single: dict[str, dict[str, Calibration]] = {}
     left: dict[str, dict[str, list[Summary | None]]] = {}
     for layer in layers:
-        for check, _, outcomes in small_outcomes(layer, checks, replications):
+        on_layer = single.setdefault(layer.describe(), {})
+        for check, setting, outcomes in small_outcomes(layer, checks, replications):
+            on_layer[check.name] = calibration_of(check, setting, outcomes)
             summaries = [outcome.summary if outcome.count else None for outcome in outcomes]
             left.setdefault(check.name, {})[layer.key] = summaries
-    return {name: _of_check(name, by_layer) for name, by_layer in left.items()}
+    return single, {name: _of_check(name, by_layer) for name, by_layer in left.items()}
+
+
+def calibration_of(check: Check, setting: Setting, outcomes: Sequence[Outcome]) -> Calibration:
+    """Return the calibration of a check's outcomes, as `attncheck.calibration.layers.calibrate` does."""
+    uniform = check.kind == "exact" and check.family(setting).continuous
+    return Calibration(check.name, uniform, np.array([outcome.p_value for outcome in outcomes if outcome.count]))
 
 
 def _of_check(name: str, by_layer: dict[str, list[Summary | None]]) -> PoolCalibration:

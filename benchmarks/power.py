@@ -1,8 +1,7 @@
 """Measure the power of whole runs on known-wrong simulators: fault × exposure.
 
-``python benchmarks/power.py --write`` takes first looks of whole runs (an hour on one core) and updates
-benchmarks/power.md; ``--resume FILE`` continues an interrupted call. ``attncheck power`` measures single checks on
-single layers.
+``python benchmarks/power.py --write`` takes first looks at the fixed cases of a run and updates benchmarks/power.md;
+``--resume FILE`` continues an interrupted call. ``attncheck power`` measures single checks on single layers.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import argparse
 import dataclasses
 import functools
 import itertools
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -35,14 +33,14 @@ from attncheck.runs.options import RunOptions
 from attncheck.runs.run import Run
 from attncheck.runs.tasks import CaseTask
 from attncheck.subject import Subject
+from benchmarks.rows import Rows
 
-#: Exposures to draw, and those evaluated on the same draws. With Gram matrices only the fixed layers are visited,
-#: so whole runs have more power.
-DRAWN = {"grams": ("grams",), "scores": ("scores", "outputs")}
+#: Fixed cases of a fault: the first ones that reveal it.
+CASES = 3
 # Subtracted to correct for selection: the best of some thousand right scores exceeds it with a chance of about 0.1.
 _SELECTED = 4.0
 #: Further seeds where the first is not conclusive.
-AGAIN = (1, 2, 3)
+AGAIN = (1, 2)
 _SURE = 0.999
 # p-values above are not kept.
 _KEPT = 0.05
@@ -100,39 +98,40 @@ def _trail(outcome: Outcome, level: float) -> Trail:
 
 
 @functools.lru_cache(maxsize=4)
-def run_of(fault: str, exposure: str, profile: str, seed: int) -> tuple[Run, tuple[CaseTask, ...]]:
-    subject = exposing(FAULTS[fault], EXPOSURES[exposure])
+def run_of(fault: str, profile: str, seed: int) -> tuple[Run, tuple[CaseTask, ...]]:
+    """Return a run with all fields returned, and its tasks on the cases of a fault."""
+    subject = exposing(FAULTS[fault], EXPOSURES["grams"])
     run = Run.of(RunOptions(subject=subject, seed=seed, profile=profile))
     items = [item for name in PROPERTIES for item in run.items(name, domain_of(name).strategy(name))]
     run = run.settled([item.id for item in items])
-    fixed = set(run.profile.layers)
-    pieces = run.tasks(items, run.subject)
-    return run, tuple(piece for piece in pieces if exposure != "grams" or piece.case in fixed)
+    cases = [layer for layer in run.profile.layers if not FAULTS[fault].reason_hidden(layer)][:CASES]
+    return run, tuple(piece for piece in run.tasks(items, run.subject) if piece.case in cases)
 
 
-def look(task: tuple[str, str, str, int, int]) -> list[Result]:
+def look(task: tuple[str, str, int, int]) -> list[Result]:
     """Return the results of a run on one case; none if the fault cannot be drawn."""
-    run, pieces = run_of(*task[:4])
-    piece = pieces[task[4]]
+    run, pieces = run_of(*task[:3])
+    piece = pieces[task[3]]
     try:
         return [] if run.subject.reason_unsupported(piece.case) else first_looks(piece, run.subject)
     except InputError:  # not every layer supports the fault
         return []
 
 
-def seen(fault: str, exposure: str, profile: str, seed: int, workers: int) -> Iterator[Seen]:
-    """Yield first looks at an exposure and at those evaluated on its draws."""
-    run, pieces = run_of(fault, exposure, profile, seed)
+def seen(fault: str, profile: str, seed: int, workers: int) -> list[Seen]:
+    """Return first looks at every exposure, all on the same draws."""
+    run, pieces = run_of(fault, profile, seed)
     with TaskExecutor(processes(workers)) as executor:
-        tasks = [(fault, exposure, profile, seed, number) for number in range(len(pieces))]
+        tasks = [(fault, profile, seed, number) for number in range(len(pieces))]
         results = list(itertools.chain.from_iterable(in_order(executor, look, tasks)))
-    for less in DRAWN[exposure]:
-        fields = frozenset(EXPOSURES[less])
-        some = [result for result in results if check_named(result.check).needs <= fields]
+    found = []
+    for exposure, fields in EXPOSURES.items():
+        some = [result for result in results if check_named(result.check).needs <= frozenset(fields)]
         scores = {result.id: score(result.p_values[0]) for result in some}
         scores |= {pool.id: score(pool.first_look.outcome().p_value) for pool in pools_of(some)}
         kept = {name: value for name, value in scores.items() if value > score(_KEPT)}
-        yield Seen(fault, less, seed, run.level, len(scores), kept)
+        found.append(Seen(fault, exposure, seed, run.level, len(scores), kept))
+    return found
 
 
 def score(p_value: float) -> float:
@@ -176,32 +175,14 @@ def settled(group: Sequence[Seen]) -> bool:
 
 def measured(faults: Sequence[str], options: argparse.Namespace) -> Iterator[Seen]:
     """Yield all first looks, with further seeds for inconclusive rows."""
-    done = {(each.fault, each.exposure, each.seed): each for each in kept(options.resume)}
-    for fault, exposure in itertools.product(faults, DRAWN):
-        unsettled = True
+    rows = Rows(options.resume)
+    for fault in faults:
         for seed in (0, *AGAIN):
-            if not unsettled:
+            looks = functools.partial(seen, fault, options.profile, seed, options.workers)
+            found = rows.get(f"{fault}, seed {seed}", list[Seen], looks)
+            yield from found
+            if seed == 0 and all(settled([each]) for each in found):
                 break
-            keys = [(fault, less, seed) for less in DRAWN[exposure]]
-            if not all(key in done for key in keys):
-                for each in seen(fault, exposure, options.profile, seed, options.workers):
-                    done[each.fault, each.exposure, each.seed] = each
-                    keep(options.resume, each)
-            yield from (done[key] for key in keys)
-            unsettled = any(not settled([done[fault, less, 0]]) for less in DRAWN[exposure])
-        print(f"{fault} {exposure}", file=sys.stderr, flush=True)
-
-
-def kept(path: Path | None) -> list[Seen]:
-    if path is None or not path.exists():
-        return []
-    return [msgspec.json.decode(line, type=Seen) for line in path.read_bytes().splitlines()]
-
-
-def keep(path: Path | None, each: Seen) -> None:
-    if path is not None:
-        with path.open("ab") as file:
-            file.write(msgspec.json.encode(each) + b"\n")
 
 
 def shown(profile: str) -> list[str]:
@@ -223,15 +204,16 @@ def page(every: Sequence[Seen], profile: str) -> str:
     lines = [
         "# Power",
         "",
-        f"`python benchmarks/power.py --profile {profile} --write` makes this page.",
+        "`python benchmarks/power.py --write` makes this page.",
         "",
         (
-            "First looks of whole runs on known-wrong simulators: the check that finds a fault first, and its "
-            "case or pool. The score is the normal quantile of its p-value. A look is suspicious beyond "
+            f"First looks of the profile {profile} on known-wrong simulators: the check that finds a fault first, and "
+            "its case or pool. The score is the normal quantile of its p-value. A look is suspicious beyond "
             f"{score(every[0].level):.2f}; three make a violated verdict, whose chance is computed from the score "
             f"less {_SELECTED:g}, to correct for selection; if inconclusive, from the same result's mean score "
-            f"under {len(AGAIN)} other seeds (shown). It is a lower bound for a whole run. Outputs reuse the draws "
-            "of scores; Gram matrices use only the fixed cases."
+            f"under {len(AGAIN)} other seeds (shown). Only the first {CASES} fixed cases that reveal the fault are "
+            "examined, with seed 0 first, so that the chance is a lower bound for a whole run. All exposures share "
+            "their draws."
         ),
         "",
         f"{len(rows) - len(weak)} of {len(rows)} rows above {percent(_SURE)}.",

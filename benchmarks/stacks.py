@@ -38,7 +38,7 @@ class Scale:
     depth: int
 
 
-FULL = Scale(widths=(16, 32, 64, 128, 256, 512, 1024), draws=16_000, forgotten=2**14, depth=8)
+FULL = Scale(widths=(16, 32, 64, 128, 256, 512, 1024), draws=12_000, forgotten=2**14, depth=8)
 QUICK = Scale(widths=(8, 16, 32, 64), draws=512, forgotten=256, depth=2)
 
 

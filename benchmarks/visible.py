@@ -1,8 +1,8 @@
-"""Compare the minimum detectable effects of two runs.
+"""Compare the minimum detectable effects of single cases with those of pools.
 
-``python benchmarks/visible.py OLD NEW`` reads two records of one profile. For each check it gives the minimum
-detectable effect of the median and the worst case in both records, and that of the pool in the new one, in the
-check's unit. ``--write`` updates benchmarks/visible.md.
+``python benchmarks/visible.py`` runs the main job. For each check it gives the minimum detectable effect of the median
+and the worst case, and that of the pool, in the check's unit. ``--record FILE`` reads a record in place of the run;
+``--write`` updates benchmarks/visible.md.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from scipy import special
 
 from attncheck.checks.reference import RATIO
+from attncheck.commands import cli
 from attncheck.looks.pools import ALL
 from attncheck.records.schema import Result, case_key, of_pool, read
 
@@ -70,50 +72,52 @@ def distance(shift: float) -> float:
     return float(2.0 * special.ndtr(0.5 * shift) - 1.0)
 
 
-def rows(old: Path, new: Path) -> Iterator[tuple[str, str, float, float, float, float, float]]:
-    """Yield check, claim, and effects: median and worst before, median and worst now, together now."""
-    before, now, pools = results_of(old), results_of(new), pools_of(new)
-    for check, singles in now.items():
-        if check in before and check in pools and (singles[0].summary or {}).get("unit") != "excess":
-            old_mdes, mdes = ([deviation(each, each.mde) for each in group] for group in (before[check], singles))
-            ends = statistics.median(old_mdes), max(old_mdes), statistics.median(mdes), max(mdes)
-            yield check, singles[0].claim, *ends, together(pools[check], singles)
+def rows(record: Path) -> Iterator[tuple[str, str, float, float, float]]:
+    """Yield check, claim, and effects: of the median and the worst case, and of all together."""
+    pools = pools_of(record)
+    for check, singles in results_of(record).items():
+        if check in pools and (singles[0].summary or {}).get("unit") != "excess":
+            mdes = [deviation(each, each.mde) for each in singles]
+            yield check, singles[0].claim, statistics.median(mdes), max(mdes), together(pools[check], singles)
 
 
-def page(old: Path, new: Path) -> str:
-    found = list(rows(old, new))
-    half = sum(row[6] <= 0.5 * row[2] for row in found)
+def page(record: Path) -> str:
+    found = list(rows(record))
+    half = sum(row[4] <= 0.5 * row[2] for row in found)
     claims = sorted({row[1] for row in found})
     best = [
-        min(row[6] for row in found if row[1] == claim) / min(row[2] for row in found if row[1] == claim)
+        min(row[4] for row in found if row[1] == claim) / min(row[2] for row in found if row[1] == claim)
         for claim in claims
     ]
     lines = [
         "# Minimum detectable effects\n",
-        "`python benchmarks/visible.py OLD NEW --write` makes this page from two records.\n",
+        "`python benchmarks/visible.py --write` makes this page.\n",
         (
-            "Effects that a run detects with the planned power, in each check's unit (variance ratios: the "
-            "logarithm). *Single* and *worst*: one case, the median and the worst. *Together*: the pool of all "
+            "Effects that a run with profile default and seed 0 detects with the planned power, in each check's unit "
+            "(variance ratios: the logarithm). *Median* and *worst*: one case alone. *Together*: the pool of all "
             "cases, for a common effect.\n"
         ),
         (
-            f"The pool's is at most half of the median single one before: {half} of {len(found)} checks, and "
+            f"The pool's is at most half of the median case's: {half} of {len(found)} checks, and "
             f"{sum(ratio <= 0.5 for ratio in best)} of {len(claims)} claims (by their most sensitive check).\n"
         ),
-        "| check | single before | worst before | single now | worst now | together now |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| check | median | worst | together |",
+        "| --- | --- | --- | --- |",
         *(f"| `{row[0]}` | {' | '.join(f'{value:.3g}' for value in row[2:])} |" for row in found),
     ]
     return "\n".join(lines) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Compare the minimum detectable effects of two runs.")
-    parser.add_argument("old", type=Path, help="record of the state before")
-    parser.add_argument("new", type=Path, help="record of the state now")
+    parser = argparse.ArgumentParser(description="Compare the minimum detectable effects of cases and pools.")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="of a run (default: run the main job)")
     parser.add_argument("--write", action="store_true", help="write benchmarks/visible.md too")
     given = parser.parse_args(arguments)
-    text = page(given.old, given.new)
+    with tempfile.TemporaryDirectory() as folder:
+        record = given.record or Path(folder) / "record.jsonl"
+        if given.record is None:
+            cli.main(["run", "--profile", "default", "--seed", "0", "--workers", "2", "--record", str(record)])
+        text = page(record)
     print(text, end="")
     if given.write:
         Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")

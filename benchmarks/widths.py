@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ from attncheck._lib.measured import installed, spread, table  # noqa: E402
 from attncheck.evidence.budget import Budget  # noqa: E402
 from attncheck.evidence.family import smallest_whole  # noqa: E402
 from attncheck.scaling.exponents import exponents  # noqa: E402
+from benchmarks.rows import Rows  # noqa: E402
 
 FloatArray = NDArray[np.float64]
 
@@ -108,18 +110,11 @@ def models(options: argparse.Namespace) -> Iterator[tuple[str, str, object, int,
 
 def all_examined(options: argparse.Namespace) -> list[Examined]:
     """Examine all models that are not yet in the file."""
-    kept = options.resume.read_bytes().splitlines() if options.resume and options.resume.exists() else []
-    rows = {(row.kind, row.name, row.seed): row for row in (msgspec.json.decode(each, type=Examined) for each in kept)}
-    for kind, name, recipe, seed, widths in models(options):
-        if (kind, name, seed) in rows:
-            continue
-        row = rows[kind, name, seed] = examined(kind, name, recipe, seed, widths)
-        print(f"{kind}: {name}, seed {seed}: {row.verdicts}", file=sys.stderr)
-        if options.resume:
-            with options.resume.open("ab") as file:
-                file.write(msgspec.json.encode(row) + b"\n")
-    asked = {(kind, name, seed) for kind, name, _, seed, _ in models(options)}
-    return [row for key, row in rows.items() if key in asked]
+    rows = Rows(options.resume)
+    return [
+        rows.get(f"{kind}, {name}, seed {seed}", Examined, partial(examined, kind, name, recipe, seed, widths))
+        for kind, name, recipe, seed, widths in models(options)
+    ]
 
 
 def false_alarms(taps: int) -> str:
@@ -212,7 +207,8 @@ def page(options: argparse.Namespace) -> str:
         "## The statistics\n",
         (
             f"Chance of a suspicious look at a right exponent, over the level of {_LEVEL:.2g} (for {_TAPS} "
-            f"exponents); widths {WIDTHS[0]} to {WIDTHS[-1]}, no tolerance. A violation takes three.\n"
+            f"exponents); widths {WIDTHS[0]} to {WIDTHS[-1]}, no tolerance; {options.taps:,} exponents, seed 26, so "
+            f"that the standard error at 1 is {(_LEVEL * options.taps) ** -0.5:.2f}. A violation takes three.\n"
         ),
         false_alarms(options.taps),
         (
@@ -244,9 +240,9 @@ _COORDINATES = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Measure the error rates of exponents over widths.")
-    parser.add_argument("--right", type=int, default=200, help="random right models")
-    parser.add_argument("--wrong", type=int, default=10, help="runs of each wrong model")
-    parser.add_argument("--taps", type=int, default=1_000_000, help="exponents that are simulated")
+    parser.add_argument("--right", type=int, default=60, help="random right models")
+    parser.add_argument("--wrong", type=int, default=2, help="runs of each wrong model")
+    parser.add_argument("--taps", type=int, default=200_000, help="exponents that are simulated")
     parser.add_argument("--resume", type=Path, help="file that keeps what was examined")
     parser.add_argument("--quick", action="store_true", help="a tiny version, which is not written")
     parser.add_argument("--write", action="store_true", help="write benchmarks/widths.md too")

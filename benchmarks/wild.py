@@ -1,9 +1,9 @@
 """Test whether inspection finds bugs from public code unaided, and accepts right layers.
 
 ``python benchmarks/wild.py`` inspects every module of benchmarks/wild_bugs whose framework is installed and prints
-the user's messages. ``--old PYTHON`` uses a second interpreter, with keras 3.14.0 and transformers 5.14.1, for bugs
-of these versions only. ``--right N`` inspects each right layer N times; ``--variants N`` inspects random right layers
-and mutations of N seeds. ``--write`` updates benchmarks/wild.md; ``--resume FILE`` continues an interrupted call.
+the user's messages; bugs of earlier versions are named, and not inspected. ``--right N`` inspects each right layer N
+times; ``--variants N`` inspects random right layers and mutations of N seeds. ``--write`` updates benchmarks/wild.md;
+``--resume FILE`` continues an interrupted call.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import importlib.util
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import numpy as np
 from scipy import stats
 
@@ -26,9 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))  # last: the fixtures are here, the package may be installed elsewhere
 
-import attncheck  # noqa: E402
 from attncheck._lib.measured import installed, spread, table  # noqa: E402
 from benchmarks import wild_bugs  # noqa: E402
+from benchmarks.rows import Rows  # noqa: E402
 from benchmarks.wild_bugs import inspection, variants  # noqa: E402  # found by the path above
 from benchmarks.wild_bugs.inspection import (  # noqa: E402  # found by the path above
     ZOO_HEADER,
@@ -38,32 +35,27 @@ from benchmarks.wild_bugs.inspection import (  # noqa: E402  # found by the path
     Row,
     VariantRow,
     ZooRow,
-    failure,
 )
 
 FRAMEWORKS = ("torch", "jax", "flax", "keras", "transformers", "equinox")
-#: Requirements of the interpreter with old versions.
-OLD = {"keras": "3.14.0", "transformers": "5.14.1"}
 # Bugs, right layers and layers of the zoo in a quick run, which also draws less.
 _QUICK, _QUICK_DRAWS = 2, 2
-OLD_VERSIONS = ", ".join(f"{name} {version}" for name, version in OLD.items())
 
 Asked = tuple[type[Row], str, int, Callable[[], Row]]
 
 
 def asked(options: argparse.Namespace) -> list[Asked]:
-    """Return this interpreter's inspections: kind, name, seed and a callable."""
+    """Return the inspections: kind, name, seed and a callable."""
     most, draws = _QUICK if options.quick else None, options.draws
-    bugs = [bug for bug in wild_bugs.bugs() if bug.environment == options.environment][:most]
+    bugs = [bug for bug in wild_bugs.bugs() if bug.environment == "new"][:most]
     asked: list[Asked] = [(BugRow, bug.name, 0, partial(inspection.on_bug, bug, draws)) for bug in bugs]
-    if options.environment == "new":
-        for layer in wild_bugs.right()[:most]:
-            for seed in range(options.right):
-                asked.append((RightRow, layer.name, seed, partial(inspection.on_right, layer, draws, seed)))
-        for layer in wild_bugs.zoo()[:most]:
-            asked.append((ZooRow, layer.name, 0, partial(inspection.on_zoo, layer, draws)))
-        for seed in range(options.variants):
-            asked.extend(asked_at(seed, most, draws))
+    for layer in wild_bugs.right()[:most]:
+        for seed in range(options.right):
+            asked.append((RightRow, layer.name, seed, partial(inspection.on_right, layer, draws, seed)))
+    for layer in wild_bugs.zoo()[:most]:
+        asked.append((ZooRow, layer.name, 0, partial(inspection.on_zoo, layer, draws)))
+    for seed in range(options.variants):
+        asked.extend(asked_at(seed, most, draws))
     return asked
 
 
@@ -77,49 +69,9 @@ def asked_at(seed: int, most: int | None, draws: int) -> Iterator[Asked]:
 
 def inspected(options: argparse.Namespace) -> Iterator[Row]:
     """Yield all rows, reusing those of an interrupted call."""
-    kept = {(type(row), row.name, row.seed): row for row in kept_rows(options.resume)}
+    rows = Rows(options.resume)
     for kind, name, seed, inspect in asked(options):
-        row = kept.get((kind, name, seed))
-        if row is None:
-            row = inspect()
-            keep(options.resume, row)
-        yield row
-    if options.old is not None:
-        old = [bug for bug in wild_bugs.bugs() if bug.environment == "old"]
-        done = [row for bug in old if (row := kept.get((BugRow, bug.name, 0))) is not None]
-        fresh = [] if len(done) == len(old) else elsewhere(options)
-        for row in fresh:
-            keep(options.resume, row)
-        yield from fresh or done
-
-
-def keep(path: Path | None, row: Row) -> None:
-    if path is not None:
-        with path.open("ab") as file:
-            file.write(msgspec.json.encode(row) + b"\n")
-
-
-def kept_rows(path: Path | None) -> list[Row]:
-    """Return the rows saved by a call with the same code and options."""
-    if path is None or not path.exists():
-        return []
-    return [msgspec.json.decode(line, type=Row) for line in path.read_bytes().splitlines()]
-
-
-def elsewhere(options: argparse.Namespace) -> list[Row]:
-    """Inspect the bugs of old versions in another interpreter; return rows of failure if it fails."""
-    package = Path(attncheck.__file__).resolve().parents[1]
-    environment = {**os.environ, "PYTHONPATH": str(package), "KERAS_BACKEND": "torch"}
-    command = [options.old, __file__, "--environment", "old", "--draws", str(options.draws), "--lines"]
-    try:
-        done = subprocess.run(command, capture_output=True, check=True, text=True, env=environment)
-        return [msgspec.json.decode(line, type=Row) for line in done.stdout.splitlines() if line.startswith('{"type"')]
-    except subprocess.CalledProcessError as error:
-        reason = (error.stderr.strip().splitlines() or ["it said nothing"])[-1]
-    except OSError as error:
-        reason = failure(error)
-    old = [bug for bug in wild_bugs.bugs() if bug.environment == "old"]
-    return [BugRow(bug.name, bug.source, "old", "", f"not inspected: {reason}", 0.0) for bug in old]
+        yield rows.get(f"{kind.__name__} {name}, seed {seed}", kind, inspect)
 
 
 def cell(text: str) -> str:
@@ -133,7 +85,6 @@ def bug_section(rows: Sequence[BugRow]) -> str:
         (
             cell(row.name),
             row.source,
-            row.environment,
             f"yes, {row.where}" if row.where else "no",
             cell(row.told if row.where else f"not found: {row.told}"),
             f"{row.seconds:.1f}",
@@ -144,7 +95,9 @@ def bug_section(rows: Sequence[BugRow]) -> str:
         f"Found: {found} of {len(rows)}. *Text* is the inspection itself, *require* its check of the author's "
         "declaration, *compare* its comparison with the fixture's other path."
     )
-    return f"## Bugs\n\n{words}\n\n{table(('bug', 'source', 'versions', 'found', 'what the user reads', 's'), lines)}"
+    earlier = [f"{bug.name} ({bug.source})" for bug in wild_bugs.bugs() if bug.environment == "old"]
+    words += f" Bugs of earlier versions, not inspected: {', '.join(earlier)}." if earlier else ""
+    return f"## Bugs\n\n{words}\n\n{table(('bug', 'source', 'found', 'what the user reads', 's'), lines)}"
 
 
 def right_section(rows: Sequence[RightRow]) -> str:
@@ -217,20 +170,19 @@ def page(rows: Sequence[Row], options: argparse.Namespace) -> str:
     zoo = [row for row in rows if isinstance(row, ZooRow)]
     made = [row for row in rows if isinstance(row, VariantRow)]
     mutated = [row for row in rows if isinstance(row, MutantRow)]
-    given = [f"--right {options.right}", f"--variants {options.variants}", *(["--old PYTHON"] if options.old else [])]
     parts = [
         "# Public bugs",
         (
-            f"`python benchmarks/wild.py {' '.join(given)} --write` makes this page. Fixtures, one public bug "
-            "each, predate the inspection. A bug counts as found if a line of output states it."
+            "`python benchmarks/wild.py --write` makes this page. Fixtures, one public bug each, predate the "
+            f"inspection. A bug counts as found if a line of output states it. Seeds: {options.right} per right "
+            f"layer, {options.variants} of random layers and mutations."
         ),
         bug_section(bugs),
         right_section(right),
         zoo_section(zoo),
         *([variant_section(made)] if made else []),
         *([mutant_section(mutated)] if mutated else []),
-        f"{options.draws} draws of each module. New versions: {versions(FRAMEWORKS)}; old ones: "
-        f"{OLD_VERSIONS}{'' if options.old else ', not inspected here'}. {installed()}.",
+        f"{options.draws} draws of each module. {versions(FRAMEWORKS)}. {installed()}.",
     ]
     if options.quick:
         parts.insert(2, "A quick run: it shows that everything runs; its figures mean nothing.")
@@ -244,35 +196,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--right", type=int, default=1, metavar="N", help="inspections of each right layer (default: 1)"
     )
     parser.add_argument(
-        "--variants", type=int, default=1, metavar="N", help="seeds of random right layers and mutations (default: 1)"
+        "--variants", type=int, default=3, metavar="N", help="seeds of random right layers and mutations (default: 3)"
     )
-    parser.add_argument("--old", metavar="PYTHON", help="an interpreter with keras 3.14.0 and transformers 5.14.1")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep rows there as they come, and go on from it")
     parser.add_argument("--quick", action="store_true", help=f"{_QUICK} fixtures of each kind, {_QUICK_DRAWS} draws")
     parser.add_argument("--write", action="store_true", help="write benchmarks/wild.md too")
-    parser.add_argument("--environment", choices=("new", "old"), default="new", help="whose bugs: of these versions")
-    parser.add_argument("--lines", action="store_true", help="print rows as JSON lines in place of the page")
     options = parser.parse_args(arguments)
     if options.quick and options.write:
         parser.error("--write: a quick run measures nothing worth keeping; leave --quick out")
-    if options.environment == "old" and (others := versions(OLD)) != OLD_VERSIONS:
-        parser.error(f"--environment old: this interpreter has {others or 'neither'}; it wants {OLD_VERSIONS}")
     if options.quick:
         options.draws = _QUICK_DRAWS
-    rows = list(told(inspected(options)))
-    if options.lines:
-        print("\n".join(msgspec.json.encode(row).decode() for row in rows))
-        return
-    text = page(rows, options)
+    text = page(list(inspected(options)), options)
     print(text, end="")
     if options.write:
         Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
-
-
-def told(rows: Iterable[Row]) -> Iterator[Row]:
-    for row in rows:
-        print(f"{type(row).__name__} {row.name}, seed {row.seed}: {row.seconds:.1f} s", file=sys.stderr, flush=True)
-        yield row
 
 
 if __name__ == "__main__":

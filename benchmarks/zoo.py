@@ -16,6 +16,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ if str(ROOT) not in sys.path:
 import attncheck as ac  # noqa: E402  # found by the path above
 from attncheck._lib.measured import installed, spread, table  # noqa: E402  # found by the path above
 from benchmarks import zoo_models  # noqa: E402  # found by the path above
+from benchmarks.rows import Rows  # noqa: E402  # found by the path above
 
 PACKAGES = ("torch", "transformers", "timm", "x-transformers", "vit-pytorch", "open_clip_torch", "litgpt")
 SECONDS = 120
@@ -182,22 +184,11 @@ def inspected(model: zoo_models.ZooModel) -> ZooRow:
 
 
 def rows(options: argparse.Namespace, skipped: list[tuple[str, str]]) -> Iterator[ZooRow]:
-    """Yield the rows of all models, those of an interrupted call first."""
-    kept = []
-    if options.resume is not None and options.resume.exists():
-        kept = [msgspec.json.decode(line, type=ZooRow) for line in options.resume.read_bytes().splitlines()]
-    yield from kept
-    done = {row.name for row in kept}
+    """Yield the rows of all models."""
+    kept = Rows(options.resume)
     others = () if options.names else zoo_models.package_models(skipped)
     for model in itertools.chain(zoo_models.transformers_models(options.names, skipped), others):
-        if model.name in done:
-            continue
-        row = inspected(model)
-        print(f"{row.name}: {row.seconds:.1f} s", file=sys.stderr, flush=True)
-        if options.resume is not None:
-            with options.resume.open("ab") as file:
-                file.write(msgspec.json.encode(row) + b"\n")
-        yield row
+        yield kept.get(model.name, ZooRow, partial(inspected, model))
 
 
 def judged(row: ZooRow, text: str) -> tuple[str, str]:

@@ -141,7 +141,7 @@ def test_rows_that_are_kept_are_not_made_again(
     monkeypatch.setattr(wild.wild_bugs, "bugs", lambda: (BUG,))
     monkeypatch.setattr(wild.wild_bugs, "right", lambda: (RIGHT,))
     monkeypatch.setattr(wild.wild_bugs, "zoo", lambda: ())
-    given: dict[str, Any] = {"quick": False, "draws": 2, "environment": "new", "old": None, "resume": tmp_path / "rows"}
+    given: dict[str, Any] = {"quick": False, "draws": 2, "resume": tmp_path / "rows"}
     given["variants"] = 0
     first = list(wild.inspected(argparse.Namespace(right=2, **given)))
     assert [type(row) for row in first] == [BugRow, RightRow, RightRow]
@@ -149,16 +149,13 @@ def test_rows_that_are_kept_are_not_made_again(
     again = list(wild.inspected(argparse.Namespace(right=3, **given)))
     assert again[:3] == first
     assert [row.refused for row in again[3:]] == ["AssertionError: all of it"]
-    assert len((tmp_path / "rows").read_bytes().splitlines()) == 4
+    assert len((tmp_path / "rows").read_bytes().splitlines()) == 5
 
 
-def test_another_interpreter_that_fails_leaves_rows(wild: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bugs_of_earlier_versions_are_named(wild: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     old = Bug(name="o", source="s", what="w", make=object, width=8, sentence=("x",), environment="old")
-    monkeypatch.setattr(wild.wild_bugs, "bugs", lambda: (BUG, old))
-    rows = wild.elsewhere(argparse.Namespace(old="/no/such/python", draws=2))
-    assert [row.name for row in rows] == ["o"]
-    assert rows[0].told.startswith("not inspected: FileNotFoundError")
-    assert "not found: not inspected: FileNotFoundError" in wild.bug_section(rows)
+    monkeypatch.setattr(wild.wild_bugs, "bugs", lambda: (old,))
+    assert "Bugs of earlier versions, not inspected: o (s)." in wild.bug_section([])
 
 
 LAYER = Variant(name="v", make=object, width=8)
@@ -195,9 +192,7 @@ def test_rows_of_the_generator_are_kept(wild: ModuleType, tmp_path: Path, monkey
         monkeypatch.setattr(wild.wild_bugs, name, lambda: ())
     monkeypatch.setattr(wild.variants, "variants", lambda _: (LAYER,))
     monkeypatch.setattr(wild.variants, "mutants", lambda _: (MUTANT,))
-    options = argparse.Namespace(
-        quick=False, draws=2, right=1, environment="new", old=None, resume=tmp_path / "rows", variants=2
-    )
+    options = argparse.Namespace(quick=False, draws=2, right=1, resume=tmp_path / "rows", variants=2)
     first = list(wild.inspected(options))
     assert [(type(row), row.seed) for row in first] == [
         *((VariantRow, 0), (MutantRow, 0)),
