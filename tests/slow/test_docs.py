@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import tomllib
@@ -133,3 +134,29 @@ def test_output_that_is_not_printed_is_seen() -> None:
     assert_printed("  one line …\n ───\n", "one  line that goes on\n ─────\n")
     with pytest.raises(AssertionError, match="another"):
         assert_printed("another line\n", "one line\n")
+
+
+def unquoted(source: str, root: Path = ROOT) -> tuple[str, list[str]]:
+    """Return what the documentation's own extension, which is no module of the package, makes of a page."""
+    spec = importlib.util.spec_from_file_location("measured", ROOT / "docs" / "measured.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: tuple[str, list[str]] = module.unquoted(source, root)
+    return found
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_quoted_numbers_are_those_of_the_page_of_measurements(path: Path) -> None:
+    assert unquoted(path.read_text(encoding="utf-8"))[1] == []
+
+
+def test_number_that_no_page_has_is_seen(tmp_path: Path) -> None:
+    page = tmp_path / "benchmarks" / "speed.md"
+    page.parent.mkdir()
+    page.write_text("| reading | 3.1 s |\n| writing | 4 s |\n", encoding="utf-8")
+    good = 'takes [3.1 s](../benchmarks/speed.md "reading").'
+    assert unquoted(good, tmp_path) == ("takes 3.1 s.", [])
+    for wrong in (good.replace("3.1", "1"), good.replace("3.1", "3"), good.replace("reading", "writing")):
+        assert len(unquoted(wrong, tmp_path)[1]) == 1
