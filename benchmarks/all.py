@@ -1,7 +1,7 @@
 """Which pages of measurements are of the present code; ``--make`` makes the others.
 
 ``python benchmarks/PAGE.py --write`` makes a page. Its last line, which this script adds, has the commit, the machine,
-the versions and the time. It is current while nothing it depends on differs between that commit and HEAD.
+the versions and the time. It is current while what it depends on is the same at HEAD, but for docstrings and comments.
 ``--make`` makes the quickest pages first, and those that time things last and alone; an interrupted call continues
 where it stopped. ``python benchmarks/all.py --make stacks rates`` makes these two; ``--jobs 2`` makes two at a time
 where both have one process. benchmarks/requirements.txt has the packages that pages need.
@@ -10,6 +10,7 @@ where both have one process. benchmarks/requirements.txt has the packages that p
 from __future__ import annotations
 
 import argparse
+import ast
 import concurrent.futures
 import dataclasses
 import importlib.metadata
@@ -82,9 +83,14 @@ class Page:
         """Return why the page has to be made anew, empty if it is current."""
         if self.commit is None:
             return "of an unknown commit"
-        found = git(root, "diff", "--quiet", self.commit, "HEAD", "--", *CODE, *self.scripts)
-        problem = {0: "", 1: ", before a change"}.get(found.returncode, ", which is not in this repository")
-        return problem and f"of {self.commit}{problem}"
+        found = git(root, "diff", "--name-only", self.commit, "HEAD", "--", *CODE, *self.scripts)
+        if found.returncode:
+            return f"of {self.commit}, which is not in this repository"
+        for name in found.stdout.splitlines():
+            old, new = (git(root, "show", f"{at}:{name}").stdout for at in (self.commit, "HEAD"))
+            if statements(old) != statements(new):
+                return f"of {self.commit}, before a change"
+        return ""
 
     def make(self, root: Path) -> str:
         """Run the command, then write the commit, the versions and the time to the page's end; return what failed."""
@@ -105,6 +111,18 @@ class Page:
         made = f"in {time.monotonic() - started:,.0f} s with {installed()}, {os.cpu_count()} cores"
         self.path.write_text(f"{text}\n\nMade at commit {before[:7]} {made}.\n", encoding="utf-8")
         return ""
+
+
+def statements(source: str) -> str:
+    """Return what a module does: its syntax tree without docstrings, or any other text as it is."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return source
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+    return ast.dump(tree)
 
 
 def missing(requirements: Path, page: str) -> Iterator[str]:

@@ -511,6 +511,8 @@ def test_pages_know_the_commit_that_they_are_of(tmp_path: Path, capsys: pytest.C
     assert every.main(["--make"], root) == 0
     assert read(page).changed(root) == ""
     assert page.read_text(encoding="utf-8").count("Made at commit") == 1
+    commit('"""A docstring."""\n1  # and a comment')
+    assert read(page).changed(root) == ""
     commit("2")
     assert read(page).changed(root).endswith(", before a change")
     assert every.main(["--make", "one"], root) == 0
