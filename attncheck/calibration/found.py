@@ -20,7 +20,10 @@ LEVELS = (0.05, 0.01, 0.001, 5e-4)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Calibration:
-    """First-look p-values of one check on correct samples, (replications,); uniform, or larger unless ``uniform``."""
+    """First-look p-values of one check on correct samples, (replications,).
+
+    They should be uniform if ``uniform``; otherwise they may be larger.
+    """
 
     check: str
     uniform: bool

@@ -53,7 +53,7 @@ class ReferenceOf(abc.ABC, Generic[_Case]):
         coordinates: int,
         drawn: Iterable[Any],
     ) -> dict[str, FloatArray]:
-        """Return the values of the wanted functionals on parts of the draws of a layer or program, joined."""
+        """Return the values of the wanted functionals on all draws of a layer or program, which arrive in parts."""
         wanted = [
             f
             for f in functionals

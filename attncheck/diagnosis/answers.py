@@ -48,7 +48,7 @@ class Answer:
         return any(not (each.view(np.uint32) & _LOW_BITS).any() for each in arrays)
 
     def changes(self, other: Answer) -> tuple[BoolArray, BoolArray]:
-        """Return which outputs (draws, positions) and scores, of their own shape, differ from another answer's."""
+        """Return which outputs, (draws, positions), and scores, (draws, heads, s, s), differ from another answer's."""
         of_outputs = differ(self.outputs, other.outputs, self.rounding)
         of_scores = np.zeros((len(of_outputs), 0, 0, 0), dtype=np.bool_)
         if self.scores is not None and other.scores is not None:

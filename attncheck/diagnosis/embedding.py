@@ -59,9 +59,9 @@ def _scores_of(counts: NDArray[np.intp]) -> FloatArray:
 class SampleEmbedding:
     """Features of a sample, with a distance to other samples.
 
-    Values of another sample are ranked among those of this one, so heavy tails do no harm. The squared whitened
-    distance of the means and mean squares of the normal scores is about a chi-square with `dof` degrees of freedom if
-    both laws agree.
+    Values of another sample are ranked among those of this one, so heavy tails do no harm, and ranks become normal
+    scores. Their means and mean squares are compared by a whitened distance. If both laws agree, its square has
+    approximately a chi-square law with `dof` degrees of freedom.
     """
 
     def __init__(self, sample: Sample) -> None:

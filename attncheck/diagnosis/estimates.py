@@ -56,7 +56,7 @@ class Observation:
 
     @property
     def differs(self) -> bool:
-        """Whether the interval excludes the declared value; never if that of a positive number extends below 0."""
+        """Whether the interval excludes the declared value; False for a positive number if it extends below 0."""
         wide = self.positive and self.low <= 0.0 < self.high
         return not self.holds(self.declared) and not wide
 

@@ -55,8 +55,8 @@ def examine(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dic
 def examine_blocks(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dict[str, Trail]:
     """Take three disjoint blocks of a fixed sample as looks, as in `examine`.
 
-    There is no fourth look: a statistic suspicious in the first two blocks only is inconclusive (for a correct
-    simulator, with chance at most ℓ²).
+    There is no fourth look: a statistic suspicious in the first two blocks only is inconclusive. For a correct
+    simulator, the probability of this is at most ``level``².
 
     Examples
     --------

@@ -41,7 +41,7 @@ def _std(matrix: str, percent: int) -> Fault:
     field = f"{matrix}_std"
 
     def changes(layer: AttentionLayer) -> dict[str, Any]:
-        """Change the field, or both fields of a tied matrix."""
+        """Return the changed field of the layer; both standard deviations if W_Q and W_K are tied."""
         one = ("query_std", "key_std")
         fields = one if layer.tied_query_key and field in one else (field,)
         return {name: factor * getattr(layer, name) for name in fields}

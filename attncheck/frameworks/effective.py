@@ -146,7 +146,7 @@ class ModuleReader:
 
     def __init__(self, binding: Binding, state: Any, width: int, path: str) -> None:
         self.binding, self.width, self.path = binding, width, path
-        #: Shortest accepted sequence length, and whether any length is accepted.
+        #: Shortest accepted sequence length, and whether the module accepts every length.
         self.length, self.any_length = self._lengths(state)
         self.layout = self._layout(state)
         self.split = self._split(state)

@@ -132,7 +132,7 @@ def _checked(name: str, value: Any) -> Any:
         return None if value is None else check_number(name, value, "pass the base, e.g. 10000, or None")
     if what not in _CHOICES or (what == "scale" and not isinstance(value, str)):
         return value
-    # Masks of any size are known by one of them.
+    # A window of any size is valid if one of size 4 is.
     alike = re.sub(r"\b[1-9]\d*$", str(_SHOWN - 1), value) if what == "mask" and isinstance(value, str) else value
     if value not in _CHOICES[what] and alike not in _CHOICES[what]:
         more = ", or a number, e.g. 0.25" if what == "scale" else ""

@@ -146,7 +146,10 @@ def _uneven(symbol: str, blocks: Sequence[FloatArray], heads: Sequence[int]) -> 
 
 
 def _odd(drawn: Sequence[FloatArray], axis: int | tuple[int, int]) -> tuple[int, float, FloatArray] | None:
-    """Return the index and relative size of the part whose size differs most clearly, and the mean squares of parts."""
+    """Return the part that differs most: its index, its size over the others', and the mean squares of all parts.
+
+    None if no part clearly differs from the others.
+    """
     squares = np.array([np.mean(each**2, axis=axis) for each in drawn])
     sizes = np.array([each.size // squares.shape[1] for each in drawn])
     found = laws.uneven(squares, sizes, np.concatenate([each.ravel() for each in drawn]))

@@ -165,7 +165,7 @@ def about_bias(bias: FloatArray) -> Note:
     'scores have a bias by distance, slope 0.00391: ALiBi'
     """
     slopes, tables, distances = by_distance(bias)
-    if slopes and distances >= _FEWEST:  # any function of two distances is linear, so not a slope
+    if slopes and distances >= _FEWEST:  # two distances alone would fit any slope
         told = ", ".join(dict.fromkeys(f"{-slope:.3g}" for slope in slopes))
         if max(slopes) > 0:
             text = f"scores grow with distance, slopes {told}: the sign of ALiBi is wrong"

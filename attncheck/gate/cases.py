@@ -123,7 +123,7 @@ def _items(run: RunRecord, cause: str) -> Iterator[GateCase]:
         name = layer if layer.endswith(f" {case}") else f"{layer} {case}".strip()
         outcome, message, verdict = _outcome(planned[item], results)
         message = _caused(message, cause if verdict == Verdict.VIOLATED else "")
-        # All results of an item report the time of the item, and each pool the time of all pools.
+        # Every result reports the time of its item. Every pool reports that of all pools, so it is divided among them.
         took = max((each.seconds for each in results), default=0.0) / (len(pooled) if item in pooled else 1)
         yield GateCase(group, name, outcome, message, "\n".join(texts.get(item, ())), took, verdict)
 

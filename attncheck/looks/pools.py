@@ -145,7 +145,7 @@ class LookTask:
 
     @property
     def items(self) -> list[Item]:
-        """The test items; a serialised case may import its modules, as the run did before."""
+        """The test items. Modules that a serialised case names are imported, as the run has done already."""
         written = self.case
         case = read_case(written, trust=modules_of(written)) if isinstance(written, Mapping) else written
         names = dict.fromkeys(check_named(each).property_name for each in self.checks)

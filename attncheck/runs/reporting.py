@@ -88,7 +88,7 @@ class RunReport:
         return [f"{who}: {one.reason}; mend the simulator" if isinstance(one, LostTask) else one for one in left]
 
     def diagnose(self, executor: TaskExecutor | None = None) -> None:
-        """Find causes of violated results; on an executor, a subject may end the process that does."""
+        """Find causes of violated results; with an executor, in one of its processes, which a subject may end."""
         if not self.run.explains or not any(each.verdict == Verdict.VIOLATED for each in self.results):
             return
         subject, travels = self.run.subject, executor is not None and executor.spec.travels

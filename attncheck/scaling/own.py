@@ -130,7 +130,7 @@ def _of_layer(layer: AttentionLayer, widths: Sequence[int]) -> dict[str, float]:
         "outputs": [variance**0.5 for variance in outputs],
     }
     orders = {name: float(slope_weights(widths) @ np.log(each)) for name, each in sizes.items()}
-    # The variances are accurate to three decimals of the exponent.
+    # Errors of the variances change the exponents by less than 0.001.
     return {"inputs": 0.0} | {name: round(order, 3) + 0.0 for name, order in orders.items()}
 
 

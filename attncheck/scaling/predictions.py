@@ -26,7 +26,7 @@ _REMEDY = (
 
 @dataclasses.dataclass(frozen=True)
 class TapSeries:
-    """A tap across widths.
+    """A point of the forward pass at which sizes are measured (a tap), at several widths.
 
     Attributes
     ----------

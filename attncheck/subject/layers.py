@@ -66,7 +66,7 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
         return lambda generator: self.draw_on(case, inputs, generator)
 
     def given(self, case: AttentionLayer) -> tuple[str, ...]:
-        """Return the arrays that may be equal for all generators: given or saturated inputs, and arrays from these."""
+        """Return the arrays that may be equal for two generators: given or saturated inputs, and their products."""
         given = ("inputs", "input_gram") if self.form == "inputs" or not linear(case) else ()
         signs = not self.weights.continuous and case.width == 1
         return (*given, "key_gram", "value_gram") if given and signs else given

@@ -85,8 +85,9 @@ class PilotResult:
 class PowerRow:
     """Power of one check against a fault in one layer with one exposure.
 
-    ``size`` is the number of draws of the planned look, or 0. ``chance`` is the power at the measured effect, and
-    ``least_chance`` at the end of its interval nearer to the null. ``needed`` draws suffice, None if too many.
+    ``size`` is the number of draws of the planned look, 0 if none is planned. ``chance`` is the power at the measured
+    effect, ``least_chance`` the power at the smallest effect in its interval. ``needed`` is the number of draws that
+    suffice, None if that is too many.
     ``looks`` counts the looks that verify the power, ``seen`` the suspicious ones.
     """
 

@@ -16,7 +16,7 @@ FloatArray = NDArray[np.float64]
 
 
 class ProgramReference(ReferenceOf[ProgramCase]):
-    """Reference draws by the matrix-free method at the first width."""
+    """Reference draws of a program by the matrix-free method, at the smallest width of its case."""
 
     @cached_property
     def functionals(self) -> dict[str, FloatArray]:

@@ -61,7 +61,7 @@ class QKNormPart(LayerPart):
         return layer.head_width <= 16
 
     def vectors(self, layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-        """Return normalised queries or keys, (..., seq_len, head_dim), times the root of both gains."""
+        """Return normalised queries or keys, (..., seq_len, head_dim), times √(gain of queries · gain of keys)."""
         if not layer.qk_norm:
             return vectors
         return np.asarray((layer.query_std * layer.key_std) ** 0.5 * normalised("rms", vectors))

@@ -10,7 +10,7 @@ from attncheck.layers.program.functions import Coordinatewise, StackedFunction
 
 @dataclasses.dataclass(frozen=True)
 class Weight:
-    """A random matrix with i.i.d. N(0, std²/columns) entries, identified by the object.
+    """A random matrix with i.i.d. N(0, std²/columns) entries; two objects are two independent matrices.
 
     `rows` and `columns` are None for the width n.
     """

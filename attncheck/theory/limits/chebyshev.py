@@ -43,7 +43,7 @@ def left_out(sizes: FloatArray) -> float:
     """Bound the truncation error of a Chebyshev series, from coefficient sizes (count,).
 
     The bound sums a geometric tail and its aliases. Coefficients are taken in pairs, since one may vanish by symmetry.
-    Later pairs are assumed to decrease by a factor of four at best.
+    Each later pair is assumed to be at least a quarter of the one before.
     """
     if len(sizes) == 1:
         return 0.0

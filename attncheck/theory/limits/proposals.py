@@ -25,7 +25,10 @@ _BLOCK = 2**20
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Proposal:
-    """A share of the points, size · z + centre, with equally likely centres, (k, r)."""
+    """A component of a mixture proposal: points size · z + centre, with z normal and equally likely centres, (k, r).
+
+    `share` is the component's share of all points.
+    """
 
     share: float
     size: float

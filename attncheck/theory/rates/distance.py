@@ -149,7 +149,7 @@ def check_drawn(field: str, layer: AttentionLayer | Program, width: int, literal
 
 
 def score_sum(program: Program, of: str, projection: Any) -> ScoreSum:
-    """Return the sum of scores, or raise `InputError`."""
+    """Return the sum of a program's scores with the coefficients `projection`; refuse any `of` but "scores"."""
     if of != "scores":
         refuse("of", of, "is not available for programs", 'pass of="scores"')
     count = sum(isinstance(node, Score) for node in program.lines())

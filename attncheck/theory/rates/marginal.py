@@ -120,7 +120,7 @@ class OutputEntry:
         return np.asarray(output_factor(layer) * summed)
 
     def _squares(self, scores: FloatArray, values: FloatArray) -> FloatArray:
-        """Return |A B|² for rows of scores, B Bᵀ the values' Gram matrix."""
+        """Return |a B|² for rows of scores with attention weights a, where B Bᵀ is the values' Gram matrix."""
         weights = map_scores(self.layer, scores, np.ones(len(self._seen), dtype=bool))
         projected = weights @ values
         return np.asarray(np.einsum("...r,...r->...", projected, projected))
