@@ -69,5 +69,6 @@ def inspect(
     if json:
         print(as_json(found.to_dict(theory) | {"unexpected": unexpected}))
     else:
-        print("\n".join([*(f"NOT AS EXPECTED: {line}" for line in unexpected), found.text(theory)]))
+        unmet = [*(f"NOT AS EXPECTED: {line}" for line in unexpected), *[""] * bool(unexpected)]
+        print("\n".join([*unmet, found.text(theory)]))
     return ExitCode.VIOLATED if found.blamed or unexpected else ExitCode.CONSISTENT

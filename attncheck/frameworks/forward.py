@@ -20,6 +20,8 @@ Booleans = NDArray[np.bool_]
 AXES = {"softmax": -1, "softmax over the query axis": -2, "softmax over the heads": -3}
 #: A causal mask that also shows the next position.
 OFF_BY_ONE = "causal, off by one"
+#: Masks that show later positions and hide all earlier ones.
+BACKWARD = ("anticausal", "strictly anticausal")
 LINEAR, RELU, SIGMOID, OTHER = "linear", "relu", "sigmoid", "other"
 #: Attention among the heads of each position.
 AMONG_HEADS = "softmax among the heads of a position"

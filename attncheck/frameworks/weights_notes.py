@@ -12,6 +12,7 @@ from attncheck.frameworks.effective import AttentionCall
 from attncheck.frameworks.forward import (
     AMONG_HEADS,
     AXES,
+    BACKWARD,
     OFF_BY_ONE,
     OTHER,
     TILED,
@@ -94,6 +95,9 @@ def _about_mask(made: Forward, formula: Formula, length: int) -> Iterator[Note]:
         pairs = listed([f"position {i} sees {j}" for i, j in later[:_PAIRS]])
         more = f" and {len(later) - _PAIRS} more" if len(later) > _PAIRS else ""
         yield Note(f"the mask is causal, except that {pairs}{more}", blames=True)
+    elif made.mask in BACKWARD:
+        text = f"the mask is {made.mask}, so that positions see later ones and no earlier ones: is it transposed?"
+        yield Note(text, convention=True, expectations=("mask",))
     elif made.mask not in ("none", "causal"):
         yield Note(f"the mask is neither none nor causal: {made.mask}")
 

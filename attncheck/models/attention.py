@@ -12,6 +12,7 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.groups import grouped
 from attncheck._lib.text import listed
 from attncheck.frameworks.binding import Binding
+from attncheck.frameworks.forward import BACKWARD
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.trace import CoreTrace, FloatArray
@@ -155,11 +156,13 @@ def differences(groups: Sequence[AttentionModules]) -> Iterator[Note]:
         for group in members:
             one, other = group.inspection.forward, usual.inspection.forward
             apart = [what for what in _COMPARED if getattr(one, what) != getattr(other, what)]
-            if apart:
+            wrong = group.inspection.blamed and usual.inspection.blamed  # formulas of wrong weights mean nothing
+            if apart and not wrong:
                 here, there = (
                     listed(f"{what.replace('_', ' ')} {getattr(each, what)}" for what in apart) for each in (one, other)
                 )
                 text = f"{name_of(group.names, every)}: {here}; {name_of(usual.names, every)}: {there}"
                 # If one layer sees later positions, so do the outputs of the model.
-                leaks = {one.mask, other.mask} == {"none", "causal"}
+                masks = {one.mask, other.mask}
+                leaks = "causal" in masks and not masks.isdisjoint(("none", *BACKWARD))
                 yield Note(text, blames=leaks, convention=not leaks)

@@ -28,7 +28,8 @@ def default_inputs(model: Any) -> Mapping[str, Array]:
     config = getattr(model, "config", None)
     if not isinstance(name, str) or name not in _MADE or config is None:
         what = f"are unknown for a model of class {type(model).__name__}"
-        remedy = 'pass the inputs of one call, such as inputs={"input_ids": ids} or (x,); for a layer, pass width'
+        remedy = 'pass the inputs of one call, such as inputs={"input_ids": ids} or (x,), --inputs module:function '
+        remedy += "in the shell; for a layer, pass width"
         refuse("inputs", None, what, remedy)
     inputs = {name: _MADE[name](config)}
     if getattr(config, "is_encoder_decoder", False) and hasattr(model, "get_decoder"):

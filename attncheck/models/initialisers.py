@@ -122,7 +122,8 @@ def _value(text: str, node: ast.AST, names: Mapping[str, float]) -> float:
             return float(names[name])
         case ast.Name(id=name) if name != "sqrt":
             known = ", ".join(sorted(names))
-            remedy = f"use one of: {known}" if known else "write a number: a parameter has fans if it is a projection"
+            use = f"use one of: {known}" if known else "a parameter has fans if it is a projection"
+            remedy = f"write the number itself, as in sqrt(2*12); {use}"
             refuse(_FIELD, text, f"{name} is not a known number", remedy)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             return _OPERATORS[type(op)](_value(text, left, names), _value(text, right, names))

@@ -35,6 +35,8 @@ _DEPENDENCES: tuple[tuple[str, Callable[[int], float]], ...] = (
     ("i + 1", lambda i: i + 1),
 )
 _BIAS_NAMES = {"bias", "beta", "b"}
+# Words in the names of projections to queries, keys and values.
+_INWARD = {"q", "k", "v", "query", "key", "value", "wq", "wk", "wv"}
 
 
 def notes_of(table: Sequence[ParameterStatistics], causal: bool = False) -> list[Note]:
@@ -237,7 +239,7 @@ def _notes_among_projections(table: Sequence[ParameterStatistics], causal: bool)
     others = [f for f in projections if common.get(f.first.name) != "" and not f.matches & main.matches]
     scaled = [family for family in others if family.first.name in common]
     apart = [family for family in others if family not in scaled]
-    notes = [Note(f"depth scaling: {main.std:.2g}/{common[f.first.name]} in {f.name}") for f in scaled]
+    notes = [_depth_scaled(f, f"{main.std:.2g}/{common[f.first.name]}", direct) for f in scaled]
     if causal and not scaled and _unscaled([family for family in projections if family.depth > 1], main, common):
         notes.append(Note(f"depth scaling: no; std {main.std:.2g} in every projection of the blocks"))
     return (
@@ -245,6 +247,21 @@ def _notes_among_projections(table: Sequence[ParameterStatistics], causal: bool)
         + _notes_apart(apart, projections, f"{which} projections: {main.text}")
         + _notes_of_embeddings(table, main)
     )
+
+
+def _depth_scaled(scaled: Family, std: str, others: Sequence[Family]) -> Note:
+    """Report a depth-scaled family, and projections of the blocks with as many outputs that are not scaled.
+
+    Projections whose names are those of queries, keys or values are left out, as they do not write to the residual.
+    """
+    same = [each for each in others if each.depth > 1 and _outputs(each) == _outputs(scaled)]
+    unscaled = [each.name for each in same if _INWARD.isdisjoint(re.split(r"[./_]", each.first.name.lower()))]
+    text = f"depth scaling: {std} in {scaled.name}{f', not in {listed(unscaled)}' if unscaled else ''}"
+    return Note(text, convention=bool(unscaled))
+
+
+def _outputs(family: Family) -> int:
+    return family.first.fans[1] if family.first.fans else 0
 
 
 def _unscaled(blocks: Sequence[Family], main: Family, common: Mapping[str, str]) -> bool:

@@ -71,7 +71,6 @@ def test_another_scale_is_named(name: str, factor: float) -> None:
 
 
 MASKS = {
-    "anticausal": lambda behind: behind <= 0,
     "window of 3": lambda behind: (behind >= 0) & (behind < 3),
     "two-sided window of 2": lambda behind: np.abs(behind) < 2,
 }
@@ -83,6 +82,15 @@ def test_another_mask_is_named(name: str, shown: Any) -> None:
     assert found.forward.known
     assert found.forward.mask == name
     assert found.notes[0].text == f"the mask is neither none nor causal: {name}"
+
+
+@pytest.mark.parametrize(("name", "last"), [("anticausal", 0), ("strictly anticausal", -1)])
+def test_a_mask_of_earlier_positions_is_asked_about(name: str, last: int) -> None:
+    found = inspected(masked=hidden(lambda behind: behind <= last))
+    assert found.forward.mask == name
+    asked = f"the mask is {name}, so that positions see later ones and no earlier ones: is it transposed?"
+    assert asked in [str(note) for note in found.notes if note.convention]
+    assert asked not in [str(note) for note in found.expecting(f"mask={name}").notes if note.convention]
 
 
 def causal_and(more: Callable[[Array, Array], Array]) -> Callable[[Array], Array]:

@@ -89,6 +89,13 @@ def test_right_tables_are_not_blamed(default: bool) -> None:
 DEPTH_SCALED = [f"depth scaling: 0.02/sqrt(2·12) in h.*.{part}.c_proj.weight" for part in ("attn", "mlp")]
 
 
+def test_projections_that_depth_scaling_leaves_out_are_named() -> None:
+    """Of those with as many outputs, but for queries, keys and values."""
+    unscaled = {f"h.{i}.attn.c_proj.weight": USUAL for i in range(DEPTH)}
+    notes = {str(note): note.convention for note in notes_of(drawn(gpt(), 0, **unscaled), causal=True)}
+    assert notes == {"depth scaling: 0.02/sqrt(2·12) in h.*.mlp.c_proj.weight, not in h.*.attn.c_proj.weight": True}
+
+
 def test_families_and_matches() -> None:
     table = drawn(gpt(), 0)
     found = {str(family): family.text for family in families(table)}
