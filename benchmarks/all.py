@@ -31,6 +31,9 @@ from benchmarks.rows import CODE, git, state  # noqa: E402
 
 #: Pages of times, which nothing else may disturb.
 TIMED = frozenset({"executors", "infinite_heads", "large", "load", "main_job", "paper", "programs", "speed"})
+#: Pages of modules, and the code that no other page runs.
+OF_MODULES = frozenset({"widths", "wild", "zoo"})
+MODULES = tuple(f"attncheck/{name}" for name in ("frameworks", "models", "scaling", "commands/inspect.py"))
 _STATE = re.compile(r"\n\nMade at commit (?P<commit>[0-9a-f]+) in (?P<seconds>[\d,]+) s with .*\n\Z")
 _IMPORTED = re.compile(r"^ *from benchmarks(?:\.(\w+)[\w.]* import| import ([\w, ]+))", re.MULTILINE)
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -83,7 +86,8 @@ class Page:
         """Return why the page has to be made anew, empty if it is current."""
         if self.commit is None:
             return "of an unknown commit"
-        found = git(root, "diff", "--name-only", self.commit, "HEAD", "--", *CODE, *self.scripts)
+        others = [] if self.path.stem in OF_MODULES else [f":(exclude){place}" for place in MODULES]
+        found = git(root, "diff", "--name-only", self.commit, "HEAD", "--", *CODE, *self.scripts, *others)
         if found.returncode:
             return f"of {self.commit}, which is not in this repository"
         for name in found.stdout.splitlines():
