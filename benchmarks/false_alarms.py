@@ -119,9 +119,9 @@ def _statements_run(seed: int, false_alarm: float, executor: TaskExecutor) -> St
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Run all properties under many seeds, and count verdicts.")
     parser.add_argument("--smoke", type=int, default=12, metavar="RUNS", help="runs of the smoke profile")
-    parser.add_argument("--default", type=int, default=5, metavar="RUNS", help="runs of the default profile")
+    parser.add_argument("--default", type=int, default=3, metavar="RUNS", help="runs of the default profile")
     help_text = "run seeds of all statements of the theory"
-    parser.add_argument("--statements", type=int, default=4, metavar="SEEDS", help=help_text)
+    parser.add_argument("--statements", type=int, default=2, metavar="SEEDS", help=help_text)
     parser.add_argument("--workers", default="2", help="processes (default: 2)")
     parser.add_argument("--executor", help="who does the work in their place, as for attncheck run")
     parser.add_argument("--false-alarm", type=float, default=1e-6, metavar="B", help="budget of a run (default: 1e-6)")
