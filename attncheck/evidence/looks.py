@@ -56,7 +56,7 @@ def examine_blocks(evaluate: Evaluator, statistics: Iterable[str], level: float)
     """Take three disjoint blocks of a fixed sample as looks, as in `examine`.
 
     There is no fourth look: a statistic suspicious in the first two blocks only is inconclusive. For a correct
-    simulator, the probability of this is at most ``level``².
+    simulator, the probability of this is at most the square of ``level``.
 
     Examples
     --------
