@@ -86,7 +86,8 @@ class Page:
         """Return why the page has to be made anew, empty if it is current."""
         if self.commit is None:
             return "of an unknown commit"
-        others = [] if self.path.stem in OF_MODULES else [f":(exclude){place}" for place in MODULES]
+        places = ("*.md", *(() if self.path.stem in OF_MODULES else MODULES))
+        others = [f":(exclude){place}" for place in places]
         found = git(root, "diff", "--name-only", self.commit, "HEAD", "--", *CODE, *self.scripts, *others)
         if found.returncode:
             return f"of {self.commit}, which is not in this repository"
