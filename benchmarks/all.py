@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))  # last: the scripts are here, the package may be installed elsewhere
 
-from attncheck._lib.measured import installed, table  # noqa: E402
-from benchmarks.rows import CODE, git, state  # noqa: E402
+from attncheck._lib.measured import installed, table  # noqa: E402  # found by the path above
+from benchmarks.rows import CODE, git, state  # noqa: E402  # found by the path above
 
 #: Pages of times, which nothing else may disturb.
 TIMED = frozenset({"executors", "infinite_heads", "large", "load", "main_job", "paper", "programs", "speed"})

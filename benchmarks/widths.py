@@ -25,12 +25,12 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))  # last: the models are here, the package may be installed elsewhere
 
-import attncheck as ac  # noqa: E402
-from attncheck._lib.measured import installed, spread, table  # noqa: E402
-from attncheck.evidence.budget import Budget  # noqa: E402
-from attncheck.evidence.family import smallest_whole  # noqa: E402
-from attncheck.scaling.exponents import exponents  # noqa: E402
-from benchmarks.rows import Rows  # noqa: E402
+import attncheck as ac  # noqa: E402  # found by the path above
+from attncheck._lib.measured import installed, spread, table  # noqa: E402  # found by the path above
+from attncheck.evidence.budget import Budget  # noqa: E402  # found by the path above
+from attncheck.evidence.family import smallest_whole  # noqa: E402  # found by the path above
+from attncheck.scaling.exponents import exponents  # noqa: E402  # found by the path above
+from benchmarks.rows import Rows  # noqa: E402  # found by the path above
 
 FloatArray = NDArray[np.float64]
 

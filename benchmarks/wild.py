@@ -23,9 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))  # last: the fixtures are here, the package may be installed elsewhere
 
-from attncheck._lib.measured import installed, spread, table  # noqa: E402
-from benchmarks import wild_bugs  # noqa: E402
-from benchmarks.rows import Rows  # noqa: E402
+from attncheck._lib.measured import installed, spread, table  # noqa: E402  # found by the path above
+from benchmarks import wild_bugs  # noqa: E402  # found by the path above
+from benchmarks.rows import Rows  # noqa: E402  # found by the path above
 from benchmarks.wild_bugs import inspection, variants  # noqa: E402  # found by the path above
 from benchmarks.wild_bugs.inspection import (  # noqa: E402  # found by the path above
     ZOO_HEADER,

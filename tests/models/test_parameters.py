@@ -91,8 +91,10 @@ DEPTH_SCALED = [f"depth scaling: 0.02/sqrt(2·12) in h.*.{part}.c_proj.weight" f
 
 def test_projections_that_depth_scaling_leaves_out_are_named() -> None:
     """Of those with as many outputs, but for queries, keys and values."""
-    unscaled = {f"h.{i}.attn.c_proj.weight": USUAL for i in range(DEPTH)}
-    notes = {str(note): note.convention for note in notes_of(drawn(gpt(), 0, **unscaled), causal=True)}
+    model, unscaled = gpt(), {f"h.{i}.attn.c_proj.weight": USUAL for i in range(DEPTH)}
+    for i in range(DEPTH):
+        model |= linear(f"h.{i}.attn.q_proj", (WIDTH, WIDTH), USUAL, ZEROS)
+    notes = {str(note): note.convention for note in notes_of(drawn(model, 0, **unscaled), causal=True)}
     assert notes == {"depth scaling: 0.02/sqrt(2·12) in h.*.mlp.c_proj.weight, not in h.*.attn.c_proj.weight": True}
 
 

@@ -117,6 +117,15 @@ def _not_causal(model: Any) -> None:
     model.h[3].attn.forward = lambda x, mask: Attention.forward(model.h[3].attn, x, mask=0.0)
 
 
+def _one_transposed(model: Any) -> None:
+    model.h[3].attn.forward = lambda x, mask: Attention.forward(model.h[3].attn, x, mask=mask.mT)
+
+
+def _all_transposed(model: Any) -> None:
+    for block in model.h:
+        block.attn.forward = lambda x, mask, own=block.attn: Attention.forward(own, x, mask=mask.mT)
+
+
 #: A mistake, and what the inspection calls it.
 MISTAKES = [
     (_default, "h.2.fc.weight: uniform, std 0.1 (default of Linear); h.*.fc.weight elsewhere: normal, std 0.05"),
@@ -140,6 +149,13 @@ def test_layers_that_differ_are_named() -> None:
     found = inspected(_not_causal, draws=2)
     assert [group.title for group in found.attention] == ["h.*.attn (3)", "h.3.attn"]
     assert found.verdict == "WRONG: h.3.attn: mask none; h.*.attn: mask causal"
+
+
+def test_transposed_masks_are_wrong_in_one_layer_and_asked_about_in_all() -> None:
+    one, every = inspected(_one_transposed, draws=2), inspected(_all_transposed, draws=2)
+    assert one.verdict == "WRONG: h.3.attn: mask anticausal; h.*.attn: mask causal"
+    assert "nothing wrong was found, if this is meant: h.*.attn (4): the mask is anticausal" in every.verdict
+    assert "if this is meant" not in every.expecting("mask=anticausal").verdict
 
 
 def test_a_norm_that_is_never_called() -> None:

@@ -158,5 +158,7 @@ def test_number_that_no_page_has_is_seen(tmp_path: Path) -> None:
     page.write_text("| reading | 3.1 s |\n| writing | 4 s |\n", encoding="utf-8")
     good = 'takes [3.1 s](../benchmarks/speed.md "reading").'
     assert unquoted(good, tmp_path) == ("takes 3.1 s.", [])
-    for wrong in (good.replace("3.1", "1"), good.replace("3.1", "3"), good.replace("reading", "writing")):
+    changes = {"3.1": "1", "3.1 s": "3 s", "reading": "writing", "speed": "gone"}
+    for old, new in changes.items():
+        wrong = good.replace(old, new)
         assert len(unquoted(wrong, tmp_path)[1]) == 1
