@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import optax
 from flax import nnx
+from flax.traverse_util import flatten_dict
 
 from attncheck._lib.errors import refuse
 from attncheck._lib.streams import stream
@@ -69,9 +70,9 @@ class FlaxModel:
         seen.ends_with(_first(made))
         return seen.taps
 
-    def weights(self) -> list[FloatArray]:
-        """Return the module's parameters as a list of arrays."""
-        return [_numbers(each) for each in jax.tree_util.tree_leaves(self.form.parameters)]
+    def weights(self) -> dict[str, FloatArray]:
+        """Return the module's parameters by name."""
+        return {".".join(map(str, path)): _numbers(each) for path, each in self.form.named()}
 
     def step(self) -> None:
         """Take an optimiser step, compiled once per width."""
@@ -112,6 +113,10 @@ class _Linen:
         self.parameters = variables["params"]
         self.others = {name: each for name, each in variables.items() if name != "params"}
 
+    def named(self) -> Iterator[tuple[tuple[str, ...], Any]]:
+        """Yield paths and arrays of the parameters."""
+        yield from flatten_dict(self.parameters).items()
+
     def outputs(self, parameters: Any, others: Any, *given: Any) -> Any:
         """Return the outputs."""
         return nn.apply(self._call, self._module)({"params": parameters, **others}, *given)
@@ -129,6 +134,10 @@ class _NNX:
         module.eval()
         self._call = call
         self._structure, self.parameters, self.others = nnx.split(module, nnx.Param, ...)
+
+    def named(self) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+        """Yield paths and arrays of the parameters."""
+        yield from ((path, each.get_value()) for path, each in nnx.to_flat_state(self.parameters))
 
     def outputs(self, parameters: Any, others: Any, *given: Any) -> Any:
         """Return the outputs."""

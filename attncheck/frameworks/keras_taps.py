@@ -63,9 +63,13 @@ class KerasModel(FrameworkModel):
         with traced(seen, self.module):
             yield
 
-    def weights(self) -> list[FloatArray]:
-        """Return the layer's arrays."""
-        return [numbers_of(each) for each in self.module.trainable_weights]
+    def weights(self) -> dict[str, FloatArray]:
+        """Return the layer's parameters by name."""
+        return {
+            f"{name}.{each.name}".lstrip("."): numbers_of(each)
+            for name, layer in named_layers(self.module)
+            for each in layer._trainable_variables
+        }
 
 
 def _first(made: Any) -> Any:

@@ -71,8 +71,8 @@ class FrameworkModel(abc.ABC):
         """Return a context in which all modules and softmaxes notify a collector."""
 
     @abc.abstractmethod
-    def weights(self) -> list[FloatArray]:
-        """Return the module's arrays."""
+    def weights(self) -> Mapping[str, FloatArray]:
+        """Return the module's parameters by name."""
 
     def taps(self) -> Mapping[str, Tap]:
         """Run the module; return the taps by module name."""

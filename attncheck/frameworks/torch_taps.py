@@ -58,9 +58,9 @@ class TorchModel(FrameworkModel):
         with traced(seen, self.module), torch.no_grad():
             yield
 
-    def weights(self) -> list[FloatArray]:
-        """Return the module's arrays."""
-        return [array_of(each) for each in self.module.parameters()]
+    def weights(self) -> dict[str, FloatArray]:
+        """Return the module's parameters by name."""
+        return {name: array_of(each) for name, each in self.module.named_parameters()}
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -97,8 +98,10 @@ def examine(
     looks = _Looks(sample, predicted, level, tolerance)
     # A fourth look, with eight times the models, would take longer than all others together.
     trails = examine_blocks(looks.outcomes, planned, level)
-    rows = tuple(looks.row(each, trails.get(each.name)) for each in sample.measured)
-    return Widths(tuple(widths), seeds, level, false_alarm, tolerance, rows)
+    rows = [looks.row(each, trails.get(each.name)) for each in sample.measured]
+    if any(row.verdict is Verdict.VIOLATED and not row.steps for row in rows):
+        rows = [_with_scales(row, widths, sample.weights) for row in rows]
+    return Widths(tuple(widths), seeds, level, false_alarm, tolerance, tuple(rows))
 
 
 class _Sample:
@@ -122,6 +125,11 @@ class _Sample:
         with np.errstate(divide="ignore"):
             logs: FloatArray = np.log(np.array(sizes))
         return logs.reshape(len(self.widths), self.seeds * factor, len(self.measured))
+
+    @functools.cached_property
+    def weights(self) -> list[Mapping[str, FloatArray]]:
+        """Return the parameters of one model per width, by name."""
+        return [self._made(width, 0, 1, "plan").weights() for width in self.widths]
 
     def _sizes(self, width: int, index: int, look: int) -> list[float]:
         model = self._made(width, index, look, "draws")
@@ -300,6 +308,25 @@ def _notes(each: Measurement, estimate: _Estimate) -> tuple[str, ...]:
     if each.place.kind == "norm" and not each.steps:
         said.append("after a norm: size independent of its input")
     return tuple(said)
+
+
+def _with_scales(row: WidthsRow, widths: Sequence[int], weights: Sequence[Mapping[str, FloatArray]]) -> WidthsRow:
+    """Return a violated row with notes on how the scales of its module's matrices depend on the width."""
+    if row.verdict is not Verdict.VIOLATED or row.steps:
+        return row
+    own = [name for name in weights[0] if name.rpartition(".")[0] == row.name and name in weights[-1]]
+    notes = (_scale_note(name, widths, weights[0][name], weights[-1][name]) for name in own)
+    return dataclasses.replace(row, notes=(*row.notes, *filter(None, notes)))
+
+
+def _scale_note(name: str, widths: Sequence[int], narrow: FloatArray, wide: FloatArray) -> str:
+    """Describe the standard deviations of a matrix at the first and the last width; empty if there are none."""
+    first, last = float(narrow.std()), float(wide.std())
+    if narrow.ndim < 2 or not min(first, last) > 0.0:
+        return ""
+    exponent = math.log(last / first) / math.log(widths[-1] / widths[0])
+    leaf = name.rpartition(".")[2]
+    return f"std of {leaf} {first:.3g} at width {widths[0]}, {last:.3g} at {widths[-1]}: n^{exponent:+.2f}"
 
 
 def _known(value: float) -> float | None:

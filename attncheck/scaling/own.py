@@ -15,7 +15,7 @@ from attncheck.layers.stack import AttentionStack
 from attncheck.methods import simulate
 from attncheck.scaling.exponents import slope_weights
 from attncheck.scaling.predictions import INIT, Expectation, ExponentPrediction, TapSeries
-from attncheck.scaling.taps import MODULE, OUTPUT, SCORES, Tap
+from attncheck.scaling.taps import MODULE, OUTPUT, SCORES, FloatArray, Tap
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
 from attncheck.theory.limits.programs import limit_of_program
@@ -59,6 +59,10 @@ class OwnModel:
         if isinstance(self.description, AttentionStack):
             return self._of_stack(self.description)
         return self._of_program(self.description)
+
+    def weights(self) -> Mapping[str, FloatArray]:
+        """Return nothing: weights are drawn as described."""
+        return {}
 
     def step(self) -> None:
         """Do nothing."""

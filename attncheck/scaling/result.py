@@ -217,7 +217,7 @@ def _finding(row: WidthsRow) -> str:
     share = "" if row.share is None else f", {row.share:.0%} of its mean square grows at a larger order"
     return (
         f"{row.name}{what} {row.moment}: n^{row.exponent:+.2f}, from {row.low:+.2f} to {row.high:+.2f}{share}; "
-        f"predicted {row.predicted}"
+        f"predicted {'; '.join((row.predicted, *row.notes))}"
     )
 
 

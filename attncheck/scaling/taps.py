@@ -72,6 +72,9 @@ class Model(Protocol):
     ...
     ...     def taps(self):
     ...         return {"out": Tap(self.x @ self.w)}
+    ...
+    ...     def weights(self):
+    ...         return {"out.w": self.w}
     >>> model = Linear(64, np.random.default_rng(0))
     >>> 0.5 < model.taps()["out"].size < 1.5
     True
@@ -79,6 +82,9 @@ class Model(Protocol):
 
     def taps(self) -> Mapping[str, Tap]:
         """Run on the model's inputs and return taps in order of computation."""
+
+    def weights(self) -> Mapping[str, FloatArray]:
+        """Return parameters by name: those of the module of a tap begin with the tap's name and a dot."""
 
     def step(self) -> None:
         """Take one optimiser step, on the same inputs each time."""
