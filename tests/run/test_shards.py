@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,16 +55,34 @@ class Whole(NamedTuple):
     closing: Closing
 
 
+class Runs:
+    """Unsharded runs and their shards, each made once; their records are not to be changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @functools.cache  # noqa: B019  # lives as long as the module's tests
+    def whole(self, name: str) -> Whole:
+        return unsharded(name, self._folder / f"{name}.jsonl")
+
+    def record(self, name: str) -> Path:
+        record = self.whole(name).run.record
+        assert record is not None
+        return record
+
+    @functools.cache  # noqa: B019  # as above
+    def parts(self, name: str, of: int) -> tuple[Path, ...]:
+        folder = self._folder / f"{name}-{of}"
+        folder.mkdir()
+        return tuple(parts_of(self.whole(name), of, folder))
+
+    def read_parts(self, name: str, of: int) -> list[RunRecord]:
+        return read_all(self.parts(name, of))
+
+
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Whole]:
-    made_before: dict[str, Whole] = {}
-
-    def of(name: str) -> Whole:
-        if name not in made_before:
-            made_before[name] = unsharded(name, tmp_path_factory.mktemp(name) / "whole.jsonl")
-        return made_before[name]
-
-    return of
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("runs"))
 
 
 def unsharded(name: str, record: Path) -> Whole:
@@ -100,7 +119,7 @@ def parts_of(whole: Whole, of: int, folder: Path) -> list[Path]:
     return paths
 
 
-def read_all(paths: list[Path]) -> list[RunRecord]:
+def read_all(paths: Sequence[Path]) -> list[RunRecord]:
     return [read_record(path) for path in paths]
 
 
@@ -174,12 +193,10 @@ class TestMerged:
     @pytest.mark.sampled
     @pytest.mark.parametrize("of", [1, 3, 8])
     @pytest.mark.parametrize("name", SUBJECTS)
-    def test_record_is_that_of_the_unsharded_run(
-        self, whole: Callable[[str], Whole], tmp_path: Path, name: str, of: int
-    ) -> None:
+    def test_record_is_that_of_the_unsharded_run(self, runs: Runs, tmp_path: Path, name: str, of: int) -> None:
         """In any order of the shards, before and after follow-up looks."""
-        before = whole(name)
-        out, parts = tmp_path / "run.jsonl", parts_of(before, of, tmp_path)
+        before = runs.whole(name)
+        out, parts = tmp_path / "run.jsonl", list(runs.parts(name, of))
         random.Random(of).shuffle(parts)
         assert lacking(read_all(parts)) == []
         report = merged(read_all(parts), out)
@@ -191,39 +208,35 @@ class TestMerged:
         closing, own = closing_of(out), before.closing
         assert (closing.digest, closing.verdict, closing.reasons) == (own.digest, own.verdict, own.reasons)
         assert (closing.reported, closing.failed) == (own.reported, own.failed)
-        assert lines_of(out) == lines_of(before.run.record or out)
+        assert lines_of(out) == lines_of(runs.record(name))
         manifest = msgspec.structs.replace(read_record(out).manifest, started="")
-        assert before.run.record is not None
-        assert manifest == msgspec.structs.replace(read_record(before.run.record).manifest, started="")
+        assert manifest == msgspec.structs.replace(read_record(runs.record(name)).manifest, started="")
 
-    def test_subjects_are_what_they_are_said_to_be(self, whole: Callable[[str], Whole]) -> None:
+    def test_subjects_are_what_they_are_said_to_be(self, runs: Runs) -> None:
         """The slight subject violates a pool but no layer, after further looks."""
-        lines = {name: read(whole(name).run.record or Path()) for name in SUBJECTS}
-        results = {name: [each for each in found if isinstance(each, Result)] for name, found in lines.items()}
+        results = {name: [each for each in read(runs.record(name)) if isinstance(each, Result)] for name in SUBJECTS}
         violated = {name: [each for each in found if each.verdict == "violated"] for name, found in results.items()}
         assert not violated["right"]
         assert violated["slight"]
         assert all(map(of_pool, violated["slight"]))
         assert not all(map(of_pool, violated["gross"]))
 
-    def test_more_shards_than_cases(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
-        before, of = whole("right"), 20
-        parts = read_all(parts_of(before, of, tmp_path))
+    def test_more_shards_than_cases(self, runs: Runs, tmp_path: Path) -> None:
+        before, of = runs.whole("right"), 20
+        parts = runs.read_parts("right", of)
         assert {part.closing.verdict for part in parts if part.closing} == {"consistent"}
         assert sum(not part.results for part in parts) == of - len(LAYERS)
         merged(parts, tmp_path / "run.jsonl")
         assert closing_of(tmp_path / "run.jsonl").digest == before.closing.digest
 
-    def test_fewest_results_are_asked_of_the_whole(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
-        report = merged(read_all(parts_of(whole("right"), 3, tmp_path)), tmp_path / "run.jsonl", min_examined=10_000)
+    def test_fewest_results_are_asked_of_the_whole(self, runs: Runs, tmp_path: Path) -> None:
+        report = merged(runs.read_parts("right", 3), tmp_path / "run.jsonl", min_examined=10_000)
         assert report.conclusion is not None
         assert report.conclusion.verdict == "inconclusive"
 
-    def test_missing_result_of_a_shard_is_missing_in_the_run(
-        self, whole: Callable[[str], Whole], tmp_path: Path
-    ) -> None:
+    def test_missing_result_of_a_shard_is_missing_in_the_run(self, runs: Runs, tmp_path: Path) -> None:
         """As after a subject's failure: what the shard could not examine is missing."""
-        first, *others = read_all(parts_of(whole("right"), 3, tmp_path))
+        first, *others = runs.read_parts("right", 3)
         assert first.closing is not None
         failed = msgspec.structs.replace(first.closing, verdict="incomplete", failed=["subject=it: failed"])
         short = dataclasses.replace(first, results=first.results[1:], closing=failed)
@@ -233,8 +246,8 @@ class TestMerged:
         assert report.conclusion.completeness.missing == (first.results[0].id,)
         assert closing_of(tmp_path / "run.jsonl").failed == ["subject=it: failed"]
 
-    def test_causes_are_those_that_most_shards_found(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
-        parts = read_all(parts_of(whole("gross"), 3, tmp_path))
+    def test_causes_are_those_that_most_shards_found(self, runs: Runs, tmp_path: Path) -> None:
+        parts = runs.read_parts("gross", 3)
         told = [["W_Q"], ["W_K", "W_Q"], ["W_K"]]
         for place, causes in enumerate(told):
             closing = parts[place].closing
@@ -243,8 +256,8 @@ class TestMerged:
         merged(parts, tmp_path / "run.jsonl")
         assert closing_of(tmp_path / "run.jsonl").causes == ["W_K", "W_Q"]
 
-    def test_other_machines_are_all_named(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
-        first, *others = read_all(parts_of(whole("right"), 3, tmp_path))
+    def test_other_machines_are_all_named(self, runs: Runs, tmp_path: Path) -> None:
+        first, *others = runs.read_parts("right", 3)
         machine = {**first.manifest.machine, "arithmetic": "another"}
         elsewhere = dataclasses.replace(first, manifest=msgspec.structs.replace(first.manifest, machine=machine))
         merged([elsewhere, *others], tmp_path / "run.jsonl")
@@ -254,8 +267,8 @@ class TestMerged:
 
 
 class TestPart:
-    def test_a_lone_shard_passes_and_its_record_is_no_pass(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
-        for number, path in enumerate(parts_of(whole("slight"), 3, tmp_path), 1):
+    def test_a_lone_shard_passes_and_its_record_is_no_pass(self, runs: Runs, tmp_path: Path) -> None:
+        for number, path in enumerate(runs.parts("slight", 3), 1):
             assert closing_of(path).verdict == "consistent"
             manifest = next(read(path))
             assert isinstance(manifest, Manifest)
@@ -266,13 +279,13 @@ class TestPart:
                 f"the record is of shard {number}/3, a part of a run; attncheck merge makes one record of all shards",
             )
 
-    def test_a_violated_one_is_violated(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
-        for path in parts_of(whole("gross"), 3, tmp_path):
+    def test_a_violated_one_is_violated(self, runs: Runs, tmp_path: Path) -> None:
+        for path in runs.parts("gross", 3):
             assert closing_of(path).verdict == read_record(path).conclusion.verdict == "violated"
 
-    def test_one_that_lacks_a_result_is_incomplete(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
-        run = dataclasses.replace(whole("right").run, shard=Shard(1, 2), record=tmp_path / "part.jsonl")
-        lost = whole("right").items[0].id
+    def test_one_that_lacks_a_result_is_incomplete(self, runs: Runs, tmp_path: Path) -> None:
+        run = dataclasses.replace(runs.whole("right").run, shard=Shard(1, 2), record=tmp_path / "part.jsonl")
+        lost = runs.whole("right").items[0].id
         run = run.settled(run.item_ids, (), [lost])
         assert run.conclude([]).verdict == "incomplete"
         assert run.settled(run.item_ids, (), []).conclude([]).verdict == "consistent"
@@ -283,22 +296,22 @@ class TestLacking:
         (text,) = lacking(parts)
         return text
 
-    def test_missing_shards_are_named(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
-        parts = read_all(parts_of(whole("right"), 4, tmp_path))
+    def test_missing_shards_are_named(self, runs: Runs, tmp_path: Path) -> None:
+        parts = runs.read_parts("right", 4)
         told = self.text_of(parts[1:])
         assert told.startswith("shard 1/4 is missing; run it: attncheck run --profile smoke --subject ")
         assert told.endswith(" --only scores --only independence --shard 1/4")
         assert self.text_of(parts[1:3]).startswith("shard 1/4 and 4/4 are missing; run each: attncheck run ")
 
-    def test_of_many_missing_shards_some_are_named(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
-        (part,) = read_all(parts_of(whole("right"), 1, tmp_path))
+    def test_of_many_missing_shards_some_are_named(self, runs: Runs, tmp_path: Path) -> None:
+        (part,) = runs.read_parts("right", 1)
         of_many = msgspec.structs.replace(part.manifest, shard=(1, 10_000))
         told = self.text_of([dataclasses.replace(part, manifest=of_many)])
         assert told.startswith("shard 2/10000, 3/10000, 4/10000, ")
         assert " and 9,991 others are missing; run each: " in told
 
-    def test_doubled_shard_is_named(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
-        paths = parts_of(whole("right"), 3, tmp_path)
+    def test_doubled_shard_is_named(self, runs: Runs, tmp_path: Path) -> None:
+        paths = runs.parts("right", 3)
         again = tmp_path / "again.jsonl"
         again.write_bytes(paths[1].read_bytes())
         assert self.text_of(read_all([*paths, again])) == (
@@ -323,26 +336,26 @@ class TestLacking:
     )
     @pytest.mark.parametrize("place", [0, 1, 2])
     def test_foreign_shard_is_named(
-        self, whole: Callable[[str], Whole], tmp_path: Path, changes: dict[str, Any], words: str, place: int
+        self, runs: Runs, tmp_path: Path, changes: dict[str, Any], words: str, place: int
     ) -> None:
-        parts = read_all(parts_of(whole("right"), 3, tmp_path))
+        parts = runs.read_parts("right", 3)
         other = msgspec.structs.replace(parts[place].manifest, **changes)
         parts[place] = dataclasses.replace(parts[place], manifest=other)
         said = self.text_of(parts)
         assert said.startswith(f"{parts[place].path} belongs to another run: it has {words}")
 
-    def test_record_of_a_whole_run_is_named(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
-        parts = read_all(parts_of(whole("right"), 2, tmp_path))
-        record = whole("right").run.record
-        assert record is not None
+    def test_record_of_a_whole_run_is_named(self, runs: Runs, tmp_path: Path) -> None:
+        parts = runs.read_parts("right", 2)
+        record = runs.record("right")
         assert self.text_of([*parts, read_record(record)]) == f"{record} is not the record of a shard; omit it"
 
-    def test_shard_that_did_not_end_is_named(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
-        paths = parts_of(whole("right"), 2, tmp_path)
-        paths[0].write_bytes(b"".join(paths[0].read_bytes().splitlines(keepends=True)[:-1]))
-        told = self.text_of(read_all(paths))
-        assert told.startswith(f"shard 1/2 did not finish ({paths[0]} has no closing line); resume it: attncheck run ")
-        assert told.endswith(f" --shard 1/2 --resume {paths[0]} --record {paths[0]}")
+    def test_shard_that_did_not_end_is_named(self, runs: Runs, tmp_path: Path) -> None:
+        first, second = runs.parts("right", 2)
+        begun = tmp_path / "part1.jsonl"
+        begun.write_bytes(b"".join(first.read_bytes().splitlines(keepends=True)[:-1]))
+        told = self.text_of(read_all([begun, second]))
+        assert told.startswith(f"shard 1/2 did not finish ({begun} has no closing line); resume it: attncheck run ")
+        assert told.endswith(f" --shard 1/2 --resume {begun} --record {begun}")
 
 
 class TestOwed:
@@ -353,24 +366,24 @@ class TestOwed:
         assert part.path.read_bytes() == before
         return str(caught.value)
 
-    def test_record_of_a_shard_is_refused(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
-        part = read_record(parts_of(whole("right"), 2, tmp_path)[0])
+    def test_record_of_a_shard_is_refused(self, runs: Runs, tmp_path: Path) -> None:
+        part = read_record(runs.parts("right", 2)[0])
         assert "is the record of shard 1/2 only; merge all shards with attncheck merge" in self.refused(part)
 
-    def test_another_subject_is_refused(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
-        merged(read_all(parts_of(whole("slight"), 2, tmp_path)), tmp_path / "run.jsonl")
+    def test_another_subject_is_refused(self, runs: Runs, tmp_path: Path) -> None:
+        merged(runs.read_parts("slight", 2), tmp_path / "run.jsonl")
         said = self.refused(read_record(tmp_path / "run.jsonl"))
         assert "is of the subject" in said
         assert said.endswith("; pass --subject")
 
-    def test_record_that_lacks_results_is_refused(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
-        merged(read_all(parts_of(whole("right"), 2, tmp_path)), tmp_path / "run.jsonl")
+    def test_record_that_lacks_results_is_refused(self, runs: Runs, tmp_path: Path) -> None:
+        merged(runs.read_parts("right", 2), tmp_path / "run.jsonl")
         part = read_record(tmp_path / "run.jsonl")
         short = dataclasses.replace(part, results=part.results[1:])
         assert f"lacks 1 results, e.g. {part.results[0].id}; complete it with --resume" in self.refused(short)
 
-    def test_another_plan_or_version_is_refused(self, whole: Callable[[str], Whole], tmp_path: Path) -> None:
-        part = read_record(parts_of(whole("right"), 1, tmp_path)[0])
+    def test_another_plan_or_version_is_refused(self, runs: Runs, tmp_path: Path) -> None:
+        part = read_record(runs.parts("right", 1)[0])
         for changes, words in (
             ({"versions": {"numpy": "0.1"}}, "was made with numpy 0.1, not the installed versions; install these"),
             ({"level": 0.3}, "has a different plan from the one that this version makes"),
@@ -380,16 +393,12 @@ class TestOwed:
             with pytest.raises(InputError, match=words):
                 planned_by(other, Subject.of(right), tmp_path / "run.jsonl")
 
-    def test_run_that_was_interrupted_at_its_pools_is_completed(
-        self, whole: Callable[[str], Whole], tmp_path: Path
-    ) -> None:
+    def test_run_that_was_interrupted_at_its_pools_is_completed(self, runs: Runs, tmp_path: Path) -> None:
         record = tmp_path / "run.jsonl"
-        before = whole("slight")
-        assert before.run.record is not None
         writer = Writer(record)
-        for line in read(before.run.record):
+        for line in read(runs.record("slight")):
             if not isinstance(line, Closing) and not (isinstance(line, Result) and of_pool(line)):
                 writer.write(line)
         writer.close()
         with_looks_taken(read_record(record), Subject.of(slight))
-        assert closing_of(record).digest == before.closing.digest
+        assert closing_of(record).digest == runs.whole("slight").closing.digest

@@ -1,0 +1,169 @@
+"""Pictures of a page: what they show and say."""
+
+from __future__ import annotations
+
+import base64
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from attncheck.checks.check import Setting
+from attncheck.checks.registry import check_named
+from attncheck.checks.sample import EVERY_FIELD
+from attncheck.evidence.looks import per_look_power
+from attncheck.evidence.plot_data import cdf_of_two, cdf_of_uniform, matrix, positions
+from attncheck.layers.attention import AttentionLayer
+from attncheck.records.run_record import read_record
+from attncheck.records.tallies import tallied
+from attncheck.report.results import of_result
+from attncheck.report.scales import by_case
+
+from .conftest import LAYERS, make_result, violated_result, write_record
+from .page import render
+
+RNG = np.random.default_rng(12)
+
+
+def test_first_picture_is_that_of_the_first_cause(tmp_path: Path) -> None:
+    seen = positions(np.tri(3, k=1), np.tri(3), "input", "Inputs that change the outputs")
+    missing = {**seen, "size": 4}
+    for number, plot in enumerate((seen, missing, {"kind": "hologram"})):
+        closing = {"causes": ["position 0 attends to 0 and 1"], "plot": plot}
+        page = render(write_record(tmp_path / f"{number}.jsonl", [violated_result()], closing=closing))
+        found = [image for image in page.all("img") if "Inputs that change" in str(image["alt"])]
+        assert len(found) == (plot is seen)
+        assert ("figure.scale" in page.first) is (plot is not seen)
+        if found:
+            assert "2 of 9 differ, first at query 0 and input 1: 1 is observed, 0 is" in str(found[0]["alt"])
+
+
+def test_map_keeps_violated_layers_and_says_how_many_are_left_out(tmp_path: Path) -> None:
+    layers = [LAYERS[0].replace(width=width) for width in range(2, 62)]
+    results = [make_result(layer=layer) for layer in layers[:-1]] + [violated_result(layer=layers[-1])]
+    text = render(write_record(tmp_path / "many.jsonl", results)).section("claims")
+    assert "1 claim on 40 cases" in text
+    assert "20 other cases not shown" in text
+    assert text.partition("not shown")[2].count("✗") == 3  # the cell, the claim and the check
+
+
+def test_scale_ends_its_band_where_the_promise_ends() -> None:
+    tally = tallied([make_result(), violated_result(layer=LAYERS[1], mde=1.5)])["scores.scale"]
+    scale = by_case(tally)
+    assert scale is not None
+    wrong, right = scale.rows
+    assert wrong.marks[0].wrong
+    assert not right.marks[0].wrong
+    assert wrong.band is not None
+    assert right.band is not None
+    assert scale.declared is not None
+    low, high = wrong.band
+    # Ratios symmetric about 1, and further for larger detectable effects.
+    assert scale.declared - low == pytest.approx(high - scale.declared, abs=0.02)
+    assert (high - low) / (right.band[1] - right.band[0]) == pytest.approx(np.log(1.5) / np.log(1.03), rel=0.02)
+    assert wrong.marks[0].high < low < right.marks[0].at < high
+
+
+def test_every_picture_says_its_message_in_words(faulty_record: Path) -> None:
+    images = render(faulty_record).all("img")
+    assert len(images) >= 6
+    for image in images:
+        assert len(str(image["alt"])) > 80
+        assert re.search(r"\d", str(image["alt"]))
+        assert str(image["src"]).startswith("data:image/svg+xml;base64,")
+
+
+def test_overview_covers_every_kind_of_picture(clean_record: Path) -> None:
+    alternatives = " ".join(str(image["alt"]) for image in render(clean_record).all("img"))
+    kinds = "distribution function", "Histogram of 1,500 whitened", "predicted covariances", "fitted slope is -1"
+    for words in (*kinds, "Distance from the limit", "the law of the limit and the normal law", "between heads"):
+        assert words in alternatives
+
+
+def test_the_page_says_why_small_widths_are_the_sharpest(clean_record: Path) -> None:
+    """The plot's numbers are the plan's: draws of a look times the weights of a literal draw."""
+    layers = [AttentionLayer(width=width) for width in (2, 512)]
+    level = read_record(clean_record).manifest.level
+    check = check_named("scores.scale")
+    exposed = frozenset(EVERY_FIELD)
+    power = per_look_power(0.99)
+    sizes = [check.size(Setting(layer, exposed, 1), level, power, 10**9) for layer in layers]
+    near, far = (size * layer.weight_entries for size, layer in zip(sizes, layers, strict=True) if size)
+    assert 1_000 * near < far
+    page = render(clean_record)
+    told = f"at widths 2 and 512: scores.scale: {near:.1g} and {far:.1g}"
+    assert any(told in str(plot["alt"]) for plot in page.all("img"))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (
+            np.sort(np.append(np.full(9, 1e-5), RNG.random(991))),
+            r"at quantile .*e-0\d: too many values lie below, 9 of",
+        ),
+        (np.sort(1.0 - np.append(np.full(9, 1e-5), RNG.random(991))), r"at quantile 1 − .*: too many values lie above"),
+        (0.01 + 0.98 * np.sort(RNG.random(4000)), r"too few values lie (below|above), 0 of 4,000 where the band has"),
+    ],
+)
+def test_picture_names_where_a_law_leaves_its_band(values: NDArray[np.float64], words: str) -> None:
+    drawing = of_result(make_result("scores.law", plot=cdf_of_uniform(values, 0.0)))
+    assert drawing is not None
+    assert re.search(words, drawing.caption)
+    assert re.search(words, drawing.alt)
+
+
+def test_picture_of_two_samples_names_where_they_part() -> None:
+    ours, theirs = np.sort(RNG.standard_normal(500) + 1.0), np.sort(RNG.standard_normal(2000))
+    text = "Kolmogorov distance of the log size of scores from its law: 0.4 [0.3, 0.5], expected 0"
+    result = make_result("scores.size", plot=cdf_of_two(ours, theirs, np.zeros_like), text=text, effect=0.4)
+    drawing = of_result(result)
+    assert drawing is not None
+    assert re.search(r"leaves its 99% band, .*: too few values lie below, \d+ of 500", drawing.caption)
+    svg = base64.b64decode(drawing.source.partition(",")[2]).decode()
+    assert ">the log size of scores<" in svg
+    median = f"{np.median(np.concatenate([ours, theirs])):.2g}"
+    assert f">{median}<" in svg
+
+
+def test_labels_of_a_picture_keep_their_digits_and_lines_only_what_shows() -> None:
+    values = (np.arange(1000) + 0.5) / 1000
+    drawing = of_result(make_result("scores.law", plot=cdf_of_uniform(values, 0.0)))
+    assert drawing is not None
+    svg = base64.b64decode(drawing.source.partition(",")[2]).decode()
+    assert {">−3.7</text>", ">0</text>", ">3.7</text>"} <= set(re.findall(r">[−\d.]+</text>", svg))
+    assert ", on the scale of N(0, 1)</text>" in svg
+    assert not re.search(r"<path[^>]*\d\.\d{3}", svg)
+
+
+def test_right_picture_stays_inside_its_band() -> None:
+    values = (np.arange(1000) + 0.5) / 1000
+    drawing = of_result(make_result("scores.law", plot=cdf_of_uniform(values, 0.0)))
+    assert drawing is not None
+    assert drawing.caption.endswith("stays inside its 99% band")
+    assert "too" not in drawing.alt
+
+
+def test_pictures_that_cannot_be_drawn_are_left_out(tmp_path: Path) -> None:
+    plots: list[dict[str, object]] = [
+        {"kind": "hologram"},
+        {"kind": "cdf", "difference": [0.0], "band": 0.1, "count": 3},
+        {"kind": "counts", "below": [1], "count": 3},
+        {"kind": "counts", "below": [2] * 63, "count": 10**12},
+        {"kind": "counts", "below": [*[2] * 62, 1], "count": 3},
+        {"kind": "counts", "below": [2] * 63, "count": 3, "allowance": 1.5},
+        {"kind": "paired counts", "below": [], "pooled": [], "labels": [1.0] * 7, "count": 3, "against": 3},
+        {"kind": "paired counts", "below": [1], "pooled": [1, 2], "labels": [1.0] * 7, "count": 3, "against": 3},
+        {"kind": "paired counts", "below": [1, 1], "pooled": [2, 2], "labels": [1.0] * 7, "count": 3, "against": 3},
+        {"kind": "paired counts", "below": [1, 3], "pooled": [2, 6], "labels": [1.0] * 7, "count": 3, "against": 3},
+        {"kind": "paired counts", "below": [0, 1], "pooled": [1, 3], "labels": [1.0], "count": 2, "against": 2},
+        {"kind": "residuals", "shares": [1e300], "widest": 4, "count": 3},
+        {"kind": "covariances", "predicted": [1.0], "observed": [1.0, 2.0], "error": [1.0], "count": 3},
+        {"kind": "residuals", "shares": "many", "widest": 4, "count": 3},
+        {"kind": "density", "shares": [1.0], "law": [0.5, 0.5], "widest": 4, "std": 1, "count": 3},
+        matrix(np.eye(2), np.eye(2), np.eye(2), "heads", "", 3) | {"size": 3},
+    ]
+    results = [make_result(f"scores.{number}", plot=plot) for number, plot in enumerate(plots)]
+    assert len(render(write_record(tmp_path / "bad.jsonl", results)).all("img")) == 2
