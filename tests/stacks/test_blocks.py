@@ -35,8 +35,9 @@ def test_readings_are_of_one_law(stack: AttentionStack) -> None:
     for seed, method in ((2, "direct"), (3, "matrix-free")):
         theirs: StackDraws = simulate(stack, SIZE, seed, method, coordinates=2)  # type: ignore[arg-type]  # method is a literal
         assert apart(ours, numbers(theirs)) < MOST
-    if stack.mlp:
-        assert apart(ours, drawn(stack.replace(mlp=None, mlp_ratio=4, mlp_std=1.0), 4)) > MOST
+    plain = stack.replace(layer=stack.layer.replace(norm=None), post_norm=None)
+    wrong = stack.replace(mlp=None, mlp_ratio=4, mlp_std=1.0) if stack.mlp else plain
+    assert apart(ours, drawn(wrong, 4)) > MOST
     if stack.layer.norm:
         diagonal = np.diagonal(draws.grams, axis1=2, axis2=3)
         assert np.isclose(diagonal, 1.0).mean() > 0.9  # five relu neurons are all 0 in one of 32 draws
@@ -49,13 +50,6 @@ def test_relu_and_gelu_are_told_apart() -> None:
         for mlp in ("relu", "gelu")
     )
     assert abs(one.mean() - other.mean()) > 2.0 * 6.1 * np.sqrt((one.var() + other.var()) / SIZE)
-
-
-def test_before_and_after_are_told_apart() -> None:
-    before = AttentionStack(layer=PLAIN.replace(norm="rms"), depth=2, residual=True, mlp="gelu")
-    after = AttentionStack(layer=PLAIN, depth=2, residual=True, post_norm="rms", mlp="gelu")
-    one, other = (drawn(stack, seed) for seed, stack in enumerate((before, after)))
-    assert apart(one, other) > 2.0 * MOST
 
 
 def test_a_perceptron_given_its_inputs_is_that_of_literal_matrices() -> None:
@@ -165,10 +159,6 @@ def test_what_is_all_noise_has_no_order() -> None:
 
 
 def test_descriptions_say_what_a_block_is() -> None:
-    for stack in BLOCKS:
-        assert AttentionStack.from_dict(stack.to_dict()) == stack
-        assert AttentionStack.from_toml(stack.to_toml()) == stack
-    assert len({stack.key for stack in BLOCKS}) == len(BLOCKS)
     assert "residual mlp=gelu mlp_ratio=2 mlp_std=1.3 (conjecture)" in PRE_BLOCK.describe()
     matrices = {node.weight: None for node in PRE_BLOCK.expand().program.lines() if hasattr(node, "weight")}
     assert PRE_BLOCK.weight_entries == sum(np.prod(weight.shape(5)) for weight in matrices)
