@@ -201,7 +201,7 @@ def test_differences_are_those_of_counted_draws(stack: AttentionStack) -> None:
 
 @pytest.mark.parametrize(
     ("stack", "gain"),
-    [(AttentionStack(layer=AttentionLayer(width=256), depth=3), 3.0), (PRE_LAYER.at_width(64), 1.5)],
+    [(AttentionStack(layer=AttentionLayer(width=256), depth=3), 3.0), (PRE_LAYER.at_width(64), 2.0)],
     ids=["plain", "layer norm"],
 )
 def test_control_variates_have_mean_zero_and_help(
@@ -220,7 +220,7 @@ def test_control_variates_have_mean_zero_and_help(
     errors = control[..., at].std(axis=0, ddof=1) / PARTS**0.5
     assert (np.abs(control[..., at].mean(axis=0)) < QUANTILE * 1.4 * errors).all()
     bulk = slice(52, 66, 6)
-    assert (plain[..., bulk].std(axis=0) > gain * with_them[..., bulk].std(axis=0)).all()
+    assert plain[..., bulk].std(axis=0).mean() > gain * with_them[..., bulk].std(axis=0).mean()
 
 
 def test_one_layer_has_the_published_constants() -> None:

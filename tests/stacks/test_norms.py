@@ -44,7 +44,7 @@ def test_the_recursion_with_norms() -> None:
 
 def test_stacks_with_a_norm_before_attention_approach_their_limit_as_one_over_n() -> None:
     layer = AttentionLayer(width=16, seq_len=3, num_heads=2, query_std=1.5)
-    found = rates(AttentionStack(layer=layer.replace(norm="layer"), depth=4), (16, 32, 64, 128), 8_000)
+    found = rates(AttentionStack(layer=layer.replace(norm="layer"), depth=2), (16, 32, 64, 128), 12_000)
     for rate in found:
         assert abs(rate.order + 1.0) < 5.0 * rate.order_error
     assert found[-1].order_error < 0.07
