@@ -78,14 +78,6 @@ def test_band_rises_is_symmetric_and_holds_what_is_declared(count: int, allowanc
     assert low.min() >= 0
 
 
-def test_band_of_one_value_misses_its_tails_only() -> None:
-    low, high = uniform_band(1)
-    assert (low[-1], high[0]) == (1, 0)
-    middle = (QUANTILES > 0.01) & (QUANTILES < 0.99)
-    assert set(low[middle]) == {0}
-    assert set(high[middle]) == {1}
-
-
 def test_two_samples_are_alike_from_either_side() -> None:
     ranks = (3, 40, 500, 999)
     low, high = two_sample_band(300, 700, ranks)

@@ -58,13 +58,6 @@ def by_force(layer: ac.AttentionLayer, kernel: FloatArray, std: float, size: int
     return products.mean(axis=0), products.std(axis=0) / size**0.5
 
 
-@pytest.fixture
-def fewer_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise the cost of points: errors are larger, and still honest."""
-    monkeypatch.setattr(heads, "_COST", 2e8)
-    monkeypatch.setattr(one_row, "_COST", 2e8)
-
-
 @pytest.mark.parametrize(("std", "mask"), [(1e-3, "none"), (1.0, "causal"), (3.0, "none")])
 def test_two_positions_against_quadrature(std: float, mask: str) -> None:
     found = ac.infinite_heads_kernel(kernel=SMALL, score_std=std, mask=mask, value_std=1.5)

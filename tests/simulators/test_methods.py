@@ -171,6 +171,7 @@ def test_direct_has_the_law_of_the_definition(layer: AttentionLayer) -> None:
 # Gram matrices
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("method", ["direct", "matrix-free", "collapsed"])
 @pytest.mark.parametrize("layer", LAYERS, ids=AttentionLayer.describe)
 def test_gram_matrices_fit_the_draw(layer: AttentionLayer, method: str) -> None:
