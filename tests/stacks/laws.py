@@ -55,6 +55,7 @@ FUNCTIONALS: dict[str, Callable[[StackDraws], FloatArray]] = {
     "outputs of two positions": lambda d: d.outputs[:, 0, 0] * d.outputs[:, -1, 0],
     "length of the outputs": lambda d: (d.outputs**2).sum(axis=(1, 2)),
     "squared output and first score": lambda d: d.scores[:, 0, 0, -1, 0] ** 2 * d.outputs[:, -1, 0] ** 2,
+    "squared output and last score": lambda d: d.scores[:, -1, -1, -1, 0] ** 2 * d.outputs[:, -1, 0] ** 2,
     "squared scores of two layers": lambda d: d.scores[:, 0, 0, -1, 0] ** 2 * d.scores[:, -1, 0, -1, 0] ** 2,
     "sum of all squared scores": lambda d: (d.scores**2).sum(axis=(1, 2, 3, 4)),
     "last gram": lambda d: d.grams[:, -1, 0, -1],
@@ -64,7 +65,7 @@ FUNCTIONALS: dict[str, Callable[[StackDraws], FloatArray]] = {
 
 
 def numbers(draws: StackDraws) -> FloatArray:
-    """Return functionals of outputs, scores and Gram matrices of both layers, (9, size)."""
+    """Return functionals of outputs, scores and Gram matrices of both layers, (10, size)."""
     return np.stack([functional(draws) for functional in FUNCTIONALS.values()])
 
 
