@@ -25,7 +25,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "output_std": 2.0,
     },
     "wide": {"width": 3, "seq_len": 5, "attention_map": "relu"},
-    "tied": {"score_scaling": "1/n", "tied_query_key": True},
+    "tied": {"score_scaling": "1/n", "tied_query_key": True, "output_std": 2.0},
 }
 DRAWS = 3_000
 # Draws whose attention weights are compared, which have no chance in them given the scores.
