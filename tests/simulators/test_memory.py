@@ -76,7 +76,6 @@ def needed(layer: AttentionLayer, method: Any, coordinates: int) -> int:
 
 
 # Layers of no other test, so that their programs are compiled anew.
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("layer", "coordinates"),
     [
