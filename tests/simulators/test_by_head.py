@@ -18,7 +18,7 @@ FloatArray = NDArray[np.float64]
 KINDS: dict[str, dict[str, Any]] = {
     "low rank, rotary, causal": {"head_dim": 4, "rotary_base": 100.0, "input_correlation": 0.5, "mask": "causal"},
     "grouped": {"num_kv_heads": 2, "num_heads": 4, "head_scaling": False, "attention_map": "sigmoid"},
-    "tied, narrow": {"width": 3, "seq_len": 5, "score_scaling": "1/n", "tied_query_key": True, "output_std": 2.0},
+    "tied, narrow": {"width": 3, "seq_len": 5, "score_scaling": "1/n", "tied_query_key": True, "attention_map": "relu"},
 }
 DRAWS = 3_000
 # Draws whose attention weights are compared, which have no chance in them given the scores.
