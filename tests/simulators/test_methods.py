@@ -156,10 +156,8 @@ def draw_by_definition(layer: AttentionLayer, size: int, coordinates: int, seed:
 
 def test_direct_has_the_law_of_the_definition() -> None:
     """`test_interpret.py` tests digits and matrices on any layer; one layer shows that the method uses these."""
-    layer = AttentionLayer(
-        **{"width": 4, "seq_len": 2, "num_heads": 2, "num_kv_heads": 1, "head_dim": 3, "score_scaling": "1/n"},
-        **{"mask": "causal", "query_std": 2.0, "output_std": 1.5, "input_correlation": 0.8},
-    )
+    layer = AttentionLayer(width=4, seq_len=2, num_heads=2, num_kv_heads=1, head_dim=3, mask="causal")
+    layer = layer.replace(score_scaling="1/n", query_std=2.0, output_std=1.5, input_correlation=0.8)
     naive = draw_by_definition(layer, 5_000, 2, seed=11)
     assert_same_joint_law(layer, simulate(layer, 30_000, 12, "direct", 2), naive, "direct and the definition")
 

@@ -29,10 +29,10 @@ def test_pages_know_the_commit_that_they_are_of(tmp_path: Path, capsys: pytest.C
 
     def commit(content: str) -> None:
         code.write_text(content, encoding="utf-8")
-        every.git(root, "add", "-A")
-        every.git(root, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "change")
+        rows.git(root, "add", "-A")
+        rows.git(root, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "change")
 
-    every.git(root, "init")
+    rows.git(root, "init")
     commit("1")
     read = every.Page.read
     assert read(page).changed(root) == "of an unknown commit"
@@ -97,7 +97,7 @@ def test_rows_are_kept_for_one_state_of_the_code(tmp_path: Path, monkeypatch: py
     assert again.get("a", tuple[int, ...], lambda: (3,)) == (1, 2)
     assert "b" not in again
     again.keep("b", np.array([0.5]))
-    assert rows.Rows(path).get("b", NDArray[np.float64], lambda: None).tolist() == [0.5]
+    assert rows.Rows(path).get("b", NDArray[np.float64], lambda: np.empty(0)).tolist() == [0.5]
     monkeypatch.setattr(rows, "state", lambda: "another")
     assert rows.Rows(path).get("a", tuple[int, ...], lambda: (3,)) == (3,)
     assert "b" not in rows.Rows(path)

@@ -26,12 +26,13 @@ from scipy import stats
 import attncheck as ac
 from attncheck._lib.streams import stream
 from attncheck.commands import cli
-from attncheck.commands.planned_run import StatementTask
+from attncheck.commands.planned_run import StatementTask, statements
 from attncheck.layers.nonlinearity import erf, tanh
 from attncheck.layers.program import Weight
+from attncheck.layers.regimes import REGIMES
 from attncheck.paper import exact
 from attncheck.programs import perceptron
-from attncheck.records.schema import SCHEMA, Closing, Manifest, PlannedResult, Result, read
+from attncheck.records.schema import SCHEMA, Closing, Line, Manifest, PlannedResult, Result, read
 from attncheck.runs.options import RunOptions
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
@@ -51,6 +52,7 @@ from benchmarks import (
     stacks,
     visible,
 )
+from benchmarks.whole_runs import StatementsRun, WholeRun
 
 FloatArray = NDArray[np.float64]
 
@@ -175,7 +177,7 @@ def test_main_job_adds_up_cases_not_checks() -> None:
     ]
     planned = [PlannedResult(result.id, result.item, result.check) for result in results]
     manifest = Manifest(SCHEMA, {"numpy": "0"}, 0, "default", 1e-6, 1e-4, "direct", planned)
-    lines = [manifest, *results, Closing("d", "consistent", [], len(results), 7.0)]
+    lines: list[Line] = [manifest, *results, Closing("d", "consistent", [], len(results), 7.0)]
     page = main_job.report([main_job.Job("default", 300.0, 500.0, 0, lines)])
     assert "300 s (at most 60 s: missed)" in page
     assert "500 processor seconds: 250 s of 2 idle cores" in page
@@ -250,7 +252,7 @@ def test_what_a_run_could_have_seen(tmp_path: Path) -> None:
 
 def test_false_alarms_are_counted() -> None:
     runs = [
-        false_alarms.WholeRun(seed, verdict, "d", 1000, 900, 0, looks, 5e-4, 0.1 + 0.1 * seed)
+        WholeRun(seed, verdict, "d", 1000, 900, 0, looks, 5e-4, 0.1 + 0.1 * seed)
         for seed, verdict, looks in [(0, "consistent", (898, 2, 0, 0)), (1, "violated", (895, 1, 3, 1))]
     ]
     text = false_alarms.report("smoke", runs, 1e-6)
@@ -263,7 +265,6 @@ def test_statements_of_the_theory_are_counted_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
     kept = tmp_path / "kept.jsonl"
-    statements = false_alarms.statements
 
     def some(run: Run, folder: Path) -> list[list[StatementTask]]:
         return [cases for cases in statements(run, folder) if "clt.constants" in cases[0].id]
@@ -274,7 +275,7 @@ def test_statements_of_the_theory_are_counted_and_kept(
     assert "2 run seeds, 12 statements: 0 violated, 0 inconclusive. Of the 12 decided by looks" in page
     monkeypatch.setattr(false_alarms, "settle", None)
     assert said(false_alarms, *options) == page
-    runs = [false_alarms.StatementsRun(0, 139, 120, ("a.b@0",), (), ("a.b@0", "a.c@0"), 40.0)]
+    runs = [StatementsRun(0, 139, 120, ("a.b@0",), (), ("a.b@0", "a.c@0"), 40.0)]
     assert "1 violated, 0 inconclusive. Of the 120 decided by looks, 2 had" in false_alarms.statements_report(runs)
 
 
@@ -333,8 +334,8 @@ def test_comparison_of_laws_sees_lost_sharing() -> None:
 
 
 def test_programs_of_the_benchmark_are_covered() -> None:
-    for make in (*programs.PROGRAMS.values(), lambda: programs.large_network(tanh())):
-        assert make().coverage().proved
+    for program in (*(make() for make in programs.PROGRAMS.values()), programs.large_network(tanh())):
+        assert program.coverage().proved
 
 
 def test_quick_run_on_the_paper_reports_every_figure(monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
@@ -388,7 +389,7 @@ def test_quick_run_on_rates_reports_every_figure(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(rates, "LITERAL_WIDTHS", (9, 10, 11))
     # tests/rates/test_regimes.py has every regime.
     shown = ("tied queries and keys", "low rank")
-    monkeypatch.setattr(rates, "REGIMES", {name: rates.REGIMES[name] for name in shown})
+    monkeypatch.setattr(rates, "REGIMES", {name: REGIMES[name] for name in shown})
     page = said(rates, "--quick")
     for figure in ("KL of y, n = 1,024", "KS of y, n = 10⁶", "KL of y, n = ∞, head_dim = 64, H = 16"):
         assert f"| {figure} |" in page
