@@ -145,7 +145,7 @@ def test_right_one_is_not() -> None:
     assert report.verdict == "consistent"
 
 
-@pytest.mark.parametrize("count", range(1, 17))
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 16])
 def test_pairings_are_disjoint_and_meet_all(count: int) -> None:
     rounds = pairings(count)
     assert rounds.shape[1:] == (count // 2, 2)
@@ -241,8 +241,7 @@ given.weights = "rademacher"  # type: ignore[attr-defined]  # functions take att
 @pytest.mark.parametrize(
     "layer",
     [
-        AttentionLayer(width=1, seq_len=1, num_heads=1),  # y = ±x: the limit's allowance is for inputs of any law
-        AttentionLayer(width=1, seq_len=2, num_heads=1),  # K Kᵀ = x xᵀ
+        AttentionLayer(width=1, seq_len=2, num_heads=1),  # K Kᵀ = x xᵀ, y = ±x: the limit allows for inputs of any law
         AttentionLayer(width=1, seq_len=1, num_heads=1, clip=1.0, input_std=2.0),  # most numbers are ±1
         AttentionLayer(width=4, seq_len=1, num_heads=1, clip=0.5, input_std=1e6),
         AttentionLayer(width=3, seq_len=2, num_heads=2, activation="relu"),
@@ -268,7 +267,7 @@ def test_scores_of_neighbours_are_standard_normal_whatever_share_of_draws_is_0(s
     rng = np.random.default_rng(int(100 * share))
     z = []
     for _ in range(200):
-        outputs = rng.standard_normal((4_000, 1, 1)) * (rng.random((4_000, 1, 1)) >= share)
+        outputs = rng.standard_normal((1_000, 1, 1)) * (rng.random((1_000, 1, 1)) >= share)
         columns = _neighbours(Sample(LAYER, outputs=outputs), None)  # type: ignore[arg-type]  # compares with nothing
         summary = Association().test(*columns).summary
         assert isinstance(summary, NormalScore)

@@ -38,7 +38,6 @@ def test_marginals_of_a_layer_share_their_draws(method: Literal["collapsed", "li
 @pytest.mark.parametrize(
     "layer",
     [
-        LAYER,
         LAYER.replace(width=2, seq_len=5, num_kv_heads=1, attention_map="sigmoid", activation="relu"),
         LAYER.replace(tied_query_key=True, score_scaling="1/n", mask="causal", input_correlation=0.5),
         LAYER.replace(width=64, seq_len=12, num_heads=4, head_dim=4, position_std=0.5),

@@ -70,10 +70,9 @@ def test_values_stand_against_the_law_of_the_limit_and_that_is_no_normal_one() -
     assert declared.sum() == pytest.approx(1.0, abs=1e-3)
 
 
-@pytest.mark.parametrize("subject", ["attncheck.subject:collapsed", "attncheck.faults:twin_queries"])
 @pytest.mark.parametrize("name", ["whitened_scores", "score_covariances", "between_heads", "between_positions"])
-def test_chunks_together_show_what_the_whole_sample_shows(name: str, subject: str) -> None:
-    show, sample = getattr(plot_data, name), sample_of(subject)
+def test_chunks_together_show_what_the_whole_sample_shows(name: str) -> None:
+    show, sample = getattr(plot_data, name), sample_of("attncheck.faults:twin_queries")
     parts = sample.blocks(SIZE // 16)
     whole, together = show(sample), joined([show(part) for part in parts])
     assert together.keys() == whole.keys()

@@ -228,11 +228,16 @@ def test_results_replay_and_name_their_check(wrong: Path, capsys: pytest.Capture
     assert f"{MODULE}:shifted (Half a standard deviation" in told
 
 
-def test_the_gate_compares_registered_checks(right: Path, wrong: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    base = str(right.parent / "base.jsonl")
-    assert main(["gate", str(right), "--baseline", base, "--write-baseline"]) == ExitCode.CONSISTENT
-    assert main(["gate", str(wrong), "--baseline", base]) == ExitCode.VIOLATED
-    assert "last_position.sign" in capsys.readouterr().out
+def test_the_gate_compares_registered_checks_and_needs_none_of_them(
+    right: Path, wrong: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for installed in (True, False):
+        if not installed:
+            monkeypatch.setattr(registered, "_REGISTERED", {})
+        base = str(right.parent / f"base_{installed}.jsonl")
+        assert main(["gate", str(right), "--baseline", base, "--write-baseline"]) == ExitCode.CONSISTENT
+        assert main(["gate", str(wrong), "--baseline", base]) == ExitCode.VIOLATED
+        assert "last_position.sign" in capsys.readouterr().out
 
 
 def test_shards_merge_to_the_whole_run(
@@ -258,12 +263,6 @@ def test_a_page_is_rendered_without_the_check(wrong: Path, absent: None, capsys:
     assert "Its check is not installed here" in text
     assert "share of positive outputs" in text
     assert f"--trust {MODULE}" in text
-
-
-def test_the_gate_needs_no_check(right: Path, wrong: Path, absent: None, capsys: pytest.CaptureFixture[str]) -> None:
-    base = str(right.parent / "base_elsewhere.jsonl")
-    assert main(["gate", str(right), "--baseline", base, "--write-baseline"]) == ExitCode.CONSISTENT
-    assert main(["gate", str(wrong), "--baseline", base]) == ExitCode.VIOLATED
 
 
 def test_replay_names_the_missing_module(wrong: Path, absent: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,8 +16,11 @@ from attncheck.evidence import Count, Evidence
 Assertion = Callable[[Evidence, Any], None]
 
 
+STANDARD_NORMAL = scipy.stats.norm()
+
+
 def law(evidence: Evidence, draw: Any) -> None:
-    evidence.assert_law(draw, scipy.stats.norm(), effect=0.1)
+    evidence.assert_law(draw, STANDARD_NORMAL, effect=0.1)
 
 
 def scale(evidence: Evidence, draw: Any) -> None:
@@ -45,37 +48,26 @@ def parabola(rng: np.random.Generator, size: int) -> tuple[Any, Any]:
     return x, x * x
 
 
-def failures(examine: Assertion, draw: Any, runs: int, alpha: float) -> int:
-    """Return how many independent budgets end with a failed assertion."""
+def failures(examine: Assertion, draw: Any, runs: int, alpha: float, size: int = 0) -> int:
+    """Return how many independent budgets end with a failed assertion, about arrays if a size is given."""
     failed = 0
     for seed in range(runs):
         try:
-            examine(Evidence(seed, alpha=alpha), draw)
+            examine(Evidence(seed, alpha=alpha), draw(np.random.default_rng([seed, 1]), size) if size else draw)
         except AssertionError:
             failed += 1
     return failed
 
 
-NULLS = [(law, normal()), (scale, normal(0.5)), (independent, pairs(0.0))]
-
-
+# Looks and arrays divide the level differently, and two statistics differently from one.
 @pytest.mark.sampled
-@pytest.mark.parametrize(("examine", "draw"), NULLS)
-def test_false_alarms_stay_within_the_share(examine: Assertion, draw: Any, bounds: Any) -> None:
+@pytest.mark.parametrize(
+    ("examine", "draw", "size"),
+    [(scale, normal(0.5), 0), (independent, pairs(0.0), 0), (independent, pairs(0.0), 1000), (law, normal(), 3000)],
+)
+def test_false_alarms_stay_within_the_share(examine: Assertion, draw: Any, size: int, bounds: Any) -> None:
     # The first assertion gets half of the budget; noise fails this with chance below 1e-7.
-    assert failures(examine, draw, runs=1000, alpha=0.3) <= bounds(1000, 0.15)[1]
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize(("examine", "draw"), NULLS)
-def test_false_alarms_of_samples_stay_within_the_share(examine: Assertion, draw: Any, bounds: Any) -> None:
-    failed = 0
-    for seed in range(1000):
-        try:
-            examine(Evidence(seed, alpha=0.3), draw(np.random.default_rng([seed, 1]), 3000))
-        except AssertionError:
-            failed += 1
-    assert failed <= bounds(1000, 0.15)[1]
+    assert failures(examine, draw, 1000, 0.3, size) <= bounds(1000, 0.15)[1]
 
 
 # Distance of a normal law with shifted mean m is 2Φ(m/2) − 1, .1 at m = .2513; normal pairs with rank correlation .2.
@@ -95,7 +87,7 @@ def test_stated_effects_are_found(examine: Assertion, draw: Any, bounds: Any) ->
 
 WRONG = [
     (
-        lambda evidence, draw: evidence.assert_law(draw, scipy.stats.norm(), 0.02),
+        lambda evidence, draw: evidence.assert_law(draw, STANDARD_NORMAL, 0.02),
         lambda rng, size: rng.standard_t(5, size),
     ),
     (independent, parabola),
@@ -135,14 +127,13 @@ def test_assertions_repeat() -> None:
     assert once.assertions == again.assertions
 
 
-def test_small_samples_are_refused_with_the_number_needed() -> None:
-    with pytest.raises(InputError, match=r"^draw=100: draws are too few to find this effect; pass at least [\d,]+$"):
-        scale(Evidence(), np.random.default_rng(0).standard_normal(100))
-
-
 @pytest.mark.parametrize(
     ("draw", "problem"),
     [
+        (
+            np.random.default_rng(0).standard_normal(100),
+            r"100: .*too few to find this effect; pass at least [\d,]+$",
+        ),
         (lambda rng, size: rng.standard_normal((size, 2)), "must have the shape"),
         (lambda rng, size: rng.standard_normal(size + 1), "must have the shape"),
         (lambda rng, size: np.full(size, np.nan), "must be finite"),
@@ -156,22 +147,25 @@ def test_bad_draws_are_refused(draw: Any, problem: str) -> None:
         scale(Evidence(), draw)
 
 
-def test_bad_arguments_are_refused() -> None:
-    evidence, draw = Evidence(), normal()
-    with pytest.raises(InputError, match=r"^law=.*is discrete"):
-        evidence.assert_law(draw, scipy.stats.poisson(3.0), effect=0.1)
-    with pytest.raises(InputError, match=r"^law=.*no distribution function"):
-        evidence.assert_law(draw, 3.0, effect=0.1)
-    with pytest.raises(InputError, match=r"^law="):
-        evidence.assert_scale(draw, std=1.0, effect=0.1, law="uniform")
-    with pytest.raises(InputError, match=r"^effect=.*draws per look"):
-        evidence.assert_law(draw, scipy.stats.norm(), effect=1e-4)
-    with pytest.raises(InputError, match=r"^draw=.*must give x and y"):
-        evidence.assert_independent(draw, effect=0.1)
-    with pytest.raises(InputError, match=r"^alpha="):
-        Evidence(alpha=0.0)
-    with pytest.raises(InputError, match=r"^power="):
-        Evidence(power=1.0)
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda evidence: evidence.assert_law(normal(), scipy.stats.poisson(3.0), effect=0.1), "law=.*is discrete"),
+        (lambda evidence: evidence.assert_law(normal(), 3.0, effect=0.1), "law=.*no distribution function"),
+        (lambda evidence: evidence.assert_law(normal(), lambda values: 0.5, 0.1), "law="),
+        (lambda evidence: evidence.assert_law(normal(), scipy.stats.t, 0.1), "law="),
+        (lambda evidence: evidence.assert_law(normal(), scipy.stats.norm(loc=[0.0, 1.0]), 0.1), "law="),
+        (lambda evidence: evidence.assert_scale(normal(), std=1.0, effect=0.1, law="uniform"), "law="),
+        (lambda evidence: evidence.assert_law(normal(), STANDARD_NORMAL, effect=1e-4), "effect=.*draws per look"),
+        (lambda evidence: evidence.assert_independent(normal(), effect=0.1), "draw=.*must give x and y"),
+        (lambda evidence: Evidence(alpha=0.0), "alpha="),
+        (lambda evidence: Evidence(power=1.0), "power="),
+    ],
+)
+def test_bad_arguments_are_refused(call: Callable[[Evidence], object], problem: str) -> None:
+    evidence = Evidence()
+    with pytest.raises(InputError, match=f"^{problem}"):
+        call(evidence)
     assert evidence.assertions == []
 
 
@@ -186,11 +180,6 @@ def test_a_statistic_of_ones_own_is_tested_by_a_family(bounds: Any) -> None:
         others = [(1.0 - share) / 5] * 5
         return lambda rng, size: rng.choice(np.arange(1.0, 7.0), size, p=[*others, share])
 
-    assert failures(sixes, rolls(1 / 6), runs=1000, alpha=0.3) <= bounds(1000, 0.15)[1]
-    assert failures(sixes, rolls(1 / 5), runs=200, alpha=1e-6) >= bounds(200, 0.99)[0]
-
-
-@pytest.mark.parametrize("law", [lambda values: 0.5, scipy.stats.t, scipy.stats.norm(loc=[0.0, 1.0])])
-def test_laws_that_do_not_map_draws_are_refused(law: Any) -> None:
-    with pytest.raises(InputError, match="law="):
-        Evidence().assert_law(normal(), law, 0.1)
+    # The level is shared with the assertions above: a wrong null fails at once.
+    assert failures(sixes, rolls(1 / 6), runs=50, alpha=0.3) <= bounds(50, 0.15)[1]
+    assert failures(sixes, rolls(1 / 5), runs=50, alpha=1e-6) >= bounds(50, 0.99)[0]

@@ -123,6 +123,7 @@ def test_null_p_values_are_uniform_or_conservative(name: str, bounds: Bounds) ->
     case = CASES[name]
     found = outcomes(name, case.family.null_effect, case.size, REPLICATIONS, "null")
     p_values = np.array([outcome.p_value for outcome in found])
+    assert case.family.continuous == case.exact
     for level in (0.05, 0.01, 0.001):
         fewest, most = bounds(REPLICATIONS, level)
         alarms = int((p_values < level).sum())

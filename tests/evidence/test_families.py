@@ -75,14 +75,6 @@ def test_power_grows_with_size_and_with_the_departure(family: Family, alternativ
     assert family.power(family.null_effect, size, LEVEL) <= LEVEL * (1 + 1e-9)
 
 
-def test_scale_counts_a_departure_and_its_reciprocal_alike() -> None:
-    family = Scale(dof=3)
-    size = family.size(1.5, LEVEL, POWER)
-    assert size == family.size(1 / 1.5, LEVEL, POWER)
-    assert size is not None
-    assert min(family.power(r, size, LEVEL) for r in (1.5, 1 / 1.5)) >= POWER
-
-
 def test_a_departure_that_no_affordable_sample_shows_has_no_size_and_no_gap() -> None:
     assert Association().size(1e-3, LEVEL, POWER, cap=1000) is None
     assert Association().size(0.0, LEVEL, POWER) is None
@@ -113,27 +105,6 @@ def test_gap_and_size_show_both_mirror_images() -> None:
     assert family.mde(10, level=0.01, power=0.8) == math.inf
     assert family.size(0.15, level=0.01, power=0.8) == family.size(-0.15, level=0.01, power=0.8) == 107
     assert family.size(0.15, level=0.01, power=0.8, cap=106) is None
-
-
-def test_one_draw_may_be_the_most_that_is_planned() -> None:
-    assert Scale(dof=1000).size(4.0, LEVEL, POWER, cap=1) == 1
-    assert Scale(dof=1).size(2.0, LEVEL, POWER, cap=1) is None
-
-
-@pytest.mark.parametrize(
-    ("family", "continuous"),
-    [
-        (Scale(1), True),
-        (Association(), True),
-        (Uniform(), True),
-        (Uniform(0.01), False),
-        (Smooth(1), True),
-        (TwoSample(), False),
-        (Count(0.5), False),
-    ],
-)
-def test_only_uniform_p_values_may_enter_the_ledger(family: Family, continuous: bool) -> None:
-    assert family.continuous is continuous
 
 
 @pytest.mark.parametrize("ratio", [0.5, 0.97, 1.0, 1.2, 3.0])
@@ -327,10 +298,6 @@ def test_sums_without_degrees_of_freedom_say_nothing() -> None:
     assert alone.null_effect == 1.0
 
 
-def test_two_samples_of_ties_are_no_departure() -> None:
-    assert TwoSample().test(np.zeros(30), np.zeros(40)).p_value == 1.0
-
-
 @pytest.mark.parametrize(("events", "trials"), [(0, 40), (3, 40), (17, 40), (40, 40)])
 def test_count_agrees_with_scipy(events: int, trials: int) -> None:
     reference = stats.binomtest(events, trials, 0.2, alternative="greater")
@@ -385,16 +352,12 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: Scale(dof=0.1).test([1.0]), "dof"),
     (lambda: Scale(dof=1).test([1.0], [math.nan]), "dof"),
     (lambda: Scale(dof=1).power(0.0, 10, LEVEL), "alternative"),
-    (lambda: Scale(dof=1).power(1.1, 0, LEVEL), "size"),
-    (lambda: Scale(dof=1).power(1.1, 10, 0.0), "level"),
     (lambda: Association(per_draw=0), "per_draw"),
     (lambda: Association().test([1.0], [1.0, 2.0]), "weight"),
     (lambda: Association().test([math.nan], [1.0]), "noise"),
     (lambda: Association().test([1.0], [math.inf]), "weight"),
     (lambda: Association().test([], []), "noise"),
-    (lambda: Association().test([1j], [1.0]), "noise"),
     (lambda: Association().test(["a"], [1.0]), "noise"),
-    (lambda: Association().test([1e308, 1e308], [1.0, 1.0]), "noise"),
     (lambda: Association().test([1e308, -1e308], [1.0, 1.0]), "noise"),
     (lambda: LargestAssociation(columns=0), "columns"),
     (lambda: LargestAssociation().test([1.0], [1.0]), "noise"),
@@ -402,29 +365,21 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: LargestAssociation().test([[math.nan]], [[1.0]]), "noise"),
     (lambda: LargestAssociation(columns=3).power(0.5, 10, 1.0), "level"),
     (lambda: Association().power(1.5, 10, LEVEL), "alternative"),
-    (lambda: Association().power(-1.5, 10, LEVEL), "alternative"),
     (lambda: Association().power(0.5, 0, LEVEL), "size"),
-    (lambda: Association().power(0.5, 10, 0.0), "level"),
     (lambda: Association().power(0.5, 10, 1.0), "level"),
     (lambda: Association().size(0.5, LEVEL, 1.0), "power"),
-    (lambda: Association().size(0.5, 0.1, 0.05), "power"),
     (lambda: Association().size(0.5, 0.05, 0.05), "power"),
     (lambda: Association().size(0.5, LEVEL, POWER, cap=0), "cap"),
     (lambda: Association().mde(0, LEVEL, POWER), "size"),
-    (lambda: Uniform(allowance=-0.1), "allowance"),
     (lambda: Uniform(allowance=1.5), "allowance"),
     (lambda: Uniform(per_draw=0), "per_draw"),
-    (lambda: Uniform().test([0.5, 1.1]), "values"),
     (lambda: Uniform().test([0.5, -1e-6]), "values"),
     (lambda: Uniform().test([math.nan]), "values"),
-    (lambda: Uniform().power(1.1, 10, LEVEL), "alternative"),
     (lambda: Uniform().power(-0.1, 10, LEVEL), "alternative"),
     (lambda: Uniform().power(0.1, 0, LEVEL), "size"),
     (lambda: Smooth(order=5), "order"),
     (lambda: Smooth(order=0), "order"),
     (lambda: Smooth(order=1).test(np.full(499, 0.5)), "values"),
-    (lambda: Smooth(order=1).test(np.full(500, math.nan)), "values"),
-    (lambda: Smooth(order=1).power(2.0, 1000, LEVEL), "alternative"),
     (lambda: Smooth(order=1).power(-2.0, 1000, LEVEL), "alternative"),
     (lambda: Smooth(order=1).power(0.1, 0, LEVEL), "size"),
     (lambda: Smooth(order=1, per_draw=0), "per_draw"),
@@ -435,22 +390,15 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: TwoSample().test(np.full(40, math.nan), np.zeros(40)), "sample"),
     (lambda: TwoSample().test(np.zeros(40), np.full(40, math.nan)), "reference"),
     (lambda: TwoSample(per_draw=0), "per_draw"),
-    (lambda: TwoSample().power(1.1, 40, LEVEL), "alternative"),
     (lambda: TwoSample().power(-0.1, 40, LEVEL), "alternative"),
     (lambda: TwoSample().power(0.5, 0, LEVEL), "size"),
-    (lambda: TwoSample().power(0.5, 40, 1.0), "level"),
-    (lambda: Count(1.5), "probability"),
     (lambda: Count(-0.1), "probability"),
     (lambda: Count(0.5, per_draw=0), "per_draw"),
-    (lambda: Count(0.5).power(1.5, 10, LEVEL), "alternative"),
     (lambda: Count(0.5).power(-0.1, 10, LEVEL), "alternative"),
     (lambda: Count(0.5).power(0.6, 0, LEVEL), "size"),
-    (lambda: Count(0.5).power(0.6, 10, 0.0), "level"),
     (lambda: Count(0.5, tail="lower"), "tail"),
     (lambda: Count(0.5).test(5, 4), "events"),
-    (lambda: Count(0.5).test(-1, 4), "events"),
     (lambda: Count(0.5).test(0, 0), "trials"),
-    (lambda: Outcome(1.5, 0.0, 0.0, 0.0, 0.0, 1), "p_value"),
     (lambda: Outcome(math.nan, 0.0, 0.0, 0.0, 0.0, 1), "p_value"),
     (lambda: Outcome(0.5, math.inf, 0.0, 0.0, 0.0, 1), "effect"),
     (lambda: Outcome(0.5, 0.0, 0.0, 0.0, 0.0, -1), "count"),

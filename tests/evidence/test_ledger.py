@@ -152,20 +152,12 @@ def test_not_examined_does_not_fail_a_run() -> None:
     assert conclude(ids(records), records, Budget(), 0).verdict == "consistent"
 
 
-def test_long_lists_are_cut() -> None:
-    found = conclude([f"{i}/1" for i in range(100)], [entry("0/1", "consistent", 0.4)], Budget(), 0)
-    assert found.reasons[0].startswith("99 planned results are missing: 1/1, ")
-    assert len(found.reasons[0]) < 80
-
-
 @pytest.mark.parametrize(
     ("number", "reason"),
     [
         (1, "1 planned result is missing: 0/1"),
-        (2, "2 planned results are missing: 0/1, 1/1"),
         (5, "5 planned results are missing: 0/1, 1/1, 2/1, 3/1, 4/1"),
         (6, "6 planned results are missing: 0/1, 1/1, 2/1, 3/1, 4/1, …"),
-        (7, "7 planned results are missing: 0/1, 1/1, 2/1, 3/1, 4/1, …"),
     ],
 )
 def test_five_of_a_list_are_named(number: int, reason: str) -> None:

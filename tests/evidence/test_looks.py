@@ -46,19 +46,6 @@ def expected(pattern: tuple[bool, ...]) -> tuple[Verdict, int]:
     return (Verdict.VIOLATED if four else Verdict.CONSISTENT), 4
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_every_pattern_of_looks(pattern: tuple[bool, ...]) -> None:
-    evaluate = Scripted({"a": pattern})
-    trail = examine(evaluate, ["a"], LEVEL)["a"]
-    verdict, looks = expected(pattern)
-    assert (trail.verdict, len(trail.outcomes)) == (verdict, looks)
-    assert evaluate.calls == [(look, 8 if look == 4 else 1, ("a",)) for look in range(1, looks + 1)]
-    q = max(trail.p_values[:3]) ** 3 if looks >= 3 else 1.0
-    assert trail.combined == q
-    assert trail.last == trail.outcomes[-1]
-    assert trail.level == LEVEL
-
-
 def test_the_chance_of_a_false_violation_sums_over_all_patterns() -> None:
     total = 0.0
     for pattern in PATTERNS:
@@ -74,6 +61,9 @@ def test_statistics_of_a_unit_share_each_look_and_only_the_undecided_return() ->
     evaluate = Scripted(patterns)
     trails = examine(evaluate, patterns, LEVEL)
     assert list(trails) == list(patterns)
+    for trail in trails.values():
+        assert trail.combined == (max(trail.p_values[:3]) ** 3 if len(trail.outcomes) >= 3 else 1.0)
+        assert (trail.last, trail.level) == (trail.outcomes[-1], LEVEL)
     assert {name: (trail.verdict, len(trail.outcomes)) for name, trail in trails.items()} == {
         name: expected(pattern) for name, pattern in patterns.items()
     }

@@ -20,22 +20,17 @@ RNG = np.random.default_rng(20)
 
 def test_uniform_counts_values_up_to_quantiles() -> None:
     values = RNG.random(2000) ** 1.2
-    plot = Uniform().test(values).plot
+    assert Scale(4).test(values).plot is None
+    plot = Uniform(allowance=0.03).test(values).plot
     assert plot is not None
     assert plot["below"] == [int((values <= point).sum()) for point in QUANTILES]
-    assert (plot["count"], plot["allowance"]) == (2000, 0.0)
+    assert (plot["count"], plot["allowance"]) == (2000, 0.03)
 
 
 def test_ties_of_uniform_values_count_at_their_place() -> None:
     plot = Uniform().test(np.arange(64) / 64).plot
     assert plot is not None
     assert plot["below"][16:-16] == list(range(3, 64, 2))
-
-
-def test_allowance_is_kept() -> None:
-    plot = Uniform(allowance=0.03).test(RNG.random(400)).plot
-    assert plot is not None
-    assert plot["allowance"] == 0.03
 
 
 def test_two_samples_are_counted_at_pooled_quantiles() -> None:
@@ -71,21 +66,7 @@ def test_histogram_has_a_bin_for_every_quarter_from_minus_four_to_four() -> None
     np.testing.assert_allclose(plot.pop("shares"), counts / residuals.size, atol=1e-5)
     assert plot == {"kind": "residuals", "widest": 4.0, "count": residuals.size}
     assert sum(histogram_of_residuals(np.array([0.3]))["shares"]) == 1.0
-
-
-def test_histogram_adds_up_and_keeps_the_tails() -> None:
-    residuals = np.concatenate([RNG.standard_normal(990), np.full(10, 30.0)])
-    plot = histogram_of_residuals(residuals)
-    assert sum(plot["shares"]) == pytest.approx(1.0, abs=1e-3)
-    assert plot["shares"][-1] >= 0.01
     assert histogram_of_residuals(np.empty(0))["count"] == 0
-
-
-def test_covariances_have_the_error_of_their_difference() -> None:
-    draws = RNG.standard_normal((4000, 2))
-    plot = covariances(np.full((4000, 1), 0.0), draws[:, :1] * draws[:, 1:])
-    assert plot["error"][0] == pytest.approx(4000**-0.5, rel=0.1)
-    assert abs(plot["observed"][0]) < 5 * plot["error"][0]
 
 
 def test_covariances_are_means_over_draws() -> None:
@@ -124,10 +105,6 @@ def test_pictures_are_small_and_plain(outcome: Outcome, most: int) -> None:
     plot = outcome.plot
     assert json.loads(json.dumps(plot)) == plot
     assert len(msgspec.json.encode(plot)) < most
-
-
-def test_scale_has_none() -> None:
-    assert Scale(4).test(special.chdtri(4, RNG.random(50))).plot is None
 
 
 def test_picture_has_no_say_in_equality_and_digest() -> None:

@@ -60,27 +60,9 @@ def test_changing_any_part_gives_an_unrelated_stream(seed: int, key: tuple[Any, 
 
 
 def test_parts_do_not_run_together() -> None:
-    keys: list[Any] = [
-        ("ab", "c"),
-        ("a", "bc"),
-        ("abc",),
-        ("abc", ""),
-        ("", "abc"),
-        (["ab", "c"],),
-        ({"ab": "c"},),
-        (1,),
-        ("1",),
-        (1.0,),
-        (True,),
-        (b"1",),
-        (None,),
-        (),
-        ([],),
-        ({},),
-        ("",),
-        (1, 1),
-        (11,),
-    ]
+    texts: list[Any] = [("ab", "c"), ("a", "bc"), ("abc",), ("abc", ""), ("", "abc"), (["ab", "c"],), ({"ab": "c"},)]
+    ones: list[Any] = [(1,), ("1",), (1.0,), (True,), (b"1",), (1, 1), (11,)]
+    keys = [*texts, *ones, (None,), (), ([],), ({},), ("",)]
     assert len({encode(list(key)) for key in keys}) == len(keys)
 
 

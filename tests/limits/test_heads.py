@@ -58,13 +58,6 @@ def by_force(layer: ac.AttentionLayer, kernel: FloatArray, std: float, size: int
     return products.mean(axis=0), products.std(axis=0) / size**0.5
 
 
-@pytest.fixture
-def fewer_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise the cost of points: errors are larger, and still honest."""
-    monkeypatch.setattr(heads, "_COST", 2e8)
-    monkeypatch.setattr(one_row, "_COST", 2e8)
-
-
 @pytest.mark.parametrize(("std", "mask"), [(1e-3, "none"), (1.0, "causal"), (3.0, "none")])
 def test_two_positions_against_quadrature(std: float, mask: str) -> None:
     found = ac.infinite_heads_kernel(kernel=SMALL, score_std=std, mask=mask, value_std=1.5)
@@ -93,8 +86,9 @@ def test_against_brute_force(attention_map: Any, mask: Any, std: float) -> None:
     assert np.abs(found.matrix - wrong).max() > found.error
 
 
+@pytest.mark.usefixtures("fewer_points")
 def test_layer_and_law_say_the_same() -> None:
-    layer = ac.AttentionLayer(width=8, seq_len=3, num_heads=5, activation="relu", query_std=1.2, output_std=0.5)
+    layer = ac.AttentionLayer(width=8, seq_len=2, num_heads=5, activation="relu", query_std=1.2, output_std=0.5)
     found = ac.infinite_heads_kernel(layer)
     law = ac.limit(layer)
     given = ac.infinite_heads_kernel(kernel=law.kernel.matrix, score_std=1.2, value_std=0.5)
@@ -116,8 +110,8 @@ def test_long_correlated_sequence_has_small_honest_errors() -> None:
 
 def test_values_and_derivatives_at_three_correlations_give_all_between(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against integrals over both rows; correlations of both signs, where the polynomial is furthest from its nodes."""
-    monkeypatch.setattr(heads, "_COST", 4e8)
-    monkeypatch.setattr(one_row, "_COST", 8e8)
+    monkeypatch.setattr(heads, "_COST", 2e8)
+    monkeypatch.setattr(one_row, "_COST", 4e8)
     drawn = np.random.default_rng(4).normal(size=(10, 12)) / 4.0
     kernel = drawn @ drawn.T
     found, error = softmax_means(kernel, 1.0, causal=False, seed=0)
@@ -260,14 +254,14 @@ def test_kernels_of_very_unequal_positions(attention_map: str, shift: float) -> 
     assert found.error < 1e-3 * found.matrix[0, 0]
 
 
-@pytest.mark.parametrize("attention_map", ["softmax", "linear", "relu", "sigmoid"])
-def test_a_kernel_of_zeros(attention_map: str) -> None:
-    for s in (1, 3):
-        found = ac.infinite_heads_kernel(kernel=np.zeros((s, s)), attention_map=attention_map)
-        assert np.array_equal(found.matrix, np.zeros((s, s)))
-        assert found.error == 0.0
+@pytest.mark.parametrize(("attention_map", "s"), [("softmax", 1), ("softmax", 3), ("linear", 3), ("sigmoid", 3)])
+def test_a_kernel_of_zeros(attention_map: str, s: int) -> None:
+    found = ac.infinite_heads_kernel(kernel=np.zeros((s, s)), attention_map=attention_map)
+    assert np.array_equal(found.matrix, np.zeros((s, s)))
+    assert found.error == 0.0
 
 
+@pytest.mark.usefixtures("fewer_points")
 def test_independent_positions_share_what_they_attend_to() -> None:
     found = ac.infinite_heads_kernel(kernel=np.eye(6))
     off = found.matrix[~np.eye(6, dtype=bool)]
@@ -310,14 +304,11 @@ def test_a_matrix_in_the_place_of_a_layer_is_told_where_to_go() -> None:
         ({"layer": ac.AttentionLayer(width=2), "kernel": np.eye(2)}, "layer=.* together with a kernel"),
         ({"layer": ac.AttentionLayer(width=2), "score_std": 2.0}, "layer="),
         ({"layer": ac.AttentionLayer(width=2, head_scaling=False)}, "layer.head_scaling="),
-        ({"layer": "layer"}, "layer="),
         ({"kernel": np.ones((2, 3))}, "kernel.shape="),
-        ({"kernel": "kernel"}, "kernel="),
         ({"kernel": [[1.0, 0.9], [0.1, 1.0]]}, "kernel="),
         ({"kernel": [[1.0, 2.0], [2.0, 1.0]]}, "kernel=.* negative eigenvalue"),
         ({"kernel": [[np.nan, 0.0], [0.0, 1.0]]}, "kernel=.* must be finite"),
         ({"kernel": np.eye(2) * (1 + 1j)}, "kernel=.* must be numbers"),
-        ({"kernel": [["1", "0"], ["0", "1"]]}, "kernel=.* must be numbers"),
         ({"kernel": np.array([["1", "0"], ["0", "1"]], dtype=object)}, "kernel=.* must be numbers"),
         ({"kernel": np.eye(2), "score_std": 0.0}, "score_std="),
         ({"kernel": np.eye(2), "value_std": np.nan}, "value_std="),
@@ -325,12 +316,9 @@ def test_a_matrix_in_the_place_of_a_layer_is_told_where_to_go() -> None:
         ({"kernel": np.eye(2), "attention_map": "hardmax"}, "attention_map="),
         ({"kernel": np.eye(2), "scramble": -1}, "scramble="),
         ({"kernel": 1e200 * np.eye(2)}, "kernel="),
-        ({"kernel": 2e30 * np.eye(2), "attention_map": "linear"}, "kernel="),
         ({"kernel": 1e-200 * np.eye(2), "attention_map": "linear"}, "kernel="),
         ({"kernel": np.ma.masked_array(np.eye(2), mask=[[False, False], [False, True]])}, "kernel=.* masked"),
-        ({"kernel": np.eye(2), "score_std": np.ones(1)}, "score_std="),
         ({"layer": ac.AttentionLayer(width=2), "score_std": np.ones(2)}, "score_std="),
-        ({"layer": ac.AttentionLayer(width=2), "value_std": np.ones(2)}, "value_std="),
         ({"kernel": np.eye(2), "attention_map": np.array(["softmax", "relu"])}, "attention_map="),
     ],
 )

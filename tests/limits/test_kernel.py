@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -23,24 +21,18 @@ def test_the_papers_kernels() -> None:
     np.testing.assert_allclose(relu, expected, atol=1e-14)
 
 
-@pytest.mark.parametrize("activation", ["relu", "tanh", "erf", "identity", "clip"])
-@pytest.mark.parametrize(("std", "rho"), [(1.0, 0.0), (1.7, 0.4), (0.5, 1.0)])
+@pytest.mark.parametrize("activation", ["relu", "tanh", "identity"])
+@pytest.mark.parametrize(("std", "rho"), [(1.7, 0.4), (0.5, 1.0)])
 def test_kernel_is_the_second_moment(activation: str, std: float, rho: float) -> None:
     fields = {"width": 8, "seq_len": 3, "activation": activation, "input_std": std, "input_correlation": rho}
     layer = AttentionLayer.from_dict(fields)
     kernel = input_kernel(layer.inputs)
     rng = np.random.default_rng(5)
     h = rng.standard_normal((200_000, 3)) @ np.linalg.cholesky(input_covariance(layer.inputs) + 1e-14 * np.eye(3)).T
-    functions: dict[str, Callable[[FloatArray], FloatArray]] = {
-        "relu": lambda x: x * (x > 0),
-        "tanh": np.tanh,
-        "identity": lambda x: x,
-    }
-    if activation in functions:
-        x = functions[activation](h)
-        products = x[:, :, None] * x[:, None, :]
-        standard = products.std(axis=0) / np.sqrt(len(x))
-        assert np.all(np.abs(products.mean(axis=0) - kernel.matrix) < 5 * standard + 1e-12)
+    x = {"relu": np.maximum(h, 0.0), "tanh": np.tanh(h), "identity": h}[activation]
+    products = x[:, :, None] * x[:, None, :]
+    standard = products.std(axis=0) / np.sqrt(len(x))
+    assert np.all(np.abs(products.mean(axis=0) - kernel.matrix) < 5 * standard + 1e-12)
     assert 0 <= kernel.error < 1e-12
     assert kernel.matrix.shape == (3, 3)
     np.testing.assert_array_equal(kernel.matrix, kernel.matrix.T)

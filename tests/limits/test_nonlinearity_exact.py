@@ -90,12 +90,12 @@ EXACT: list[tuple[nl.Nonlinearity, Callable[[Decimal, Decimal, Decimal], Decimal
     (nl.identity(), identity),
     (nl.relu(), relu),
     (nl.gelu(), gelu),
-    *((nl.leaky_relu(a), leaky_relu(a)) for a in (0.01, -1.0, 3.0)),
-    *((nl.monomial(d), monomial(d)) for d in (1, 2, 3, 7, 12)),
+    *((nl.leaky_relu(a), leaky_relu(a)) for a in (-1.0, 3.0)),
+    *((nl.monomial(d), monomial(d)) for d in (2, 3, 12)),
     (nl.erf(), erf),
-    *((nl.sin(f), waves(f, -1)) for f in (0.1, 1.0, 5.0)),
-    *((nl.cos(f), waves(f, 1)) for f in (0.1, 1.0, 5.0)),
-    *((nl.gaussian(s), gaussian(s)) for s in (0.05, 1.0, 20.0)),
+    *((nl.sin(f), waves(f, -1)) for f in (0.1, 5.0)),
+    *((nl.cos(f), waves(f, 1)) for f in (0.1, 5.0)),
+    *((nl.gaussian(s), gaussian(s)) for s in (0.05, 20.0)),
 ]
 
 

@@ -82,7 +82,7 @@ def variance_of_tails(law: SymmetricLaw, position: int) -> float:
 _DRAWS, _LEVEL, _COUNTS = 100_000, 1e-10, 1e-7
 # Stated errors are four standard errors of eight repetitions; right laws rarely err by this multiple.
 _PROMISED, _FAR = 2.0 * float(stats.t.sf(4.0, 7)), 10.0
-_HEADS = (1, 1, 2, 3, 8, 10, 16, 32, 64)
+_HEADS = (1, 1, 2, 3, 8, 10, 16)
 
 
 def random_layer(rng: np.random.Generator, **fixed: Any) -> AttentionLayer:
@@ -131,6 +131,7 @@ def variance_off(law: LimitLaw, position: int) -> tuple[float, float]:
 
 
 @pytest.mark.sampled
+@pytest.mark.usefixtures("fewer_points")
 @pytest.mark.parametrize("index", range(8))
 def test_a_random_limit_agrees_with_itself_and_with_draws(index: int) -> None:
     rng = np.random.default_rng([1, index])
@@ -188,6 +189,7 @@ def most(comparisons: int) -> int:
     return int(stats.binom.isf(_COUNTS, comparisons, _PROMISED))
 
 
+@pytest.mark.usefixtures("fewer_points")
 def test_variances_are_off_by_more_than_stated_as_seldom_as_promised() -> None:
     """Covariance matrices come from closed forms or other points."""
     rng, size = np.random.default_rng(3), 20
@@ -210,12 +212,14 @@ def linear_cdf(layer: AttentionLayer, position: int, t: float) -> float:
     return float(0.5 + (half * weights * np.sin(tau * t / unit) / tau * of_tau).sum() / np.pi)
 
 
+@pytest.mark.usefixtures("fewer_points")
 def test_distribution_functions_are_off_by_more_than_stated_as_seldom_as_promised() -> None:
     rng, size, found = np.random.default_rng(4), 20, []
     for _ in range(size):
-        heads = int(rng.choice((4, 5, 8)))
+        heads = int(rng.choice((2, 4)))
         # With equal positions, or one, the law is a χ², known to rounding.
-        fields = {"seq_len": 2, "mask": "none", "input_correlation": float(rng.choice((0.5, 0.999)))}
+        fields = {"seq_len": 2, "mask": "none", "activation": "identity"}
+        fields["input_correlation"] = float(rng.choice((0.5, 0.999)))
         layer = random_layer(rng, attention_map="linear", num_heads=heads, **fields)
         law, position = limit(layer), int(rng.integers(2))
         t = float(rng.uniform(0.1, 3.0) * np.sqrt(law.variance(position)))
@@ -237,7 +241,7 @@ def test_laws_at_a_width_are_off_by_more_than_stated_as_seldom_as_promised() -> 
     layer, size = AttentionLayer(width=16, seq_len=1, num_heads=1, activation="identity"), 20
     rng, found = np.random.default_rng(5), []
     for seed in range(size):
-        law, t = finite_width_law(layer, size=512, seed=seed), float(rng.uniform(0.1, 2.5))
+        law, t = finite_width_law(layer, size=256, seed=seed), float(rng.uniform(0.1, 2.5))
         found.append((abs(law.cdf(t) - single_cdf(layer.width, t)), law.cdf_error(t)))
     assert sum(off > stated for off, stated in found) <= most(size)
     assert max(off / stated for off, stated in found) <= _FAR

@@ -93,7 +93,14 @@ def test_default_draws_tell_the_order_as_the_docstring_says(metric: str, order: 
     assert found.constant.high - found.constant.low < 2 * constant * found.constant.value
 
 
-def test_default_draws_are_more_where_the_expansion_is_not_known() -> None:
-    layer = ac.AttentionLayer(width=8, seq_len=2, num_heads=1, attention_map="relu")
-    found = ac.rate(layer, (8, 12, 16, 24))
-    assert {each.draws for each in found.distances} == {4096}
+def test_default_draws_are_more_where_the_expansion_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, asked = ac.AttentionLayer(width=8, seq_len=2, num_heads=1, attention_map="relu"), []
+
+    def made(*given: object, width: int, size: int | None, **rest: object) -> Distance:
+        asked.append(size)
+        return Distance("ks", 0.35 / width, 1e-4, math.nan, math.nan, float(width), 100)
+
+    monkeypatch.setattr("attncheck.theory.rates.rate.distance", made)
+    ac.rate(layer, (8, 12, 16, 24))
+    assert set(asked) == {None}
+    assert ac.distance(layer).draws == 4096

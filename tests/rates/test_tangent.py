@@ -28,24 +28,24 @@ _SAMPLE, _LEVEL = 20_000, 1e-7
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("between", [False, True])
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_the_law_is_that_of_literal_gradients(kind: str, between: bool) -> None:
+def test_the_law_is_that_of_literal_gradients(kind: str) -> None:
     """At widths far from the limit, which is rejected."""
     changes, positions = KINDS[kind]
     layer = AttentionLayer(**{**BASE, **changes})
-    gap = tangent_gap(layer, between=between, positions=positions, size=2**12)
     sample = tangent_kernel(layer, _SAMPLE, seed=5, method="direct", coordinates=2).kernel
-    found = (sample[:, 0, int(between), *positions, None] <= gap.points).mean(axis=0)
-    (law, error), (limit, of_limit) = gap.cdf(), gap.cdf(limit=True)
-    assert one_sample_tail(float((np.abs(found - law) - error).max()), _SAMPLE) > _LEVEL
-    assert one_sample_tail(float((np.abs(found - limit) - of_limit).max()), _SAMPLE) < _LEVEL
+    for between in (False, True):
+        gap = tangent_gap(layer, between=between, positions=positions, size=2**11)
+        found = (sample[:, 0, int(between), *positions, None] <= gap.points).mean(axis=0)
+        (law, error), (limit, of_limit) = gap.cdf(), gap.cdf(limit=True)
+        assert one_sample_tail(float((np.abs(found - law) - error).max()), _SAMPLE) > _LEVEL
+        assert one_sample_tail(float((np.abs(found - limit) - of_limit).max()), _SAMPLE) < _LEVEL
 
 
 def test_the_law_is_right_where_softmax_saturates() -> None:
     """The limit then nearly has an atom, at a number that depends on Gram matrices: its cdf is steep."""
     layer = AttentionLayer(width=8, seq_len=2, num_heads=1, query_std=3.0)
-    gap, size = tangent_gap(layer, size=2**16), 400_000
+    gap, size = tangent_gap(layer, size=2**15), 200_000
     sample = np.sort(tangent_kernel(layer, size, seed=5, coordinates=1).kernel[:, 0, 0, 0, 0])
     found, (law, error) = np.searchsorted(sample, gap.points, side="right") / size, gap.cdf()
     assert one_sample_tail(float((np.abs(found - law) - error).max()), size) > _LEVEL
@@ -53,14 +53,11 @@ def test_the_law_is_right_where_softmax_saturates() -> None:
     assert one_sample_tail(float(0.02 - error.max()), size) < _LEVEL
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("between", [False, True])
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "between"),
     [
-        {"width": 8, "seq_len": 2, "num_heads": 1, "query_std": 3.0},
-        {"width": 8, "seq_len": 3, "attention_map": "relu", "input_correlation": 0.5},
-        {"width": 16, "seq_len": 3, "attention_map": "sigmoid"},
+        ({"width": 8, "seq_len": 2, "num_heads": 1, "query_std": 3.0}, True),
+        ({"width": 8, "seq_len": 3, "attention_map": "relu", "input_correlation": 0.5}, False),
     ],
     ids=str,
 )
@@ -79,7 +76,7 @@ def test_the_derivative_that_takes_noise_off_has_mean_zero(fields: dict[str, Any
 def test_atoms_are_compared_on_both_sides() -> None:
     """Finite width spreads the limit's atom at 0 over both signs: the mass below 0 is the distance."""
     layer = AttentionLayer(width=256, num_heads=1, attention_map="relu")
-    gap, size = tangent_gap(layer, positions=(1, 0)), 100_000
+    gap, size = tangent_gap(layer, positions=(1, 0), size=2**12), 40_000
     assert np.nextafter(0.0, -1.0) in gap.points
     assert 0.0 in gap.points
     # Two rows of four scores share no positive one with the chance (3/4)⁴.
@@ -91,12 +88,14 @@ def test_atoms_are_compared_on_both_sides() -> None:
     assert one_sample_tail(abs(below - gap.distance) - gap.error, size) > _LEVEL
 
 
-def test_memory_does_not_grow_with_the_sequence() -> None:
+def test_memory_does_not_grow_with_the_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tangent, "_BLOCK", 2**20)
+    monkeypatch.setattr(tangent, "_PILOT_BLOCK", 2**21)
     tracemalloc.start()
-    tangent_gap(AttentionLayer(width=64, seq_len=32, num_heads=1, attention_map="sigmoid"), size=16)
+    tangent_gap(AttentionLayer(width=64, seq_len=16, num_heads=1, attention_map="sigmoid"), size=16)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 2**29
+    assert peak < 2**27, np.log2(peak)
 
 
 def test_width_one() -> None:
@@ -108,7 +107,7 @@ def test_width_one() -> None:
 
 
 def test_errors_hold_between_seeds() -> None:
-    gaps = [tangent_gap(AttentionLayer(**{**BASE, "width": 64}), between=True, size=2**12, seed=k) for k in range(8)]
+    gaps = [tangent_gap(AttentionLayer(**{**BASE, "width": 64}), between=True, size=2**12, seed=k) for k in range(4)]
     mean = np.mean([gap.distance for gap in gaps])
     assert all(abs(gap.distance - mean) < 1.5 * gap.error for gap in gaps)
     assert all(gap.error < 0.5 * gap.distance for gap in gaps)

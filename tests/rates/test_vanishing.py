@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,17 +26,13 @@ def _drawn(layer: ac.AttentionLayer) -> Draws:
 
 @pytest.mark.parametrize("layer", [LINEAR, RELU, LINEAR.replace(norm="layer")], ids=lambda layer: layer.describe())
 def test_every_draw_is_the_theorems_times_a_factor(layer: ac.AttentionLayer) -> None:
-    own, other = (
-        draw_program(each, 50, 2, np.random.default_rng(3), DirectMultiplier) for each in (layer, restored(layer))
-    )
+    own, other = _drawn(layer), _drawn(restored(layer))
     assert layer.score_factor == layer.head_width**-0.5
     np.testing.assert_allclose(own.outputs, layer.score_factor * other.outputs, rtol=1e-12)
     np.testing.assert_allclose(own.scores, layer.score_factor * other.scores, rtol=1e-12)
     # Softmax is not homogeneous, so its limit is not 0.
     softmax = layer.replace(attention_map="softmax")
-    own, other = (
-        draw_program(each, 50, 2, np.random.default_rng(3), DirectMultiplier) for each in (softmax, restored(softmax))
-    )
+    own, other = _drawn(softmax), _drawn(restored(softmax))
     assert np.abs(own.outputs / other.outputs - layer.score_factor).max() > 0.01
     assert not vanishes(softmax)
 
@@ -106,16 +101,15 @@ def test_the_mean_size_falls_as_a_root_and_all_else_on_the_scale_of_the_outputs(
     assert abs(found.order.value + 0.5) < 0.01
     assert found.constant.value == pytest.approx(found.leading, rel=0.01)
     assert found.leading == pytest.approx(1.0, rel=1e-6)  # E|y| of Laplace's law
-    scaled, wide = (ac.rate(each, widths, size=256, **more) for each, more in _both())
+    scaled, wide = (
+        ac.rate(LINEAR, widths, size=256, reference="scaled limit"),
+        ac.rate(restored(LINEAR), widths, size=256),
+    )
     assert scaled == wide
     assert scaled.order.low < -1.0 < scaled.order.high
     scores = ac.rate(ac.AttentionLayer(width=8, score_scaling="1/n"), widths, "w1", of="scores", size=128)
     assert abs(scores.order.value + 0.5) < 0.01
     assert scores.leading == pytest.approx(math.sqrt(2 / math.pi), rel=1e-9)
-
-
-def _both() -> list[tuple[ac.AttentionLayer, dict[str, Any]]]:
-    return [(LINEAR, {"reference": "scaled limit"}), (restored(LINEAR), {})]
 
 
 def test_heads_of_fixed_size_keep_their_factor() -> None:

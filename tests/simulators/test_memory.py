@@ -79,12 +79,10 @@ def needed(layer: AttentionLayer, method: Any, coordinates: int) -> int:
 @pytest.mark.parametrize(
     ("layer", "coordinates"),
     [
-        (AttentionLayer(width=700, seq_len=2, num_heads=2), 1),
         (AttentionLayer(width=700, seq_len=2, num_heads=3, input_correlation=0.5, activation="erf"), 700),
         (AttentionLayer(width=5, seq_len=25, num_heads=6, mask="causal"), 1),
         (AttentionLayer(width=9, seq_len=3, num_heads=2, head_dim=9_000), 9),
         (AttentionLayer(width=3_000, seq_len=3, num_heads=16, head_dim=3, activation="erf"), 3_000),
-        (AttentionLayer(width=50_000, seq_len=6, num_heads=2, head_dim=4, input_correlation=1.0), 50_000),
         (AttentionLayer(width=50_000, seq_len=6, num_heads=2, head_dim=4, position_std=1.0), 50_000),
         (AttentionLayer(width=300, seq_len=3, num_heads=2, score_scaling="1/n", tied_query_key=True), 300),
     ],

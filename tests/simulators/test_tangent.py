@@ -131,8 +131,9 @@ def test_draws_do_not_depend_on_their_number() -> None:
     np.testing.assert_array_equal(few.kernel[:block], many.kernel[:block])
 
 
-def test_parts_are_symmetric_and_positive() -> None:
-    draws = tangent_kernel(layer_of("full heads"), 50, seed=0, coordinates=2)
+@pytest.mark.parametrize("kind", ["full heads", "tied"])
+def test_parts_are_symmetric_and_positive(kind: str) -> None:
+    draws = tangent_kernel(layer_of(kind), 50, seed=0, coordinates=2)
     np.testing.assert_allclose(draws.parts, draws.parts.swapaxes(2, 3).swapaxes(4, 5), rtol=1e-10, atol=1e-12)
     assert (np.linalg.eigvalsh(_matrices(draws)) > -1e-10).all()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib.util
+import importlib
 import io
 import os
 import re
@@ -26,21 +26,37 @@ from scipy import stats
 import attncheck as ac
 from attncheck._lib.streams import stream
 from attncheck.commands import cli
-from attncheck.commands.planned_run import StatementTask
+from attncheck.commands.planned_run import StatementTask, statements
 from attncheck.layers.nonlinearity import erf, tanh
 from attncheck.layers.program import Weight
+from attncheck.layers.regimes import REGIMES
 from attncheck.paper import exact
 from attncheck.programs import perceptron
-from attncheck.records.schema import SCHEMA, Closing, Manifest, PlannedResult, Result, read
+from attncheck.records.schema import SCHEMA, Closing, Line, Manifest, PlannedResult, Result, read
 from attncheck.runs.options import RunOptions
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
 from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from benchmarks import (
+    executors,
+    false_alarms,
+    history,
+    infinite_heads,
+    large,
+    main_job,
+    paper,
+    programs,
+    rates,
+    speed,
+    stacks,
+    visible,
+)
+from benchmarks.whole_runs import StatementsRun, WholeRun
 
 FloatArray = NDArray[np.float64]
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+ROOT = Path(__file__).resolve().parents[2]
 
 # Required rows of the page, one pattern per promise.
 FIGURES = (
@@ -60,26 +76,6 @@ FIGURES = (
 )
 
 
-def load(name: str, folder: Path = BENCHMARKS) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"{folder.name}_{name}", folder / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def speed() -> ModuleType:
-    return load("speed")
-
-
-@pytest.fixture(scope="module")
-def main_job() -> ModuleType:
-    return load("main_job")
-
-
 Said = Callable[..., str]
 
 
@@ -92,7 +88,7 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         monkeypatch.setattr(sys, "argv", [str(module.__file__), *arguments])
         assert not module.main()
         printed = capsys.readouterr().out
-        assert str(BENCHMARKS.parent) not in printed
+        assert str(ROOT) not in printed
         return printed
 
     return call
@@ -105,7 +101,7 @@ def test_quick_run_is_never_written(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Runs each script in this process, as Python would start it, to save imports."""
-    path = BENCHMARKS / f"{name}.py"
+    path = ROOT / "benchmarks" / f"{name}.py"
     monkeypatch.setattr(sys, "argv", [str(path), "--quick", "--write"])
     with pytest.raises(SystemExit) as left:
         runpy.run_path(str(path), run_name="__main__")
@@ -113,7 +109,7 @@ def test_quick_run_is_never_written(
     assert "--quick" in capsys.readouterr().err
 
 
-def test_quick_run_reports_every_figure(speed: ModuleType, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+def test_quick_run_reports_every_figure(monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
     # The limit's accuracy is tested below; this tests the rows.
     monkeypatch.setattr(speed, "QUICK", dataclasses.replace(speed.QUICK, points=2**10))
     page = said(speed, "--quick")
@@ -123,13 +119,13 @@ def test_quick_run_reports_every_figure(speed: ModuleType, monkeypatch: pytest.M
     assert len(verdicts) == 15
 
 
-def test_limit_cdf_is_accurate(speed: ModuleType) -> None:
+def test_limit_cdf_is_accurate() -> None:
     error, uncertainty = speed.limit_error(np.linspace(-4, 4, 401), 2**16)
     assert uncertainty <= 5e-6
     assert error <= 1e-5
 
 
-def test_reference_sees_a_wrong_limit(speed: ModuleType) -> None:
+def test_reference_sees_a_wrong_limit() -> None:
     t = np.linspace(-4, 0, 41)
     reference, uncertainty = speed.reference_cdf(t, 2**10)
     one_head = ac.limit(ac.AttentionLayer(width=64, seq_len=4, num_heads=1)).cdf(t)
@@ -137,7 +133,7 @@ def test_reference_sees_a_wrong_limit(speed: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("legacy", [True, False])
-def test_literal_loop_draws_the_layer(speed: ModuleType, legacy: bool) -> None:
+def test_literal_loop_draws_the_layer(legacy: bool) -> None:
     layer = speed.layer_of(16)
     source = np.random.RandomState(5) if legacy else np.random.default_rng(5)
     literal = np.array([speed.literal_draw(layer, source)[1, 3] for _ in range(4000)])
@@ -145,7 +141,7 @@ def test_literal_loop_draws_the_layer(speed: ModuleType, legacy: bool) -> None:
     assert stats.ks_2samp(literal, collapsed).pvalue > 1e-4
 
 
-def test_buffers_hold_what_a_draw_needs(speed: ModuleType) -> None:
+def test_buffers_hold_what_a_draw_needs() -> None:
     layer = speed.layer_of(16)
     assert layer.weight_entries == (layer.seq_len + 4 * layer.num_heads) * layer.width**2
     assert speed.draws_per_block(layer, "direct") > 1
@@ -170,7 +166,7 @@ def result_of(item: str, check: str, seconds: float, **fields: Any) -> Result:
     return msgspec.convert({**blank, **fields}, Result)
 
 
-def test_main_job_adds_up_cases_not_checks(main_job: ModuleType) -> None:
+def test_main_job_adds_up_cases_not_checks() -> None:
     results = [
         result_of("scores@aa", "scores.law", 2.0),
         result_of("scores@aa", "scores.mean", 2.0),
@@ -181,7 +177,7 @@ def test_main_job_adds_up_cases_not_checks(main_job: ModuleType) -> None:
     ]
     planned = [PlannedResult(result.id, result.item, result.check) for result in results]
     manifest = Manifest(SCHEMA, {"numpy": "0"}, 0, "default", 1e-6, 1e-4, "direct", planned)
-    lines = [manifest, *results, Closing("d", "consistent", [], len(results), 7.0)]
+    lines: list[Line] = [manifest, *results, Closing("d", "consistent", [], len(results), 7.0)]
     page = main_job.report([main_job.Job("default", 300.0, 500.0, 0, lines)])
     assert "300 s (at most 60 s: missed)" in page
     assert "500 processor seconds: 250 s of 2 idle cores" in page
@@ -201,9 +197,7 @@ def test_main_job_adds_up_cases_not_checks(main_job: ModuleType) -> None:
         (900.0, 0.0, "missed"),
     ],
 )
-def test_main_job_is_not_blamed_for_others(
-    main_job: ModuleType, seconds: float, processor: float, verdict: str
-) -> None:
+def test_main_job_is_not_blamed_for_others(seconds: float, processor: float, verdict: str) -> None:
     assert f": {verdict}" in main_job.judged(main_job.Job("default", seconds, processor, 0, []))
 
 
@@ -231,7 +225,7 @@ def test_whole_runs_of_the_benchmark_are_those_of_the_main_job(
     done = subprocess.run(command, capture_output=True, check=False, timeout=300, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     given = ["--subject=one_number:subject", "--workers=1"]
-    page = said(load("false_alarms"), "--smoke=2", "--default=0", "--statements=0", *given)
+    page = said(false_alarms, "--smoke=2", "--default=0", "--statements=0", *given)
     *_, closing = read(record)
     assert isinstance(closing, Closing)
     assert "2 runs: 2 consistent. The chance of a violated run is at most 0.776" in page
@@ -239,7 +233,6 @@ def test_whole_runs_of_the_benchmark_are_those_of_the_main_job(
 
 
 def test_what_a_run_could_have_seen(tmp_path: Path) -> None:
-    visible = load("visible")
     record = tmp_path / "r.jsonl"
     run = Run.of(RunOptions(profile="smoke", record=record))
     layers = [ac.AttentionLayer(width=width, seq_len=2, num_heads=1) for width in (6, 8, 10, 12)]
@@ -258,9 +251,8 @@ def test_what_a_run_could_have_seen(tmp_path: Path) -> None:
 
 
 def test_false_alarms_are_counted() -> None:
-    false_alarms = load("false_alarms")
     runs = [
-        false_alarms.WholeRun(seed, verdict, "d", 1000, 900, 0, looks, 5e-4, 0.1 + 0.1 * seed)
+        WholeRun(seed, verdict, "d", 1000, 900, 0, looks, 5e-4, 0.1 + 0.1 * seed)
         for seed, verdict, looks in [(0, "consistent", (898, 2, 0, 0)), (1, "violated", (895, 1, 3, 1))]
     ]
     text = false_alarms.report("smoke", runs, 1e-6)
@@ -272,8 +264,7 @@ def test_false_alarms_are_counted() -> None:
 def test_statements_of_the_theory_are_counted_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
-    false_alarms, kept = load("false_alarms"), tmp_path / "kept.jsonl"
-    statements = false_alarms.statements
+    kept = tmp_path / "kept.jsonl"
 
     def some(run: Run, folder: Path) -> list[list[StatementTask]]:
         return [cases for cases in statements(run, folder) if "clt.constants" in cases[0].id]
@@ -284,7 +275,7 @@ def test_statements_of_the_theory_are_counted_and_kept(
     assert "2 run seeds, 12 statements: 0 violated, 0 inconclusive. Of the 12 decided by looks" in page
     monkeypatch.setattr(false_alarms, "settle", None)
     assert said(false_alarms, *options) == page
-    runs = [false_alarms.StatementsRun(0, 139, 120, ("a.b@0",), (), ("a.b@0", "a.c@0"), 40.0)]
+    runs = [StatementsRun(0, 139, 120, ("a.b@0",), (), ("a.b@0", "a.c@0"), 40.0)]
     assert "1 violated, 0 inconclusive. Of the 120 decided by looks, 2 had" in false_alarms.statements_report(runs)
 
 
@@ -299,13 +290,8 @@ PROGRAM_FIGURES = (
 )
 
 
-@pytest.fixture(scope="module")
-def programs() -> ModuleType:
-    return load("programs")
-
-
 def test_quick_run_on_programs_reports_every_figure(
-    programs: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], said: Said
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], said: Said
 ) -> None:
     started: list[str] = []
 
@@ -337,7 +323,7 @@ class Forgetful:
         return MatrixFreeMultiplier(self._width, self._rng)(weight, vectors, rows, True)
 
 
-def test_comparison_of_laws_sees_lost_sharing(programs: ModuleType) -> None:
+def test_comparison_of_laws_sees_lost_sharing() -> None:
     program = programs.network(3, erf())
     rngs = [stream(0, "benchmark laws of the test", k) for k in range(2)]
     ours = programs.values_of(program, 8, 2_000, Forgetful, rngs[0])
@@ -347,16 +333,15 @@ def test_comparison_of_laws_sees_lost_sharing(programs: ModuleType) -> None:
     assert len(p_values) >= 10
 
 
-def test_programs_of_the_benchmark_are_covered(programs: ModuleType) -> None:
-    for make in (*programs.PROGRAMS.values(), lambda: programs.large_network(tanh())):
-        assert make().coverage().proved
+def test_programs_of_the_benchmark_are_covered() -> None:
+    for program in (*(make() for make in programs.PROGRAMS.values()), programs.large_network(tanh())):
+        assert program.coverage().proved
 
 
 def test_quick_run_on_the_paper_reports_every_figure(monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
-    paper = load("paper")
     made: list[Sequence[str]] = []
     # tests/paper examines values; this, the page's times.
-    monkeypatch.setattr(exact, "compute", load("conftest", Path(__file__).resolve().parents[1] / "paper").cheap)
+    monkeypatch.setattr(exact, "compute", runpy.run_path(str(ROOT / "tests" / "paper" / "conftest.py"))["cheap"])
     monkeypatch.setattr(paper, "publish", lambda names, *_: made.append(names))
     # A literal draw of 256 heads takes 0.2 s.
     monkeypatch.setattr(paper, "QUICK", dataclasses.replace(paper.QUICK, repeats=1))
@@ -368,7 +353,6 @@ def test_quick_run_on_the_paper_reports_every_figure(monkeypatch: pytest.MonkeyP
 
 
 def test_quick_run_on_infinite_heads_reports_every_kernel(monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
-    infinite_heads = load("infinite_heads")
     # Two positions instead of four: every kernel at a sixth of the cost. tests/limits has longer ones.
     monkeypatch.setattr(infinite_heads, "report", functools.partial(shorter, infinite_heads.report))
     page = said(infinite_heads, "--quick")
@@ -377,7 +361,7 @@ def test_quick_run_on_infinite_heads_reports_every_kernel(monkeypatch: pytest.Mo
 
 
 def test_quick_run_on_a_large_layer_is_as_far_from_uniform_as_computed(said: Said) -> None:
-    page = said(load("large"), "--quick")
+    page = said(large, "--quick")
     found = re.findall(r"([\d.]+) ± ([\d.]+) +\| ([\d.]+) ± ([\d.]+) ", page)
     assert len(found) == 7
     for mean, error, computed, of_a_draw in np.array(found, float):
@@ -392,7 +376,7 @@ def shorter(report: Callable[..., str], s: int, quick: bool) -> str:
 
 
 def test_quick_run_on_rates_reports_every_figure(monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
-    rates, distance = load("rates"), ac.distance
+    distance = ac.distance
 
     def narrower(layer: ac.AttentionLayer, metric: str, **options: Any) -> ac.Distance:
         """Return a distance at 4,096 instead of a million (see tests/rates/test_law.py)."""
@@ -405,7 +389,7 @@ def test_quick_run_on_rates_reports_every_figure(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(rates, "LITERAL_WIDTHS", (9, 10, 11))
     # tests/rates/test_regimes.py has every regime.
     shown = ("tied queries and keys", "low rank")
-    monkeypatch.setattr(rates, "REGIMES", {name: rates.REGIMES[name] for name in shown})
+    monkeypatch.setattr(rates, "REGIMES", {name: REGIMES[name] for name in shown})
     page = said(rates, "--quick")
     for figure in ("KL of y, n = 1,024", "KS of y, n = 10⁶", "KL of y, n = ∞, head_dim = 64, H = 16"):
         assert f"| {figure} |" in page
@@ -422,7 +406,7 @@ def test_quick_run_on_rates_reports_every_figure(monkeypatch: pytest.MonkeyPatch
 
 
 def test_quick_run_on_stacks_says_conjecture_and_reports_every_depth(said: Said) -> None:
-    page = said(load("stacks"), "--quick")
+    page = said(stacks, "--quick")
     assert page.startswith("# Stacks (conjecture)")
     headings = re.findall(r"^## (.*)$", page, re.MULTILINE)
     assert len(headings) == 4
@@ -433,7 +417,7 @@ def test_quick_run_on_stacks_says_conjecture_and_reports_every_depth(said: Said)
 
 def test_quick_run_on_public_bugs_has_a_row_for_each(said: Said) -> None:
     pytest.importorskip("torch")
-    page = said(load("wild"), "--quick")
+    page = said(importlib.import_module("benchmarks.wild"), "--quick")
     assert len(re.findall(r"^\| .* \| (?:yes, \w+|no) +\| ", page, re.MULTILINE)) == 2
     assert len(re.findall(r"^\| .* \| [01] of 1 +\| ", page, re.MULTILINE)) == 2
     assert len(re.findall(r"^\| torch .*\| \d+\.\d +\|$", page.partition("## Well-known")[2], re.MULTILINE)) == 2
@@ -442,7 +426,6 @@ def test_quick_run_on_public_bugs_has_a_row_for_each(said: Said) -> None:
 def test_page_of_executors_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """On jobs of one property, with a real cluster."""
     pytest.importorskip("distributed")
-    executors = load("executors")
 
     def job(record: Path, profile: str, *options: str) -> float:
         arguments = ["run", "--profile", profile, "--only", "scores", "--record", str(record), *options]
@@ -460,7 +443,6 @@ def test_page_of_executors_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_many_cores_are_as_fast_as_the_longest_piece_and_whoever_hands_over() -> None:
-    executors = load("executors")
     assert executors.makespan([3.0, 2.0, 1.0], 2, 0.0) == 3.0
     assert executors.makespan([1.0] * 10, 10, 0.5) == 6.0  # the last one starts after 5 s
     assert executors.makespan([1.0] * 10, 1, 0.5) == 10.5
@@ -468,7 +450,7 @@ def test_many_cores_are_as_fast_as_the_longest_piece_and_whoever_hands_over() ->
 
 
 def test_lives_of_a_history_are_quiet_and_drifts_are_found() -> None:
-    page = load("history").page(20, 40, None, "")
+    page = history.page(20, 40, None, "")
     rows = r"^\| (?:independent|correlation|scores biased)[^|]*\| 20 +\| 0 +\| 0\.00% \| 13\.91% +\|$"
     assert len(re.findall(rows, page, re.MULTILINE)) == 5
     medians = [int(each) for each in re.findall(r"^\| 0\.\d+ +\| [\d.]+ +\| (\d+) ", page, re.MULTILINE)]
@@ -480,96 +462,8 @@ def test_lives_of_a_history_are_quiet_and_drifts_are_found() -> None:
 def test_error_rates_of_exponents_are_measured(said: Said) -> None:
     """Few narrow models: tests that all are reported."""
     pytest.importorskip("torch")
-    page = said(load("widths"), "--quick")
+    page = said(importlib.import_module("benchmarks.widths"), "--quick")
     noise = r"^\| (?:normal|of \w+ normal).*?(?:\| [\d.]+ +){3}\|$"
     assert len(re.findall(noise, page, re.MULTILINE)) == 6
     assert "2 random right models: violated in 0," in page
     assert len(re.findall(r"\| [01] of 1 +\|", page)) == 5
-
-
-def test_pages_know_the_commit_that_they_are_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    every = load("all")
-    root = tmp_path / "project"
-    for name in ("benchmarks", "attncheck"):
-        (root / name).mkdir(parents=True)
-    page, code = root / "benchmarks" / "one.md", root / "attncheck" / "code.py"
-    write = 'pathlib.Path(__file__).with_suffix(".md").write_text(TEXT)'
-    script = f'import pathlib, sys\nif "--write" in sys.argv:\n    {write}'
-    text = "# One\n\nMeasured.\n"
-    page.with_suffix(".py").write_text(f"TEXT = {text!r}\n{script}\n", encoding="utf-8")
-    page.write_text(text, encoding="utf-8")
-
-    def commit(content: str) -> None:
-        code.write_text(content, encoding="utf-8")
-        every.git(root, "add", "-A")
-        every.git(root, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "change")
-
-    every.git(root, "init")
-    commit("1")
-    read = every.Page.read
-    assert read(page).changed(root) == "of an unknown commit"
-    assert every.main(["--make"], root) == 0
-    assert read(page).changed(root) == ""
-    assert page.read_text(encoding="utf-8").count("Made at commit") == 1
-    commit('"""A docstring."""\n1  # and a comment')
-    assert read(page).changed(root) == ""
-    (root / "attncheck" / "models").mkdir()
-    (root / "attncheck" / "models" / "table.py").write_text("2", encoding="utf-8")
-    commit("1")
-    assert read(page).changed(root) == ""
-    zoo = page.with_stem("zoo")
-    zoo.with_suffix(".py").write_text("", encoding="utf-8")
-    assert dataclasses.replace(read(page), path=zoo).changed(root)
-    commit("2")
-    assert read(page).changed(root).endswith(", before a change")
-    assert every.main(["--make", "one"], root) == 0
-    assert read(page).changed(root) == ""
-    assert page.read_text(encoding="utf-8").startswith(text)
-    assert page.read_text(encoding="utf-8").count("Made at commit") == 1
-    code.write_text("3", encoding="utf-8")
-    with pytest.raises(SystemExit):
-        every.main(["--make"], root)
-    commit("4")
-    capsys.readouterr()
-    page.with_suffix(".py").write_text("raise SystemExit(3)\n", encoding="utf-8")
-    commit("5")
-    assert every.main(["--make"], root) == 1
-    assert re.search(r"^one: failed: exit code 3; 0 left, about 0 min$", capsys.readouterr().out, re.MULTILINE)
-    (root / "benchmarks" / "requirements.txt").write_text("no-such-package==1  # one\nnumpy  # one\n", encoding="utf-8")
-    assert every.Page.read(page).needs == ("no-such-package",)
-    assert every.main(["--make"], root) == 0
-    assert read(page).changed(root)
-
-
-def test_a_page_depends_on_the_scripts_that_its_script_imports(tmp_path: Path) -> None:
-    every, page = load("all"), tmp_path / "benchmarks" / "one.md"
-    page.parent.mkdir()
-    page.write_text("# One\n", encoding="utf-8")
-    script = "from benchmarks.parts import a\nfrom benchmarks import b, c\n"
-    page.with_suffix(".py").write_text(script, encoding="utf-8")
-    assert list(every.Page.read(page).scripts) == [
-        f"benchmarks/{name}{end}" for name in ("one", "parts", "b", "c") for end in (".py", "/")
-    ]
-
-
-def test_every_page_is_made_by_a_script() -> None:
-    found = list(load("all").pages(BENCHMARKS.parent))
-    assert len(found) > 15
-    for page in found:
-        assert '"--write"' in page.script
-        assert f"`python benchmarks/{page.path.stem}.py --write` makes this page" in page.script
-
-
-def test_rows_are_kept_for_one_state_of_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, path = load("rows"), tmp_path / "rows" / "one.jsonl"
-    assert rows.Rows(path).get("a", tuple[int, ...], lambda: (1, 2)) == (1, 2)
-    with path.open("ab") as file:
-        file.write(b'{"key":"b","row')
-    again = rows.Rows(path)
-    assert again.get("a", tuple[int, ...], lambda: (3,)) == (1, 2)
-    assert "b" not in again
-    again.keep("b", np.array([0.5]))
-    assert rows.Rows(path).get("b", NDArray[np.float64], lambda: None).tolist() == [0.5]
-    monkeypatch.setattr(rows, "state", lambda: "another")
-    assert rows.Rows(path).get("a", tuple[int, ...], lambda: (3,)) == (3,)
-    assert "b" not in rows.Rows(path)

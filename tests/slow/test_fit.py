@@ -73,8 +73,10 @@ def test_rotary_positions_are_named(mistake: Fault) -> None:
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("exposure", ["grams", "scores"])
-@pytest.mark.parametrize(("declared", "drawn"), [("rms", None), ("layer", None), ("layer", "rms"), (None, "rms")])
+@pytest.mark.parametrize(
+    ("declared", "drawn", "exposure"),
+    [("rms", None, "grams"), ("layer", None, "scores"), ("layer", "rms", "grams"), (None, "rms", "scores")],
+)
 def test_norms_are_named(declared: Norm | None, drawn: Norm | None, exposure: str) -> None:
     """Also if the layer declares none; one layer is enough."""
     layer = LAYERS[0].replace(activation="relu", norm=declared)
@@ -88,10 +90,9 @@ def test_layer_norm_for_rms_norm_is_told_beside_odd_activations(exposure: str) -
     """Both leave positions uncorrelated with equal lengths, up to order 1/n: few draws cannot distinguish them."""
     layers = [REGIMES["normalised inputs"].layer]
     subject = right(change=lambda _: {"norm": "layer"})
-    for seed in range(3):
-        first_two = words(fitted(samples(subject, exposure, layers, seed=seed), root())[0])[:2]
-        assert "the draws fit a layer with norm='layer'" in first_two
-        assert sum("activation=" in told for told in first_two) <= 1
+    first_two = words(fitted(samples(subject, exposure, layers), root())[0])[:2]
+    assert "the draws fit a layer with norm='layer'" in first_two
+    assert sum("activation=" in told for told in first_two) <= 1
 
 
 @pytest.mark.sampled
@@ -180,44 +181,46 @@ def test_a_reach_that_is_twice_the_declared_one_is_said() -> None:
     assert words(fits)[0] == "the draws fit a layer with a position_reach twice the declared one"
 
 
-@pytest.mark.parametrize("law", ["uniform", "rademacher"])
-def test_a_law_that_is_not_declared_is_named(law: str) -> None:
-    assert words(fitted([of_law(law)], root())[0])[0] == f"the draws fit weights={law!r}"
-
-
-def test_a_law_that_is_declared_and_not_drawn_is_named() -> None:
-    told = words(fitted([of_law("gaussian")], root(), WeightLaws.of("rademacher"))[0])
-    assert "the draws fit weights='gaussian'" in told
-
-
-def test_inputs_that_are_handed_out_have_the_declared_law() -> None:
-    laws = {name: "rademacher" for name in ("query", "key", "value", "output")}
-    assert words(fitted([of_law(laws)], root(), handed=True)[0])[0] == "the draws fit weights='rademacher'"
-    of_inputs = "the draws fit weights='rademacher', of the inputs 'gaussian'"
-    assert words(fitted([of_law(laws)], root())[0])[0] == of_inputs
+MATRICES = ("query", "key", "value", "output")
+LARGE, USUAL = ({f"{name}_bias": ("uniform", std) for name in MATRICES} for std in (2.0, 3**-0.5))
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("matrix", ["query", "key", "value", "output"])
-def test_a_bias_that_is_declared_and_not_drawn_is_named(matrix: str) -> None:
-    declared = {f"{name}_bias": ("uniform", 2.0) for name in ("query", "key", "value", "output")}
-    drawn = {name: law for name, law in declared.items() if name != f"{matrix}_bias"}
-    fits = fitted([of_law(drawn)], root(), WeightLaws.of(declared))[0]
-    assert f"the draws fit a bias of 0 for {matrix}" in words(fits)
+@pytest.mark.parametrize(
+    ("drawn", "declared", "said"),
+    [
+        ("uniform", "gaussian", "the draws fit weights='uniform'"),
+        ("gaussian", "rademacher", "the draws fit weights='gaussian'"),
+        (
+            dict.fromkeys(MATRICES, "rademacher"),
+            "gaussian",
+            "the draws fit weights='rademacher', of the inputs 'gaussian'",
+        ),
+        *(
+            ({each: law for each, law in LARGE.items() if each != f"{name}_bias"}, LARGE, f"a bias of 0 for {name}")
+            for name in ("query", "output")
+        ),
+        (USUAL, "gaussian", "a bias for query, key, value and output that is not declared"),
+    ],
+    ids=str,
+)
+def test_another_law_than_the_declared_one_is_named(drawn: Any, declared: Any, said: str) -> None:
+    told = words(fitted([of_law(drawn)], root(), WeightLaws.of(declared))[0])
+    assert any(said in each for each in told)
+    assert declared != "gaussian" or drawn == USUAL or told[0] == said
 
 
-def test_biases_that_nobody_declared_are_named() -> None:
-    drawn = {f"{name}_bias": ("uniform", 3**-0.5) for name in ("query", "key", "value", "output")}
-    said = "the draws fit a bias for query, key, value and output that is not declared"
-    assert any(each.startswith(said) for each in words(fitted([of_law(drawn)], root())[0]))
+def test_inputs_that_are_handed_out_have_the_declared_law() -> None:
+    drawn = of_law(dict.fromkeys(MATRICES, "rademacher"))
+    assert words(fitted([drawn], root(), handed=True)[0])[0] == "the draws fit weights='rademacher'"
 
 
-@pytest.mark.parametrize("biased", [(), ("query", "key", "value", "output")])
+@pytest.mark.parametrize("biased", [(), MATRICES])
 def test_weights_as_a_linear_layer_draws_them_are_named(biased: tuple[str, ...]) -> None:
     """Law, scale and biases differ from the declaration at once."""
-    laws = {"query": "uniform", "key": "uniform", "value": "uniform", "output": "uniform"}
+    laws = dict.fromkeys(MATRICES, "uniform")
     stds = dict.fromkeys(("query_std", "key_std", "value_std", "output_std"), 3**-0.5)
-    drawn = laws | {f"{name}_bias": ("uniform", 3**-0.5) for name in biased}
+    drawn = laws | {f"{name}_bias": USUAL[f"{name}_bias"] for name in biased}
     declared = AttentionLayer(width=4, seq_len=4, num_heads=2)
     sample = dataclasses.replace(of_law(drawn, declared.replace(**stds)), layer=declared)
     told = words(fitted([sample], root())[0])[0]

@@ -81,12 +81,12 @@ def test_wrong_blocks_are_rejected_and_the_right_one_is_not(stack: AttentionStac
 
 @functools.cache
 def random_blocks() -> list[AttentionStack]:
-    """Return eight random blocks, drawn where they are compared: each process would draw them to collect tests."""
-    return draw_examples(stacks(max_depth=2, max_entries=200, blocks=True), 8, 0, "random blocks")
+    """Return four random blocks, drawn where they are compared: each process would draw them to collect tests."""
+    return draw_examples(stacks(max_depth=2, max_entries=200, blocks=True), 4, 0, "random blocks")
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("index", range(8))
+@pytest.mark.parametrize("index", range(4))
 def test_readings_of_random_blocks_are_of_one_law(index: int) -> None:
     stack = random_blocks()[index]
     ours = drawn(stack, 6, "collapsed")

@@ -10,6 +10,8 @@ import pytest
 from attncheck import AttentionLayer, AttentionStack, InputError
 from attncheck.layers.program.coverage import CoverageKind
 
+from .laws import BLOCKS, NORMED
+
 LAYER = AttentionLayer(width=8, seq_len=2, num_heads=2, clip=3.0)
 
 
@@ -41,14 +43,16 @@ def test_layers_have_their_own_activations_and_the_templates_clip() -> None:
     assert hash(AttentionStack(layer=LAYER, depth=2)) == hash(AttentionStack(layer=LAYER, depth=2, activations="clip"))
 
 
-@pytest.mark.parametrize("depth", range(1, 9))
-def test_stacks_survive_a_round_trip(depth: int, tmp_path: Path) -> None:
-    layer = LAYER.replace(head_dim=3, mask="causal")
-    stack = AttentionStack(layer=layer, depth=depth, activations=("relu",) * depth, residual=True)
-    assert AttentionStack.from_dict(stack.to_dict()) == stack
-    assert AttentionStack.from_toml(stack.to_toml()) == stack
-    (tmp_path / "stack.toml").write_text(stack.to_toml(), encoding="utf-8")
-    assert AttentionStack.from_toml(tmp_path / "stack.toml") == stack
+def test_stacks_survive_a_round_trip(tmp_path: Path) -> None:
+    layer, names = LAYER.replace(head_dim=3, mask="causal"), ("relu", "tanh", "clip")
+    deep = (AttentionStack(layer=layer, depth=k, activations=names[:k], residual=True) for k in (1, 3))
+    stacks = (*deep, *NORMED, *BLOCKS)
+    assert len({stack.key for stack in stacks}) == len(stacks)
+    for stack in stacks:
+        assert AttentionStack.from_dict(stack.to_dict()) == stack
+        assert AttentionStack.from_toml(stack.to_toml()) == stack
+        (tmp_path / "stack.toml").write_text(stack.to_toml(), encoding="utf-8")
+        assert AttentionStack.from_toml(tmp_path / "stack.toml") == stack
 
 
 @pytest.mark.parametrize(
@@ -94,8 +98,7 @@ def test_weight_entries_are_those_of_the_program() -> None:
             assert stack.weight_entries == sum(rows * columns for rows, columns in shapes)
 
 
-@pytest.mark.parametrize("residual", [False, True])
-@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.parametrize(("depth", "residual"), [(1, True), (2, False), (4, True)])
 def test_coverage_is_a_conjecture_from_the_second_layer_on(depth: int, residual: bool) -> None:
     stack = AttentionStack(layer=LAYER, depth=depth, residual=residual)
     found = stack.coverage()
