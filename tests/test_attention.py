@@ -23,7 +23,9 @@ NAN, INF = float("nan"), float("inf")
 STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
 
 IMPOSSIBLE: list[tuple[str, Any]] = [
-    *((name, bad) for name in ("width", "seq_len", "num_heads") for bad in (None,)),
+    *((name, None) for name in ("width", "seq_len", "num_heads")),
+    # Booleans of NumPy are no numbers.
+    *(("width", np.bool_(True)), ("position_std", np.bool_(True)), ("clip", np.array(True))),
     *(
         (name, bad)
         for name in ("width", "seq_len", "num_heads", "head_dim", "num_kv_heads")
@@ -66,19 +68,6 @@ def test_impossible_values_are_refused(field: str, value: Any) -> None:
     assert_names(str(caught.value), field, value)
 
 
-def test_booleans_of_numpy_are_no_numbers() -> None:
-    given: list[tuple[str, Any]] = [
-        ("position_std", np.bool_(True)),
-        ("clip", np.array(True)),
-        ("width", np.bool_(True)),
-    ]
-    for field, value in given:
-        with pytest.raises(InputError, match=f"^{field}="):
-            AttentionLayer(**{"width": 8, field: value})
-    # NumPy numbers are accepted, but no float to mypy.
-    assert AttentionLayer(width=8, position_std=np.float32(2.0)).position_std == 2.0  # type: ignore[arg-type]
-
-
 def test_values_that_python_does_not_print_are_named() -> None:
     with pytest.raises(InputError, match=r"^position_std=<int>: is larger than any float; pass"):
         AttentionLayer(width=8, position_std=10**5_000)
@@ -94,11 +83,10 @@ def test_values_that_python_does_not_print_are_named() -> None:
 
 @pytest.mark.parametrize("field", ["score_scaling", "attention_map", "mask", "activation", "head_scaling"])
 def test_arrays_are_no_choices(field: str) -> None:
-    values: list[Any] = [np.array([1, 2]), np.eye(3), np.array(["none", "softmax"])]
-    for value in values:
-        with pytest.raises(InputError, match=f"^{field}=array") as caught:
-            AttentionLayer(**{"width": 8, field: value})
-        assert "\n" not in str(caught.value)
+    value: Any = np.eye(3)
+    with pytest.raises(InputError, match=f"^{field}=array") as caught:
+        AttentionLayer(**{"width": 8, field: value})
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -107,11 +95,7 @@ def test_arrays_are_no_choices(field: str) -> None:
         ({"num_heads": 4, "num_kv_heads": 3}, "num_kv_heads", 3, "num_heads=4"),
         ({"num_heads": 4, "num_kv_heads": 8}, "num_kv_heads", 8, "num_heads=4"),
         ({"num_heads": 1, "num_kv_heads": 2}, "num_kv_heads", 2, "divisor of num_heads"),
-        *(
-            ({"activation": name, "clip": 1.0}, "clip", 1.0, f"activation='{name}'")
-            for name in ACTIVATIONS
-            if name != "clip"
-        ),
+        ({"activation": "relu", "clip": 1.0}, "clip", 1.0, "activation='relu'"),
     ],
 )
 def test_impossible_combinations_are_refused(fields: dict[str, Any], field: str, value: object, said: str) -> None:
@@ -155,40 +139,26 @@ def test_derived_quantities() -> None:
     assert full.replace(score_scaling="1/n").score_factor == 0.125
 
 
+#: Numbers and texts of any type, and what a layer keeps of them.
+CONVERTED: dict[str, tuple[Any, int | float | str]] = {
+    "width": (np.int64(8), 8),
+    "seq_len": (np.uint8(3), 3),
+    "num_heads": (np.int32(4), 4),
+    "head_dim": (np.int16(2), 2),
+    "query_std": (np.float32(0.5), 0.5),
+    "key_std": (2, 2.0),
+    "value_std": (Fraction(1, 2), 0.5),
+    "clip": (np.int64(3), 3.0),
+    "mask": (np.str_("causal"), "causal"),
+    "rotary_base": (np.int64(10_000), 10_000.0),
+    "norm": (np.str_("rms"), "rms"),
+}
+
+
 def test_numpy_numbers_become_built_in() -> None:
-    fields: dict[str, Any] = {
-        "width": np.int64(8),
-        "seq_len": np.uint8(3),
-        "num_heads": np.int32(4),
-        "head_dim": np.int16(2),
-        "num_kv_heads": np.int64(2),
-        "query_std": np.float32(0.5),
-        "key_std": 2,
-        "value_std": Fraction(1, 2),
-        "clip": np.int64(3),
-        "input_correlation": np.float64(0.5),
-        "mask": np.str_("causal"),
-        "rotary_base": np.int64(10_000),
-        "norm": np.str_("rms"),
-    }
-    layer = AttentionLayer(**fields)
-    assert layer == AttentionLayer(
-        width=8,
-        seq_len=3,
-        num_heads=4,
-        head_dim=2,
-        num_kv_heads=2,
-        query_std=0.5,
-        key_std=2.0,
-        value_std=0.5,
-        clip=3.0,
-        input_correlation=0.5,
-        mask="causal",
-        rotary_base=10_000.0,
-        norm="rms",
-    )
-    assert {type(value) for value in layer.to_dict().values()} == {int, float, str, bool, type(None)}
-    assert AttentionLayer.from_toml(layer.to_toml()) == layer
+    fields = AttentionLayer(**{name: given for name, (given, _) in CONVERTED.items()}).to_dict()
+    for name, (_, kept) in CONVERTED.items():
+        assert (type(fields[name]), fields[name]) == (type(kept), kept)
 
 
 def test_layer_is_frozen_and_hashable() -> None:
@@ -244,18 +214,13 @@ def test_toml_file(tmp_path: Path) -> None:
     [
         ("", r"layer: has no \[layer\] table; write \[layer\]"),
         ("width = 8", r"layer: has no \[layer\] table"),
-        ("layer = 8", r"layer: has no \[layer\] table"),
         ("[[layer]]\nwidth = 8", r"layer: has no \[layer\] table"),
         ("[layer]\nwidth =", "layer: not TOML .*; write a"),
         ("[layer\nwidth = 8", "layer: not TOML .*line 1.*write a"),
-        ("[layer]\nwidth = 8\nwidth = 9", "layer: not TOML .*; write a"),
         ("layer.toml", "layer: not TOML"),
         ("[layer]", "width=None: is missing; add width"),
-        ("[layer]\nseq_len = 3", "width=None: is missing"),
         ("[layer]\nwidth = 8\nheads = 2", r"layer\.heads=2: is not a field .*; did you mean 'num_heads'"),
-        ("[layer]\nwidht = 8", r"layer\.widht=8: is not a field .*; did you mean 'width'"),
         ("[layer]\nwidth = 8\nzzz = 1", r"layer\.zzz=1: is not a field .*; use one of width, seq_len"),
-        ("[layer]\nwidth = nan", "width=nan: must be a whole number; pass"),
         ("[layer]\nwidth = 8\nkey_std = inf", "key_std=inf: must be finite; pass"),
         ("[layer]\nwidth = 8\nmask = 1979-05-27", "mask=.*: is not known; use one of"),
         ("[layer]\nwidth = 8\nclip = 1979-05-27", "clip=.*: must be a number; pass"),
@@ -283,18 +248,12 @@ def test_unreadable_toml_file_is_refused(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("value", [None, 8, b"[layer]", ["[layer]"]])
-def test_what_is_no_text_is_refused(value: Any) -> None:
-    with pytest.raises(InputError) as caught:
-        AttentionLayer.from_toml(value)
-    assert_names(str(caught.value), "text", value)
-
-
-@pytest.mark.parametrize("value", [None, 8, "width", [("width", 8)]])
-def test_what_is_no_table_is_refused(value: Any) -> None:
-    with pytest.raises(InputError) as caught:
-        AttentionLayer.from_dict(value)
-    assert_names(str(caught.value), "layer", value)
+@pytest.mark.parametrize("value", [None, 8, ["[layer]"]])
+def test_what_is_no_text_or_table_is_refused(value: Any) -> None:
+    for read, name in ((AttentionLayer.from_toml, "text"), (AttentionLayer.from_dict, "layer")):
+        with pytest.raises(InputError) as caught:
+            read(value)
+        assert_names(str(caught.value), name, value)
 
 
 def test_unknown_names_of_any_type_are_refused() -> None:

@@ -61,9 +61,8 @@ def test_scores_are_not_written_to(name: Any) -> None:
     np.testing.assert_array_equal(scores, kept)
 
 
-@pytest.mark.parametrize("size", [1e3, 1e300])
-def test_large_scores_do_not_overflow(size: float) -> None:
-    scores = size * np.array([[1.0, -1.0], [0.5, 0.5]])
+def test_large_scores_do_not_overflow() -> None:
+    scores = 1e300 * np.array([[1.0, -1.0], [0.5, 0.5]])
     softmax = attention_weights(AttentionLayer(width=8, seq_len=2), scores)
     np.testing.assert_array_equal(softmax, [[1.0, 0.0], [0.5, 0.5]])
     sigmoid = attention_weights(AttentionLayer(width=8, seq_len=2, attention_map="sigmoid"), scores)

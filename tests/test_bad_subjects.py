@@ -14,8 +14,8 @@ from attncheck._lib.errors import InputError
 from attncheck.checks.comparison import gaussian_distance
 from attncheck.checks.laws import affordable_draws, marginal_law
 from attncheck.checks.marginals import Scalar
-from attncheck.checks.registry import PROPERTIES
-from attncheck.checks.sample import Sample
+from attncheck.checks.registry import PROPERTIES, checks_of
+from attncheck.checks.sample import FIELDS, Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.looks.examine import run_item
@@ -30,6 +30,9 @@ Simulator = Callable[[AttentionLayer, int, np.random.Generator], Any]
 
 LAYER = AttentionLayer(width=8, seq_len=3, num_heads=2)
 CAUSAL = LAYER.replace(mask="causal")
+SMALL = AttentionLayer(width=4, seq_len=2, num_heads=2)
+# The fields that properties read.
+READ = sorted({(name, field) for name in PROPERTIES for check in checks_of(name) for field in check.needs & set(FIELDS)})
 COST = Cost(1500, 1e-5, 0.9)
 LOWEST = float(np.finfo(np.float64).min)
 
@@ -60,7 +63,7 @@ def refused(simulator: Any, name: str = "draws", layer: AttentionLayer = LAYER) 
 
 class TestFillings:
     @pytest.mark.parametrize("layer", [CAUSAL, CAUSAL.replace(attention_map="linear")], ids=["softmax", "linear"])
-    @pytest.mark.parametrize("filling", [-1e9, -1e30, LOWEST, float(np.finfo(np.float32).min), -7.5, 0.0])
+    @pytest.mark.parametrize("filling", [-1e9, LOWEST, -7.5, 0.0])
     def test_a_filling_is_no_score(self, filling: float, layer: AttentionLayer) -> None:
         """The sample and its results are the same as with minus infinity."""
         for size in (4, 600, COST.affordable):
@@ -72,32 +75,21 @@ class TestFillings:
             assert "masked scores" not in one.exposed
             assert "scores" in one.exposed
 
-    @pytest.mark.parametrize("layer", [CAUSAL, CAUSAL.replace(attention_map="linear")], ids=["softmax", "linear"])
-    def test_a_filling_violates_nothing(self, layer: AttentionLayer) -> None:
-        filling = -1e9
-
-        def filled(drawn: Arrays) -> Arrays:
-            return drawn | {"scores": np.where(visible(layer), drawn["scores"], filling)}
-
+    def test_a_filling_violates_nothing(self) -> None:
+        simulator = returning(lambda d: d | {"scores": np.where(visible(CAUSAL), d["scores"], -1e9)})
         for name in ("scores", "exactness", "independence"):
-            found = results(returning(filled), name, layer)
+            found = results(simulator, name, CAUSAL)
             assert not [result.check for result in found if result.verdict == "violated"]
-        exposed = Subject.of(returning(filled)).probe(layer, np.random.default_rng(0)).exposed
+        exposed = Subject.of(simulator).probe(CAUSAL, np.random.default_rng(0)).exposed
         assert "masked scores" not in exposed
         assert "scores" in exposed
 
-    def test_a_mask_that_is_added_leaves_no_scores_either(self) -> None:
-        added = np.where(visible(CAUSAL), 0.0, -1e9)
-        simulator = returning(lambda d: d | {"scores": d["scores"] + added})
-        assert not [r.check for r in results(simulator, "scores", CAUSAL) if r.verdict == "violated"]
-
-    @pytest.mark.parametrize("query_std", [1.0, 5.0])
-    def test_scores_plus_a_mask_of_ten_thousand_are_none_either(self, query_std: float) -> None:
-        layer = CAUSAL.replace(query_std=query_std)
-        added = np.where(visible(layer), 0.0, -1e4)
-        simulator = returning(lambda d: d | {"scores": d["scores"] + added})
-        for name in ("scores", "exactness"):
-            assert not [r.check for r in results(simulator, name, layer) if r.verdict == "violated"]
+    @pytest.mark.parametrize("added", [-1e9, -1e4])
+    def test_scores_plus_a_mask_are_none_either(self, added: float) -> None:
+        layer = CAUSAL.replace(query_std=5.0)
+        behind = np.where(visible(layer), 0.0, added)
+        simulator = returning(lambda d: d | {"scores": d["scores"] + behind})
+        assert not [r.check for r in results(simulator, "scores", layer) if r.verdict == "violated"]
         setting = Subject.of(simulator).probe(layer, np.random.default_rng(0))
         assert "scores" in setting.exposed
         assert "masked scores" not in setting.exposed
@@ -122,7 +114,7 @@ class TestFillings:
         ids=lambda layer: layer.describe(),
     )
     def test_scores_from_before_the_mask_stay(self, layer: AttentionLayer) -> None:
-        for seed in range(200):
+        for seed in range(50):
             size = 1 + seed % 4
             drawn = right(layer, size, np.random.default_rng(seed))
             sample = Sample.from_mapping(layer, drawn, size)
@@ -143,19 +135,12 @@ class TestRefused:
         [
             (lambda d: {"outputs": None}, "subject=[]: returned no outputs; return {'outputs'"),
             (
-                lambda d: d | {"score_entries": {(0, 0, 0): np.ones(4)}},
-                "subject['score_entries']='...': is not a known",
-            ),
-            (
                 lambda d: d | {"outputs": np.ma.masked_less(d["outputs"], 0.0)},
                 "subject['outputs']='...': is an array with masked entries; return a plain array",
             ),
             (lambda d: d | {"outputs": d["outputs"] * 1e120}, "is beyond 1e+100; mend the simulator"),
             (lambda d: d | {"key_gram": -d["key_gram"]}, "is a negative number on the diagonal of a Gram matrix; mend"),
-            (
-                lambda d: d | {"input_gram": np.triu(d["input_gram"])},
-                "subject['input_gram'][0, 0, 1]=",
-            ),
+            (lambda d: d | {"input_gram": np.triu(d["input_gram"])}, "subject['input_gram'][0, 0, 1]="),
             (lambda d: d | {"value_gram": np.tril(d["value_gram"])}, "differs from its mirror image in the Gram"),
         ],
     )
@@ -220,23 +205,22 @@ class TestStatistics:
 
     @pytest.mark.sampled
     @pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning")
-    @pytest.mark.parametrize("name", PROPERTIES)
-    @pytest.mark.parametrize("zeroed", ["all", "input_gram", "key_gram", "value_gram", "scores", "outputs"])
-    def test_zeros_are_judged(self, zeroed: str, name: str) -> None:
-        def zeros(drawn: Arrays) -> Arrays:
-            return {k: np.zeros_like(v) if zeroed in ("all", k) else v for k, v in drawn.items()}
+    @pytest.mark.parametrize(("name", "field"), READ)
+    def test_zeros_are_judged(self, name: str, field: str) -> None:
+        assert results(returning(lambda d: d | {field: np.zeros_like(d[field])}), name, SMALL)
 
-        assert results(returning(zeros), name)
+    @pytest.mark.parametrize("name", PROPERTIES)
+    def test_nothing_but_zeros_is_judged(self, name: str) -> None:
+        assert results(returning(lambda d: {field: np.zeros_like(value) for field, value in d.items()}), name, SMALL)
 
     @pytest.mark.sampled
-    @pytest.mark.parametrize("name", PROPERTIES)
-    @pytest.mark.parametrize("field", ["outputs", "scores", "inputs", "input_gram", "key_gram", "value_gram"])
-    def test_huge_numbers_are_judged_or_refused_with_names(self, field: str, name: str) -> None:
+    @pytest.mark.parametrize(("name", "field"), READ)
+    def test_huge_numbers_are_judged_or_refused_with_names(self, name: str, field: str) -> None:
         simulator = returning(lambda d: d | {field: d[field] * 1e95})
         message = f"check={name}."
         with np.errstate(all="ignore"):
             try:
-                assert results(simulator, name)
+                assert results(simulator, name, SMALL)
             except InputError as error:
                 message = str(error)
         assert message.startswith(f"check={name}.")
@@ -294,11 +278,10 @@ class TestLargeLayers:
     @pytest.mark.parametrize("std", [1e-6, 1e6])
     def test_layers_at_the_ends_of_the_range(self, std: float) -> None:
         names = ("query_std", "key_std", "value_std", "output_std", "input_std")
-        layer = LAYER.replace(activation="identity", attention_map="linear", **dict.fromkeys(names, std))
+        layer = SMALL.replace(activation="identity", attention_map="linear", **dict.fromkeys(names, std))
         for name in PROPERTIES:
-            assert not [
-                r.check for r in results(collapsed, name, layer, Cost(600, 1e-5, 0.9)) if r.verdict == "violated"
-            ]
+            found = results(collapsed, name, layer, Cost(600, 1e-5, 0.9))
+            assert not [result.check for result in found if result.verdict == "violated"]
 
     @pytest.mark.parametrize("item", [2.0**-900, 2.0**900])
     def test_mixtures_in_any_unit(self, item: float) -> None:

@@ -146,41 +146,31 @@ class TestSeeds:
 
     def test_default_is_fixed(self, place: pytest.Pytester) -> None:
         found = {}
-        for option in ("", "--attncheck-seed=0", "--attncheck-seed=1"):
-            smoke(place, *TWO, *filter(None, [option]))
+        for options in ([], ["--attncheck-seed=1"]):
+            smoke(place, "-k", TINY, *options)
             manifest, _, closing = lines(place)
-            found[option] = (manifest.seed, closing.digest)
-        assert found[""] == found["--attncheck-seed=0"]
-        assert [seed for seed, _ in found.values()] == [0, 0, 1]
-        assert found["--attncheck-seed=1"][1] != found[""][1]
+            found[manifest.seed] = closing.digest
+        assert found.keys() == {0, 1}
+        assert found[0] != found[1]
 
 
 class TestOptions:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            (["--attncheck-seed=-1"], "seed=-1: must be at least 0; pass a whole number, or random"),
-            (["--attncheck-seed=abc"], "seed='abc': must be a whole number; pass a whole number, or random"),
+            (["-v", "--attncheck-seed=abc"], "seed='abc': must be a whole number; pass a whole number, or random"),
             (["--attncheck-profile=smok"], "profile='smok': is not known; use one of 'smoke', 'default', 'thorough'"),
-            (["--attncheck-false-alarm=0"], "false_alarm=0.0: must be greater than 0; pass a chance such as 1e-6"),
-            (["--attncheck-false-alarm=2"], "false_alarm=2.0: must be less than 1; pass the budget"),
             (["--attncheck-false-alarm=nan"], "false_alarm=nan: must be finite; pass a chance such as 1e-6"),
-            (
-                ["--attncheck-draws=1000"],
-                "draws='1000': has no effect with the profile smoke; use the profile thorough",
-            ),
+            (["--attncheck-draws=1000"], "draws='1000': has no effect with the profile smoke; use the profile thorou"),
             (["--attncheck-profile=thorough", "--attncheck-draws=0"], "draws=0: must be at least 1"),
             (["--attncheck-record=test_it.py/record"], "record=test_it.py/record: cannot be written"),
             (["--attncheck-subject=nowhere:simulate"], "subject=nowhere:simulate: cannot be imported: ModuleNotFound"),
-            (["--attncheck-subject=subjects:wrong"], "subject='subjects:wrong': subjects has no 'wrong'; name a"),
-            (["--attncheck-subject=subjects"], "subject='subjects': is not of the form module:callable; write"),
         ],
     )
-    @pytest.mark.parametrize("quiet", ["-v", "-q"])
     def test_unusable_one_is_a_usage_error_in_a_line(
-        self, place: pytest.Pytester, options: Sequence[str], words: str, quiet: str
+        self, place: pytest.Pytester, options: Sequence[str], words: str
     ) -> None:
-        result = smoke(place, *options, quiet)
+        result = smoke(place, "-q", *options)
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         assert [line for line in result.errlines if line] == [line for line in result.errlines if words in line]
         assert "Traceback" not in printed(result)
@@ -197,12 +187,9 @@ class TestOptions:
     ) -> None:
         # Two fixed cases are chosen below; no others need be drawn.
         monkeypatch.setitem(PROFILES, "thorough", dataclasses.replace(PROFILES["thorough"], examples=0))
-        smoke(place, "--attncheck-profile=thorough", "--attncheck-draws=1e5", *TWO)
-        _, results, closing = lines(place)
-        assert closing.verdict == "consistent"
-        assert {result.affordable for result in results} == {60_000}
-        smoke(place, "--attncheck-profile=thorough", "--attncheck-draws=300000", *TWO)
-        assert {result.affordable for result in lines(place)[1]} == {150_000}
+        for draws, affordable in (("1e3", 600), ("3000", 1_500)):
+            smoke(place, "--attncheck-profile=thorough", f"--attncheck-draws={draws}", *TWO)
+            assert {result.affordable for result in lines(place)[1]} == {affordable}
 
     def test_subject_is_named_by_option_and_environment(
         self, place: pytest.Pytester, monkeypatch: pytest.MonkeyPatch

@@ -135,10 +135,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         lines({"nonlin": {"name": "clip", "parameters": []}, "of": ["h"]}),
         "program.lines[2].nonlin.parameters=[]: does not fit clip",
     ),
-    "no such module": (
-        lines({"nonlin": "nomodule:f", "of": ["h"]}),
-        "program.lines[2].nonlin='nomodule:f': cannot be impo",
-    ),
+    "no such module": (lines({"nonlin": "nomodule:f", "of": ["h"]}), "program.lines[2].nonlin='nomodule:f': cannot be"),
     "bad covariance": (
         {"lines": [{"initial": ["h"], "cov": [[-1.0]]}]},
         "program.lines[1]: cov=[[-1.0]]: has a negative eigenvalue",
