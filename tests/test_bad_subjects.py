@@ -32,7 +32,9 @@ LAYER = AttentionLayer(width=8, seq_len=3, num_heads=2)
 CAUSAL = LAYER.replace(mask="causal")
 SMALL = AttentionLayer(width=4, seq_len=2, num_heads=2)
 # The fields that properties read.
-READ = sorted({(name, field) for name in PROPERTIES for check in checks_of(name) for field in check.needs & set(FIELDS)})
+READ = sorted(
+    {(name, field) for name in PROPERTIES for check in checks_of(name) for field in check.needs & set(FIELDS)}
+)
 COST = Cost(1500, 1e-5, 0.9)
 LOWEST = float(np.finfo(np.float64).min)
 

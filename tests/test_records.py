@@ -163,7 +163,10 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "manifest missing": (lambda data: data.split(b"\n", 1)[1], "has no manifest"),
     "newer schema": (lambda data: data.replace(b'"schema":5', b'"schema":6'), "upgrade attncheck"),
     "older schema": (lambda data: data.replace(b'"schema":5', b'"schema":4'), "reads 5; make the record again"),
-    "schema is true": (lambda data: data.replace(b'"schema":5', b'"schema":true'), "has schema True, this version reads"),
+    "schema is true": (
+        lambda data: data.replace(b'"schema":5', b'"schema":true'),
+        "has schema True, this version reads",
+    ),
     "broken line": (lambda data: data.replace(b'"a@1","property"', b'"a@1,"property"'), "line 2 is broken"),
     "wrong type": (lambda data: data.replace(b'"size":10', b'"size":"ten"'), "line 2 is broken"),
     "no utf-8": (lambda data: data.replace(b'"scores"', b'"\xff\xfe"'), "line 2 is broken"),

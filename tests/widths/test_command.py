@@ -101,5 +101,3 @@ def test_predictions_without_a_lower_end_are_drawn(tmp_path: Path, capsys: pytes
     assert main(["widths", "over_widths:Layer", *arguments]) != ExitCode.UNUSABLE
     assert "at most 0" in (tmp_path / "page.html").read_text("utf-8")
     capsys.readouterr()
-
-
