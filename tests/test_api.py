@@ -153,10 +153,7 @@ class TestInput:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            (
-                {"layer": 16},
-                "layer=16: is not an AttentionLayer or a Program; pass attncheck.AttentionLayer(width=..",
-            ),
+            ({"layer": 16}, "layer=16: is not an AttentionLayer or a Program; pass attncheck.AttentionLayer(wid"),
             ({"layer": [LAYER, "wide"]}, "layer='wide': is not an AttentionLayer"),
             ({"layer": []}, "layer=[]: leaves nothing to examine; pass at least one layer and one property"),
             ({"properties": []}, "properties=[]: leaves nothing to examine; pass at least one layer and one property"),
