@@ -17,6 +17,8 @@ from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands import source
 from attncheck.commands.cli import main
 
+pytest_plugins = ["pytester"]
+
 FILES = {
     "numpy": ["simulator.py", "test_simulator.py", ".github/workflows/attncheck.yml"],
     **{name: ["layer.py", "test_layer.py", ".github/workflows/attncheck.yml"] for name in ("torch", "flax", "keras")},
@@ -103,15 +105,13 @@ def test_the_installation_records_its_repository(
     assert source.repository() == address
 
 
-def test_the_simulator_passes(tmp_path: Path) -> None:
-    assert main(["init", str(tmp_path)]) == ExitCode.CONSISTENT
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_simulator.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == pytest.ExitCode.OK, done.stdout
+def test_the_simulator_passes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "simulator", raising=False)
+    assert main(["init", "."]) == ExitCode.CONSISTENT
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
-@pytest.mark.parametrize("framework", FILES)
-@pytest.mark.parametrize("there", [[0], [1], [2], [0, 2]])
+@pytest.mark.parametrize(("framework", "there"), [("numpy", [0]), ("torch", [1]), ("flax", [2]), ("numpy", [0, 2])])
 def test_no_file_is_overwritten(
     framework: str, there: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,7 +75,9 @@ LAYERS: dict[str, AttentionLayer] = {
     "window of one": AttentionLayer(width=4, seq_len=3, num_heads=1, head_dim=2, window=1, attention_map="relu"),
     "softcap": AttentionLayer(width=8, seq_len=3, num_heads=2, softcap=0.5, key_std=2.0),
     "capped linear": AttentionLayer(width=4, seq_len=3, num_heads=1, softcap=1.0, attention_map="linear"),
-    "capped causal": AttentionLayer(width=8, seq_len=4, num_heads=2, head_dim=3, softcap=0.3, mask="causal"),
+    "capped causal": AttentionLayer(
+        width=8, seq_len=4, num_heads=2, head_dim=3, softcap=0.3, key_std=2.0, mask="causal"
+    ),
     "sink": AttentionLayer(width=8, seq_len=3, num_heads=2, sink=0.0),
     "sink of one position": AttentionLayer(width=6, seq_len=1, num_heads=2, sink=1.0),
     "sink, cap, window": AttentionLayer(width=8, seq_len=5, num_heads=2, sink=-1.0, softcap=1.5, window=3),
@@ -260,32 +262,31 @@ def test_layers_whose_standard_deviation_comes_from_rare_draws_pass() -> None:
     assert report.verdict == "consistent"
 
 
+def causes(declared: AttentionLayer, drawn: Any) -> list[str]:
+    """Return the causes of draws, of as many as `attncheck.check` takes for the causes of a violation."""
+    return causes_of_samples([Sample.from_mapping(declared, drawn, 4_000)], [], 2, GAUSSIAN_LAWS)
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("part", "misread"), [(part, each) for part in named_parts() for each in part.misreadings], ids=lambda v: v.name
 )
-def test_misreadings_are_rejected_and_named(part: Any, misread: Any) -> None:
-    layer = AttentionLayer(width=16, seq_len=4, num_heads=2, **part.example)
+def test_misreadings_are_named(part: Any, misread: Any) -> None:
+    """That they are rejected, test_faults examines of every fault."""
+    layer = AttentionLayer(width=8, seq_len=4, num_heads=2, **part.example)
     fault = FAULTS[misread.name]
     assert not fault.reason_hidden(layer)
-    assert fault.reason_hidden(AttentionLayer(width=16))
-    report = ac.check(fault.subject, layer, profile="smoke", seed=1)
-    assert report.violated
-    assert misread.what in str(report)
+    assert fault.reason_hidden(AttentionLayer(width=8))
+    found = causes(layer, fault.subject(layer, 4_000, np.random.default_rng(2)))
+    assert any(misread.what in cause for cause in found)
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize(
-    ("words", "fields"),
-    [(words, fields) for part in named_parts() for words, fields in part.undeclared.items()],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
-)
-def test_undeclared_parts_are_named(words: str, fields: dict[str, Any]) -> None:
-    declared = AttentionLayer(width=16, seq_len=6, num_heads=2, query_std=2.0)
-    drawn = collapsed(declared.replace(**fields), 4_000, np.random.default_rng(2))
-    # As many draws as `attncheck.check` takes for the causes of a violation.
-    sample = Sample.from_mapping(declared, drawn, 4_000)
-    assert words in causes_of_samples([sample], [], 2, GAUSSIAN_LAWS)
+@pytest.mark.parametrize("part", [part for part in named_parts() if part.undeclared], ids=lambda part: part.name)
+def test_undeclared_parts_are_named(part: Any) -> None:
+    words, fields = next(iter(part.undeclared.items()))
+    declared = AttentionLayer(width=8, seq_len=4, num_heads=2, query_std=2.0)
+    assert words in causes(declared, collapsed(declared.replace(**fields), 4_000, np.random.default_rng(2)))
 
 
 def test_every_field_of_a_part_is_a_field_of_layers_with_that_default() -> None:

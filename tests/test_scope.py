@@ -56,7 +56,7 @@ class TestScope:
 
 class TestFirstLines:
     def test_check_tells_that_outputs_are_all(self) -> None:
-        report = ac.check(BLIND, LAYER, profile="smoke")
+        report = ac.check(BLIND, LAYER, properties=["exactness", "outputs"], profile="smoke")
         assert str(report).startswith("CONSISTENT, OUTPUTS ONLY: ")
         report.require()
         with pytest.raises(AssertionError, match="are required"):
@@ -87,10 +87,10 @@ class TestFirstLines:
     def test_run_holds_to_what_is_asked_for(self, tmp_path: Path) -> None:
         record = tmp_path / "record.jsonl"
         run = Run.of(RunOptions(subject=BLIND, profile="smoke", record=record, min_examined="1000"))
-        (item,) = run.items_on("exactness", [LAYER])
+        (item,) = run.items_on("outputs", [LAYER])
         run = run.settled([item.id])
         report = RunReport(run)
-        report.take(run.examine(run.items_on("exactness", [LAYER])))
+        report.take(run.examine([item]))
         assert not report.finish()
         assert report.summary().startswith("INCONCLUSIVE: ")
         assert headline(read_record(record)).verdict == "inconclusive"
