@@ -80,6 +80,12 @@ WIDE, NARROW, TINY = (layer.key for layer in ANCHORS[:3])
 WIDER = ("-k", f"{WIDE} or {NARROW}")
 TWO = ("-k", f"{NARROW} or {TINY}")
 THREE = ("-k", f"{WIDE} or {NARROW} or {TINY}")
+# Fewer drawn layers; for workers, which have profiles of their own.
+FEW = """
+import dataclasses
+from attncheck.looks.profiles import PROFILES
+PROFILES["smoke"] = dataclasses.replace(PROFILES["smoke"], examples={})
+"""
 
 
 @pytest.fixture
@@ -90,6 +96,9 @@ def place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.syspath_prepend(pytester.path)
+    # Fixed cases are chosen below; no others need be drawn.
+    for profile in ("smoke", "thorough"):
+        monkeypatch.setitem(PROFILES, profile, dataclasses.replace(PROFILES[profile], examples=0))
     pytester.makepyfile(test_it=PROPERTY, subjects=SUBJECTS)
     return pytester
 
@@ -122,15 +131,16 @@ class TestSeeds:
     def test_nothing_but_the_seed_changes_a_digit(
         self, place: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A random seed is drawn once, printed and used by two workers.
+        """A random seed is drawn once, printed and used by a worker.
 
         With it, layers and digits are the same without workers, outside CI, with hypothesis' own seed, and in another
         item order.
         """
         subject = "--attncheck-subject=subjects:right"
+        place.makeconftest(FEW.format(3))
         # Hypothesis looks for CI on import, in each worker.
         monkeypatch.setenv("CI", "true")
-        first = smoke(place, subject, "--attncheck-seed=random", "--hypothesis-seed=5", "-n2")
+        first = smoke(place, subject, "--attncheck-seed=random", "--hypothesis-seed=5", "-n1")
         assert first.ret == 0, printed(first)
         drawn = re.search(r"seed (\d+), profile smoke", printed(first))
         assert drawn
@@ -139,7 +149,7 @@ class TestSeeds:
         assert manifest.seed == int(drawn[1])
 
         monkeypatch.delenv("CI")
-        place.makeconftest("def pytest_collection_modifyitems(items): items.reverse()")
+        place.makeconftest(FEW.format(3) + "def pytest_collection_modifyitems(items): items.reverse()")
         smoke(place, subject, f"--attncheck-seed={drawn[1]}")
         assert digits(place) == found
         assert lines(place)[0].planned != manifest.planned
@@ -164,6 +174,7 @@ class TestOptions:
             (["--attncheck-draws=1000"], "draws='1000': has no effect with the profile smoke; use the profile thorou"),
             (["--attncheck-profile=thorough", "--attncheck-draws=0"], "draws=0: must be at least 1"),
             (["--attncheck-record=test_it.py/record"], "record=test_it.py/record: cannot be written"),
+            (["--attncheck-record=test_it.py/record", "-n1"], "record=test_it.py/record: cannot be written"),
             (["--attncheck-subject=nowhere:simulate"], "subject=nowhere:simulate: cannot be imported: ModuleNotFound"),
         ],
     )
@@ -176,18 +187,8 @@ class TestOptions:
         assert "Traceback" not in printed(result)
         assert not (place.path / "record.jsonl").exists()
 
-    def test_unwritable_record_is_a_usage_error_with_workers(self, place: pytest.Pytester) -> None:
-        result = smoke(place, "--attncheck-record=test_it.py/record", "-n1")
-        assert result.ret == pytest.ExitCode.USAGE_ERROR
-        assert "record=test_it.py/record: cannot be written" in printed(result)
-        assert "Traceback" not in printed(result)
-
-    def test_draws_of_the_thorough_profile_are_shared_out(
-        self, place: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        # Two fixed cases are chosen below; no others need be drawn.
-        monkeypatch.setitem(PROFILES, "thorough", dataclasses.replace(PROFILES["thorough"], examples=0))
-        for draws, affordable in (("1e3", 600), ("3000", 1_500)):
+    def test_draws_of_the_thorough_profile_are_shared_out(self, place: pytest.Pytester) -> None:
+        for draws, affordable in (("1e5", 60_000), ("300000", 150_000)):
             smoke(place, "--attncheck-profile=thorough", f"--attncheck-draws={draws}", *TWO)
             assert {result.affordable for result in lines(place)[1]} == {affordable}
 
@@ -251,7 +252,7 @@ class TestPlan:
         result.stdout.fnmatch_lines(["CONSISTENT: *", "Return *, scores and value_gram too: up to 16 more results."])
 
     def test_unsupported_layers_are_not_examined(self, place: pytest.Pytester) -> None:
-        result = smoke(place, "--attncheck-subject=subjects:narrow", *THREE)
+        result = smoke(place, "--attncheck-subject=subjects:narrow", "-k", f"{WIDE} or {TINY}")
         assert result.ret == 0
         wide = [result for result in lines(place)[1] if result.case["width"] >= 16]
         assert {(each.verdict, each.reason) for each in wide} == {("not examined", "only narrow layers")}
@@ -265,6 +266,7 @@ class TestPlan:
 class TestCases:
     def test_items_of_a_case_go_to_one_worker_which_draws_once(self, place: pytest.Pytester) -> None:
         place.makepyfile(test_more=PROPERTY.replace("draws", "non_gaussianity"))
+        place.makeconftest(FEW.format(0))
         subject = "--attncheck-subject=subjects:noting"
         assert smoke(place, subject, "-n2", *THREE).ret == 0
         calls = (place.path / "calls").read_text("utf-8").split("\n")[:-1]
@@ -315,7 +317,8 @@ class TestIncomplete:
         assert results
 
     def test_worker_that_crashes(self, place: pytest.Pytester) -> None:
-        result = smoke(place, "--attncheck-subject=subjects:crashes", "-n1", *THREE)
+        place.makeconftest(FEW.format(0))
+        result = smoke(place, "--attncheck-subject=subjects:crashes", "-n1", *TWO)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         manifest, results, closing = lines(place)
         assert closing.verdict == "incomplete"
@@ -333,6 +336,7 @@ class TestIncomplete:
 
     @pytest.mark.usefixtures("interruptible")
     def test_interrupt_while_a_worker_hangs(self, place: pytest.Pytester) -> None:
+        place.makeconftest(FEW.format(0))
         command = [sys.executable, "-m", "pytest", "-n1", "--attncheck-profile=smoke"]
         command += ["--attncheck-record=record.jsonl", "--attncheck-subject=subjects:hangs", "-p", "no:cacheprovider"]
         with subprocess.Popen([*command, *WIDER], cwd=place.path, stdout=subprocess.PIPE, text=True) as process:

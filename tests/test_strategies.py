@@ -297,10 +297,10 @@ def test_examples_do_not_depend_on_the_environment_and_leave_no_callback_of_garb
 
 
 def test_parts_are_drawn_where_they_are_asked_for() -> None:
-    drawn = collect(layers(parts=["rotary positions"]), 100)
+    drawn = collect(layers(parts=["rotary positions"]), 50)
     turned = [layer for layer in drawn if layer.rotary_base is not None]
     assert len(turned) > 0.9 * len(drawn)
     assert len({layer.rotary_base for layer in turned}) == 3
     assert collect(layers(max_entries=8, parts=["rotary positions"]), 20)
-    assert {layer.norm for layer in collect(layers(parts=["norm"]), 100)} == set(NORMS)
+    assert {layer.norm for layer in collect(layers(parts=["norm"]), 50)} == set(NORMS)
     assert {layer.norm for layer in collect(layers(max_width=1, parts=["norm"]), 20)} == {"rms"}
