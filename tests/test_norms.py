@@ -167,7 +167,7 @@ def test_the_law_at_a_width_is_that_of_draws(layer: ac.AttentionLayer) -> None:
 def test_distances_fall_as_one_over_n_for_outputs_and_scores() -> None:
     for layer in (RMS, LAYER):
         for of in ("outputs", "scores"):
-            found = [ac.distance(layer.replace(width=n), of=of, size=512) for n in (128, 1024)]
+            found = [ac.distance(layer.replace(width=n), of=of, size=256) for n in (128, 1024)]
             assert found[1].value * 1024 == pytest.approx(found[0].value * 128, rel=0.1)
             assert abs(found[1].value - found[1].leading) < 0.05 * found[1].value
     # Scores of normalised inputs are σ_Qσ_K √(χ²_n/n) N, whatever the inputs.
@@ -216,15 +216,15 @@ def test_the_error_of_the_kernel_bounds_what_an_error_of_the_moments_makes() -> 
 
 def test_the_tangent_kernel_and_what_else_reads_inputs() -> None:
     layer = LAYER.replace(width=6)
-    literal = ac.tangent_kernel(layer, 8_000, seed=0, method="direct").parts
-    ours = ac.tangent_kernel(layer, 8_000, seed=1).parts
+    literal = ac.tangent_kernel(layer, 4_000, seed=0, method="direct").parts
+    ours = ac.tangent_kernel(layer, 4_000, seed=1).parts
     for part in range(4):
         one, other = (each[:, part, 0, 0, 0, -1] for each in (literal, ours))
         assert stats.ks_2samp(one, other).pvalue > 1e-6
     assert distance_from_uniform(LAYER) == pytest.approx(
         distance_from_uniform(LAYER.replace(activation="identity", norm=None))
     )
-    heads = [sum(head.outputs[0, 0] for head in simulate_heads(LAYER, seed)) for seed in range(2_000)]
+    heads = [sum(head.outputs[0, 0] for head in simulate_heads(LAYER, seed)) for seed in range(1_000)]
     drawn = ac.simulate(LAYER, 20_000, seed=9).outputs[:, 0, 0]
     assert stats.ks_2samp(heads, drawn).pvalue > 1e-6
 
@@ -284,7 +284,7 @@ def test_at_one_limit_layer_norm_shows_by_order_one_over_n_alone() -> None:
 
 
 def test_right_ones_are_consistent() -> None:
-    layers = [RMS, LAYER, NARROW]
+    layers = [RMS, NARROW]
     report = ac.check("attncheck.subject:direct", layers, profile="smoke", seed=0)
     assert report.verdict == "consistent"
     examined = [result.item.partition("@")[2] for result in report.results if result.p_values]

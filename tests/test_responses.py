@@ -57,7 +57,7 @@ PARTS = [(), ("window", "sink"), ("softcap", "norm"), ("rotary positions",), ("p
 @pytest.mark.sampled
 @pytest.mark.parametrize("parts", PARTS)
 def test_nothing_is_found_in_a_right_subject(parts: tuple[str, ...]) -> None:
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=5, deadline=None)
     @given(layers(parts=parts, max_entries=20_000))
     def examine(layer: AttentionLayer) -> None:
         def single(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
@@ -70,10 +70,8 @@ def test_nothing_is_found_in_a_right_subject(parts: tuple[str, ...]) -> None:
     examine()
 
 
-@pytest.mark.parametrize("sizes", [(32, 16, 4), (24, 12, 8), (20, 8, 2)])
-def test_nothing_is_found_in_right_layers_of_many_neurons(sizes: tuple[int, int, int]) -> None:
-    width, seq_len, num_heads = sizes
-    assert not found(RIGHT, AttentionLayer(width=width, seq_len=seq_len, num_heads=num_heads))
+def test_nothing_is_found_in_a_right_layer_of_many_neurons() -> None:
+    assert not found(RIGHT, AttentionLayer(width=24, seq_len=12, num_heads=8))
 
 
 def score(change: Callable[[AttentionLayer, FloatArray], FloatArray]) -> LiteralSimulator:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import re
 import shutil
@@ -19,6 +20,7 @@ from attncheck.commands.planned_run import properties_folder, statements
 from attncheck.evidence.comparisons import order_p_value
 from attncheck.evidence.looks import false_violation
 from attncheck.gate import gate
+from attncheck.looks.profiles import PROFILES
 from attncheck.pytest_plugin import theory
 from attncheck.records.schema import Closing, Manifest, StatementResult, read
 from attncheck.report import render_report
@@ -138,6 +140,7 @@ def test_a_failed_one_beside_a_right_subject(
     (folder / "theory" / "test_statements.py").write_text(STATEMENTS, "utf-8")
     monkeypatch.setattr("attncheck.commands.session.properties_folder", lambda: folder)
     monkeypatch.setattr("attncheck.commands.planned_run.properties_folder", lambda: folder)
+    monkeypatch.setitem(PROFILES, "smoke", dataclasses.replace(PROFILES["smoke"], examples=0))
     monkeypatch.setenv("FEWEST", "2")
     run = ["run", "--profile=smoke", "--workers=0", f"--record={tmp_path / 'record.jsonl'}"]
     assert main(run) == ExitCode.CONSISTENT
