@@ -11,7 +11,7 @@ from attncheck.checks.claims import CLAIMS, Claim
 from attncheck.checks.registry import PROGRAM_PROPERTIES, PROPERTIES, checks_of
 from attncheck.checks.statements import STATEMENTS, StatementRow, render
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MODULES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "properties").rglob("test_*.py")}
 PAGE = ROOT / "docs" / "statements.md"
 # Labels of the paper's statements.

@@ -28,7 +28,7 @@ from attncheck.runs.resumed import set_aside
 
 pytest_plugins = ["pytester"]
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 # Simulators of few layers, so that whole runs take seconds. The module name is unique, as imports persist in this
 # process.

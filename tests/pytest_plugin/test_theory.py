@@ -29,7 +29,7 @@ from attncheck.runs.run import Run
 from attncheck.runs.statements import LEVEL, MOST, Statement
 
 pytest_plugins = ["pytester"]
-PROPERTIES = Path(__file__).resolve().parents[1] / "properties"
+PROPERTIES = Path(__file__).resolve().parents[2] / "properties"
 
 STATEMENTS = """
 import os

@@ -18,7 +18,7 @@ from attncheck._lib import executors
 from attncheck._lib.errors import InputError
 from attncheck._lib.executor_spec import spec_of
 from attncheck._lib.executors import ExecutorSpec, LostTask, TaskExecutor, here, in_order, pool
-from tests.tasks import deadly, refusing, square
+from tests._lib.tasks import deadly, refusing, square
 
 
 def threads() -> Executor:

@@ -19,7 +19,7 @@ from attncheck.records.schema import Closing, Manifest, Result, of_pool, read
 
 pytest_plugins = ["pytester"]
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 PROPERTY = """
 from attncheck.pytest_plugin import examines

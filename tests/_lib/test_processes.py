@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_info
 from attncheck._lib import executors
 from attncheck._lib.executors import ExecutorSpec, LostTask, TaskExecutor, here, pool
 from attncheck._lib.processes import interrupts_held, lost_a_process, pool_of
-from tests import tasks
+from tests._lib import tasks
 
 WaitFor = Callable[[Callable[[], bool]], None]
 
