@@ -297,7 +297,7 @@ def test_results_on_programs_replay_to_the_digit(tmp_path: Path, capsys: pytest.
 
 def test_reports_show_programs_and_statements(tmp_path: Path) -> None:
     record = tmp_path / "r.jsonl"
-    run = Run.of(RunOptions(subject=OWN, profile="smoke", record=record))
+    run = Run.of(RunOptions(subject=OWN, profile="default", record=record))
     items = [Item("fact1", ProgramCase.of(recurrent(2), RATE_WIDTHS)), Item("netsor", recurrent(2).at(16))]
     run = run.settled([item.id for item in items])
     opened = RunReport(run)
