@@ -62,14 +62,9 @@ def test_command_stands_in_readme_and_ci(command: str) -> None:
     assert f"step '{command}'" in CI.splitlines()
 
 
-def test_readme_and_ci_use_the_same_tox_lines() -> None:
-    in_readme = [line for line in shell_lines(README) if "tox run" in line]
-    assert in_readme == [MAIN_JOB, OWN_TESTS]
-
-
-def test_front_page_has_the_commands_of_the_readme() -> None:
-    front = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    assert [line for line in shell_lines(front) if "tox run" in line] == [MAIN_JOB, OWN_TESTS]
+def test_readme_and_front_page_have_the_same_tox_lines() -> None:
+    for page in (README, (ROOT / "docs" / "index.md").read_text(encoding="utf-8")):
+        assert [line for line in shell_lines(page) if "tox run" in line] == [MAIN_JOB, OWN_TESTS]
 
 
 @pytest.mark.parametrize(
@@ -232,14 +227,12 @@ class TestCi:
     def test_runs_every_step_in_order(self, tmp_path: Path) -> None:
         assert run_ci(tmp_path, fail="") == (0, STEPS)
 
-    @pytest.mark.parametrize("fail", sorted(set(STEPS)))
+    @pytest.mark.parametrize("fail", [STEPS[0], STEPS[1], STEPS[-1]])
     def test_fails_with_the_step_that_fails(self, tmp_path: Path, fail: str) -> None:
         status, calls = run_ci(tmp_path, fail=fail)
         assert status != 0
         assert calls == STEPS[: STEPS.index(fail) + 1]
-
-    def test_leaves_nothing_behind(self, tmp_path: Path) -> None:
-        run_ci(tmp_path, fail="tox run -e types")
+        # Nothing is left behind.
         assert {path.name for path in tmp_path.iterdir()} == {"calls", "clone", "stubs"}
 
 

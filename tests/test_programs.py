@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -31,11 +30,6 @@ FloatArray = NDArray[np.float64]
 QUANTILE = 6.1
 
 each_example = pytest.mark.parametrize("name", EXAMPLES)
-
-
-@functools.cache
-def near_the_limit(name: str) -> ac.ProgramDraws:
-    return ac.simulate(EXAMPLES[name]().at(64), 10_000, seed=1)
 
 
 def functionals(draws: ac.ProgramDraws) -> Iterator[FloatArray]:
@@ -88,22 +82,23 @@ class TestEachExample:
 
     @pytest.mark.sampled
     @each_example
-    def test_results_approach_the_limit(self, name: str) -> None:
-        """Corollary 2: E[y_i y_k] at width n is off by a fraction c/n, |c| < 1 as measured at n = 16; 3 is allowed."""
-        found, error = second_moments(near_the_limit(name).outputs[:, :, 0])
-        limit = ac.simulate(EXAMPLES[name]().at(64), 50_000, seed=2, method="limit")
+    def test_results_and_scores_approach_the_limit(self, name: str) -> None:
+        """Corollary 2: E[y_i y_k] at width n is off by a fraction c/n, |c| < 1 as measured at n = 16; 3 is allowed.
+
+        Proposition 8: E[p_i p_k] at width n is off by at most (1 + 2/n)² - 1 of it, as for p_ii.
+        """
+        program = EXAMPLES[name]()
+        draws = ac.simulate(program.at(64), 10_000, seed=1)
+        found, error = second_moments(draws.outputs[:, :, 0])
+        limit = ac.simulate(program.at(64), 50_000, seed=2, method="limit")
         expected, theirs = second_moments(limit.outputs[:, :, 0])
         assert np.all(abs(found - expected) < QUANTILE * np.hypot(error, theirs) + 3 / 64 * scale(expected))
-
-    @each_example
-    def test_scores_approach_the_limit(self, name: str) -> None:
-        """Proposition 8: E[p_i p_k] at width n is off by at most (1 + 2/n)² - 1 of it, as for p_ii."""
-        law = ac.limit(EXAMPLES[name]())
+        law = ac.limit(program)
         if not law.scores:
-            assert near_the_limit(name).scores.shape == (10_000, 0)
+            assert draws.scores.shape == (10_000, 0)
             return
         expected = law.score_covariance
-        found, error = second_moments(near_the_limit(name).scores)
+        found, error = second_moments(draws.scores)
         allowed = QUANTILE * error + ((1 + 2 / 64) ** 2 - 1) * scale(expected) + law.error
         assert np.all(abs(found - expected) < allowed)
         # Detects an error of a fifth in the standard deviation of W^Q or W^K.

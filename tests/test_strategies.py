@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -29,17 +29,19 @@ from attncheck.looks.examples import draw_examples
 from attncheck.methods import NAMES
 from attncheck.strategies import DIRECT_ENTRIES, HEAD_DIMS, HEADS, MLP_RATIOS, STDS, WIDTHS, layers, stacks
 
+Case = TypeVar("Case")
 
-def collect(strategy: st.SearchStrategy[AttentionLayer], count: int, runs: int = 1) -> list[AttentionLayer]:
+
+def collect(strategy: st.SearchStrategy[Case], count: int, runs: int = 1) -> list[Case]:
     """Return draws of several runs, as hypothesis repeats itself within one."""
-    found: list[AttentionLayer] = []
+    found: list[Case] = []
     for number in range(runs):
 
         @settings(max_examples=count, phases=[Phase.generate], derandomize=False)
         @seed(number)
         @given(strategy)
-        def run(layer: AttentionLayer) -> None:
-            found.append(layer)
+        def run(case: Case) -> None:
+            found.append(case)
 
         run()
     return found
@@ -56,16 +58,9 @@ def test_layers_stay_within_their_bounds(data: st.DataObject) -> None:
     assert layer.weight_entries <= cap
 
 
-@settings(max_examples=60)
-@given(layers())
-def test_layers_are_cheap_by_default(layer: AttentionLayer) -> None:
-    assert layer.weight_entries <= DIRECT_ENTRIES == 20_000
-    assert layer.seq_len <= 12
-
-
-@pytest.mark.parametrize("max_entries", [5, 50, 1_000])
+@pytest.mark.parametrize("max_entries", [5, 1_000])
 def test_the_tightest_caps_leave_layers(max_entries: int) -> None:
-    drawn = collect(layers(max_entries=max_entries), 100)
+    drawn = collect(layers(max_entries=max_entries), 50)
     assert max(layer.weight_entries for layer in drawn) <= max_entries
     assert min(layer.width for layer in drawn) == 1
 
@@ -93,6 +88,8 @@ REACHED: dict[str, Callable[[AttentionLayer], bool]] = {
 def test_the_default_strategy_reaches_the_whole_space() -> None:
     """600 layers in 20 runs. With 8 other sets of seeds the rarest of these values came at least 7 times."""
     drawn = collect(layers(), 30, runs=20)
+    assert max(layer.weight_entries for layer in drawn) <= DIRECT_ENTRIES == 20_000
+    assert all((layer.rotary_base, layer.norm) == (None, None) for layer in drawn)
     counts: Counter[tuple[str, Any]] = Counter(pair for layer in drawn for pair in layer.to_dict().items())
     expected: dict[str, tuple[Any, ...]] = {
         "seq_len": tuple(range(1, 13)),
@@ -115,8 +112,8 @@ def test_the_default_strategy_reaches_the_whole_space() -> None:
 
 
 def test_wide_layers_are_reached_where_they_may_cost_something() -> None:
-    """600 layers, 19 widths. With 8 other sets of seeds the rarest width came at least 9 times."""
-    drawn = collect(layers(max_entries=10**12), 30, runs=20)
+    """400 layers, 19 widths. In 600 layers of 8 other sets of seeds the rarest width came at least 9 times."""
+    drawn = collect(layers(max_entries=10**12), 20, runs=20)
     assert {layer.width for layer in drawn} == set(WIDTHS)
 
 
@@ -129,33 +126,23 @@ def test_every_layer_simulates(layer: AttentionLayer, method: Any) -> None:
     assert AttentionLayer.from_toml(layer.to_toml()) == layer
 
 
-def smallest_with(holds: Callable[[AttentionLayer], bool]) -> AttentionLayer:
-    quick = settings(max_examples=500)
-    return find(layers(), holds, settings=quick, random=random.Random(0))
-
-
-def test_layers_shrink_to_the_papers() -> None:
-    assert smallest_with(lambda layer: True) == AttentionLayer(width=1, seq_len=1, num_heads=1)
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("holds", "smallest"),
     [
-        (lambda x: x.seq_len > x.width, {"width": 1, "seq_len": 2, "num_heads": 1}),
-        (lambda x: x.width >= 10, {"width": 12, "seq_len": 1, "num_heads": 1}),
-        (lambda x: x.mask == "causal", {"width": 1, "seq_len": 1, "num_heads": 1, "mask": "causal"}),
-        (lambda x: x.activation == "tanh", {"width": 1, "seq_len": 1, "num_heads": 1, "activation": "tanh"}),
-        (lambda x: x.query_std > 1.2, {"width": 1, "seq_len": 1, "num_heads": 1, "query_std": 1.5}),
+        (lambda x: True, {}),
+        (lambda x: x.seq_len > x.width, {"seq_len": 2}),
+        (lambda x: x.width >= 10, {"width": 12}),
+        (lambda x: x.mask == "causal", {"mask": "causal"}),
+        (lambda x: x.activation == "tanh", {"activation": "tanh"}),
+        (lambda x: x.query_std > 1.2, {"query_std": 1.5}),
+        (lambda x: x.group_size > 1 and x.kv_heads > 1, {"num_heads": 4, "num_kv_heads": 2}),
     ],
 )
 def test_layers_shrink(holds: Callable[[AttentionLayer], bool], smallest: dict[str, Any]) -> None:
-    assert smallest_with(holds) == AttentionLayer(**smallest)
-
-
-def test_grouped_layers_shrink_to_few_heads() -> None:
-    layer = smallest_with(lambda x: x.group_size > 1 and x.kv_heads > 1)
-    assert (layer.width, layer.seq_len, layer.num_heads, layer.num_kv_heads) == (1, 1, 4, 2)
+    """To the paper's, with one neuron, position and head, but for what must be otherwise."""
+    found = find(layers(), holds, settings=settings(max_examples=500), random=random.Random(0))
+    assert found == AttentionLayer(**{"width": 1, "seq_len": 1, "num_heads": 1, **smallest})
 
 
 @pytest.mark.parametrize(
@@ -198,35 +185,17 @@ def test_regular_stacks_stay_within_their_bounds(stack: AttentionStack) -> None:
 
 def test_stacks_reach_their_depths_activations_and_residuals() -> None:
     """150 stacks in 5 runs. With 3 sets of seeds the rarest of these values came at least 19 times."""
-    found: list[AttentionStack] = []
-    for number in range(5):
-
-        @settings(max_examples=30, phases=[Phase.generate], derandomize=False)
-        @seed(number)
-        @given(stacks(max_entries=2_000))
-        def run(stack: AttentionStack) -> None:
-            found.append(stack)
-
-        run()
+    found = collect(stacks(max_entries=2_000), 30, runs=5)
     assert {stack.depth for stack in found} == {1, 2, 3, 4}
     assert {layer.activation for stack in found for layer in stack.layers} == set(ACTIVATIONS)
     assert {stack.residual for stack in found} == {False, True}
     assert max(stack.depth for stack in found if stack.layer.attention_map == "linear") <= 3
+    assert {(stack.layer.norm, stack.post_norm, stack.mlp) for stack in found} == {(None, None, None)}
 
 
-def test_blocks_reach_their_norms_and_perceptrons_and_others_have_none() -> None:
+def test_blocks_reach_their_norms_and_perceptrons() -> None:
     """150 blocks in 5 runs. With 3 sets of seeds the rarest of these values came at least 9 times."""
-    found: list[AttentionStack] = []
-    for number in range(5):
-
-        @settings(max_examples=30, phases=[Phase.generate], derandomize=False)
-        @seed(number)
-        @given(stacks(max_entries=2_000, blocks=True), stacks(max_entries=2_000))
-        def run(block: AttentionStack, plain: AttentionStack) -> None:
-            found.append(block)
-            assert (plain.layer.norm, plain.post_norm, plain.mlp) == (None, None, None)
-
-        run()
+    found = collect(stacks(max_entries=2_000, blocks=True), 30, runs=5)
     assert {stack.layer.norm for stack in found} == {stack.post_norm for stack in found} == {None, *NORMS}
     assert {stack.mlp for stack in found} == {None, "relu", "gelu"}
     assert {stack.mlp_ratio for stack in found if stack.mlp} == set(MLP_RATIOS)
@@ -251,19 +220,21 @@ def test_examples_are_the_same_for_the_same_seed_and_key() -> None:
     """Whatever the state of Python's generator and hypothesis' settings."""
     first = draw_examples(layers(), 8, run_seed=3, key="scores")
     random.seed(1)
+    state = random.getstate()
     settings.register_profile("of somebody else", max_examples=2, derandomize=True, database=None)
     settings.load_profile("of somebody else")
     try:
         assert first == draw_examples(layers(), 8, run_seed=3, key="scores")
     finally:
         settings.load_profile("tests")
+    assert random.getstate() == state
     assert len(first) == len(set(first)) == 8
     others = [draw_examples(layers(), 8, 4, "scores"), draw_examples(layers(), 8, 3, "outputs")]
     assert all(first != other for other in others)
     assert others[0] != others[1]
 
 
-@pytest.mark.parametrize("count", [-1, 0, 1, 2, 17])
+@pytest.mark.parametrize("count", [-1, 0, 17])
 def test_examples_are_capped(count: int) -> None:
     drawn = draw_examples(layers(), count, 0, "key")
     assert len(drawn) == len(set(drawn)) == max(count, 0)
@@ -300,12 +271,6 @@ def test_fewer_examples_where_there_are_no_more() -> None:
     assert len(draw_examples(three, 50, 0, "key")) == 3
 
 
-def test_drawing_examples_leaves_numpys_and_pythons_generators_alone() -> None:
-    state = random.getstate()
-    draw_examples(layers(), 3, 0, "key")
-    assert random.getstate() == state
-
-
 def test_errors_of_a_strategy_are_not_hidden() -> None:
     impossible = st.integers().filter(lambda x: False)
     with pytest.raises(HypothesisException):
@@ -331,16 +296,11 @@ def test_examples_do_not_depend_on_the_environment_and_leave_no_callback_of_garb
     assert json.loads(done.stdout) == [here, 0]
 
 
-def test_rotary_positions_are_drawn_where_they_are_asked_for() -> None:
-    assert all(layer.rotary_base is None for layer in collect(layers(), 100))
-    drawn = collect(layers(parts=["rotary positions"]), 100)
+def test_parts_are_drawn_where_they_are_asked_for() -> None:
+    drawn = collect(layers(parts=["rotary positions"]), 50)
     turned = [layer for layer in drawn if layer.rotary_base is not None]
     assert len(turned) > 0.9 * len(drawn)
     assert len({layer.rotary_base for layer in turned}) == 3
     assert collect(layers(max_entries=8, parts=["rotary positions"]), 20)
-
-
-def test_norms_are_drawn_where_they_are_asked_for() -> None:
-    assert all(layer.norm is None for layer in collect(layers(), 100))
-    assert {layer.norm for layer in collect(layers(parts=["norm"]), 100)} == set(NORMS)
+    assert {layer.norm for layer in collect(layers(parts=["norm"]), 50)} == set(NORMS)
     assert {layer.norm for layer in collect(layers(max_width=1, parts=["norm"]), 20)} == {"rms"}

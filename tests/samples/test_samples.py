@@ -19,7 +19,7 @@ from attncheck.runs.samples.files import read_samples
 from attncheck.simulators.weights import draw_with_weights
 
 LAYER = ac.AttentionLayer(width=16)
-SIZE = 18_000
+SIZE = 9_000
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +29,8 @@ def draws() -> ac.Draws:
 
 @pytest.fixture(scope="module")
 def fewer() -> ac.Draws:
-    """Return a third of `SIZE` draws, enough to find large damage in three looks."""
-    return ac.simulate(LAYER, SIZE // 3, seed=12, method="direct")
+    """Return enough draws to find large damage in three looks."""
+    return ac.simulate(LAYER, 6_000, seed=12, method="direct")
 
 
 @pytest.fixture(scope="module")
@@ -104,11 +104,9 @@ def test_damaged_samples_are_violated(tmp_path: Path, fewer: ac.Draws, damage: s
 @pytest.mark.sampled
 @pytest.mark.parametrize(("weights", "code"), [("uniform", 0), ("gaussian", 1), ("query=uniform", 1)])
 def test_files_of_other_weights_are_held_to_them(tmp_path: Path, weights: str, code: int) -> None:
-    layer = ac.AttentionLayer(width=4, seq_len=3)
+    layer = ac.AttentionLayer(width=2, seq_len=2, num_heads=1)
     (tmp_path / "layer.toml").write_text(layer.to_toml())
-    # Gaussian weights everywhere give p-values of 1e-25 on half the draws of a single matrix.
-    size = 6_000 if weights == "gaussian" else 12_000
-    drawn = draw_with_weights(layer, size, 2, np.random.default_rng(3), "uniform")
+    drawn = draw_with_weights(layer, 6_000, 2, np.random.default_rng(3), "uniform")
     np.savez(tmp_path / "samples.npz", **drawn.as_dict())  # type: ignore[arg-type]
     found, text = check_files([tmp_path / "layer.toml"], [tmp_path / "samples.npz"], weights=weights)
     assert found == code, text
@@ -121,8 +119,8 @@ def test_weights_that_are_not_known_are_refused(folder: Path, weights: str) -> N
         check_files([folder / "layer.toml"], [folder / "outputs.npy"], weights=weights)
 
 
-def test_a_violation_is_told_in_numbers(tmp_path: Path, draws: ac.Draws, folder: Path) -> None:
-    np.save(tmp_path / "samples.npy", 1.2 * draws.outputs[:, :, 0])
+def test_a_violation_is_told_in_numbers(tmp_path: Path, fewer: ac.Draws, folder: Path) -> None:
+    np.save(tmp_path / "samples.npy", 1.2 * fewer.outputs[:, :, 0])
     code, text = check_files([folder / "layer.toml"], [tmp_path / "samples.npy"])
     assert code == 1
     assert "observed: output variance 0." in text

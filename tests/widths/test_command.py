@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -102,10 +101,3 @@ def test_predictions_without_a_lower_end_are_drawn(tmp_path: Path, capsys: pytes
     assert main(["widths", "over_widths:Layer", *arguments]) != ExitCode.UNUSABLE
     assert "at most 0" in (tmp_path / "page.html").read_text("utf-8")
     capsys.readouterr()
-
-
-def test_help_imports_nothing_heavy() -> None:
-    shown = "from attncheck.commands.cli import main; main(['widths', '--help'])"
-    code = f"import sys; {shown}; print({{'numpy', 'torch'}} & {{*sys.modules}})"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert run.stdout.endswith("set()\n")

@@ -1,0 +1,80 @@
+"""Tasks of pools: a module that processes import in no time."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from attncheck._lib.errors import InputError
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def refusing(number: int) -> int:
+    raise InputError(f"number={number}: is refused; pass another")
+
+
+def deadly(number: int, folder: Path, always: frozenset[int], once: frozenset[int]) -> int:
+    """Square a number; some kill their process always, others the first time."""
+    begun = folder / str(number)
+    if number in always or (number in once and not begun.exists()):
+        begun.touch()
+        os._exit(1)
+    return number * number
+
+
+def half_a_result(number: int = 0) -> None:
+    """Die in the middle of writing a result, as a process may on Ctrl-C."""
+    queue = sys._getframe(1).f_locals["result_queue"]
+    os.write(queue._writer.fileno(), struct.pack("!i", 10**6))
+    os._exit(1)
+
+
+def gives_up(task: int) -> int:
+    print("starting\nno licence", flush=True)
+    os._exit(3)
+
+
+def ends(how: str) -> None:
+    if how == "abort":
+        os.write(2, b"assertion failed\n")
+        os.abort()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def mimics_a_time_limit(task: int) -> None:
+    """Print what faulthandler prints at a time limit, and end."""
+    print('Timeout (0:00:05)!\nThread 0x1 (most recent call first):\n  File "a.py", line 1 in a', flush=True)
+    os._exit(3)
+
+
+def prints_for_long() -> int:
+    return sum(os.write(1, b"x" * 2**16) for _ in range(40))
+
+
+def prints_lines(count: int) -> None:
+    for number in range(count):
+        print(f"line {number}")
+
+
+def hangs(record: str) -> None:
+    """Note the try, leave a child that sleeps, and end as a guard ends a call that swallows all exceptions."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    with open(record, "a", encoding="utf-8") as file:
+        print(child.pid, file=file)
+    assert sys.__stderr__ is not None
+    faulthandler.dump_traceback_later(0.5, exit=True, file=sys.__stderr__)
+    time.sleep(600)
+
+
+def stops(task: int) -> None:
+    """Stop this process, as a debugger or a subject may."""
+    os.kill(os.getpid(), signal.SIGSTOP)

@@ -1,0 +1,411 @@
+"""The command line: help, one-line errors, explanations, power."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attncheck
+from attncheck._lib.exit_codes import ExitCode
+from attncheck.calibration.power import level_of
+from attncheck.checks.check import Check
+from attncheck.checks.claims import CLAIMS
+from attncheck.checks.registry import CHECKS
+from attncheck.checks.statements import STATEMENTS
+from attncheck.commands.cli import app, main
+from attncheck.commands.planned_run import properties_folder
+from attncheck.evidence.looks import per_look_power
+from attncheck.faults import FAULTS
+from attncheck.faults.named import NAMED_BY
+from attncheck.faults.programs import PROGRAM_FAULTS, detecting
+from attncheck.layers.attention import AttentionLayer
+from attncheck.looks.plan import Cost, plan
+from attncheck.looks.profiles import PROFILES, Profile
+from attncheck.subject import Subject
+
+COMMANDS = (
+    "init",
+    "run",
+    "merge",
+    "replay",
+    "explain",
+    "gate",
+    "history",
+    "power",
+    "calibrate",
+    "inspect",
+    "widths",
+    "check",
+    "report",
+    "paper",
+)
+
+
+def refused(said: str) -> str:
+    """Return an error after asserting that it is one line with its origin first."""
+    assert said.startswith("attncheck: ")
+    assert said.count("\n") == 1
+    assert said.endswith("\n")
+    assert "Traceback" not in said
+    return said
+
+
+# Help and errors ----------------------------------------------------------------------------------
+
+
+# Prints each call's imports and answer length, in one process: imports of one would show in the next.
+LIGHT = """
+import contextlib, io, json, sys
+from attncheck.commands.cli import main
+heavy, told = {'numpy', 'scipy', 'statsmodels', 'hypothesis', 'pytest', 'jinja2', 'msgspec', 'torch'}, []
+for arguments in json.loads(sys.argv[1]):
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        code = main(arguments)
+    told.append([arguments, code, bool(said.getvalue().strip()), sorted(heavy & set(sys.modules))])
+print(json.dumps(told))
+"""
+
+
+def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
+    calls = [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)]
+    command = [sys.executable, "-c", LIGHT, json.dumps(calls)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr == ""
+    assert json.loads(done.stdout) == [[arguments, 0, True, []] for arguments in calls]
+
+
+def test_every_command_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == main(["--help"]) == ExitCode.CONSISTENT
+    said = capsys.readouterr().out
+    assert all(f" {name} " in said for name in COMMANDS)
+    assert {name for name in app if not name.startswith("-")} == set(COMMANDS)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == ExitCode.CONSISTENT
+    assert capsys.readouterr().out == f"{attncheck.__version__}\n"
+
+
+UNUSABLE = {
+    ("rnu",): 'Did you mean "run"?',
+    ("run", "--profil", "smoke"): "attncheck run --help",
+    ("run", "--profile", "huge"): "thorough",
+    ("run", "unexpected"): "attncheck run --help",
+    ("run", "--subject", "nowhere"): "is not of the form module:callable",
+    ("run", "--subject", "nowhere:at_all"): "add that folder to PYTHONPATH",
+    ("run", "--subject", "torch:nowhere:at_all"): "subject=torch:nowhere:at_all: cannot be imported",
+    ("run", "--seed", "many"): "pass a whole number, random or keyed",
+    ("run", "--seed", "1_0"): "seed='1_0': must be a whole number; pass a whole number, random or keyed",
+    ("run", "--false-alarm", "0.0_1"): "false_alarm='0.0_1': must be a number",
+    ("run", "--record"): "requires an argument",
+    ("run", "--shard", "9/8"): "shard='9/8': is not one of 1/8 to 8/8; pass e.g. 2/8, the second of eight",
+    ("run", "--owed", "none.jsonl", "--seed", "3"): "owed='none.jsonl': determines seed itself; omit --seed",
+    ("run", "--owed", "none.jsonl", "--only", "draws"): "determines only itself; omit --only",
+    ("run", "--owed", "none.jsonl"): "pass the path of a run record",
+    ("merge",): "are no records; pass the records of all shards, e.g. part*.jsonl",
+    ("merge", "none.jsonl"): "record=none.jsonl: cannot be read",
+    ("merge", "none.jsonl", "--min-examined", "few"): "min_examined='few': must be a whole number",
+    ("merge", "pyproject.toml", "-o", "pyproject.toml"): "out='pyproject.toml': is the record of a shard; choose",
+    ("replay", "only.jsonl"): "attncheck replay --help",
+    ("replay", "none.jsonl", "a@b"): "pass the path of a run record",
+    ("gate", "none.jsonl"): "attncheck gate --help",
+    ("gate", "none.jsonl", "--baseline", "x"): "pass the path of a run record",
+    ("explain", "scroes"): "try scores",
+    ("explain", "norms.raedings"): "try norms.readings",
+    ("power", "no_such_fault"): "use one of",
+    ("paper", "fig4"): "attncheck paper --help",
+    ("paper", "--scale", "2"): "must be at most 1",
+    ("paper", "--scale", "0.01", "--out", ""): "out='': names no folder",
+    ("paper", "--seed", "-1"): "seed=-1: must be at least 0",
+    ("check", "--layer", "x", "--samples", "x", "--seed", "1.5"): "seed='1.5': must be a whole number",
+    ("paper", "--workers", "some"): "pass a number of processes, or auto",
+    ("inspect", "nowhere:at_all", "--width", "64"): "cannot be imported",
+    ("inspect", "math:pi", "--width", "64"): "is not a function",
+    ("inspect", "builtins:object", "--width", "64"): "is not a module of torch, flax, keras, equinox",
+    ("widths", "nowhere"): "build='nowhere': is not of the form module:function",
+    ("widths", "builtins:object", "--widths", "64,x,256"): "widths='x': must be a whole number",
+    ("widths", "builtins:object", "--expect", "maximal"): "expect='maximal': is not a prediction",
+    ("init", ""): "folder='': names no folder; pass a folder, or . for the current one",
+    ("init", "--framework", "tensor"): "attncheck init --help",
+    ("report", "none.jsonl", "--paper", "nowhere"): "contains no figure",
+}
+
+
+MISSING = {"make": ("inspect", "--width", "8"), "build": ("widths",), "subject": ("run", "--subject")}
+
+
+@pytest.mark.parametrize("field", MISSING)
+def test_a_missing_framework_is_to_be_installed(
+    field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The error of `import torch` without torch, on any machine.
+    missing = """raise ModuleNotFoundError("No module named 'torch'", name="torch")\n"""
+    (tmp_path / "needs.py").write_text(missing, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert main([*MISSING[field], "needs:build"]) == ExitCode.UNUSABLE
+    said = refused(capsys.readouterr().err)
+    assert f"{field}=needs:build: cannot be imported: " in said
+    assert said.rstrip().endswith("; pip install torch")
+
+
+def test_the_seed_of_a_run_is_shown_as_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--help"]) == ExitCode.CONSISTENT
+    assert "--seed INT " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", UNUSABLE)
+def test_unusable_input_is_said_in_one_line(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == ExitCode.UNUSABLE
+    said = capsys.readouterr()
+    assert UNUSABLE[arguments] in refused(said.err)
+    assert said.out == ""
+
+
+def test_a_fault_of_ours_is_one_line_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> list[str]:
+        raise RuntimeError("a\nb")
+
+    monkeypatch.setattr("attncheck.commands.explanation._overview", fail)
+    assert main(["explain"]) == ExitCode.UNUSABLE
+    assert "RuntimeError: a b; set ATTNCHECK_TRACEBACK=1" in refused(capsys.readouterr().err)
+    monkeypatch.setenv("ATTNCHECK_TRACEBACK", "1")
+    assert main(["explain"]) == ExitCode.UNUSABLE
+    assert "in fail" in capsys.readouterr().err
+
+
+@pytest.fixture
+def closed_pipe() -> Iterator[int]:
+    """Return the file descriptor of a pipe that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--help"], ExitCode.CONSISTENT),
+        (["power", "nosuch"], ExitCode.UNUSABLE),
+        (["check", "--layer", "l.toml", "--samples", "few.npy"], ExitCode.INCONCLUSIVE),
+    ],
+)
+def test_a_reader_that_stops_reading_changes_no_exit_code(
+    arguments: list[str], code: ExitCode, closed_pipe: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "l.toml").write_text("[layer]\nwidth = 16\nseq_len = 2\n")
+    np.save(tmp_path / "few.npy", np.random.default_rng(0).standard_normal((5, 2)))
+    monkeypatch.chdir(tmp_path)
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, os.fdopen(os.dup(closed_pipe), "w"))
+    assert main(arguments) == code
+
+
+# The ends of whole processes: their streams are flushed after the command.
+
+
+def ended(arguments: str, folder: Path, **streams: Any) -> subprocess.CompletedProcess[str]:
+    line = f"{sys.executable} -m attncheck {arguments}"
+    kept: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+    return subprocess.run(line, shell=True, cwd=folder, text=True, check=False, timeout=60, **kept)
+
+
+def test_a_process_outlives_the_reader_of_its_output(closed_pipe: int, tmp_path: Path) -> None:
+    assert ended("--help", tmp_path, stdout=closed_pipe, stderr=closed_pipe).returncode == ExitCode.CONSISTENT
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+@pytest.mark.parametrize(("stream", "arguments"), [("stdout", "--help"), ("stderr", "rnu")])
+def test_what_cannot_be_written_is_unusable(stream: str, arguments: str, tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = ended(arguments, tmp_path, **{stream: full})
+    assert done.returncode == ExitCode.UNUSABLE
+    assert stream == "stderr" or "make room" in refused(done.stderr)
+
+
+def test_closed_streams_are_no_fault(tmp_path: Path) -> None:
+    done = ended("--help >&-", tmp_path)
+    assert (done.returncode, done.stderr) == (ExitCode.CONSISTENT, "")
+
+
+def test_a_terminal_that_lacks_characters_shows_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["explain", "independence"]) == ExitCode.CONSISTENT
+    whole = capsys.readouterr().out
+    assert "°" in whole
+    with open(tmp_path / "plain", "w", encoding="ascii") as plain:
+        monkeypatch.setattr(sys, "stdout", plain)
+        assert main(["explain", "independence"]) == ExitCode.CONSISTENT
+    assert (tmp_path / "plain").read_bytes() == whole.encode("ascii", "replace")
+
+
+# explain and power --------------------------------------------------------------------------------
+
+
+def explained(capsys: pytest.CaptureFixture[str], *names: str) -> str:
+    assert main(["explain", *names]) == ExitCode.CONSISTENT
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_explain_separates_labels_from_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "alternative: a standard deviation off by" in explained(capsys, "scores.scale")
+
+
+def test_explain_lists_the_claims(capsys: pytest.CaptureFixture[str]) -> None:
+    said = explained(capsys)
+    assert all(claim.statement in said for claim in CLAIMS.values())
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", CLAIMS)
+def test_explain_a_claim(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    said = explained(capsys, name)
+    claim = CLAIMS[name]
+    assert claim.statement in said
+    assert claim.source in said
+    assert claim.unseen in said
+    for check in CHECKS:
+        assert (f"Check {check.name} " in said) == (check.claim == name)
+
+
+@pytest.mark.parametrize("check", CHECKS[:: len(CHECKS) // 6], ids=lambda check: check.name)
+def test_explain_a_check(capsys: pytest.CaptureFixture[str], check: Check) -> None:
+    said = explained(capsys, check.name)
+    for text in (check.null, check.alternative.text, check.hint, CLAIMS[check.claim].statement, *check.needs):
+        assert " ".join(text.split()) in said
+    assert explained(capsys, f"{check.name}@0123456789ab") == said
+    assert all(f"{fault} ({FAULTS[fault].what})" in said for fault, (_, by) in NAMED_BY.items() if by == check.name)
+
+
+def test_explain_says_what_masked_scores_are(capsys: pytest.CaptureFixture[str]) -> None:
+    said = explained(capsys, "scores.size")
+    assert "needs: input_gram, scores (masked scores too: numbers where the mask hides them, not -inf)" in said
+    assert "masked scores" not in explained(capsys, "scores.scale")
+
+
+def test_explain_counts_one_check_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["explain"])
+    said = capsys.readouterr().out
+    assert "; 1 check)" in said
+    assert " 1 checks" not in said
+
+
+@pytest.mark.parametrize("name", ["scores.scale", "exactness.score", "scores.key_groups"])
+def test_explain_says_what_a_look_takes(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """As many draws as a run plans: 2% of W_Q, a law at 0.03, and a check of grouped layers."""
+    profile = PROFILES["default"]
+    pattern = r"look: ([\d,]+) draws on (.*), level .* verdict 99% at the (coarser )?alternative"
+    look = re.search(pattern, explained(capsys, name))
+    assert look
+    layer = next(layer for layer in profile.layers if layer.describe() == look[2])
+    setting = Subject.of("attncheck.subject:collapsed").probe(layer, np.random.default_rng(0))
+    cost = Cost(profile.affordable(layer), level_of(profile), profile.power)
+    (check,) = (check for check in CHECKS if check.name == name)
+    assert plan([check], setting, cost).sizes[check] == int(look[1].replace(",", ""))
+    alternative = check.family(setting).mde(int(look[1].replace(",", "")), cost.level, per_look_power(cost.power))
+    assert bool(look[3]) is (abs(alternative) > 1.0001 * abs(check.alternative.effect(setting)))
+
+
+def test_explain_quotes_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
+    said = {row.name: " ".join(row.statement.split()) for row in STATEMENTS}
+    assert said["Theorem 1"] in explained(capsys, "non_gaussianity")
+    assert said["Corollary 2, Example 1"] in explained(capsys, "draws")
+    assert said["Definition 1 (i)-(iii)"] in explained(capsys, "netsor")
+    assert said["Definition 1 (iv), Proposition 8"] not in explained(capsys, "netsor")
+
+
+def test_explain_names_the_faults_of_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    said = {check: explained(capsys, check) for check in {detecting(name)[0] for name in PROGRAM_FAULTS}}
+    for name, fault in PROGRAM_FAULTS.items():
+        assert f"{name} ({fault.what})" in said[detecting(name)[0]]
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", FAULTS)
+def test_explain_a_fault(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    said = explained(capsys, name)
+    fault = FAULTS[name]
+    assert fault.what in said
+    assert f"--attncheck-subject attncheck.faults:{name}" in said
+    assert name not in NAMED_BY or f"seen by: {NAMED_BY[name][1]} try:" in said
+    described = said.split("fixed layers: ")[1].split(" seen by: ")[0].split(" try: ")[0].split("; ")
+    for layer in PROFILES["default"].layers:
+        assert (layer.describe() in described) is not bool(fault.reason_hidden(layer))
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", PROGRAM_FAULTS)
+def test_explain_a_fault_of_programs(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    said, fault = explained(capsys, name), PROGRAM_FAULTS[name]
+    assert f"what: {fault.what} where: {fault.requires} seen by: {', '.join(detecting(name))} try:" in said
+    assert f"--attncheck-subject attncheck.faults.programs:{name}" in said
+
+
+@pytest.mark.parametrize("group", ["tangent", "norms", "stacks", "weights", "rates", "long", "theorem1"])
+def test_explain_statements_of_the_theory(capsys: pytest.CaptureFixture[str], group: str) -> None:
+    """By group, and each alone: statement, exclusions, and its test."""
+    folder, said = properties_folder() / "theory", explained(capsys, group)
+    texts = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("test_*.py")}
+    keys = {key: name for name, text in texts.items() for key in re.findall(rf'@theory\(\s*"({group}\.\w+)"', text)}
+    assert keys
+    for key, file in keys.items():
+        own = explained(capsys, key)
+        tried = re.search(rf"try: pytest properties/theory/{file} -k (test_\w+)", own)
+        assert tried
+        assert f"def {tried[1]}(" in texts[file].partition(f'"{key}"')[2]
+        assert f"Statement of the theory {key} " in said
+        assert tried[0] in said
+        assert not any(f"Statement of the theory {other} " in own for other in keys if other != key)
+        rows = [row for row in STATEMENTS if file in row.modules]
+        assert rows
+        for row in rows:
+            for text in (row.statement, row.examined, row.not_examined, *row.modules):
+                assert "".join(text.split()) in "".join(own.split())  # lines also break at hyphens
+
+
+def test_explain_lists_the_faults(capsys: pytest.CaptureFixture[str]) -> None:
+    said = explained(capsys, "faults")
+    assert all(f"{fault.name}: {fault.what}" in said for fault in FAULTS.values())
+    assert all(f"{fault.name}: {fault.what}" in said for fault in PROGRAM_FAULTS.values())
+
+
+def test_power_of_a_fault(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(Profile, "layers", property(lambda profile: (AttentionLayer(width=4, seq_len=2),)))
+    arguments = ["power", "scores_over_n", "--quick", "--profile", "smoke", "--out", str(tmp_path / "p.json")]
+    assert main(arguments) == ExitCode.CONSISTENT
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[2:]] == [["scores_over_n", e] for e in ("grams", "scores", "outputs")]
+    table = json.loads((tmp_path / "p.json").read_text(encoding="utf-8"))
+    assert table["profile"] == "smoke"
+    assert [cell["exposure"] for cell in table["cells"]] == ["grams", "scores", "outputs"]
+    assert table["cells"][0]["power"] > 0.99
+
+
+def test_power_of_a_fault_that_no_layer_of_the_profile_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["power", "untied_query_key", "--quick", "--profile", "smoke"]) == ExitCode.CONSISTENT
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert len(lines) == 3
+    assert all(line.endswith("it changes none of the fixed layers of this profile") for line in lines)
+
+
+def test_power_of_a_wrong_norm_is_that_on_the_layer_that_default_runs_visit(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, *normed = sorted(PROFILES["default"].layers, key=lambda layer: layer.norm is not None)
+    monkeypatch.setattr(Profile, "layers", property(lambda profile: (plain, *(x for x in normed if x.norm))))
+    assert main(["power", "forgotten_norm", "--quick", "--profile", "default"]) == ExitCode.CONSISTENT
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert len(lines) == 3
+    assert all("100.0%" in line for line in lines)
+    assert all(line.endswith("relu norm=rms") for line in lines)

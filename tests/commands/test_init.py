@@ -1,0 +1,155 @@
+"""`attncheck init` writes files that run unchanged, and loses nothing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from attncheck._lib.exit_codes import ExitCode
+from attncheck.commands import source
+from attncheck.commands.cli import main
+
+pytest_plugins = ["pytester"]
+
+FILES = {
+    "numpy": ["simulator.py", "test_simulator.py", ".github/workflows/attncheck.yml"],
+    **{name: ["layer.py", "test_layer.py", ".github/workflows/attncheck.yml"] for name in ("torch", "flax", "keras")},
+}
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("framework", FILES)
+def test_what_is_written_is_listed(framework: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", str(tmp_path / "new"), "--framework", framework]) == ExitCode.CONSISTENT
+    said = capsys.readouterr().out.splitlines()
+    assert files_in(tmp_path / "new") == sorted(FILES[framework])
+    assert said[: len(FILES[framework])] == [f"wrote {tmp_path / 'new' / name}" for name in FILES[framework]]
+    assert said[3:5] == ["next:", f"  cd {tmp_path / 'new'}"]
+    installed = framework == "numpy" or importlib.util.find_spec(framework) is not None
+    assert said[5].startswith(f"  python -m pip install {framework}") != installed
+    assert f"  python -m pytest {FILES[framework][1]}" in said[5:7]
+
+
+def test_the_current_folder_is_the_default(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init"]) == ExitCode.CONSISTENT
+    assert files_in(tmp_path) == sorted(FILES["numpy"])
+    assert capsys.readouterr().out.splitlines()[3:5] == ["next:", "  python -m pytest test_simulator.py"]
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return a function that pretends that attncheck was installed from a clone with this remote."""
+    place = tmp_path / "clone"
+    monkeypatch.setattr(source, "__file__", str(place / "attncheck" / "commands" / "source.py"))
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: SimpleNamespace(read_text=lambda file: None))
+
+    def with_remote(remote: str) -> None:
+        subprocess.run(["git", "init", "--quiet", str(place)], check=True)
+        subprocess.run(["git", "-C", str(place), "remote", "add", "origin", remote], check=True)
+
+    return with_remote
+
+
+@pytest.mark.parametrize("framework", FILES)
+def test_the_workflow_installs_from_the_remote_of_the_clone(
+    framework: str, tmp_path: Path, clone: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    clone("git@example.org:me/attncheck.git")
+    assert main(["init", str(tmp_path / "new"), "--framework", framework]) == ExitCode.CONSISTENT
+    text = (tmp_path / "new" / ".github/workflows/attncheck.yml").read_text(encoding="utf-8")
+    extra = "" if framework == "numpy" else f"[{framework}]"
+    assert f'- run: python -m pip install "attncheck{extra} @ git+https://example.org/me/attncheck"\n' in text
+    assert "<" not in text
+    assert "before you push" not in capsys.readouterr().out
+
+
+def test_without_a_remote_the_workflow_says_what_to_replace(
+    tmp_path: Path, clone: Callable[[str], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = tmp_path / "user"  # whose repository has a remote, which is not attncheck's
+    subprocess.run(["git", "init", "--quiet", str(user)], check=True)
+    subprocess.run(["git", "-C", str(user), "remote", "add", "origin", "https://example.org/user/own"], check=True)
+    monkeypatch.chdir(user)
+    assert main(["init"]) == ExitCode.CONSISTENT
+    assert "before you push: replace https://github.com/OWNER/attncheck" in capsys.readouterr().out
+    assert "git+https://github.com/OWNER/attncheck" in (user / ".github/workflows/attncheck.yml").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("record", "address"),
+    {
+        '{"url": "https://example.org/me/attncheck.git", "vcs_info": {"vcs": "git"}}': "https://example.org/me/attncheck",
+        '{"url": "https://me:secret@example.org/a", "vcs_info": {"vcs": "git"}}': "https://example.org/a",
+        '{"url": "file:///no/such/clone", "dir_info": {}}': "",
+    }.items(),
+)
+def test_the_installation_records_its_repository(
+    record: str, address: str, clone: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = SimpleNamespace(read_text=lambda file: record)
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: installed)
+    assert source.repository() == address
+
+
+def test_the_simulator_passes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "simulator", raising=False)
+    assert main(["init", "."]) == ExitCode.CONSISTENT
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(("framework", "there"), [("numpy", [0]), ("torch", [1]), ("flax", [2]), ("numpy", [0, 2])])
+def test_no_file_is_overwritten(
+    framework: str, there: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [FILES[framework][number] for number in there]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("mine", encoding="utf-8")
+    assert main(["init", str(tmp_path), "--framework", framework]) == ExitCode.UNUSABLE
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"already has {', '.join(names)}; move it away, or choose another folder" in said.err
+    assert files_in(tmp_path) == sorted(names)
+    assert all((tmp_path / name).read_text(encoding="utf-8") == "mine" for name in names)
+
+
+def test_a_link_to_nowhere_is_a_file_too(tmp_path: Path) -> None:
+    (tmp_path / "simulator.py").symlink_to(tmp_path / "elsewhere.py")
+    assert main(["init", str(tmp_path)]) == ExitCode.UNUSABLE
+    assert not (tmp_path / "elsewhere.py").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    assert main(["init", str(tmp_path / "file")]) == ExitCode.UNUSABLE
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_the_first_run_and_the_gate_count_the_same_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "simulator", sys)
+    del sys.modules["simulator"]  # again at the end: other tests have simulators of this name
+    assert main(["init"]) == ExitCode.CONSISTENT
+    run = ["run", "--subject", "simulator:simulate", "--profile", "smoke", "--only", "scores", "--workers", "0"]
+    assert main([*run, "--record", "run.jsonl"]) == ExitCode.CONSISTENT
+    assert main(["gate", "run.jsonl", "--baseline", "base.jsonl"]) == ExitCode.INCOMPLETE
+    counts = re.findall(r"\w+ of \w+ planned results examined", capsys.readouterr().out)
+    assert len(counts) == 2
+    assert len(set(counts)) == 1

@@ -1,0 +1,273 @@
+"""Rotary positions: description, three methods of one law, the limit, and wrong rotations."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import attncheck as ac
+from attncheck._lib.errors import InputError
+from attncheck._lib.streams import digest
+from attncheck.calibration.power.rows import cost_of
+from attncheck.checks.check import Setting
+from attncheck.checks.registry import CHECKS, check_named
+from attncheck.checks.sample import Sample
+from attncheck.faults.literal import LiteralSimulator, Projections
+from attncheck.layers.parts.rotary import pair_alignment, score_alignment, turned, turned_by
+from attncheck.layers.stack import AttentionStack
+from attncheck.looks.examine import run_item
+from attncheck.looks.item import Item
+from attncheck.looks.profiles import PROFILES
+from attncheck.looks.result import violated
+from attncheck.subject import Subject
+
+FloatArray = NDArray[np.float64]
+
+# Correlated inputs: otherwise rotation hardly shows in wide layers.
+TURNED = ac.AttentionLayer(
+    width=16,
+    seq_len=5,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=4,
+    rotary_base=10.0,
+    input_correlation=0.5,
+    query_std=1.3,
+)
+CAUSAL = ac.AttentionLayer(width=16, seq_len=6, num_heads=4, num_kv_heads=2, head_dim=4, mask="causal", rotary_base=1e4)
+LINEAR = ac.AttentionLayer(
+    width=8, seq_len=4, num_heads=2, head_dim=8, rotary_base=100.0, activation="relu", attention_map="linear"
+)
+PLAIN = TURNED.replace(rotary_base=None)
+
+
+def test_the_description_comes_back_and_old_keys_stay() -> None:
+    assert ac.AttentionLayer.from_dict(TURNED.to_dict()) == TURNED
+    assert ac.AttentionLayer.from_toml(TURNED.to_toml()) == TURNED
+    assert "rotary_base=10.0" in TURNED.describe()
+    assert ac.AttentionLayer(width=8).key == digest({"width": 8})
+    assert TURNED.key != PLAIN.key
+    assert TURNED.key != TURNED.replace(rotary_base=11.0).key
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"rotary_base": 1.0}, "rotary_base="),
+        ({"rotary_base": np.nan}, "rotary_base="),
+        ({"rotary_base": 10.0, "head_dim": 3}, "rotary_base="),
+        ({"rotary_base": 10.0, "head_dim": None}, "rotary_base="),
+        ({"rotary_base": 10.0, "tied_query_key": True, "score_scaling": "1/n"}, "rotary_base="),
+    ],
+)
+def test_what_cannot_be_turned_is_refused(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        ac.AttentionLayer(**{"width": 8, "head_dim": 4, **fields})
+
+
+def test_stacks_and_laws_at_a_width_are_refused() -> None:
+    with pytest.raises(InputError, match="rotary_base"):
+        AttentionStack(layer=TURNED, depth=2)
+    for function in (ac.finite_width_law, ac.distance, ac.rate):
+        with pytest.raises(InputError, match="rotary_base"):
+            function(TURNED)
+
+
+def test_rotation_is_of_planes_and_scores_know_distances_only() -> None:
+    q, k = np.random.default_rng(0).standard_normal((2, 5, 4))
+    places = np.arange(5)
+    assert np.allclose(np.linalg.norm(turned(TURNED, q), axis=1), np.linalg.norm(q, axis=1))
+    shifted = turned_by(TURNED, q, places + 7) @ turned_by(TURNED, k, places + 7).T
+    assert np.allclose(turned(TURNED, q) @ turned(TURNED, k).T, shifted)
+    one, other = turned_by(TURNED, q[0], np.array(1)), turned_by(TURNED, q[0], np.array(4))
+    angles = np.array([1.0, 10**-0.5])
+    assert np.allclose((one[:2] + 1j * one[2:]) * np.exp(3j * angles), other[:2] + 1j * other[2:])
+    assert np.array_equal(turned(PLAIN, q), q)
+
+
+def test_alignment_approaches_that_of_many_neurons() -> None:
+    many = score_alignment(TURNED.replace(head_dim=200_000))
+    assert np.abs(many - score_alignment(TURNED, limit=True)).max() < 1e-4
+    assert np.linalg.eigvalsh(pair_alignment(TURNED, limit=True)).min() > -1e-12
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("method", ["direct", "matrix-free", "collapsed"])
+@pytest.mark.parametrize("layer", [TURNED, LINEAR], ids=["grouped", "relu"])
+def test_scores_have_the_covariance_that_inputs_leave(layer: ac.AttentionLayer, method: Any) -> None:
+    size = 20_000
+    draws = ac.simulate(layer, size, seed=1, method=method)
+    assert draws.input_gram is not None
+    assert draws.keys is not None
+    assert draws.key_gram is not None
+    assert np.allclose(draws.keys @ draws.keys.swapaxes(-1, -2) / layer.head_width, draws.key_gram)
+    s = layer.seq_len
+    flat = draws.scores[:, -1].reshape(size, -1)
+    std = layer.query_std * layer.key_std * layer.score_factor
+    grams = draws.input_gram[:, :, None, :, None] * draws.input_gram[:, None, :, None, :]
+    predicted = std**2 * grams.reshape(size, s * s, s * s) * pair_alignment(layer)
+    products = flat[:, :, None] * flat[:, None, :] - predicted
+    z = products.mean(axis=0) / (products.std(axis=0) / size**0.5)
+    # None of 625 covariances is five standard errors off by chance; products have heavier tails than normals.
+    assert np.abs(z).max() < 6.0
+    unturned = flat[:, :, None] * flat[:, None, :] - std**2 * grams.reshape(size, s * s, s * s)
+    assert np.abs(unturned.mean(axis=0) / (unturned.std(axis=0) / size**0.5)).max() > 12.0
+
+
+@functools.cache
+def direct_draws(layer: ac.AttentionLayer) -> ac.Draws:
+    return ac.simulate(layer, 2_000, seed=3, method="direct")
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("layer", [TURNED, CAUSAL, LINEAR], ids=["grouped", "causal", "relu"])
+@pytest.mark.parametrize("hidden", [False, True])
+def test_whitened_scores_are_standard_normal(layer: ac.AttentionLayer, hidden: bool) -> None:
+    draws = direct_draws(layer)
+    size, arrays = len(draws), draws.as_dict()
+    if hidden:
+        if layer.mask == "none":
+            layer = layer.replace(mask="causal")
+        seen = np.tri(layer.seq_len, dtype=bool)
+        arrays["scores"] = np.where(seen, arrays["scores"], -np.inf)
+    sample = Sample.from_mapping(layer, arrays, size)
+    residual = sample.whitened_scores
+    squares, dof = residual.squares()
+    # Some relu inputs are 0 in some draw.
+    assert np.median(dof) == layer.num_heads * Setting(layer, sample.exposed).score_entries
+    assert abs(squares.sum() - dof.sum()) < 5.0 * (2.0 * dof.sum()) ** 0.5
+    flat = residual.values[:, 0].reshape(size, -1)
+    flat = flat[:, residual.kept[0, 0].ravel()]
+    correlation = np.abs(np.corrcoef(flat.T) - np.eye(flat.shape[1])).max()
+    assert correlation < 6.0 / size**0.5
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    "layer", [TURNED, TURNED.replace(attention_map="sigmoid"), LINEAR.replace(attention_map="relu")]
+)
+def test_the_limit_is_that_of_wide_layers(layer: ac.AttentionLayer) -> None:
+    law = ac.limit(layer)
+    drawn = ac.simulate(layer, 40_000, seed=0, method="limit")
+    wide = ac.simulate(layer.replace(width=600, head_dim=128), 3_000, seed=0, coordinates=16)
+    for draws, slack in ((drawn, 0.0), (wide, 0.02)):  # wide layers are off by about 10/n
+        size = len(draws)
+        flat = draws.scores.reshape(size * layer.num_heads, -1)
+        covariance = law.score_covariance()
+        top = covariance.max()
+        assert np.abs(flat.T @ flat / len(flat) - covariance).max() < (6.0 * 2**0.5 / size**0.5 + 2 * slack) * top
+        products = np.einsum("dic,djc->dij", draws.outputs, draws.outputs) / draws.outputs.shape[2]
+        off = np.abs(products.mean(axis=0) - law.covariance())
+        bound = 6.0 * products.std(axis=0) / size**0.5 + law.covariance_error() + slack * law.variance()
+        assert (off < bound).all()
+    assert law.variance(2) == pytest.approx(
+        law.covariance()[2, 2], abs=3e-4 * law.variance(2) + law.covariance_error()[2, 2]
+    )
+
+
+def test_rotation_shows_in_the_limit_only_where_inputs_are_correlated() -> None:
+    assert abs(ac.limit(TURNED).covariance()[0, 1] / ac.limit(PLAIN).covariance()[0, 1] - 1) > 0.001
+    apart = {"input_correlation": 0.0}
+    one, other = ac.limit(TURNED.replace(**apart)), ac.limit(PLAIN.replace(**apart))
+    assert np.array_equal(one.covariance(), other.covariance())
+
+
+def test_keys_decide_their_gram_matrix_and_are_kept_only_where_they_are_turned() -> None:
+    arrays = ac.simulate(TURNED, 20, seed=0).as_dict()
+    gram = arrays.pop("key_gram")
+    assert np.allclose(Sample.from_mapping(TURNED, arrays, 20).need("key_gram"), gram)
+    assert "keys" not in Sample.from_mapping(PLAIN, arrays, 20).exposed
+    with pytest.raises(InputError, match="key_gram"):
+        Sample.from_mapping(TURNED, {**arrays, "key_gram": 2.0 * gram}, 20)
+
+
+def test_what_is_not_examined_says_why() -> None:
+    exposed = Sample.from_mapping(TURNED, ac.simulate(TURNED, 20, seed=0, coordinates=2).as_dict(), 20).exposed
+    reasons = {check.name: check.reason_not_examined(Setting(TURNED, exposed, 2)) for check in CHECKS}
+    turning = {name for name, reason in reasons.items() if reason.startswith("rotary")}
+    assert turning == {"scores.size", "scores.head_pairs"}
+    without = Setting(TURNED, exposed - {"keys"}, 2)
+    assert check_named("scores.scale").reason_not_examined(without) == "the subject does not expose keys"
+    long = Setting(TURNED.replace(seq_len=17), exposed, 2)
+    assert "more than 16" in check_named("scores.law").reason_not_examined(long)
+
+
+Score = Callable[[ac.AttentionLayer, Projections, np.random.Generator], FloatArray]
+
+
+def wired(query: Callable[..., FloatArray], key: Callable[..., FloatArray]) -> Score:
+    """Return scores with separate rotations of queries and keys."""
+
+    def score(layer: ac.AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
+        places = np.arange(layer.seq_len)
+        q, k = query(layer, made.queries, places), key(layer, made.keys, places)
+        return np.asarray(layer.score_factor * layer.head_width**-0.5 * (q @ k.swapaxes(-1, -2)))
+
+    return score
+
+
+def by(factor: int = 1, shift: int = 0, base: float = 1.0) -> Callable[..., FloatArray]:
+    def turn(layer: ac.AttentionLayer, vectors: FloatArray, places: NDArray[np.int64]) -> FloatArray:
+        other = layer.replace(rotary_base=base * (layer.rotary_base or 1.0))
+        return turned_by(other, vectors, factor * places + shift)
+
+    return turn
+
+
+_NOT = by(0)
+WRONG = {
+    "not turned": wired(_NOT, _NOT),
+    "keys only": wired(_NOT, by()),
+    "queries only": wired(by(), _NOT),
+    "opposite ways": wired(by(), by(-1)),
+    "steps of two": wired(by(2), by(2)),
+    "base off by 50": wired(by(base=50.0), by(base=50.0)),
+}
+#: The same law: scores depend on differences of positions, and W_Q R has the law of W_Q.
+SAME = {"both shifted": wired(by(shift=3), by(shift=3)), "queries shifted": wired(by(shift=1), by())}
+
+
+def rejects(name: str, score: Score, layer: ac.AttentionLayer, *fields: str) -> bool:
+    """Return whether a smoke run violates a property; layers are not shrunk."""
+    literal = LiteralSimulator(score=score)
+
+    def subject(case: ac.AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+        drawn = literal(case, size, rng)
+        return {name: drawn[name] for name in fields or drawn}
+
+    item = Item(name, layer)
+    return bool(violated(run_item(item, Subject.of(subject), 0, cost_of(PROFILES["smoke"], layer))))
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_rotations_are_violated(name: str) -> None:
+    assert rejects("scores", WRONG[name], TURNED)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", ["not turned", "keys only", "queries only"])
+def test_scores_alone_show_what_is_not_turned(name: str) -> None:
+    assert rejects("exactness", WRONG[name], TURNED, "outputs", "scores")
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_shifts_are_the_same_law(name: str) -> None:
+    assert not rejects("scores", SAME[name], TURNED)
+    assert not rejects("exactness", SAME[name], TURNED)
+
+
+def test_right_ones_are_consistent() -> None:
+    layers = [TURNED, CAUSAL, LINEAR]
+    assert ac.check("attncheck.subject:direct", TURNED, properties="outputs", profile="smoke").verdict == "consistent"
+    properties = ["scores", "exactness", "conditional", "independence"]
+    report = ac.check("attncheck.subject:direct", layers, properties=properties, profile="smoke", seed=0)
+    assert report.verdict == "consistent"
+    examined = [result.item for result in report.results if result.p_values and result.check.startswith("scores.")]
+    for layer in layers:
+        assert examined.count(f"scores@{layer.key}") >= 8

@@ -1,0 +1,309 @@
+"""Records: readable however the run ended, and nothing else passes for one."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from attncheck._lib.errors import InputError
+from attncheck.records import writer as records
+from attncheck.records.schema import (
+    SCHEMA,
+    Closing,
+    Line,
+    Manifest,
+    PlannedResult,
+    Result,
+    StatementResult,
+    read,
+    run_digest,
+)
+from attncheck.records.writer import Writer
+
+LAYER = {"width": 8, "seq_len": 2}
+
+
+def manifest(**changes: Any) -> Manifest:
+    planned = [PlannedResult("a.b@1", "a@1", "a.b")]
+    fields = {"schema": SCHEMA, "versions": {}, "seed": 0, "profile": "smoke", "false_alarm": 1e-6, "level": 1e-3}
+    return Manifest(**{**fields, "subject": "m:f", "planned": planned, **changes})
+
+
+def result(**changes: Any) -> Result:
+    fields: dict[str, Any] = {
+        "id": "a.b@1",
+        "key": "a.b@1",
+        "item": "a@1",
+        "property": "a",
+        "check": "a.b",
+        "claim": "scores",
+        "kind": "exact",
+        "case": LAYER,
+        "verdict": "consistent",
+        "reason": "",
+        "size": 10,
+        "affordable": 20,
+        "level": 1e-3,
+        "power": 0.9,
+        "p_values": [0.5],
+        "effects": [1.0],
+        "effect": 1.0,
+        "low": 0.9,
+        "high": 1.1,
+        "null_effect": 1.0,
+        "mde": 1.2,
+        "alternative": 1.5,
+        "combined": 1.0,
+        "continuous": True,
+        "text": "",
+        "hint": "",
+        "seconds": 0.1,
+    }
+    return Result(**{**fields, **changes})
+
+
+def lines() -> list[Line]:
+    return [manifest(), result(), Closing(run_digest([result()]), "consistent", [], 1, 0.5)]
+
+
+def written(path: Path, each: list[Line] | None = None) -> Path:
+    writer = Writer(path)
+    for line in lines() if each is None else each:
+        writer.write(line)
+    writer.close()
+    return path
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        list(read(path))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(f"record={path}: ")
+    return message
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    *first, closing = read(written(tmp_path / "new" / "record.jsonl"))
+    assert first == lines()[:2]
+    assert isinstance(closing, Closing)
+    assert msgspec.structs.replace(closing, content="") == lines()[2]
+    assert next(read(tmp_path / "new" / "record.jsonl")) == lines()[0]
+
+
+def test_only_the_record_is_left_in_the_folder(tmp_path: Path) -> None:
+    written(written(tmp_path / "record.jsonl"))
+    assert [path.name for path in tmp_path.iterdir()] == ["record.jsonl"]
+
+
+def test_digest_depends_on_digits_and_not_on_order_or_time() -> None:
+    one, two = result(), result(key="c", p_values=[0.25])
+    assert run_digest([one, two]) == run_digest([two, msgspec.structs.replace(one, seconds=9.0)])
+    assert run_digest([one]) != run_digest([msgspec.structs.replace(one, mde=1.2000000000000002)])
+    assert run_digest([one]) != run_digest([msgspec.structs.replace(one, p_values=[0.5000000000000001])])
+    assert run_digest([one]) != run_digest([one, one])
+    assert run_digest([one]) != run_digest([msgspec.structs.replace(one, verdict="violated")])
+
+
+def test_digest_has_no_prose_and_no_names() -> None:
+    other = {"id": "x.y@1", "item": "x@1", "property": "x", "check": "x.y", "claim": "y", "reason": "r", "text": "t"}
+    renamed = result(**other, hint="h", case={"width": 9}, diagnosis=["d"], illustration="i")
+    assert run_digest([result()]) == run_digest([renamed])
+    assert run_digest([result()]) != run_digest([result(key="x.y@1")])
+
+
+def test_statements_of_the_theory_are_in_the_record_and_in_the_digest(tmp_path: Path) -> None:
+    statement = StatementResult("rates.a@1", "rates.a@1", "consistent", {"order": -1.0}, "n=8", "", 0.1)
+    path = tmp_path / "r.jsonl"
+    writer = Writer(path)
+    for line in (manifest(), result(), statement):
+        writer.write(line)
+    writer.close()
+    assert list(read(path))[2] == statement
+    assert run_digest([result()]) != run_digest([result(), statement])
+    moved = msgspec.structs.replace(statement, numbers={"order": -1.0000000000000002})
+    assert run_digest([statement]) != run_digest([moved])
+    told = msgspec.structs.replace(statement, id="b", case="other words", reason="why", seconds=9.0)
+    assert run_digest([statement]) == run_digest([told])
+
+
+@pytest.mark.parametrize("cut", [1, 40])
+def test_a_last_line_that_was_cut_short_is_left_out(tmp_path: Path, cut: int) -> None:
+    path = written(tmp_path / "r.jsonl")
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert list(read(path)) == lines()[:2]
+
+
+def test_lines_are_read_one_at_a_time(tmp_path: Path) -> None:
+    path = written(tmp_path / "r.jsonl")
+    path.write_bytes(path.read_bytes().replace(b'"type":"closing"', b'"type":"clothing"'))
+    iterator = read(path)
+    assert isinstance(next(iterator), Manifest)
+    assert isinstance(next(iterator), Result)
+    with pytest.raises(InputError, match="line 3 is broken"):
+        next(iterator)
+
+
+BROKEN: dict[str, tuple[Any, str]] = {
+    "empty": (lambda data: b"", "has no manifest"),
+    "text": (lambda data: b"hello\n", "has no manifest"),
+    "other json": (lambda data: b'{"a": 1}\n', "has no manifest"),
+    "not utf-8": (lambda data: b'{"type": "\xff"}\n', "has no manifest"),
+    "nested deeply": (lambda data: b'{"a":' * 100_000 + b"\n", "has no manifest"),
+    "first line cut": (lambda data: data[:30], "ends within its first line; make the record again"),
+    "a long line of something else": (lambda data: b'{"a":' + data[:30], "has no manifest"),
+    "manifest missing": (lambda data: data.split(b"\n", 1)[1], "has no manifest"),
+    "newer schema": (lambda data: data.replace(b'"schema":5', b'"schema":6'), "upgrade attncheck"),
+    "older schema": (lambda data: data.replace(b'"schema":5', b'"schema":4'), "reads 5; make the record again"),
+    "schema is true": (
+        lambda data: data.replace(b'"schema":5', b'"schema":true'),
+        "has schema True, this version reads",
+    ),
+    "broken line": (lambda data: data.replace(b'"a@1","property"', b'"a@1,"property"'), "line 2 is broken"),
+    "wrong type": (lambda data: data.replace(b'"size":10', b'"size":"ten"'), "line 2 is broken"),
+    "no utf-8": (lambda data: data.replace(b'"scores"', b'"\xff\xfe"'), "line 2 is broken"),
+    "edited digit": (lambda data: data.replace(b"[0.5]", b"[0.6]"), "was edited"),
+    "edited plan": (lambda data: data.replace(b'"subject":"m:f"', b'"subject":"m:g"'), "was edited"),
+    "removed line": (lambda data: b"\n".join([*data.split(b"\n")[::2], b""]), "was edited"),
+    "removed seal": (lambda data: data.rpartition(b',"content"')[0] + b"}\n", "was edited"),
+    "two records in one": (lambda data: data + data, "line 4 is out of place"),
+    "results after the end": (lambda data: data + data.split(b"\n")[1] + b"\n", "line 4 is out of place"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_no_run_wrote_is_refused(tmp_path: Path, name: str) -> None:
+    damage, says = BROKEN[name]
+    path = written(tmp_path / "r.jsonl")
+    data = path.read_bytes()
+    assert damage(data) != data
+    path.write_bytes(damage(data))
+    assert says in refusal(path)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    assert "No such file" in refusal(tmp_path / "none.jsonl")
+    assert "directory" in refusal(tmp_path)
+
+
+def test_another_run_cannot_write_to_the_same_path(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    first, second = Writer(path), Writer(path)
+    first.write(manifest())
+    with pytest.raises(InputError, match="another run is writing to it; wait"):
+        second.write(manifest(seed=1))
+    first.write(result())
+    first.close()
+    assert list(read(path)) == lines()[:2]
+    written(path)
+    assert len(list(read(path))) == 3
+
+
+def _race(path: Path, seed: int) -> None:
+    writer = Writer(path)
+    try:
+        writer.write(manifest(seed=seed))
+    except InputError:
+        os._exit(7)
+    for number in range(200):
+        writer.write(result(id=f"{seed}/{number}"))
+    os._exit(0)  # killed: without a closing line
+
+
+def test_runs_that_start_together_do_not_interleave(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    context = multiprocessing.get_context("fork")
+    runs = [context.Process(target=_race, args=(path, seed)) for seed in range(6)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert {run.exitcode for run in runs} <= {0, 7}
+    first, *others = read(path)
+    assert isinstance(first, Manifest)
+    assert [line.id for line in others if isinstance(line, Result)] == [f"{first.seed}/{n}" for n in range(200)]
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_records import Writer, manifest, result, lines, InputError
+path = Path(sys.argv[2])
+writer = Writer(path)
+writer.write(manifest())
+writer.write(result())
+# From here on the disk is full, in the middle of the next line.
+resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100, resource.RLIM_INFINITY))
+for line in lines()[1:]:
+    try:
+        writer.write(line)
+    except InputError as error:
+        print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+try:
+    writer.write(lines()[2])
+except InputError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits the size of files as Linux does")
+def test_a_full_disk_keeps_what_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    arguments = [sys.executable, "-c", FULL_DISK, str(Path(__file__).parent), str(path)]
+    said = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
+    assert len(said) == 3
+    assert set(said) == {f"record={path}: cannot be written (File too large); free some space or choose another path"}
+    assert list(read(path)) == lines()[:2]
+    assert path.read_bytes().endswith(b"\n")
+
+
+@pytest.mark.parametrize("existed", [True, False])
+def test_where_the_first_line_cannot_be_written_the_older_record_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existed: bool
+) -> None:
+    path = tmp_path / "r.jsonl"
+    before = written(path).read_bytes() if existed else b""
+
+    def full(file: Any, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(records, "_write_all", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        Writer(path).write(manifest(seed=1))
+    assert [each.name for each in tmp_path.iterdir()] == (["r.jsonl"] if existed else [])
+    assert not existed or path.read_bytes() == before
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="has no /dev/full")
+def test_devices_are_written_to_and_not_replaced() -> None:
+    with pytest.raises(InputError, match=r"record=/dev/full: cannot be written \(No space left on device\)"):
+        Writer(Path("/dev/full")).write(manifest())
+    written(Path(os.devnull))
+    assert Path(os.devnull).is_char_device()
+    assert Path("/dev/full").is_char_device()
+
+
+def test_links_are_followed(tmp_path: Path) -> None:
+    target, link = tmp_path / "kept.jsonl", tmp_path / "r.jsonl"
+    link.symlink_to(target)
+    written(link)
+    assert link.is_symlink()
+    assert len(list(read(target))) == 3
+
+
+def test_a_folder_cannot_be_a_record(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="directory"):
+        Writer(tmp_path).write(manifest())
+    file = written(tmp_path / "file")
+    with pytest.raises(InputError, match="cannot be written"):
+        Writer(file / "r.jsonl").write(manifest())
