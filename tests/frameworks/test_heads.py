@@ -14,7 +14,7 @@ import attncheck as ac  # noqa: E402
 from attncheck.frameworks.laws import uneven  # noqa: E402
 
 from .plain import Plain  # noqa: E402
-from .test_torch import Own, by_hand  # noqa: E402
+from .torch_layers import Own, by_hand  # noqa: E402
 
 F = torch.nn.functional
 Change = Callable[[Any], None]
