@@ -207,7 +207,11 @@ def test_inspection() -> None:
     found.require(query_std=1.0, key_std=wide, value_std=wide, output_std=1.0)
 
 
-@pytest.mark.parametrize(("make", "weights"), [(layer, "own"), (grouped, "gaussian")])
+@pytest.mark.parametrize(
+    ("make", "weights"),
+    [(lambda: keras.layers.MultiHeadAttention(HEADS, SIZE), "own"), (grouped, "gaussian")],
+    ids=["layer", "groups"],
+)
 def test_layers_without_a_name_are_run_at_once_as_they_are_one_by_one(make: Any, weights: str) -> None:
     reading.assert_at_once(inspect(make, width=WIDTH, draws=2).subject(weights=weights))
 
@@ -218,7 +222,7 @@ REPEATED = (
     "test_cores[derived-1]",
     "test_paths",
     "test_seeds_reach_the_initialiser_and_no_generator_is_touched",
-    "test_layers_without_a_name_are_run_at_once_as_they_are_one_by_one[grouped-gaussian]",
+    "test_layers_without_a_name_are_run_at_once_as_they_are_one_by_one[groups]",
 )
 OF_WIDTHS = ("test_every_layer_and_attention_is_tapped[0.0]", "test_steps_are_taken_on_torch")
 

@@ -375,6 +375,15 @@ class Crossed(Own):
         return by_hand(q, k, v).transpose(1, 2).flatten(2)
 
 
+class Around(Own):
+    def __init__(self, after: Any) -> None:
+        super().__init__()
+        self.after = after
+
+    def forward(self, x: Any) -> Any:
+        return self.after(super().forward(x))
+
+
 class InTurn(Own):
     def forward(self, x: Any) -> Any:
         return torch.cat([super(InTurn, self).forward(sequence[None]) for sequence in x])
@@ -402,6 +411,16 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
         "its forward pass has no attention that is recognised: no product of weights and values",
     ),
     "in turn": (lambda: InTurn(by_hand), None, "pass attention one after another"),
+    "no output": (
+        lambda: Around(lambda y: None),
+        None,
+        "call=None: is not an output array; return the outputs",
+    ),
+    "meta": (
+        lambda: nn.Linear(64, 64, device="meta"),
+        None,
+        "make=.*meta.*: is a device that holds no numbers; make the module",
+    ),
     "a module": (nn.Linear(64, 64), None, "is a module, already initialised"),
     "a class": (nn.MultiheadAttention, None, "make: failed with TypeError: .*; pass a function that returns a new mod"),
     "another width": (multi_head(63, 3), None, r"call: failed on inputs of shape \(2, 2, 64\) with "),
@@ -422,5 +441,6 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_inspected_is_refused(name: str) -> None:
     make, call, said = REFUSED[name]
-    with pytest.raises(ac.InputError, match=said):
+    with pytest.raises(ac.InputError, match=said) as caught:
         inspected(make, call)
+    assert "\n" not in str(caught.value)

@@ -31,7 +31,7 @@ def inspected(name: str, **fields: Any) -> ModelInspection:
     """Return an inspection of a small model of transformers."""
     config = getattr(transformers, f"{name}Config")(**fields)
     model = getattr(transformers, f"{name}Model" if name != "T5" else "T5EncoderModel")
-    return ac.inspect(lambda: model(config))
+    return ac.inspect(lambda: model(config), draws=2)
 
 
 def shown(found: ModelInspection) -> str:
@@ -84,7 +84,7 @@ def test_qwen_3_normalises_queries_and_keys() -> None:
     rng = np.random.default_rng(0)
     drawn = subject(layer, rng.standard_normal((2, layer.seq_len, layer.width)), rng)
     assert drawn.keys() == {"outputs", "scores", "value_gram"}
-    assert not ac.check(subject, layer, profile="smoke", seed=0).violated
+    assert not ac.check(subject, layer, properties=("exactness", *_PROPERTIES), profile="smoke", seed=0).violated
     # The same module is not a layer without these norms.
     assert ac.check(subject, layer.replace(qk_norm=False), properties="exactness", profile="smoke", seed=0).violated
 
@@ -148,7 +148,7 @@ def test_gpt_oss_with_one_sink_for_all_heads_is_examined() -> None:
         torch.nn.init.zeros_(model.layers[0].self_attn.sinks)
         return model
 
-    found = ac.inspect(made)
+    found = ac.inspect(made, draws=2)
     assert of_layer(found) == {"mask": "causal", "window": 4, "sink": 0.0, "rotary_base": 10_000.0}
     subject = next(iter(found.modules.values())).subject()
     (layer,) = subject.layers
@@ -170,7 +170,7 @@ def test_layers_with_and_without_a_part_are_listed_apart() -> None:
         model.layers[1].self_attn.q_norm = model.layers[1].self_attn.k_norm = torch.nn.Identity()
         return model
 
-    found = ac.inspect(mixed)
+    found = ac.inspect(mixed, draws=2)
     assert [group.names for group in found.attention] == [("layers.0.self_attn",), ("layers.1.self_attn",)]
     assert "layers.0.self_attn: optional parts QK norm" in str(found)
 

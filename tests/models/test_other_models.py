@@ -25,15 +25,12 @@ def test_linen() -> None:
             return x + nn.Dense(WIDTH)(nn.gelu(nn.Dense(2 * WIDTH)(nn.LayerNorm()(x))))
 
     class Model(nn.Module):
-        std: float | None = None
-
         @nn.compact
         def __call__(self, ids: Any) -> Any:
             x = nn.Embed(50, WIDTH)(ids)
             for _ in range(LAYERS):
                 x = Block()(x, nn.make_causal_mask(ids))
-            init = nn.initializers.zeros if self.std is None else nn.initializers.normal(self.std)
-            return nn.Dense(50, kernel_init=init)(x)
+            return nn.Dense(50, kernel_init=nn.initializers.zeros)(x)
 
     found = ac.inspect(Model, inputs=(IDS,), draws=2)
     (group,) = found.attention
@@ -42,8 +39,8 @@ def test_linen() -> None:
     assert group.inspection.forward.mask == "causal"
     found.require("causal", parameters={"*.bias": "zeros", "*MultiHead*.kernel": "truncated normal(1/sqrt(fan_in))"})
     assert any("Dense_0.kernel: zeros: this initialiser does not draw the projection" in str(n) for n in found.notes)
-    other = ac.inspect(lambda: Model(std=0.5), inputs=(IDS,), draws=2)
-    other.require(parameters={"Dense_0.kernel": "normal(0.5)"})
+    with pytest.raises(AssertionError, match=r"Dense_0\.kernel: .*not normal"):
+        found.require(parameters={"Dense_0.kernel": "normal(0.5)"})
 
 
 def test_nnx() -> None:
