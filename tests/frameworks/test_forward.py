@@ -14,7 +14,6 @@ from attncheck.frameworks.views import AttentionView
 
 from .plain import CAUSAL, Array, Plain, hidden, inspected, softmax, told
 
-
 # Right layers -------------------------------------------------------------------------------------
 
 

@@ -194,51 +194,19 @@ def test_queries_that_are_scaled_beforehand() -> None:
 # Keys ---------------------------------------------------------------------------------------------
 
 
-def rotary(axis: int, turns: Callable[[int], Any]) -> Attend:
-    """Return attention with queries and keys rotated by their place along an axis."""
-
+@pytest.mark.parametrize("axis", [2, 1], ids=["positions", "heads"])
+def test_rotary_angles_by_head(axis: int) -> None:
     def turned(a: Any) -> Any:
-        angles = turns(a.shape[axis]).unsqueeze(1) if axis == 1 else turns(a.shape[axis])
+        angles = (torch.arange(a.shape[axis])[:, None] * 1e4 ** (-torch.arange(8) / 8)).repeat(1, 2)
+        angles = angles if axis == 2 else angles[:, None]
         one, other = a.chunk(2, -1)
         return a * angles.cos() + torch.cat([-other, one], -1) * angles.sin()
 
-    return lambda q, k, v: F.scaled_dot_product_attention(turned(q), turned(k), v)
-
-
-@pytest.mark.parametrize("axis", [2, 1], ids=["positions", "heads"])
-def test_rotary_angles_by_head(axis: int) -> None:
-    def turns(count: int) -> Any:
-        return (torch.arange(count)[:, None] * 1e4 ** (-torch.arange(8) / 8)).repeat(1, 2)
-
+    found = inspected(lambda: Own(lambda q, k, v: F.scaled_dot_product_attention(turned(q), turned(k), v)))
     wrong = "queries and keys are rotated in the same way at every position, by angles that depend on the head"
-    found = inspected(lambda: Own(rotary(axis, turns)))
     assert found.blamed == ((wrong,) if axis == 1 else ())
     assert found.forward.known
     assert ("queries and keys are rotated by position: rotary positions" in told(found)) == (axis == 2)
-
-
-def test_normalised_queries_have_no_matrix() -> None:
-    def normalised(q: Any, k: Any, v: Any) -> Any:
-        return F.scaled_dot_product_attention(F.rms_norm(q, (16,)), F.rms_norm(k, (16,)), v)
-
-    found = inspected(lambda: Own(normalised))
-    assert told(found) == ["queries and keys are normalised: W_Q and W_K unknown"]
-    assert set(found.weights) == {"value", "output"}
-    assert found.forward.known
-
-
-@PATHS
-@pytest.mark.parametrize("tiled", [False, True])
-def test_groups(tiled: bool, scores: bool) -> None:
-    def attend(q: Any, k: Any, v: Any) -> Any:
-        k, v = (a.repeat(1, 2, 1, 1) if tiled else a.repeat_interleave(2, 1) for a in (k, v))
-        return added(lambda n: torch.zeros(n, n), scores)(q, k, v)
-
-    found = inspected(lambda: Own(attend, kv=2))
-    assert found.kv_heads == 2
-    assert found.blamed == ()
-    said = ["KV heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)"] if tiled else []
-    assert [str(note) for note in found.notes if note.convention] == said
 
 
 def test_keys_of_another_length_are_refused() -> None:

@@ -272,11 +272,6 @@ def unmerged(q: Any, k: Any, v: Any) -> Any:
     return heads.reshape(len(q), -1, 4, 16).transpose(1, 2)
 
 
-def inverted(q: Any, k: Any, v: Any) -> Any:
-    shown = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).tril()
-    return (q @ k.mT / 4).masked_fill(shown, -1e9).softmax(-1) @ v
-
-
 def chunks(x: Any) -> Any:
     return x if x.shape[1] < 32 else x + x.mean(1, keepdim=True)
 
@@ -290,7 +285,6 @@ def idle() -> Any:
 WRONG: dict[str, tuple[Make, str]] = {
     "off by one": (lambda: Around(next_too), "position i sees i + 1: the causal mask is off by one"),
     "merge": (lambda: Around(unmerged), "heads are merged without a transpose, so that outputs mix positions"),
-    "inverted": (lambda: Around(inverted), "position 6 attends to nothing, of 0 to 6"),
     "leak": (
         lambda: Around(causal, lambda x: x + x.mean(1, keepdim=True)),
         "outputs at position 0 change with inputs at position 6, despite the causal mask",
@@ -299,12 +293,7 @@ WRONG: dict[str, tuple[Make, str]] = {
         lambda: Around(causal, chunks),
         "outputs at position 0 change with inputs at position 64, despite the causal mask",
     ),
-    "scale": (
-        lambda: Around(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.5)),
-        "scores times 1/sqrt(heads) = head_dim**(-1/4), not 1/sqrt(head_dim)",
-    ),
     "unused": (idle, "idle.weight and idle.bias: never used, the outputs do not depend on them"),
-    "axis": (lambda: Own(lambda q, k, v: (q @ k.mT / 4).softmax(-2) @ v), "softmax over the query axis"),
 }
 
 
