@@ -101,8 +101,8 @@ def test_sequences_that_meet(how: str) -> None:
 @pytest.mark.parametrize(("heads", "said"), [(1, "heads have different masks"), (4, "position i sees i + 1")])
 def test_masks_that_leak(heads: int, said: str) -> None:
     def leaking(p: Array) -> Array:
-        shown = [hidden(lambda behind, last=last: behind >= -last)(p) for last in (0, 1)]
-        return np.concatenate([shown[0][:, : 4 - heads], shown[1][:, 4 - heads :]], axis=1)
+        causal, next_too = hidden(lambda behind: behind >= 0)(p), hidden(lambda behind: behind >= -1)(p)
+        return np.concatenate([causal[:, : 4 - heads], next_too[:, 4 - heads :]], axis=1)
 
     found = inspected(masked=leaking)
     assert any(note.startswith(said) for note in told(found))
