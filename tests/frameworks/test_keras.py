@@ -217,21 +217,27 @@ def test_layers_without_a_name_are_run_at_once_as_they_are_one_by_one(make: Any,
 
 
 #: Tests that are repeated on JAX, where every operation is compiled for each shape.
-REPEATED = (
-    *(f"test_cores[{make}-5]" for make in ("layer", "dropping", "grouped", "derived", "Single")),
-    "test_cores[derived-1]",
-    "test_paths",
-    "test_seeds_reach_the_initialiser_and_no_generator_is_touched",
-    "test_layers_without_a_name_are_run_at_once_as_they_are_one_by_one[groups]",
-)
-OF_WIDTHS = ("test_every_layer_and_attention_is_tapped[0.0]", "test_steps_are_taken_on_torch")
+ON_BOTH = {
+    "cores": [
+        *(f"test_cores[{make}-5]" for make in ("layer", "dropping", "grouped", "derived", "Single")),
+        "test_cores[derived-1]",
+        "test_paths",
+    ],
+    "at once": [
+        "test_seeds_reach_the_initialiser_and_no_generator_is_touched",
+        "test_layers_without_a_name_are_run_at_once_as_they_are_one_by_one[groups]",
+    ],
+    "widths": ["test_every_layer_and_attention_is_tapped[0.0]", "test_steps_are_taken_on_torch"],
+}
 
 
+@pytest.mark.sampled
+@pytest.mark.parametrize("group", ON_BOTH)
 @pytest.mark.skipif(ON_JAX, reason="these tests run on JAX")
-def test_on_jax() -> None:
+def test_on_jax(group: str) -> None:
     pytest.importorskip("jax")
-    names = [f"{__file__}::{name}" for name in REPEATED]
-    names += [f"{Path(__file__).with_name('test_widths_keras.py')}::{name}" for name in OF_WIDTHS]
+    of_widths = Path(__file__).with_name("test_widths_keras.py")
+    names = [f"{of_widths if group == 'widths' else __file__}::{name}" for name in ON_BOTH[group]]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *names]
     environment = os.environ | {"KERAS_BACKEND": "jax"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
