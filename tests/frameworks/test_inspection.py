@@ -422,7 +422,7 @@ def test_the_fixture(pytester: pytest.Pytester) -> None:
             attncheck_layer(wrong, width=32).require(scale="1/sqrt(head_dim)")
         """
     )
-    done = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    done = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     done.assert_outcomes(passed=1, failed=1)
     done.stdout.fnmatch_lines(["*AssertionError: scale is '1', not '1/sqrt(head_dim)'*"])
 
