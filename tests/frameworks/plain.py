@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import attncheck as ac
 from attncheck.frameworks.binding import Binding
+from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.trace import AttentionCore, Trace
 
 Array = NDArray[Any]
@@ -96,3 +98,12 @@ class Plain(Binding):
 
     def attend(self, weights: Array, v: Array) -> Array:
         return np.asarray(weights @ self.spread(v, weights.shape[1] // v.shape[1]))
+
+
+def inspected(draws: int = 2, seed: int = 0, **changes: Any) -> Inspection:
+    """Inspect a changed layer."""
+    return ac.inspect(Plain(**changes), width=changes.get("width", 64), draws=draws, seed=seed)
+
+
+def told(found: Inspection) -> list[str]:
+    return [str(note) for note in found.notes]

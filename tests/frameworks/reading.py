@@ -11,7 +11,7 @@ import numpy.typing as npt
 from attncheck.frameworks.effective import ModuleReader
 from attncheck.frameworks.factors import gain_of
 from attncheck.frameworks.subject import ModuleSubject
-from attncheck.frameworks.trace import Trace
+from attncheck.frameworks.trace import AttentionCore, CoreTrace, Trace
 
 Array = npt.NDArray[np.float64]
 Read = dict[str, Array]
@@ -73,6 +73,32 @@ def assert_forward(binding: Any, state: Any, found: Read, causal: bool = False) 
     assert np.abs(other - y).max() > 0.1
     np.testing.assert_array_equal(y, run(binding, state, x)[0])
     np.testing.assert_allclose(y, binding.run(state, x, Trace(), binding.paths[0]), atol=1e-6)
+
+
+def cores_of(binding: Any, state: Any, x: Any, answer: Any = lambda core: None) -> tuple[Any, list[AttentionCore]]:
+    """Return the outputs, and the cores that a trace sees and answers."""
+    trace = CoreTrace(answer)
+    return binding.run(state, x, trace), trace.cores
+
+
+def assert_replaced(binding: Any, state: Any, x: Any, atol: float = 1e-5) -> None:
+    """Assert that a core computed by NumPy leaves the outputs, and another one changes them as it should."""
+    y = binding.run(state, x, Trace())
+    np.testing.assert_allclose(cores_of(binding, state, x, lambda core: core.heads)[0], y, atol=atol)
+    doubled = cores_of(binding, state, x, lambda core: 2 * core.heads)[0]
+    none = cores_of(binding, state, x, lambda core: 0 * core.heads)[0]
+    np.testing.assert_allclose(doubled - none, 2 * (y - none), atol=atol)
+    assert np.abs(doubled - y).max() > 0.01
+
+
+def assert_seeds(binding: Any) -> Read:
+    """Assert that parameters depend on the seed alone; return those of seed 1."""
+    first, again, other = (binding.parameters(binding.init(seed)) for seed in (1, 1, 2))
+    assert any(np.ptp(array) > 0 for array in first.values())
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, again[name])
+        assert np.ptp(array) == 0 or np.abs(array - other[name]).min() > 0
+    return dict(first)
 
 
 def assert_at_once(subject: ModuleSubject, at_once: bool = True) -> None:

@@ -15,14 +15,17 @@ from attncheck.commands.cli import main
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("framework", ["torch", "flax", "keras"])
-def test_each_line_of_the_workflow_passes(framework: str, tmp_path: Path) -> None:
+def test_each_line_of_the_workflow_passes(framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(framework)
-    assert main(["init", str(tmp_path), "--framework", framework]) == ExitCode.CONSISTENT
-    workflow = (tmp_path / ".github/workflows/attncheck.yml").read_text(encoding="utf-8")
-    lines = [line.split() for line in re.findall(r"^ *- run: (.*)$", workflow, re.MULTILINE)]
-    assert lines[0][:4] == ["python", "-m", "pip", "install"]
-    for program, *arguments in lines[1:]:
-        command = [sys.executable, *(["-m", "attncheck"] if program == "attncheck" else []), *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == ExitCode.CONSISTENT, done.stdout + done.stderr
-    assert (tmp_path / "report.html").exists()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "layer", raising=False)  # of the framework before
+    assert main(["init", "--framework", framework]) == ExitCode.CONSISTENT
+    workflow = Path(".github/workflows/attncheck.yml").read_text(encoding="utf-8")
+    install, test, inspect = (line.split() for line in re.findall(r"^ *- run: (.*)$", workflow, re.MULTILINE))
+    assert install[:4] == ["python", "-m", "pip", "install"]
+    assert (test[0], inspect[0]) == ("python", "attncheck")
+    done = subprocess.run([sys.executable, *test[1:]], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == pytest.ExitCode.OK, done.stdout + done.stderr
+    assert main(inspect[1:]) == ExitCode.CONSISTENT
+    assert Path("report.html").exists()

@@ -9,6 +9,7 @@ import pytest
 
 from attncheck import InputError, inspect
 from attncheck.frameworks.flax import NNX, Linen, bind
+from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.trace import CoreTrace
 
 from . import reading
@@ -25,14 +26,6 @@ class Block(nn.Module):
     @nn.compact
     def __call__(self, x: Any) -> Any:
         return nn.remat(nn.SelfAttention)(num_heads=3, name="inner", **BIASED)(x)
-
-
-class Written(nn.Module):
-    @nn.compact
-    def __call__(self, x: Any) -> Any:
-        q, k, v = (nn.DenseGeneral((3, 4), name=name, **BIASED)(x) for name in ("query", "key", "value"))
-        heads = nn.dot_product_attention(q, value=v, key=k)
-        return nn.DenseGeneral(WIDTH, axis=(-2, -1), name="out", **BIASED)(heads)
 
 
 class Grouped(nnx.Module):
@@ -54,79 +47,59 @@ class Mean(nn.Module):
         return nn.Dense(WIDTH)(x + x.mean(axis=1, keepdims=True))
 
 
-class Soft(Written):
+class Idle(nn.Module):
     @nn.compact
     def __call__(self, x: Any) -> Any:
-        q, k, v = (nn.DenseGeneral((3, 4), name=name, **BIASED)(x) for name in ("query", "key", "value"))
-        weights = nn.softmax(jax.numpy.einsum("blhd,bmhd->bhlm", q, k) / 2)
-        heads = jax.numpy.einsum("bhlm,bmhd->blhd", weights, v)
-        return nn.DenseGeneral(WIDTH, axis=(-2, -1), name="out", **BIASED)(heads)
+        nn.Dense(4, name="idle")(x)
+        return nn.SelfAttention(num_heads=3, name="used")(x)
+
+
+def linen() -> Any:
+    return nn.MultiHeadDotProductAttention(num_heads=3, **BIASED)
+
+
+def of_nnx(rngs: Any) -> Any:
+    return nnx.MultiHeadAttention(3, WIDTH, rngs=rngs, decode=False, **BIASED)
 
 
 def causal(module: Any, x: Any) -> Any:
     return module(x, mask=nn.make_causal_mask(x[..., 0]))
 
 
+PARTS = {"Q": "query", "K": "key", "V": "value", "O": "out"}
+KINDS = (("", "kernel"), ("b", "bias"))
+
+
 def linen_own(module: Any) -> dict[str, Any]:
-    names = {"Q": "query", "K": "key", "V": "value", "O": "out"}
-    return {
-        start + m: module[name][kind] for m, name in names.items() for start, kind in (("", "kernel"), ("b", "bias"))
-    }
+    return {start + m: module[name][kind] for m, name in PARTS.items() for start, kind in KINDS}
 
 
 def nnx_own(module: Any) -> dict[str, Any]:
-    parts = {"Q": module.query, "K": module.key, "V": module.value, "O": module.out}
-    kinds = (("", "kernel"), ("b", "bias"))
-    return {start + m: getattr(part, kind)[...] for m, part in parts.items() for start, kind in kinds}
+    return {start + m: getattr(getattr(module, name), kind)[...] for m, name in PARTS.items() for start, kind in KINDS}
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(
-    ("make", "call", "inner"),
-    [
-        (lambda: nn.MultiHeadDotProductAttention(num_heads=3, **BIASED), None, None),
-        (lambda: nn.MultiHeadDotProductAttention(num_heads=3, **BIASED), causal, None),
-        (lambda: nn.jit(nn.SelfAttention)(num_heads=3, **BIASED), None, None),
-        (Block, None, "inner"),
-        (Written, None, None),
-    ],
-    ids=["layer", "causal", "compiled", "within", "written"],
+    ("make", "call"),
+    [(linen, causal), (lambda: nn.jit(nn.SelfAttention)(num_heads=3, **BIASED), None), (Block, None)],
+    ids=["causal", "compiled", "within"],
 )
-def test_linen(make: Any, call: Any, inner: str | None) -> None:
+def test_linen(make: Any, call: Any) -> None:
     binding = Linen(make, WIDTH, call)
     state = binding.init(3)
     found = reading.read(binding, state, WIDTH)
-    reading.assert_reads(found, **linen_own(state["params"][inner] if inner else state["params"]))
+    reading.assert_reads(found, **linen_own(state["params"]["inner"] if make is Block else state["params"]))
     reading.assert_forward(binding, state, found, causal=call is causal)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize(
-    ("make", "call", "is_causal"),
-    [
-        (lambda rngs: nnx.MultiHeadAttention(3, WIDTH, rngs=rngs, **BIASED), None, False),
-        (lambda rngs: nnx.MultiHeadAttention(3, WIDTH, rngs=rngs, decode=False, **BIASED), causal, True),
-        (Grouped, None, True),
-    ],
-    ids=["layer", "causal", "groups"],
-)
-def test_nnx(make: Any, call: Any, is_causal: bool) -> None:
-    binding = NNX(make, WIDTH, call)
+@pytest.mark.parametrize("make", [of_nnx, Grouped], ids=["layer", "causal groups"])
+def test_nnx(make: Any) -> None:
+    binding = NNX(make, WIDTH)
     state = binding.init(3)
-    state(np.zeros((1, 1, WIDTH)), **({} if make is Grouped else {"decode": False}))  # compiled before inspection
+    state(np.zeros((1, 1, WIDTH)))  # compiled before inspection
     found = reading.read(binding, state, WIDTH)
     reading.assert_reads(found, **nnx_own(state))
-    reading.assert_forward(binding, state, found, causal=is_causal)
-
-
-def test_seeds_reach_the_initialiser() -> None:
-    for binding in (
-        Linen(lambda: nn.SelfAttention(num_heads=3), WIDTH),
-        NNX(lambda rngs: nnx.MultiHeadAttention(3, WIDTH, rngs=rngs), WIDTH),
-    ):
-        first, again, other = (reading.read(binding, binding.init(seed), WIDTH)["Q"] for seed in (1, 1, 2))
-        np.testing.assert_array_equal(first, again)
-        assert np.abs(first - other).min() > 0
+    reading.assert_forward(binding, state, found, causal=make is Grouped)
 
 
 def test_module_of_nnx_stays_as_it_was() -> None:
@@ -138,70 +111,40 @@ def test_module_of_nnx_stays_as_it_was() -> None:
     state = binding.init(0)
     attention, before = state.attention_fn, jax.tree.leaves(nnx.state(state, nnx.RngCount))
     x = np.random.default_rng(0).standard_normal((1, 4, WIDTH))
-    reading.run(binding, state, x)
+    trace = CoreTrace()
+    binding.run(state, x, trace)
+    assert len(trace.cores) == 1
     assert state.attention_fn is attention
     assert before == jax.tree.leaves(nnx.state(state, nnx.RngCount))
     binding._call(state, jax.numpy.asarray(x))
     assert before != jax.tree.leaves(nnx.state(state, nnx.RngCount))
 
 
-def test_failure_of_the_core_comes_out() -> None:
-    binding = Linen(Written, WIDTH)
-    state = binding.init(0)
-
-    def fail(core: Any) -> None:
-        raise KeyError("of the core")
-
-    with pytest.raises(KeyError, match="of the core"):
-        binding.run(state, np.zeros((1, 2, WIDTH)), CoreTrace(fail))
-
-
-class Idle(nn.Module):
-    @nn.compact
-    def __call__(self, x: Any) -> Any:
-        nn.Dense(4, name="idle")(x)
-        return nn.MultiHeadDotProductAttention(num_heads=3, name="used")(x)
-
-
 def test_parameters_that_are_never_used() -> None:
-    binding = bind(Idle, WIDTH)
     x = np.ones((1, 2, WIDTH))
-    assert binding.unused(binding.init(0), x, "") == ("['params']['idle']['bias']", "['params']['idle']['kernel']")
-    binding = bind(lambda rngs: nnx.MultiHeadAttention(3, WIDTH, decode=False, rngs=rngs), WIDTH)
-    assert binding.unused(binding.init(0), x, "") == ()
-    (wrong,) = inspect(Idle, WIDTH, draws=2).blamed
-    assert (
-        wrong
-        == "['params']['idle']['bias'] and ['params']['idle']['kernel']: never used, the outputs do not depend on them"
-    )
+    for make, unused in ((Idle, ("['params']['idle']['bias']", "['params']['idle']['kernel']")), (of_nnx, ())):
+        binding = bind(make, WIDTH)
+        assert binding.unused(binding.init(0), x, "") == unused
 
 
-def test_parameters() -> None:
-    binding = bind(lambda: nn.MultiHeadDotProductAttention(num_heads=3), WIDTH)
-    state = binding.init(0)
-    found = binding.parameters(state)
-    np.testing.assert_array_equal(found["['params']['query']['kernel']"], state["params"]["query"]["kernel"])
-    assert len(found) == 8
-    binding = bind(Grouped, WIDTH)
-    module = binding.init(0)
-    found = binding.parameters(module)
-    np.testing.assert_array_equal(found["['query']['kernel']"], module.query.kernel[...])
-    assert len(found) == 8
+def test_parameters_are_those_of_the_seed() -> None:
+    for make, name in ((linen, "['params']['query']['kernel']"), (Grouped, "['query']['kernel']")):
+        binding = bind(make, WIDTH)
+        state = binding.init(1)
+        kernel = state["params"]["query"]["kernel"] if make is linen else state.query.kernel[...]
+        found = reading.assert_seeds(binding)
+        np.testing.assert_array_equal(found[name], kernel)
+        assert len(found) == 8
 
 
 def drawn_by_numpy(key: Any, shape: Any, dtype: Any = None) -> Any:
     return jax.numpy.asarray(np.random.default_rng(int(key[0])).standard_normal(shape), dtype)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("make", "compiled"),
-    [
-        (lambda: nn.SelfAttention(num_heads=3), True),
-        (lambda rngs: nnx.MultiHeadAttention(3, WIDTH, rngs=rngs), True),
-        (Grouped, True),
-        (lambda: nn.SelfAttention(num_heads=3, kernel_init=drawn_by_numpy), False),
-    ],
+    [(linen, True), (Grouped, True), (lambda: nn.SelfAttention(num_heads=3, kernel_init=drawn_by_numpy), False)],
+    ids=["linen", "nnx", "by NumPy"],
 )
 def test_many_modules_are_initialised_as_one_is(make: Any, compiled: bool) -> None:
     """By one compiled initialiser, or one by one if its draws differ."""
@@ -214,59 +157,29 @@ def test_many_modules_are_initialised_as_one_is(make: Any, compiled: bool) -> No
     assert (binding._compiled_init is not None) == compiled
 
 
-@pytest.mark.parametrize(("dtype", "roundoff"), [("float32", 2.0**-24), ("bfloat16", 2.0**-8)])
-def test_precision_is_that_of_attention(dtype: str, roundoff: float) -> None:
-    for binding in (
-        Linen(lambda: nn.MultiHeadDotProductAttention(num_heads=3, dtype=dtype), WIDTH),
-        NNX(lambda rngs: nnx.MultiHeadAttention(3, WIDTH, dtype=dtype, rngs=rngs), WIDTH),
-    ):
-        y = reading.run(binding, binding.init(0), np.ones((13, 1, WIDTH)))[0]
-        assert np.isfinite(y).all()
-        assert binding.precision == roundoff
+@pytest.fixture(scope="module", params=[(linen, None), (of_nnx, causal)], ids=["linen", "causal nnx"])
+def found(request: pytest.FixtureRequest) -> Inspection:
+    make, call = request.param
+    return inspect(make, WIDTH, call, draws=16)
 
 
-@pytest.mark.parametrize(
-    ("make", "call", "mask"),
-    [
-        (lambda: nn.MultiHeadDotProductAttention(num_heads=3), None, "none"),
-        (lambda rngs: nnx.MultiHeadAttention(3, 48, decode=False, rngs=rngs), causal, "causal"),
-    ],
-    ids=["linen", "nnx"],
-)
-def test_inspection(make: Any, call: Any, mask: str) -> None:
-    found = inspect(make, 48, call)
+def test_inspection(found: Inspection, request: pytest.FixtureRequest) -> None:
     stds = dict.fromkeys(("query_std", "key_std", "value_std", "output_std"), 1.0)
-    found.require(query_law="truncated normal", num_heads=3, mask=mask, bias=False, blamed=False, **stds)
+    mask = "causal" if "causal" in request.node.name else "none"
+    found.require(query_law="truncated normal", num_heads=3, mask=mask, bias=True, blamed=False, **stds)
     with pytest.raises(AssertionError, match="W_Q"):
         found.require(query_law="uniform")
 
 
-def test_inspection_of_a_softmax_that_is_written_by_hand() -> None:
-    found = inspect(Soft, WIDTH)
-    found.require(num_heads=3, mask="none", map="softmax")
-    found.require(query_std=1.0, key_std=1.0)
-
-
-def test_biases_of_heads_on_an_axis_of_their_own_are_set_to_zero() -> None:
-    found = inspect(lambda: nn.MultiHeadDotProductAttention(num_heads=3, bias_init=nn.initializers.normal()), 48)
-    arrays = found.subject().arrays(np.random.default_rng(0))
+def test_modules_run_at_once_as_they_do_one_by_one(found: Inspection) -> None:
+    subject = found.subject()
+    reading.assert_at_once(subject)
+    arrays = subject.arrays(np.random.default_rng(0))
     for name, array in arrays.items():
-        assert array.any() == ("kernel" in name), name
+        assert array.any() == ("kernel" in name), name  # biases of heads have an axis of their own
     assert len(arrays) == 8
 
 
 def test_module_without_attention_is_refused() -> None:
     with pytest.raises(InputError, match="has no attention"):
         inspect(Mean, WIDTH)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: nn.MultiHeadDotProductAttention(num_heads=3),
-        lambda rngs: nnx.MultiHeadAttention(3, WIDTH, rngs=rngs, decode=False),
-    ],
-    ids=["linen", "nnx"],
-)
-def test_modules_run_at_once_as_they_do_one_by_one(make: Any) -> None:
-    reading.assert_at_once(inspect(make, width=WIDTH).subject())

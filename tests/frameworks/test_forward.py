@@ -9,20 +9,10 @@ import numpy as np
 import pytest
 
 import attncheck as ac
-from attncheck.frameworks.result import Inspection
 from attncheck.frameworks.trace import Trace
 from attncheck.frameworks.views import AttentionView
 
-from .plain import CAUSAL, Array, Plain, hidden, normal, softmax
-
-
-def inspected(**changes: Any) -> Inspection:
-    return ac.inspect(Plain(**changes), width=changes.get("width", 64), draws=2)
-
-
-def told(found: Inspection) -> list[str]:
-    return [str(note) for note in found.notes]
-
+from .plain import CAUSAL, Array, Plain, hidden, inspected, softmax, told
 
 # Right layers -------------------------------------------------------------------------------------
 
@@ -399,10 +389,6 @@ def test_a_key_beyond_the_positions() -> None:
     found = inspected(before=longer)
     assert told(found) == ["attention sees a key beyond the positions: bias_k and bias_v, or add_zero_attn"]
     assert found.forward.known
-
-
-def test_the_draw_is_the_same_in_the_helper() -> None:
-    assert Plain(draw=normal).init(3)["query"].tobytes() == Plain().init(3)["query"].tobytes()
 
 
 def softmax_of_some(p: Array) -> Array:

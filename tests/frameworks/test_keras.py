@@ -1,4 +1,4 @@
-"""keras layers are read correctly, and no generator is touched."""
+"""keras layers are read correctly, on torch and on JAX, and no generator is touched."""
 
 from __future__ import annotations
 
@@ -6,94 +6,136 @@ import os
 import random
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from attncheck import inspect
-from attncheck.frameworks.binding import bind
 from attncheck.frameworks.keras import Keras, numbers_of
+from attncheck.frameworks.trace import CoreTrace, Trace
 
 from . import reading
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 keras: Any = pytest.importorskip("keras")
 
-WIDTH = 12
+HEADS, SIZE, WIDTH = 4, 3, 12
+ON_JAX = keras.backend.backend() == "jax"
 BIASED = {"bias_initializer": "normal"}
+PARTS = {"Q": "_query_dense", "K": "_key_dense", "V": "_value_dense", "O": "_output_dense"}
 
 
-def layer() -> Any:
-    return keras.layers.MultiHeadAttention(3, 4, **BIASED)
+def layer(**given: Any) -> Any:
+    return keras.layers.MultiHeadAttention(HEADS, SIZE, **BIASED, **given)
+
+
+def dropping() -> Any:
+    """Return a layer that scales queries and uses no single attention function, as keras does with dropout."""
+    return layer(dropout=0.5)
 
 
 def grouped() -> Any:
-    return keras.layers.GroupQueryAttention(4, 4, 2, **BIASED)
+    return keras.layers.GroupQueryAttention(SIZE, HEADS, 2, **BIASED)
 
 
 def model() -> Any:
     inputs = keras.Input((None, WIDTH))
-    return keras.Model(
-        inputs, keras.layers.MultiHeadAttention(3, 4, dropout=0.4, name="inner", **BIASED)(inputs, inputs)
-    )
+    return keras.Model(inputs, layer(dropout=0.4, name="inner")(inputs, inputs))
 
 
-class Written(keras.layers.Layer):
-    """Attention that calls keras' function, with parts built at the first call."""
+class OneTensor(keras.layers.MultiHeadAttention):
+    def _compute_attention(self, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> Any:
+        scores = keras.ops.einsum("bqhd,bkhd->bhqk", query, key) / SIZE**0.5
+        return keras.ops.einsum("bhqk,bkhd->bqhd", keras.ops.softmax(scores), value), None
+
+
+def derived() -> Any:
+    return OneTensor(HEADS, SIZE, **BIASED)
+
+
+class Single(keras.layers.Layer):
+    """A layer with parts built at the first call, whose `_compute_attention` returns one tensor."""
 
     def build(self, shape: Any) -> None:
         for part in ("query", "key", "value"):
-            setattr(
-                self,
-                f"_{part}_dense",
-                keras.layers.EinsumDense("abc,cde->abde", (None, 3, 4), bias_axes="de", **BIASED),
-            )
+            made = keras.layers.EinsumDense("abc,cde->abde", (None, HEADS, SIZE), bias_axes="de", **BIASED)
+            setattr(self, f"_{part}_dense", made)
         self._output_dense = keras.layers.EinsumDense("abde,dec->abc", (None, WIDTH), bias_axes="c", **BIASED)
 
+    def _compute_attention(self, query: Any, key: Any, value: Any) -> Any:
+        return keras.ops.dot_product_attention(query, key, value)
+
     def call(self, x: Any) -> Any:
-        q, k, v = self._query_dense(x), self._key_dense(x), self._value_dense(x)
-        return self._output_dense(keras.ops.dot_product_attention(q, k, v))
-
-
-class Flat(keras.layers.MultiHeadAttention):
-    def _compute_attention(self, query: Any, key: Any, value: Any, *_: Any) -> Any:
-        return keras.ops.dot_product_attention(query, key, value), None
-
-
-def flat() -> Any:
-    return Flat(3, 4, **BIASED)
+        return self._output_dense(
+            self._compute_attention(self._query_dense(x), self._key_dense(x), self._value_dense(x))
+        )
 
 
 def causal(module: Any, x: Any) -> Any:
     return module(x, x, use_causal_mask=True)
 
 
-def own(module: Any, groups: int = 1) -> dict[str, Any]:
+def own(module: Any) -> dict[str, Any]:
     """Return the parameters; keras repeats grouped keys and values before attention."""
     found = {}
-    parts = {"Q": "_query_dense", "K": "_key_dense", "V": "_value_dense", "O": "_output_dense"}
-    for m, name in parts.items():
-        repeats = groups if m in "KV" else 1
-        part = getattr(module, name)
-        kernel, bias = (keras.ops.convert_to_numpy(each) for each in (part.kernel, part.bias))
+    for m, name in PARTS.items():
+        part, repeats = getattr(module, name), 2 if m in "KV" and "Group" in type(module).__name__ else 1
+        kernel, bias = numbers_of(part.kernel), numbers_of(part.bias)
         found[m], found["b" + m] = np.repeat(kernel, repeats, axis=-2), np.repeat(bias, repeats, axis=0)
     return found
 
 
 @pytest.mark.parametrize(
     ("make", "call"),
-    [(layer, None), (layer, causal), (grouped, None), (model, None), (Written, None), (flat, None)],
-    ids=["layer", "causal", "groups", "model", "written", "derived"],
+    [(layer, causal), (grouped, None), (model, None), (dropping, None), (Single, None), (derived, None)],
+    ids=["causal", "groups", "model", "dropout", "one tensor", "derived"],
 )
-def test_keras(make: Any, call: Any) -> None:
+def test_matrices(make: Any, call: Any) -> None:
     binding = Keras(make, WIDTH, call)
     state = binding.init(3)
     found = reading.read(binding, state, WIDTH)
     inner = state.get_layer("inner") if make is model else state
-    reading.assert_reads(found, **own(inner, groups=2 if make is grouped else 1))
+    reading.assert_reads(found, **own(inner))
     reading.assert_forward(binding, state, found, causal=call is causal)
     assert "_compute_attention" not in vars(inner)
+
+
+@pytest.mark.parametrize("length", [1, 5])
+@pytest.mark.parametrize("make", [layer, dropping, grouped, derived, Single])
+def test_cores(make: Any, length: int) -> None:
+    binding = Keras(make, WIDTH)
+    state, x = binding.init(0), np.random.default_rng(0).standard_normal((2, length, WIDTH))
+    _, found_cores = reading.cores_of(binding, state, x)
+    if not found_cores and length == 1 and not ON_JAX:
+        pytest.skip("torch.einsum multiplies entries, without a product of matrices, if L = 1")
+    (core,) = found_cores
+    matrices = own(state)
+    q, k, v = (np.einsum("bln,nhd->bhld", x, matrices[m]) + matrices["b" + m][:, None] for m in "QKV")
+    weights = np.exp(q @ k.swapaxes(-1, -2) / SIZE**0.5)
+    weights /= weights.sum(-1, keepdims=True)
+    # The scale may be in the queries.
+    factor = SIZE**-0.5 if np.ptp(core.query) < 0.8 * np.ptp(q) else 1
+    found = core.query, core.key, core.value, core.weights
+    for one, right in zip(found, (q * factor, k, v, weights), strict=True):
+        np.testing.assert_allclose(one.reshape(right.shape), right, atol=1e-5)
+    reading.assert_replaced(binding, state, x)
+
+
+def test_paths() -> None:
+    assert Keras(Single, WIDTH).paths == ("",)
+    binding = Keras(dropping, WIDTH)
+    assert binding.paths == ("", "train", "scores")
+    state, x = binding.init(0), np.random.default_rng(0).standard_normal((2, 5, WIDTH))
+    trace = CoreTrace()
+    binding.run(state, x, trace, "train")
+    (core,) = trace.cores
+    dropped = (core.weights == 0).mean()  # PyTorch is watched without dropout
+    assert 0.2 < dropped < 0.8 if ON_JAX else dropped == 0
+    assert np.abs(binding.run(state, x, Trace(), "train") - binding.run(state, x, Trace(), "")).max() > 0.01
+    (again,) = reading.cores_of(binding, state, x)[1]
+    assert (again.weights > 0).all()
 
 
 def test_seeds_reach_the_initialiser_and_no_generator_is_touched() -> None:
@@ -101,18 +143,20 @@ def test_seeds_reach_the_initialiser_and_no_generator_is_touched() -> None:
 
     def states() -> list[Any]:
         arrays = [np.random.get_state(legacy=False)["state"]["key"], numbers_of(global_seed_generator().state)]  # noqa: NPY002
-        if keras.backend.backend() == "torch":
+        if not ON_JAX:
             arrays.append(pytest.importorskip("torch").get_rng_state().numpy())
         return [random.getstate(), *(each.tolist() for each in arrays)]
 
     binding = Keras(layer, WIDTH)
     keras.utils.set_random_seed(7)
     generator, before = global_seed_generator(), states()
-    first, again, other = (reading.read(binding, binding.init(seed), WIDTH)["Q"] for seed in (1, 1, 2))
+    drawn = reading.assert_seeds(binding)
+    state = binding.init(1)
+    reading.run(binding, state, np.ones((2, 2, WIDTH)))
     assert before == states()
     assert generator is global_seed_generator()
-    np.testing.assert_array_equal(first, again)
-    assert np.abs(first - other).min() > 0
+    found = [values for path, values in drawn.items() if path.endswith("query/kernel")]
+    np.testing.assert_array_equal(found, [own(state)["Q"]])
 
 
 class Random(keras.layers.Layer):
@@ -128,13 +172,12 @@ class Random(keras.layers.Layer):
         return self.after(self.inner(x, x, use_causal_mask=masked, training=training), training=training)
 
 
-@pytest.mark.parametrize(("dropout", "after"), [(0.3, 0.0), (0.0, 0.3)])
-def test_dropout_is_named(dropout: float, after: float) -> None:
-    usual = inspect(lambda: Random(dropout, after, always=False), WIDTH, draws=2)
-    always = inspect(lambda: Random(dropout, after, always=True), WIDTH, draws=2)
+@pytest.mark.parametrize(("dropout", "after", "always"), [(0.3, 0.0, False), (0.0, 0.3, False), (0.0, 0.3, True)])
+def test_dropout_is_named(dropout: float, after: float, always: bool) -> None:
+    found = inspect(lambda: Random(dropout, after, always), WIDTH, draws=2)
     text = "two calls on one input differ: dropout"
-    assert (usual.blamed, always.blamed) == ((), (text,))
-    assert any(str(note).startswith(f"train: {text}") for note in usual.notes)
+    assert found.blamed == ((text,) if always else ())
+    assert always or any(str(note).startswith(f"train: {text}") for note in found.notes)
 
 
 def test_paths_without_options_have_a_name() -> None:
@@ -142,70 +185,61 @@ def test_paths_without_options_have_a_name() -> None:
     assert found.blamed == ("two paths of this module differ in mask: as called: causal; train: no mask",)
 
 
-def test_parameters() -> None:
-    # With dropout, keras scales queries and uses no single attention function.
-    binding = bind(lambda: keras.layers.MultiHeadAttention(3, 4, dropout=0.5, **BIASED), WIDTH)
-    assert isinstance(binding, Keras)
-    state = binding.init(0)
-    reading.assert_forward(binding, state, reading.read(binding, state, WIDTH))
-    found = [values for path, values in binding.parameters(state).items() if path.endswith("query/kernel")]
-    np.testing.assert_array_equal(found, [own(state)["Q"]])
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("name", ["groups and not one_by_one", "generator", "groups and one_by_one and not own"])
-@pytest.mark.skipif(keras.backend.backend() == "jax", reason="these tests run on JAX")
-def test_backend_jax(name: str) -> None:
-    pytest.importorskip("jax")
-    # Every operation is compiled per shape there: backend-independent tests are skipped.
-    arguments = [
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        "-k",
-        name,
-        __file__,
-    ]
-    environment = os.environ | {"KERAS_BACKEND": "jax"}
-    result = subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert result.returncode == 0, result.stdout
-    assert "1 passed" in result.stdout
-
-
 @pytest.mark.parametrize(
     ("dtype", "roundoff"), [("float32", 2.0**-24), ("mixed_bfloat16", 2.0**-8), ("mixed_float16", 2.0**-11)]
 )
 def test_precision_is_that_of_attention(dtype: str, roundoff: float) -> None:
-    binding = Keras(lambda: keras.layers.MultiHeadAttention(3, 4, dtype=dtype), WIDTH)
+    binding = Keras(lambda: keras.layers.MultiHeadAttention(HEADS, SIZE, dtype=dtype), WIDTH)
     state = binding.init(0)
     assert binding.precision == roundoff
-    x = np.random.default_rng(0).standard_normal((13, 1, WIDTH))
-    own = np.einsum("bln,nhd->bhld", x, numbers_of(state._query_dense.kernel))
-    np.testing.assert_allclose(reading.run(binding, state, x)[1], own, atol=20 * roundoff)
+    x = np.random.default_rng(0).standard_normal((13, 2, WIDTH))
+    (core,) = reading.cores_of(binding, state, x)[1]
+    query = np.einsum("bln,nhd->bhld", x, numbers_of(state._query_dense.kernel))
+    np.testing.assert_allclose(core.query.reshape(query.shape), query, atol=20 * roundoff)
+    np.testing.assert_allclose(core.weights.sum(-1), 1, atol=20 * roundoff)
 
 
 def test_inspection() -> None:
-    def make() -> Any:
-        return keras.layers.GroupQueryAttention(12, 4, 2)
-
-    found = inspect(make, 48, causal)
-    # Glorot's variance is 2/(fan-in + fan-out); keys and values of two heads have fan-out 24.
-    wide = (96 / 72) ** 0.5
+    found = inspect(lambda: keras.layers.GroupQueryAttention(SIZE, HEADS, 2), WIDTH, causal, draws=16)
+    # Glorot's variance is 2/(fan-in + fan-out); keys and values of two heads have fan-out 6.
+    wide = (24 / 18) ** 0.5
     found.require(num_heads=4, kv_heads=2, mask="causal", query_law="uniform", bias=False, blamed=False)
     found.require(query_std=1.0, key_std=wide, value_std=wide, output_std=1.0)
 
 
-@pytest.mark.parametrize("weights", ["gaussian", "own"])
 @pytest.mark.parametrize(
-    "make",
-    [lambda: keras.layers.MultiHeadAttention(3, 4), lambda: keras.layers.GroupQueryAttention(4, 4, 2)],
+    ("make", "weights"),
+    [(lambda: keras.layers.MultiHeadAttention(HEADS, SIZE), "own"), (grouped, "gaussian")],
     ids=["layer", "groups"],
 )
 def test_layers_without_a_name_are_run_at_once_as_they_are_one_by_one(make: Any, weights: str) -> None:
-    reading.assert_at_once(inspect(make, width=WIDTH).subject(weights=weights))
+    reading.assert_at_once(inspect(make, width=WIDTH, draws=2).subject(weights=weights))
+
+
+#: Tests that are repeated on JAX, where every operation is compiled for each shape.
+ON_BOTH = {
+    "cores": [
+        *(f"test_cores[{make}-5]" for make in ("layer", "dropping", "grouped", "derived", "Single")),
+        "test_cores[derived-1]",
+        "test_paths",
+    ],
+    "at once": [
+        "test_seeds_reach_the_initialiser_and_no_generator_is_touched",
+        "test_layers_without_a_name_are_run_at_once_as_they_are_one_by_one[groups]",
+    ],
+    "widths": ["test_every_layer_and_attention_is_tapped[0.0]", "test_steps_are_taken_on_torch"],
+}
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("group", ON_BOTH)
+@pytest.mark.skipif(ON_JAX, reason="these tests run on JAX")
+def test_on_jax(group: str) -> None:
+    pytest.importorskip("jax")
+    of_widths = Path(__file__).with_name("test_widths_keras.py")
+    names = [f"{of_widths if group == 'widths' else __file__}::{name}" for name in ON_BOTH[group]]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *names]
+    environment = os.environ | {"KERAS_BACKEND": "jax"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert result.returncode == 0, result.stdout
+    assert f"{len(names)} passed" in result.stdout

@@ -1,17 +1,14 @@
-"""User-written torch layers: messages are true and name the cause."""
+"""PyTorch layers as people write them: messages are true, name the cause, and the worst comes first."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 import attncheck as ac
-from attncheck.frameworks.result import Inspection
 
 pytest.importorskip("torch")
 
@@ -20,104 +17,60 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
 
-from .test_torch import Own, by_hand
+from .torch_layers import Attend, Make, Own, by_hand, inspected, multi_head, told
 
-Make = Callable[[], Any]
-
-
-def inspected(make: Make, call: Any = None) -> Inspection:
-    return ac.inspect(make, 64, call, draws=2)
+ATTEND = pytest.mark.parametrize("attend", [None, by_hand], ids=["sdpa", "by hand"])
+LINEAR = 3**-0.5  # the scale of nn.Linear
 
 
-def told(found: Inspection) -> list[str]:
-    return [str(note) for note in found.notes]
+def first_line(make: Make) -> str:
+    return str(inspected(make)).splitlines()[0]
 
 
 class Fed(Own):
     """Attention with transformed inputs, or inputs of the keys only."""
 
-    def __init__(self, to_all: Any = None, to_keys: Any = None, attend: Any = None) -> None:
+    def __init__(self, to_all: Any = None, to_keys: Any = None, attend: Attend | None = None) -> None:
         super().__init__(attend)
         self.to_all, self.to_keys = to_all or nn.Identity(), to_keys or nn.Identity()
 
     def forward(self, x: Any) -> Any:
         x = self.to_all(x)
-        shape = *x.shape[:2], -1, x.shape[2] // 4
         given = (self.q, x), (self.k, self.to_keys(x)), (self.v, x)
-        q, k, v = (m(each).view(shape).transpose(1, 2) for m, each in given)
+        q, k, v = (m(each).unflatten(-1, (4, -1)).transpose(1, 2) for m, each in given)
         return self.o(self.attend(q, k, v).transpose(1, 2).flatten(2))
 
 
-# A mask that is added ------------------------------------------------------------------------------
+class Around(nn.Module):
+    """A layer behind a function of the inputs, with a perceptron after it."""
+
+    def __init__(self, attend: Attend, before: Callable[[Any], Any] = lambda x: x) -> None:
+        super().__init__()
+        self.layer, self.before = Own(attend), before
+        self.after = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
+
+    def forward(self, x: Any) -> Any:
+        return x + self.after(x + self.layer(self.before(x)))
 
 
-def added(bias: Callable[[int], Any], scores: bool) -> Make:
-    def attend(q: Any, k: Any, v: Any) -> Any:
-        mask = bias(q.shape[2])
-        if not scores:
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return (q @ k.mT / q.shape[-1] ** 0.5 + mask).softmax(-1) @ v
-
-    return lambda: Own(attend)
+# Digits -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scores", [False, True], ids=["sdpa", "by hand"])
-@pytest.mark.parametrize(
-    ("bias", "said", "change"),
-    [
-        (lambda n: torch.ones(n, n).tril(), "the causal mask is added as 0 and 1", "lower by 1"),
-        (lambda n: torch.ones(n, n).triu(1), "the causal mask is added as 1 and 0", "higher by 1"),
-        (lambda n: 3.0 * torch.ones(n, n).tril(), "the causal mask is added as a number", "lower by 3"),
-        (lambda n: torch.ones(n, n).triu(), "the anticausal mask is added as 0 and 1", "lower by 1"),
-    ],
-)
-def test_a_mask_that_is_added_as_a_number(bias: Any, said: str, change: str, scores: bool) -> None:
-    said += f": positions that it should hide get a score {change}"
-    assert inspected(added(bias, scores)).blamed == (said,)
+class Auto(Own):
+    def forward(self, x: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().forward(x).float()
 
 
-@pytest.mark.parametrize("scores", [False, True], ids=["sdpa", "by hand"])
-@pytest.mark.parametrize("slope", [0.25, 1.0])
-def test_a_bias_by_distance_is_no_mask(slope: float, scores: bool) -> None:
-    def alibi(n: int) -> Any:
-        at = torch.arange(n)
-        return -slope * (at[:, None] - at).abs()
-
-    found = inspected(added(alibi, scores))
-    assert found.blamed == ()
-    assert any(note.startswith(f"scores have a bias by distance, slope {slope:g}; ALiBi's are") for note in told(found))
-
-
-@pytest.mark.parametrize("scores", [False, True], ids=["sdpa", "by hand"])
-def test_a_learned_bias_of_positions_is_no_mask(scores: bool) -> None:
-    held = torch.from_numpy(np.random.default_rng(0).standard_normal((65, 65)).astype(np.float32))
-    assert inspected(added(lambda n: held[:n, :n], scores)).blamed == ()
-
-
-@pytest.mark.parametrize("number", [-math.inf, -1e9, -30.0])
-def test_a_mask_that_is_added_and_hides(number: float) -> None:
-    found = inspected(added(lambda n: torch.full((n, n), number).triu(1), scores=False))
-    assert found.blamed == ()
-    assert found.forward.mask == "causal"
-
-
-# Digits --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("attend", [None, by_hand], ids=["sdpa", "by hand"])
-def test_autocast_has_the_digits_that_attention_is_given(attend: Any) -> None:
-    class Auto(Own):
-        def forward(self, x: Any) -> Any:
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                return super().forward(x).float()
-
-    found = ac.inspect(lambda: Auto(attend), 64)
+@ATTEND
+def test_autocast_has_the_digits_that_attention_is_given(attend: Attend | None) -> None:
+    found = inspected(lambda: Auto(attend))
     assert found.blamed == ()
     assert found.forward.known
     assert 1e-3 < found.forward.bound < 0.1
     assert (found.num_heads, found.head_dim) == (4, 16)
     assert set(found.weights) == {"query", "key", "value", "output"}
-    assert found.weights["query"].low < 3**-0.5 < found.weights["query"].high
+    assert found.weights["query"].low < LINEAR < found.weights["query"].high
     assert inspected(lambda: Own(attend)).forward.bound < 1e-5
 
 
@@ -130,16 +83,11 @@ def test_products_of_whole_numbers_have_no_digits() -> None:
 
 
 def test_a_wrong_scale_shows_under_autocast() -> None:
-    class Wrong(Own):
-        def forward(self, x: Any) -> Any:
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                return super().forward(x).float()
-
-    found = inspected(lambda: Wrong(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=1 / 16)))
+    found = inspected(lambda: Auto(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=1 / 16)))
     assert "scores times 1/head_dim, as in maximal-update parametrisation, not 1/sqrt(head_dim)" in told(found)
 
 
-# More than one position ----------------------------------------------------------------------------
+# Inputs and matrices ------------------------------------------------------------------------------
 
 
 class Convolved(nn.Module):
@@ -157,7 +105,7 @@ class Shifted(nn.Module):
         self.kept = kept
 
     def forward(self, x: Any) -> Any:
-        return self.kept * x + (1 - self.kept) * torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1)
+        return self.kept * x + (1 - self.kept) * F.pad(x, (0, 0, 1, -1))
 
 
 @pytest.mark.parametrize("mixing", [Convolved, lambda: Shifted(0.0), lambda: Shifted(0.5)])
@@ -166,9 +114,70 @@ def test_keys_of_several_positions_have_no_matrix(mixing: Make) -> None:
     assert told(found) == ["keys are dependent on inputs at other positions too: W_K unknown"]
     assert set(found.weights) == {"query", "value", "output"}
     assert "theory: nothing: key_std=None: is unknown" in found.text(theory=True)
+    assert found.to_dict(theory=True)["theory"]["nothing"].startswith("key_std=None: is unknown")
 
 
-# Calls that differ ---------------------------------------------------------------------------------
+def test_what_takes_the_place_before_is_multiplied_by_no_number() -> None:
+    said = "queries, keys and values are dependent on inputs at other positions too: W_Q, W_K and W_V unknown"
+    assert told(inspected(lambda: Fed(to_all=Shifted(0.5)))) == [said]
+
+
+class Times(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return 8.0 * x
+
+
+@ATTEND
+def test_inputs_that_are_multiplied_are_no_wrong_scale(attend: Attend | None) -> None:
+    found = inspected(lambda: Fed(to_all=Times(), attend=attend))
+    assert "the inputs are multiplied by 8 before attention: W_Q, W_K and W_V include this factor" in told(found)
+    assert found.blamed == ()
+    found.require(query_std=8 * LINEAR, key_std=8 * LINEAR, value_std=8 * LINEAR, output_std=LINEAR)
+
+
+def normalised() -> Any:
+    made = Own()
+    made.q = nn.utils.parametrizations.spectral_norm(made.q)
+    return made
+
+
+@pytest.mark.parametrize("seed", [100, 101])
+def test_a_spectral_norm_belongs_to_the_matrix(seed: int) -> None:
+    assert inspected(normalised, seed=seed).blamed == ()
+
+
+def test_learned_queries_are_drawn() -> None:
+    class Latents(Own):
+        def __init__(self) -> None:
+            super().__init__()
+            self.latents = nn.Parameter(torch.randn(64))
+
+        def forward(self, x: Any) -> Any:
+            q = self.q(self.latents.expand_as(x))
+            q, k, v = (a.unflatten(-1, (4, 16)).transpose(1, 2) for a in (q, self.k(x), self.v(x)))
+            return self.o(self.attend(q, k, v).transpose(1, 2).flatten(2))
+
+    found = inspected(Latents)
+    assert found.blamed == ()
+    assert "queries do not depend on the inputs: they are learned, or fixed by `call`" in told(found)
+    assert "query" not in found.weights
+
+
+@pytest.mark.parametrize("gate", [False, True])
+def test_values_that_the_forward_pass_sets_to_zero(gate: bool) -> None:
+    class Silent(Own):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate = nn.Parameter(torch.zeros(1)) if gate else 0.0
+            self.attend = lambda q, k, v: F.scaled_dot_product_attention(q, k, self.gate * v)
+
+    found = inspected(Silent)
+    text = "every entry of W_V is 0: no weight matrix is, but the forward pass multiplies values by 0"
+    assert found.blamed == (() if gate else (text,))
+    assert (f"{text}, or a parameter that starts at 0" in found.verdict) == gate
+
+
+# Calls and paths that differ ----------------------------------------------------------------------
 
 
 class Cached(Own):
@@ -180,15 +189,13 @@ class Cached(Own):
         return super().forward(x) + before
 
 
-def normalised() -> Any:
-    made = Own()
-    made.q = nn.utils.parametrizations.spectral_norm(made.q)
-    return made
-
-
 class Dropped(Own):
     def forward(self, x: Any) -> Any:
-        return F.dropout(super().forward(x), 0.1, self.training)
+        return F.dropout(super().forward(x), 0.5, self.training)
+
+
+def dropping() -> Any:
+    return Own(lambda *qkv: F.scaled_dot_product_attention(*qkv, dropout_p=0.1))
 
 
 @pytest.mark.parametrize(
@@ -197,11 +204,14 @@ class Dropped(Own):
         (Cached, "eval", "a call changes the module's state"),
         (normalised, "train", "a call changes the module's state"),
         (Dropped, "train", "dropout"),
+        (dropping, "eval", "dropout"),
     ],
 )
 def test_dropout_is_named_where_numbers_are_drawn(make: Make, path: str, cause: str) -> None:
     before = torch.get_rng_state()
-    assert f"{path}: two calls on one input differ: {cause}" in told(inspected(make))
+    found, said = inspected(make), f"{path}: two calls on one input differ: {cause}"
+    assert said in told(found)
+    assert found.blamed == ((said,) if path == "eval" else ())
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -218,72 +228,117 @@ def test_a_training_path_that_raises_is_named() -> None:
     assert said in found.verdict
 
 
-# Scales --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("attend", [None, by_hand], ids=["sdpa", "by hand"])
-def test_inputs_that_are_multiplied_are_no_wrong_scale(attend: Any) -> None:
-    class Times(nn.Module):
+def test_a_path_that_scales_queries_has_the_same_scale() -> None:
+    class TwoPaths(Own):
         def forward(self, x: Any) -> Any:
-            return 8.0 * x
+            def scaled(q: Any, k: Any, v: Any) -> Any:
+                return 1.001 * ((q / 4 @ k.mT).softmax(-1) @ v)
 
-    found = ac.inspect(lambda: Fed(to_all=Times(), attend=attend), 64)
-    said = "the inputs are multiplied by 8 before attention: W_Q, W_K and W_V include this factor"
-    assert said in told(found)
+            self.attend = scaled if self.training else F.scaled_dot_product_attention
+            return super().forward(x)
+
+    found = inspected(TwoPaths)
     assert found.blamed == ()
-    found.require(query_std=8 / 3**0.5, key_std=8 / 3**0.5, value_std=8 / 3**0.5, output_std=3**-0.5)
+    assert found.paths["train"].scale == "1/sqrt(head_dim)"
 
 
-def test_queries_and_keys_that_are_multiplied_are_a_wrong_scale() -> None:
-    def attend(q: Any, k: Any, v: Any) -> Any:
-        return F.scaled_dot_product_attention(8 * q, 8 * k, v)
-
-    assert inspected(lambda: Own(attend)).blamed == ("scores times 16, not 1/sqrt(head_dim)",)
+def causal(q: Any, k: Any, v: Any) -> Any:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-@pytest.mark.parametrize("sdpa", [True, False])
-def test_one_number_with_two_names_has_both(sdpa: bool) -> None:
-    def attend(q: Any, k: Any, v: Any) -> Any:
-        if sdpa:
-            return F.scaled_dot_product_attention(q, k, v, scale=0.5)
-        return (q @ k.mT / 2).softmax(-1) @ v
-
-    found = inspected(lambda: Own(attend))
-    assert found.blamed == ("scores times 1/sqrt(heads) = head_dim**(-1/4), not 1/sqrt(head_dim)",)
-    for name in ("1/sqrt(heads)", "head_dim**(-1/4)", 0.5):
-        found.require(scale=name)
-    with pytest.raises(AssertionError):
-        found.require(scale="1")
+def next_too(q: Any, k: Any, v: Any) -> Any:
+    hidden = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(2)
+    return (q @ k.mT / 4).masked_fill(hidden, -torch.inf).softmax(-1) @ v
 
 
-def test_scores_over_head_dim_have_a_number_at_this_width() -> None:
-    found = ac.inspect(lambda: Own(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=1 / 16)), 64)
-    theory = found.theory
-    assert theory.score_variance == 0.0
-    assert theory.score_variance_here == pytest.approx(1 / 9 / 16, rel=0.05)
-    first, second = str(theory).splitlines()[:2]
-    assert first.startswith("score variance 0.0069")
-    assert first.endswith("at width 64, so softmax at temperature 12; 0 in the limit")
-    assert second.endswith("(entropy 2.079 nats) in the limit")
+@pytest.mark.parametrize("right", [True, False])
+def test_the_training_path_is_examined_without_dropout(right: bool) -> None:
+    class Masked(Dropped):
+        def forward(self, x: Any) -> Any:
+            self.attend = next_too if self.training and not right else causal
+            return super().forward(x)
+
+    found = inspected(Masked)
+    if right:
+        assert told(found) == ["train: two calls on one input differ: dropout"]
+    assert ("train: position i sees i + 1: the causal mask is off by one" in found.blamed) == (not right)
 
 
-# What is told --------------------------------------------------------------------------------------
+# What is wrong in a block is named first ----------------------------------------------------------
 
 
-def test_theory_is_among_what_is_told_as_json() -> None:
-    found = ac.inspect(Own, 64)
-    told = json.loads(json.dumps(found.to_dict(theory=True), allow_nan=False))["theory"]
-    theory = found.theory
-    for name in ("score_variance", "temperature", "entropy", "excess_kurtosis", "excess_kurtosis_here"):
-        assert told[name] == getattr(theory, name)
-    assert theory.distance is not None
-    assert told["distance"]["value"] == theory.distance.value
-    none = ac.inspect(lambda: Fed(to_keys=Convolved()), 64).to_dict(theory=True)["theory"]
-    assert none["nothing"].startswith("key_std=None: is unknown")
+def unmerged(q: Any, k: Any, v: Any) -> Any:
+    heads = F.scaled_dot_product_attention(q, k, v)
+    return heads.reshape(len(q), -1, 4, 16).transpose(1, 2)
+
+
+def chunks(x: Any) -> Any:
+    return x if x.shape[1] < 32 else x + x.mean(1, keepdim=True)
+
+
+def idle() -> Any:
+    layer = Own(causal)
+    layer.idle = nn.Linear(8, 8)
+    return layer
+
+
+WRONG: dict[str, tuple[Make, str]] = {
+    "off by one": (lambda: Around(next_too), "position i sees i + 1: the causal mask is off by one"),
+    "merge": (lambda: Around(unmerged), "heads are merged without a transpose, so that outputs mix positions"),
+    "leak": (
+        lambda: Around(causal, lambda x: x + x.mean(1, keepdim=True)),
+        "outputs at position 0 change with inputs at position 6, despite the causal mask",
+    ),
+    "leak at large lengths": (
+        lambda: Around(causal, chunks),
+        "outputs at position 0 change with inputs at position 64, despite the causal mask",
+    ),
+    "unused": (idle, "idle.weight and idle.bias: never used, the outputs do not depend on them"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_named_first(name: str) -> None:
+    make, said = WRONG[name]
+    assert first_line(make).partition(" (and")[0] == f"WRONG: {said}"
+
+
+def test_a_right_block_is_not_blamed_and_theory_says_what_it_assumes() -> None:
+    found = inspected(lambda: Around(causal))
+    assert str(found).splitlines()[0].endswith("nothing wrong was found")
+    assert "theory: W_O is not read: a variance of 1/fan_in is assumed" in found.text(theory=True)
+
+
+# What cannot be inspected -------------------------------------------------------------------------
+
+
+def test_tokens_that_are_added_inside_are_said() -> None:
+    class Token(Own):
+        def forward(self, x: Any) -> Any:
+            return super().forward(torch.cat([torch.ones_like(x[:, :1]), x], 1))[:, 1:]
+
+    with pytest.raises(ac.InputError, match="has 4 rows for 3 positions, as if tokens or padding were added inside"):
+        inspected(Token)
+
+
+def test_compiled_modules() -> None:
+    assert first_line(lambda: torch.compile(multi_head()())).endswith("was found")
+    with pytest.raises(ac.InputError, match="is compiled, which hides"):
+        inspected(lambda: torch.jit.script(nn.Linear(64, 64)))
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_an_operation_that_cannot_be_watched_says_so() -> None:
     said = "call='flex_attention': is a single PyTorch operation, which cannot be inspected; .*test it by sampling"
     with pytest.raises(ac.InputError, match=said):
-        ac.inspect(lambda: Own(lambda q, k, v: flex_attention(q, k, v)), 64)
+        inspected(lambda: Own(lambda q, k, v: flex_attention(q, k, v)))
+
+
+def test_theory_is_among_what_is_told_as_json() -> None:
+    found = inspected(Own)
+    told = json.loads(json.dumps(found.to_dict(theory=True), allow_nan=False))["theory"]
+    theory = found.theory
+    for name in ("score_variance", "temperature", "entropy", "excess_kurtosis", "excess_kurtosis_here"):
+        assert told[name] == getattr(theory, name)
+    assert theory.distance is not None
+    assert told["distance"]["value"] == theory.distance.value

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +17,6 @@ import keras
 from attncheck.frameworks.keras_layers import named_layers
 from attncheck.frameworks.keras_taps import KerasModels
 
-ROOT = Path(__file__).resolve().parents[2]
 WIDTHS = (16, 32, 64, 128)
 ON_TORCH = keras.backend.backend() == "torch"
 
@@ -49,6 +44,9 @@ def test_every_layer_and_attention_is_tapped(dropout: float) -> None:
         return keras.layers.MultiHeadAttention(**sizes, dropout=dropout)
 
     taps = taps_of(heads=heads)
+    if not dropout:
+        parts = ("query_dense", "key_dense", "value_dense", "scores", "weights", "output_dense")
+        assert list(taps) == [*(f"attention.{part}" for part in parts), "norm", "head"]
     named = {name: tap.kind for name, tap in taps.items() if tap.kind != "module"}
     scores, weights = (name for name, kind in named.items() if kind in ("scores", "weights"))
     assert scores.startswith("attention.")
@@ -135,12 +133,3 @@ def test_steps_are_taken_on_torch() -> None:
     assert not np.array_equal(model.taps()["head"].values, before)
     found = ac.widths(Block, WIDTHS, {"*": {"init": None, "change": "at most 5"}}, optimizer=optimizer, seeds=4)
     assert {row.steps for row in found.rows} >= {1, 2}
-
-
-@pytest.mark.skipif(not ON_TORCH, reason="from torch alone")
-def test_jax_shows_the_same_taps() -> None:
-    pytest.importorskip("jax")
-    code = "from tests.frameworks.test_widths_keras import taps_of; print(*taps_of(), sep='\\n')"
-    environment = os.environ | {"KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)}
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-    assert said.stdout.split() == [*taps_of()]

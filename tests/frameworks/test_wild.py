@@ -19,6 +19,8 @@ from benchmarks.wild_bugs.bug import installed
 from benchmarks.wild_bugs.inspection import BugRow, MutantRow, RightRow, VariantRow
 from benchmarks.wild_bugs.variants import KINDS, VARIANTS, Mutant, Variant
 
+from .wild_layers import array, assert_runs, dtype_of, inputs_of
+
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "wild.py"
 BUG = Bug(
     name="b",
@@ -222,42 +224,18 @@ def test_mutations_change_one_thing(kind: str) -> None:
         assert not config.fault
 
 
-def inputs(width: int, framework: str, dtype: Any = None) -> Any:
-    values = np.random.default_rng(5).standard_normal((2, 16, width)).astype(np.float32)
-    if framework == "jax":
-        return importlib.import_module("jax").numpy.asarray(values)
-    return importlib.import_module("torch").as_tensor(values).to(dtype)
-
-
-def outputs(variant: Variant, framework: str) -> tuple[Any, Any]:
-    """Return inputs and outputs of a fresh module."""
-    layer = variant.make()
-    modules = framework == "torch" and hasattr(layer, "parameters")
-    layer = layer.eval() if modules and hasattr(layer, "eval") else layer
-    x = inputs(variant.width, framework, next(layer.parameters()).dtype if modules else None)
-    itself = type(layer).__name__ == "MultiheadAttention"
-    y = variant.call(layer, x) if variant.call else layer(*[x] * (3 if itself else 1))
-    return x, y[0] if isinstance(y, tuple) else y
-
-
-def array(values: Any) -> Any:
-    return np.asarray(values.detach().float() if hasattr(values, "detach") else values, dtype=np.float64)
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", VARIANTS)
 def test_right_modules_run(name: str) -> None:
     for framework in VARIANTS[name]:
         pytest.importorskip(framework)
-    made = importlib.import_module(f"benchmarks.wild_bugs.{name}").variants(0)
-    assert [each.name for each in made] == [
-        each.name for each in importlib.import_module(f"benchmarks.wild_bugs.{name}").variants(0)
-    ]
-    assert len({each.name for each in made}) == len(made)
-    for variant in made:
-        x, y = outputs(variant, VARIANTS[name][0])
-        assert y.shape == x.shape, variant.name
-        assert np.isfinite(array(y)).all(), variant.name
+    module = importlib.import_module(f"benchmarks.wild_bugs.{name}")
+    names = [each.name for each in module.variants(0)]
+    assert names == [each.name for each in module.variants(0)]
+    assert len(set(names)) == len(names)
+    for variant in module.variants(0):
+        layer = variant.make()
+        assert_runs(variant, layer, inputs_of(VARIANTS[name][0], variant.width, dtype_of(layer), shape=(2, 16)))
 
 
 def test_right_modules_are_about_a_hundred() -> None:
@@ -273,7 +251,7 @@ def test_mutants_differ(kind: str) -> None:
     assert len(those) == variants.PER_KIND
     for mutant in those:
         right, wrong = mutant.right().eval(), mutant.make().eval()
-        x = inputs(mutant.width, "torch", next(right.parameters()).dtype)
+        x = inputs_of("torch", mutant.width, dtype_of(right), shape=(2, 16))
         if kind == "sharing":
             assert shares(torch, wrong), mutant.name
             assert not shares(torch, right), mutant.name
@@ -318,7 +296,7 @@ def test_modules_with_whole_descriptions_run_and_have_their_sentences() -> None:
         assert line_told(right, bug.sentence) is None
     for fixture in (*whole.BUGS, *whole.RIGHT):
         layer = fixture.make().eval()
-        x = inputs(fixture.width, "torch")[:, : 4 if "four" in fixture.name else 16]
+        x = inputs_of("torch", fixture.width, shape=(2, 4 if "four" in fixture.name else 16))
         y = layer(x, x, x)[0] if "MultiheadAttention" in fixture.name else layer(x)
         assert y.shape[:2] == x.shape[:2], fixture.name
         assert fixture.name.startswith("inverted") or np.isfinite(array(y)).all(), fixture.name

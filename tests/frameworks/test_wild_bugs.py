@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from benchmarks import wild_bugs
 from benchmarks.wild_bugs import MODULES, Bug, Right
 
+from .wild_layers import POSITIONS, array, assert_runs, dtype_of, inputs_of, outputs_of
+
 FloatArray = NDArray[np.float64]
 
 DRAWS = 8
-POSITIONS = 5
 ROLES = ("query_std", "key_std", "value_std", "output_std")
 
 
@@ -32,63 +33,23 @@ def fixtures_of(name: str) -> ModuleType:
 def bug_of(name: str, title: str) -> Bug:
     fixtures: tuple[Bug, ...] = fixtures_of(name).BUGS
     (bug,) = [each for each in fixtures if each.name == title]
-    if bug.environment == "old":
-        keras = pytest.importorskip("keras")
-        if keras.__version__ != "3.14.0":
-            pytest.skip("of keras 3.14.0 and transformers 5.14.1")
     return bug
 
 
-def array(values: Any) -> FloatArray:
-    values = getattr(values, "value", values) if hasattr(values, "path") else values
-    values = values.detach().float().numpy() if hasattr(values, "detach") else values
-    return np.asarray(values, dtype=np.float64)
-
-
-def inputs_of(module_name: str, width: int, dtype: Any = None) -> Any:
-    """Return three sequences as an array of the module's framework."""
-    values = np.random.default_rng(3).standard_normal((3, POSITIONS, width)).astype(np.float32)
-    if MODULES[module_name][0] == "jax":
-        return importlib.import_module("jax").numpy.asarray(values)
-    return importlib.import_module("torch").as_tensor(values).to(dtype)
-
-
-def evaluated(layer: Any) -> Any:
-    """Return a layer in evaluation mode, if it has one."""
-    return layer.eval() if hasattr(layer, "named_modules") and hasattr(layer, "eval") else layer
-
-
-def dtype_of(layer: Any) -> Any:
-    return next(layer.parameters()).dtype if hasattr(layer, "named_modules") else None
-
-
-def outputs_of(fixture: Bug | Right, layer: Any, x: Any) -> Any:
-    layer = evaluated(layer)
-    if fixture.call is not None:
-        outputs = fixture.call(layer, x)
-    elif type(layer).__name__ == "MultiheadAttention":
-        outputs = layer(x, x, x)
-    elif "keras" in type(layer).__module__:
-        outputs = layer(x, x)
-    else:
-        outputs = layer(x)
-    return outputs[0] if isinstance(outputs, tuple) else outputs
-
-
-EVERY = [pytest.param(name, id=name) for name in MODULES]
+def right_of(name: str, title: str) -> Right:
+    fixtures: tuple[Right, ...] = fixtures_of(name).RIGHT
+    (right,) = [each for each in fixtures if each.name == title]
+    return right
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", MODULES)
 def test_every_fixture_can_be_made_and_called(name: str) -> None:
     module = fixtures_of(name)
     for fixture in (*getattr(module, "BUGS", ()), *module.__dict__.get("RIGHT", ()), *module.__dict__.get("ZOO", ())):
         for make in filter(None, (fixture.make, getattr(fixture, "other", None))):
             layer = make()
-            x = inputs_of(name, fixture.width, dtype_of(layer))
-            outputs = array(outputs_of(fixture, layer, x))
-            assert outputs.shape == x.shape, fixture.name
-            assert np.isfinite(outputs).all(), fixture.name
+            assert_runs(fixture, layer, inputs_of(name, fixture.width, dtype_of(layer)))
 
 
 def sizes(make: Callable[[], Any], matrices: Callable[[Any], Any], fan_in: int) -> FloatArray:
@@ -98,134 +59,84 @@ def sizes(make: Callable[[], Any], matrices: Callable[[Any], Any], fan_in: int) 
     return np.array(stds) * math.sqrt(fan_in)
 
 
-Matrices = Callable[[Any], Any]
+def matrices(names: str) -> Callable[[Any], list[Any]]:
+    """Return a function that returns parameters by dotted names (linen: by module names)."""
+
+    def found(layer: Any) -> list[Any]:
+        if hasattr(layer, "variables") and isinstance(layer.variables, dict):
+            return [layer.variables["params"][name]["kernel"] for name in names.split()]
+        return [operator.attrgetter(name)(layer) for name in names.split()]
+
+    return found
 
 
-def linears(*names: str) -> Matrices:
-    return lambda layer: [getattr(layer, name).weight for name in names]
-
-
-def kernels(*names: str) -> Matrices:
-    return lambda layer: [getattr(layer, f"{name}_dense").kernel for name in names]
-
-
-SIZED: list[tuple[str, str, Matrices, tuple[float, ...]]] = [
-    ("torch_weights", "packed in_proj", lambda m: m.in_proj_weight.chunk(3), (math.sqrt(0.5),) * 3),
-    ("torch_weights", "out_proj of MultiheadAttention", lambda m: [m.out_proj.weight], (math.sqrt(1 / 3),)),
-    ("torch_weights", "fan of the wrong axis", lambda m: m.parameters(), (2.0, 2.0, 2.0, 1.0)),
-    ("torch_weights", "trunc_normal_ in bfloat16", lambda m: [m.q_proj.weight], (0.125 * math.sqrt(128),)),
-    ("torch_weights", "truncation at ±2", linears("q_proj", "out_proj"), (0.16, 0.16)),
-    ("transformers_bugs", "depth scaling of c_proj, 5.14.1", linears("c_proj"), (0.16,)),
-    ("transformers_bugs", "depth scaling of c_proj, rebuilt", linears("c_proj"), (0.16,)),
-    ("transformers_bugs", "0.02 whatever the width", lambda m: [m.self.query.weight], (0.02 * math.sqrt(128),)),
-    *(
-        ("keras_bugs", f"fans of a convolution, {which}", kernels("query", "key", "value", "output"), stds)
-        for which in ("3.14.0", "rebuilt")
-        for stds in [(1 / 6, 1 / 6, 1 / 6, math.sqrt(2 / 9))]
+SIZED: dict[str, tuple[str, str, tuple[float, ...]]] = {
+    "packed in_proj": ("torch_weights", "in_proj_weight", (math.sqrt(0.5),)),
+    "out_proj of MultiheadAttention": ("torch_weights", "out_proj.weight", (math.sqrt(1 / 3),)),
+    "fan of the wrong axis": ("torch_weights", "W_Q W_K W_V W_O", (2.0, 2.0, 2.0, 1.0)),
+    "trunc_normal_ in bfloat16": ("torch_weights", "q_proj.weight", (0.125 * math.sqrt(128),)),
+    "truncation at ±2": ("torch_weights", "q_proj.weight out_proj.weight", (0.16, 0.16)),
+    "depth scaling of c_proj, rebuilt": ("transformers_bugs", "c_proj.weight", (0.16,)),
+    "0.02 whatever the width": ("transformers_bugs", "self.query.weight", (0.02 * math.sqrt(128),)),
+    "fans of a convolution, rebuilt": (
+        "keras_bugs",
+        "query_dense.kernel key_dense.kernel value_dense.kernel output_dense.kernel",
+        (1 / 6, 1 / 6, 1 / 6, math.sqrt(2 / 9)),
     ),
-    ("jax_bugs", "std 1", lambda m: [m.variables["params"][name]["kernel"] for name in ("wq", "wo")], (8.0, 8.0)),
-]
+    "groups in the fan": ("keras_bugs", "_query_dense.kernel _key_dense.kernel", (1.0, math.sqrt(4 / 3))),
+    "std 1": ("jax_bugs", "wq wo", (8.0, 8.0)),
+}
 
 
-@pytest.mark.parametrize(("name", "title", "matrices", "expected"), [pytest.param(*row, id=row[1]) for row in SIZED])
-def test_sizes_of_matrices_are_those_of_the_bug(
-    name: str, title: str, matrices: Matrices, expected: tuple[float, ...]
-) -> None:
+@pytest.mark.parametrize("title", SIZED)
+def test_matrices_have_the_size_of_the_bug(title: str) -> None:
+    name, names, expected = SIZED[title]
     bug = bug_of(name, title)
-    # 8 × 64² entries have a standard error of 0.4%; the clamped law's size, that of about 512 draws, of 2.2%.
-    np.testing.assert_allclose(
-        sizes(bug.make, matrices, bug.width), expected, rtol=0.1 if "bfloat16" in title else 0.02
-    )
+    rtol = 0.1 if "bfloat16" in title else 0.02
+    np.testing.assert_allclose(sizes(bug.make, matrices(names), bug.width), expected, rtol=rtol)
 
 
 def test_separate_matrices_have_size_one() -> None:
     bug = bug_of("torch_weights", "packed in_proj")
     assert bug.other is not None
-    separate = sizes(bug.other, lambda m: [m.attention.q_proj_weight, m.attention.v_proj_weight], bug.width)
+    separate = sizes(bug.other, matrices("attention.q_proj_weight attention.v_proj_weight"), bug.width)
     np.testing.assert_allclose(separate, 1.0, rtol=0.02)
 
 
-def test_groups_change_the_size_of_keys() -> None:
-    module = fixtures_of("keras_bugs")
-    if module.keras.__version__ == "3.14.0":
-        pytest.skip("of keras 3.15.1")
-    bug = bug_of("keras_bugs", "groups in the fan")
-    query, key = sizes(bug.make, lambda layer: [layer.weights[0], layer.weights[2]], bug.width)
-    np.testing.assert_allclose([query, key], [1.0, math.sqrt(4 / 3)], rtol=0.02)
-
-
-def parameters(*names: str) -> Matrices:
-    """Return parameters by dotted names (linen: by module names)."""
-
-    def found(layer: Any) -> list[Any]:
-        if hasattr(layer, "variables") and isinstance(layer.variables, dict):
-            return [layer.variables["params"][name]["kernel"] for name in names]
-        return [operator.attrgetter(name)(layer) for name in names]
-
-    return found
-
-
-def projections(form: str, *names: str) -> Matrices:
-    return parameters(*(form.format(name) for name in names))
-
-
-RIGHT_SIZED: list[tuple[str, str, Matrices, tuple[str, ...]]] = [
-    ("torch_weights", "torch nn.Linear ×4", projections("{}_proj.weight", "q", "k", "v", "out"), ROLES),
-    ("torch_weights", "torch nn.Linear ×4, normal, causal", projections("{}_proj.weight", "q", "k", "v", "out"), ROLES),
-    (
+LINEARS = "q_proj.weight k_proj.weight v_proj.weight out_proj.weight"
+RIGHT_SIZED: dict[str, tuple[str, str]] = {
+    "torch nn.Linear ×4": ("torch_weights", LINEARS),
+    "torch nn.Linear ×4, normal, causal": ("torch_weights", LINEARS),
+    "torch MultiheadAttention, kdim given": (
         "torch_weights",
-        "torch MultiheadAttention, kdim given",
-        projections("attention.{}", "q_proj_weight", "k_proj_weight", "v_proj_weight", "out_proj.weight"),
-        ROLES,
+        "attention.q_proj_weight attention.k_proj_weight attention.v_proj_weight attention.out_proj.weight",
     ),
-    (
+    "transformers Bert, with its output layer": (
         "transformers_bugs",
-        "transformers Bert, with its output layer",
-        projections("self.{}.weight", "query", "key", "value"),
-        ROLES[:3],
+        "self.query.weight self.key.weight self.value.weight",
     ),
-    (
-        "transformers_bugs",
-        "transformers GPT-2",
-        lambda layer: [layer.c_attn.weight[:, :64], layer.c_proj.weight],
-        ("query_std", "output_std"),
+    "transformers GPT-2": ("transformers_bugs", "c_attn.weight c_proj.weight"),
+    "transformers Llama": ("transformers_bugs", "q_proj.weight k_proj.weight o_proj.weight"),
+    "keras MultiHeadAttention": (
+        "keras_bugs",
+        "query_dense.kernel key_dense.kernel value_dense.kernel output_dense.kernel",
     ),
-    (
-        "transformers_bugs",
-        "transformers Llama",
-        projections("{}_proj.weight", "q", "k", "o"),
-        ("query_std", "key_std", "output_std"),
-    ),
-    ("keras_bugs", "keras MultiHeadAttention", kernels("query", "key", "value", "output"), ROLES),
-    (
-        "jax_bugs",
-        "flax linen MultiHeadDotProductAttention",
-        parameters("query", "key", "value", "out"),
-        ROLES,
-    ),
-    ("jax_bugs", "flax nnx MultiHeadAttention", projections("{}.kernel", "query", "key", "value", "out"), ROLES),
-    (
+    "flax linen MultiHeadDotProductAttention": ("jax_bugs", "query key value out"),
+    "flax nnx MultiHeadAttention": ("jax_bugs", "query.kernel key.kernel value.kernel out.kernel"),
+    "equinox MultiheadAttention": (
         "equinox_layers",
-        "equinox MultiheadAttention",
-        projections("{}_proj.weight", "query", "key", "value", "output"),
-        ROLES,
+        "query_proj.weight key_proj.weight value_proj.weight output_proj.weight",
     ),
-]
+}
 
 
-@pytest.mark.parametrize(("name", "title", "matrices", "roles"), [pytest.param(*row, id=row[1]) for row in RIGHT_SIZED])
-def test_right_layers_are_what_is_declared(name: str, title: str, matrices: Matrices, roles: tuple[str, ...]) -> None:
-    fixtures: tuple[Right, ...] = fixtures_of(name).RIGHT
-    (layer,) = [each for each in fixtures if each.name == title]
-    if name == "keras_bugs" and fixtures_of(name).keras.__version__ == "3.14.0":
-        pytest.skip("of keras 3.15.1")
-    if name == "transformers_bugs" and importlib.import_module("transformers").__version__ == "5.14.1":
-        pytest.skip("of transformers 5.23.0")
+@pytest.mark.parametrize("title", RIGHT_SIZED)
+def test_right_layers_are_what_is_declared(title: str) -> None:
+    name, names = RIGHT_SIZED[title]
+    layer = right_of(name, title)
+    declared = [layer.declared[role] for role in ROLES if role in layer.declared]
     # 65 features of keys, one always zero: fan-in is 64, here and in the declaration.
-    np.testing.assert_allclose(
-        sizes(layer.make, matrices, layer.width), [layer.declared[role] for role in roles], rtol=0.02
-    )
-    assert set(roles) == {field for field in layer.declared if field.endswith("_std")}
+    np.testing.assert_allclose(sizes(layer.make, matrices(names), layer.width), declared, rtol=0.02)
 
 
 @pytest.mark.parametrize(
@@ -239,8 +150,7 @@ def test_right_layers_are_what_is_declared(name: str, title: str, matrices: Matr
     ],
 )
 def test_masks_of_right_layers_are_what_is_declared(name: str, title: str) -> None:
-    fixtures: tuple[Right, ...] = fixtures_of(name).RIGHT
-    (right,) = [each for each in fixtures if each.name == title]
+    right = right_of(name, title)
     layer, x = right.make().eval(), inputs_of(name, right.width)
     moved = moved_by(lambda each: outputs_of(right, layer, each), x, 0, POSITIONS - 1)[0]
     assert (moved[:-1] > 0).any() == (right.declared["mask"] == "none")
@@ -450,7 +360,7 @@ two calls on one input agree, error 3e-7
 """
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", MODULES)
 def test_sentences_tell_the_bug_and_nothing_else(name: str) -> None:
     for bug in getattr(fixtures_of(name), "BUGS", ()):
         assert wild_bugs.line_told(f"width 64\n{TOLD[bug.name]}\n", bug.sentence) == TOLD[bug.name]

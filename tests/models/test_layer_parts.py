@@ -22,8 +22,6 @@ _SIZES = {
     "vocab_size": 100,
     "initializer_range": 0.125,
 }
-# Checks of scores, and of outputs given them.
-_PROPERTIES = ("scores", "conditional")
 _GROUPED = {**_SIZES, "num_key_value_heads": 2, "head_dim": 16}
 
 
@@ -31,12 +29,21 @@ def inspected(name: str, **fields: Any) -> ModelInspection:
     """Return an inspection of a small model of transformers."""
     config = getattr(transformers, f"{name}Config")(**fields)
     model = getattr(transformers, f"{name}Model" if name != "T5" else "T5EncoderModel")
-    return ac.inspect(lambda: model(config))
+    return ac.inspect(lambda: model(config), draws=2)
 
 
 def shown(found: ModelInspection) -> str:
     """Return the row of the first attention modules in the model's table."""
     return found.tables["Attention"][1][-1]
+
+
+def assert_examined(subject: Any, properties: str, **without: Any) -> None:
+    """Assert that a module passes a group of checks, and fails as a layer without an optional part."""
+    layer = subject.layers[0]
+    right = ac.check(subject, layer, properties=properties, profile="smoke", seed=0)
+    assert not right.violated
+    assert sum(bool(result.size) for result in right.results) > 3
+    assert ac.check(subject, layer.replace(**without), properties=properties, profile="smoke", seed=0).violated
 
 
 def of_layer(found: ModelInspection) -> dict[str, Any]:
@@ -53,14 +60,8 @@ def test_gemma_2_has_a_window_and_a_cap_and_its_module_is_examined() -> None:
     assert of_layer(found) == {"mask": "causal", "window": 4, "softcap": 5.0, "rotary_base": 10_000.0}
     assert shown(found).endswith("scores times 1/sqrt(head_dim), softcap 5")
     assert f"{shown(found)}; equal to the formula" in str(next(iter(found.modules.values())))
-    subject = next(iter(found.modules.values())).subject()
-    (layer,) = subject.layers
-    report = ac.check(subject, layer, properties=_PROPERTIES, profile="smoke", seed=0)
-    assert not report.violated
-    assert sum(bool(result.size) for result in report.results) > 15
     # The same module is not a layer without its window.
-    level = layer.replace(window=None)
-    assert ac.check(subject, level, properties="conditional", profile="smoke", seed=0).violated
+    assert_examined(next(iter(found.modules.values())).subject(), "conditional", window=None)
 
 
 def test_mistral_has_a_window() -> None:
@@ -84,9 +85,8 @@ def test_qwen_3_normalises_queries_and_keys() -> None:
     rng = np.random.default_rng(0)
     drawn = subject(layer, rng.standard_normal((2, layer.seq_len, layer.width)), rng)
     assert drawn.keys() == {"outputs", "scores", "value_gram"}
-    assert not ac.check(subject, layer, profile="smoke", seed=0).violated
     # The same module is not a layer without these norms.
-    assert ac.check(subject, layer.replace(qk_norm=False), properties="exactness", profile="smoke", seed=0).violated
+    assert_examined(subject, "exactness", qk_norm=False)
 
 
 def test_bloom_has_the_slopes_of_alibi() -> None:
@@ -96,11 +96,7 @@ def test_bloom_has_the_slopes_of_alibi() -> None:
     inspection = next(iter(found.modules.values()))
     # The residual stream that the module adds is set to 0: it is neither a bias nor attention.
     assert not any("outputs have a bias" in str(note) for note in inspection.notes)
-    subject = inspection.subject()
-    layer = subject.layers[0]
-    assert not ac.check(subject, layer, properties=_PROPERTIES, profile="smoke", seed=0).violated
-    level = layer.replace(bias_slopes=None)
-    assert ac.check(subject, level, properties="scores", profile="smoke", seed=0).violated
+    assert_examined(inspection.subject(), "scores", bias_slopes=None)
 
 
 def test_t5_has_a_random_table_of_biases() -> None:
@@ -148,13 +144,9 @@ def test_gpt_oss_with_one_sink_for_all_heads_is_examined() -> None:
         torch.nn.init.zeros_(model.layers[0].self_attn.sinks)
         return model
 
-    found = ac.inspect(made)
+    found = ac.inspect(made, draws=2)
     assert of_layer(found) == {"mask": "causal", "window": 4, "sink": 0.0, "rotary_base": 10_000.0}
-    subject = next(iter(found.modules.values())).subject()
-    (layer,) = subject.layers
-    assert not ac.check(subject, layer, properties=_PROPERTIES, profile="smoke", seed=0).violated
-    level = layer.replace(sink=None)
-    assert ac.check(subject, level, properties="conditional", profile="smoke", seed=0).violated
+    assert_examined(next(iter(found.modules.values())).subject(), "conditional", sink=None)
 
 
 def test_what_no_field_describes_is_refused_by_name() -> None:
@@ -170,7 +162,7 @@ def test_layers_with_and_without_a_part_are_listed_apart() -> None:
         model.layers[1].self_attn.q_norm = model.layers[1].self_attn.k_norm = torch.nn.Identity()
         return model
 
-    found = ac.inspect(mixed)
+    found = ac.inspect(mixed, draws=2)
     assert [group.names for group in found.attention] == [("layers.0.self_attn",), ("layers.1.self_attn",)]
     assert "layers.0.self_attn: optional parts QK norm" in str(found)
 

@@ -14,7 +14,11 @@ IDS = np.arange(24).reshape(2, 12)
 X = np.random.default_rng(0).standard_normal((2, 12, WIDTH)).astype(np.float32)
 
 
+MEMORY = np.random.default_rng(1).standard_normal((2, 7, WIDTH)).astype(np.float32)
+
+
 def test_linen() -> None:
+    """Cross-attention, to keys and values of another length, is described by its source."""
     pytest.importorskip("flax")
     from flax import linen as nn
 
@@ -25,25 +29,22 @@ def test_linen() -> None:
             return x + nn.Dense(WIDTH)(nn.gelu(nn.Dense(2 * WIDTH)(nn.LayerNorm()(x))))
 
     class Model(nn.Module):
-        std: float | None = None
-
         @nn.compact
-        def __call__(self, ids: Any) -> Any:
+        def __call__(self, ids: Any, memory: Any) -> Any:
             x = nn.Embed(50, WIDTH)(ids)
             for _ in range(LAYERS):
                 x = Block()(x, nn.make_causal_mask(ids))
-            init = nn.initializers.zeros if self.std is None else nn.initializers.normal(self.std)
-            return nn.Dense(50, kernel_init=init)(x)
+            x = x + nn.MultiHeadDotProductAttention(HEADS, name="other")(nn.LayerNorm()(x), memory)
+            return nn.Dense(50, kernel_init=nn.initializers.zeros)(x)
 
-    found = ac.inspect(Model, inputs=(IDS,), draws=2)
-    (group,) = found.attention
+    found = ac.inspect(Model, inputs=(IDS, MEMORY), draws=2)
     assert found.blamed == ()
-    assert group.title == "Block_*.MultiHeadDotProductAttention_0 (2)"
-    assert group.inspection.forward.mask == "causal"
+    groups = {group.title: (group.source, group.inspection.forward.mask) for group in found.attention}
+    assert groups == {"Block_*.MultiHeadDotProductAttention_0 (2)": ("", "causal"), "other": ("inputs_k", "none")}
     found.require("causal", parameters={"*.bias": "zeros", "*MultiHead*.kernel": "truncated normal(1/sqrt(fan_in))"})
     assert any("Dense_0.kernel: zeros: this initialiser does not draw the projection" in str(n) for n in found.notes)
-    other = ac.inspect(lambda: Model(std=0.5), inputs=(IDS,), draws=2)
-    other.require(parameters={"Dense_0.kernel": "normal(0.5)"})
+    with pytest.raises(AssertionError, match=r"Dense_0\.kernel: .*not normal"):
+        found.require(parameters={"Dense_0.kernel": "normal(0.5)"})
 
 
 def test_nnx() -> None:
@@ -112,21 +113,7 @@ def test_inputs_are_needed(framework: str) -> None:
         ac.inspect(make)
 
 
-def test_cross_attention() -> None:
-    """Of linen and Keras; keys and values of another length are described by their source."""
-    pytest.importorskip("flax")
-    from flax import linen as nn
-
-    class Decoder(nn.Module):
-        @nn.compact
-        def __call__(self, x: Any, memory: Any) -> Any:
-            x = x + nn.MultiHeadDotProductAttention(HEADS, name="own")(nn.LayerNorm()(x))
-            return x + nn.MultiHeadDotProductAttention(HEADS, name="other")(nn.LayerNorm()(x), memory)
-
-    memory = np.random.default_rng(1).standard_normal((2, 7, WIDTH)).astype(np.float32)
-    found = ac.inspect(Decoder, inputs=(X, memory), draws=2)
-    assert {group.title: group.source for group in found.attention} == {"own": "", "other": "inputs_k"}
-
+def test_cross_attention_of_keras() -> None:
     keras = pytest.importorskip("keras")
 
     def build() -> Any:
@@ -134,5 +121,5 @@ def test_cross_attention() -> None:
         heads = keras.layers.MultiHeadAttention(HEADS, WIDTH // HEADS, name="other")
         return keras.Model([given, other], heads(given, other))
 
-    model = ac.inspect(build, inputs=(X, memory), call=lambda model, x, y: model([x, y]), draws=2)
-    assert {group.title: group.source for group in model.attention} == {"other": "value"}
+    found = ac.inspect(build, inputs=(X, MEMORY), call=lambda model, x, y: model([x, y]), draws=2)
+    assert {group.title: group.source for group in found.attention} == {"other": "value"}

@@ -80,7 +80,7 @@ def drawn(model: Mapping[str, tuple[Draw, Parameter]], seed: int, **changes: Dra
 
 @pytest.mark.parametrize("default", [False, True])
 def test_right_tables_are_not_blamed(default: bool) -> None:
-    for seed in range(50):
+    for seed in range(20):
         notes = notes_of(drawn(gpt(default), seed))
         assert not [note for note in notes if note.blames]
         assert [str(note) for note in notes] == ([] if default else DEPTH_SCALED)

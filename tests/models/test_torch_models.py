@@ -31,8 +31,13 @@ from tests.models.language_model import (  # noqa: E402  # it needs torch
 )
 
 
-def test_a_right_model_is_described() -> None:
-    found = inspected()
+@pytest.fixture(scope="module")
+def right() -> ModelInspection:
+    return inspected()
+
+
+def test_a_right_model_is_described(right: ModelInspection) -> None:
+    found = right
     assert found.blamed == ()
     assert found.headline == f"Model: 4 attention modules, {SIZE:,} parameters; 8 draws"
     (group,) = found.attention
@@ -48,25 +53,25 @@ def test_a_right_model_is_described() -> None:
     assert "h.*.attn (4)" in str(found)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [100, 200])
 def test_a_right_model_is_right_at_every_seed(seed: int) -> None:
-    assert inspected(seed=100 * seed, draws=4).blamed == ()
+    assert inspected(seed=seed, draws=4).blamed == ()
 
 
-def test_parameters_print_as_the_table() -> None:
-    found = inspected(draws=2)
-    assert str(found.parameters) in str(found)
-    assert "h.*.fc.weight ×4" in str(found.parameters)
-    assert found.parameters["head.weight"] is found.parameters[-1]
-    assert [row.name for row in found.parameters[:2]] == ["wte.weight", "h.0.ln_1.weight"]
+def test_parameters_print_as_the_table(right: ModelInspection) -> None:
+    parameters = right.parameters
+    assert str(parameters) in str(right)
+    assert "h.*.fc.weight ×4" in str(parameters)
+    assert parameters["head.weight"] is parameters[-1]
+    assert [row.name for row in parameters[:2]] == ["wte.weight", "h.0.ln_1.weight"]
     with pytest.raises(ac.InputError, match=r"parameters='h\.9': is not the name of a parameter"):
-        found.parameters["h.9"]
+        parameters["h.9"]
 
 
-def test_requirements() -> None:
-    found = inspected(draws=4)
-    right = {"*.c_proj.weight": "normal(0.05/sqrt(2*4))", "*.bias": "zeros", "wte.weight": "normal(0.05)"}
-    found.require("causal", parameters=right, num_heads=2, blamed=False)
+def test_requirements(right: ModelInspection) -> None:
+    found = right
+    declared = {"*.c_proj.weight": "normal(0.05/sqrt(2*4))", "*.bias": "zeros", "wte.weight": "normal(0.05)"}
+    found.require("causal", parameters=declared, num_heads=2, blamed=False)
     with pytest.raises(AssertionError, match=r"h\.\*\.attn \(4\): mask is 'causal', not 'none'"):
         found.require(mask="none")
     with pytest.raises(AssertionError, match=r"head\.weight: std 0\.0.*, not 0\.02"):
@@ -195,13 +200,13 @@ def test_no_depth_scaling_is_said_of_causal_models_with_one_std() -> None:
     assert _depth_scaling(inspected(default, draws=4)) == []
 
 
-def test_a_module_shared_by_two_layers_is_said() -> None:
+def test_a_module_shared_by_two_layers_is_said(right: ModelInspection) -> None:
     def share(model: Any) -> None:
         model.h[2] = model.h[1]
 
     found = inspected(share, draws=4)
     assert "if this is meant: layers 1 and 2 share their weights: h.#.attn.c_attn.weight and 3 more" in found.verdict
-    assert _depth_scaling(found) == _depth_scaling(inspected(draws=4))
+    assert _depth_scaling(found) == _depth_scaling(right)
 
 
 def test_tied_embeddings_are_said() -> None:
@@ -296,17 +301,9 @@ class TestInputs:
             def forward(self, x: Any) -> Any:
                 return self.inner(*self.qkv(x).chunk(3, -1))
 
-        class Whole(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.outer = Outer()
-
-            def forward(self, x: Any) -> Any:
-                return self.outer(x)
-
-        found = ac.inspect(Whole, inputs=(torch.randn(2, 5, WIDTH),), draws=2)
-        assert list(found.modules) == ["outer"]
-        assert found["outer"].forward.scale == "1/sqrt(head_dim)"
+        found = ac.inspect(lambda: nn.Sequential(Outer()), inputs=(torch.randn(2, 5, WIDTH),), draws=2)
+        assert list(found.modules) == ["0"]
+        assert found["0"].forward.scale == "1/sqrt(head_dim)"
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -322,17 +319,7 @@ class TestInputs:
         with pytest.raises(ac.InputError, match=message):
             ac.inspect(Model, **options)
 
-    def test_a_model_is_built_once_for_each_draw(self) -> None:
-        built: list[int] = []
-
-        def make() -> Any:
-            built.append(1)
-            return Model()
-
-        ac.inspect(make, inputs=(IDS,), draws=3)
-        assert len(built) == 3
-
-    def test_one_model_is_kept_in_memory_at_a_time(self) -> None:
+    def test_a_model_is_built_once_for_each_draw_and_one_is_kept_at_a_time(self) -> None:
         made: list[weakref.ref[Any]] = []
 
         def make() -> Any:
@@ -342,7 +329,8 @@ class TestInputs:
             made.append(weakref.ref(model))
             return model
 
-        assert ac.inspect(make, inputs=(IDS,), draws=4).blamed == ()
+        assert ac.inspect(make, inputs=(IDS,), draws=3).blamed == ()
+        assert len(made) == 3
 
 
 @pytest.mark.parametrize("name", ["GPT2", "Bert", "Llama", "ViT", "T5"])

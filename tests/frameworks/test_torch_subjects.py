@@ -1,0 +1,206 @@
+"""PyTorch layers as subjects, over widths, from transformers, and from the shell."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import attncheck as ac
+from attncheck.commands.cli import main
+
+from . import reading
+
+pytest.importorskip("torch")
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .torch_layers import Attend, Make, Own, by_hand, inspected, multi_head, told
+
+
+def grouped(q: Any, k: Any, v: Any) -> Any:
+    return by_hand(q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1))
+
+
+def looked_at(q: Any, k: Any, v: Any) -> Any:
+    """Convert a tensor to a number, which prevents batching."""
+    assert q.isfinite().all()
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+class Shared(Own):
+    """A module with two names for its values."""
+
+    def __init__(self) -> None:
+        super().__init__(by_hand, width=16)
+        self.alias = self.v
+
+
+@pytest.mark.usefixtures("verdicts_only")
+def test_attention_by_hand_is_a_subject() -> None:
+    found = ac.inspect(lambda: Own(grouped, kv=2, width=16), width=16, draws=2)
+    subject, layer = found.subject(), found.layer()
+    assert layer.num_kv_heads == 2
+    report = ac.check(subject, layer, properties=["exactness", "outputs"], profile="smoke")
+    assert report.verdict == "consistent"
+    wrong = ac.check(subject, layer.replace(num_kv_heads=None), properties=["exactness"], profile="smoke")
+    assert wrong.verdict == "violated"
+
+
+@pytest.mark.parametrize(
+    ("make", "weights", "at_once"),
+    [
+        (multi_head(16, 2), "gaussian", True),
+        (multi_head(16, 2), "own", True),
+        (multi_head(16, 2, batch_first=False), "gaussian", True),
+        (lambda: Own(grouped, kv=2, width=16), "own", True),
+        (lambda: Own(looked_at, width=16), "gaussian", False),
+        (Shared, "gaussian", True),
+    ],
+    ids=["packed", "own weights", "first axis", "groups", "looked at", "two names"],
+)
+def test_modules_run_at_once_as_they_do_one_by_one(make: Make, weights: str, at_once: bool) -> None:
+    reading.assert_at_once(ac.inspect(make, width=16, draws=2).subject(weights=weights), at_once)
+
+
+def test_biases_that_are_zero_are_none_and_others_are_declared() -> None:
+    found = ac.inspect(multi_head(16, 2), width=16, draws=2)
+    assert found.subject(weights="own").weights == dict.fromkeys(("query", "key", "value", "output"), "uniform")
+
+    def biased() -> nn.Module:
+        layer: nn.Module = multi_head(16, 2)()
+        nn.init.normal_(layer.in_proj_bias)
+        return layer
+
+    found = ac.inspect(biased, width=16, draws=2)
+    assert ("theory", "of the layer without its biases") in found.predicted
+    weights = found.subject(weights="own").weights
+    assert isinstance(weights, dict)
+    declared = {name: law for name, law in weights.items() if "bias" in name}
+    assert declared == {
+        f"{role}_bias": ("gaussian", pytest.approx(4.0, rel=0.03)) for role in ("query", "key", "value")
+    }
+
+
+# Over widths --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attend", [None, by_hand], ids=["sdpa", "by hand"])
+def test_a_scale_that_does_not_fall_with_the_width(attend: Attend | None) -> None:
+    def make(width: int) -> Any:
+        made = Own(attend, width=width)
+        nn.init.normal_(made.q.weight, std=0.02)
+        return made
+
+    assert told(inspected(make)) == ["W_Q: std 0.02 whatever the width"]
+    assert told(inspected(lambda width: Own(attend, width=width))) == []
+
+
+def test_a_width_that_cannot_be_made() -> None:
+    def make(width: int) -> Any:
+        assert width == 64
+        return Own()
+
+    assert told(inspected(make)) == ["a module of width 128 could not be inspected: widths are not compared"]
+
+
+# transformers -------------------------------------------------------------------------------------
+
+
+def test_two_implementations_of_one_module() -> None:
+    transformers = pytest.importorskip("transformers")
+
+    def make() -> Any:
+        config = transformers.GPT2Config(n_embd=64, n_head=4, n_layer=1, vocab_size=8)
+        return transformers.GPT2Model(config).h[0].attn
+
+    found = inspected(make)
+    said = "two paths of this module differ in mask: eval, sdpa: causal; eval, eager and train, eager: no mask"
+    assert said in told(found)
+    assert found.blamed == ()  # configured for the other
+    assert found.weights["query"].known == ("0.02² (whatever the width)",)
+    assert {m.law for m in found.weights.values()} == {"normal"}
+
+
+def test_a_path_that_this_configuration_cannot_run_is_a_note() -> None:
+    gemma = pytest.importorskip("transformers.models.gemma2.modeling_gemma2")
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    configuration = gemma.Gemma2Config(**sizes, num_hidden_layers=1, vocab_size=8, attn_implementation="eager")
+    rotations = gemma.Gemma2RotaryEmbedding(configuration)
+
+    def call(module: Any, x: Any) -> Any:
+        return module(x, rotations(x, torch.arange(x.shape[1])[None]), None)[0]
+
+    found = inspected(lambda: gemma.Gemma2Attention(configuration, 0), call)
+    assert found.blamed == ()
+    assert list(found.paths) == ["eval, eager", "train, eager"]
+    assert sum("`sdpa` attention does not support `softcap`" in note for note in told(found)) == 1
+
+
+@pytest.mark.usefixtures("verdicts_only")
+def test_llama_is_examined_with_its_rotary_positions() -> None:
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64}
+    config = llama.LlamaConfig(
+        **sizes,
+        num_hidden_layers=1,
+        vocab_size=16,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
+        attn_implementation="sdpa",
+    )
+    rotary = llama.LlamaRotaryEmbedding(config)
+
+    def make() -> Any:
+        layer = llama.LlamaAttention(config, 0)
+        for weight in layer.parameters():
+            nn.init.normal_(weight, std=32**-0.5)
+        return layer
+
+    def call(layer: Any, x: Any) -> Any:
+        rotations = rotary(x, torch.arange(x.shape[1])[None])
+        return layer(x, position_embeddings=rotations, attention_mask=None)[0]
+
+    found = ac.inspect(make, width=32, call=call)
+    assert (found.forward.positions, found.forward.rotary_base) == ("rotary", 1000.0)
+    subject, layer = found.subject(weights="gaussian"), found.layer(seq_len=6, input_correlation=0.5)
+    assert layer.rotary_base == 1000.0
+    right = ac.check(subject, layer, properties=["scores", "conditional"], profile="smoke")
+    assert right.verdict == "consistent"
+    assert sum(bool(result.p_values) for result in right.results) >= 24
+    wrong = layer.replace(rotary_base=None)
+    assert ac.check(subject, wrong, properties=["scores"], profile="smoke").verdict == "violated"
+
+
+# The shell ----------------------------------------------------------------------------------------
+
+CALLED = """
+import torch
+def build():
+    return torch.nn.MultiheadAttention(16, 2, batch_first=True)
+def causal(layer, x):
+    hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+    return layer(x, x, x, attn_mask=hidden, need_weights=False)[0]
+"""
+
+
+def test_the_shell_takes_a_call_and_writes_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "called.py").write_text(CALLED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    inspect = ["inspect", "called:build", "--width", "16", "--call"]
+    assert main([*inspect, "called:causal", "--report", "page.html"]) == 0
+    printed = capsys.readouterr().out
+    assert "softmax, causal mask" in printed
+    page = (tmp_path / "page.html").read_text()
+    assert "called:build" in page
+    assert "softmax, causal mask" in page
+    assert page.count("<tr>") == 5
+    assert all(line.partition(": ")[2][:20] in html.unescape(page) for line in printed.splitlines()[8:])
+    assert main([*inspect, "causal"]) == 2
+    assert "call='causal'" in capsys.readouterr().err
