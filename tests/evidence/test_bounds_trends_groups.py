@@ -111,6 +111,14 @@ def test_where_nothing_can_rise_nothing_is_said(counts: tuple[int, ...]) -> None
     assert Trend().power(0.9, 30, 1e-3) == 0.0
 
 
+def test_trends_are_seen_as_planned() -> None:
+    size = Trend().size(0.1, 1e-3, 0.99)
+    assert size is not None
+    rng, place = stream(0, "tests", "rise"), np.linspace(-(3.0**0.5), 3.0**0.5, size)
+    p_values = [Trend().test(0.1 * place + 0.99**0.5 * rng.standard_normal(size), [size]).p_value for _ in range(100)]
+    assert stats.binom.cdf(int(np.sum(np.array(p_values) < 1e-3)), 100, 0.985) > FALSE_ALARM
+
+
 # Of groups.
 
 

@@ -29,6 +29,18 @@ def swish(x: FloatArray) -> FloatArray:
 
 # Kinks, oscillations, overflow inside, lost digits, and values near the ends of double precision.
 TRUE: dict[str, tuple[Function, int, bool]] = {
+    "narrow clip": (lambda x: np.clip(x, -1e-30, 1e-30), 1, True),
+    "relu": (lambda x: np.maximum(x, 0.0), 1, False),
+    "kink far out": (lambda x: np.abs(x - 12345.678), 1, False),
+    "faster sine": (lambda x: np.sin(1e6 * x), 1, True),
+    "x² sin 1/x": (lambda x: x * x * np.sin(1 / np.where(x == 0, 1.0, x)), 2, False),
+    "softplus that overflows": (lambda x: np.log1p(np.exp(x)), 1, False),
+    "sigmoid that overflows": (lambda x: np.exp(x) / (1 + np.exp(x)), 1, True),
+    "steep erf elsewhere": (lambda x: special.erf(1e8 * (x - 0.3)), 1, True),
+    "polynomial": (lambda x: (x - 10.0) ** 5, 5, False),
+    "late bend": (lambda x: x * x * np.tanh(x / 1e3), 2, False),
+    "late bound": (lambda x: np.tanh(x / 1e6), 1, True),
+    "narrow bump": (lambda x: np.exp(-1e6 * x * x), 1, True),
     "tanh, more than needed": (np.tanh, 3, False),
     "triangles": (lambda x: np.abs(x - np.round(x)), 1, True),
     "fast and small": (lambda x: x + 1e-8 * np.sin(1e9 * x), 1, False),

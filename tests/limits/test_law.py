@@ -237,7 +237,7 @@ def test_quantiles_are_where_the_law_reaches_them(fields: dict[str, Any]) -> Non
     jump = (1 - law.atom()) / 2
     over = np.minimum(q, 1 - q) >= jump
     assert over[q == 0.5].all()
-    np.testing.assert_array_equal(t[over], 0.0)
+    np.testing.assert_allclose(t[over], 0.0, atol=1e-15)  # F(0) is 1/2 but for rounding
     below, above = ~over & (q < 0.5), ~over & (q > 0.5)
     np.testing.assert_allclose(law.cdf(t[below]), q[below], rtol=1e-11)
     np.testing.assert_allclose(law.sf(t[above]), 1 - q[above], rtol=1e-11)

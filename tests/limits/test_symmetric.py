@@ -53,7 +53,7 @@ def test_both_sides_are_alike(name: str, position: int) -> None:
     np.testing.assert_allclose(law.cdf(-POINTS[1:], position), tail[1:], rtol=1e-14)
     np.testing.assert_allclose(law.cdf(POINTS, position) + tail, 1.0, rtol=1e-15)
     assert np.all(np.diff(tail) <= 0.0)
-    assert tail[0] <= 0.5
+    assert tail[0] <= 0.5 * (1 + 1e-15)  # the weights of a mixture add up to 1 but for rounding
     assert tail[-1] == 0.0
 
 
