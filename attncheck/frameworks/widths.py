@@ -16,7 +16,7 @@ from attncheck.scaling.examine import SEEDS, TOLERANCE, WIDTHS, examine
 from attncheck.scaling.own import Description, OwnModels, computed
 from attncheck.scaling.predictions import expectation
 from attncheck.scaling.result import Widths
-from attncheck.scaling.taps import Models, Tap, as_tap
+from attncheck.scaling.taps import FloatArray, Models, Tap, as_tap
 
 #: Model factories by framework.
 _MODELS = {

@@ -29,6 +29,9 @@ class Drawn:
     def taps(self) -> Mapping[str, Tap]:
         return {name: Tap(np.array([size]), MODULE, "law") for name, size in self.sizes.items()}
 
+    def weights(self) -> Mapping[str, FloatArray]:
+        return {}
+
     def step(self) -> None:
         self.sizes = {name: 2.0 * size for name, size in self.sizes.items()}
 
