@@ -86,25 +86,28 @@ class TestResults:
         assert "Record" not in text
 
     def test_violations_come_with_messages(self, request: pytest.FixtureRequest) -> None:
-        report = small(tied, OTHER, ("exactness", "scores"))
+        report = small(tied, [LAYER, OTHER])
         assert report.verdict == "violated"
         assert report.violated
         assert all(result.verdict == "violated" for result in report.violated)
-        first, *later = messages = list(report.messages())
-        assert "W_Q, W_K and W_V are different matrices" in first
-        assert "note:" not in first
+        messages = list(report.messages())
         # Later quantities also show the fault, with a note.
-        assert later
-        assert all("note:     may follow from an earlier violation: W_Q, W_K and W_V are" in text for text in later)
-        assert any("K and Q look tied: W_Q and W_K are not independent" in message for message in messages)
+        first = messages[0].partition("\n")[0].removeprefix("VIOLATED: ").rpartition(" (")[0]
+        assert "note:" not in messages[0]
+        for text in messages[1:]:
+            follows = not text.startswith(f"VIOLATED: {first}")
+            assert (f"  note:     may follow from an earlier violation: {first}\n" in text) is follows
+        assert len(messages) == 2
+        assert all("K and Q look tied: W_Q and W_K are not independent" in message for message in messages)
+        scope = {"attncheck": ac, "tied": tied}
         replay = r"^  replay:   (attncheck\.check\(tied, .*\))$"
         calls = [re.findall(replay, message, re.MULTILINE) for message in messages]
         assert all(len(found) == 1 for found in calls)
         # Digests hold neither messages nor causes, which take most of the time.
         request.getfixturevalue("verdicts_only")
-        (call,) = {call for (call,) in calls}
-        again = eval(call, {"attncheck": ac, "tied": tied})
-        assert run_digest(again.results) == run_digest(report.results)
+        for call in {call for (call,) in calls}:
+            again = eval(call, scope)
+            assert run_digest(again.results) == run_digest(report.results)
         assert report.call in str(report)
         # It has softmax where a linear map is declared, too.
         assert report.causes[0].startswith("after the scores: outputs grow 2 times when small inputs are doubled")
@@ -115,6 +118,13 @@ class TestResults:
         assert report.call in str(caught.value)
         assert caught.traceback[-1].frame.code.name == "require"
         assert "results are violated" in str(caught.value)
+
+    def test_what_is_computed_later_says_that_it_may_follow(self) -> None:
+        first, *later = small(tied, properties=("exactness", "scores")).messages()
+        assert "W_Q, W_K and W_V are different matrices" in first
+        assert "note:" not in first
+        assert all("note:     may follow from an earlier violation: W_Q, W_K and W_V are" in text for text in later)
+        assert later
 
     def test_same_seed_same_digits(self) -> None:
         first, again, other = (small(collapsed, seed=seed, properties="draws") for seed in (3, 3, 4))
