@@ -31,12 +31,13 @@ def forgetful(stack: AttentionStack, size: int, rng: np.random.Generator) -> Sta
 
 
 def test_fresh_inputs_between_layers_are_told_apart() -> None:
-    ours = numbers(simulate(BARE[0], SIZE, 2, "direct", coordinates=2))
-    theirs = numbers(forgetful(BARE[0], SIZE, np.random.default_rng(0)))
+    # At SIZE, the distances are about those that chance allows.
+    ours = numbers(simulate(BARE[0], 4 * SIZE, 2, "direct", coordinates=2))
+    theirs = numbers(forgetful(BARE[0], 4 * SIZE, np.random.default_rng(0)))
     found = {name: apart(ours[[k]], theirs[[k]]) for k, name in enumerate(FUNCTIONALS)}
-    assert found["last gram"] < MOST, "each layer alone has its law"
+    assert found["last gram"] < MOST / 2, "each layer alone has its law"
     for name in ("sum of all squared scores", "grams of two layers", "squared output and first score"):
-        assert found[name] > MOST, found
+        assert found[name] > MOST / 2, found
 
 
 def test_another_gram_matrix_between_layers_is_told_apart() -> None:
