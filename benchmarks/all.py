@@ -31,9 +31,10 @@ from benchmarks.rows import CODE, git, state  # noqa: E402  # found by the path 
 
 #: Pages of times, which nothing else may disturb.
 TIMED = frozenset({"executors", "infinite_heads", "large", "load", "main_job", "paper", "programs", "speed"})
-#: Pages of modules, and the code that no other page runs.
-OF_MODULES = frozenset({"widths", "wild", "zoo"})
-MODULES = tuple(f"attncheck/{name}" for name in ("frameworks", "models", "scaling", "commands/inspect.py"))
+#: Code of modules, and that of models over widths, with the only pages that run them.
+MODULES = tuple(f"attncheck/{name}" for name in ("frameworks", "models", "commands/inspect.py"))
+OVER_WIDTHS = ("attncheck/scaling", *(f"attncheck/frameworks/{name}.py" for name in ("*_taps", "models", "widths")))
+RUN_BY = {MODULES: frozenset({"widths", "wild", "zoo"}), OVER_WIDTHS: frozenset({"widths"})}
 _STATE = re.compile(r"\n\nMade at commit (?P<commit>[0-9a-f]+) in (?P<seconds>[\d,]+) s with .*\n\Z")
 _IMPORTED = re.compile(r"^ *from benchmarks(?:\.(\w+)[\w.]* import| import ([\w, ]+))", re.MULTILINE)
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -86,8 +87,8 @@ class Page:
         """Return why the page has to be made anew, empty if it is current."""
         if self.commit is None:
             return "of an unknown commit"
-        places = ("*.md", *(() if self.path.stem in OF_MODULES else MODULES))
-        others = [f":(exclude){place}" for place in places]
+        unused = [place for places, pages in RUN_BY.items() if self.path.stem not in pages for place in places]
+        others = [f":(exclude){place}" for place in ("*.md", *unused)]
         found = git(root, "diff", "--name-only", self.commit, "HEAD", "--", *CODE, *self.scripts, *others)
         if found.returncode:
             return f"of {self.commit}, which is not in this repository"
