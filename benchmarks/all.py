@@ -87,7 +87,7 @@ class Page:
         """Return why the page has to be made anew, empty if it is current."""
         if self.commit is None:
             return "of an unknown commit"
-        unused = [place for places, pages in RUN_BY.items() if self.path.stem not in pages for place in places]
+        unused = [place for places, users in RUN_BY.items() if self.path.stem not in users for place in places]
         others = [f":(exclude){place}" for place in ("*.md", *unused)]
         found = git(root, "diff", "--name-only", self.commit, "HEAD", "--", *CODE, *self.scripts, *others)
         if found.returncode:

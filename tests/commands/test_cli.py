@@ -32,6 +32,8 @@ from attncheck.looks.plan import Cost, plan
 from attncheck.looks.profiles import PROFILES, Profile
 from attncheck.subject import Subject
 
+from .conftest import refused
+
 COMMANDS = (
     "init",
     "run",
@@ -48,15 +50,6 @@ COMMANDS = (
     "report",
     "paper",
 )
-
-
-def refused(said: str) -> str:
-    """Return an error after asserting that it is one line with its origin first."""
-    assert said.startswith("attncheck: ")
-    assert said.count("\n") == 1
-    assert said.endswith("\n")
-    assert "Traceback" not in said
-    return said
 
 
 # Help and errors ----------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ from attncheck.records.writer import Writer
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.resumed import set_aside
 
+from .conftest import refused
+
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,15 +127,6 @@ def small_run(folder: Path, few: Path) -> Done:
 @pytest.fixture(scope="module")
 def shifted_run(folder: Path, some: Path) -> Done:
     return examined(folder, some, "shifted", "--workers", "1", "--report", "shifted.html")
-
-
-def refused(said: str) -> str:
-    """Return an error after asserting that it is one line with its origin first."""
-    assert said.startswith("attncheck: ")
-    assert said.count("\n") == 1
-    assert said.endswith("\n")
-    assert "Traceback" not in said
-    return said
 
 
 # run ----------------------------------------------------------------------------------------------

@@ -52,6 +52,14 @@ def test_every_module_and_attention_is_tapped() -> None:
         np.testing.assert_allclose(taps["attention.scores"].values, scores, rtol=1e-4, atol=1e-5)
 
 
+def test_parameters_have_the_names_of_their_taps() -> None:
+    for models in (FlaxModels(Linen), FlaxModels(Twin)):
+        model = models.make(32, seed=0)
+        shapes = {name: array.shape for name, array in model.weights().items()}
+        assert shapes["head.kernel"] == (32, 8)
+        assert {name.rpartition(".")[0] for name in shapes} <= set(model.taps())
+
+
 def test_what_is_masked_is_left_out() -> None:
     scores = FlaxModels(lambda width: Linen(width, causal=True)).make(16, seed=0).taps()["attention.scores"].values
     assert np.array_equal(np.isnan(scores[0, 0]), ~np.tril(np.ones((16, 16), dtype=bool)))

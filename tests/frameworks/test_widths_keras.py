@@ -36,6 +36,13 @@ def taps_of(**options: Any) -> Any:
     return KerasModels(lambda width: Block(width, **options)).make(32, seed=0).taps()
 
 
+def test_parameters_have_the_names_of_their_taps() -> None:
+    model = KerasModels(Block).make(32, seed=0)
+    shapes = {name: array.shape for name, array in model.weights().items()}
+    assert shapes["head.kernel"] == (32, 8)
+    assert {name.rpartition(".")[0] for name in shapes} & set(model.taps()) >= {"head", "norm"}
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_every_layer_and_attention_is_tapped(dropout: float) -> None:
     """With dropout, keras takes another path through attention."""

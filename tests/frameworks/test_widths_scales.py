@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from typing import Any
 
@@ -36,19 +35,3 @@ def test_a_scale_that_ignores_the_width_is_told() -> None:
     narrow, wide, exponent = map(float, told.groups())
     np.testing.assert_allclose([narrow, wide], 0.02, rtol=0.11)  # five standard errors of 1,024 entries
     np.testing.assert_allclose(exponent, np.log(wide / narrow) / np.log(8), atol=0.01)
-
-
-@pytest.mark.parametrize("framework", ["flax", "keras"])
-def test_parameters_have_the_names_of_their_taps(framework: str) -> None:
-    pytest.importorskip(framework)
-    other = importlib.import_module(f"tests.frameworks.test_widths_{framework}")
-    if framework == "flax":
-        models = [other.FlaxModels(other.Linen), other.FlaxModels(other.Twin)]
-    else:
-        models = [other.KerasModels(lambda width: other.Block(width))]
-    for each in models:
-        model = each.make(32, seed=0)
-        weights = model.weights()
-        assert {"head", "norm"} <= {name.rpartition(".")[0] for name in weights} & set(model.taps())
-        heads = [array for name, array in weights.items() if name.startswith("head.") and array.ndim == 2]
-        assert [array.shape for array in heads] == [(32, 8)]
