@@ -23,7 +23,7 @@ from attncheck.subject import DEFAULT_SUBJECT, Subject
 def merge_records(paths: Sequence[Path], out: Path, min_examined: int | None, verbose: bool) -> int:
     """Merge records and print the summary of the run; arguments as for `attncheck merge`."""
     if not paths:
-        refuse("parts", "", "are no records", "pass the records of all shards, e.g. part*.jsonl")
+        refuse("parts", "", "names no record", "pass the records of all shards, e.g. part*.jsonl")
     for path in paths:
         if out.exists() and path.exists() and out.samefile(path):
             refuse("out", str(out), "is the record of a shard", "choose another path")

@@ -319,8 +319,8 @@ def write(history: History, path: Path) -> Path:
 def _check_same(path: Path, history: History, what: str, other: History | Manifest) -> None:
     for field in ("subject", "profile"):
         if getattr(history, field) != getattr(other, field):
-            problem = f"has the {field} {getattr(history, field)}, but {what} has {getattr(other, field)}"
-            refuse("history", str(path), problem, "keep a separate history for each")
+            problem = f"is about the {field} {getattr(history, field)}, but {what} about {getattr(other, field)}"
+            refuse("history", str(path), problem, f"keep a separate history for each {field}")
 
 
 def _check_seeds(entries: Iterable[RunEntry], path: Path) -> None:

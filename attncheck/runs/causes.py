@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from attncheck.diagnosis.finding import Finding
 from attncheck.diagnosis.fit import LAYERS, draws_of, fitted
 from attncheck.diagnosis.responses import findings
 from attncheck.diagnosis.uneven import uneven
+from attncheck.diagnosis.unread import unread, unread_text
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import features_of
@@ -63,7 +64,8 @@ def diagnosis_without_draws(results: Sequence[Result]) -> Diagnosis:
 def diagnosis_of(subject: Subject, results: Sequence[Result], seed: int) -> Diagnosis:
     """Diagnose violated results from fresh draws, whose random streams are separate from those of the run.
 
-    Findings on what the subject computes differently from its declaration come first, then likely causes.
+    Findings on what the subject computes differently from its declaration come first, then likely causes. Fields that
+    it never reads precede them if the simplest layer has such fields; otherwise they are the last cause.
     """
     samples: list[Sample] = []
     later: list[Sample] = []
@@ -86,8 +88,21 @@ def diagnosis_of(subject: Subject, results: Sequence[Result], seed: int) -> Diag
     by_place = [] if found else _uneven(samples, results, seed, subject.weights)
     # Findings on the simplest layer supersede causes that fit only this layer.
     weaker = [] if fitting or (found and not place) else [*map(str, by_place), *others]
-    causes = [*map(str, found), *fitting, *weaker][:TOLD]
-    return Diagnosis(tuple(causes), next((each.plot for each in [*found, *by_place]), None))
+    causes = [*map(str, found), *fitting, *weaker]
+    ignored = _unread(subject, layers, seed)
+    if any(ignored):
+        causes.insert(0 if ignored[0] else TOLD - 1, unread_text(ignored))
+    return Diagnosis(tuple(causes[:TOLD]), next((each.plot for each in [*found, *by_place]), None))
+
+
+def _unread(subject: Subject, layers: Sequence[AttentionLayer], seed: int) -> list[Mapping[str, Any]]:
+    """Return for each layer the fields that the subject never reads, as far as it can be called."""
+    found: list[Mapping[str, Any]] = []
+    for layer in layers:
+        found.append({})
+        with own_arithmetic(), contextlib.suppress(InputError):
+            found[-1] = unread(subject, layer, stream(seed, "unread", layer.key, role="diagnosis"))
+    return found
 
 
 def _uneven(samples: Sequence[Sample], results: Sequence[Result], seed: int, laws: WeightLaws) -> list[Finding]:

@@ -105,7 +105,7 @@ UNUSABLE = {
     ("run", "--owed", "none.jsonl", "--seed", "3"): "owed='none.jsonl': determines seed itself; omit --seed",
     ("run", "--owed", "none.jsonl", "--only", "draws"): "determines only itself; omit --only",
     ("run", "--owed", "none.jsonl"): "pass the path of a run record",
-    ("merge",): "are no records; pass the records of all shards, e.g. part*.jsonl",
+    ("merge",): "names no record; pass the records of all shards, e.g. part*.jsonl",
     ("merge", "none.jsonl"): "record=none.jsonl: cannot be read",
     ("merge", "none.jsonl", "--min-examined", "few"): "min_examined='few': must be a whole number",
     ("merge", "pyproject.toml", "-o", "pyproject.toml"): "out='pyproject.toml': is the record of a shard; choose",

@@ -184,9 +184,9 @@ class TestHistory:
         [
             (
                 {"subject": "other:one"},
-                "has the subject other:one, but .* has mine:simulate; keep a separate history for each",
+                "is about the subject other:one, but .* about mine:simulate; keep a separate history for each subject",
             ),
-            ({"profile": "default"}, "has the profile default, but .* has smoke"),
+            ({"profile": "default"}, "is about the profile default, but .* about smoke"),
             ({"entries": (entry(3, {"a@all": 9.0}),)}, "disagrees with the others on commit003"),
             (
                 {"entries": (entry(3, {}, key="else"),)},
