@@ -7,12 +7,10 @@ from collections.abc import Iterable
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.registry import all_checks
 from attncheck.evidence.distances import one_sample_tail
-
-FloatArray = NDArray[np.float64]
 
 #: Levels at which false alarms are counted; the last is close to the level of a look.
 LEVELS = (0.05, 0.01, 0.001, 5e-4)

@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attncheck._lib.errors import check_whole
 from attncheck._lib.streams import seed_sequence, stream
@@ -24,8 +23,6 @@ from attncheck.evidence.family import Outcome
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.check_data import join
 from attncheck.subject import Subject, collapsed
-
-FloatArray = NDArray[np.float64]
 
 #: Draws of a small sample, unless the family needs more.
 DRAWS = 40

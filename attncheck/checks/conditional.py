@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.checks import plot_data
 from attncheck.checks.alternatives import of_correlation, of_direction, of_law, of_std
@@ -20,8 +20,6 @@ from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
 from attncheck.evidence.families import Association, Scale, Uniform
 from attncheck.layers.requirements import SEVERAL_HEADS
-
-FloatArray = NDArray[np.float64]
 
 _VALUES = frozenset({"outputs", "scores", "value_gram"})
 

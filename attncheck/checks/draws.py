@@ -11,6 +11,7 @@ import scipy
 from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 from attncheck.checks.alternatives import of_correlation
 from attncheck.checks.check import Alternative, Check, Setting
 from attncheck.checks.hashes import hashes
@@ -24,8 +25,6 @@ from attncheck.evidence.groups import WithinGroups
 from attncheck.layers.attention_map import visible
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import LINEAR_INPUTS, OfLayer, linear
-
-FloatArray = NDArray[np.float64]
 
 _OUTPUTS = frozenset({"outputs"})
 #: Calls compared in a look.
@@ -91,7 +90,7 @@ def marks(numbers: FloatArray) -> NDArray[np.uint64]:
     return hashes(runs[nonzero >= _NUMBERS])
 
 
-def _distinct(ordered: FloatArray) -> NDArray[np.int64]:
+def _distinct(ordered: FloatArray) -> IntArray:
     """Count the distinct nonzero numbers of each sorted row, up to rounding."""
     # Rounding in float32 makes differences of 1e-6; independent numbers seldom differ by less than 1e-3.
     steps = np.diff(ordered, axis=1, prepend=0.0)
@@ -116,7 +115,7 @@ def _neighbours(sample: Sample, reference: Reference) -> tuple[FloatArray, Float
 def _weights_apart(of: HeadMatrix) -> Check:
     """Return the check that neighbouring draws have different matrices."""
 
-    def pair(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
+    def pair(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray, IntArray]:
         """Pair the energies of neighbouring draws; the third array gives the head of each pair.
 
         Means per head are subtracted later, because a wrong scale of one head is no dependence.
@@ -144,7 +143,7 @@ def _weights_apart(of: HeadMatrix) -> Check:
     )
 
 
-def _calls(sample: Sample, reference: Reference) -> tuple[FloatArray, NDArray[np.int64]]:
+def _calls(sample: Sample, reference: Reference) -> tuple[FloatArray, IntArray]:
     """Return the sizes of one call's draws, and their number."""
     return (sample.outputs**2).sum(axis=(1, 2)), np.array([len(sample)])
 
@@ -191,7 +190,7 @@ def _on_half_grid(field: str) -> Callable[[Sample, Reference], tuple[int, int]]:
     return count
 
 
-def half_precision(values: FloatArray) -> NDArray[np.bool_]:
+def half_precision(values: FloatArray) -> BoolArray:
     """Return which numbers lie on the float16 grid.
 
     Examples

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
-
-FloatArray = NDArray[np.float64]
 
 # Relative error of row sums and recomputed weights in half precision.
 _ROUNDING = 1e-2

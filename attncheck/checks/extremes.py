@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray, IntArray
 from attncheck.checks.check import Alternative, Check
 from attncheck.checks.claims import TWO_VALUES
 from attncheck.checks.draws import half_precision
@@ -12,13 +12,11 @@ from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.evidence.extremes import Extremes
 
-FloatArray = NDArray[np.float64]
-
 # Smallest normal float32; numbers below have fewer digits.
 _TINY = float(np.finfo(np.float32).tiny)
 
 
-def _sides(sample: Sample, reference: Reference) -> tuple[FloatArray, NDArray[np.int64]]:
+def _sides(sample: Sample, reference: Reference) -> tuple[FloatArray, IntArray]:
     """Return each draw's largest and negated smallest output, (draws, 2); 0 if tiny or half-precision."""
     flat = sample.outputs.reshape(len(sample), -1)
     sides = np.stack([flat.max(axis=1), -flat.min(axis=1)], axis=1)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.rotation import neighbours
 from attncheck.checks.sample import Arrays, weights_of
 from attncheck.layers.attention import AttentionLayer
@@ -29,8 +29,6 @@ from attncheck.layers.requirements import (
     UNEQUAL_POSITIONS,
     OfLayer,
 )
-
-FloatArray = NDArray[np.float64]
 
 #: Neurons used for output sizes; more would add cost but little sensitivity.
 NEURONS = 8

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 
-def hashes(rows: NDArray[np.float64]) -> NDArray[np.uint64]:
+
+def hashes(rows: FloatArray) -> NDArray[np.uint64]:
     """Return an integer hash of each row, (..., m) -> (...).
 
     Different rows collide with probability about 2^-63. The sign of 0 is ignored.

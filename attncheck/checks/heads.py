@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.check import Alternative, Check
 from attncheck.checks.matrices import KEY, QUERY, VALUE, HeadMatrix
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.evidence.groups import EqualVariances
-
-FloatArray = NDArray[np.float64]
 
 
 def _each_head(name: str, of: HeadMatrix) -> Check:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.alternatives import of_correlation
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.grams import factor_entries
@@ -20,7 +20,6 @@ from attncheck.evidence.families import Association
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import UNTIED, OfLayer
 
-FloatArray = NDArray[np.float64]
 Pair = tuple[FloatArray, FloatArray]
 
 _VALUES = frozenset({"outputs", "scores", "value_gram"})

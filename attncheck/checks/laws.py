@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.marginals import Scalar, usual
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
@@ -23,7 +23,6 @@ from attncheck.methods import drawn_blocks
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 
-FloatArray = NDArray[np.float64]
 _Method = Literal["collapsed", "limit"]
 
 #: Target error of a computed cdf; part of the allowance of every check that uses it.

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.claims import TWO_VALUES
 from attncheck.checks.functionals import FUNCTIONALS, Functional
@@ -25,8 +25,6 @@ from attncheck.evidence.families import Family, TwoSample
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.simulators.finite import FINITE
 from attncheck.simulators.weights import WeightLaws, draw_with_weights
-
-FloatArray = NDArray[np.float64]
 
 #: Literal draws per draw of the subject.
 RATIO = 2

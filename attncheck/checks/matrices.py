@@ -5,15 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-import numpy as np
-from numpy.typing import NDArray
-
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.check import Setting
 from attncheck.checks.sample import Sample
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import SEVERAL_GROUPS, SEVERAL_HEADS, UNTIED, OfLayer
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.errors import InputError, refuse
 from attncheck.checks.exposure import with_keys, with_scores
 from attncheck.checks.turned import whiten_jointly
@@ -29,8 +30,6 @@ from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.draws import Batch, Draws
 from attncheck.layers.parts.mask import nested
 from attncheck.layers.parts.scores import mean_offset, one_covariance
-
-FloatArray = NDArray[np.float64]
 
 #: Fields that a subject may return; outputs are required.
 FIELDS = ("outputs", "scores", "inputs", "input_gram", "key_gram", "value_gram")
@@ -423,7 +422,7 @@ def _check_values(layer: AttentionLayer, name: str, value: FloatArray) -> None:
         _check_gram(name, value)
 
 
-def _filled(layer: AttentionLayer, scores: FloatArray, hidden: NDArray[np.bool_]) -> bool:
+def _filled(layer: AttentionLayer, scores: FloatArray, hidden: BoolArray) -> bool:
     """Return whether masked entries hold placeholders: far too low, or all the same number."""
     behind = scores[..., hidden]
     clipped = layer.activation == "clip" and not layer.norm
@@ -454,7 +453,7 @@ def _check_gram(name: str, grams: FloatArray) -> None:
         )
 
 
-def _refuse_where(bad: NDArray[np.bool_], name: str, value: FloatArray, problem: str) -> None:
+def _refuse_where(bad: BoolArray, name: str, value: FloatArray, problem: str) -> None:
     if bad.any():
         where = tuple(int(k) for k in np.argwhere(bad)[0])
         refuse(f"subject[{name!r}]{list(where)}", float(value[where]), problem, "mend the simulator")

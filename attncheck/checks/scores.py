@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks import plot_data
 from attncheck.checks.alternatives import of_correlation, of_direction, of_kurtosis, of_law, of_spread, of_std
 from attncheck.checks.check import Check, Setting
@@ -25,8 +25,6 @@ from attncheck.evidence.families import Association, Scale, Smooth, TwoSample, U
 from attncheck.layers.attention_map import visible
 from attncheck.layers.parts.scores import offset_variance
 from attncheck.layers.requirements import SEVERAL_HEADS, UNTIED
-
-FloatArray = NDArray[np.float64]
 
 _GRAM = frozenset({"scores", "input_gram"})
 

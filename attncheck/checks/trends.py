@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray, IntArray
 from attncheck.checks.alternatives import of_correlation, of_direction
 from attncheck.checks.check import Alternative, Check
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.trend import Trend
-
-FloatArray = NDArray[np.float64]
 
 
 def _mean_square(residual: Residual) -> FloatArray:
@@ -28,7 +26,7 @@ def _trend(
 ) -> Check:
     """Return the check that one size per draw has no trend."""
 
-    def measure(sample: Sample, reference: Reference) -> tuple[FloatArray, NDArray[np.int64]]:
+    def measure(sample: Sample, reference: Reference) -> tuple[FloatArray, IntArray]:
         return sizes(sample), np.array([len(sample)])
 
     return Check(

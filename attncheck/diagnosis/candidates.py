@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
 from attncheck.diagnosis.mistakes import MISTAKES
@@ -23,7 +23,6 @@ from attncheck.layers.parts.mask import MASKS
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WEIGHT_LAWS, Bias, WeightLaws, draw_with_weights
 from attncheck.subject import collapsed
 
-FloatArray = NDArray[np.float64]
 Draw = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, FloatArray]]
 Change = Callable[[AttentionLayer], Mapping[str, Any]]
 

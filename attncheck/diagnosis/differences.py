@@ -9,7 +9,6 @@ import functools
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import Sample
@@ -32,8 +31,6 @@ from attncheck.layers.attention_map import visible
 from attncheck.looks.item import Item
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 from attncheck.subject import Subject
-
-FloatArray = NDArray[np.float64]
 
 _SIZE = 4_000
 # Entries of the largest array in a diagnosis.

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.exclusions import MOST_POSITIONS
 from attncheck.checks.literal import LiteralReference
 from attncheck.checks.sample import Sample, whitens_jointly
@@ -16,8 +16,6 @@ from attncheck.layers.parts import refusing
 from attncheck.layers.parts.scores import given_inputs
 from attncheck.methods import simulate
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
-
-FloatArray = NDArray[np.float64]
 
 # Names of estimates that other modules refer to.
 SCORES, SCORES_GIVEN = "score variance", "score variance given inputs and keys"

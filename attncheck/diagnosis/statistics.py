@@ -6,12 +6,11 @@ import itertools
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.sample import Sample
 from attncheck.layers.attention_map import visible
 
-FloatArray = NDArray[np.float64]
 Feature = tuple[str, FloatArray]
 
 # Added to squares before taking logarithms.

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis import finding
@@ -16,8 +16,6 @@ from attncheck.diagnosis.finding import Finding
 from attncheck.evidence import plot_data
 from attncheck.layers.attention_map import visible
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
-
-FloatArray = NDArray[np.float64]
 
 # Half the width of an interval, and distance of a correlation from 0 that is no chance, in standard errors.
 _QUANTILE, _CLEAR = 3.29, 6.6

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_choice, check_number, check_whole, refuse
 from attncheck._lib.streams import stream
 from attncheck._lib.text import chance, counted, number
 from attncheck.evidence.distances import Uniform
 from attncheck.evidence.families import Scale
-from attncheck.evidence.family import Family, FloatArray, Outcome, check_power, finite_array
+from attncheck.evidence.family import Family, Outcome, check_power, finite_array
 from attncheck.evidence.looks import examine, per_look_power
 from attncheck.evidence.trend import Trend
 

@@ -10,15 +10,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray, IntArray
 from attncheck._lib.errors import check_number, check_whole
 from attncheck.evidence.family import (
     CONFIDENCE,
     CondensedData,
     Family,
-    FloatArray,
     Outcome,
     check_count,
     check_level,
@@ -108,12 +108,12 @@ class Uniform(Family):
         """Condense to cell counts and the sum of scores; distances lose at most the probability of a cell."""
         edges = np.arange(_CELLS) / _CELLS
 
-        def sums(values: ArrayLike) -> tuple[NDArray[np.int64], float]:
+        def sums(values: ArrayLike) -> tuple[IntArray, float]:
             array = unit_array("values", values)
             cells = np.ceil(array * _CELLS).astype(np.int64)
             return np.bincount(cells, minlength=_CELLS + 1), float(shifts(array, self.allowance).sum())
 
-        def conclude(counts: NDArray[np.int64], total: float) -> Outcome:
+        def conclude(counts: IntArray, total: float) -> Outcome:
             count = int(counts.sum())
             difference = np.cumsum(counts)[:-1] / count - edges
             half, summary = _band(count, 1.0 - CONFIDENCE), score_of_sum(total, count, self.allowance)
@@ -216,13 +216,13 @@ class TwoSample(Family):
         points = np.unique(cells_of(np.concatenate([ours, theirs])))
         edges = points, points + _rounding(ours, theirs, self.unit)(points)
 
-        def counts(sample: ArrayLike, reference: ArrayLike) -> tuple[NDArray[np.int64], ...]:
+        def counts(sample: ArrayLike, reference: ArrayLike) -> tuple[IntArray, ...]:
             """Return the counts of values up to each point, (2, points), the same up to rounding, and both sizes."""
             both = [np.sort(finite_array("values", part), axis=None) for part in (sample, reference)]
             below = [np.array([np.searchsorted(part, edge, side="right") for part in both]) for edge in edges]
             return *below, np.array([part.size for part in both])
 
-        def conclude(below: NDArray[np.int64], rounded: NDArray[np.int64], sizes: NDArray[np.int64]) -> Outcome:
+        def conclude(below: IntArray, rounded: IntArray, sizes: IntArray) -> Outcome:
             if sizes.min() < self.minimum_count:
                 return self.nothing()
             count, others = map(int, sizes)

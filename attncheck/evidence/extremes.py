@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray, IntArray
 from attncheck._lib.errors import check_number, check_whole
 from attncheck.evidence.families import Count
-from attncheck.evidence.family import CondensedData, Family, FloatArray, Outcome, check_level, finite_array
+from attncheck.evidence.family import CondensedData, Family, Outcome, check_level, finite_array
 from attncheck.evidence.summaries import Events
 
 #: Bound on the chance that the largest number of a sample ties by rounding: the relative step of single precision, at
@@ -58,7 +59,7 @@ class Extremes(Family):
         """Condense to ties within calls, the largest number at each side, and how many calls reach it."""
         return CondensedData(_reached, self._outcome, _higher).add(*data)
 
-    def _outcome(self, draws: int, calls: int, within: int, largest: FloatArray, reached: NDArray[np.int64]) -> Outcome:
+    def _outcome(self, draws: int, calls: int, within: int, largest: FloatArray, reached: IntArray) -> Outcome:
         """Return the outcome for the numbers that `_reached` returns."""
         ties = within + int(np.maximum(reached - 1, 0).sum())
         outcome = Count(0.0).test(min(ties, draws), draws)
@@ -81,7 +82,7 @@ def _rate(calls: int, sides: int) -> float:
     return TIE * sides * (calls + 1)
 
 
-def _reached(sides: ArrayLike, counts: ArrayLike) -> tuple[int, int, int, FloatArray, NDArray[np.int64]]:
+def _reached(sides: ArrayLike, counts: ArrayLike) -> tuple[int, int, int, FloatArray, IntArray]:
     """Return draws, calls, ties within calls, the largest number at each side, and how many calls reach it.
 
     A tie is a further number equal to the nonzero largest of its call.

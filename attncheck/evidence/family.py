@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.evidence.summaries import Summary
-
-FloatArray = NDArray[np.float64]
 
 #: Coverage of the intervals of effects.
 CONFIDENCE = 0.99

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_number, check_whole, refuse
-from attncheck.evidence.family import CONFIDENCE, CondensedData, Family, FloatArray, Outcome, check_level, finite_array
+from attncheck.evidence.family import CONFIDENCE, CondensedData, Family, Outcome, check_level, finite_array
 from attncheck.evidence.normal import Association, outcome_of_sums
 from attncheck.evidence.summaries import NormalScore, normal_score
 

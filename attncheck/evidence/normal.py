@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.evidence.family import (
     QUANTILE,
     CondensedData,
     Family,
-    FloatArray,
     Outcome,
     check_count,
     finite_array,

@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.evidence.bands import QUANTILES
-
-FloatArray = NDArray[np.float64]
 
 #: Quantiles that are labelled in plots.
 LABELLED = (0.0001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999)

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.evidence.families import Count
 from attncheck.evidence.family import CONFIDENCE, Outcome, check_level, check_power
@@ -157,7 +157,7 @@ def _tails(events: Sequence[Events], hits: int) -> tuple[float, float]:
 
 # Cached: most cases of a pool have the same number of trials, in every look.
 @functools.lru_cache(maxsize=64)
-def _binomial(trials: int, probability: float) -> tuple[int, NDArray[np.float64]]:
+def _binomial(trials: int, probability: float) -> tuple[int, FloatArray]:
     """Return the smallest number of events not left out, and a read-only array of chances from this number on."""
     least = int(scipy.stats.binom.ppf(_LEFT_OUT, trials, probability)) if probability > 0.0 else 0
     most = int(scipy.stats.binom.isf(_LEFT_OUT, trials, probability)) if probability > 0.0 else 0
@@ -166,7 +166,7 @@ def _binomial(trials: int, probability: float) -> tuple[int, NDArray[np.float64]
     return max(0, least), chances
 
 
-def _sum(chances: NDArray[np.float64]) -> float:
+def _sum(chances: FloatArray) -> float:
     return min(1.0, float(np.sum(chances)))
 
 

@@ -11,8 +11,9 @@ import scipy
 from numpy.typing import ArrayLike
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_number, check_whole
-from attncheck.evidence.family import QUANTILE, CondensedData, Family, FloatArray, Outcome, finite_array, normal_power
+from attncheck.evidence.family import QUANTILE, CondensedData, Family, Outcome, finite_array, normal_power
 from attncheck.evidence.ranks import ranker
 from attncheck.evidence.summaries import NormalScore, normal_score
 

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.checks.check import FEWEST_NUMBERS
 from attncheck.checks.programs.kinds import ProgramAlternative, ProgramCheck, no_limit, several_widths
@@ -23,8 +23,6 @@ from attncheck.layers.program.nodes import made_from
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
 from attncheck.theory.limits.programs import ProgramLimit, limit_of_program
-
-FloatArray = NDArray[np.float64]
 
 _NEEDS = frozenset({"scores", "gram"})
 # Relative deviations due to rounding.

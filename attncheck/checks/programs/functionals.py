@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.alternatives import of_law
 from attncheck.checks.comparison import compared
 from attncheck.checks.functionals import FunctionalOf
@@ -17,8 +17,6 @@ from attncheck.layers.draws import ProgramDraws
 from attncheck.layers.program import Program
 from attncheck.layers.program.extent import results_of
 from attncheck.layers.program.requirements import SEVERAL_SCORES, SOME_SCORE, OfProgram
-
-FloatArray = NDArray[np.float64]
 
 # Relative rounding error of equal scores, such as ⟨Q x, K x⟩ and ⟨K x, Q x⟩, in single precision.
 _ONE_NUMBER = 1e-5

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from functools import cached_property
 
-import numpy as np
-from numpy.typing import NDArray
-
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.programs.functionals import PROGRAM_FUNCTIONALS
 from attncheck.checks.reference import RATIO, ReferenceOf
 from attncheck.layers.program import ProgramCase
 from attncheck.methods import simulate_chunks
-
-FloatArray = NDArray[np.float64]
 
 
 class ProgramReference(ReferenceOf[ProgramCase]):

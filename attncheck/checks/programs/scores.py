@@ -10,8 +10,8 @@ import functools
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.alternatives import of_correlation, of_law
 from attncheck.checks.programs.kinds import ProgramAlternative, ProgramCheck
 from attncheck.checks.programs.reference import ProgramReference
@@ -20,8 +20,6 @@ from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.evidence.families import Association, Scale, Uniform
 from attncheck.evidence.plot_data import covariances
 from attncheck.layers.program.extent import vectors_of
-
-FloatArray = NDArray[np.float64]
 
 _NEEDS = frozenset({"scores", "vectors", "gram"})
 # Pairs of scores in a plot.
