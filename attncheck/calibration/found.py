@@ -10,7 +10,7 @@ import scipy
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.registry import all_checks
-from attncheck.evidence.distances import one_sample_tail
+from attncheck.evidence.distances import one_sample_distance, one_sample_tail
 
 #: Levels at which false alarms are counted; the last is close to the level of a look.
 LEVELS = (0.05, 0.01, 0.001, 5e-4)
@@ -48,9 +48,7 @@ class Calibration:
         count = len(self.p_values)
         if not self.uniform or count == 0:
             return 1.0
-        ordered, steps = np.sort(self.p_values), np.arange(count + 1) / count
-        distance = max(float((steps[1:] - ordered).max()), float((ordered - steps[:-1]).max()))
-        return one_sample_tail(distance, count)
+        return one_sample_tail(one_sample_distance(np.sort(self.p_values)), count)
 
     @property
     def comparisons(self) -> int:

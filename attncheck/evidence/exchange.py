@@ -14,7 +14,8 @@ from scipy import special
 from attncheck._lib.errors import check_number, check_whole
 from attncheck.evidence.families import Count
 from attncheck.evidence.family import (
-    CONFIDENCE,
+    DRAWS,
+    TAIL,
     CondensedData,
     Family,
     Outcome,
@@ -25,8 +26,6 @@ from attncheck.evidence.family import (
 from attncheck.evidence.ranks import ranker
 from attncheck.evidence.summaries import NormalScore, normal_score
 
-_DRAWS = "pass a number of draws, e.g. size=1000"
-_TAIL = 0.5 * (1.0 - CONFIDENCE)
 # Most marks kept.
 _REMEMBERED = 2**17
 
@@ -121,7 +120,7 @@ class Calls(Family):
         statistic = (count - 1) * between / total
         # Between-call over within-call variance: about noncentral chi-square if calls differ.
         odds = (count - 1) * between / max(total - between, 1e-9 * total)
-        low, high = (self._share(self._noncentrality(odds, freedom, tail), count) for tail in (_TAIL, 1 - _TAIL))
+        low, high = (self._share(self._noncentrality(odds, freedom, tail), count) for tail in (TAIL, 1 - TAIL))
         effect = self._share(odds - freedom, count)
         p_value = float(special.chdtrc(freedom, statistic))
         summary = NormalScore(normal_score(1.0 - p_value, p_value), 1.0, "excess")
@@ -131,7 +130,7 @@ class Calls(Family):
         """Return the power if a share `alternative` of the variance lies between calls."""
         remedy = "pass a share of the variance in [0, 1]"
         share = check_number("alternative", alternative, remedy, minimum=0.0, maximum=1.0)
-        count, freedom = check_whole("size", size, 1, _DRAWS), self.calls - 1
+        count, freedom = check_whole("size", size, 1, DRAWS), self.calls - 1
         critical = float(special.chdtri(freedom, check_level(level)))
         if share >= 1.0:
             return 1.0

@@ -14,7 +14,7 @@ from scipy import special
 from attncheck._lib.arrays import FloatArray, IntArray
 from attncheck._lib.errors import check_number, check_whole
 from attncheck.evidence.families import Count
-from attncheck.evidence.family import CondensedData, Family, Outcome, check_level, finite_array
+from attncheck.evidence.family import DRAWS, CondensedData, Family, Outcome, check_level, finite_array
 from attncheck.evidence.summaries import Events
 
 #: Bound on the chance that the largest number of a sample ties by rounding: the relative step of single precision, at
@@ -71,7 +71,7 @@ class Extremes(Family):
     def power(self, alternative: float, size: int, level: float) -> float:
         """Return the power if each draw lies at one bound with chance `alternative`."""
         share = check_number("alternative", alternative, "pass a share of draws in [0, 1]", minimum=0.0, maximum=1.0)
-        draws = check_whole("size", size, 1, "pass a number of draws, e.g. size=1000")
+        draws = check_whole("size", size, 1, DRAWS)
         rate = _rate(_CALLS, 2)
         fewest = next(ties for ties in range(1, 1000) if special.pdtrc(ties - 1, rate) < check_level(level))
         return float(scipy.stats.binom.sf(fewest, draws, share))

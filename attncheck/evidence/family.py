@@ -20,8 +20,12 @@ from attncheck.evidence.summaries import Summary
 
 #: Coverage of the intervals of effects.
 CONFIDENCE = 0.99
+#: Chance below or above these intervals.
+TAIL = 0.5 * (1.0 - CONFIDENCE)
 #: Half the width of these intervals, in standard errors of a normal statistic.
 QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
+#: What to pass as a size.
+DRAWS = "pass a number of draws, e.g. size=1000"
 #: Default cap of `Family.size`.
 DRAWS_CAP = 10_000_000
 

@@ -11,11 +11,9 @@ from scipy import special
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_number, check_whole, refuse
-from attncheck.evidence.family import CONFIDENCE, CondensedData, Family, Outcome, check_level, finite_array
+from attncheck.evidence.family import DRAWS, TAIL, CondensedData, Family, Outcome, check_level, finite_array
 from attncheck.evidence.normal import Association, outcome_of_sums
 from attncheck.evidence.summaries import NormalScore, normal_score
-
-_TAIL = 0.5 * (1.0 - CONFIDENCE)
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class EqualVariances(Family):
         # If p-values underflow, the most extreme ratio counts.
         worst = int(np.lexsort((-np.abs(np.log(ratios)), tails))[0])
         ratio, one, rest = float(ratios[worst]), float(ours_dof[worst]), float(others_dof[worst])
-        low, high = ratio / _above(one, rest, _TAIL), ratio * _above(rest, one, _TAIL)
+        low, high = ratio / _above(one, rest, TAIL), ratio * _above(rest, one, TAIL)
         p_value = min(1.0, 2.0 * self._comparisons * float(tails[worst]))
         summary = NormalScore(normal_score(1.0 - p_value, p_value), 1.0, "excess")
         return Outcome(p_value, ratio, low, high, 1.0, round(one + rest), summary=summary)
@@ -97,7 +95,7 @@ class EqualVariances(Family):
     def power(self, alternative: float, size: int, level: float) -> float:
         """Return the chance of detecting a group with `alternative` times the others' variance."""
         ratio = check_number("alternative", alternative, "pass a variance ratio, e.g. 1.1", above=0.0)
-        ours = check_whole("size", size, 1, "pass a number of draws, e.g. size=1000") * self.dof
+        ours = check_whole("size", size, 1, DRAWS) * self.dof
         others, half = ours * (self.groups - 1), 0.5 * check_level(level) / self._comparisons
         upper = float(special.fdtrc(ours, others, _above(ours, others, half) / ratio))
         lower = float(special.fdtrc(others, ours, _above(others, ours, half) * ratio))

@@ -19,12 +19,11 @@ from scipy import special
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.evidence.families import Count
-from attncheck.evidence.family import CONFIDENCE, Outcome, check_level, check_power
+from attncheck.evidence.family import QUANTILE, Outcome, check_level, check_power
 from attncheck.evidence.summaries import Events, NormalScore, Summary
 
 #: Scores are clipped at this absolute value: p-values need not be accurate further out.
 CLIP = 4.5
-_QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
 # Chance in either tail of a sample's count that the law of the sum leaves out.
 _LEFT_OUT = 1e-18
 
@@ -120,7 +119,7 @@ def _outcome_of_scores(scores: Sequence[NormalScore]) -> Outcome:
         return Outcome(1.0, null, null, null, null, len(scores))
     beyond = sums.z if sums.kind.one_sided else max(0.0, abs(sums.z) - sums.bias)
     p_value = float(special.ndtr(-beyond)) * (1.0 if sums.kind.one_sided else 2.0)
-    half = _QUANTILE / math.sqrt(sums.information)
+    half = QUANTILE / math.sqrt(sums.information)
     allowed = sums.bias / math.sqrt(sums.information)
     effect, low, high, null = (
         _shown(sums.kind, value) for value in (sums.effect, sums.effect - half, sums.effect + half, allowed)

@@ -13,7 +13,7 @@ from scipy import special
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_number, check_whole
-from attncheck.evidence.family import QUANTILE, CondensedData, Family, Outcome, finite_array, normal_power
+from attncheck.evidence.family import DRAWS, QUANTILE, CondensedData, Family, Outcome, finite_array, normal_power
 from attncheck.evidence.ranks import ranker
 from attncheck.evidence.summaries import NormalScore, normal_score
 
@@ -84,7 +84,7 @@ class Trend(Family):
         """Return the chance of detecting a correlation of `alternative` in one call."""
         remedy = "pass a correlation, e.g. 0.05"
         correlation = check_number("alternative", alternative, remedy, minimum=-1.0, maximum=1.0)
-        count = check_whole("size", size, 1, "pass a number of draws, e.g. size=1000")
+        count = check_whole("size", size, 1, DRAWS)
         if count <= _FEWEST:
             return 0.0
         return normal_power(correlation * math.sqrt(count - 1), level)
