@@ -18,7 +18,7 @@ from attncheck._lib.streams import seed_sequence, stream
 from attncheck.calibration.found import Calibration
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.reference import RATIO, Reference
-from attncheck.checks.sample import EVERY_FIELD, Sample
+from attncheck.checks.sample import Sample
 from attncheck.evidence.family import Outcome
 from attncheck.layers.attention import AttentionLayer
 from attncheck.looks.check_data import join
@@ -108,8 +108,7 @@ def slices_of(sample: Sample, size: int, derived: Sequence[str] = ()) -> Iterato
     ready = {name: getattr(sample, name) for name in derived if hasattr(Sample, name)}
     for start in range(0, len(sample), size):
         part = slice(start, start + size)
-        arrays = {name: value[part] for name in EVERY_FIELD if (value := getattr(sample, name)) is not None}
-        small = dataclasses.replace(sample, **arrays)
+        small = sample[part]
         vars(small).update({name: _cut(value, part) for name, value in ready.items()})
         yield small
 

@@ -10,7 +10,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.checks.alternatives import of_correlation
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.grams import factor_entries
-from attncheck.checks.matrices import QUERY
+from attncheck.checks.matrices import KEY, QUERY, VALUE
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import centred
 from attncheck.checks.sample import Sample
@@ -90,7 +90,7 @@ def _values_with(other: Callable[[Sample], Pair]) -> Callable[[Sample, Reference
     """Return the measure that pairs values with another matrix, by sizes summed over heads."""
 
     def pair(sample: Sample, reference: Reference) -> Pair:
-        noise, weight = _whole(sample.value_energy()), _whole(other(sample))
+        noise, weight = _whole(VALUE.energy(sample)), _whole(other(sample))
         seen = ~np.isnan(noise + weight)
         return noise[seen], _standard(weight[seen])
 
@@ -203,7 +203,7 @@ CHECKS = (
         "values_any_keys",
         (_VALUE_SIZE, "that of the key Grams of any heads"),
         _VALUE_GRAM | {"key_gram"},
-        _values_with(Sample.key_energy),
+        _values_with(KEY.energy),
         "W_V of a head and W_K of this or another head are one matrix",
         claim="assumption",
     ),

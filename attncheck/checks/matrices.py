@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 from attncheck._lib.arrays import FloatArray
@@ -63,12 +64,12 @@ KEY, VALUE = (
         f"W_{name[0].upper()}",
         f"{name}s",
         frozenset({"input_gram", f"{name}_gram"}),
-        energy,
+        functools.partial(Sample.gram_energy, name=name),
         lambda setting: setting.layer.kv_heads,
         lambda setting: setting.input_rank * setting.layer.head_width,
         SEVERAL_GROUPS,
     )
-    for name, energy in (("key", Sample.key_energy), ("value", Sample.value_energy))
+    for name in ("key", "value")
 )
 #: All of them.
 HEAD_MATRICES = (QUERY, KEY, VALUE)

@@ -148,19 +148,15 @@ class Sample:
     def __len__(self) -> int:
         return len(self.outputs)
 
-    def first(self, size: int) -> Sample:
-        """Return the first draws as a new sample."""
-        return self._run(slice(size))
-
-    def _run(self, part: slice) -> Sample:
-        arrays = {name: value[part] for name in EVERY_FIELD if (value := getattr(self, name)) is not None}
-        return Sample(self.layer, **arrays)
+    def __getitem__(self, part: slice) -> Sample:
+        """Return consecutive draws as a new sample."""
+        return Sample(self.layer, **{name: value[part] for name, value in self.arrays.items()})
 
     def blocks(self, size: int) -> Sequence[Sample]:
         """Return disjoint blocks of `size` draws as samples, dropping the remainder."""
         if size not in self._blocks:
             whole = len(self) // size * size
-            self._blocks[size] = [self._run(slice(start, start + size)) for start in range(0, whole, size)]
+            self._blocks[size] = [self[start : start + size] for start in range(0, whole, size)]
         return self._blocks[size]
 
     @cached_property
@@ -173,9 +169,14 @@ class Sample:
         return int(self.outputs.shape[-1])
 
     @property
+    def arrays(self) -> dict[str, FloatArray]:
+        """The exposed arrays by name."""
+        return {name: value for name in EVERY_FIELD if (value := getattr(self, name)) is not None}
+
+    @property
     def exposed(self) -> frozenset[str]:
         """Names of the exposed arrays, with "masked scores" if scores behind the mask are finite too."""
-        names = {name for name in EVERY_FIELD if getattr(self, name) is not None}
+        names = set(self.arrays)
         if self.scores is not None and np.isfinite(self.scores).all():
             names.add("masked scores")
         if self.score_entries is not None:
@@ -192,7 +193,7 @@ class Sample:
     @cached_property
     def rounding(self) -> float:
         """The coarsest rounding unit among the exposed arrays."""
-        return max(precision(getattr(self, name)) for name in self.exposed if name in EVERY_FIELD)
+        return max(map(precision, self.arrays.values()))
 
     @cached_property
     def weights(self) -> FloatArray:
@@ -286,36 +287,28 @@ class Sample:
     @cached_property
     def key_factors(self) -> Residual:
         """Bartlett factors of the key Grams as standard normals, (draws, kv_heads, positions, positions)."""
-        return self._factors(self.need("key_gram"), self.layer.key_std)
+        return self._factors("key")
 
     @cached_property
     def value_factors(self) -> Residual:
         """Bartlett factors of the value Grams as standard normals, (draws, kv_heads, positions, positions)."""
-        return self._factors(self.need("value_gram"), self.layer.value_std)
+        return self._factors("value")
 
-    def key_energy(self) -> tuple[FloatArray, FloatArray]:
-        """Return ν tr(whitened key Gram) and its degrees of freedom, per draw and group of heads."""
-        return self._energy(self.need("key_gram"), self.layer.key_std)
-
-    def value_energy(self) -> tuple[FloatArray, FloatArray]:
-        """Return ν tr(whitened value Gram) and its degrees of freedom, per draw and group of heads."""
-        return self._energy(self.need("value_gram"), self.layer.value_std)
-
-    def _whitened_grams(self, grams: FloatArray, std: float) -> FloatArray:
+    def _whitened_grams(self, name: str) -> FloatArray:
         side = self._inputs_spectrum.spread(1).inverse_root
-        one_per_group = grams[:, :: self.layer.group_size]
-        factor: float = self.layer.head_width / std**2
+        one_per_group = self.need(f"{name}_gram")[:, :: self.layer.group_size]
+        factor: float = self.layer.head_width / getattr(self.layer, f"{name}_std") ** 2
         return factor * (side.swapaxes(-1, -2) @ one_per_group @ side)
 
-    def _factors(self, grams: FloatArray, std: float) -> Residual:
-        side = self._inputs_spectrum
-        kept = np.broadcast_to(side.kept[:, None], grams[:, :: self.layer.group_size].shape[:-1])
-        rounding = self.rounding * side.condition
-        return bartlett_residual(self._whitened_grams(grams, std), kept, self.layer.head_width, rounding)
+    def _factors(self, name: str) -> Residual:
+        side, grams = self._inputs_spectrum, self._whitened_grams(name)
+        kept = np.broadcast_to(side.kept[:, None], grams.shape[:-1])
+        return bartlett_residual(grams, kept, self.layer.head_width, self.rounding * side.condition)
 
-    def _energy(self, grams: FloatArray, std: float) -> tuple[FloatArray, FloatArray]:
+    def gram_energy(self, name: str) -> tuple[FloatArray, FloatArray]:
+        """Return ν tr(whitened Gram) of keys or values and its degrees of freedom, per draw and group of heads."""
         # A matrix that is not a Gram matrix of these inputs may have a negative energy.
-        energy = np.maximum(np.trace(self._whitened_grams(grams, std), axis1=-2, axis2=-1), 0.0)
+        energy = np.maximum(np.trace(self._whitened_grams(name), axis1=-2, axis2=-1), 0.0)
         rank = self._inputs_spectrum.kept.sum(axis=-1)[:, None]
         return energy, np.broadcast_to(rank * float(self.layer.head_width), energy.shape)
 

@@ -29,7 +29,7 @@ def read_off(samples: Sequence[Sample], later: Sequence[Sample], laws: WeightLaw
         for sample in samples:
             yield from _repeats(sample)
     pairs = [pair for pair in zip(samples, later, strict=False) if len(pair[1]) >= _FEWEST]
-    gaps = [gap for first, second in pairs for gap in _gaps(first.first(len(second)), second)]
+    gaps = [gap for first, second in pairs for gap in _gaps(first[: len(second)], second)]
     if gaps and min(gaps) * len(gaps) < _APART:
         yield "two calls have different distributions: do all draws of one call share their weights?"
 

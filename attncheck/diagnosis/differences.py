@@ -64,8 +64,8 @@ def differences(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws =
     def reference() -> Sample:
         return exact_sample(sample, seed, laws)
 
-    differing = [each for each in estimates(sample, reference, laws) if each.differs and each.beyond_chance]
-    found = {estimate.name: estimate for estimate in differing}
+    every = estimates(sample, reference, laws)
+    found = {each.name: each for each in every if each.differs and each.beyond_chance}
     by_place = [each.text for each in uneven(sample, reference, laws)]
     return [*map(str, found.values()), *by_place, *_scaled_grams(sample.layer, found)]
 
@@ -86,14 +86,8 @@ def _calls(layer: AttentionLayer, subject: Subject, rng: np.random.Generator) ->
 def _scaled_grams(layer: AttentionLayer, found: Mapping[str, Observation]) -> Iterator[str]:
     """Yield messages on Gram matrices with a wrong factor that cancels in the overall variance."""
     for name, (gram, given, whole, formula) in _GRAMS.items():
-        if whole not in found and _cancel(found, gram, given):
-            yield f"{name} fits {found[gram].value:.3g} {formula}, ν = {layer.head_width}: the {whole} is right"
-
-
-def _cancel(found: Mapping[str, Observation], one: str, other: str) -> bool:
-    """Return whether two estimates are off by inverse factors."""
-    if not {one, other} <= set(found):
-        return False
-    first, second = found[one], found[other]
-    unit = first.declared * second.declared
-    return first.low * second.low <= unit <= first.high * second.high
+        if whole in found or not {gram, given} <= set(found):
+            continue
+        one, other = found[gram], found[given]
+        if one.low * other.low <= one.declared * other.declared <= one.high * other.high:
+            yield f"{name} fits {one.value:.3g} {formula}, ν = {layer.head_width}: the {whole} is right"

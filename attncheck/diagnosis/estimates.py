@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,8 @@ SCORES, SCORES_GIVEN = "score variance", "score variance given inputs and keys"
 KEYS, VALUES = "key variance", "value variance"
 OUTPUTS, OUTPUTS_GIVEN = "output variance", "output variance given scores and values"
 INPUTS = "mean square of the inputs"
-_QUANTILE = 3.29
+#: Half the width of a 99.9% interval, in standard errors; twice as far is beyond chance.
+QUANTILE = 3.29
 # Digits shown: more if rounding would move the declared value across the end of the interval.
 _DIGITS = (3, 4, 5, 6)
 # Maximum distance between compared positions, if position vectors correlate them.
@@ -97,16 +99,11 @@ def estimates(
         yield from _input_estimates(sample, reference)
     if sample.scores is not None:
         yield from score_estimates(sample, reference, laws)
-    yield from _given(sample, laws)
-    yield _compared(OUTPUTS, mean_square(sample.outputs), mean_square(reference().outputs))
-    means = sample.outputs.mean(axis=(1, 2))
-    yield _mean("mean of the outputs", means, 0.0)
-
-
-def _given(sample: Sample, laws: WeightLaws) -> Iterator[Observation]:
-    """Yield estimates of conditional variances relative to the declared ones."""
     for name, squares, dof in whitened_squares(sample, laws):
-        yield from _ratio(name, squares.sum(axis=1), dof.sum(axis=1))
+        if dof.any():
+            yield _mean(name, squares.sum(axis=1) / float(dof.sum(axis=1).mean()), 1.0, ratio=True)
+    yield _compared(OUTPUTS, mean_square(sample.outputs), mean_square(reference().outputs))
+    yield _mean("mean of the outputs", sample.outputs.mean(axis=(1, 2)), 0.0)
 
 
 def _input_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterator[Observation]:
@@ -126,27 +123,21 @@ def score_estimates(
     sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = GAUSSIAN_LAWS
 ) -> Iterator[Observation]:
     """Yield estimates from the scores, with a reference sample of the exact law."""
-    seen = visible(sample.layer)
-    scores = sample.need("scores")
+    layer, scores, seen = sample.layer, sample.need("scores"), visible(sample.layer)
     biased = not {"query", "key"}.isdisjoint(laws.biased)
-    layer = sample.layer
     if "input_gram" in sample.exposed and given_inputs(layer) and not biased:
-        yield from _score_variance(scores[..., seen] ** 2, _score_variances(sample)[..., seen])
+        diagonal = np.diagonal(sample.need("input_gram"), axis1=1, axis2=2)
+        std = layer.query_std * layer.key_std * layer.score_factor
+        declared = np.asarray(std**2 * diagonal[:, None, :, None] * diagonal[:, None, None, :])
+        yield from _score_variance(scores[..., seen] ** 2, declared[..., seen])
     else:
         ours, theirs = (mean_square(each.need("scores")[..., seen]) for each in (sample, reference()))
         yield _compared(SCORES, ours, theirs)
     name, own = "mean score of a position with itself", _own_scores(sample)
-    if sample.layer.tied_query_key:  # untied, even biases leave this mean at 0
+    if layer.tied_query_key:  # untied, even biases leave this mean at 0
         yield _compared(name, own, _own_scores(reference()))
     else:
         yield _mean(name, own, 0.0)
-
-
-def _score_variances(sample: Sample) -> FloatArray:
-    """Return the declared variance of scores given the inputs, (draws, 1, positions, positions)."""
-    diagonal = np.diagonal(sample.need("input_gram"), axis1=1, axis2=2)
-    std = sample.layer.query_std * sample.layer.key_std * sample.layer.score_factor
-    return np.asarray(std**2 * diagonal[:, None, :, None] * diagonal[:, None, None, :])
 
 
 def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Observation]:
@@ -154,14 +145,12 @@ def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Obser
     ours, theirs = (_per_draw(each) for each in (squares, declared))
     value, unit = float(ours.mean()), float(theirs.mean())
     left = ours - (value / unit if unit else 1.0) * theirs
-    half = _QUANTILE * float(left.std()) / len(left) ** 0.5
-    variance = Observation(
-        SCORES, value, value - half, value + half, unit, positive=True, source="given the drawn inputs"
-    )
+    half = QUANTILE * float(left.std()) / len(left) ** 0.5
+    variance = _around(SCORES, value, half, unit, positive=True, source="given the drawn inputs")
     yield variance
     if not variance.differs:
         ratio = np.divide(squares, declared, out=np.ones_like(squares), where=declared > 0)
-        yield dataclasses.replace(_mean("score variance entry by entry", _per_draw(ratio), 1.0), ratio=True)
+        yield _mean("score variance entry by entry", _per_draw(ratio), 1.0, ratio=True)
 
 
 def _own_scores(sample: Sample) -> FloatArray:
@@ -179,26 +168,20 @@ def _per_draw(values: FloatArray) -> FloatArray:
     return np.asarray(values.reshape(len(values), -1).mean(axis=1))
 
 
-def _mean(name: str, values: FloatArray, declared: float) -> Observation:
-    half = _QUANTILE * float(values.std()) / len(values) ** 0.5
-    mean = float(values.mean())
-    return Observation(name, mean, mean - half, mean + half, declared, positive=bool((values >= 0.0).all()))
+def _around(name: str, value: float, half: float, declared: float, **fields: Any) -> Observation:
+    return Observation(name, value, value - half, value + half, declared, **fields)
+
+
+def _mean(name: str, values: FloatArray, declared: float, ratio: bool = False) -> Observation:
+    half, positive = QUANTILE * float(values.std()) / len(values) ** 0.5, bool((values >= 0.0).all())
+    return _around(name, float(values.mean()), half, declared, ratio=ratio, positive=positive)
 
 
 def _compared(name: str, ours: FloatArray, theirs: FloatArray) -> Observation:
     """Compare with a larger sample of the exact law, including its error in the interval."""
-    half = _QUANTILE * float(np.hypot(ours.std() / len(ours) ** 0.5, theirs.std() / len(theirs) ** 0.5))
-    mean, positive = float(ours.mean()), bool((ours >= 0.0).all())
-    declared = float(theirs.mean())
-    return Observation(
-        name, mean, mean - half, mean + half, declared, positive=positive, source="by draws of the exact law"
-    )
-
-
-def _ratio(name: str, squares: FloatArray, dof: FloatArray) -> Iterator[Observation]:
-    """Yield a variance ratio from sums of squares and degrees of freedom, unless these are 0."""
-    if dof.any():
-        yield dataclasses.replace(_mean(name, squares / float(dof.mean()), 1.0), ratio=True)
+    half = QUANTILE * float(np.hypot(ours.std() / len(ours) ** 0.5, theirs.std() / len(theirs) ** 0.5))
+    mean, positive, source = float(ours.mean()), bool((ours >= 0.0).all()), "by draws of the exact law"
+    return _around(name, mean, half, float(theirs.mean()), positive=positive, source=source)
 
 
 def whitened_squares(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, FloatArray, FloatArray]]:
@@ -210,9 +193,9 @@ def whitened_squares(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, Fl
     if given and "query" not in biased and not (layer.tied_query_key or refusing(layer, "normal scores") or too_long):
         yield SCORES_GIVEN, *sample.whitened_scores.squares(2)
     if {"input_gram", "key_gram"} <= exposed and "key" not in biased:
-        yield KEYS, *sample.key_energy()
+        yield KEYS, *sample.gram_energy("key")
     if {"input_gram", "value_gram"} <= exposed and "value" not in biased:
-        yield VALUES, *sample.value_energy()
+        yield VALUES, *sample.gram_energy("value")
     if "value_gram" in exposed and exposed & {"scores", "attention"} and "output" not in biased:
         squares, dof = sample.output_residual.squares()
         yield OUTPUTS_GIVEN, squares[:, None], dof[:, None]

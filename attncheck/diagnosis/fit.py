@@ -116,8 +116,8 @@ def fitted(
 
 def _two_neurons(sample: Sample) -> Sample:
     """Return a sample with at most two neurons, as candidates have."""
-    few = {name: values[..., :2] for name in ("outputs", "inputs") if (values := getattr(sample, name)) is not None}
-    arrays = {name: values for name in FIELDS if (values := getattr(sample, name)) is not None}
+    arrays = {name: values for name, values in sample.arrays.items() if name in FIELDS}
+    few = {name: arrays[name][..., :2] for name in ("outputs", "inputs") if name in arrays}
     return Sample(sample.layer, **{**arrays, **few})
 
 

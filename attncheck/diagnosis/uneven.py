@@ -11,14 +11,14 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis import finding
-from attncheck.diagnosis.estimates import KEYS, OUTPUTS, SCORES, SCORES_GIVEN, VALUES, whitened_squares
+from attncheck.diagnosis.estimates import KEYS, OUTPUTS, QUANTILE, SCORES, SCORES_GIVEN, VALUES, whitened_squares
 from attncheck.diagnosis.finding import Finding
 from attncheck.evidence import plot_data
 from attncheck.layers.attention_map import visible
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
-# Half the width of an interval, and distance of a correlation from 0 that is no chance, in standard errors.
-_QUANTILE, _CLEAR = 3.29, 6.6
+# Distance of a correlation from 0 that is no chance, in standard errors.
+_CLEAR = 6.6
 # Maximum numbers shown in a message, and distances between draws in a plot besides those found.
 _SHOWN, _NEAR = 8, 12
 _STAGES = {
@@ -85,7 +85,7 @@ def _ratios(name: str, of: str, ours: FloatArray, exact: FloatArray) -> Iterator
     means, declared = (each[:, places].mean(axis=0) for each in (ours, exact))
     errors = [each[:, places].std(axis=0) / len(each) ** 0.5 for each in (ours, exact)]
     values = means / declared
-    half = _QUANTILE * np.hypot(errors[0], values * errors[1]) / declared
+    half = QUANTILE * np.hypot(errors[0], values * errors[1]) / declared
     if places.size < 2 or (values - half).max() <= (values + half).min():
         return
     told = ", ".join(f"{value:.3g}" for value in values[:_SHOWN]) + ", …" * (places.size > _SHOWN)
@@ -109,7 +109,7 @@ def _correlated(sample: Sample) -> Iterator[Finding]:
             told = listed(f"{values[at]:.2g} at {lags[at]}" for at in clear)
             kept = np.union1d(clear, np.arange(min(_NEAR, len(lags))))
             what = f"Correlation of the size of {name} between draws of a call"
-            plot = plot_data.profile(lags[kept], values[kept], _QUANTILE * errors[kept], 0.0, "distance", what)
+            plot = plot_data.profile(lags[kept], values[kept], QUANTILE * errors[kept], 0.0, "distance", what)
             text = f"sizes of {name} are correlated between draws at a distance: {told}"
             yield Finding(finding.DRAWS, text, plot)
             return

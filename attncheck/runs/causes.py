@@ -164,7 +164,7 @@ def _causes(
 
 
 def _cut(sample: Sample) -> Sample:
-    return sample.first(draws_of(sample.layer, sample.exposed))
+    return sample[: draws_of(sample.layer, sample.exposed)]
 
 
 def _exposed(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> frozenset[str]:
