@@ -34,6 +34,7 @@ def with_scores(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str
     if "attention" not in given:
         return given
     weights, seen = given["attention"], visible(layer)
+    others = {name: value for name, value in given.items() if name != "attention"}
     remedy = f"return the weights of {layer.describe()!r}, before any dropout"
     _refuse_unless(not (weights[..., ~seen] != 0.0).any(), weights, "is not 0 behind the mask", remedy)
     if "scores" in given:
@@ -42,11 +43,10 @@ def with_scores(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str
         _refuse_unless(
             bool(close), off, "is the largest difference from the weights computed from the given scores", remedy
         )
-        return {name: value for name, value in given.items() if name != "attention"}
+        return others
     scores = layer.map.scores_of(weights, seen)
     if scores is not None:
-        kept = {name: value for name, value in given.items() if name != "attention"}
-        return {**kept, "scores": np.where(seen, scores, -np.inf)}
+        return {**others, "scores": np.where(seen, scores, -np.inf)}
     if layer.map.traits.positive:
         _refuse_unless(not (weights < 0.0).any(), float(weights.min()), "is below 0", remedy)
     if layer.map.traits.sums_to_one:

@@ -169,7 +169,7 @@ class Sample:
         return int(self.outputs.shape[-1])
 
     @property
-    def arrays(self) -> dict[str, FloatArray]:
+    def arrays(self) -> dict[str, Any]:
         """The exposed arrays by name."""
         return {name: value for name in EVERY_FIELD if (value := getattr(self, name)) is not None}
 

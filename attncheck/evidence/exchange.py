@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -145,10 +144,8 @@ class Calls(Family):
         """Return the noncentrality at which `statistic` is exceeded with chance `tail`, or 0."""
         if float(scipy.stats.chi2.sf(statistic, freedom)) >= tail:
             return 0.0
-        bound = smallest_real(
-            lambda x: float(scipy.stats.ncx2.sf(statistic, freedom, x)) >= tail, 0.0, 4.0 * statistic + 100.0 * freedom
-        )
-        return bound if math.isfinite(bound) else 4.0 * statistic + 100.0 * freedom
+        most = 4.0 * statistic + 100.0 * freedom
+        return min(most, smallest_real(lambda x: scipy.stats.ncx2.sf(statistic, freedom, x) >= tail, 0.0, most))
 
 
 def _remembered(marks: NDArray[np.uint64]) -> tuple[int, int, NDArray[np.uint64], int]:

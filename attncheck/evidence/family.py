@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import check_number, check_whole, refuse
+from attncheck._lib.errors import check_number, check_whole, refuse, settle
 from attncheck.evidence.summaries import Summary
 
 #: Coverage of the intervals of effects.
@@ -69,11 +69,11 @@ class Outcome:
 
     def __post_init__(self) -> None:
         remedy = "build outcomes from finite statistics"
-        check_number("p_value", self.p_value, remedy, minimum=0.0, maximum=1.0)
-        for name in ("p_value", "effect", "low", "high", "null_effect"):
-            # pytest-xdist cannot transfer NumPy scalars.
-            object.__setattr__(self, name, check_number(name, getattr(self, name), remedy))
-        object.__setattr__(self, "count", check_whole("count", self.count, 0, "count independent values"))
+        # pytest-xdist cannot transfer NumPy scalars.
+        settle(self, "p_value", check_number, remedy, minimum=0.0, maximum=1.0)
+        for name in ("effect", "low", "high", "null_effect"):
+            settle(self, name, check_number, remedy)
+        settle(self, "count", check_whole, 0, "count independent values")
 
 
 def added(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:

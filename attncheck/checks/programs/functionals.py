@@ -12,7 +12,7 @@ import numpy as np
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.alternatives import of_law
 from attncheck.checks.comparison import compared
-from attncheck.checks.functionals import FunctionalOf
+from attncheck.checks.functionals import FunctionalOf, log, log_energy
 from attncheck.layers.draws import ProgramDraws
 from attncheck.layers.program import Program
 from attncheck.layers.program.extent import results_of
@@ -22,10 +22,6 @@ from attncheck.layers.program.requirements import SEVERAL_SCORES, SOME_SCORE, Of
 _ONE_NUMBER = 1e-5
 
 
-def _log(values: FloatArray) -> FloatArray:
-    return np.asarray(np.log(np.maximum(values, 1e-300)))
-
-
 def _closest_scores(program: Program, draws: ProgramDraws) -> FloatArray:
     """Return log(d/m), d the smallest difference of two scores and m the largest absolute score.
 
@@ -33,7 +29,7 @@ def _closest_scores(program: Program, draws: ProgramDraws) -> FloatArray:
     """
     least = np.diff(np.sort(draws.scores, axis=1), axis=1).min(axis=1)
     largest = np.maximum(np.abs(draws.scores).max(axis=1), 1e-300)
-    return _log(np.maximum(least / largest, _ONE_NUMBER))
+    return log(np.maximum(least / largest, _ONE_NUMBER))
 
 
 _functional = functools.partial(FunctionalOf[Program, ProgramDraws], needs=frozenset({"outputs", "scores"}))
@@ -43,13 +39,13 @@ PROGRAM_FUNCTIONALS = (
     _functional(
         "output_size",
         "the size of all results",
-        compute=lambda program, d: _log((d.outputs**2).sum(axis=(1, 2))),
+        compute=lambda program, d: log_energy(d.outputs),
         unit=1.0,
     ),
     _functional(
         "score_size",
         "the size of all scores",
-        compute=lambda program, d: _log((d.scores**2).sum(axis=1)),
+        compute=lambda program, d: log_energy(d.scores),
         requires=SOME_SCORE,
         unit=1.0,
     ),
@@ -81,7 +77,7 @@ PROGRAM_FUNCTIONALS = (
     _functional(  # larger if output and score are dependent
         "output_and_score",
         "the product of the logarithms of a result and a score",
-        compute=lambda program, d: _log(d.outputs[:, -1, 0] ** 2) * _log(d.scores[:, 0] ** 2),
+        compute=lambda program, d: log(d.outputs[:, -1, 0] ** 2) * log(d.scores[:, 0] ** 2),
         requires=SOME_SCORE,
         unit=1.0,
     ),
