@@ -118,7 +118,7 @@ def _two_neurons(sample: Sample) -> Sample:
     """Return a sample with at most two neurons, as candidates have."""
     arrays = {name: values for name, values in sample.arrays.items() if name in FIELDS}
     few = {name: arrays[name][..., :2] for name in ("outputs", "inputs") if name in arrays}
-    return Sample(sample.layer, **{**arrays, **few})
+    return Sample(sample.layer, **(arrays | few))
 
 
 def _distinct(fits: Sequence[FittedCause]) -> list[FittedCause]:

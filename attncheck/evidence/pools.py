@@ -151,7 +151,8 @@ def _tails(events: Sequence[Events], hits: int) -> tuple[float, float]:
         start += least
         law = np.maximum(scipy.signal.convolve(law, chances), 0.0)
     place = hits - start
-    return _sum(law[max(0, place) :]), _sum(law[: max(0, place + 1)])
+    above, below = law[max(0, place) :], law[: max(0, place + 1)]
+    return min(1.0, float(above.sum())), min(1.0, float(below.sum()))
 
 
 # Cached: most cases of a pool have the same number of trials, in every look.
@@ -163,10 +164,6 @@ def _binomial(trials: int, probability: float) -> tuple[int, FloatArray]:
     chances = np.asarray(scipy.stats.binom.pmf(np.arange(max(0, least), most + 1), trials, probability))
     chances.flags.writeable = False
     return max(0, least), chances
-
-
-def _sum(chances: FloatArray) -> float:
-    return min(1.0, float(np.sum(chances)))
 
 
 def _kind(summary: Summary) -> tuple[Any, ...]:
