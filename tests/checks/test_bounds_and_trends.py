@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import attncheck as ac
 from attncheck import AttentionLayer
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.calibration.power import level_of
 from attncheck.checks.extremes import CHECKS as EXTREMES
@@ -24,8 +24,6 @@ from attncheck.looks.result import violated
 from attncheck.records.schema import Result
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject, collapsed
-
-FloatArray = NDArray[np.float64]
 
 PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
 LEVEL = 5e-4

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import attncheck as ac
 from attncheck import AttentionLayer
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.calibration.power import level_of
 from attncheck.checks.draws import _distinct, _neighbours, marks
@@ -27,7 +27,6 @@ from attncheck.looks.profiles import PROFILES
 from attncheck.looks.result import violated
 from attncheck.subject import Subject
 
-FloatArray = NDArray[np.float64]
 Draw = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, Any]]
 Weights = list[FloatArray]
 

@@ -170,32 +170,3 @@ def test_evaluate_must_answer_what_it_was_asked(run: Callable[..., object], refu
         run(Scripted({"a": PATTERNS[0]}), ["a", "a"], LEVEL)
     with pytest.raises(InputError, match=refusal("level")):
         run(Scripted({"a": PATTERNS[0]}), ["a"], 0.0)
-
-
-@pytest.mark.parametrize(
-    ("call", "field"),
-    [
-        (lambda: Budget(0.0), "false_alarm"),
-        (lambda: Budget(1.0), "false_alarm"),
-        (lambda: Budget(float("nan")), "false_alarm"),
-        (lambda: Budget(ledger_share=0.0), "ledger_share"),
-        (lambda: Budget(ledger_share=1.0), "ledger_share"),
-        (lambda: Budget().level(0), "statistics"),
-        (
-            # Wrong type on purpose.
-            lambda: Budget().level(1.5),  # type: ignore[arg-type]
-            "statistics",
-        ),
-        (lambda: detection(1.1), "power_per_look"),
-        (lambda: detection(-0.1), "power_per_look"),
-        (lambda: detection(0.5, -0.1), "power_fourth"),
-        (lambda: detection(0.5, 1.1), "power_fourth"),
-        (lambda: per_look_power(1.0), "target"),
-        (lambda: per_look_power(0.0), "target"),
-    ],
-)
-def test_bad_input_names_field_value_and_remedy(
-    call: Callable[[], object], field: str, refusal: Callable[[str], str]
-) -> None:
-    with pytest.raises(InputError, match=refusal(field)):
-        call()
