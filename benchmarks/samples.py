@@ -17,8 +17,8 @@ from attncheck.calibration.found import LEVELS, Calibration
 from attncheck.calibration.layers import DRAWS
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.programs import PROGRAM_CHECKS
+from attncheck.checks.programs.functionals import ProgramReference
 from attncheck.checks.programs.kinds import ProgramCheck
-from attncheck.checks.programs.reference import ProgramReference
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.checks.reference import RATIO
 from attncheck.checks.registry import CHECKS

@@ -7,14 +7,12 @@ from attncheck.checks import (
     comparison,
     conditional,
     draws,
-    extremes,
     heads,
     independence,
     inputs,
     outputs,
     scores,
     sharing,
-    trends,
 )
 from attncheck.checks.check import AnyCheck, Check, by_weights
 from attncheck.checks.exclusions import for_parts
@@ -34,8 +32,6 @@ CHECKS: tuple[Check, ...] = tuple(
         independence,
         sharing,
         draws,
-        extremes,
-        trends,
         heads,
     )
     for check in module.CHECKS

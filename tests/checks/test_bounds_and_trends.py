@@ -10,7 +10,7 @@ from attncheck import AttentionLayer
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.calibration.power import level_of
-from attncheck.checks.extremes import CHECKS as EXTREMES
+from attncheck.checks.registry import check_named
 from attncheck.checks.sample import Sample
 from attncheck.evidence.pools import Pool
 from attncheck.faults import EXPOSURES, FAULTS, exposing
@@ -27,7 +27,7 @@ from attncheck.subject import Subject, collapsed
 
 PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
 LEVEL = 5e-4
-(TIES,) = EXTREMES
+TIES = check_named("exactness.extremes")
 
 
 def looks(name: str, subject: object, layer: AttentionLayer, profile: str, only: str = "") -> list[Result]:

@@ -11,8 +11,8 @@ from scipy import special
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.checks.check import FEWEST_NUMBERS
+from attncheck.checks.programs.functionals import ProgramReference
 from attncheck.checks.programs.kinds import ProgramAlternative, ProgramCheck, no_limit, several_widths
-from attncheck.checks.programs.reference import ProgramReference
 from attncheck.checks.programs.residuals import conditioned_sides, given_one_side
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.evidence.families import Uniform

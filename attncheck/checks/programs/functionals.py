@@ -6,6 +6,7 @@ Functionals of one draw are compared with the matrix-free method.
 from __future__ import annotations
 
 import functools
+from functools import cached_property
 
 import numpy as np
 
@@ -13,10 +14,12 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.checks.alternatives import of_law
 from attncheck.checks.comparison import compared
 from attncheck.checks.functionals import FunctionalOf, log, log_energy
+from attncheck.checks.reference import RATIO, ReferenceOf
 from attncheck.layers.draws import ProgramDraws
-from attncheck.layers.program import Program
+from attncheck.layers.program import Program, ProgramCase
 from attncheck.layers.program.extent import results_of
 from attncheck.layers.program.requirements import SEVERAL_SCORES, SOME_SCORE, OfProgram
+from attncheck.methods import simulate_chunks
 
 # Relative rounding error of equal scores, such as ⟨Q x, K x⟩ and ⟨K x, Q x⟩, in single precision.
 _ONE_NUMBER = 1e-5
@@ -82,6 +85,19 @@ PROGRAM_FUNCTIONALS = (
         unit=1.0,
     ),
 )
+
+
+class ProgramReference(ReferenceOf[ProgramCase]):
+    """Reference draws of a program by the matrix-free method, at the smallest width of its case."""
+
+    @cached_property
+    def functionals(self) -> dict[str, FloatArray]:
+        """The values of every wanted functional, (RATIO · size,)."""
+        program, size, coordinates = self.case.program, RATIO * self.size, self.coordinates
+        at = program.at(self.case.width)
+        drawn = simulate_chunks(at, size, self.size, self.seed, method="matrix-free", coordinates=coordinates)
+        return self.values_of(PROGRAM_FUNCTIONALS, program, coordinates, drawn)
+
 
 CHECKS = tuple(
     compared(

@@ -9,8 +9,8 @@ from scipy import special
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.alternatives import of_correlation, of_law
+from attncheck.checks.programs.functionals import ProgramReference
 from attncheck.checks.programs.kinds import ONE_WIDTH, ProgramAlternative, ProgramCheck
-from attncheck.checks.programs.reference import ProgramReference
 from attncheck.checks.programs.residuals import sequential_lengths
 from attncheck.checks.programs.sample import ProgramSample
 from attncheck.checks.whitening import Residual
