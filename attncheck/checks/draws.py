@@ -20,11 +20,9 @@ from attncheck.checks.matrices import HEAD_MATRICES, QUERY, HeadMatrix
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual, chi_square_scores
-from attncheck.evidence.exchange import Calls, Repeats
-from attncheck.evidence.extremes import Extremes
+from attncheck.evidence.exchange import Calls, Extremes, Repeats, Trend
 from attncheck.evidence.families import Association, Count
 from attncheck.evidence.groups import WithinGroups
-from attncheck.evidence.trend import Trend
 from attncheck.layers.attention_map import visible
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import LINEAR_INPUTS, OfLayer, linear

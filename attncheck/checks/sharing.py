@@ -14,7 +14,7 @@ from attncheck.checks.rotation import pairings
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual, chi_square_scores
 from attncheck.evidence.families import Association
-from attncheck.evidence.largest import LargestAssociation
+from attncheck.evidence.groups import LargestAssociation
 from attncheck.layers.requirements import SEVERAL_HEADS, UNTIED
 
 Pair = tuple[FloatArray, FloatArray]

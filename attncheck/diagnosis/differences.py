@@ -23,8 +23,8 @@ from attncheck.diagnosis.estimates import (
     estimates,
     exact_sample,
     mean_square,
+    uneven,
 )
-from attncheck.diagnosis.uneven import uneven
 from attncheck.evidence.exchange import Calls
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible

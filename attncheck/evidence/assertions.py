@@ -14,10 +14,10 @@ from attncheck._lib.errors import check_choice, check_number, check_whole, refus
 from attncheck._lib.streams import stream
 from attncheck._lib.text import chance, counted, number
 from attncheck.evidence.distances import Uniform
+from attncheck.evidence.exchange import Trend
 from attncheck.evidence.families import Scale
 from attncheck.evidence.family import Family, Outcome, check_power, finite_array
 from attncheck.evidence.looks import examine, per_look_power
-from attncheck.evidence.trend import Trend
 
 #: Most draws planned for one look; a fourth look takes eight times as many.
 MOST_DRAWS = 2_000_000

@@ -56,7 +56,7 @@ def first_looks(check: str, subject: object) -> Pool:
 def ties(outputs: FloatArray, layer: AttentionLayer) -> float:
     subject = Subject.of(exposing(collapsed, EXPOSURES["outputs"]))
     setting = subject.probe(layer, stream(0, "tests", "ties"))
-    data = TIES.measure(Sample(layer, outputs), None)  # type: ignore[arg-type]  # compares with nothing
+    data = TIES.measure(Sample(layer, outputs), None)
     return TIES.test(setting, data).p_value
 
 

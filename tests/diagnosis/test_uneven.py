@@ -11,9 +11,8 @@ import pytest
 from attncheck import AttentionLayer, check
 from attncheck._lib.arrays import FloatArray
 from attncheck.checks.sample import Sample
-from attncheck.diagnosis.estimates import exact_sample
+from attncheck.diagnosis.estimates import exact_sample, uneven
 from attncheck.diagnosis.finding import Finding
-from attncheck.diagnosis.uneven import uneven
 from attncheck.report.results import of_cause
 from attncheck.subject import collapsed
 

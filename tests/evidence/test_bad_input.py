@@ -12,13 +12,10 @@ import pytest
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import digest, stream
 from attncheck.evidence.budget import Budget
-from attncheck.evidence.exchange import Calls, Repeats
-from attncheck.evidence.extremes import Extremes
+from attncheck.evidence.exchange import Calls, Extremes, Repeats, Trend
 from attncheck.evidence.families import Association, Count, Outcome, Scale, Smooth, TwoSample, Uniform
-from attncheck.evidence.groups import EqualVariances
-from attncheck.evidence.largest import LargestAssociation
+from attncheck.evidence.groups import EqualVariances, LargestAssociation
 from attncheck.evidence.looks import detection, per_look_power
-from attncheck.evidence.trend import Trend
 
 LEVEL, POWER = 5e-4, 0.99
 BAD: list[tuple[Callable[[], Any], str]] = [

@@ -9,11 +9,10 @@ import pytest
 from scipy import stats
 
 from attncheck._lib.streams import stream
-from attncheck.evidence.extremes import TIE, Extremes
+from attncheck.evidence.exchange import TIE, Extremes, Trend
 from attncheck.evidence.groups import EqualVariances, WithinGroups
 from attncheck.evidence.normal import Association
 from attncheck.evidence.summaries import Events, NormalScore
-from attncheck.evidence.trend import Trend
 
 LEVELS = (0.05, 0.01, 0.001)
 FALSE_ALARM = 1e-7

@@ -15,7 +15,7 @@ from attncheck._lib.streams import stream
 from attncheck.evidence.distances import least_power
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
 from attncheck.evidence.family import CondensedData, smallest_real, smallest_whole
-from attncheck.evidence.largest import LargestAssociation
+from attncheck.evidence.groups import LargestAssociation
 
 LEVEL, POWER = 5e-4, 0.99
 PLANS: list[tuple[Family, float]] = [
