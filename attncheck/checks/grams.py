@@ -9,7 +9,7 @@ import numpy as np
 from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.checks.alternatives import of_correlation, of_law, of_std
 from attncheck.checks.check import Alternative, Check, Setting
-from attncheck.checks.hashes import hashes
+from attncheck.checks.draws import hashes
 from attncheck.checks.matrices import HeadMatrix
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample

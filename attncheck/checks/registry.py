@@ -7,9 +7,9 @@ from attncheck.checks import (
     comparison,
     conditional,
     draws,
-    heads,
     independence,
     inputs,
+    matrices,
     outputs,
     scores,
     sharing,
@@ -32,7 +32,7 @@ CHECKS: tuple[Check, ...] = tuple(
         independence,
         sharing,
         draws,
-        heads,
+        matrices,
     )
     for check in module.CHECKS
 )

@@ -15,8 +15,8 @@ from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import Sample
-from attncheck.diagnosis.calls import OTHER_CALL, read_off
 from attncheck.diagnosis.causes import TOLD, UNKNOWN, begins, hints, precedes, telling
+from attncheck.diagnosis.differences import OTHER_CALL, read_off
 from attncheck.diagnosis.estimates import exact_sample, uneven
 from attncheck.diagnosis.finding import Finding
 from attncheck.diagnosis.fit import LAYERS, draws_of, fitted

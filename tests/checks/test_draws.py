@@ -13,8 +13,7 @@ from attncheck import AttentionLayer
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.calibration.power import level_of
-from attncheck.checks.draws import _distinct, _neighbours, marks
-from attncheck.checks.hashes import hashes
+from attncheck.checks.draws import _distinct, _neighbours, hashes, marks
 from attncheck.checks.rotation import neighbours, pairings, rotating_pairs
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
