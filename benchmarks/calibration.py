@@ -24,8 +24,7 @@ import attncheck as ac
 from attncheck._lib.executor_spec import spec_of
 from attncheck._lib.executors import ExecutorSpec, TaskExecutor, here, in_order
 from attncheck._lib.measured import installed, table
-from attncheck.calibration.found import LEVELS, Calibration, pooled
-from attncheck.calibration.layers import DRAWS, calibrate
+from attncheck.calibration.layers import DRAWS, LEVELS, Calibration, calibrate, pooled
 from attncheck.checks.check import Check
 from attncheck.checks.registry import CHECKS
 from attncheck.layers.case import EXACT_WIDTHS, RATE_WIDTHS, Case

@@ -22,8 +22,8 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck._lib.text import counted
 from attncheck.checks.sample import Sample
-from attncheck.diagnosis.calls import OTHER_CALL, read_off
 from attncheck.diagnosis.causes import TOLD, UNKNOWN
+from attncheck.diagnosis.differences import OTHER_CALL, read_off
 from attncheck.diagnosis.fit import FittedCause, draws_of, fitted
 from attncheck.faults import EXPOSURES, FAULTS
 from attncheck.faults.literal import LiteralSimulator

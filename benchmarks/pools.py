@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck.calibration.found import Calibration
-from attncheck.calibration.layers import small_outcomes
+from attncheck.calibration.layers import Calibration, small_outcomes
 from attncheck.checks.check import Check, Setting
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.pools import Pool

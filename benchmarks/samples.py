@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.streams import seed_sequence, stream
-from attncheck.calibration.found import LEVELS, Calibration
-from attncheck.calibration.layers import DRAWS
+from attncheck.calibration.layers import DRAWS, LEVELS, Calibration
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.programs import PROGRAM_CHECKS
+from attncheck.checks.programs.functionals import ProgramReference
 from attncheck.checks.programs.kinds import ProgramCheck
-from attncheck.checks.programs.reference import ProgramReference
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.checks.reference import RATIO
 from attncheck.checks.registry import CHECKS

@@ -26,10 +26,9 @@ from threadpoolctl import threadpool_limits
 import attncheck as ac
 from attncheck._lib.measured import installed, spread, table
 from attncheck._lib.memory import DEFAULT_MEMORY
-from attncheck.looks.check_data import MOST_HELD
 from attncheck.looks.examine import probed
 from attncheck.looks.item import Item
-from attncheck.looks.look import observe
+from attncheck.looks.look import MOST_HELD, observe
 from attncheck.looks.plan import Cost
 from attncheck.methods import READINGS, Method
 from attncheck.simulators import blocks
@@ -373,7 +372,7 @@ def look_peak(draws: int, held: float) -> float:
     subject = Subject.of("attncheck.subject:collapsed")
     plan = probed([Item("exactness", CHEAPEST)], subject, 0, Cost(max(draws, LEAST), 5e-4, 0.99))
     plan = dataclasses.replace(plan, chunk=min(draws, 2**14), sizes=dict.fromkeys(plan.sizes, draws))
-    with mock.patch("attncheck.looks.check_data.MOST_HELD", held):
+    with mock.patch("attncheck.looks.look.MOST_HELD", held):
         tracemalloc.start()
         observe(plan, list(plan.sizes), 1, subject, np.random.default_rng(0), np.random.SeedSequence(0))
         peak = tracemalloc.get_traced_memory()[1]

@@ -291,7 +291,7 @@ def test_results_on_programs_replay_to_the_digit(tmp_path: Path, capsys: pytest.
     assert opened.pool() == ([], [])
     assert opened.finish()
     assert replay_result(record, f"{items[0].checks[2].name}@all") == 0
-    assert replay_result(record, items[-1].result_id(items[-1].checks[2])) == 0
+    assert replay_result(record, f"{items[-1].checks[2].name}@{items[-1].case.key}") == 0
     assert "The digits agree." in capsys.readouterr().out
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import refuse
-from attncheck.calibration.found import Calibration
-from attncheck.calibration.layers import calibrate
+from attncheck.calibration.layers import Calibration, calibrate
 from attncheck.calibration.power.rows import PowerEntry, PowerRow, rows_of
 from attncheck.calibration.power.table import measure, verified
 from attncheck.checks.check import AnyCheck

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.check import FEWEST_NUMBERS, Alternative, CheckOf, Setting, positions
 from attncheck.checks.claims import ONE_NEURON
 from attncheck.checks.functionals import FUNCTIONALS, NEURONS, Functional, FunctionalOf
@@ -19,8 +19,6 @@ from attncheck.checks.sample import Sample
 from attncheck.evidence.families import TwoSample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.methods import drawn_blocks
-
-FloatArray = NDArray[np.float64]
 
 (_ENERGY,) = (functional for functional in FUNCTIONALS if functional.name == "output_energy")
 _INPUTS_AND_GRAM = frozenset({"inputs", "input_gram"})

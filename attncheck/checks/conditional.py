@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.checks import plot_data
 from attncheck.checks.alternatives import of_correlation, of_direction, of_law, of_std
@@ -21,12 +21,11 @@ from attncheck.checks.sample import Sample
 from attncheck.evidence.families import Association, Scale, Uniform
 from attncheck.layers.requirements import SEVERAL_HEADS
 
-FloatArray = NDArray[np.float64]
-
 _VALUES = frozenset({"outputs", "scores", "value_gram"})
 
 
-def _entries(setting: Setting) -> int:
+def residuals(setting: Setting) -> int:
+    """Return the number of whitened outputs per draw."""
     return setting.output_rank * setting.coordinates
 
 
@@ -64,7 +63,7 @@ CHECKS = (
         null="given scores and values, y[:, c] is N(0, Σ_y): the whitened squares add up to a chi-square",
         alternative=of_std(),
         reads="output variance given scores and values, observed over declared:",
-        family=lambda setting: Scale(_entries(setting)),
+        family=lambda setting: Scale(residuals(setting)),
         measure=lambda sample, reference: sample.output_residual.squares(),
         hint="W_O, H^{-1/2}, the attention map, its axis or the mask differ from the declared ones",
         plot=plot_data.whitened_outputs,
@@ -74,7 +73,7 @@ CHECKS = (
         null="Σ_y^{-1/2} y[:, c] has independent N(0, 1) entries",
         alternative=of_law(),
         reads="Kolmogorov distance of the whitened outputs from N(0, 1):",
-        family=lambda setting: Uniform(per_draw=_entries(setting)),
+        family=lambda setting: Uniform(per_draw=residuals(setting)),
         measure=lambda sample, reference: sample.output_residual.uniform(),
         hint="outputs are not Gaussian given the scores: W_O of another law, or other scores were used",
     ),
@@ -113,7 +112,7 @@ CHECKS = (
         null="the whitened outputs are independent of the direction of a constant added to the outputs",
         alternative=of_direction("with that direction"),
         reads="whitened mean of the outputs along a constant:",
-        family=lambda setting: Association(_entries(setting)),
+        family=lambda setting: Association(residuals(setting)),
         measure=_shift,
         hint="something is added to the outputs, such as a bias",
     ),

@@ -1,4 +1,4 @@
-"""Checks that draws are independent and have full precision."""
+"""Checks that draws of a call are independent and exchangeable, of a continuous law and of full precision."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ import scipy
 from numpy.typing import NDArray
 from scipy import special
 
-from attncheck.checks.alternatives import of_correlation
+from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
+from attncheck.checks.alternatives import of_correlation, of_direction
 from attncheck.checks.check import Alternative, Check, Setting
-from attncheck.checks.hashes import hashes
-from attncheck.checks.matrices import HEAD_MATRICES, HeadMatrix
+from attncheck.checks.claims import TWO_VALUES
+from attncheck.checks.matrices import HEAD_MATRICES, QUERY, HeadMatrix
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import Sample
-from attncheck.checks.whitening import chi_square_scores
-from attncheck.evidence.exchange import Calls, Repeats
+from attncheck.checks.whitening import Residual, chi_square_scores
+from attncheck.evidence.exchange import Calls, Extremes, Repeats, Trend
 from attncheck.evidence.families import Association, Count
 from attncheck.evidence.groups import WithinGroups
 from attncheck.layers.attention_map import visible
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import LINEAR_INPUTS, OfLayer, linear
-
-FloatArray = NDArray[np.float64]
 
 _OUTPUTS = frozenset({"outputs"})
 #: Calls compared in a look.
@@ -37,6 +36,12 @@ _FEW_CALLS = 4
 _RUN, _NUMBERS = 6, 3
 # Probability that a float32 number lies on the float16 grid.
 _HALF_GRID = 2.0**-13
+# Smallest normal float32; numbers below have fewer digits.
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+def _output_sizes(sample: Sample) -> FloatArray:
+    return np.asarray((sample.outputs**2).sum(axis=(1, 2)))
 
 
 def _signs(sample: Sample, reference: Reference) -> tuple[int, int]:
@@ -54,7 +59,7 @@ def _sizes(sample: Sample, reference: Reference) -> tuple[int, int]:
     second. The comparisons agree if both neighbours are larger, or both smaller. For independent draws this has
     probability 1/2, whatever their law.
     """
-    size = (sample.outputs**2).sum(axis=(1, 2))
+    size = _output_sizes(sample)
     half = len(size) // 4 * 2
     first, second = size[:half].reshape(-1, 2), size[half : 2 * half].reshape(-1, 2)
     decided = (first != second).all(axis=1)
@@ -91,7 +96,25 @@ def marks(numbers: FloatArray) -> NDArray[np.uint64]:
     return hashes(runs[nonzero >= _NUMBERS])
 
 
-def _distinct(ordered: FloatArray) -> NDArray[np.int64]:
+def hashes(rows: FloatArray) -> NDArray[np.uint64]:
+    """Return an integer hash of each row, (..., m) -> (...).
+
+    Different rows collide with probability about 2^-63. The sign of 0 is ignored.
+
+    Examples
+    --------
+    >>> one, other, again = hashes(np.array([[1.0, 2.0], [1.0, 3.0], [1.0, 2.0]]))
+    >>> one == again, one == other
+    (np.True_, np.False_)
+    """
+    digits = np.ascontiguousarray(rows + 0.0).view(np.uint64)
+    # Low bits of float32 values are 0, and a product never carries down into them.
+    folded = digits ^ (digits >> np.uint64(32))
+    odd = np.random.default_rng(0).integers(2**63, size=rows.shape[-1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    return np.asarray((folded * odd).sum(axis=-1, dtype=np.uint64))
+
+
+def _distinct(ordered: FloatArray) -> IntArray:
     """Count the distinct nonzero numbers of each sorted row, up to rounding."""
     # Rounding in float32 makes differences of 1e-6; independent numbers seldom differ by less than 1e-3.
     steps = np.diff(ordered, axis=1, prepend=0.0)
@@ -104,7 +127,7 @@ def _neighbours(sample: Sample, reference: Reference) -> tuple[FloatArray, Float
     The first array is scaled so that, under random pairing, the sum of products has the variance that `Association`
     assumes.
     """
-    size = (sample.outputs**2).sum(axis=(1, 2))
+    size = _output_sizes(sample)
     pairs = size[: len(size) // 2 * 2].reshape(-1, 2)
     scores = special.ndtri((scipy.stats.rankdata(pairs, axis=0) - 0.5) / max(1, len(pairs)))
     scores -= scores.mean(axis=0) if len(scores) else 0.0
@@ -116,7 +139,7 @@ def _neighbours(sample: Sample, reference: Reference) -> tuple[FloatArray, Float
 def _weights_apart(of: HeadMatrix) -> Check:
     """Return the check that neighbouring draws have different matrices."""
 
-    def pair(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
+    def pair(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray, IntArray]:
         """Pair the energies of neighbouring draws; the third array gives the head of each pair.
 
         Means per head are subtracted later, because a wrong scale of one head is no dependence.
@@ -144,9 +167,27 @@ def _weights_apart(of: HeadMatrix) -> Check:
     )
 
 
-def _calls(sample: Sample, reference: Reference) -> tuple[FloatArray, NDArray[np.int64]]:
-    """Return the sizes of one call's draws, and their number."""
-    return (sample.outputs**2).sum(axis=(1, 2)), np.array([len(sample)])
+def _of_call(sizes: Callable[[Sample], FloatArray]) -> Callable[[Sample, Reference], tuple[FloatArray, IntArray]]:
+    """Return the measure of the sizes of one call's draws, and their number."""
+    return lambda sample, reference: (sizes(sample), np.array([len(sample)]))
+
+
+def _sides(sample: Sample) -> FloatArray:
+    """Return each draw's largest and negated smallest output, (draws, 2); 0 if tiny or half-precision."""
+    flat = sample.outputs.reshape(len(sample), -1)
+    sides = np.stack([flat.max(axis=1), -flat.min(axis=1)], axis=1)
+    sides[np.abs(sides) < _TINY] = 0.0
+    told = sides[sides != 0.0]
+    if 2 * int(half_precision(told).sum()) > told.size:
+        # Half-precision numbers coincide by chance.
+        sides[:] = 0.0
+    return sides
+
+
+def _mean_square(residual: Residual) -> FloatArray:
+    """Return the mean square of each draw's whitened numbers."""
+    squares, dof = residual.squares()
+    return squares / np.maximum(dof, 1.0)
 
 
 def _few_values(setting: Setting) -> str:
@@ -191,7 +232,7 @@ def _on_half_grid(field: str) -> Callable[[Sample, Reference], tuple[int, int]]:
     return count
 
 
-def half_precision(values: FloatArray) -> NDArray[np.bool_]:
+def half_precision(values: FloatArray) -> BoolArray:
     """Return which numbers lie on the float16 grid.
 
     Examples
@@ -218,6 +259,22 @@ def _precision(field: str) -> Check:
         measure=_on_half_grid(field),
         hint=f"{field} were rounded to half precision",
         excluded=_few_values,
+    )
+
+
+def _trend(
+    name: str, what: str, needs: frozenset[str], alternative: Alternative, sizes: Callable[[Sample], FloatArray]
+) -> Check:
+    """Return the check that one size per draw has no trend."""
+    return _of_any_weights(
+        name=name,
+        needs=_OUTPUTS | needs,
+        null=f"sizes of {what} have no trend within a call",
+        alternative=alternative,
+        reads=f"correlation of the ranks of the sizes of {what} with the place in the call:",
+        family=lambda setting: Trend(),
+        measure=_of_call(sizes),
+        hint=f"{what} grow or shrink within a call: state carries over between draws",
     )
 
 
@@ -258,7 +315,7 @@ CHECKS = (
         alternative=Alternative.of("5% of the variance of the sizes' ranks between calls", 0.05, coarsest=0.3),
         reads="share of the variance of the outputs' sizes between calls:",
         family=lambda setting: Calls(CALLS),
-        measure=_calls,
+        measure=_of_call(_output_sizes),
         calls=CALLS,
         hint="weights are drawn once for all draws of a call; each draw needs its own",
     ),
@@ -271,4 +328,29 @@ CHECKS = (
     _repeats("exactness.repeats", alternative=Alternative.of("one repeated draw in a thousand", 0.001, coarsest=0.01)),
     _precision("outputs"),
     _precision("scores"),
+    _of_any_weights(
+        name="exactness.extremes",
+        null="the largest and the smallest output of a call occur in one draw only, as their law is continuous",
+        alternative=Alternative.of("one draw in 500 at a bound", 0.002, coarsest=0.02),
+        reads="share of draws that coincide with another at the largest or the smallest output:",
+        family=lambda setting: Extremes(),
+        measure=_of_call(_sides),
+        hint="the outputs are clipped, or saturate in a number format",
+        excluded=lambda setting: "" if setting.weights.continuous else TWO_VALUES,
+    ),
+    _trend("exactness.trend", "outputs", frozenset(), of_direction(), _output_sizes),
+    _trend(
+        "conditional.trend",
+        "whitened outputs",
+        frozenset({"scores", "value_gram"}),
+        of_correlation(),
+        lambda sample: _mean_square(sample.output_residual),
+    ),
+    _trend(
+        "scores.trend",
+        "whitened scores",
+        QUERY.needs,
+        of_correlation(),
+        lambda sample: _mean_square(sample.whitened_scores),
+    ),
 )

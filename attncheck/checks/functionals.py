@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.rotation import neighbours
 from attncheck.checks.sample import Arrays, weights_of
 from attncheck.layers.attention import AttentionLayer
@@ -29,8 +29,6 @@ from attncheck.layers.requirements import (
     UNEQUAL_POSITIONS,
     OfLayer,
 )
-
-FloatArray = NDArray[np.float64]
 
 #: Neurons used for output sizes; more would add cost but little sensitivity.
 NEURONS = 8
@@ -97,17 +95,18 @@ def several_neurons(arrays: Arrays) -> FloatArray:
     return neighbours(arrays.outputs, NEURONS)
 
 
-def _log_energy(values: FloatArray) -> FloatArray:
+def log_energy(values: FloatArray) -> FloatArray:
     """Return log Σ values² per draw, finite even if all values are 0."""
-    return _log((values**2).sum(axis=tuple(range(1, values.ndim))))
+    return log((values**2).sum(axis=tuple(range(1, values.ndim))))
 
 
-def _log(values: FloatArray) -> FloatArray:
+def log(values: FloatArray) -> FloatArray:
+    """Return finite logarithms of nonnegative numbers."""
     return np.asarray(np.log(np.maximum(values, 1e-300)))
 
 
 def _score_energy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    return _log_energy(np.where(visible(layer), _scores(arrays), 0.0))
+    return log_energy(np.where(visible(layer), _scores(arrays), 0.0))
 
 
 def _row_entropy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
@@ -123,13 +122,13 @@ def _log_volumes(arrays: Arrays) -> FloatArray:
 
 def _score_shape(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     """Return log |det P| - s log ‖P‖ of the scores P of s positions, averaged over heads."""
-    sizes = _log((_scores(arrays) ** 2).sum(axis=(-1, -2)))
+    sizes = log((_scores(arrays) ** 2).sum(axis=(-1, -2)))
     return np.asarray((_log_volumes(arrays) - 0.5 * layer.seq_len * sizes).mean(axis=1))
 
 
 def _score_contrast(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     """Return the log standard deviation of log |det P| over heads: smaller if they share keys."""
-    return _log(_log_volumes(arrays).std(axis=1))
+    return log(_log_volumes(arrays).std(axis=1))
 
 
 def _alike(layer: AttentionLayer, arrays: Arrays, axis: int, groups: bool) -> FloatArray:
@@ -138,7 +137,7 @@ def _alike(layer: AttentionLayer, arrays: Arrays, axis: int, groups: bool) -> Fl
     Columns correlate more if the heads share keys, rows if they share queries.
     """
     seen = np.where(visible(layer), _scores(arrays), 0.0)
-    sizes = _log((seen[:, [0, layer.group_size if groups else 1]] ** 2).sum(axis=axis))
+    sizes = log((seen[:, [0, layer.group_size if groups else 1]] ** 2).sum(axis=axis))
     sizes -= sizes.mean(axis=-1, keepdims=True)
     product, lengths = sizes.prod(axis=1).sum(axis=-1), (sizes**2).sum(axis=-1)
     # Sizes that are equal up to rounding have no correlation.
@@ -164,7 +163,7 @@ def _input_products(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
 
 
 def _output_energy(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
-    return _floored(layer, _log_energy(several_neurons(arrays)))
+    return _floored(layer, log_energy(several_neurons(arrays)))
 
 
 def _output_contrast(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
@@ -173,7 +172,7 @@ def _output_contrast(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     size = (y**2).sum(axis=(1, 2))
     apart = ((y - y.mean(axis=1, keepdims=True)) ** 2).sum(axis=(1, 2))
     # Differences of nearly equal outputs are rounding errors.
-    return _floored(layer, _log(np.maximum(apart, _CANCELLED * size)))
+    return _floored(layer, log(np.maximum(apart, _CANCELLED * size)))
 
 
 def _floored(layer: AttentionLayer, energy: FloatArray) -> FloatArray:
@@ -197,7 +196,7 @@ def _output_given_scores(layer: AttentionLayer, arrays: Arrays) -> FloatArray:
     whitened = np.asarray(np.linalg.solve(root, several_neurons(arrays)), dtype=np.float64)
     # Where outputs underflow, weights do too.
     told = _output_energy(layer, arrays) > _floored(layer, np.full(len(whitened), -np.inf))
-    return np.where(told, _log_energy(whitened), 0.0)
+    return np.where(told, log_energy(whitened), 0.0)
 
 
 _ROW_BY_ROW = THREE_POSITIONS & UNEQUAL_INPUTS & SEVERAL_HEADS
@@ -320,7 +319,7 @@ FUNCTIONALS: tuple[Functional, ...] = (
         lambda layer, a: _inputs(a)[:, -1].prod(axis=-1),
         neurons=2,
     ),
-    Functional("input_length", "log Σ x²", _GRAM, lambda layer, a: _log(np.trace(_gram(a), 0, 1, 2)), unit=1.0),
+    Functional("input_length", "log Σ x²", _GRAM, lambda layer, a: log(np.trace(_gram(a), 0, 1, 2)), unit=1.0),
     Functional(
         "input_overlap",
         "the overlap of the first and the last input",

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.checks.alternatives import of_correlation, of_law, of_std
 from attncheck.checks.check import Alternative, Check, Setting
-from attncheck.checks.hashes import hashes
+from attncheck.checks.draws import hashes
 from attncheck.checks.matrices import HeadMatrix
 from attncheck.checks.rotation import rotating_pairs
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
 from attncheck.evidence.families import Association, Count, Scale, Uniform
 from attncheck.layers.requirements import SEVERAL_GROUPS, SEVERAL_POSITIONS, SHARED_GROUPS
-
-FloatArray = NDArray[np.float64]
 
 
 def factor_entries(setting: Setting) -> int:
@@ -112,7 +110,7 @@ def _copies(grams: FloatArray) -> tuple[int, int]:
     """Return how many draws have bitwise equal Gram matrices in two groups of heads."""
     ordered = np.sort(hashes(grams.reshape(*grams.shape[:2], -1)), axis=1)
     equal = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
-    nonzero: NDArray[np.bool_] = (grams != 0.0).any(axis=(2, 3))
+    nonzero: BoolArray = (grams != 0.0).any(axis=(2, 3))
     return int((np.asarray(equal) & nonzero.all(axis=1)).sum()), len(grams)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.alternatives import of_correlation
 from attncheck.checks.check import Check, Setting
+from attncheck.checks.conditional import residuals
+from attncheck.checks.functionals import log, log_energy
 from attncheck.checks.grams import factor_entries
-from attncheck.checks.matrices import QUERY
+from attncheck.checks.matrices import KEY, QUERY, VALUE
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import centred
 from attncheck.checks.sample import Sample
@@ -20,7 +22,6 @@ from attncheck.evidence.families import Association
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import UNTIED, OfLayer
 
-FloatArray = NDArray[np.float64]
 Pair = tuple[FloatArray, FloatArray]
 
 _VALUES = frozenset({"outputs", "scores", "value_gram"})
@@ -28,7 +29,7 @@ _KEYS = QUERY.needs
 _VALUE_GRAM = frozenset({"outputs", "input_gram", "value_gram"})
 
 
-def _standard(values: FloatArray) -> FloatArray:
+def standard(values: FloatArray) -> FloatArray:
     """Standardise a weight; the null holds for any weight, but power assumes unit variance."""
     if not values.size:
         return values
@@ -36,23 +37,14 @@ def _standard(values: FloatArray) -> FloatArray:
     return (values - values.mean()) / spread if spread > 0 else np.zeros_like(values)
 
 
-def _log(values: FloatArray) -> FloatArray:
-    return np.asarray(np.log(np.maximum(values, 1e-300)))
-
-
-def _energy(values: FloatArray) -> FloatArray:
-    """Return the sum of squares per draw."""
-    return np.asarray((values**2).sum(axis=tuple(range(1, values.ndim))))
-
-
 def _sizes(residual: Residual, other: FloatArray) -> Pair:
-    """Pair residual sizes with the standardised log of another size, skipping empty residuals."""
+    """Pair residual sizes with another log size, standardised, skipping empty residuals."""
     seen = residual.kept.any(axis=tuple(range(1, residual.kept.ndim)))
-    return residual.energy_scores(1)[seen], _standard(_log(other[seen]))
+    return residual.energy_scores(1)[seen], standard(other[seen])
 
 
 def _trace(sample: Sample) -> FloatArray:
-    return np.asarray(np.trace(sample.need("input_gram"), axis1=1, axis2=2))
+    return log(np.trace(sample.need("input_gram"), axis1=1, axis2=2))
 
 
 def _output_scores(sample: Sample, reference: Reference) -> Pair:
@@ -91,9 +83,9 @@ def _values_with(other: Callable[[Sample], Pair]) -> Callable[[Sample, Reference
     """Return the measure that pairs values with another matrix, by sizes summed over heads."""
 
     def pair(sample: Sample, reference: Reference) -> Pair:
-        noise, weight = _whole(sample.value_energy()), _whole(other(sample))
+        noise, weight = _whole(VALUE.energy(sample)), _whole(other(sample))
         seen = ~np.isnan(noise + weight)
-        return noise[seen], _standard(weight[seen])
+        return noise[seen], standard(weight[seen])
 
     return pair
 
@@ -124,10 +116,6 @@ def _tie(
     )
 
 
-def _per_neuron(setting: Setting) -> int:
-    return setting.output_rank * setting.coordinates
-
-
 _RESIDUAL = "the whitened output"
 _RESIDUAL_SIZE = "the size of the whitened output"
 _SCORE_SIZE = "the size of the whitened scores"
@@ -136,12 +124,12 @@ _OTHER_SCORES = "the outputs do not use these scores, or W_O depends on them"
 _OTHER_INPUTS = "the outputs contain the inputs, e.g. through a residual connection"
 
 CHECKS = (
-    _tie("output_scores", (_RESIDUAL, "the scores"), _VALUES, _output_scores, _OTHER_SCORES, _per_neuron),
+    _tie("output_scores", (_RESIDUAL, "the scores"), _VALUES, _output_scores, _OTHER_SCORES, residuals),
     _tie(
         "output_score_size",
         (_RESIDUAL_SIZE, "the size of the scores"),
         _VALUES,
-        lambda sample, reference: _sizes(sample.output_residual, _energy(sample.told_scores)),
+        lambda sample, reference: _sizes(sample.output_residual, log_energy(sample.told_scores)),
         _OTHER_SCORES,
     ),
     _tie(
@@ -150,13 +138,13 @@ CHECKS = (
         _VALUES | {"inputs"},
         _output_inputs,
         _OTHER_INPUTS,
-        _per_neuron,
+        residuals,
     ),
     _tie(
         "output_input_size",
         (_RESIDUAL_SIZE, "the size of the inputs"),
         _VALUES | {"inputs"},
-        lambda sample, reference: _sizes(sample.output_residual, _energy(sample.need("inputs"))),
+        lambda sample, reference: _sizes(sample.output_residual, log_energy(sample.need("inputs"))),
         "outputs were scaled by the inputs, e.g. by a normalisation layer",
     ),
     _tie(
@@ -179,7 +167,7 @@ CHECKS = (
         "score_input_size",
         (_SCORE_SIZE, "the size of the inputs"),
         _KEYS | {"inputs"},
-        lambda sample, reference: _sizes(sample.whitened_scores, _energy(sample.need("inputs"))),
+        lambda sample, reference: _sizes(sample.whitened_scores, log_energy(sample.need("inputs"))),
         "the scores see other inputs than those exposed, or normalised ones",
         requires=UNTIED,
     ),
@@ -204,7 +192,7 @@ CHECKS = (
         "values_any_keys",
         (_VALUE_SIZE, "that of the key Grams of any heads"),
         _VALUE_GRAM | {"key_gram"},
-        _values_with(Sample.key_energy),
+        _values_with(KEY.energy),
         "W_V of a head and W_K of this or another head are one matrix",
         claim="assumption",
     ),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 import attncheck.layers.nonlinearity as nonlinearity
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.alternatives import of_law
 from attncheck.checks.check import Alternative, Check, Setting, positions
 from attncheck.checks.laws import chi_square_nodes, mixture_uniform
@@ -17,8 +17,6 @@ from attncheck.checks.sample import Sample
 from attncheck.evidence.families import Count, Uniform
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirements import PLAIN_INPUTS, OfLayer, linear
-
-FloatArray = NDArray[np.float64]
 
 _INPUTS, _GRAM = frozenset({"inputs"}), frozenset({"input_gram"})
 # Inputs are counted beyond this many standard deviations of h + e.

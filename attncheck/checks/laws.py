@@ -13,17 +13,17 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.marginals import Scalar, usual
+from attncheck.evidence.distances import band, one_sample_distance
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
 from attncheck.methods import drawn_blocks
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 
-FloatArray = NDArray[np.float64]
 _Method = Literal["collapsed", "limit"]
 
 #: Target error of a computed cdf; part of the allowance of every check that uses it.
@@ -216,10 +216,7 @@ def _scales(law: MarginalLaw) -> list[float]:
 def _empirical_distance(layer: AttentionLayer, marginal: Scalar, weights: WeightLaws, limiting: MarginalLaw) -> float:
     together = usual(layer) if marginal in usual(layer) else (marginal,)
     values = _literal_values(layer, together, weights)[together.index(marginal)]
-    uniform, size = np.sort(limiting.uniform(values)), len(values)
-    ranks = np.arange(size + 1) / size
-    distance = max(float((ranks[1:] - uniform).max()), float((uniform - ranks[:-1]).max()))
-    return distance + float(np.sqrt(np.log(2.0 / _BAND_ERROR) / (2.0 * size)))
+    return one_sample_distance(np.sort(limiting.uniform(values))) + band(len(values), _BAND_ERROR)
 
 
 @functools.lru_cache(maxsize=8)

@@ -12,11 +12,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.claims import TWO_VALUES
-from attncheck.checks.functionals import FUNCTIONALS, Functional
+from attncheck.checks.functionals import FUNCTIONALS
 from attncheck.checks.reference import Reference
 from attncheck.checks.sample import EVERY_FIELD, Sample
 from attncheck.checks.whitening import precision
@@ -25,8 +25,6 @@ from attncheck.evidence.families import Family, TwoSample
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.simulators.finite import FINITE
 from attncheck.simulators.weights import WeightLaws, draw_with_weights
-
-FloatArray = NDArray[np.float64]
 
 #: Literal draws per draw of the subject.
 RATIO = 2
@@ -54,16 +52,7 @@ class LiteralReference(Reference):
     @cached_property
     def functionals(self) -> dict[str, FloatArray]:
         """The values of every wanted functional, (RATIO · size,)."""
-        exposed = self.sample.exposed
-
-        def told(functional: Functional) -> frozenset[str]:
-            return exposed | {"scores"} if functional.of_weights and "attention" in exposed else exposed
-
-        return {
-            functional.name: functional.compute(self.layer, self.sample)
-            for functional in FUNCTIONALS
-            if (self.wanted is None or functional.name in self.wanted) and functional.needs <= told(functional)
-        }
+        return self.values_of(FUNCTIONALS, self.layer, self.coordinates, [self.sample])
 
     @property
     def _kept(self) -> frozenset[str]:

@@ -6,8 +6,8 @@ import dataclasses
 import functools
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.checks.rotation import neighbours
 from attncheck.checks.sample import Arrays, Sample
@@ -18,8 +18,6 @@ from attncheck.layers.parts.scores import mean_offset, offset_variance, score_ke
 from attncheck.theory.limit import limit
 from attncheck.theory.limits.covariance import output_factor
 from attncheck.theory.limits.rows import score_std
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.alternatives import of_law, of_spread
 from attncheck.checks.check import FEWEST_NUMBERS, Alternative, Check, Setting
 from attncheck.checks.laws import LAW_ERROR, MarginalLaw, limit_distance, marginal_law, mixture_uniform
@@ -21,8 +21,6 @@ from attncheck.evidence.families import Count, Smooth, Uniform
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirement import ANY
 from attncheck.layers.requirements import NEVER_CLIPPED, SEVERAL_POSITIONS, UNTIED, OfLayer
-
-FloatArray = NDArray[np.float64]
 
 _OUTPUTS = frozenset({"outputs"})
 # Bound on the probability that rounding makes a correct draw 0.

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.laws import MarginalLaw
 from attncheck.checks.sample import Sample
 from attncheck.evidence.plot_data import covariances, density, histogram_of_residuals, matrix
 from attncheck.layers.attention_map import visible
 from attncheck.layers.parts.rotary import score_alignment
 from attncheck.layers.parts.scores import offset_covariance
-
-FloatArray = NDArray[np.float64]
 
 # Number of score entries whose products are shown: of one head, and of two heads.
 _ENTRIES = 6

@@ -9,14 +9,12 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.functionals import FUNCTIONALS, NEURONS, FunctionalOf
 from attncheck.layers.attention import AttentionLayer
 from attncheck.methods import drawn_blocks
 from attncheck.simulators.linalg import bartlett
-
-FloatArray = NDArray[np.float64]
 
 #: Reference draws per draw of the subject.
 RATIO = 4

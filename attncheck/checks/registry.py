@@ -7,14 +7,12 @@ from attncheck.checks import (
     comparison,
     conditional,
     draws,
-    extremes,
-    heads,
     independence,
     inputs,
+    matrices,
     outputs,
     scores,
     sharing,
-    trends,
 )
 from attncheck.checks.check import AnyCheck, Check, by_weights
 from attncheck.checks.exclusions import for_parts
@@ -34,9 +32,7 @@ CHECKS: tuple[Check, ...] = tuple(
         independence,
         sharing,
         draws,
-        extremes,
-        trends,
-        heads,
+        matrices,
     )
     for check in module.CHECKS
 )

@@ -8,11 +8,9 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 from attncheck.checks.whitening import Residual
-
-FloatArray = NDArray[np.float64]
 
 
 def neighbours(values: FloatArray, most: int) -> FloatArray:
@@ -31,7 +29,7 @@ def neighbours(values: FloatArray, most: int) -> FloatArray:
 
 
 @functools.lru_cache(maxsize=64)
-def pairings(count: int) -> NDArray[np.int64]:
+def pairings(count: int) -> IntArray:
     """Return rounds of disjoint pairs of `count` elements, (rounds, count // 2, 2).
 
     Pairs of neighbours (0, 1), (2, 3), …, shifted neighbours (1, 2), …, and halves (i, i + count // 2) alternate with
@@ -55,7 +53,7 @@ def pairings(count: int) -> NDArray[np.int64]:
     return np.stack(rounds)
 
 
-def _tournament(count: int) -> list[NDArray[np.int64]]:
+def _tournament(count: int) -> list[IntArray]:
     """Return rounds of disjoint pairs that together contain every pair once."""
     even = count + count % 2
     circle = np.arange(1, even)
@@ -68,7 +66,7 @@ def _tournament(count: int) -> list[NDArray[np.int64]]:
 
 
 @functools.lru_cache(maxsize=64)
-def _partners(count: int) -> NDArray[np.int64]:
+def _partners(count: int) -> IntArray:
     """Return the partner of each element in each round, (rounds, count); an unpaired element is its own partner."""
     rounds = pairings(count)
     partner = np.tile(np.arange(count), (len(rounds), 1))
@@ -76,7 +74,7 @@ def _partners(count: int) -> NDArray[np.int64]:
     return partner
 
 
-def centred(weight: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
+def centred(weight: FloatArray, seen: BoolArray) -> FloatArray:
     """Subtract from each entry of a weight its mean over the draws in which it is seen; 0 where it is not seen.
 
     A wrong scale changes the means of noise and weight, but noise correlates with a centred weight only if dependent.

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.errors import InputError, refuse
-from attncheck.checks.exposure import with_keys, with_scores
 from attncheck.checks.turned import whiten_jointly
 from attncheck.checks.whitening import (
     Residual,
@@ -29,8 +29,6 @@ from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.draws import Batch, Draws
 from attncheck.layers.parts.mask import nested
 from attncheck.layers.parts.scores import mean_offset, one_covariance
-
-FloatArray = NDArray[np.float64]
 
 #: Fields that a subject may return; outputs are required.
 FIELDS = ("outputs", "scores", "inputs", "input_gram", "key_gram", "value_gram")
@@ -55,6 +53,8 @@ _GRAMS = ("input_gram", "key_gram", "value_gram")
 LARGEST = 1e100
 # Tolerance for asymmetry and negative diagonals of Gram matrices, relative to the largest diagonal entry.
 _ROUNDING = 1e-2
+# Relative error of row sums and recomputed weights in half precision.
+_HALF = 1e-2
 # Limit beyond which a score is a placeholder, in units of a typical score. Even at width 1, where a score is a
 # product of six normals, fewer than one in 1e8 lies below minus this limit; scores with a mask of -1e4 added do.
 _FILLED = 1e3
@@ -149,19 +149,15 @@ class Sample:
     def __len__(self) -> int:
         return len(self.outputs)
 
-    def first(self, size: int) -> Sample:
-        """Return the first draws as a new sample."""
-        return self._run(slice(size))
-
-    def _run(self, part: slice) -> Sample:
-        arrays = {name: value[part] for name in EVERY_FIELD if (value := getattr(self, name)) is not None}
-        return Sample(self.layer, **arrays)
+    def __getitem__(self, part: slice) -> Sample:
+        """Return consecutive draws as a new sample."""
+        return Sample(self.layer, **{name: value[part] for name, value in self.arrays.items()})
 
     def blocks(self, size: int) -> Sequence[Sample]:
         """Return disjoint blocks of `size` draws as samples, dropping the remainder."""
         if size not in self._blocks:
             whole = len(self) // size * size
-            self._blocks[size] = [self._run(slice(start, start + size)) for start in range(0, whole, size)]
+            self._blocks[size] = [self[start : start + size] for start in range(0, whole, size)]
         return self._blocks[size]
 
     @cached_property
@@ -174,9 +170,14 @@ class Sample:
         return int(self.outputs.shape[-1])
 
     @property
+    def arrays(self) -> dict[str, Any]:
+        """The exposed arrays by name."""
+        return {name: value for name in EVERY_FIELD if (value := getattr(self, name)) is not None}
+
+    @property
     def exposed(self) -> frozenset[str]:
         """Names of the exposed arrays, with "masked scores" if scores behind the mask are finite too."""
-        names = {name for name in EVERY_FIELD if getattr(self, name) is not None}
+        names = set(self.arrays)
         if self.scores is not None and np.isfinite(self.scores).all():
             names.add("masked scores")
         if self.score_entries is not None:
@@ -193,7 +194,7 @@ class Sample:
     @cached_property
     def rounding(self) -> float:
         """The coarsest rounding unit among the exposed arrays."""
-        return max(precision(getattr(self, name)) for name in self.exposed if name in EVERY_FIELD)
+        return max(map(precision, self.arrays.values()))
 
     @cached_property
     def weights(self) -> FloatArray:
@@ -287,36 +288,28 @@ class Sample:
     @cached_property
     def key_factors(self) -> Residual:
         """Bartlett factors of the key Grams as standard normals, (draws, kv_heads, positions, positions)."""
-        return self._factors(self.need("key_gram"), self.layer.key_std)
+        return self._factors("key")
 
     @cached_property
     def value_factors(self) -> Residual:
         """Bartlett factors of the value Grams as standard normals, (draws, kv_heads, positions, positions)."""
-        return self._factors(self.need("value_gram"), self.layer.value_std)
+        return self._factors("value")
 
-    def key_energy(self) -> tuple[FloatArray, FloatArray]:
-        """Return ν tr(whitened key Gram) and its degrees of freedom, per draw and group of heads."""
-        return self._energy(self.need("key_gram"), self.layer.key_std)
-
-    def value_energy(self) -> tuple[FloatArray, FloatArray]:
-        """Return ν tr(whitened value Gram) and its degrees of freedom, per draw and group of heads."""
-        return self._energy(self.need("value_gram"), self.layer.value_std)
-
-    def _whitened_grams(self, grams: FloatArray, std: float) -> FloatArray:
+    def _whitened_grams(self, name: str) -> FloatArray:
         side = self._inputs_spectrum.spread(1).inverse_root
-        one_per_group = grams[:, :: self.layer.group_size]
-        factor: float = self.layer.head_width / std**2
+        one_per_group = self.need(f"{name}_gram")[:, :: self.layer.group_size]
+        factor: float = self.layer.head_width / getattr(self.layer, f"{name}_std") ** 2
         return factor * (side.swapaxes(-1, -2) @ one_per_group @ side)
 
-    def _factors(self, grams: FloatArray, std: float) -> Residual:
-        side = self._inputs_spectrum
-        kept = np.broadcast_to(side.kept[:, None], grams[:, :: self.layer.group_size].shape[:-1])
-        rounding = self.rounding * side.condition
-        return bartlett_residual(self._whitened_grams(grams, std), kept, self.layer.head_width, rounding)
+    def _factors(self, name: str) -> Residual:
+        side, grams = self._inputs_spectrum, self._whitened_grams(name)
+        kept = np.broadcast_to(side.kept[:, None], grams.shape[:-1])
+        return bartlett_residual(grams, kept, self.layer.head_width, self.rounding * side.condition)
 
-    def _energy(self, grams: FloatArray, std: float) -> tuple[FloatArray, FloatArray]:
+    def gram_energy(self, name: str) -> tuple[FloatArray, FloatArray]:
+        """Return ν tr(whitened Gram) of keys or values and its degrees of freedom, per draw and group of heads."""
         # A matrix that is not a Gram matrix of these inputs may have a negative energy.
-        energy = np.maximum(np.trace(self._whitened_grams(grams, std), axis1=-2, axis2=-1), 0.0)
+        energy = np.maximum(np.trace(self._whitened_grams(name), axis1=-2, axis2=-1), 0.0)
         rank = self._inputs_spectrum.kept.sum(axis=-1)[:, None]
         return energy, np.broadcast_to(rank * float(self.layer.head_width), energy.shape)
 
@@ -396,6 +389,66 @@ def whitens_jointly(layer: AttentionLayer, exposed: Collection[str]) -> bool:
     return one_covariance(layer) or (hidden and not nested(visible(layer)))
 
 
+def with_scores(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str, FloatArray]:
+    """Return arrays with scores in place of attention weights, for linear and sigmoid attention.
+
+    Softmax determines scores only up to a constant per row, and relu only positive ones, so those weights stay.
+
+    Raises
+    ------
+    InputError
+        For weights that do not fit the layer: nonzero behind the mask, softmax rows that do not add up to 1, or
+        weights that disagree with given scores.
+
+    Examples
+    --------
+    >>> layer = AttentionLayer(width=4, seq_len=2, num_heads=1, attention_map="sigmoid", mask="causal")
+    >>> with_scores(layer, {"attention": np.array([[[[0.5, 0.0], [0.2, 0.5]]]])})["scores"].round(3)
+    array([[[[ 0.693,   -inf],
+             [-0.693,  0.693]]]])
+    """
+    if "attention" not in given:
+        return given
+    weights, seen = given["attention"], visible(layer)
+    others = {name: value for name, value in given.items() if name != "attention"}
+    remedy = f"return the weights of {layer.describe()!r}, before any dropout"
+    _refuse_unless(not (weights[..., ~seen] != 0.0).any(), weights, "is not 0 behind the mask", remedy)
+    if "scores" in given:
+        off = np.abs(attention_weights(layer, given["scores"]) - weights).max()
+        close = off <= _HALF * max(1.0, float(np.abs(weights).max()))
+        _refuse_unless(
+            bool(close), off, "is the largest difference from the weights computed from the given scores", remedy
+        )
+        return others
+    scores = layer.map.scores_of(weights, seen)
+    if scores is not None:
+        return {**others, "scores": np.where(seen, scores, -np.inf)}
+    if layer.map.traits.positive:
+        _refuse_unless(not (weights < 0.0).any(), float(weights.min()), "is below 0", remedy)
+    if layer.map.traits.sums_to_one:
+        off = np.abs(weights.sum(axis=-1) - 1.0).max()
+        _refuse_unless(bool(off <= _HALF), off, "is the largest error of row sums, which must be 1", remedy)
+    return given
+
+
+def with_keys(layer: AttentionLayer, given: dict[str, FloatArray]) -> dict[str, FloatArray]:
+    """Return arrays with the key Grams computed from keys, keeping keys only for rotary layers."""
+    if "keys" not in given:
+        return given
+    keys = given["keys"]
+    gram = keys @ keys.swapaxes(-1, -2) / layer.head_width
+    told = given.get("key_gram", gram)
+    if np.abs(told - gram).max() > _HALF * np.abs(gram).max():
+        refuse("subject['key_gram']", "...", "differs from K Kᵀ/ν of the given keys", "return keys alone")
+    kept = {name: value for name, value in given.items() if name != "keys" or layer.rotary_base is not None}
+    return {**kept, "key_gram": told}
+
+
+def _refuse_unless(right: bool, value: object, problem: str, remedy: str) -> None:
+    if not right:
+        refuse("subject['attention']", value, problem, remedy)
+
+
 def _as_array(name: str, value: Any) -> NDArray[Any]:
     """Return the value as a floating-point array, without a copy because its shape is not yet checked."""
     if np.ma.is_masked(value):
@@ -423,7 +476,7 @@ def _check_values(layer: AttentionLayer, name: str, value: FloatArray) -> None:
         _check_gram(name, value)
 
 
-def _filled(layer: AttentionLayer, scores: FloatArray, hidden: NDArray[np.bool_]) -> bool:
+def _filled(layer: AttentionLayer, scores: FloatArray, hidden: BoolArray) -> bool:
     """Return whether masked entries hold placeholders: far too low, or all the same number."""
     behind = scores[..., hidden]
     clipped = layer.activation == "clip" and not layer.norm
@@ -454,7 +507,7 @@ def _check_gram(name: str, grams: FloatArray) -> None:
         )
 
 
-def _refuse_where(bad: NDArray[np.bool_], name: str, value: FloatArray, problem: str) -> None:
+def _refuse_where(bad: BoolArray, name: str, value: FloatArray, problem: str) -> None:
     if bad.any():
         where = tuple(int(k) for k in np.argwhere(bad)[0])
         refuse(f"subject[{name!r}]{list(where)}", float(value[where]), problem, "mend the simulator")

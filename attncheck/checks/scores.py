@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks import plot_data
 from attncheck.checks.alternatives import of_correlation, of_direction, of_kurtosis, of_law, of_spread, of_std
 from attncheck.checks.check import Check, Setting
+from attncheck.checks.functionals import log
 from attncheck.checks.grams import gram_checks
 from attncheck.checks.laws import mixture_uniform
 from attncheck.checks.matrices import KEY, QUERY
@@ -25,8 +26,6 @@ from attncheck.evidence.families import Association, Scale, Smooth, TwoSample, U
 from attncheck.layers.attention_map import visible
 from attncheck.layers.parts.scores import offset_variance
 from attncheck.layers.requirements import SEVERAL_HEADS, UNTIED
-
-FloatArray = NDArray[np.float64]
 
 _GRAM = frozenset({"scores", "input_gram"})
 
@@ -70,7 +69,7 @@ def _sizes(sample: Sample, reference: Reference) -> tuple[FloatArray, FloatArray
     full = residual.kept[:, 0].any(axis=-1).sum(axis=-1) == rank
     squares = (residual.values[full] ** 2).sum(axis=(2, 3))
     squares = squares.reshape(len(squares), layer.kv_heads, layer.group_size).sum(axis=-1)
-    return np.log(np.maximum(squares, 1e-300)), reference.score_sizes(rank)
+    return log(squares), reference.score_sizes(rank)
 
 
 _given_keys = functools.partial(Check, claim="scores", needs=QUERY.needs, requires=UNTIED)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.checks.alternatives import of_correlation, of_direction
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.matrices import HEAD_MATRICES, QUERY, HeadMatrix
@@ -12,12 +12,11 @@ from attncheck.checks.plot_data import between_heads
 from attncheck.checks.reference import Reference
 from attncheck.checks.rotation import pairings
 from attncheck.checks.sample import Sample
-from attncheck.checks.whitening import BoolArray, Residual, chi_square_scores
+from attncheck.checks.whitening import Residual, chi_square_scores
 from attncheck.evidence.families import Association
-from attncheck.evidence.largest import LargestAssociation
+from attncheck.evidence.groups import LargestAssociation
 from attncheck.layers.requirements import SEVERAL_HEADS, UNTIED
 
-FloatArray = NDArray[np.float64]
 Pair = tuple[FloatArray, FloatArray]
 
 _VALUES = frozenset({"outputs", "scores", "value_gram"})

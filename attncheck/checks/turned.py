@@ -9,15 +9,12 @@ and columns.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 from attncheck.checks.whitening import Residual, triangular
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.parts.rotary import turned_by
 from attncheck.layers.parts.scores import offset_covariance
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Maximum covariance entries in memory.
 _ENTRIES = 2**21
@@ -28,7 +25,7 @@ def whiten_jointly(
     scores: FloatArray,
     gram: FloatArray,
     keys: FloatArray,
-    seen: NDArray[np.bool_],
+    seen: BoolArray,
     eps: float,
 ) -> tuple[Residual, Residual]:
     """Return the scores whitened given inputs and keys, and the same under W_Q = W_K, each of the shape of `scores`.

@@ -9,11 +9,9 @@ import dataclasses
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
+from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 
 # Bound for normal scores: Φ(-37) is about the smallest float.
 _LARGEST_SCORE = 37.0
@@ -198,7 +196,7 @@ def _semi_cholesky(matrices: FloatArray, columns: int, rounding: FloatArray) -> 
     return factor
 
 
-def chi_square_scores(dof: FloatArray | NDArray[np.int64] | int, squares: FloatArray) -> FloatArray:
+def chi_square_scores(dof: FloatArray | IntArray | int, squares: FloatArray) -> FloatArray:
     """Return Φ^{-1}(F(x)), F the cdf of χ²_dof, computed from the smaller tail."""
     below = np.asarray(special.chdtr(dof, squares))
     # Skip the upper tail where the lower one is smaller.

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.finding import AFTER, OUTPUTS
 from attncheck.faults.literal import LiteralSimulator, Projections, projections
@@ -18,9 +18,6 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.norm import normalised
 from attncheck.subject import Subject
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 # Numbers differ if their distance exceeds both this many rounding units and this share of the largest number.
 _UNITS, _CHANGE = 200.0, 1e-6

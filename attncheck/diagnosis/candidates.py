@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
 from attncheck.diagnosis.mistakes import MISTAKES
@@ -23,7 +23,6 @@ from attncheck.layers.parts.mask import MASKS
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WEIGHT_LAWS, Bias, WeightLaws, draw_with_weights
 from attncheck.subject import collapsed
 
-FloatArray = NDArray[np.float64]
 Draw = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, FloatArray]]
 Change = Callable[[AttentionLayer], Mapping[str, Any]]
 
@@ -173,6 +172,10 @@ def _changing(fields: Mapping[str, Any]) -> Change:
     return lambda layer: fields
 
 
+def _fitting(said: str, draw: Draw, name: str = "", **fields: Any) -> Candidate:
+    return Candidate(name or said, f"the draws fit {said}", draw, **fields)
+
+
 def right(laws: WeightLaws = GAUSSIAN_LAWS, change: Change | None = None) -> Draw:
     """Return a correct simulator of the declared layer with a change applied."""
 
@@ -261,7 +264,7 @@ def _drawn_otherwise(laws: WeightLaws, handed: bool, exposed: frozenset[str]) ->
             read = WeightLaws(**own, inputs=of_inputs, biases=laws.biases)
             said = repr(name) if handed or of_inputs == name else f"{name!r}, of the inputs {laws.inputs!r}"
             if read != laws:
-                yield Candidate(f"weights {said}", f"the draws fit weights={said}", right(read))
+                yield _fitting(f"weights={said}", right(read), f"weights {said}")
 
 
 def _biased_otherwise(laws: WeightLaws) -> Iterator[Candidate]:
@@ -269,12 +272,11 @@ def _biased_otherwise(laws: WeightLaws) -> Iterator[Candidate]:
     declared = [bias.matrix for bias in laws.biases]
     for names in [*([name] for name in declared), *[declared] * (len(declared) > 1)]:
         left = tuple(bias for bias in laws.biases if bias.matrix not in names)
-        said = f"a bias of 0 for {listed(names)}"
-        yield Candidate(said, f"the draws fit {said}", right(dataclasses.replace(laws, biases=left)))
+        yield _fitting(f"a bias of 0 for {listed(names)}", right(dataclasses.replace(laws, biases=left)))
     for group in _UNDECLARED if not declared else ():
         added = tuple(Bias(name, "uniform", _LINEAR) for name in group)
         said = f"a bias for {listed(group)} that is not declared: nn.Linear's default, within ±1/√fan_in?"
-        yield Candidate(said, f"the draws fit {said}", right(dataclasses.replace(laws, biases=added)))
+        yield _fitting(said, right(dataclasses.replace(laws, biases=added)))
 
 
 def _of_linear(laws: WeightLaws) -> Iterator[Candidate]:
@@ -284,9 +286,9 @@ def _of_linear(laws: WeightLaws) -> Iterator[Candidate]:
     for names in ((), *_UNDECLARED):
         biases = tuple(Bias(name, "uniform", _LINEAR) for name in names)
         said = f"and a bias for {listed(names)}" if names else "without biases"
-        words = f"the draws fit nn.Linear's defaults: weights uniform within ±1/√fan_in, {said}"
         draw = right(dataclasses.replace(laws, **uniform, biases=biases), scale)
-        yield Candidate(f"nn.Linear {said}", words, draw)
+        defaults = f"nn.Linear's defaults: weights uniform within ±1/√fan_in, {said}"
+        yield _fitting(defaults, draw, f"nn.Linear {said}")
 
 
 def _misread(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Candidate]:
@@ -295,20 +297,18 @@ def _misread(layers: Sequence[AttentionLayer], laws: WeightLaws) -> Iterator[Can
     def matters(change: Change) -> bool:
         return any(_changed(layer, change) for layer in layers)
 
-    def misread(change: Change) -> Draw:
-        return right(laws, functools.partial(_changed, change=change))
+    def misread(said: str, change: Change, name: str, **fields: Any) -> Candidate:
+        return _fitting(f"a layer with {said}", right(laws, functools.partial(_changed, change=change)), name, **fields)
 
     for field, values in _FIELDS.items():
         changes = {repr(value): _changing({field: value, **_WITH.get(field, {})}) for value in values}
         known = {value: change for value, change in changes.items() if matters(change)}
         for value, change in known.items():
-            name = f"{field}={value}"
-            words = f"the draws fit a layer with {name}"
-            yield Candidate(name, words, misread(change), rank=3, field=field, value=value, choices=len(known))
+            said = f"{field}={value}"
+            yield misread(said, change, said, rank=3, field=field, value=value, choices=len(known))
     for times, factor in _REACHES.items():
         if matters(change := functools.partial(_reaching, factor)):
-            words = f"the draws fit a layer with a position_reach {times} the declared one"
-            yield Candidate(f"position_reach {times}", words, misread(change), rank=3)
+            yield misread(f"a position_reach {times} the declared one", change, f"position_reach {times}", rank=3)
 
 
 def _reaching(factor: float, layer: AttentionLayer) -> Mapping[str, Any]:

@@ -103,11 +103,6 @@ def violated(tallies: Mapping[str, Tally]) -> list[Tally]:
     return sorted((tally for tally in tallies.values() if tally.verdicts[Verdict.VIOLATED]), key=key)
 
 
-def causes(tallies: Mapping[str, Tally]) -> list[Cause]:
-    """Return the likely causes in order."""
-    return by_hint(violated(tallies))
-
-
 def by_hint(tallies: Iterable[Tally]) -> list[Cause]:
     """Group violated checks by hint, in the order in which hints first occur."""
     groups: dict[str, list[Tally]] = {}
@@ -118,7 +113,7 @@ def by_hint(tallies: Iterable[Tally]) -> list[Cause]:
 
 def hints(tallies: Mapping[str, Tally]) -> list[str]:
     """Return the hints of the violated checks in order, for use if no cause was fitted."""
-    return list(dict.fromkeys(cause.hint or UNKNOWN for cause in causes(tallies)))[:TOLD]
+    return list(dict.fromkeys(cause.hint or UNKNOWN for cause in by_hint(violated(tallies))))[:TOLD]
 
 
 def begins(tallies: Mapping[str, Tally]) -> list[str]:

@@ -7,10 +7,9 @@ import scipy
 from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.sample import Sample
 from attncheck.diagnosis.statistics import features_of
-
-FloatArray = NDArray[np.float64]
 
 # Minimum variance of a direction, relative to the mean; below it is rounding.
 _SHARE = 1e-4

@@ -1,34 +1,48 @@
-"""Estimates of scales and means with normal intervals, to compare with the declaration."""
+"""Estimates of scales and means with normal intervals, to compare with the declaration, or with each other by place."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import scipy
 
+from attncheck._lib.arrays import FloatArray
+from attncheck._lib.text import listed
 from attncheck.checks.exclusions import MOST_POSITIONS
 from attncheck.checks.literal import LiteralReference
 from attncheck.checks.sample import Sample, whitens_jointly
+from attncheck.diagnosis import finding
+from attncheck.diagnosis.finding import Finding
+from attncheck.evidence import plot_data
 from attncheck.layers.attention_map import visible
 from attncheck.layers.parts import refusing
 from attncheck.layers.parts.scores import given_inputs
 from attncheck.methods import simulate
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 
-FloatArray = NDArray[np.float64]
-
 # Names of estimates that other modules refer to.
 SCORES, SCORES_GIVEN = "score variance", "score variance given inputs and keys"
 KEYS, VALUES = "key variance", "value variance"
 OUTPUTS, OUTPUTS_GIVEN = "output variance", "output variance given scores and values"
 INPUTS = "mean square of the inputs"
+# Half the width of a 99.9% interval, in standard errors; twice as far is beyond chance.
 _QUANTILE = 3.29
 # Digits shown: more if rounding would move the declared value across the end of the interval.
 _DIGITS = (3, 4, 5, 6)
 # Maximum distance between compared positions, if position vectors correlate them.
 _STEPS = 3
+# Distance of a correlation from 0 that is no chance, in standard errors.
+_CLEAR = 6.6
+# Maximum numbers shown in a message, and distances between draws in a plot besides those found.
+_SHOWN, _NEAR = 8, 12
+_STAGES = {
+    **dict.fromkeys((KEYS, SCORES, SCORES_GIVEN), finding.SCORES),
+    VALUES: finding.WEIGHTS_OR_VALUES,
+    OUTPUTS: finding.OUTPUTS,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,16 +113,11 @@ def estimates(
         yield from _input_estimates(sample, reference)
     if sample.scores is not None:
         yield from score_estimates(sample, reference, laws)
-    yield from _given(sample, laws)
-    yield _compared(OUTPUTS, mean_square(sample.outputs), mean_square(reference().outputs))
-    means = sample.outputs.mean(axis=(1, 2))
-    yield _mean("mean of the outputs", means, 0.0)
-
-
-def _given(sample: Sample, laws: WeightLaws) -> Iterator[Observation]:
-    """Yield estimates of conditional variances relative to the declared ones."""
     for name, squares, dof in whitened_squares(sample, laws):
-        yield from _ratio(name, squares.sum(axis=1), dof.sum(axis=1))
+        if dof.any():
+            yield _mean(name, squares.sum(axis=1) / float(dof.sum(axis=1).mean()), 1.0, ratio=True)
+    yield _compared(OUTPUTS, mean_square(sample.outputs), mean_square(reference().outputs))
+    yield _mean("mean of the outputs", sample.outputs.mean(axis=(1, 2)), 0.0)
 
 
 def _input_estimates(sample: Sample, reference: Callable[[], Sample]) -> Iterator[Observation]:
@@ -128,27 +137,21 @@ def score_estimates(
     sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = GAUSSIAN_LAWS
 ) -> Iterator[Observation]:
     """Yield estimates from the scores, with a reference sample of the exact law."""
-    seen = visible(sample.layer)
-    scores = sample.need("scores")
+    layer, scores, seen = sample.layer, sample.need("scores"), visible(sample.layer)
     biased = not {"query", "key"}.isdisjoint(laws.biased)
-    layer = sample.layer
     if "input_gram" in sample.exposed and given_inputs(layer) and not biased:
-        yield from _score_variance(scores[..., seen] ** 2, _score_variances(sample)[..., seen])
+        diagonal = np.diagonal(sample.need("input_gram"), axis1=1, axis2=2)
+        std = layer.query_std * layer.key_std * layer.score_factor
+        declared = np.asarray(std**2 * diagonal[:, None, :, None] * diagonal[:, None, None, :])
+        yield from _score_variance(scores[..., seen] ** 2, declared[..., seen])
     else:
         ours, theirs = (mean_square(each.need("scores")[..., seen]) for each in (sample, reference()))
         yield _compared(SCORES, ours, theirs)
     name, own = "mean score of a position with itself", _own_scores(sample)
-    if sample.layer.tied_query_key:  # untied, even biases leave this mean at 0
+    if layer.tied_query_key:  # untied, even biases leave this mean at 0
         yield _compared(name, own, _own_scores(reference()))
     else:
         yield _mean(name, own, 0.0)
-
-
-def _score_variances(sample: Sample) -> FloatArray:
-    """Return the declared variance of scores given the inputs, (draws, 1, positions, positions)."""
-    diagonal = np.diagonal(sample.need("input_gram"), axis1=1, axis2=2)
-    std = sample.layer.query_std * sample.layer.key_std * sample.layer.score_factor
-    return np.asarray(std**2 * diagonal[:, None, :, None] * diagonal[:, None, None, :])
 
 
 def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Observation]:
@@ -157,13 +160,11 @@ def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Obser
     value, unit = float(ours.mean()), float(theirs.mean())
     left = ours - (value / unit if unit else 1.0) * theirs
     half = _QUANTILE * float(left.std()) / len(left) ** 0.5
-    variance = Observation(
-        SCORES, value, value - half, value + half, unit, positive=True, source="given the drawn inputs"
-    )
+    variance = _around(SCORES, value, half, unit, positive=True, source="given the drawn inputs")
     yield variance
     if not variance.differs:
         ratio = np.divide(squares, declared, out=np.ones_like(squares), where=declared > 0)
-        yield dataclasses.replace(_mean("score variance entry by entry", _per_draw(ratio), 1.0), ratio=True)
+        yield _mean("score variance entry by entry", _per_draw(ratio), 1.0, ratio=True)
 
 
 def _own_scores(sample: Sample) -> FloatArray:
@@ -181,26 +182,20 @@ def _per_draw(values: FloatArray) -> FloatArray:
     return np.asarray(values.reshape(len(values), -1).mean(axis=1))
 
 
-def _mean(name: str, values: FloatArray, declared: float) -> Observation:
-    half = _QUANTILE * float(values.std()) / len(values) ** 0.5
-    mean = float(values.mean())
-    return Observation(name, mean, mean - half, mean + half, declared, positive=bool((values >= 0.0).all()))
+def _around(name: str, value: float, half: float, declared: float, **fields: Any) -> Observation:
+    return Observation(name, value, value - half, value + half, declared, **fields)
+
+
+def _mean(name: str, values: FloatArray, declared: float, ratio: bool = False) -> Observation:
+    half, positive = _QUANTILE * float(values.std()) / len(values) ** 0.5, bool((values >= 0.0).all())
+    return _around(name, float(values.mean()), half, declared, ratio=ratio, positive=positive)
 
 
 def _compared(name: str, ours: FloatArray, theirs: FloatArray) -> Observation:
     """Compare with a larger sample of the exact law, including its error in the interval."""
     half = _QUANTILE * float(np.hypot(ours.std() / len(ours) ** 0.5, theirs.std() / len(theirs) ** 0.5))
-    mean, positive = float(ours.mean()), bool((ours >= 0.0).all())
-    declared = float(theirs.mean())
-    return Observation(
-        name, mean, mean - half, mean + half, declared, positive=positive, source="by draws of the exact law"
-    )
-
-
-def _ratio(name: str, squares: FloatArray, dof: FloatArray) -> Iterator[Observation]:
-    """Yield a variance ratio from sums of squares and degrees of freedom, unless these are 0."""
-    if dof.any():
-        yield dataclasses.replace(_mean(name, squares / float(dof.mean()), 1.0), ratio=True)
+    mean, positive, source = float(ours.mean()), bool((ours >= 0.0).all()), "by draws of the exact law"
+    return _around(name, mean, half, float(theirs.mean()), positive=positive, source=source)
 
 
 def whitened_squares(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, FloatArray, FloatArray]]:
@@ -212,9 +207,96 @@ def whitened_squares(sample: Sample, laws: WeightLaws) -> Iterator[tuple[str, Fl
     if given and "query" not in biased and not (layer.tied_query_key or refusing(layer, "normal scores") or too_long):
         yield SCORES_GIVEN, *sample.whitened_scores.squares(2)
     if {"input_gram", "key_gram"} <= exposed and "key" not in biased:
-        yield KEYS, *sample.key_energy()
+        yield KEYS, *sample.gram_energy("key")
     if {"input_gram", "value_gram"} <= exposed and "value" not in biased:
-        yield VALUES, *sample.value_energy()
+        yield VALUES, *sample.gram_energy("value")
     if "value_gram" in exposed and exposed & {"scores", "attention"} and "output" not in biased:
         squares, dof = sample.output_residual.squares()
         yield OUTPUTS_GIVEN, squares[:, None], dof[:, None]
+
+
+def uneven(sample: Sample, reference: Callable[[], Sample], laws: WeightLaws = GAUSSIAN_LAWS) -> Iterator[Finding]:
+    """Yield what differs between heads, positions or neurons, and how draws of a call are correlated.
+
+    Scales are estimated relative to the declared ones. They differ if two 99.9% intervals do not overlap.
+
+    Parameters
+    ----------
+    sample : Sample
+    reference : callable
+        Returns a sample of the exact law.
+    laws : WeightLaws
+        Laws of the weights.
+
+    Examples
+    --------
+    >>> from attncheck.layers.attention import AttentionLayer
+    >>> from attncheck.methods import simulate
+    >>> layer = AttentionLayer(width=8, seq_len=3, num_heads=2)
+    >>> one, exact = (simulate(layer, 2000, seed).outputs for seed in range(2))
+    >>> one[:, 2] *= 2.0
+    >>> [each] = uneven(Sample(layer, one), lambda: Sample(layer, exact))
+    >>> each.text.partition(":")[0]
+    'output variance by position'
+    """
+    yield from _correlated(sample)
+    by_head = [each for each in whitened_squares(sample, laws) if each[1].shape[1] > 1 and each[2].any()]
+    for name, squares, dof in by_head:
+        yield from _ratios(name, "head", squares, dof)
+    whitened = any(name == SCORES_GIVEN for name, _, _ in by_head)
+    exact = reference()
+    declared = _squares(exact)
+    for (name, of), squares in _squares(sample).items():
+        if not (whitened and (name, of) == (SCORES, "head")):
+            yield from _ratios(name, of, squares, declared[name, of])
+    neurons, alike = (sample.outputs**2).mean(axis=1), (exact.outputs**2).mean(axis=(1, 2))
+    yield from _ratios(OUTPUTS, "neuron", neurons, np.broadcast_to(alike[:, None], (len(alike), neurons.shape[1])))
+
+
+def _squares(sample: Sample) -> dict[tuple[str, str], FloatArray]:
+    """Return mean squares, (draws, places), of the visible scores and of the outputs, by name and kind of place."""
+    found = {(OUTPUTS, "position"): (sample.outputs**2).mean(axis=2)}
+    if sample.scores is not None:
+        squares = np.where(visible(sample.layer), sample.scores, 0.0) ** 2
+        axes = {"head": (2, 3), "position of the query": (1, 3), "position of the key": (1, 2)}
+        found |= {(SCORES, of): squares.mean(axis=others) for of, others in axes.items()}
+    return found
+
+
+def _ratios(name: str, of: str, ours: FloatArray, exact: FloatArray) -> Iterator[Finding]:
+    """Compare ratios of means over draws, both arrays (draws, places), with intervals that include the errors of both.
+
+    Places where the exact law is 0, as for keys that no query sees, are left out.
+    """
+    places = np.flatnonzero(exact.any(axis=0))
+    means, declared = (each[:, places].mean(axis=0) for each in (ours, exact))
+    errors = [each[:, places].std(axis=0) / len(each) ** 0.5 for each in (ours, exact)]
+    values = means / declared
+    half = _QUANTILE * np.hypot(errors[0], values * errors[1]) / declared
+    if places.size < 2 or (values - half).max() <= (values + half).min():
+        return
+    told = ", ".join(f"{value:.3g}" for value in values[:_SHOWN]) + ", …" * (places.size > _SHOWN)
+    plot = plot_data.profile(places, values, half, 1.0, of, f"{name[:1].upper()}{name[1:]} over the declared")
+    yield Finding(_STAGES[name], f"{name} by {of}: {told} times the declared", plot)
+
+
+def _correlated(sample: Sample) -> Iterator[Finding]:
+    """Find distances between draws whose sizes are correlated, by normal scores of ranks."""
+    for name, drawn in (("scores", sample.scores), ("outputs", sample.outputs)):
+        if drawn is None:
+            continue
+        sizes = (drawn**2).reshape(len(drawn), -1).sum(axis=1)
+        scores = scipy.special.ndtri((scipy.stats.rankdata(sizes) - 0.5) / len(sizes))
+        centred, lags = scores - scores.mean(), np.arange(1, len(sizes) // 2)
+        products = np.fft.irfft(np.abs(np.fft.rfft(centred, 2 * len(sizes))) ** 2)
+        values = products[lags] / max(float(products[0]), 1e-300)
+        errors = np.sqrt(len(sizes) - lags) / len(sizes)
+        clear = np.flatnonzero(np.abs(values) > _CLEAR * errors)[:_SHOWN]
+        if clear.size:
+            told = listed(f"{values[at]:.2g} at {lags[at]}" for at in clear)
+            kept = np.union1d(clear, np.arange(min(_NEAR, len(lags))))
+            what = f"Correlation of the size of {name} between draws of a call"
+            plot = plot_data.profile(lags[kept], values[kept], _QUANTILE * errors[kept], 0.0, "distance", what)
+            text = f"sizes of {name} are correlated between draws at a distance: {told}"
+            yield Finding(finding.DRAWS, text, plot)
+            return

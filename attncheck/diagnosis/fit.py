@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck.checks.sample import FIELDS, Sample
 from attncheck.diagnosis.candidates import Candidate, Draw, candidates, named, right, scaled_by
@@ -19,8 +19,6 @@ from attncheck.diagnosis.statistics import features_of
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
-
-FloatArray = NDArray[np.float64]
 
 #: Maximum number of layers fitted together.
 LAYERS = 3
@@ -118,9 +116,9 @@ def fitted(
 
 def _two_neurons(sample: Sample) -> Sample:
     """Return a sample with at most two neurons, as candidates have."""
-    few = {name: values[..., :2] for name in ("outputs", "inputs") if (values := getattr(sample, name)) is not None}
-    arrays = {name: values for name in FIELDS if (values := getattr(sample, name)) is not None}
-    return Sample(sample.layer, **{**arrays, **few})
+    arrays = {name: values for name, values in sample.arrays.items() if name in FIELDS}
+    few = {name: arrays[name][..., :2] for name in ("outputs", "inputs") if name in arrays}
+    return Sample(sample.layer, **(arrays | few))
 
 
 def _distinct(fits: Sequence[FittedCause]) -> list[FittedCause]:

@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.faults.fault import Fault, declared
 from attncheck.faults.literal import LiteralSimulator, Projections, dot_products, independent, project_out
 from attncheck.layers.attention import AttentionLayer
@@ -26,7 +26,6 @@ from attncheck.layers.requirements import (
     OfLayer,
 )
 
-FloatArray = NDArray[np.float64]
 Rng = np.random.Generator
 
 # Default rotary base.
@@ -163,7 +162,7 @@ def _softmax_over_heads(layer: AttentionLayer, scores: FloatArray) -> FloatArray
     return np.asarray(np.where(visible(layer), weights / weights.sum(axis=1, keepdims=True), 0.0))
 
 
-def _whole(layer: AttentionLayer) -> NDArray[np.bool_]:
+def _whole(layer: AttentionLayer) -> BoolArray:
     return np.ones((layer.seq_len, layer.seq_len), dtype=bool)
 
 

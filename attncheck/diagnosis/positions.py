@@ -10,13 +10,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck._lib.arrays import BoolArray
 from attncheck._lib.text import listed
 from attncheck.diagnosis.answers import Answer, Pair, Respond
 from attncheck.diagnosis.finding import SCORES, WEIGHTS_OR_VALUES, Finding
 from attncheck.evidence import plot_data
 from attncheck.layers.attention_map import visible
-
-BoolArray = NDArray[np.bool_]
 
 # Maximum lengths at which positions are changed one after another, and exchanged in pairs.
 _MOST, _EXCHANGED = 16, 6

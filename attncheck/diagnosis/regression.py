@@ -15,6 +15,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.diagnosis.answers import Pair
 from attncheck.diagnosis.finding import AFTER, SCORES, WEIGHTS_OR_VALUES, Finding
@@ -24,8 +25,6 @@ from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.norm import normalised
 from attncheck.layers.parts import refusing
 from attncheck.layers.parts.scores import whole_vectors
-
-FloatArray = NDArray[np.float64]
 
 #: The text of a finding that says nothing else.
 UNEXPLAINED = "no matrices give the outputs from the scores: attention weights or merging of heads differ"

@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.text import listed
 from attncheck.diagnosis.answers import Answer, Pair, Respond, differ, right_answers, subject_answers
@@ -30,9 +31,6 @@ from attncheck.layers.parts import refusing
 from attncheck.layers.parts.scores import has_offset, offset_variance, small_with_inputs
 from attncheck.simulators.collapsed import draw_images
 from attncheck.subject import Subject
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 # Draws of an answer, and the maximum number of positions, or blocks of neurons, changed one after another.
 _DRAWS, _MOST = 48, 16

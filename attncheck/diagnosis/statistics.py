@@ -6,12 +6,11 @@ import itertools
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.sample import Sample
 from attncheck.layers.attention_map import visible
 
-FloatArray = NDArray[np.float64]
 Feature = tuple[str, FloatArray]
 
 # Added to squares before taking logarithms.
@@ -196,15 +195,8 @@ def _of_grams(sample: Sample) -> Iterator[Feature]:
                 own = G[:, i, j] / np.sqrt(G[:, i, i] * G[:, j, j] + _TINY)
                 yield f"{name} Gram at {i} and {j} beside inputs", cosine[:, 0] - own
     if K is not None and V is not None:
-        yield (
-            "key Gram over value Gram",
-            np.abs(_log(np.einsum("nii->n", K[:, 0])) - _log(np.einsum("nii->n", V[:, 0]))),
-        )
-        last = K.shape[1] - 1
-        yield (
-            "last key Gram over first value Gram",
-            np.abs(_log(np.einsum("nii->n", K[:, last])) - _log(np.einsum("nii->n", V[:, 0]))),
-        )
+        for name, head in (("key Gram over value Gram", 0), ("last key Gram over first value Gram", -1)):
+            yield name, np.abs(_log(np.einsum("nii->n", K[:, head])) - _log(np.einsum("nii->n", V[:, 0])))
     if G is not None and K is not None and sample.scores is not None:
         squares = np.where(seen, sample.scores, 0.0) ** 2
         given = np.einsum("nii->ni", G)[:, None, :, None] * np.einsum("nhii->nhi", K)[:, :, None, :]

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.diagnosis.answers import Pair, Respond
 from attncheck.diagnosis.finding import WEIGHTS_OR_VALUES, Finding
 from attncheck.evidence import plot_data
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.parts.scores import has_offset, small_with_inputs
-
-FloatArray = NDArray[np.float64]
 
 # Smallest relative difference of weights that is reported, above the nonlinearity of outputs in small inputs.
 _CLEAR = 1e-2

@@ -9,14 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_choice, check_number, check_whole, refuse
 from attncheck._lib.streams import stream
 from attncheck._lib.text import chance, counted, number
 from attncheck.evidence.distances import Uniform
+from attncheck.evidence.exchange import Trend
 from attncheck.evidence.families import Scale
-from attncheck.evidence.family import Family, FloatArray, Outcome, check_power, finite_array
+from attncheck.evidence.family import Family, Outcome, check_power, finite_array
 from attncheck.evidence.looks import examine, per_look_power
-from attncheck.evidence.trend import Trend
 
 #: Most draws planned for one look; a fourth look takes eight times as many.
 MOST_DRAWS = 2_000_000
@@ -240,17 +241,15 @@ class Evidence:
             return {name: statistics[name].family.test(*statistics[name].data(*data)) for name in names}
 
         if given:
-            level, power = alpha / len(statistics), self.power
-        else:
-            level, power = (0.5 * alpha / len(statistics)) ** (1.0 / 3.0), per_look_power(self.power)
-            _check_repeats(draw, stream(self.seed, self.name, index, role="trial"), columns)
-        size = _planned(statistics, level, power)
-        if given:
-            if given[0].size < size:
-                refuse("draw", given[0].size, "draws are too few to find this effect", f"pass at least {size:,}")
-            size = given[0].size
+            level, size = alpha / len(statistics), given[0].size
+            needed = _planned(statistics, level, self.power)
+            if size < needed:
+                refuse("draw", size, "draws are too few to find this effect", f"pass at least {needed:,}")
             lasts = evaluate(1, 1, tuple(statistics))
         else:
+            level = (0.5 * alpha / len(statistics)) ** (1.0 / 3.0)
+            _check_repeats(draw, stream(self.seed, self.name, index, role="trial"), columns)
+            size = _planned(statistics, level, per_look_power(self.power))
             lasts = {name: trail.last for name, trail in examine(evaluate, statistics, level).items()}
         name, last = min(lasts.items(), key=lambda each: each[1].p_value)
         violated = last.p_value < level

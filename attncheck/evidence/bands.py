@@ -17,10 +17,8 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray, IntArray
 from attncheck.evidence.family import CONFIDENCE
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _TAIL = 2.0 ** -np.arange(21, 5, -1)
 #: Evaluation points: 1/32 apart in the middle, and halving down to 2⁻²¹ in both tails.

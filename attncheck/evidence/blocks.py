@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.evidence.distances import Uniform
-from attncheck.evidence.family import QUANTILE, CondensedData, Family, FloatArray, Outcome, check_count, finite_array
+from attncheck.evidence.family import QUANTILE, CondensedData, Family, Outcome, check_count, finite_array
 from attncheck.evidence.ranks import rank_score
 from attncheck.evidence.summaries import NormalScore
 

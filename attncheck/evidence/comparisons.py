@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 from scipy import special
 
-FloatArray = NDArray[np.float64]
+from attncheck._lib.arrays import FloatArray
 
 
 def mean_p_value(

@@ -14,10 +14,8 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
+from attncheck._lib.arrays import BoolArray, FloatArray
 
 #: Drifts to detect, in standard deviations of a run's score.
 DRIFTS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)

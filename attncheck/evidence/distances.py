@@ -10,15 +10,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray, IntArray
 from attncheck._lib.errors import check_number, check_whole
 from attncheck.evidence.family import (
     CONFIDENCE,
     CondensedData,
     Family,
-    FloatArray,
     Outcome,
     check_count,
     check_level,
@@ -97,36 +97,30 @@ class Uniform(Family):
     def test(self, values: ArrayLike) -> Outcome:
         """Return the outcome for probability integral transforms in [0, 1], with the DKW–Massart interval."""
         array = np.sort(unit_array("values", values))
-        count = array.size
-        steps = np.arange(count + 1) / count
-        distance = float(max(np.max(steps[1:] - array), np.max(array - steps[:-1])))
-        half = _band(count, 1.0 - CONFIDENCE)
         plot = cdf_of_uniform(array, self.allowance)
-        return self._outcome(distance, count, half, plot, shift_score(array, self.allowance))
+        return self._outcome(one_sample_distance(array), array.size, plot, shift_score(array, self.allowance))
 
     def condensed(self, *data: Any) -> CondensedData:
         """Condense to cell counts and the sum of scores; distances lose at most the probability of a cell."""
         edges = np.arange(_CELLS) / _CELLS
 
-        def sums(values: ArrayLike) -> tuple[NDArray[np.int64], float]:
+        def sums(values: ArrayLike) -> tuple[IntArray, float]:
             array = unit_array("values", values)
             cells = np.ceil(array * _CELLS).astype(np.int64)
             return np.bincount(cells, minlength=_CELLS + 1), float(shifts(array, self.allowance).sum())
 
-        def conclude(counts: NDArray[np.int64], total: float) -> Outcome:
+        def conclude(counts: IntArray, total: float) -> Outcome:
             count = int(counts.sum())
             difference = np.cumsum(counts)[:-1] / count - edges
-            half, summary = _band(count, 1.0 - CONFIDENCE), score_of_sum(total, count, self.allowance)
+            summary = score_of_sum(total, count, self.allowance)
             # Cells are too coarse to plot the tails.
-            return self._outcome(float(np.abs(difference).max()), count, half, None, summary)
+            return self._outcome(float(np.abs(difference).max()), count, None, summary)
 
         return CondensedData(sums, conclude).add(*data)
 
-    def _outcome(
-        self, distance: float, count: int, half: float, plot: Mapping[str, Any] | None, summary: NormalScore
-    ) -> Outcome:
+    def _outcome(self, distance: float, count: int, plot: Mapping[str, Any] | None, summary: NormalScore) -> Outcome:
         p_value = one_sample_tail(max(0.0, distance - self.allowance), count)
-        interval, at_most = _around(distance, half), self.allowance > 0.0
+        interval, at_most = _around(distance, band(count, 1.0 - CONFIDENCE)), self.allowance > 0.0
         return Outcome(p_value, distance, *interval, self.null_effect, count, plot, at_most, summary)
 
     def power(self, alternative: float, size: int, level: float) -> float:
@@ -216,13 +210,13 @@ class TwoSample(Family):
         points = np.unique(cells_of(np.concatenate([ours, theirs])))
         edges = points, points + _rounding(ours, theirs, self.unit)(points)
 
-        def counts(sample: ArrayLike, reference: ArrayLike) -> tuple[NDArray[np.int64], ...]:
+        def counts(sample: ArrayLike, reference: ArrayLike) -> tuple[IntArray, ...]:
             """Return the counts of values up to each point, (2, points), the same up to rounding, and both sizes."""
             both = [np.sort(finite_array("values", part), axis=None) for part in (sample, reference)]
             below = [np.array([np.searchsorted(part, edge, side="right") for part in both]) for edge in edges]
             return *below, np.array([part.size for part in both])
 
-        def conclude(below: NDArray[np.int64], rounded: NDArray[np.int64], sizes: NDArray[np.int64]) -> Outcome:
+        def conclude(below: IntArray, rounded: IntArray, sizes: IntArray) -> Outcome:
             if sizes.min() < self.minimum_count:
                 return self.nothing()
             count, others = map(int, sizes)
@@ -252,6 +246,12 @@ class TwoSample(Family):
 def _critical(level: float, count: int) -> float:
     """Return the distance that `count` values exceed with chance `level`."""
     return float(scipy.stats.kstwo.isf(level, count))
+
+
+def one_sample_distance(ordered: FloatArray) -> float:
+    """Return the Kolmogorov distance of sorted values from the uniform law on [0, 1]."""
+    steps = np.arange(ordered.size + 1) / ordered.size
+    return float(max(np.max(steps[1:] - ordered), np.max(ordered - steps[:-1])))
 
 
 def one_sample_tail(distance: float, count: int) -> float:
@@ -307,21 +307,18 @@ def _two_sample_distance(ours: FloatArray, theirs: FloatArray, rounding: Callabl
     return max(above(ours, theirs), above(theirs, ours))
 
 
-def _band(count: int, error: float) -> float:
+def band(count: int, error: float) -> float:
     """Return the half width of a band that holds the whole distribution function with chance 1 − error."""
     return math.sqrt(math.log(2.0 / error) / (2.0 * count))
-
-
-def _band_of_two(ours: int, theirs: int) -> float:
-    """Return the half width of the band of a difference: each law gets half the error."""
-    return _band(ours, 0.5 - 0.5 * CONFIDENCE) + _band(theirs, 0.5 - 0.5 * CONFIDENCE)
 
 
 def _outcome_of_two(
     distance: float, ours: int, theirs: int, plot: Mapping[str, Any] | None, summary: NormalScore
 ) -> Outcome:
     p_value = special.kolmogorov(math.sqrt(ours * theirs / (ours + theirs)) * distance)
-    interval = _around(distance, _band_of_two(ours, theirs))
+    # Each law gets half the error.
+    half = band(ours, 0.5 - 0.5 * CONFIDENCE) + band(theirs, 0.5 - 0.5 * CONFIDENCE)
+    interval = _around(distance, half)
     return Outcome(p_value, distance, *interval, 0.0, ours, plot, summary=summary)
 
 

@@ -1,7 +1,8 @@
-"""Independence between draws: exact repeats, and differences between calls."""
+"""Exchangeable draws: exact repeats, differences between calls, trends within a call, and ties at its extremes."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,24 +12,34 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray, IntArray
 from attncheck._lib.errors import check_number, check_whole
 from attncheck.evidence.families import Count
 from attncheck.evidence.family import (
-    CONFIDENCE,
+    DRAWS,
+    QUANTILE,
+    TAIL,
     CondensedData,
     Family,
     Outcome,
     check_level,
     finite_array,
+    normal_power,
     smallest_real,
 )
 from attncheck.evidence.ranks import ranker
-from attncheck.evidence.summaries import NormalScore, normal_score
+from attncheck.evidence.summaries import Events, NormalScore, normal_score
 
-_DRAWS = "pass a number of draws, e.g. size=1000"
-_TAIL = 0.5 * (1.0 - CONFIDENCE)
 # Most marks kept.
 _REMEMBERED = 2**17
+# Fewest draws, minus one per call, for a p-value.
+_FEWEST = 30
+#: Bound on the chance that the largest number of a sample ties by rounding: the relative step of single precision, at
+#: most 2^-23, times the hazard x f(x)/(1 - F(x)). For a normal law this is about x², 28 for the largest of 10⁶ numbers;
+#: heavier tails have less.
+TIE = 2.0**-23 * 32
+# Number of calls assumed in planning: with fewer calls, ties are rarer.
+_CALLS = 100
 
 
 @dataclass(frozen=True)
@@ -94,7 +105,7 @@ class Calls(Family):
         """Return the outcome for one number per draw, (draws,), and the draws of each call, (calls,)."""
         data, sizes = finite_array("values", values), np.asarray(counts, dtype=np.int64)
         ranks = scipy.stats.rankdata(data)
-        means = np.add.reduceat(ranks, np.concatenate([[0], np.cumsum(sizes)[:-1]])) / sizes
+        means = np.add.reduceat(ranks, _starts(sizes)) / sizes
         between = float((sizes * (means - ranks.mean()) ** 2).sum())
         return self._outcome(len(data), len(sizes) - 1, between, float(((ranks - ranks.mean()) ** 2).sum()))
 
@@ -104,7 +115,7 @@ class Calls(Family):
 
         def sums(values: ArrayLike, counts: ArrayLike) -> tuple[int, int, float, float, float]:
             ranks, sizes = rank(finite_array("values", values)) - 0.5, np.asarray(counts, dtype=np.int64)
-            of_calls = np.add.reduceat(ranks, np.concatenate([[0], np.cumsum(sizes)[:-1]]))
+            of_calls = np.add.reduceat(ranks, _starts(sizes))
             squares = float((of_calls**2 / sizes).sum()), float((ranks**2).sum())
             return len(ranks), len(sizes), float(ranks.sum()), *squares
 
@@ -121,7 +132,7 @@ class Calls(Family):
         statistic = (count - 1) * between / total
         # Between-call over within-call variance: about noncentral chi-square if calls differ.
         odds = (count - 1) * between / max(total - between, 1e-9 * total)
-        low, high = (self._share(self._noncentrality(odds, freedom, tail), count) for tail in (_TAIL, 1 - _TAIL))
+        low, high = (self._share(self._noncentrality(odds, freedom, tail), count) for tail in (TAIL, 1 - TAIL))
         effect = self._share(odds - freedom, count)
         p_value = float(special.chdtrc(freedom, statistic))
         summary = NormalScore(normal_score(1.0 - p_value, p_value), 1.0, "excess")
@@ -131,7 +142,7 @@ class Calls(Family):
         """Return the power if a share `alternative` of the variance lies between calls."""
         remedy = "pass a share of the variance in [0, 1]"
         share = check_number("alternative", alternative, remedy, minimum=0.0, maximum=1.0)
-        count, freedom = check_whole("size", size, 1, _DRAWS), self.calls - 1
+        count, freedom = check_whole("size", size, 1, DRAWS), self.calls - 1
         critical = float(special.chdtri(freedom, check_level(level)))
         if share >= 1.0:
             return 1.0
@@ -146,10 +157,13 @@ class Calls(Family):
         """Return the noncentrality at which `statistic` is exceeded with chance `tail`, or 0."""
         if float(scipy.stats.chi2.sf(statistic, freedom)) >= tail:
             return 0.0
-        bound = smallest_real(
-            lambda x: float(scipy.stats.ncx2.sf(statistic, freedom, x)) >= tail, 0.0, 4.0 * statistic + 100.0 * freedom
-        )
-        return bound if math.isfinite(bound) else 4.0 * statistic + 100.0 * freedom
+        most = 4.0 * statistic + 100.0 * freedom
+        return min(most, smallest_real(lambda x: scipy.stats.ncx2.sf(statistic, freedom, x) >= tail, 0.0, most))
+
+
+def _starts(sizes: IntArray) -> IntArray:
+    """Return the index of the first draw of each call."""
+    return np.cumsum(sizes) - sizes
 
 
 def _remembered(marks: NDArray[np.uint64]) -> tuple[int, int, NDArray[np.uint64], int]:
@@ -174,3 +188,152 @@ def _halved(marks: NDArray[np.uint64], times: int) -> NDArray[np.uint64]:
     """Select one mark in ``2**times`` by the leading bits of a product."""
     mixed = marks * np.uint64(0x9E3779B97F4A7C15)
     return marks[mixed < np.uint64(2 ** (64 - times))] if times else marks
+
+
+@dataclass(frozen=True)
+class Trend(Family):
+    """Permutation test for numbers that rise or fall from the first draw of a call to the last.
+
+    For exchangeable draws, the product of normal scores and position has mean 0 and known variance; both add up
+    over calls. The p-value is that of a correlation of normal numbers, whose tails are nearly the same. The effect
+    is the correlation of score and position.
+
+    Examples
+    --------
+    >>> outcome = Trend().test(np.exp(np.arange(40.0) % 20), np.array([20, 20]))
+    >>> round(outcome.effect, 2), outcome.p_value < 1e-8
+    (0.99, True)
+    >>> Trend().size(alternative=0.1, level=5e-4, power=0.99)
+    3374
+    """
+
+    null_effect = 0.0
+    _farthest = 1.0
+
+    def test(self, values: ArrayLike, counts: ArrayLike) -> Outcome:
+        """Return the outcome for one number per draw, (draws,), and the draws of each call, (calls,)."""
+        data = finite_array("values", values)
+        return self._outcome(*self._sums(special.ndtri((scipy.stats.rankdata(data) - 0.5) / len(data)), counts))
+
+    def condensed(self, *data: Any) -> CondensedData:
+        """Condense to sums over calls of scores, from ranks among the first data."""
+        ranks = ranker(finite_array("values", data[0]))
+
+        def sums(values: ArrayLike, counts: ArrayLike) -> tuple[Any, ...]:
+            return self._sums(special.ndtri(ranks(finite_array("values", values))), counts)
+
+        return CondensedData(sums, self._outcome).add(*data)
+
+    @staticmethod
+    def _sums(scores: FloatArray, counts: ArrayLike) -> tuple[float, float, int, int]:
+        """Return the sum of score times position, its variance, draws minus calls, and the number of calls."""
+        sizes = np.asarray(counts, dtype=np.int64)
+        starts = _starts(sizes)
+        index = np.arange(len(scores)) - np.repeat(starts, sizes)
+        # Positions run from -1 to 1, in calls of any length.
+        place = (2.0 * index - np.repeat(sizes - 1, sizes)) / np.repeat(np.maximum(sizes - 1, 1), sizes)
+        spread = scores - np.repeat(np.add.reduceat(scores, starts) / sizes, sizes)
+        products, places, squares = (
+            np.add.reduceat(part, starts) for part in (place * spread, place * place, spread * spread)
+        )
+        variance = float((places * squares / np.maximum(sizes - 1, 1)).sum())
+        return float(products.sum()), variance, int((sizes - 1).sum()), len(sizes)
+
+    @staticmethod
+    def _outcome(product: float, variance: float, freedom: int, calls: int) -> Outcome:
+        if variance <= 0.0 or freedom < _FEWEST:
+            return Outcome(1.0, 0.0, -1.0, 1.0, 0.0, 0)  # there are too few draws, or all values are equal
+        z, root = product / math.sqrt(variance), math.sqrt(freedom)
+        p_value = float(special.betaincc(0.5, 0.5 * (freedom - 1), min(1.0, z * z / freedom)))
+        interval = (z - QUANTILE) / root, (z + QUANTILE) / root
+        summary = NormalScore(math.copysign(normal_score(1.0 - 0.5 * p_value, 0.5 * p_value), z), freedom)
+        return Outcome(p_value, z / root, *interval, 0.0, freedom + calls, summary=summary)
+
+    def power(self, alternative: float, size: int, level: float) -> float:
+        """Return the chance of detecting a correlation of `alternative` in one call."""
+        remedy = "pass a correlation, e.g. 0.05"
+        correlation = check_number("alternative", alternative, remedy, minimum=-1.0, maximum=1.0)
+        count = check_whole("size", size, 1, DRAWS)
+        if count <= _FEWEST:
+            return 0.0
+        return normal_power(correlation * math.sqrt(count - 1), level)
+
+    def _mirrored(self, alternative: float) -> tuple[float, ...]:
+        return alternative, -alternative
+
+
+@dataclass(frozen=True)
+class Extremes(Family):
+    """Ties at the largest number of each call, and of all calls: none for a continuous law.
+
+    The effect is the share of draws that tie. The null allows one tie by rounding per quarter of a million
+    extremes; the Poisson p-value is very conservative.
+
+    Examples
+    --------
+    >>> sides = np.array([[0.5, 0.1], [2.0, 0.3], [2.0, 0.2], [1.0, 0.4]])
+    >>> outcome = Extremes().test(sides, np.array([4]))
+    >>> outcome.effect, round(outcome.p_value, 6)
+    (0.25, 1.5e-05)
+    >>> Extremes().size(alternative=0.01, level=5e-4, power=0.99)
+    838
+    """
+
+    tail_exact = True
+    null_effect = 0.0
+    # Without a tie the p-value is 1.
+    continuous = False
+    _farthest = 1.0
+
+    def test(self, sides: ArrayLike, counts: ArrayLike) -> Outcome:
+        """Return the outcome for the largest number of each draw, (draws, sides), and the draws of each call, (calls,).
+
+        Equal numbers must belong to different draws. A side whose largest number is 0 has no ties.
+        """
+        return self._outcome(*_reached(sides, counts))
+
+    def condensed(self, *data: Any) -> CondensedData:
+        """Condense to ties within calls, the largest number at each side, and how many calls reach it."""
+        return CondensedData(_reached, self._outcome, _higher).add(*data)
+
+    def _outcome(self, draws: int, calls: int, within: int, largest: FloatArray, reached: IntArray) -> Outcome:
+        """Return the outcome for the numbers that `_reached` returns."""
+        ties = within + int(np.maximum(reached - 1, 0).sum())
+        outcome = Count(0.0).test(min(ties, draws), draws)
+        rate = _rate(calls, len(largest))
+        p_value = float(special.pdtrc(ties - 1, rate)) if ties else 1.0
+        summary = Events(min(ties, draws), draws, min(1.0, rate / draws))
+        return dataclasses.replace(outcome, p_value=p_value, summary=summary)
+
+    def power(self, alternative: float, size: int, level: float) -> float:
+        """Return the power if each draw lies at one bound with chance `alternative`."""
+        share = check_number("alternative", alternative, "pass a share of draws in [0, 1]", minimum=0.0, maximum=1.0)
+        draws = check_whole("size", size, 1, DRAWS)
+        rate = _rate(_CALLS, 2)
+        fewest = next(ties for ties in range(1, 1000) if special.pdtrc(ties - 1, rate) < check_level(level))
+        return float(scipy.stats.binom.sf(fewest, draws, share))
+
+
+def _rate(calls: int, sides: int) -> float:
+    """Return the expected number of ties by rounding."""
+    return TIE * sides * (calls + 1)
+
+
+def _reached(sides: ArrayLike, counts: ArrayLike) -> tuple[int, int, int, FloatArray, IntArray]:
+    """Return draws, calls, ties within calls, the largest number at each side, and how many calls reach it.
+
+    A tie is a further number equal to the nonzero largest of its call.
+    """
+    reach, sizes = finite_array("sides", sides), np.asarray(counts, dtype=np.int64)
+    tops = np.maximum.reduceat(reach, _starts(sizes))
+    within = (reach == np.repeat(tops, sizes, axis=0)) & (reach != 0.0)
+    largest = tops.max(axis=0)
+    reached = ((tops == largest) & (tops != 0.0)).sum(axis=0)
+    return len(reach), len(sizes), int(within.sum() - (tops != 0.0).sum()), largest, reached
+
+
+def _higher(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Merge the results of `_reached` for two sets of calls."""
+    largest = np.maximum(one[3], other[3])
+    reached = sum(np.where(each[3] == largest, each[4], 0) for each in (one, other))
+    return *(first + second for first, second in zip(one[:3], other[:3], strict=True)), largest, reached

@@ -16,14 +16,20 @@ from scipy import special
 
 from attncheck._lib.errors import check_choice, check_number, check_whole, refuse
 from attncheck.evidence.distances import TwoSample, Uniform
-from attncheck.evidence.family import CONFIDENCE, CondensedData, Family, Outcome, check_count, check_level, finite_array
+from attncheck.evidence.family import (
+    DRAWS,
+    TAIL,
+    CondensedData,
+    Family,
+    Outcome,
+    check_count,
+    check_level,
+    finite_array,
+)
 from attncheck.evidence.normal import Association, Smooth
 from attncheck.evidence.summaries import Events, NormalScore, normal_score
 
 __all__ = ["Association", "Count", "Family", "Outcome", "Scale", "Smooth", "TwoSample", "Uniform"]
-
-_TAIL = 0.5 * (1.0 - CONFIDENCE)
-_DRAWS = "pass a number of draws, e.g. size=1000"
 
 
 @dataclass(frozen=True)
@@ -92,8 +98,8 @@ class Scale(Family):
         if total_dof < 1.0:
             return self.nothing()
         below, above = float(special.chdtr(total_dof, total)), float(special.chdtrc(total_dof, total))
-        low = total / _chi_square_above(total_dof, _TAIL)
-        high = total / _chi_square_below(total_dof, _TAIL)
+        low = total / _chi_square_above(total_dof, TAIL)
+        high = total / _chi_square_below(total_dof, TAIL)
         # The log ratio has variance of about 2/dof.
         summary = NormalScore(normal_score(below, above), 0.5 * total_dof, "ratio")
         p_value = _two_sided(below, above)
@@ -102,7 +108,7 @@ class Scale(Family):
     def power(self, alternative: float, size: int, level: float) -> float:
         """Return the exact chance of detecting `alternative` times the declared variance."""
         ratio = check_number("alternative", alternative, "pass a variance ratio, e.g. 1.1", above=0.0)
-        total = check_whole("size", size, 1, _DRAWS) * self.dof
+        total = check_whole("size", size, 1, DRAWS) * self.dof
         half = 0.5 * check_level(level)
         if total < 1.0:
             return 0.0
@@ -174,8 +180,8 @@ class Count(Family):
         p_value = float(scipy.stats.binom.sf(hits - 1, total, self.probability))
         if self.tail == "two-sided":
             p_value = _two_sided(float(scipy.stats.binom.cdf(hits, total, self.probability)), p_value)
-        low = float(special.betaincinv(hits, total - hits + 1, _TAIL)) if hits else 0.0
-        high = float(special.betainccinv(hits + 1, total - hits, _TAIL)) if hits < total else 1.0
+        low = float(special.betaincinv(hits, total - hits + 1, TAIL)) if hits else 0.0
+        high = float(special.betainccinv(hits + 1, total - hits, TAIL)) if hits < total else 1.0
         upper = self.tail == "upper"
         at_most, summary = upper and self.probability > 0.0, Events(hits, total, float(self.probability), upper)
         return Outcome(p_value, hits / total, low, high, self.null_effect, total, at_most=at_most, summary=summary)
@@ -190,7 +196,7 @@ class Count(Family):
         """Return the exact chance of detecting a true probability of `alternative`."""
         remedy = "pass the true chance of the event in one trial"
         truth = check_number("alternative", alternative, remedy, minimum=0.0, maximum=1.0)
-        trials = check_whole("size", size, 1, _DRAWS) * self.per_draw
+        trials = check_whole("size", size, 1, DRAWS) * self.per_draw
         share = check_level(level) * (1.0 if self.tail == "upper" else 0.5)
         fewest = int(scipy.stats.binom.isf(share, trials, self.probability)) + 1  # the critical number, from above
         chance = float(scipy.stats.binom.sf(fewest - 1, trials, truth))

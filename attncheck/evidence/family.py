@@ -11,18 +11,21 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
-from attncheck._lib.errors import check_number, check_whole, refuse
+from attncheck._lib.arrays import FloatArray
+from attncheck._lib.errors import check_number, check_whole, refuse, settle
 from attncheck.evidence.summaries import Summary
-
-FloatArray = NDArray[np.float64]
 
 #: Coverage of the intervals of effects.
 CONFIDENCE = 0.99
+#: Chance below or above these intervals.
+TAIL = 0.5 * (1.0 - CONFIDENCE)
 #: Half the width of these intervals, in standard errors of a normal statistic.
 QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
+#: What to pass as a size.
+DRAWS = "pass a number of draws, e.g. size=1000"
 #: Default cap of `Family.size`.
 DRAWS_CAP = 10_000_000
 
@@ -66,11 +69,11 @@ class Outcome:
 
     def __post_init__(self) -> None:
         remedy = "build outcomes from finite statistics"
-        check_number("p_value", self.p_value, remedy, minimum=0.0, maximum=1.0)
-        for name in ("p_value", "effect", "low", "high", "null_effect"):
-            # pytest-xdist cannot transfer NumPy scalars.
-            object.__setattr__(self, name, check_number(name, getattr(self, name), remedy))
-        object.__setattr__(self, "count", check_whole("count", self.count, 0, "count independent values"))
+        # pytest-xdist cannot transfer NumPy scalars.
+        settle(self, "p_value", check_number, remedy, minimum=0.0, maximum=1.0)
+        for name in ("effect", "low", "high", "null_effect"):
+            settle(self, name, check_number, remedy)
+        settle(self, "count", check_whole, 0, "count independent values")
 
 
 def added(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:

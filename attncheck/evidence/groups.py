@@ -1,7 +1,8 @@
-"""Comparisons of groups: equal variances, and association within groups."""
+"""Comparisons of groups: equal variances, association within groups, and the largest of many associations."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,12 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_number, check_whole, refuse
-from attncheck.evidence.family import CONFIDENCE, CondensedData, Family, FloatArray, Outcome, check_level, finite_array
-from attncheck.evidence.normal import Association, outcome_of_sums
+from attncheck.evidence.family import CONFIDENCE, DRAWS, TAIL, CondensedData, Family, Outcome, check_level, finite_array
+from attncheck.evidence.normal import Association, outcome_of_sums, pair_sums
 from attncheck.evidence.summaries import NormalScore, normal_score
-
-_TAIL = 0.5 * (1.0 - CONFIDENCE)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class EqualVariances(Family):
         # If p-values underflow, the most extreme ratio counts.
         worst = int(np.lexsort((-np.abs(np.log(ratios)), tails))[0])
         ratio, one, rest = float(ratios[worst]), float(ours_dof[worst]), float(others_dof[worst])
-        low, high = ratio / _above(one, rest, _TAIL), ratio * _above(rest, one, _TAIL)
+        low, high = ratio / _above(one, rest, TAIL), ratio * _above(rest, one, TAIL)
         p_value = min(1.0, 2.0 * self._comparisons * float(tails[worst]))
         summary = NormalScore(normal_score(1.0 - p_value, p_value), 1.0, "excess")
         return Outcome(p_value, ratio, low, high, 1.0, round(one + rest), summary=summary)
@@ -96,7 +96,7 @@ class EqualVariances(Family):
     def power(self, alternative: float, size: int, level: float) -> float:
         """Return the chance of detecting a group with `alternative` times the others' variance."""
         ratio = check_number("alternative", alternative, "pass a variance ratio, e.g. 1.1", above=0.0)
-        ours = check_whole("size", size, 1, "pass a number of draws, e.g. size=1000") * self.dof
+        ours = check_whole("size", size, 1, DRAWS) * self.dof
         others, half = ours * (self.groups - 1), 0.5 * check_level(level) / self._comparisons
         upper = float(special.fdtrc(ours, others, _above(ours, others, half) / ratio))
         lower = float(special.fdtrc(others, ours, _above(others, ours, half) * ratio))
@@ -155,3 +155,84 @@ def _of_centred(*sums: FloatArray) -> Outcome:
     told = weights > 1e-12 * s[0, 2]
     parts = s[0, 0], s[1, 1] - mean * s[1, 0], weights, s[2, 2] - 2.0 * mean * s[2, 1] + mean**2 * s[2, 0]
     return outcome_of_sums(*(part[told].sum() for part in parts))
+
+
+@dataclass(frozen=True)
+class LargestAssociation(Association):
+    """Noise that is standard normal given its weight under the null, in several columns.
+
+    ⟨noise, weight⟩/‖weight‖ of each column is N(0, 1), however the columns depend on each other. The p-value is
+    that of the most significant column times the number of columns, nearly uniform where small. The effect is that
+    of the same column, with a simultaneous interval.
+
+    Parameters
+    ----------
+    per_draw : int
+        Pairs of noise and weight of one draw in one column.
+    columns : int
+        Number of columns.
+
+    Examples
+    --------
+    >>> outcome = LargestAssociation(columns=2).test([[1.0, 2.0], [-1.0, 3.0]], [[1.0, 1.0], [1.0, 1.0]])
+    >>> round(outcome.effect, 2), round(outcome.p_value, 5)
+    (2.5, 0.00081)
+    >>> LargestAssociation(columns=120).size(alternative=0.1, level=5e-4, power=0.99)
+    4802
+    """
+
+    columns: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("columns", self.columns, 1, "pass how many columns there are, e.g. columns=120")
+
+    @property
+    def comparable(self) -> bool:
+        """Whether there is a single column."""
+        return self.columns == 1
+
+    @property
+    def continuous(self) -> bool:
+        """True for a single column only: p-values of more are Bonferroni bounds."""
+        return self.columns == 1
+
+    def test(self, noise: ArrayLike, weight: ArrayLike) -> Outcome:
+        """Return the outcome for noise and weight, both (pairs, columns); `count` is of the column that decides."""
+        values, weights = finite_array("noise", noise), finite_array("weight", weight)
+        if values.ndim != 2 or values.shape != weights.shape:
+            refuse(
+                "noise",
+                values.shape,
+                "must be two-dimensional, with the shape of weight",
+                "pass arrays (pairs, columns)",
+            )
+        single = Association(self.per_draw)
+        return self._outcome([single.test(values[:, k], weights[:, k]) for k in range(values.shape[1])])
+
+    def condensed(self, *data: Any) -> CondensedData:
+        """Condense to the sums of each column."""
+
+        def conclude(*sums: Any) -> Outcome:
+            return self._outcome([outcome_of_sums(*column) for column in zip(*sums, strict=True)])
+
+        return CondensedData(pair_sums(data[1]), conclude).add(*data)
+
+    def _outcome(self, found: Sequence[Outcome]) -> Outcome:
+        """Combine the outcomes of all columns."""
+        least = min(found, key=lambda outcome: outcome.p_value)
+        half = (least.high - least.effect) * _widened(len(found))
+        p_value = min(1.0, len(found) * least.p_value)
+        interval = least.effect, least.effect - half, least.effect + half
+        summary = NormalScore(normal_score(1.0 - p_value, p_value), 1.0, "excess")
+        return Outcome(p_value, *interval, 0.0, least.count, summary=summary)
+
+    def power(self, alternative: float, size: int, level: float) -> float:
+        """Return the chance of detecting a correlation of `alternative` in a single column."""
+        return super().power(alternative, size, check_level(level) / self.columns)
+
+
+def _widened(columns: int) -> float:
+    """Return the factor by which intervals widen to cover the effects of all columns simultaneously."""
+    alone, all_of_them = (float(special.ndtri(0.5 * (1.0 - CONFIDENCE) / count)) for count in (1, columns))
+    return all_of_them / alone

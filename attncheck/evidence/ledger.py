@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -214,21 +214,16 @@ class Ledger:
         self._seed = run_seed
         self._reported: Counter[str] = Counter()
         self._best: dict[str, tuple[str, float]] = {}
-        self._told: dict[str, list[tuple[float, str]]] = {Verdict.VIOLATED: [], Verdict.INCONCLUSIVE: []}
-        self._own: dict[str, list[str]] = {Verdict.VIOLATED: [], Verdict.INCONCLUSIVE: []}
-        self._looked = self._examined = False
+        # By verdict, and by whether looks decided: the rest are statements of attncheck's own theory.
+        self._told: defaultdict[tuple[str, bool], list[tuple[float, str]]] = defaultdict(list)
+        self._examined = False
 
     def take(self, entry: Entry) -> None:
         """Add one result."""
         self._reported[entry.id] += 1
-        self._looked |= entry.looks
         self._examined |= bool(entry.p_values)
-        if not entry.looks:
-            self._own.get(entry.verdict, []).append(entry.id)
-            return
-        if entry.verdict in self._told:
-            self._told[entry.verdict].append((entry.combined, entry.id))
-        if entry.continuous and entry.p_values:
+        self._told[entry.verdict, entry.looks].append((entry.combined, entry.id))
+        if entry.looks and entry.continuous and entry.p_values:
             candidate = digest([self._seed, entry.key], 64), float(entry.p_values[0])
             self._best[entry.case] = min(self._best.get(entry.case, candidate), candidate)
 
@@ -249,26 +244,28 @@ class Ledger:
             return Conclusion(tuple(found), completeness)
         p_values = tuple(self.keyed_p_values.values())
         uniformity = Uniform().test(p_values) if p_values else None
+        # Statements of attncheck's own theory need no looks.
+        owes_looks = not self._reported or any(looks and told for (_, looks), told in self._told.items())
         findings = [
             *self._having(Verdict.VIOLATED),
             *_uneven(uniformity, budget.ledger_level),
-            *_theory(self._own[Verdict.VIOLATED], "refuted", "failed"),
-            *_theory(self._own[Verdict.INCONCLUSIVE], "inconclusive", "remained inconclusive"),
+            *self._theory(Verdict.VIOLATED, "refuted", "failed"),
+            *self._theory(Verdict.INCONCLUSIVE, "inconclusive", "remained inconclusive"),
             *_gaps(completeness, ended),
-            *(self._having(Verdict.INCONCLUSIVE) if self._examined or not self._owes_looks else _NOTHING),
+            *(self._having(Verdict.INCONCLUSIVE) if self._examined or not owes_looks else _NOTHING),
         ]
         return Conclusion(tuple(findings), completeness, uniformity, p_values)
 
-    @property
-    def _owes_looks(self) -> bool:
-        """Whether any look was due; statements of attncheck's own theory need none."""
-        return self._looked or not self._reported
-
-    def _having(self, verdict: str) -> list[Finding]:
+    def _having(self, verdict: Verdict) -> list[Finding]:
         """Return a finding on the results with a verdict, the most suspicious first."""
-        told = sorted(self._told[verdict])
-        names = _names(name for _, name in told)
-        return _listed("verdicts", verdict, len(told), [told[0][1]] if len(told) == 1 else names, verdict)
+        ids = [name for _, name in sorted(self._told[verdict, True])]
+        return _listed("verdicts", verdict, len(ids), ids if len(ids) == 1 else _names(ids), verdict)
+
+    def _theory(self, verdict: Verdict, found: str, what: str) -> list[Finding]:
+        """Return a finding on statements of attncheck's own theory with a verdict, or none."""
+        ids = [name for _, name in self._told[verdict, False]]
+        text = f"attncheck's own {'statement' if len(ids) == 1 else 'statements'} {what}: {_first(_names(sorted(ids)))}"
+        return [Finding("theory", found, text)] if ids else []
 
 
 def compare(planned: Iterable[str], reported: Iterable[str]) -> Completeness:
@@ -302,37 +299,26 @@ def _names(ids: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(_CASE.sub("", id) for id in ids))
 
 
-def _theory(ids: Sequence[str], verdict: str, what: str) -> list[Finding]:
-    """Return a finding on statements of attncheck's own theory, or none."""
-    names = _names(sorted(ids))
-    if not names:
-        return []
-    noun = "statement" if len(ids) == 1 else "statements"
-    text = f"attncheck's own {noun} {what}: {', '.join(names[:_NAMED])}{', …' if len(names) > _NAMED else ''}"
-    return [Finding("theory", verdict, text)]
+def _first(names: Sequence[str]) -> str:
+    """Return the names as text; long lists are cut."""
+    return ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
 
 
 def _gaps(completeness: Completeness, ended: bool) -> list[Finding]:
     killed = "the record has no closing line: the run was killed before it ended, or is still running"
-    about = [
+    found = [] if ended else [Finding("completeness", "incomplete", killed)]
+    for ids, what, noun in (
         (completeness.missing, "missing", "planned result"),
         (completeness.duplicated, "reported more than once", "result"),
         (completeness.unplanned, "reported but not planned", "result"),
-    ]
-    return [
-        *([] if ended else [Finding("completeness", "incomplete", killed)]),
-        *(
-            f
-            for ids, what, noun in about
-            for f in _listed("completeness", "incomplete", len(ids), _names(ids), what, noun)
-        ),
-    ]
+    ):
+        found += _listed("completeness", "incomplete", len(ids), _names(ids), what, noun)
+    return found
 
 
 def _listed(
     part: str, verdict: str, count: int, names: Sequence[str], what: str, noun: str = "result"
 ) -> list[Finding]:
     """Return a finding that lists `names`, or none; long lists are cut."""
-    shown = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
     are = f"1 {noun} is" if count == 1 else f"{count:,} {noun}s are"
-    return [Finding(part, str(verdict), f"{are} {what}: {shown}")] if count else []
+    return [Finding(part, str(verdict), f"{are} {what}: {_first(names)}")] if count else []

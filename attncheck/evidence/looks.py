@@ -45,10 +45,9 @@ def examine(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dic
     >>> {name: str(trail.verdict) for name, trail in examine(evaluate, ["good", "bad"], 5e-4).items()}
     {'good': 'consistent', 'bad': 'violated'}
     """
-    seen = _first_three(evaluate, _names(statistics), check_level(level))
-    disputed = tuple(name for name, outcomes in seen.items() if _disputed(outcomes, level))
-    if disputed:
-        _append(seen, _ask(evaluate, 4, FOURTH_FACTOR, disputed))
+    seen = _first_three(evaluate, statistics, level)
+    disputed = tuple(name for name, outcomes in seen.items() if len(outcomes) == 3 and not _suspicious(outcomes, level))
+    _take(evaluate, 4, FOURTH_FACTOR, disputed, seen)
     return {name: _trail(outcomes, level, Verdict.CONSISTENT) for name, outcomes in seen.items()}
 
 
@@ -65,30 +64,20 @@ def examine_blocks(evaluate: Evaluator, statistics: Iterable[str], level: float)
     >>> str(examine_blocks(evaluate, ["mean"], 5e-4)["mean"].verdict)
     'inconclusive'
     """
-    seen = _first_three(evaluate, _names(statistics), check_level(level))
+    seen = _first_three(evaluate, statistics, level)
     return {name: _trail(outcomes, level, Verdict.INCONCLUSIVE) for name, outcomes in seen.items()}
-
-
-def false_violation(level: float) -> float:
-    """Return the chance 2ℓ³ − ℓ⁴ that `examine` calls a true null violated, for uniform p-values.
-
-    Examples
-    --------
-    >>> round(false_violation(0.1), 6)
-    0.0019
-    """
-    return detection(check_level(level), level)
 
 
 def detection(power_per_look: float, power_fourth: float = 1.0) -> float:
     """Return the chance π³ + π²(1 − π)·power_fourth that `examine` calls an alternative violated.
 
-    The power π is that of one look; `power_fourth` is practically 1 if π is at least 0.9.
+    The power π is that of one look; `power_fourth` is practically 1 if π is at least 0.9. For a true null and uniform
+    p-values both are the level ℓ, and the chance of a false violation is 2ℓ³ − ℓ⁴.
 
     Examples
     --------
-    >>> round(detection(0.995), 6)
-    0.990025
+    >>> round(detection(0.995), 6), round(detection(0.1, 0.1), 6)
+    (0.990025, 0.0019)
     """
     remedy = "pass a chance of detection in [0, 1]"
     one = check_number("power_per_look", power_per_look, remedy, minimum=0.0, maximum=1.0)
@@ -109,43 +98,38 @@ def per_look_power(target: float, power_fourth: float = 1.0) -> float:
     return smallest_real(lambda power: detection(power, power_fourth) >= wanted, 0.0, 1.0)
 
 
-def _names(statistics: Iterable[str]) -> tuple[str, ...]:
+def _first_three(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dict[str, list[Outcome]]:
+    """Return the outcomes of up to three looks; a statistic is asked again while it is suspicious."""
     names = tuple(statistics)
     if len(set(names)) < len(names):
         refuse("statistics", names, "names must differ", "name each statistic once")
-    return names
-
-
-def _first_three(evaluate: Evaluator, names: tuple[str, ...], level: float) -> dict[str, list[Outcome]]:
     seen: dict[str, list[Outcome]] = {name: [] for name in names}
+    check_level(level)
     for look in (1, 2, 3):
-        if names:
-            _append(seen, _ask(evaluate, look, 1, names))
-        names = tuple(name for name in names if seen[name][-1].p_value < level)
+        _take(evaluate, look, 1, names, seen)
+        names = tuple(name for name in names if _suspicious(seen[name], level))
     return seen
 
 
-def _ask(evaluate: Evaluator, look: int, factor: int, names: tuple[str, ...]) -> Mapping[str, Outcome]:
-    answers = evaluate(look, factor, names)
+def _take(
+    evaluate: Evaluator, look: int, factor: int, names: tuple[str, ...], seen: Mapping[str, list[Outcome]]
+) -> None:
+    """Add the outcomes of a look at some statistics, if any."""
+    answers = evaluate(look, factor, names) if names else {}
     if set(answers) != set(names):
         problem = f"must have the names {sorted(names)}"
         refuse("evaluate", sorted(answers), problem, "return one outcome per name")
-    return answers
-
-
-def _append(seen: dict[str, list[Outcome]], answers: Mapping[str, Outcome]) -> None:
     for name, outcome in answers.items():
         seen[name].append(outcome)
 
 
-def _disputed(outcomes: Sequence[Outcome], level: float) -> bool:
-    """Return whether the third of three looks did not confirm the first two."""
-    return len(outcomes) == 3 and outcomes[-1].p_value >= level
+def _suspicious(outcomes: Sequence[Outcome], level: float) -> bool:
+    return outcomes[-1].p_value < level
 
 
 def _trail(outcomes: Sequence[Outcome], level: float, after_three: Verdict) -> Trail:
     """Return the trail; `after_three` is the verdict if the third and last look is unsuspicious."""
-    if outcomes[-1].p_value < level:
+    if _suspicious(outcomes, level):
         verdict = Verdict.VIOLATED  # a suspicious first or second look is never the last
     else:
         verdict = after_three if len(outcomes) == 3 else Verdict.CONSISTENT

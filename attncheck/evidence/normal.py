@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.evidence.family import (
+    DRAWS,
     QUANTILE,
     CondensedData,
     Family,
-    FloatArray,
     Outcome,
     check_count,
     finite_array,
@@ -24,8 +25,6 @@ from attncheck.evidence.family import (
     unit_array,
 )
 from attncheck.evidence.summaries import NormalScore
-
-_DRAWS = "pass a number of draws, e.g. size=1000"
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class Association(Family):
         """Return the power for a correlation of `alternative`: a lower bound if the dependence is linear."""
         remedy = "pass a correlation, e.g. 0.05"
         mean = check_number("alternative", alternative, remedy, minimum=-1.0, maximum=1.0)
-        count = check_whole("size", size, 1, _DRAWS) * self.per_draw
+        count = check_whole("size", size, 1, DRAWS) * self.per_draw
         return normal_power(mean * math.sqrt(count), level)
 
     def _mirrored(self, alternative: float) -> tuple[float, ...]:
@@ -179,7 +178,7 @@ class Smooth(Family):
             minimum=-self._farthest,
             maximum=self._farthest,
         )
-        count = check_whole("size", size, 1, _DRAWS) * self.per_draw
+        count = check_whole("size", size, 1, DRAWS) * self.per_draw
         power = normal_power(mean * math.sqrt(count), level)
         return power if count >= self.minimum_count else 0.0
 

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.evidence.family import (
+    DRAWS,
     QUANTILE,
     CondensedData,
     Family,
-    FloatArray,
     Outcome,
     check_count,
     finite_array,
@@ -120,7 +121,7 @@ class Order(Family):
     def power(self, alternative: float, size: int, level: float) -> float:
         """Return the chance of detecting a true order of `alternative`."""
         truth = check_number("alternative", alternative, "pass the true order, e.g. -0.25")
-        count = check_whole("size", size, 1, "pass a number of draws, e.g. size=1000")
+        count = check_whole("size", size, 1, DRAWS)
         mean = (truth - self.order) * math.sqrt(count) / (_LOG_NORMAL * math.hypot(*self._weights))
         return normal_power(mean, level)
 

@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.evidence.bands import QUANTILES
-
-FloatArray = NDArray[np.float64]
 
 #: Quantiles that are labelled in plots.
 LABELLED = (0.0001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999)
@@ -103,8 +102,7 @@ def matrix(
     [1.0, 0.0, 1.0]
     """
     places = np.tril_indices(len(observed))
-    columns = {"observed": observed, "declared": declared, "error": error}
-    entries = {name: _significant(values[places]) for name, values in columns.items()}
+    entries = _columns(observed=observed[places], declared=declared[places], error=error[places])
     return {"kind": "matrix", **entries, "of": of, "what": what, "size": len(observed), "count": count}
 
 
@@ -118,10 +116,8 @@ def positions(observed: ArrayLike, declared: ArrayLike, of: str, what: str) -> d
     >>> positions(np.eye(2), np.ones((2, 2)), "key", "attention weights")["observed"]
     [1.0, 0.0, 0.0, 1.0]
     """
-    size = len(np.asarray(observed))
-    columns = {"observed": observed, "declared": declared}
-    entries = {name: _significant(np.asarray(values, dtype=np.float64).ravel()) for name, values in columns.items()}
-    return {"kind": "positions", **entries, "of": of, "what": what, "size": size}
+    entries = _columns(observed=observed, declared=declared)
+    return {"kind": "positions", **entries, "of": of, "what": what, "size": len(np.asarray(observed))}
 
 
 def profile(
@@ -136,17 +132,16 @@ def profile(
     >>> profile([0, 1], [1.0, 1.7], [0.1, 0.1], 1.0, "head", "score variance")["observed"]
     [1.0, 1.7]
     """
-    columns = {"places": places, "observed": observed, "half": half}
-    values = {name: _significant(np.asarray(each, dtype=np.float64)) for name, each in columns.items()}
-    return {"kind": "profile", **values, "declared": declared, "of": of, "what": what}
+    columns = _columns(places=places, observed=observed, half=half)
+    return {"kind": "profile", **columns, "declared": declared, "of": of, "what": what}
 
 
 def covariances(predicted: FloatArray, products: FloatArray) -> dict[str, Any]:
     """Return mean predictions and observations, each (draws, pairs), with errors of their differences."""
     size = max(1, len(products))
     errors = (products - predicted).std(axis=0) / size**0.5
-    columns = {"predicted": predicted.mean(axis=0), "observed": products.mean(axis=0), "error": errors}
-    return {"kind": "covariances", **{name: _significant(values) for name, values in columns.items()}, "count": size}
+    columns = _columns(predicted=predicted.mean(axis=0), observed=products.mean(axis=0), error=errors)
+    return {"kind": "covariances", **columns, "count": size}
 
 
 def rate(
@@ -159,10 +154,9 @@ def rate(
     >>> rate(np.array([8, 32]), np.array([0.5, 0.25]), np.array([0.01, 0.01]), -0.5, -0.6, -0.4)["slope"]
     -0.5
     """
-    columns = {"widths": widths, "distances": distances, "errors": errors}
-    numbers = {"slope": slope, "low": low, "high": high}
-    rounded = {name: float(f"{value:.4g}") for name, value in numbers.items()}
-    return {"kind": "rate", **{name: _significant(values) for name, values in columns.items()}, **rounded}
+    columns = _columns(widths=widths, distances=distances, errors=errors)
+    slope, low, high = _significant(np.array([slope, low, high]))
+    return {"kind": "rate", **columns, "slope": slope, "low": low, "high": high}
 
 
 def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -195,6 +189,11 @@ def _decimals(values: FloatArray) -> list[float]:
 def _significant(values: FloatArray) -> list[float]:
     """Round values to four significant digits."""
     return [float(f"{value:.4g}") for value in values]
+
+
+def _columns(**columns: ArrayLike) -> dict[str, list[float]]:
+    """Return columns of numbers by name, rounded."""
+    return {name: _significant(np.asarray(values, dtype=np.float64).ravel()) for name, values in columns.items()}
 
 
 # Fields that are means over draws, with their rounding.

@@ -14,17 +14,16 @@ from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.evidence.families import Count
-from attncheck.evidence.family import CONFIDENCE, Outcome, check_level, check_power
+from attncheck.evidence.family import QUANTILE, Outcome, check_level, check_power
 from attncheck.evidence.summaries import Events, NormalScore, Summary
 
 #: Scores are clipped at this absolute value: p-values need not be accurate further out.
 CLIP = 4.5
-_QUANTILE = float(special.ndtri(0.5 + 0.5 * CONFIDENCE))
 # Chance in either tail of a sample's count that the law of the sum leaves out.
 _LEFT_OUT = 1e-18
 
@@ -120,7 +119,7 @@ def _outcome_of_scores(scores: Sequence[NormalScore]) -> Outcome:
         return Outcome(1.0, null, null, null, null, len(scores))
     beyond = sums.z if sums.kind.one_sided else max(0.0, abs(sums.z) - sums.bias)
     p_value = float(special.ndtr(-beyond)) * (1.0 if sums.kind.one_sided else 2.0)
-    half = _QUANTILE / math.sqrt(sums.information)
+    half = QUANTILE / math.sqrt(sums.information)
     allowed = sums.bias / math.sqrt(sums.information)
     effect, low, high, null = (
         _shown(sums.kind, value) for value in (sums.effect, sums.effect - half, sums.effect + half, allowed)
@@ -152,22 +151,19 @@ def _tails(events: Sequence[Events], hits: int) -> tuple[float, float]:
         start += least
         law = np.maximum(scipy.signal.convolve(law, chances), 0.0)
     place = hits - start
-    return _sum(law[max(0, place) :]), _sum(law[: max(0, place + 1)])
+    above, below = law[max(0, place) :], law[: max(0, place + 1)]
+    return min(1.0, float(above.sum())), min(1.0, float(below.sum()))
 
 
 # Cached: most cases of a pool have the same number of trials, in every look.
 @functools.lru_cache(maxsize=64)
-def _binomial(trials: int, probability: float) -> tuple[int, NDArray[np.float64]]:
+def _binomial(trials: int, probability: float) -> tuple[int, FloatArray]:
     """Return the smallest number of events not left out, and a read-only array of chances from this number on."""
     least = int(scipy.stats.binom.ppf(_LEFT_OUT, trials, probability)) if probability > 0.0 else 0
     most = int(scipy.stats.binom.isf(_LEFT_OUT, trials, probability)) if probability > 0.0 else 0
     chances = np.asarray(scipy.stats.binom.pmf(np.arange(max(0, least), most + 1), trials, probability))
     chances.flags.writeable = False
     return max(0, least), chances
-
-
-def _sum(chances: NDArray[np.float64]) -> float:
-    return min(1.0, float(np.sum(chances)))
 
 
 def _kind(summary: Summary) -> tuple[Any, ...]:

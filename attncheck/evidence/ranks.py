@@ -10,13 +10,10 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray, IntArray
 from attncheck.evidence.summaries import NormalScore
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Number of cells of an unknown law: so many that the share of one cell is undetectable in 10⁷ draws.
 _CELLS = 2**14

@@ -13,12 +13,10 @@ class OutcomeLike(Protocol):
     @property
     def null_effect(self) -> float | None:
         """Effect under the null, or the largest allowed."""
-        ...
 
     @property
     def at_most(self) -> bool:
         """Whether the null allows every effect up to `null_effect`."""
-        ...
 
 
 def allowed(seen: OutcomeLike) -> str:

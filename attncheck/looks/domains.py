@@ -11,7 +11,7 @@ import numpy as np
 from attncheck.checks.check import Setting
 from attncheck.checks.literal import LiteralReference
 from attncheck.checks.programs import RATE_PROPERTIES
-from attncheck.checks.programs.reference import ProgramReference
+from attncheck.checks.programs.functionals import ProgramReference
 from attncheck.checks.programs.sample import ProgramSetting
 from attncheck.checks.reference import Reference
 from attncheck.checks.registry import PROGRAM_PROPERTIES, PROPERTIES

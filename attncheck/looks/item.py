@@ -30,11 +30,3 @@ class Item:
     def id(self) -> str:
         """Return ``property@case key``."""
         return f"{self.property_name}@{self.case.key}"
-
-    def result_id(self, check: AnyCheck) -> str:
-        """Return ``check name@case key``."""
-        return f"{check.name}@{self.case.key}"
-
-    def result_key(self, check: AnyCheck) -> str:
-        """Return ``check key@case key``, a result's key in digests and comparisons."""
-        return f"{check.key}@{self.case.key}"

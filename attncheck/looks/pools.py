@@ -33,7 +33,7 @@ from attncheck.looks.domains import domain_of
 from attncheck.looks.examine import probed, take_look
 from attncheck.looks.item import Item
 from attncheck.looks.plan import Cost
-from attncheck.looks.result import looks_of
+from attncheck.looks.result import looks_of, unexamined
 from attncheck.records.schema import Result, case_key
 from attncheck.subject import Subject
 
@@ -289,32 +289,22 @@ def _again(result: Result, case: Case, subject: Any, seed: int) -> Result:
 
 def _result(pool: CasePool, trail: Trail, seconds: float) -> Result:
     """Return the result of a pool."""
-    check, power = pool.check, min(one.power for one in pool.results)
+    first, power = pool.results[0], min(one.power for one in pool.results)
     mde = pool.first_look.mde(trail.level, per_look_power(power))
-    name = pool.results[0].property
-    return Result(
-        id=pool.id,
-        key=f"{check.key}@{pool.name}",
-        item=f"{name}@{pool.name}",
-        property=name,
-        check=check.name,
-        claim=check.claim,
-        kind=check.kind,
-        case={"pool": pool.name, "of": [case_key(one) for one in pool.results]},
-        verdict=str(trail.verdict),
-        reason="some of its cases are violated themselves" if trail.verdict == Verdict.EXPLAINED else "",
-        size=sum(one.size for one in pool.results),
-        affordable=sum(one.affordable for one in pool.results),
-        level=trail.level,
-        power=power,
-        p_values=list(trail.p_values),
+    cost = Cost(sum(one.affordable for one in pool.results), trail.level, power)
+    case = {"pool": pool.name, "of": [case_key(one) for one in pool.results]}
+    reason = "some of its cases are violated themselves" if trail.verdict == Verdict.EXPLAINED else ""
+    return msgspec.structs.replace(
+        unexamined(pool.check, first.property, pool.name, case, cost, reason),
         **looks_of(trail),
+        verdict=str(trail.verdict),
+        size=sum(one.size for one in pool.results),
+        p_values=list(trail.p_values),
         mde=mde if math.isfinite(mde) else None,
         # A pool has no alternative of its own: the record gives its minimum detectable effect instead.
         alternative=mde if math.isfinite(mde) else None,
-        continuous=False,
         text=_text(pool, trail.last),
-        hint=pool.results[0].hint,
+        hint=first.hint,
         seconds=seconds,
     )
 

@@ -60,15 +60,25 @@ def looks_of(trail: Trail) -> dict[str, Any]:
 
 def excused_result(item: Item, check: AnyCheck, cost: Cost, reason: str) -> Result:
     """Return the result of a check that was not examined."""
+    return unexamined(check, item.property_name, item.case.key, item.case.to_dict(), cost, reason)
+
+
+def unexamined(
+    check: AnyCheck, property_name: str, where: str, case: dict[str, Any], cost: Cost, reason: str
+) -> Result:
+    """Return the result of a check before any look; `where` is the key of a case, or the name of a pool.
+
+    In the keys of digests and comparisons, the check has its permanent key.
+    """
     return Result(
-        id=item.result_id(check),
-        key=item.result_key(check),
-        item=item.id,
-        property=item.property_name,
+        id=f"{check.name}@{where}",
+        key=f"{check.key}@{where}",
+        item=f"{property_name}@{where}",
+        property=property_name,
         check=check.name,
         claim=check.claim,
         kind=check.kind,
-        case=item.case.to_dict(),
+        case=case,
         verdict=str(Verdict.NOT_EXAMINED),
         reason=reason,
         size=0,

@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attncheck.evidence.bands import QUANTILES, FloatArray, IntArray, two_sample_band, uniform_band
+from attncheck._lib.arrays import FloatArray, IntArray
+from attncheck.evidence.bands import QUANTILES, two_sample_band, uniform_band
 from attncheck.evidence.plot_data import LABELLED
 
 # Largest number on an axis.

@@ -15,13 +15,12 @@ from attncheck._lib.arithmetic import own_arithmetic
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import Sample
-from attncheck.diagnosis.calls import OTHER_CALL, read_off
 from attncheck.diagnosis.causes import TOLD, UNKNOWN, begins, hints, precedes, telling
-from attncheck.diagnosis.estimates import exact_sample
+from attncheck.diagnosis.differences import OTHER_CALL, read_off
+from attncheck.diagnosis.estimates import exact_sample, uneven
 from attncheck.diagnosis.finding import Finding
 from attncheck.diagnosis.fit import LAYERS, draws_of, fitted
 from attncheck.diagnosis.responses import findings
-from attncheck.diagnosis.uneven import uneven
 from attncheck.diagnosis.unread import unread, unread_text
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
@@ -179,7 +178,7 @@ def _causes(
 
 
 def _cut(sample: Sample) -> Sample:
-    return sample.first(draws_of(sample.layer, sample.exposed))
+    return sample[: draws_of(sample.layer, sample.exposed)]
 
 
 def _exposed(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) -> frozenset[str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import attncheck as ac
 from attncheck import AttentionLayer
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.calibration.power import level_of
-from attncheck.checks.extremes import CHECKS as EXTREMES
+from attncheck.checks.registry import check_named
 from attncheck.checks.sample import Sample
 from attncheck.evidence.pools import Pool
 from attncheck.faults import EXPOSURES, FAULTS, exposing
@@ -25,11 +25,9 @@ from attncheck.records.schema import Result
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject import Subject, collapsed
 
-FloatArray = NDArray[np.float64]
-
 PAPER, NARROW, ONE, GROUPED = ANCHORS[:4]
 LEVEL = 5e-4
-(TIES,) = EXTREMES
+TIES = check_named("exactness.extremes")
 
 
 def looks(name: str, subject: object, layer: AttentionLayer, profile: str, only: str = "") -> list[Result]:
@@ -58,7 +56,7 @@ def first_looks(check: str, subject: object) -> Pool:
 def ties(outputs: FloatArray, layer: AttentionLayer) -> float:
     subject = Subject.of(exposing(collapsed, EXPOSURES["outputs"]))
     setting = subject.probe(layer, stream(0, "tests", "ties"))
-    data = TIES.measure(Sample(layer, outputs), None)  # type: ignore[arg-type]  # compares with nothing
+    data = TIES.measure(Sample(layer, outputs), None)
     return TIES.test(setting, data).p_value
 
 

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import attncheck as ac
 from attncheck import AttentionLayer
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.calibration.power import level_of
-from attncheck.checks.draws import _distinct, _neighbours, marks
-from attncheck.checks.hashes import hashes
+from attncheck.checks.draws import _distinct, _neighbours, hashes, marks
 from attncheck.checks.rotation import neighbours, pairings, rotating_pairs
 from attncheck.checks.sample import Sample
 from attncheck.checks.whitening import Residual
@@ -27,7 +26,6 @@ from attncheck.looks.profiles import PROFILES
 from attncheck.looks.result import violated
 from attncheck.subject import Subject
 
-FloatArray = NDArray[np.float64]
 Draw = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, Any]]
 Weights = list[FloatArray]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import attncheck as ac
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.checks.check import Setting
 from attncheck.checks.literal import RATIO, LiteralReference, for_any_law
@@ -27,7 +27,6 @@ from attncheck.looks.result import violated
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws, draw_with_weights
 from attncheck.subject import Subject
 
-FloatArray = NDArray[np.float64]
 Laws = str | Mapping[str, Any]
 PAPER = ac.AttentionLayer(width=16, seq_len=4, num_heads=2)
 NARROW = ac.AttentionLayer(width=4, seq_len=6, num_heads=2)

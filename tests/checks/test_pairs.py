@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.registry import CHECKS
 from attncheck.faults.pairs import PAIRS, paired
@@ -39,13 +39,13 @@ OTHER_DRAWS = {
 #: Checks of whitened scores, which fall back on visible scores.
 WHITENED = {name for name, check in BY_NAME.items() if check.needs >= {"scores", "key_gram"}}
 
-Simulator = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, NDArray[np.float64]]]
+Simulator = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, FloatArray]]
 
 
 def hiding(simulator: Any) -> Simulator:
     """Return a simulator with scores of minus infinity behind the mask."""
 
-    def hidden(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, NDArray[np.float64]]:
+    def hidden(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
         drawn = dict(simulator(layer, size, rng))
         return {**drawn, "scores": np.where(visible(layer), drawn["scores"], -np.inf)}
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.checks import plot_data
 from attncheck.checks.laws import marginal_law
@@ -26,7 +26,7 @@ def sample_of(subject: str) -> Sample:
     return Subject.of(subject).draw(LAYER, SIZE, stream(0, "tests", "portraits"))
 
 
-def deviations(plot: dict[str, Any]) -> NDArray[np.float64]:
+def deviations(plot: dict[str, Any]) -> FloatArray:
     """Return differences in standard errors, with a zero upper triangle."""
     observed, declared, error = (np.array(plot[name]) for name in ("observed", "declared", "error"))
     found = np.zeros((plot["size"],) * 2)

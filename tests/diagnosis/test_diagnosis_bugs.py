@@ -8,10 +8,10 @@ import re
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.stats import ks_2samp
 
 import attncheck as ac
+from attncheck._lib.arrays import FloatArray
 from attncheck.subject import Subject
 from benchmarks.diagnosis_bugs import BUGS, Reported
 from benchmarks.diagnosis_bugs.parts import attention, draw, reported
@@ -28,7 +28,6 @@ RELATED = PLAIN.replace(activation="relu", input_correlation=0.9)
 LAYERS = (PLAIN.replace(head_dim=4), PLAIN.replace(mask="causal"), GROUPS, RELATED)
 LEVEL, SIZE = 1e-6, 20_000
 
-FloatArray = NDArray[np.float64]
 
 RIGHT = reported("", "", ())(lambda layer, inputs, rng: attention(layer, inputs, draw(layer, inputs, rng)))
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from numpy.typing import NDArray
 
 from attncheck import AttentionLayer
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.registry import EVERY_PROPERTY, checks_of
 from attncheck.diagnosis.answers import projected
 from attncheck.diagnosis.causes import begins, stage_of
@@ -23,7 +23,6 @@ from attncheck.layers.attention_map import attention_weights
 from attncheck.strategies import layers
 from attncheck.subject import Subject, collapsed
 
-FloatArray = NDArray[np.float64]
 Simulator = Callable[[AttentionLayer, FloatArray, np.random.Generator], dict[str, Any]]
 
 LAYER = AttentionLayer(width=8, seq_len=4, num_heads=2)
@@ -381,19 +380,33 @@ def test_declared_biases_are_nothing_wrong() -> None:
     assert not found(biased)
 
 
+Change = Callable[[FloatArray], FloatArray]
+
+
+def whole(
+    layer: AttentionLayer,
+    inputs: FloatArray,
+    rng: np.random.Generator,
+    weigh: Change = np.asarray,
+    values: Change = np.asarray,
+    outputs: Change = np.asarray,
+) -> dict[str, Any]:
+    """Return all neurons of the outputs, and scores, with changes of weights, values and outputs."""
+    heads = (len(inputs), layer.num_heads, layer.width, layer.head_width)
+    Q, K, V = (inputs[:, None] @ rng.standard_normal(heads) * layer.width**-0.5 for _ in range(3))
+    scores = Q @ K.swapaxes(-1, -2) * layer.width**-0.5
+    mixed = weigh(attention_weights(layer, scores)) @ values(V)
+    y = (mixed @ rng.standard_normal(heads).swapaxes(-1, -2)).sum(axis=1) * (layer.width * layer.num_heads) ** -0.5
+    return {"outputs": outputs(y), "scores": scores}
+
+
 @pytest.mark.parametrize("layer", [LAYER.replace(num_heads=1), LAYER, CAUSAL.replace(head_dim=3)])
 def test_the_weights_that_a_subject_uses_are_shown(layer: AttentionLayer) -> None:
     """Where nothing known fits, the layer with one head is examined, whose weights its outputs determine."""
 
     def dropping(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-        """Attention without weights below 0.15, with all neurons of the outputs."""
-        heads = (len(inputs), layer.num_heads, layer.width, layer.head_width)
-        queries, keys, values = (inputs[:, None] @ rng.standard_normal(heads) * layer.width**-0.5 for _ in range(3))
-        scores = queries @ keys.swapaxes(-1, -2) * layer.width**-0.5
-        weights = attention_weights(layer, scores)
-        mixed = np.where(weights < 0.15, 0.0, weights) @ values
-        outputs = (mixed @ rng.standard_normal(heads).swapaxes(-1, -2)).sum(axis=1)
-        return {"outputs": outputs * (layer.width * layer.num_heads) ** -0.5, "scores": scores}
+        """Attention without weights below 0.15."""
+        return whole(layer, inputs, rng, weigh=lambda weights: np.where(weights < 0.15, 0.0, weights))
 
     (first,) = found(dropping, layer)
     asked = re.fullmatch(
@@ -418,12 +431,7 @@ def clipped_to(size: float, vectors: FloatArray) -> FloatArray:
 @pytest.mark.parametrize("where", ["values", "outputs"])
 def test_values_or_outputs_of_limited_size_are_no_wrong_weights(where: str, num_heads: int) -> None:
     def limited(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> dict[str, Any]:
-        heads = (len(inputs), layer.num_heads, layer.width, layer.head_width)
-        queries, keys, values = (inputs[:, None] @ rng.standard_normal(heads) * layer.width**-0.5 for _ in range(3))
-        scores = queries @ keys.swapaxes(-1, -2) * layer.width**-0.5
-        mixed = attention_weights(layer, scores) @ (clipped_to(1.0, values) if where == "values" else values)
-        outputs = (mixed @ rng.standard_normal(heads).swapaxes(-1, -2)).sum(axis=1) / layer.width**0.5
-        return {"outputs": clipped_to(1.0, outputs) if where == "outputs" else outputs, "scores": scores}
+        return whole(layer, inputs, rng, **{where: lambda vectors: clipped_to(1.0, vectors)})
 
     told = list(map(str, found(limited, LAYER.replace(num_heads=num_heads))))
     assert told

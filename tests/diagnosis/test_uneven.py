@@ -7,17 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from attncheck import AttentionLayer, check
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.sample import Sample
-from attncheck.diagnosis.estimates import exact_sample
+from attncheck.diagnosis.estimates import exact_sample, uneven
 from attncheck.diagnosis.finding import Finding
-from attncheck.diagnosis.uneven import uneven
 from attncheck.report.results import of_cause
 from attncheck.subject import collapsed
-
-FloatArray = NDArray[np.float64]
 
 LAYERS = (
     AttentionLayer(width=8, seq_len=3, num_heads=2),

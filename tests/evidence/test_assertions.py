@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck.evidence import Count, Evidence
 
@@ -171,7 +171,7 @@ def test_bad_arguments_are_refused(call: Callable[[Evidence], object], problem: 
 
 def test_a_statistic_of_ones_own_is_tested_by_a_family(bounds: Any) -> None:
     def sixes(evidence: Evidence, draw: Any) -> None:
-        def counted(values: NDArray[np.float64]) -> tuple[int, int]:
+        def counted(values: FloatArray) -> tuple[int, int]:
             return int((values == 6).sum()), len(values)
 
         evidence.assert_statistic(draw, Count(1 / 6, tail="two-sided"), counted, 1 / 5, "share of sixes")

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, hypergeom
 
-from attncheck.evidence.bands import QUANTILES, IntArray, two_sample_band, uniform_band
+from attncheck._lib.arrays import IntArray
+from attncheck.evidence.bands import QUANTILES, two_sample_band, uniform_band
 from attncheck.evidence.distances import TwoSample, Uniform
 
 RNG = np.random.default_rng(31)

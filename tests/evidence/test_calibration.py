@@ -11,7 +11,7 @@ import pytest
 
 from attncheck._lib.streams import stream
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
-from attncheck.evidence.largest import LargestAssociation
+from attncheck.evidence.groups import LargestAssociation
 
 Bounds = Callable[[int, float], tuple[int, int]]
 Draw = Callable[[np.random.Generator, float, int], Outcome]

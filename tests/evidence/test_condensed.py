@@ -16,16 +16,13 @@ from attncheck._lib.errors import InputError
 from attncheck._lib.streams import stream
 from attncheck.evidence import exchange, ranks
 from attncheck.evidence.blocks import Blocks
-from attncheck.evidence.exchange import Calls, Repeats
-from attncheck.evidence.extremes import Extremes
+from attncheck.evidence.exchange import Calls, Extremes, Repeats, Trend
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
-from attncheck.evidence.groups import EqualVariances, WithinGroups
-from attncheck.evidence.largest import LargestAssociation
+from attncheck.evidence.groups import EqualVariances, LargestAssociation, WithinGroups
 from attncheck.evidence.orders import Order
 from attncheck.evidence.ranks import cells_of
 from attncheck.evidence.summaries import NormalScore
-from attncheck.evidence.trend import Trend
-from attncheck.looks.check_data import join
+from attncheck.looks.look import join
 
 from .alone import Alone
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from attncheck._lib.errors import InputError
 from attncheck._lib.streams import stream
 from attncheck.evidence.distances import least_power
 from attncheck.evidence.families import Association, Count, Family, Outcome, Scale, Smooth, TwoSample, Uniform
 from attncheck.evidence.family import CondensedData, smallest_real, smallest_whole
-from attncheck.evidence.largest import LargestAssociation
+from attncheck.evidence.groups import LargestAssociation
 
 LEVEL, POWER = 5e-4, 0.99
 PLANS: list[tuple[Family, float]] = [
@@ -341,76 +339,6 @@ def test_outcomes_are_plain_numbers_with_the_effect_inside_its_interval(values: 
         kinds = {type(getattr(outcome, name)) for name in ("p_value", "effect", "low", "high", "null_effect")}
         assert kinds == {float}
         assert type(outcome.count) is int
-
-
-BAD: list[tuple[Callable[[], Any], str]] = [
-    (lambda: Scale(dof=0), "dof"),
-    (lambda: Scale(dof=1).test([1.0, math.nan]), "squares"),
-    (lambda: Scale(dof=1).test([-1.0]), "squares"),
-    (lambda: Scale(dof=1).test([1e308, 1e308]), "squares"),
-    (lambda: Scale(dof=1).test([1.0, 1.0], [1.0, 1.0, 1.0]), "dof"),
-    (lambda: Scale(dof=0.1).test([1.0]), "dof"),
-    (lambda: Scale(dof=1).test([1.0], [math.nan]), "dof"),
-    (lambda: Scale(dof=1).power(0.0, 10, LEVEL), "alternative"),
-    (lambda: Association(per_draw=0), "per_draw"),
-    (lambda: Association().test([1.0], [1.0, 2.0]), "weight"),
-    (lambda: Association().test([math.nan], [1.0]), "noise"),
-    (lambda: Association().test([1.0], [math.inf]), "weight"),
-    (lambda: Association().test([], []), "noise"),
-    (lambda: Association().test(["a"], [1.0]), "noise"),
-    (lambda: Association().test([1e308, -1e308], [1.0, 1.0]), "noise"),
-    (lambda: LargestAssociation(columns=0), "columns"),
-    (lambda: LargestAssociation().test([1.0], [1.0]), "noise"),
-    (lambda: LargestAssociation().test([[1.0, 2.0]], [[1.0], [2.0]]), "noise"),
-    (lambda: LargestAssociation().test([[math.nan]], [[1.0]]), "noise"),
-    (lambda: LargestAssociation(columns=3).power(0.5, 10, 1.0), "level"),
-    (lambda: Association().power(1.5, 10, LEVEL), "alternative"),
-    (lambda: Association().power(0.5, 0, LEVEL), "size"),
-    (lambda: Association().power(0.5, 10, 1.0), "level"),
-    (lambda: Association().size(0.5, LEVEL, 1.0), "power"),
-    (lambda: Association().size(0.5, 0.05, 0.05), "power"),
-    (lambda: Association().size(0.5, LEVEL, POWER, cap=0), "cap"),
-    (lambda: Association().mde(0, LEVEL, POWER), "size"),
-    (lambda: Uniform(allowance=1.5), "allowance"),
-    (lambda: Uniform(per_draw=0), "per_draw"),
-    (lambda: Uniform().test([0.5, -1e-6]), "values"),
-    (lambda: Uniform().test([math.nan]), "values"),
-    (lambda: Uniform().power(-0.1, 10, LEVEL), "alternative"),
-    (lambda: Uniform().power(0.1, 0, LEVEL), "size"),
-    (lambda: Smooth(order=5), "order"),
-    (lambda: Smooth(order=0), "order"),
-    (lambda: Smooth(order=1).test(np.full(499, 0.5)), "values"),
-    (lambda: Smooth(order=1).power(-2.0, 1000, LEVEL), "alternative"),
-    (lambda: Smooth(order=1).power(0.1, 0, LEVEL), "size"),
-    (lambda: Smooth(order=1, per_draw=0), "per_draw"),
-    (lambda: TwoSample(ratio=0.0), "ratio"),
-    (lambda: TwoSample(unit=-1.0), "unit"),
-    (lambda: TwoSample().test(np.zeros(19), np.zeros(40)), "sample"),
-    (lambda: TwoSample().test(np.zeros(40), np.zeros(19)), "reference"),
-    (lambda: TwoSample().test(np.full(40, math.nan), np.zeros(40)), "sample"),
-    (lambda: TwoSample().test(np.zeros(40), np.full(40, math.nan)), "reference"),
-    (lambda: TwoSample(per_draw=0), "per_draw"),
-    (lambda: TwoSample().power(-0.1, 40, LEVEL), "alternative"),
-    (lambda: TwoSample().power(0.5, 0, LEVEL), "size"),
-    (lambda: Count(-0.1), "probability"),
-    (lambda: Count(0.5, per_draw=0), "per_draw"),
-    (lambda: Count(0.5).power(-0.1, 10, LEVEL), "alternative"),
-    (lambda: Count(0.5).power(0.6, 0, LEVEL), "size"),
-    (lambda: Count(0.5, tail="lower"), "tail"),
-    (lambda: Count(0.5).test(5, 4), "events"),
-    (lambda: Count(0.5).test(0, 0), "trials"),
-    (lambda: Outcome(math.nan, 0.0, 0.0, 0.0, 0.0, 1), "p_value"),
-    (lambda: Outcome(0.5, math.inf, 0.0, 0.0, 0.0, 1), "effect"),
-    (lambda: Outcome(0.5, 0.0, 0.0, 0.0, 0.0, -1), "count"),
-]
-
-
-@pytest.mark.parametrize(("call", "field"), BAD)
-def test_bad_input_names_field_value_and_remedy(
-    call: Callable[[], Any], field: str, refusal: Callable[[str], str]
-) -> None:
-    with pytest.raises(InputError, match=refusal(field)):
-        call()
 
 
 def test_rounding_outside_the_unit_interval_is_clipped() -> None:

@@ -13,15 +13,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from attncheck._lib.errors import InputError
-from attncheck.evidence.exchange import Repeats
-from attncheck.evidence.extremes import Extremes
+from attncheck.evidence.exchange import Extremes, Repeats, Trend
 from attncheck.evidence.families import Association, Count, Scale, Smooth, TwoSample, Uniform
-from attncheck.evidence.groups import EqualVariances
-from attncheck.evidence.largest import LargestAssociation
+from attncheck.evidence.groups import EqualVariances, LargestAssociation
 from attncheck.evidence.orders import Order
 from attncheck.evidence.pools import CLIP, Pool
 from attncheck.evidence.summaries import Events, NormalScore, Summary, from_record, normal_score, to_record
-from attncheck.evidence.trend import Trend
 
 from .alone import Alone
 

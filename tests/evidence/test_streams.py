@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attncheck._lib.errors import InputError
 from attncheck._lib.streams import digest, encode, seed_sequence, stream
 from attncheck.evidence.families import Association
 
@@ -100,25 +97,3 @@ def test_a_digest_is_hexadecimal_of_the_length_asked_for() -> None:
     assert len(digest(LAYER, 1)) == 1
     assert len(digest(LAYER, 5)) == 5
     int(digest(LAYER, 64), 16)
-
-
-@pytest.mark.parametrize(
-    ("call", "field"),
-    [
-        (lambda: stream(-1, "a"), "run_seed"),
-        (lambda: stream(0, "a", look=0), "look"),
-        (
-            # Wrong type on purpose.
-            lambda: stream(0, "a", role=1),  # type: ignore[arg-type]
-            "role",
-        ),
-        (lambda: stream(0, object()), "key"),
-        (lambda: stream(0, np.zeros(3)), "key"),
-        (lambda: stream(0, {"x": [math.nan]}), "key"),
-        (lambda: digest("a", 0), "length"),
-        (lambda: digest("a", 65), "length"),
-    ],
-)
-def test_bad_input_names_field_value_and_remedy(call: Any, field: str, refusal: Callable[[str], str]) -> None:
-    with pytest.raises(InputError, match=refusal(field)):
-        call()

@@ -18,7 +18,7 @@ from attncheck._lib.exit_codes import ExitCode
 from attncheck.commands.cli import main
 from attncheck.commands.planned_run import properties_folder, statements
 from attncheck.evidence.comparisons import order_p_value
-from attncheck.evidence.looks import false_violation
+from attncheck.evidence.looks import detection
 from attncheck.gate import gate
 from attncheck.looks.profiles import PROFILES
 from attncheck.pytest_plugin import theory
@@ -306,7 +306,7 @@ def test_a_right_statement_is_violated_as_often_as_its_level_says() -> None:
             taken.examine(test, {"run_seed": seed, "note": taken}, seed, level)
         except AssertionError:
             violated += 1
-    expected = 2 * runs * false_violation(level / 2.0)
+    expected = 2 * runs * detection(level / 2.0, level / 2.0)
     assert abs(violated - expected) < 4.0 * expected**0.5
 
 

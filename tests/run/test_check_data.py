@@ -9,15 +9,13 @@ import pytest
 
 from attncheck.checks.check import AnyCheck
 from attncheck.checks.registry import EVERY_PROPERTY, PROGRAM_PROPERTIES
-from attncheck.evidence.exchange import Calls
+from attncheck.evidence.exchange import Calls, Trend
 from attncheck.evidence.family import Outcome
-from attncheck.evidence.trend import Trend
 from attncheck.layers.attention import AttentionLayer
-from attncheck.looks import check_data
-from attncheck.looks.check_data import CheckData
+from attncheck.looks import look as look_module
 from attncheck.looks.examine import probed
 from attncheck.looks.item import Item
-from attncheck.looks.look import observe
+from attncheck.looks.look import CheckData, observe
 from attncheck.looks.plan import Cost, Plan
 from attncheck.subject import Subject
 
@@ -40,7 +38,7 @@ def look(plan: Plan) -> dict[str, Outcome]:
 def test_a_condensed_look_says_what_the_whole_one_says(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     plan = planned(name)
     whole = look(plan)
-    monkeypatch.setattr(check_data, "MOST_HELD", 600)
+    monkeypatch.setattr(look_module, "MOST_HELD", 600)
     found = look(plan)
     assert found.keys() == whole.keys()
     assert found
@@ -61,18 +59,18 @@ def of(name: str) -> tuple[AnyCheck, Plan]:
 
 def test_one_chunk_is_never_condensed_and_several_are() -> None:
     check, plan = of("scores.scale")
-    many = np.ones(2 * check_data.MOST_HELD)
+    many = np.ones(2 * look_module.MOST_HELD)
     data = CheckData(check, plan.setting)
     data.add((many, many))
     assert len(data._parts) == 1
     data.add((many[:1], many[:1]))
     assert data._parts == []
     assert data.outcome().effect == 1.0
-    assert data.outcome().count == 2 * check_data.MOST_HELD + 1
+    assert data.outcome().count == 2 * look_module.MOST_HELD + 1
 
 
 def test_a_sample_without_another_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_data, "MOST_HELD", 1000)
+    monkeypatch.setattr(look_module, "MOST_HELD", 1000)
     check, plan = of("scores.size")
     rng = np.random.default_rng(0)
     data = CheckData(check, plan.setting)

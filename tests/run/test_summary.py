@@ -12,7 +12,7 @@ import pytest
 
 from attncheck import faults
 from attncheck.checks.registry import CHECKS, EVERY_CHECK
-from attncheck.diagnosis.causes import causes
+from attncheck.diagnosis.causes import by_hint, violated
 from attncheck.records.run_record import read_record
 from attncheck.records.schema import Result
 from attncheck.records.text import reads
@@ -32,7 +32,7 @@ class TestSummary:
         report.take(report.run.examine(report.run.items_on("scores", [LAYER])))
         report.diagnose()
         assert not report.finish()
-        first = causes(read_record(record).tallies)[0]
+        first = by_hint(violated(read_record(record).tallies))[0]
         assert first.hint
         lines = report.summary().splitlines()
         assert lines[1] == f"  cause:    {report.diagnosis.causes[0]}" == "  cause:    W_Q and W_K are the same matrix"

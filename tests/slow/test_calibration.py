@@ -16,8 +16,7 @@ from scipy.stats import binom
 
 from attncheck import AttentionLayer
 from attncheck._lib.streams import seed_sequence
-from attncheck.calibration.found import LEVELS, Calibration, pooled
-from attncheck.calibration.layers import calibrate, draws_for, references_of, slices_of
+from attncheck.calibration.layers import LEVELS, Calibration, calibrate, draws_for, pooled, references_of, slices_of
 from attncheck.checks.check import Check, Setting
 from attncheck.checks.reference import RATIO, Reference
 from attncheck.checks.registry import CHECKS

@@ -17,9 +17,9 @@ from scipy import stats
 from attncheck import AttentionLayer
 from attncheck._lib.streams import seed_sequence, stream
 from attncheck.checks.sample import FIELDS, Sample
-from attncheck.diagnosis.calls import read_off
 from attncheck.diagnosis.candidates import candidates, right, scaled_by
 from attncheck.diagnosis.causes import UNKNOWN
+from attncheck.diagnosis.differences import read_off
 from attncheck.diagnosis.embedding import SampleEmbedding
 from attncheck.diagnosis.fit import FittedCause, fitted
 from attncheck.diagnosis.mistakes import MISTAKES

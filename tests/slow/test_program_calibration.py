@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from attncheck.calibration.found import LEVELS, Calibration, pooled
+from attncheck.calibration.layers import LEVELS, Calibration, pooled
 from attncheck.checks.programs import PROGRAM_CHECKS
 from attncheck.checks.programs.sample import ProgramSetting
 from attncheck.checks.reference import RATIO

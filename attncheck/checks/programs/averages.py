@@ -6,13 +6,13 @@ import functools
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.checks.check import FEWEST_NUMBERS
+from attncheck.checks.programs.functionals import ProgramReference
 from attncheck.checks.programs.kinds import ProgramAlternative, ProgramCheck, no_limit, several_widths
-from attncheck.checks.programs.reference import ProgramReference
 from attncheck.checks.programs.residuals import conditioned_sides, given_one_side
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.evidence.families import Uniform
@@ -23,8 +23,6 @@ from attncheck.layers.program.nodes import made_from
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
 from attncheck.theory.limits.programs import ProgramLimit, limit_of_program
-
-FloatArray = NDArray[np.float64]
 
 _NEEDS = frozenset({"scores", "gram"})
 # Relative deviations due to rounding.
@@ -134,19 +132,14 @@ def _allowance(setting: ProgramSetting) -> float:
     return min(0.999, sum(score_distance(setting.case)))
 
 
+def _unless(found: Callable[[ProgramCase], object], missing: str) -> Callable[[ProgramSetting], str]:
+    """Exclude cases without a limit at several widths, or in which nothing is found."""
+    return lambda setting: several_widths(setting) or no_limit(setting) or ("" if found(setting.case) else missing)
+
+
 def _no_scores(setting: ProgramSetting) -> str:
     found = several_widths(setting) or no_limit(setting) or conditioned_sides(setting.case.program)[1]
     return found or ("" if _direction(setting.case.program)[1] > 0 else "the scores are 0 in the limit")
-
-
-def _no_netsor(setting: ProgramSetting) -> str:
-    missing = "" if _netsor_pair(setting.case) else "no vector with n coordinates is computed without scores"
-    return several_widths(setting) or no_limit(setting) or missing
-
-
-def _no_output(setting: ProgramSetting) -> str:
-    missing = "" if _output(setting.case) else "no output with n coordinates uses scores"
-    return several_widths(setting) or no_limit(setting) or missing
 
 
 _DEPARTURE = ProgramAlternative.of("an order off by 0.15", -0.35, coarsest=-0.2)
@@ -163,7 +156,7 @@ CHECKS = (
         family=lambda setting: Order(-0.5),
         measure=lambda sample, reference: _logs(sample, _netsor_deviation),
         hint="averages do not converge to the limit of Definition 1, or converge more slowly",
-        excluded=_no_netsor,
+        excluded=_unless(_netsor_pair, "no vector with n coordinates is computed without scores"),
     ),
     ProgramCheck(
         name="theorem1.order",
@@ -176,7 +169,7 @@ CHECKS = (
         family=lambda setting: Order(-0.5),
         measure=lambda sample, reference: _logs(sample, _output_deviation),
         hint="averages of outputs do not converge to the random limit that the scores determine",
-        excluded=_no_output,
+        excluded=_unless(_output, "no output with n coordinates uses scores"),
     ),
     ProgramCheck(
         name="theorem1.scores",

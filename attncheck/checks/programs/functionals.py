@@ -6,26 +6,23 @@ Functionals of one draw are compared with the matrix-free method.
 from __future__ import annotations
 
 import functools
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.alternatives import of_law
 from attncheck.checks.comparison import compared
-from attncheck.checks.functionals import FunctionalOf
+from attncheck.checks.functionals import FunctionalOf, log, log_energy
+from attncheck.checks.reference import RATIO, ReferenceOf
 from attncheck.layers.draws import ProgramDraws
-from attncheck.layers.program import Program
+from attncheck.layers.program import Program, ProgramCase
 from attncheck.layers.program.extent import results_of
 from attncheck.layers.program.requirements import SEVERAL_SCORES, SOME_SCORE, OfProgram
-
-FloatArray = NDArray[np.float64]
+from attncheck.methods import simulate_chunks
 
 # Relative rounding error of equal scores, such as ⟨Q x, K x⟩ and ⟨K x, Q x⟩, in single precision.
 _ONE_NUMBER = 1e-5
-
-
-def _log(values: FloatArray) -> FloatArray:
-    return np.asarray(np.log(np.maximum(values, 1e-300)))
 
 
 def _closest_scores(program: Program, draws: ProgramDraws) -> FloatArray:
@@ -35,7 +32,7 @@ def _closest_scores(program: Program, draws: ProgramDraws) -> FloatArray:
     """
     least = np.diff(np.sort(draws.scores, axis=1), axis=1).min(axis=1)
     largest = np.maximum(np.abs(draws.scores).max(axis=1), 1e-300)
-    return _log(np.maximum(least / largest, _ONE_NUMBER))
+    return log(np.maximum(least / largest, _ONE_NUMBER))
 
 
 _functional = functools.partial(FunctionalOf[Program, ProgramDraws], needs=frozenset({"outputs", "scores"}))
@@ -45,13 +42,13 @@ PROGRAM_FUNCTIONALS = (
     _functional(
         "output_size",
         "the size of all results",
-        compute=lambda program, d: _log((d.outputs**2).sum(axis=(1, 2))),
+        compute=lambda program, d: log_energy(d.outputs),
         unit=1.0,
     ),
     _functional(
         "score_size",
         "the size of all scores",
-        compute=lambda program, d: _log((d.scores**2).sum(axis=1)),
+        compute=lambda program, d: log_energy(d.scores),
         requires=SOME_SCORE,
         unit=1.0,
     ),
@@ -83,11 +80,24 @@ PROGRAM_FUNCTIONALS = (
     _functional(  # larger if output and score are dependent
         "output_and_score",
         "the product of the logarithms of a result and a score",
-        compute=lambda program, d: _log(d.outputs[:, -1, 0] ** 2) * _log(d.scores[:, 0] ** 2),
+        compute=lambda program, d: log(d.outputs[:, -1, 0] ** 2) * log(d.scores[:, 0] ** 2),
         requires=SOME_SCORE,
         unit=1.0,
     ),
 )
+
+
+class ProgramReference(ReferenceOf[ProgramCase]):
+    """Reference draws of a program by the matrix-free method, at the smallest width of its case."""
+
+    @cached_property
+    def functionals(self) -> dict[str, FloatArray]:
+        """The values of every wanted functional, (RATIO · size,)."""
+        program, size, coordinates = self.case.program, RATIO * self.size, self.coordinates
+        at = program.at(self.case.width)
+        drawn = simulate_chunks(at, size, self.size, self.seed, method="matrix-free", coordinates=coordinates)
+        return self.values_of(PROGRAM_FUNCTIONALS, program, coordinates, drawn)
+
 
 CHECKS = tuple(
     compared(

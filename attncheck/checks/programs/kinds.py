@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attncheck.checks.check import AlternativeOf, CheckOf
-from attncheck.checks.programs.reference import ProgramReference
+from attncheck.checks.programs.functionals import ProgramReference
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 
 ProgramCheck = CheckOf[ProgramSetting, ProgramSample, ProgramReference]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.alternatives import of_correlation, of_law
+from attncheck.checks.programs.functionals import ProgramReference
 from attncheck.checks.programs.kinds import ONE_WIDTH, ProgramAlternative, ProgramCheck
-from attncheck.checks.programs.reference import ProgramReference
 from attncheck.checks.programs.residuals import sequential_lengths
 from attncheck.checks.programs.sample import ProgramSample
 from attncheck.checks.whitening import Residual
@@ -18,8 +18,6 @@ from attncheck.evidence.families import Association, Count, Scale, Uniform
 from attncheck.layers.program import Node, Nonlin, Output
 from attncheck.layers.program.extent import vectors_of
 from attncheck.layers.program.requirements import RANDOM_START, SEVERAL_USES, SOME_FUNCTION, SOME_MATRIX
-
-FloatArray = NDArray[np.float64]
 
 # Relative tolerance between a line and its function: float32 rounding, 6e-8, amplified about a hundredfold.
 _ROUNDING = 1e-5

@@ -7,15 +7,13 @@ import itertools
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.checks.whitening import Residual, precision, spectrum
 from attncheck.layers.program import Initial, MatMul, Node, Program, ProgramCase, Score, Weight
 from attncheck.layers.program.extent import vectors_of
 from attncheck.layers.program.nodes import made_from
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 # Maps two vectors to their products x·x'/n, (draws,).
 Products = Callable[[Node, Node], FloatArray]
 

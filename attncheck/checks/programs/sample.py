@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError, refuse
 from attncheck.checks.check import BaseSetting
 from attncheck.checks.programs.residuals import (
@@ -24,8 +24,6 @@ from attncheck.checks.whitening import Residual
 from attncheck.layers.draws import ProgramDraws
 from attncheck.layers.program import Program, ProgramCase
 from attncheck.layers.program.extent import results_of, vectors_of
-
-FloatArray = NDArray[np.float64]
 
 #: Fields that a subject may return for a program; outputs and scores are required.
 PROGRAM_FIELDS = ("outputs", "scores", "vectors", "gram")

@@ -10,18 +10,18 @@ import functools
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.alternatives import of_correlation, of_law
+from attncheck.checks.functionals import log
+from attncheck.checks.independence import standard
+from attncheck.checks.programs.functionals import ProgramReference
 from attncheck.checks.programs.kinds import ProgramAlternative, ProgramCheck
-from attncheck.checks.programs.reference import ProgramReference
 from attncheck.checks.programs.residuals import conditioned_sides, given_inputs
 from attncheck.checks.programs.sample import ProgramSample, ProgramSetting
 from attncheck.evidence.families import Association, Scale, Uniform
 from attncheck.evidence.plot_data import covariances
 from attncheck.layers.program.extent import vectors_of
-
-FloatArray = NDArray[np.float64]
 
 _NEEDS = frozenset({"scores", "vectors", "gram"})
 # Pairs of scores in a plot.
@@ -53,10 +53,7 @@ def _sizes(sample: ProgramSample, reference: ProgramReference) -> tuple[FloatArr
     squares = np.diagonal(sample.need("gram"), axis1=1, axis2=2)
     known = {node for sides in conditioned_sides(sample.case.program)[0].values() for node in sides.known}
     given = [k for k, node in enumerate(vectors_of(sample.case.program)) if node in known]
-    lengths = np.log(np.maximum(squares[:, given].sum(axis=1), 1e-300))
-    spread = lengths.std()
-    weight = (lengths - lengths.mean()) / spread if spread > 0 else np.zeros_like(lengths)
-    return noise.energy_scores(1)[seen], weight[seen]
+    return noise.energy_scores(1)[seen], standard(log(squares[:, given].sum(axis=1)))[seen]
 
 
 def _plot(sample: ProgramSample) -> dict[str, Any]:

@@ -154,7 +154,7 @@ def _observed(wrong: Sequence[Sample], seed: int, laws: WeightLaws) -> list[str]
     if not wrong:
         return []
     root = seed_sequence(seed, "samples", wrong[0].layer.key, role="diagnosis")
-    return differences(wrong[0].first(_DIAGNOSED), root, laws)
+    return differences(wrong[0][:_DIAGNOSED], root, laws)
 
 
 def _row(result: Result) -> tuple[str, ...]:
