@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from attncheck.faults.fault import Fault, FloatArray, declared
+from attncheck._lib.arrays import FloatArray
+from attncheck.faults.fault import Fault, declared
 from attncheck.faults.line_by_line import (
     LineByLineSimulator,
     Matrices,

@@ -7,8 +7,9 @@ import functools
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.marginals import conditional_covariance
-from attncheck.faults.fault import Drawn, Fault, FloatArray, declared, tampered
+from attncheck.faults.fault import Drawn, Fault, declared, tampered
 from attncheck.faults.literal import Projections, gram, independent
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import input_kernel

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attncheck.faults.fault import Fault, FloatArray, declared, misread
+from attncheck._lib.arrays import FloatArray
+from attncheck.faults.fault import Fault, declared, misread
 from attncheck.faults.literal import LiteralSimulator, independent
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.norm import normalised

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 import attncheck.layers.nonlinearity as nonlinearity
-from attncheck.faults.fault import Fault, FloatArray, declared, misread
+from attncheck._lib.arrays import FloatArray
+from attncheck.faults.fault import Fault, declared, misread
 from attncheck.faults.literal import LiteralSimulator, Projections, independent, summed_over_heads
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.norm import normalised

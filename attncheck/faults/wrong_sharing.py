@@ -8,7 +8,8 @@ from typing import Literal as OneOf
 
 import numpy as np
 
-from attncheck.faults.fault import Fault, FloatArray, declared
+from attncheck._lib.arrays import FloatArray
+from attncheck.faults.fault import Fault, declared
 from attncheck.faults.literal import LiteralSimulator, Projections, gram, independent, summed_over_heads
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirements import MANY_POSITIONS, NARROW_HEADS, SEVERAL_HEADS, SMALL_HEADS, UNTIED

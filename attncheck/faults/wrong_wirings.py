@@ -6,7 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from attncheck.faults.fault import Fault, FloatArray, declared
+from attncheck._lib.arrays import FloatArray
+from attncheck.faults.fault import Fault, declared
 from attncheck.faults.literal import Projections, dot_products, independent, project_out, projections, summed_over_heads
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, map_scores, visible

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
+from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.parts.mask import visible
-
-FloatArray = NDArray[np.float64]
 
 __all__ = ["attention_weights", "map_scores", "visible", "weight_slopes"]
 
 
-def map_scores(layer: AttentionLayer, scores: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
+def map_scores(layer: AttentionLayer, scores: FloatArray, seen: BoolArray) -> FloatArray:
     """Return attention weights for rows of scores (..., seq_len), 0 where `seen` is False."""
     return layer.map.weights(scores, seen)
 

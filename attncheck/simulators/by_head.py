@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_whole, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
@@ -18,8 +18,6 @@ from attncheck.layers.parts.scores import of_head, score_vectors, whole_vectors,
 from attncheck.simulators.blocks import root_of
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.linalg import bartlett, gram_root
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

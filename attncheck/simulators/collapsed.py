@@ -15,9 +15,9 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from numpy.typing import NDArray
 
 import attncheck.layers.nonlinearity as nonlinearity
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.draws import Draws
@@ -25,8 +25,6 @@ from attncheck.layers.kernel import position_covariance, psd_root
 from attncheck.layers.norm import normalised
 from attncheck.layers.parts.scores import score_vectors, whole_vectors, with_offsets
 from attncheck.simulators.linalg import bartlett, gram_root
-
-FloatArray = NDArray[np.float64]
 
 #: Gram matrices that draws contain by default.
 GRAMS = frozenset({"key_gram", "value_gram"})

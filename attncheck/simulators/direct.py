@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.program import Weight
-
-FloatArray = NDArray[np.float64]
 
 
 class DirectMultiplier:

@@ -8,11 +8,9 @@ from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray, IndexArray
 from attncheck.layers.program import Initial, MatMul, Node, Nonlin, Output, Score, Step, Weight
-
-FloatArray = NDArray[np.float64]
 
 # Number of cached stacked arrays, which heads or positions share.
 _KEPT = 2
@@ -29,7 +27,7 @@ class Multiplier(Protocol):
         ...
 
 
-_Index = tuple[int | slice | NDArray[np.intp], ...]
+_Index = tuple[int | slice | IndexArray, ...]
 
 
 class ProgramLayout:

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import Draws
 from attncheck.layers.expansion import AttentionProgram, expand
@@ -15,8 +15,6 @@ from attncheck.layers.norm import normalised
 from attncheck.layers.parts.scores import score_vectors, whole_vectors, with_offsets
 from attncheck.layers.program import Node, Step
 from attncheck.simulators.interpret import Multiplier, interpret
-
-FloatArray = NDArray[np.float64]
 
 
 @functools.lru_cache(maxsize=32)

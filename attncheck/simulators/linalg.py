@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from attncheck._lib.arrays import FloatArray
 
 # Relative Cholesky pivots below this lose half of their digits.
 _SAFE_PIVOT = 1e-6

@@ -7,12 +7,10 @@ Programs apply W but never Wᵀ. Given the images of earlier vectors, W h = (ima
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.program import Weight
 from attncheck.simulators.linalg import gram_root
-
-FloatArray = NDArray[np.float64]
 
 # Smaller relative residuals are rounding error: the vector lies in the span.
 _IN_SPAN = 1e-10

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.draws import ProgramDraws
 from attncheck.layers.program import Node, Output, Program, Score
 from attncheck.layers.program.extent import results_of, vectors_of
 from attncheck.simulators.interpret import Multiplier, interpret
-
-FloatArray = NDArray[np.float64]
 
 
 def draw_lines(

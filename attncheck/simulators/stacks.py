@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 import attncheck.layers.nonlinearity as nonlinearity
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.draws import StackDraws
 from attncheck.layers.norm import normalised
 from attncheck.layers.program import Node, Step
@@ -18,8 +18,6 @@ from attncheck.layers.stack_program import Perceptron, StackProgram
 from attncheck.simulators.collapsed import attend, draw_heads, draw_stream, output_covariance
 from attncheck.simulators.interpret import Multiplier, interpret
 from attncheck.simulators.linalg import gram_root
-
-FloatArray = NDArray[np.float64]
 
 
 def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng: np.random.Generator) -> StackDraws:

@@ -17,8 +17,8 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, weight_slopes
 from attncheck.layers.draws import Batch
@@ -26,8 +26,6 @@ from attncheck.layers.parts import refuse_parts
 from attncheck.simulators.blocks import DrawPlan
 from attncheck.simulators.collapsed import draw_heads, draw_inputs, input_entries
 from attncheck.simulators.linalg import bartlett, gram_root
-
-FloatArray = NDArray[np.float64]
 
 #: Parts of the kernel, in axis order.
 PARTS = ("query", "key", "value", "output")

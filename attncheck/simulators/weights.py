@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_choice, check_number, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import Draws
@@ -19,7 +19,6 @@ from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.layers import draw_program
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 
-FloatArray = NDArray[np.float64]
 Entries = Callable[[np.random.Generator, tuple[int, ...]], FloatArray]
 
 GAUSSIAN = "gaussian"

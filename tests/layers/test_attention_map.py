@@ -7,14 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from attncheck import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, map_scores, visible
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
-
-FloatArray = NDArray[np.float64]
 
 
 def weights_of_row(name: str, row: list[float], seq_len: int) -> list[float]:

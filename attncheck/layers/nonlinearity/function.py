@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_choice, refuse
 from attncheck.layers.nonlinearity import quadrature
 from attncheck.layers.nonlinearity.covariances import check_covariances
 from attncheck.layers.nonlinearity.table import FAMILIES
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True)

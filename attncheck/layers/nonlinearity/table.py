@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.layers.nonlinearity import duals
 
-FloatArray = NDArray[np.float64]
 Parameters = tuple[float, ...]
 Check = Callable[[str, Any], float]
 

@@ -7,14 +7,10 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
+from attncheck._lib.arrays import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)

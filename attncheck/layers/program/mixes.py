@@ -7,15 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import map_scores, visible
 from attncheck.layers.program.functions import StackedFunction
-
-FloatArray = NDArray[np.float64]
 
 
 def softmax_mix(*lines: FloatArray) -> FloatArray:

@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Score
-
-FloatArray = NDArray[np.float64]
 
 # Trial points, up to the largest Gaussian vectors.
 _POINTS: Final = 64

@@ -18,7 +18,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from attncheck.layers.kernel import FloatArray, psd_root
+from attncheck._lib.arrays import FloatArray
+from attncheck.layers.kernel import psd_root
 from attncheck.theory.limits.controls import exponential_means, less_known, regress
 from attncheck.theory.limits.one_row import OneRow
 from attncheck.theory.limits.row_pairs import Grid, RowPair, few_directions, largest_score

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
-from attncheck.layers.kernel import FloatArray, Kernel, input_kernel, psd_root
+from attncheck.layers.kernel import Kernel, input_kernel, psd_root
 from attncheck.layers.parts.attention_map import Linear, Relu
 from attncheck.layers.parts.scores import has_offset, heads_differ
 from attncheck.theory.limits import covariance, rows

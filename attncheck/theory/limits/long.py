@@ -17,9 +17,10 @@ import math
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.kernel import FloatArray, input_kernel
+from attncheck.layers.kernel import input_kernel
 from attncheck.layers.parts import refuse_parts
 from attncheck.layers.parts.mask import visible_counts
 

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attncheck.layers.kernel import FloatArray, psd_root
+from attncheck._lib.arrays import FloatArray
+from attncheck.layers.kernel import psd_root
 from attncheck.theory.limits import chebyshev
 from attncheck.theory.limits.controls import RowControls, regress
 from attncheck.theory.limits.row_pairs import RowPair, few_directions, largest_score

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attncheck.layers.kernel import FloatArray
+from attncheck._lib.arrays import FloatArray
 from attncheck.theory.limits import chebyshev
 
 # Controls for scores above this standard deviation need at least this effective number of directions, (Σ λ)² / Σ λ².

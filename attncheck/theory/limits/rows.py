@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import map_scores, visible
-from attncheck.layers.kernel import FloatArray, psd_root
+from attncheck.layers.kernel import psd_root
 from attncheck.layers.parts.attention_map import Linear, Softmax
 from attncheck.layers.parts.rotary import pair_alignment, row_alignment
 from attncheck.layers.parts.scores import has_offset, mean_offset, offset_covariance, offset_variance, score_kernel
@@ -98,9 +98,7 @@ def scrambled_normals(dimension: int, count: int, rng: np.random.Generator) -> F
     return np.asarray(special.ndtri(points + 2.0**-31), dtype=np.float64)
 
 
-def row_variance(
-    layer: AttentionLayer, kernel_root: FloatArray, rows: FloatArray, seen: NDArray[np.bool_]
-) -> FloatArray:
+def row_variance(layer: AttentionLayer, kernel_root: FloatArray, rows: FloatArray, seen: BoolArray) -> FloatArray:
     """Return u = αᵀKα with the attention weights α of score rows (..., m), for a root of K (m, r) and a mask (m,)."""
     projected = map_scores(layer, rows, seen) @ kernel_root
     return np.asarray(np.einsum("...r,...r->...", projected, projected))

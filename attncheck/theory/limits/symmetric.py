@@ -7,7 +7,7 @@ import abc
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attncheck.layers.kernel import FloatArray
+from attncheck._lib.arrays import FloatArray
 from attncheck.theory.limits.mixture import check_points
 
 # Tail threshold in standard deviations, and its normal probability.

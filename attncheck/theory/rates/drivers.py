@@ -14,18 +14,16 @@ from collections.abc import Iterator
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 
 import attncheck.layers.nonlinearity as nonlinearity
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import image_kernel, image_mean, input_covariance, psd_root
 from attncheck.layers.norm import with_ones
 from attncheck.simulators.collapsed import draw_images
 from attncheck.simulators.linalg import bartlett
 from attncheck.theory.limits.rows import scrambled_normals
-
-FloatArray = NDArray[np.float64]
 
 # Maximum number of entries of the inputs X in memory.
 _HELD_ENTRIES = 2**21

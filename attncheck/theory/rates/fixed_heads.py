@@ -10,16 +10,14 @@ import dataclasses
 import functools
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.theory.limits.mixture import ScaleMixture, condense
 from attncheck.theory.limits.rows import scrambled_normals
 from attncheck.theory.rates.drivers import Drivers, Fluctuations
 from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
-
-FloatArray = NDArray[np.float64]
 
 # Number of points for the law at infinite width, array entries per block, and seed.
 _POINTS, _ENTRIES, _SEED = 2**16, 2**22, 0

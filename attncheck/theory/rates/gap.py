@@ -7,12 +7,10 @@ import functools
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.theory.limits.mixture import ScaleMixture
 from attncheck.theory.rates.deviation import REPLICATES, Deviation, bells, tails
-
-FloatArray = NDArray[np.float64]
 
 METRICS: tuple[str, ...] = ("ks", "w1", "tv", "kl")
 #: Number of standard errors in an error. For Student's t with 7 degrees of freedom, |t| exceeds it with

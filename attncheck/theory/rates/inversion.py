@@ -8,9 +8,9 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.theory.rates.gap import standard_error
 
-FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
 
 #: Computable distances.

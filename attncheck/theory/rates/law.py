@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
@@ -30,7 +31,6 @@ from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
 from attncheck.theory.rates.vanishing import restored, vanishes
 from attncheck.theory.rates.weights import SumEntry, kept_mde
 
-FloatArray = NDArray[np.float64]
 Drawn = OutputEntry | ScoreEntry | FixedHeads
 
 # Maximum entries of the inputs X in all default draws, and bounds on the number of draws.

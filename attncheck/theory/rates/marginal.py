@@ -11,8 +11,8 @@ import functools
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import map_scores, visible
 from attncheck.layers.norm import normalised_with_ones
@@ -20,8 +20,6 @@ from attncheck.theory.limits.covariance import output_factor
 from attncheck.theory.limits.mixture import ScaleMixture
 from attncheck.theory.limits.rows import score_std
 from attncheck.theory.rates.drivers import Drivers, Fluctuations, symmetric_root
-
-FloatArray = NDArray[np.float64]
 
 # Score entries per block.
 _BLOCK = 2**20

@@ -16,6 +16,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.layers.program import Initial, MatMul, Node, Program, Score, Step
 from attncheck.simulators.interpret import interpret
@@ -25,7 +26,6 @@ from attncheck.theory.limits.programs import ProgramLimit, ancestors_of, bases_o
 from attncheck.theory.rates.drivers import symmetric_root
 from attncheck.theory.rates.inversion import CharacteristicGap, frequencies
 
-FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
 
 # Skewness below this counts as 0.

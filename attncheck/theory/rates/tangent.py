@@ -13,9 +13,9 @@ import functools
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, weight_slopes
@@ -27,8 +27,6 @@ from attncheck.theory.rates.deviation import REPLICATES
 from attncheck.theory.rates.drivers import Drivers, Fluctuations
 from attncheck.theory.rates.gap import ERRORS, standard_error
 from attncheck.theory.rates.law import check_inputs
-
-FloatArray = NDArray[np.float64]
 
 # Number of quantiles of the limit at which laws are compared, and number of draws to find them.
 _QUANTILES, _PILOT = 48, 2**13

@@ -17,9 +17,9 @@ import functools
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 import attncheck.layers.nonlinearity as nonlinearity
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
@@ -36,8 +36,6 @@ from attncheck.theory.rates.gap import Gap
 from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
 from attncheck.theory.rates.sums import BINS, SumDeviation, bins_of, frequencies
 from attncheck.theory.rates.vanishing import restored, vanishes
-
-FloatArray = NDArray[np.float64]
 
 # Maximum matrix entries, and maximum terms times frequencies, in all default draws; bounds on the number of draws.
 _ENTRIES, _TERMS, _FEWEST_DRAWS, _MOST_DRAWS = 2**28, 2**28, 64, 2**16

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.draws import StackDraws
 from attncheck.layers.kernel import input_covariance
 from attncheck.layers.stack import AttentionStack
 from attncheck.simulators.linalg import lower_root
 from attncheck.theory.stacks.recursion import draw_normals, recur
-
-FloatArray = NDArray[np.float64]
 
 
 def draw_limit_stack(stack: AttentionStack, size: int, coordinates: int, rng: np.random.Generator) -> StackDraws:

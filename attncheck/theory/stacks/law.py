@@ -7,8 +7,9 @@ import functools
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
 from attncheck._lib.memory import check_memory
 from attncheck._lib.streams import stream
@@ -16,8 +17,6 @@ from attncheck.layers.stack import AttentionStack
 from attncheck.theory.limits.mixture import ScaleMixture, check_chances, check_points, condense
 from attncheck.theory.limits.symmetric import SymmetricLaw
 from attncheck.theory.stacks.recursion import draw_normals, recur
-
-FloatArray = NDArray[np.float64]
 
 # Number of standard errors in an error.
 _ERRORS = 4.0

@@ -17,9 +17,9 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from numpy.typing import NDArray
 
 import attncheck.layers.nonlinearity as nonlinearity
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import hidden_covariance, image_mean, input_covariance
 from attncheck.layers.norm import centred, normalised_gram
@@ -28,8 +28,6 @@ from attncheck.layers.stack_program import Perceptron
 from attncheck.simulators.collapsed import HeadDraws, output_covariance
 from attncheck.simulators.linalg import lower_root
 from attncheck.theory.stacks.kernels import image_kernels
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
