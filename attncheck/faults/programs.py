@@ -17,7 +17,6 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.faults.fault import Fault, declared
 from attncheck.faults.line_by_line import (
     LineByLineSimulator,
-    Matrices,
     coordinatewise,
     dot_product,
     jointly_gaussian,
@@ -39,8 +38,7 @@ from attncheck.layers.program.requirements import (
     SOME_SUM,
     replaceable,
 )
-from attncheck.simulators.interpret import Multiplier
-from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.simulators.multipliers import Matrices, MatrixFreeMultiplier, Multiplier
 from attncheck.theory.limits.programs import limit_of_program
 
 # Shifts added to vectors whose coordinates have standard deviation about 1.

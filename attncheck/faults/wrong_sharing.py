@@ -10,11 +10,11 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.faults.fault import Fault, declared
-from attncheck.faults.literal import LiteralSimulator, Projections, gram, independent, summed_over_heads
+from attncheck.faults.literal import LiteralSimulator, Projections, independent, summed_over_heads
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirements import MANY_POSITIONS, NARROW_HEADS, SEVERAL_HEADS, SMALL_HEADS, UNTIED
 from attncheck.simulators.collapsed import draw_inputs
-from attncheck.simulators.linalg import gram_root
+from attncheck.simulators.linalg import gram_of, gram_root
 
 Which = OneOf["queries", "keys", "values"]
 
@@ -27,7 +27,7 @@ def _tied(which: Which, layer: AttentionLayer, size: int, rng: np.random.Generat
     inputs = draw_inputs(layer, size, rng)
     made, coordinates = independent(layer, inputs, rng), min(layer.width, 2)
     units = np.broadcast_to(layer.width**0.5 * np.eye(coordinates, layer.width), (size, coordinates, layer.width))
-    root = gram_root(gram(np.concatenate([inputs, units], axis=1)))[:, None]
+    root = gram_root(gram_of(np.concatenate([inputs, units], axis=1)))[:, None]
     matrices, group = (layer.num_heads, 1) if which == "queries" else (layer.kv_heads, layer.group_size)
     images = np.repeat(root @ rng.standard_normal((size, matrices, root.shape[-1], layer.head_width)), group, axis=1)
     std = {"queries": layer.query_std, "keys": layer.key_std, "values": layer.value_std}[which]

@@ -10,7 +10,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck.faults.fault import Fault, declared
 from attncheck.faults.literal import Projections, dot_products, independent, project_out, projections, summed_over_heads
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights, map_scores, visible
+from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.requirements import (
     CAUSAL,
     CORRELATED_POSITIONS,
@@ -139,14 +139,14 @@ def _half_precision_scores(layer: AttentionLayer, made: Projections, rng: np.ran
 
 @declared(FAULTS, "softmax normalises the columns of the scores", SOFTMAX & SEVERAL_POSITIONS, step="weigh")
 def _softmax_over_columns(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return map_scores(layer, scores.swapaxes(-1, -2), visible(layer).T).swapaxes(-1, -2)
+    return layer.map.weights(scores.swapaxes(-1, -2), visible(layer).T).swapaxes(-1, -2)
 
 
 @declared(FAULTS, "the causal mask lets every position see the next one", CAUSAL, step="weigh")
 def _leaking_mask(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     if layer.mask == "none":
         return attention_weights(layer, scores)
-    return map_scores(layer, scores, visible(layer) | np.eye(layer.seq_len, k=1, dtype=bool))
+    return layer.map.weights(scores, visible(layer) | np.eye(layer.seq_len, k=1, dtype=bool))
 
 
 @declared(FAULTS, "the last head is left out of the sum", SEVERAL_HEADS, step="weigh")

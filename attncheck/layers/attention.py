@@ -342,3 +342,10 @@ def _as_text(value: Any) -> Any:
 @functools.cache
 def _described_fields() -> tuple[dataclasses.Field[Any], ...]:
     return tuple(f for f in dataclasses.fields(AttentionLayer) if f.name not in ("width", "seq_len", "num_heads"))
+
+
+def check_layer(layer: Any, remedy: str = "pass attncheck.AttentionLayer(width=...)") -> AttentionLayer:
+    """Return an attention layer, or raise `InputError`."""
+    if not isinstance(layer, AttentionLayer):
+        refuse("layer", layer, "is not an AttentionLayer", remedy)
+    return layer

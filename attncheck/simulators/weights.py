@@ -15,9 +15,8 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import Draws
 from attncheck.layers.expansion import INPUT_WEIGHTS
 from attncheck.layers.program import Weight
-from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.layers import draw_program
-from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.simulators.multipliers import DirectMultiplier, MatrixFreeMultiplier
 
 Entries = Callable[[np.random.Generator, tuple[int, ...]], FloatArray]
 

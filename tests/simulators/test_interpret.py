@@ -17,9 +17,8 @@ from attncheck import AttentionLayer, Program
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.expansion import expand
 from attncheck.layers.program import LinearCombination, MatMul, Node, Nonlin, Output, Score, StackedFunction, Weight
-from attncheck.simulators.direct import DirectMultiplier
-from attncheck.simulators.interpret import Multiplier, interpret
-from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.simulators.interpret import interpret
+from attncheck.simulators.multipliers import DirectMultiplier, MatrixFreeMultiplier, Multiplier
 from attncheck.strategies import layers
 
 from .conftest import COMPARISONS, LEVEL, assert_same_law, attend_by_definition

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 import attncheck.layers.nonlinearity as nonlinearity
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_number, check_whole, refuse
-from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention import AttentionLayer, check_layer
 from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.kernel import Kernel, input_kernel, psd_root
 from attncheck.layers.parts import refuse_parts
@@ -142,9 +142,7 @@ def settled(
         matrix = _check_kernel(kernel)
         fields = {"width": 1, "seq_len": len(matrix), "num_heads": 1, "attention_map": attention_map, "mask": mask}
         return AttentionLayer.from_dict({**fields, **stds}), matrix
-    if not isinstance(layer, AttentionLayer):
-        remedy = "pass attncheck.AttentionLayer(width=...), or a matrix as kernel="
-        refuse("layer", layer, "is not an AttentionLayer", remedy)
+    layer = check_layer(layer, "pass attncheck.AttentionLayer(width=...), or a matrix as kernel=")
     given = (score_std, value_std, attention_map, mask)
     if given != (1.0, 1.0, "softmax", "none"):
         refuse("layer", layer.describe(), "already sets the other arguments", "omit all except scramble")

@@ -9,7 +9,7 @@ from scipy import special
 from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import map_scores, visible
+from attncheck.layers.attention_map import visible
 from attncheck.layers.kernel import psd_root
 from attncheck.layers.parts.attention_map import Linear, Softmax
 from attncheck.layers.parts.rotary import pair_alignment, row_alignment
@@ -100,7 +100,7 @@ def scrambled_normals(dimension: int, count: int, rng: np.random.Generator) -> F
 
 def row_variance(layer: AttentionLayer, kernel_root: FloatArray, rows: FloatArray, seen: BoolArray) -> FloatArray:
     """Return u = αᵀKα with the attention weights α of score rows (..., m), for a root of K (m, r) and a mask (m,)."""
-    projected = map_scores(layer, rows, seen) @ kernel_root
+    projected = layer.map.weights(rows, seen) @ kernel_root
     return np.asarray(np.einsum("...r,...r->...", projected, projected))
 
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_whole, refuse
-from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention import AttentionLayer, check_layer
 from attncheck.layers.attention_map import visible
 from attncheck.layers.kernel import Kernel, input_kernel, psd_root
 from attncheck.layers.parts import refuse_parts
@@ -70,9 +70,7 @@ def _spread(layer: AttentionLayer, size: int, of_group: FloatArray) -> FloatArra
 def tangent_limit_work(layer: AttentionLayer, coordinates: int) -> DrawPlan[TangentDraws]:
     """Return the plan for drawing the kernel from its limit."""
     refuse_parts(layer, "tangent kernel")
-    return DrawPlan(
-        lambda count, rng: draw_tangent_limit(layer, count, coordinates, rng), kernel_entries(layer, coordinates)
-    )
+    return DrawPlan(draw_tangent_limit, layer, coordinates, kernel_entries(layer, coordinates))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,8 +106,7 @@ class TangentLimit:
     scramble: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.layer, AttentionLayer):
-            refuse("layer", self.layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+        check_layer(self.layer)
         refuse_parts(self.layer, "tangent kernel")
         object.__setattr__(self, "scramble", check_whole("scramble", self.scramble, 0, "pass a seed, e.g. 0"))
 

@@ -14,9 +14,10 @@ from numpy.typing import ArrayLike
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
 from attncheck._lib.memory import check_memory
-from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention import AttentionLayer, check_layer
 from attncheck.layers.parts import refuse_parts
 from attncheck.layers.stack import AttentionStack
+from attncheck.simulators.blocks import check_coordinates
 from attncheck.simulators.collapsed import input_entries
 from attncheck.simulators.finite import collapsed_layer
 from attncheck.simulators.weights import GAUSSIAN, GAUSSIAN_LAWS, WeightLaws, draw_with_weights
@@ -248,9 +249,7 @@ class FiniteWidthLaw(SymmetricLaw):
         """Draw outputs, (size, seq_len, coordinates), by the collapsed method or with literal matrices."""
         size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
         coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to draw")
-        if coordinates > self.layer.width:
-            problem = f"exceeds width={self.layer.width}"
-            refuse("coordinates", coordinates, problem, "ask for at most that many neurons")
+        check_coordinates(coordinates, self.layer.width)
         if self.weights.gaussian:
             return collapsed_layer(self.layer, coordinates).take(size, seed).outputs
         rng = np.random.default_rng(check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
@@ -370,10 +369,9 @@ def check_separate(layer: Any) -> AttentionLayer:
     if isinstance(layer, AttentionStack):
         remedy = "use attncheck.paper.stacks.distances, or attncheck.paper.stacks.rates"
         refuse("layer", layer, "is a stack, for which the limit is only conjectured", remedy)
-    if not isinstance(layer, AttentionLayer):
-        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
-    if layer.tied_query_key:
+    checked = check_layer(layer)
+    if checked.tied_query_key:
         remedy = "compare attncheck.simulate with attncheck.limit, or leave it out"
         refuse("tied_query_key", True, "makes scores that are not normal given the keys", remedy)
-    refuse_parts(layer, "finite-width law")
-    return layer
+    refuse_parts(checked, "finite-width law")
+    return checked

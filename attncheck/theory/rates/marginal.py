@@ -14,7 +14,7 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import map_scores, visible
+from attncheck.layers.attention_map import visible
 from attncheck.layers.norm import normalised_with_ones
 from attncheck.theory.limits.covariance import output_factor
 from attncheck.theory.limits.mixture import ScaleMixture
@@ -119,7 +119,7 @@ class OutputEntry:
 
     def _squares(self, scores: FloatArray, values: FloatArray) -> FloatArray:
         """Return |a B|² for rows of scores with attention weights a, where B Bᵀ is the values' Gram matrix."""
-        weights = map_scores(self.layer, scores, np.ones(len(self._seen), dtype=bool))
+        weights = self.layer.map.weights(scores, np.ones(len(self._seen), dtype=bool))
         projected = weights @ values
         return np.asarray(np.einsum("...r,...r->...", projected, projected))
 

@@ -20,7 +20,8 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.layers.program import Initial, MatMul, Node, Program, Score, Step
 from attncheck.simulators.interpret import interpret
-from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.simulators.linalg import gram_of
+from attncheck.simulators.multipliers import MatrixFreeMultiplier
 from attncheck.theory.limits.expectation import expectation
 from attncheck.theory.limits.programs import ProgramLimit, ancestors_of, bases_of, limit_of_program, value_of
 from attncheck.theory.rates.drivers import symmetric_root
@@ -162,7 +163,7 @@ class ScoreSum:
             count = min(block, size - start)
             values = interpret(steps, width, count, width, self._inputs, MatrixFreeMultiplier(width, rng), rng)
             vectors = np.stack([values.get(node) for node in self._inputs], axis=1)
-            result[start : start + count] = vectors @ vectors.swapaxes(-1, -2) / width
+            result[start : start + count] = gram_of(vectors)
         return result
 
     @functools.cached_property

@@ -17,7 +17,7 @@ from scipy import special
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
-from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention import AttentionLayer, check_layer
 from attncheck.layers.attention_map import attention_weights, weight_slopes
 from attncheck.layers.norm import normalised_with_ones
 from attncheck.layers.parts import refuse_parts
@@ -112,8 +112,7 @@ def tangent_gap(
     >>> found.error < found.distance < 0.02
     True
     """
-    if not isinstance(layer, AttentionLayer):
-        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+    check_layer(layer)
     refuse_parts(layer, "tangent kernel")
     if layer.score_scaling != "1/sqrt(n)":
         problem = "has a constant limit, for which a distance of laws is meaningless"

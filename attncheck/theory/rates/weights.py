@@ -23,7 +23,6 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import map_scores
 from attncheck.layers.kernel import position_covariance, psd_root
 from attncheck.layers.norm import normalised
 from attncheck.simulators.layers import matrix_entries
@@ -227,7 +226,7 @@ class SumEntry:
                 query = layer.query_std * self._image("query", x[:, [own]], nu, rng)
                 signs = 2.0 * rng.integers(2, size=(len(x), _SIGNS, nu)) - 1.0
                 scores = layer.score_factor / math.sqrt(nu) * (query * signs) @ keys.swapaxes(-1, -2)
-                mixed.append(map_scores(layer, scores, every) @ x)
+                mixed.append(layer.map.weights(scores, every) @ x)
                 controls[:, :7] += self._of_head(x, keys, scores)
             together = np.concatenate(mixed, axis=1)
             values = layer.value_std * self._image("value", together, nu, rng)
