@@ -24,7 +24,9 @@ from attncheck.theory.limits.mixture import check_numbers
 from attncheck.theory.limits.rows import (
     REPLICATES,
     drawn_whole,
+    error_of_mean,
     mean_scores,
+    power_of_two,
     root_of_scores,
     score_std,
     scrambled_normals,
@@ -182,7 +184,7 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
         return softmax_means(kernel, std, layer.mask == "causal", seed)
     if not (plain and isinstance(layer.map, Linear | Relu)):
         replicates = by_points(layer, kernel, seed, mean_grams)
-        return replicates.mean(axis=0), 4.0 * replicates.std(axis=0, ddof=1) / REPLICATES**0.5
+        return replicates.mean(axis=0), error_of_mean(replicates)
     seen = visible(layer)
     own = std**2 * np.diagonal(kernel)
     mean = np.empty((s, s))
@@ -242,7 +244,8 @@ def by_points(
 
     def replicate(stream: np.random.SeedSequence) -> FloatArray:
         dimension = rank * rank if whole is None else whole.shape[1]
-        normals = scrambled_normals(dimension, _count(s), np.random.default_rng(stream))
+        count = power_of_two(_ENTRIES / s**2, _FEWEST_POINTS, _MOST_POINTS)
+        normals = scrambled_normals(dimension, count, np.random.default_rng(stream))
         step = max(1, _BLOCK // (s * s))
         blocks = [normals[start : start + step] for start in range(0, len(normals), step)]
         sums = (len(block) * mean_over_heads(scores_of(block)) for block in blocks)
@@ -268,8 +271,3 @@ def _symmetrised(matrices: FloatArray) -> FloatArray:
     own = np.trace(matrices, axis1=-2, axis2=-1) / s
     pair = (matrices.sum(axis=(-2, -1)) - s * own) / max(1, s * (s - 1))
     return np.asarray(np.where(np.eye(s, dtype=bool), own[:, None, None], pair[:, None, None]))
-
-
-def _count(seq_len: int) -> int:
-    """Return the number of points per replicate for a sequence length, a power of two."""
-    return int(2 ** np.floor(np.log2(np.clip(_ENTRIES / seq_len**2, _FEWEST_POINTS, _MOST_POINTS))))

@@ -19,6 +19,9 @@ from attncheck.theory.limits.proposals import Proposal, enlarged, towards_keys, 
 
 #: Number of replicates: independently scrambled Sobol point sets, whose spread gives error estimates.
 REPLICATES = 8
+# Number of standard errors in an error estimate. For Student's t with 7 degrees of freedom, |t| exceeds it with
+# probability 0.5%.
+_ERRORS = 4.0
 _POINTS = 2**14
 _FEWEST_POINTS = 2**9
 # Number of normals per replicate, so higher dimensions get fewer points.
@@ -29,6 +32,16 @@ _PILOT = 2**9
 # Relative tolerance for equal eigenvalues, and step and range of the trapezoidal rule in log χ².
 _ALIKE = 1e-12
 _LOG_CHI_STEP, _LOG_CHI_REACH, _LOG_CHI_ABOVE = 0.1, 50.0, 6.0
+
+
+def error_of_mean(replicates: FloatArray, axis: int = 0) -> FloatArray:
+    """Return the error estimate of the mean of replicates along an axis."""
+    return np.asarray(_ERRORS * replicates.std(axis=axis, ddof=1) / replicates.shape[axis] ** 0.5)
+
+
+def power_of_two(wanted: float, fewest: int, most: int) -> int:
+    """Return the largest power of two that is at most `wanted`, within bounds."""
+    return int(2 ** np.floor(np.log2(np.clip(wanted, fewest, most))))
 
 
 def score_std(layer: AttentionLayer) -> float:

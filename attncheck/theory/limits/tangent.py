@@ -36,10 +36,10 @@ from attncheck.theory.limits.covariance import (
 )
 from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.heads import softmax_moments
-from attncheck.theory.limits.rows import REPLICATES, score_std
+from attncheck.theory.limits.rows import error_of_mean, score_std
 
-# Number of standard errors in an error estimate, and relative rounding error of sums of products.
-_SPAN, _ROUNDING = 4.0, 1e-14
+# Relative rounding error of sums of products.
+_ROUNDING = 1e-14
 
 
 def draw_tangent_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> TangentDraws:
@@ -204,7 +204,7 @@ def _mean_slopes(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[
     if isinstance(layer.map, Sigmoid):
         root = psd_root(squares)
         replicates = by_points(layer, kernel, seed, lambda A, _: mean_grams(A * (1.0 - A), root))
-        return replicates.mean(axis=0), _SPAN * replicates.std(axis=0, ddof=1) / REPLICATES**0.5
+        return replicates.mean(axis=0), error_of_mean(replicates)
     if isinstance(layer.map, Linear):
         mean = seen @ squares @ seen.T
         return mean, _ROUNDING * mean

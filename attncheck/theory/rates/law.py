@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
+from attncheck._lib.kept import kept
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer, check_layer
 from attncheck.layers.parts import refuse_parts
@@ -112,7 +113,6 @@ class FiniteWidthLaw(SymmetricLaw):
     size: int | None = None
     seed: int = 0
     weights: WeightLaws = GAUSSIAN_LAWS
-    _gaps: dict[int, Gap] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.size is not None:
@@ -262,15 +262,14 @@ class FiniteWidthLaw(SymmetricLaw):
 
     def gap(self, position: int = 0) -> Gap:
         """Return the laws at a position, at finite width and in the limit."""
-        position = check_position("position", position, self.layer.seq_len)
-        if position not in self._gaps:
-            marginal = OutputEntry(self.layer, position)
-            if self.weights.gaussian:
-                found = gap_of(marginal, self.layer, self.size, self.seed, False)
-            else:
-                found = kept_mde(SumEntry(marginal, self.weights), self.size, self.seed)
-            self._gaps[position] = found
-        return self._gaps[position]
+        return self._gap(check_position("position", position, self.layer.seq_len))
+
+    @kept
+    def _gap(self, position: int) -> Gap:
+        marginal = OutputEntry(self.layer, position)
+        if self.weights.gaussian:
+            return gap_of(marginal, self.layer, self.size, self.seed, False)
+        return kept_mde(SumEntry(marginal, self.weights), self.size, self.seed)
 
     def _moments(self, position: int) -> tuple[FloatArray, FloatArray]:
         """Return E v and E v² of each repetition."""

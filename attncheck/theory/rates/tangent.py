@@ -23,9 +23,10 @@ from attncheck.layers.norm import normalised_with_ones
 from attncheck.layers.parts import refuse_parts
 from attncheck.simulators.linalg import bartlett, lower_root
 from attncheck.simulators.tangent import Grams, kernel_entries, kernel_of, value_part
+from attncheck.theory.limits.rows import error_of_mean
 from attncheck.theory.rates.deviation import REPLICATES
 from attncheck.theory.rates.drivers import Drivers, Fluctuations
-from attncheck.theory.rates.gap import ERRORS, standard_error
+from attncheck.theory.rates.gap import standard_error
 from attncheck.theory.rates.law import check_inputs
 
 # Number of quantiles of the limit at which laws are compared, and number of draws to find them.
@@ -71,7 +72,7 @@ class TangentGap:
     def cdf(self, *, limit: bool = False) -> tuple[FloatArray, FloatArray]:
         """Return the distribution function at `points`, at the width or in the limit, and its error."""
         each = self.limits if limit else self.limits + self.differences
-        return each.mean(axis=0), ERRORS * each.std(axis=0, ddof=1) / math.sqrt(len(each))
+        return each.mean(axis=0), error_of_mean(each)
 
 
 def tangent_gap(
