@@ -24,7 +24,7 @@ from attncheck.simulators.tangent import TangentDraws, tangent_work
 from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.programs import ProgramLimit, limit_of_program
 from attncheck.theory.limits.tangent import tangent_limit_work
-from attncheck.theory.stacks.draw import draw_limit_stack, limit_entries
+from attncheck.theory.stacks.recursion import draw_limit_stack, limit_entries
 
 _Drawn = TypeVar("_Drawn", bound=Batch)
 

@@ -182,8 +182,9 @@ class AttentionLayer:
         if self.tied_query_key:
             self._check_tied()
         for part in PARTS:
-            for field, value in part.settle(self).items():
-                object.__setattr__(self, field, value)
+            if any(getattr(self, field) is not absent for field, absent in part.fields.items()):
+                for field, value in part.settle(self).items():
+                    object.__setattr__(self, field, value)
         if self.norm == "layer" and self.width == 1:
             refuse("norm", self.norm, "makes a single neuron 0", "use width=2 or more, or norm='rms'")
 

@@ -11,10 +11,9 @@ import pytest
 import attncheck as ac
 from attncheck.theory.limits.mixture import ScaleMixture
 from attncheck.theory.rates.deviation import REPLICATES, Cells, Deviation
-from attncheck.theory.rates.fixed_heads import FixedHeads
 from attncheck.theory.rates.gap import Gap
-from attncheck.theory.rates.inversion import CharacteristicGap, frequencies
-from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
+from attncheck.theory.rates.marginal import FixedHeads, OutputEntry, ScoreEntry
+from attncheck.theory.rates.quadratic import CharacteristicGap, frequencies
 
 RELU = ac.AttentionLayer(width=64, attention_map="relu")
 # Four standard errors of eight repetitions: beyond 1.75 times as much with a chance of 2e-4.

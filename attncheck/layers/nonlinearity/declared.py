@@ -13,8 +13,7 @@ from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_whole, refuse
 from attncheck._lib.imports import path_of, short_name
 from attncheck.layers.nonlinearity import quadrature
-from attncheck.layers.nonlinearity.function import Nonlinearity
-from attncheck.layers.nonlinearity.table import LARGEST_ORDER
+from attncheck.layers.nonlinearity.function import LARGEST_ORDER, Nonlinearity
 
 Function = Callable[[FloatArray], FloatArray]
 

@@ -99,7 +99,7 @@ class LayerPart(abc.ABC):
 
     @abc.abstractmethod
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
-        """Return the validated values of the fields, or raise `InputError`."""
+        """Return the validated values of the fields, unless all are absent, or raise `InputError`."""
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
         """Return field values that random layers choose from, for a layer without the part; possibly none."""

@@ -41,8 +41,6 @@ class RotaryPart(LayerPart):
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
         """Return the validated `rotary_base`."""
-        if layer.rotary_base is None:
-            return {}
         remedy = f"pass a number between {_BASES[0]:g} and {_BASES[1]:g}, e.g. rotary_base=10000.0, or None"
         base = check_number("rotary_base", layer.rotary_base, remedy, minimum=_BASES[0], maximum=_BASES[1])
         if layer.head_dim is None or layer.head_dim % 2:

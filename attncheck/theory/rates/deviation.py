@@ -322,8 +322,7 @@ class _Lines:
         """Return the mean of the quadratic control, or None if unknown."""
         if not expands(self.marginal):
             return None
-        limits = self.fluctuations.limits
-        still = Drivers(np.zeros_like(limits.gram), np.zeros_like(limits.keys), np.zeros_like(limits.values))
+        still = self.fluctuations.still
         total = np.zeros(len(self.cells.variances))
         directions = self.fluctuations.gram_directions(rng)
         if len(directions):

@@ -17,13 +17,11 @@ from attncheck.layers.program import Program, Score
 from attncheck.layers.program.extent import entries_of
 from attncheck.simulators.weights import GAUSSIAN, WeightLaws
 from attncheck.theory.rates.deviation import REPLICATES
-from attncheck.theory.rates.fixed_heads import FixedHeads
 from attncheck.theory.rates.gap import METRICS, Gap
-from attncheck.theory.rates.inversion import METRICS as METRICS_BY_FREQUENCIES
 from attncheck.theory.rates.law import Distance, check_inputs, check_separate, gap_of
-from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
+from attncheck.theory.rates.marginal import FixedHeads, OutputEntry, ScoreEntry, restored, vanishes
+from attncheck.theory.rates.quadratic import METRICS as METRICS_BY_FREQUENCIES
 from attncheck.theory.rates.quadratic import ScoreSum
-from attncheck.theory.rates.vanishing import restored, vanishes
 from attncheck.theory.rates.weights import SumEntry, check_literal, kept_mde
 
 REFERENCES: tuple[str, ...] = ("limit", "infinite width", "scaled limit")

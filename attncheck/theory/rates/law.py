@@ -27,10 +27,8 @@ from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.mixture import check_chances, check_points, symmetric_quantile
 from attncheck.theory.limits.symmetric import SymmetricLaw
 from attncheck.theory.rates.deviation import deviation, kept_entries
-from attncheck.theory.rates.fixed_heads import FixedHeads
 from attncheck.theory.rates.gap import Gap, standard_error, stated_errors, widening
-from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
-from attncheck.theory.rates.vanishing import restored, vanishes
+from attncheck.theory.rates.marginal import FixedHeads, OutputEntry, ScoreEntry, restored, vanishes
 from attncheck.theory.rates.weights import SumEntry, kept_mde
 
 Drawn = OutputEntry | ScoreEntry | FixedHeads

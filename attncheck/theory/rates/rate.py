@@ -20,7 +20,7 @@ from attncheck.theory.rates.deviation import REPLICATES, expands
 from attncheck.theory.rates.distance import check_drawn, check_scaled, distance, marginal_of, score_sum
 from attncheck.theory.rates.gap import ERRORS, METRICS
 from attncheck.theory.rates.law import Distance, check_separate
-from attncheck.theory.rates.vanishing import vanishes
+from attncheck.theory.rates.marginal import vanishes
 
 #: Default widths.
 WIDTHS = (64, 128, 256, 512, 1024, 2048)

@@ -26,7 +26,7 @@ from attncheck.simulators.tangent import Grams, kernel_entries, kernel_of, value
 from attncheck.theory.limits.rows import error_of_mean
 from attncheck.theory.rates.deviation import REPLICATES
 from attncheck.theory.rates.drivers import Drivers, Fluctuations
-from attncheck.theory.rates.gap import standard_error
+from attncheck.theory.rates.gap import largest, standard_error
 from attncheck.theory.rates.law import check_inputs
 
 # Number of quantiles of the limit at which laws are compared, and number of draws to find them.
@@ -60,14 +60,12 @@ class TangentGap:
     @property
     def distance(self) -> float:
         """Kolmogorov distance over `points`."""
-        return float(np.abs(self.differences.mean(axis=0)).max())
+        return largest(self.differences)[0]
 
     @property
     def error(self) -> float:
         """Four standard errors of `distance`."""
-        mean = self.differences.mean(axis=0)
-        worst = int(np.argmax(np.abs(mean)))
-        return standard_error(np.sign(mean[worst]) * self.differences[:, worst])
+        return standard_error(largest(self.differences)[1])
 
     def cdf(self, *, limit: bool = False) -> tuple[FloatArray, FloatArray]:
         """Return the distribution function at `points`, at the width or in the limit, and its error."""

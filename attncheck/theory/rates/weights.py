@@ -32,9 +32,8 @@ from attncheck.theory.limits.mixture import ScaleMixture, condense
 from attncheck.theory.rates.deviation import REPLICATES, Cells, Deviation, first_order
 from attncheck.theory.rates.entries import ENTRY_LAWS, FOURTH_CUMULANTS
 from attncheck.theory.rates.gap import Gap
-from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
+from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry, restored, vanishes
 from attncheck.theory.rates.sums import BINS, SumDeviation, bins_of, frequencies
-from attncheck.theory.rates.vanishing import restored, vanishes
 
 # Maximum matrix entries, and maximum terms times frequencies, in all default draws; bounds on the number of draws.
 _ENTRIES, _TERMS, _FEWEST_DRAWS, _MOST_DRAWS = 2**28, 2**28, 64, 2**16
