@@ -14,14 +14,9 @@ from typing import Any
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
+from attncheck.faults import line_by_line as steps
 from attncheck.faults.fault import Fault, declared
-from attncheck.faults.line_by_line import (
-    LineByLineSimulator,
-    coordinatewise,
-    dot_product,
-    jointly_gaussian,
-    mixture,
-)
+from attncheck.faults.line_by_line import LineByLineSimulator
 from attncheck.layers.program import Initial, LinearCombination, Nonlin, Output, Program, Score, Weight
 from attncheck.layers.program import requirements as need
 from attncheck.simulators.multipliers import Matrices, MatrixFreeMultiplier, Multiplier
@@ -59,13 +54,15 @@ _declared = functools.partial(declared, _FAULTS, simulator=LineByLineSimulator)
 
 @_declared(f"{_INITIAL_SHIFT:g} is added to initial vectors", need.RANDOM_START, step="begin")
 def _shifted_initials(group: Sequence[Initial], normals: FloatArray) -> FloatArray:
-    return jointly_gaussian(group, normals) + _INITIAL_SHIFT
+    return steps.jointly_gaussian(group, normals) + _INITIAL_SHIFT
 
 
 @_declared("initial vectors are independent where they should be correlated", need.CORRELATED_START, step="begin")
 def _independent_initials(group: Sequence[Initial], normals: FloatArray) -> FloatArray:
     """Draw the initial vectors of a group independently, with the same variances."""
-    return jointly_gaussian([dataclasses.replace(node, root=_alone(k, node)) for k, node in enumerate(group)], normals)
+    return steps.jointly_gaussian(
+        [dataclasses.replace(node, root=_alone(k, node)) for k, node in enumerate(group)], normals
+    )
 
 
 @_declared("the standard deviation of every matrix is 5% too large", need.SOME_MATRIX, step="matrices")
@@ -106,19 +103,19 @@ def _twice_as_wide(program: Program, width: int, size: int, rng: np.random.Gener
 
 @_declared("tanh takes the place of every other nonlinearity", need.NOT_TANH, step="map")
 def _always_tanh(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
-    return np.tanh(vectors[0]) if need.replaceable(node) else coordinatewise(node, vectors)
+    return np.tanh(vectors[0]) if need.replaceable(node) else steps.coordinatewise(node, vectors)
 
 
 @_declared("sums of vectors consist of the first vector only", need.SOME_SUM, step="map")
 def _first_term(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
     if not isinstance(node.function, LinearCombination):
-        return coordinatewise(node, vectors)
+        return steps.coordinatewise(node, vectors)
     return np.asarray(node.function.coefficients[0] * vectors[0])
 
 
 @_declared("results of nonlinearities are rounded to float16", need.SOME_NONLINEARITY, step="map")
 def _half_precision(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
-    return coordinatewise(node, vectors).astype(np.float16).astype(np.float64)
+    return steps.coordinatewise(node, vectors).astype(np.float16).astype(np.float64)
 
 
 @_declared(
@@ -150,22 +147,22 @@ def _equal_rows(images: FloatArray) -> FloatArray:
 
 @_declared("scores are divided by n where √n is declared", need.SOME_SCORE, step="score")
 def _scores_over_n(node: Score, left: FloatArray, right: FloatArray) -> FloatArray:
-    return np.asarray(left.shape[-1] ** -0.5 * dot_product(node, left, right))
+    return np.asarray(left.shape[-1] ** -0.5 * steps.dot_product(node, left, right))
 
 
 @_declared("scores are 5% too large", need.SOME_SCORE, step="score")
 def _scores_5(node: Score, left: FloatArray, right: FloatArray) -> FloatArray:
-    return 1.05 * dot_product(node, left, right)
+    return 1.05 * steps.dot_product(node, left, right)
 
 
 @_declared("the first coordinates of the two vectors of a score are added to it", need.SOME_SCORE, step="score")
 def _leaking_neuron(node: Score, left: FloatArray, right: FloatArray) -> FloatArray:
-    return dot_product(node, left, right) + left[:, 0] + right[:, 0]
+    return steps.dot_product(node, left, right) + left[:, 0] + right[:, 0]
 
 
 @_declared("scores, and the outputs computed from them, are those of another draw", need.SOME_SCORE, step="score")
 def _scores_of_another_draw(node: Score, left: FloatArray, right: FloatArray) -> FloatArray:
-    return np.roll(dot_product(node, left, right), 1)
+    return np.roll(steps.dot_product(node, left, right), 1)
 
 
 @_declared("scores are drawn from the limit, whatever the vectors are", need.LIMIT_OF_SCORES)
@@ -184,7 +181,7 @@ def _copied_score(program: Program, width: int, size: int, rng: np.random.Genera
 
 @_declared("outputs use the scores of another draw", need.MIXED_OUTPUT, step="mix")
 def _outputs_apart(node: Output, vectors: FloatArray, scores: FloatArray) -> FloatArray:
-    return mixture(node, vectors, np.roll(scores, 1, axis=0))
+    return steps.mixture(node, vectors, np.roll(scores, 1, axis=0))
 
 
 #: Faults of programs by name.

@@ -9,16 +9,9 @@ from typing import Literal as OneOf
 import numpy as np
 
 from attncheck._lib.arrays import FloatArray
+from attncheck.faults import literal
 from attncheck.faults.fault import Fault, declared
-from attncheck.faults.literal import (
-    LiteralSimulator,
-    Projections,
-    dot_products,
-    independent,
-    project_out,
-    projections,
-    summed_over_heads,
-)
+from attncheck.faults.literal import Projections, independent
 from attncheck.layers import requirements as need
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, visible
@@ -32,7 +25,7 @@ def _one_output_matrix(
     layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator
 ) -> FloatArray:
     matrices = rng.standard_normal((layer.num_heads, layer.head_width, coordinates))
-    return summed_over_heads(layer, mixed @ matrices)
+    return literal.summed_over_heads(layer, mixed @ matrices)
 
 
 FAULTS: list[Fault] = []
@@ -103,7 +96,7 @@ def _weights_per_call(layer: AttentionLayer, inputs: FloatArray, rng: np.random.
         weights = rng.standard_normal((matrices, layer.width, layer.head_width))
         return np.asarray(std * layer.width**-0.5 * (inputs[:, None] @ weights))
 
-    return projections(layer, inputs, project)
+    return literal.projections(layer, inputs, project)
 
 
 @declared(
@@ -114,7 +107,7 @@ def _weights_per_call(layer: AttentionLayer, inputs: FloatArray, rng: np.random.
 )
 def _uneven_heads(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
     variances = np.linspace(1.5, 0.5, layer.num_heads)
-    return project_out(layer, mixed * variances[:, None, None] ** 0.5, coordinates, rng)
+    return literal.project_out(layer, mixed * variances[:, None, None] ** 0.5, coordinates, rng)
 
 
 @declared(FAULTS, "scores and values use separately drawn inputs", step="project")
@@ -141,7 +134,7 @@ def _independent_scores(layer: AttentionLayer, made: Projections, rng: np.random
 
 @declared(FAULTS, "the scores are rounded to float16", step="score")
 def _half_precision_scores(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
-    return dot_products(layer, made, rng).astype(np.float16).astype(np.float64)
+    return literal.dot_products(layer, made, rng).astype(np.float16).astype(np.float64)
 
 
 @declared(FAULTS, "softmax normalises the columns of the scores", need.SOFTMAX & need.SEVERAL_POSITIONS, step="weigh")
@@ -167,7 +160,7 @@ def _dropped_head(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
 def _shifted_outputs(
     layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator
 ) -> FloatArray:
-    return project_out(layer, mixed, coordinates, rng) + 0.02
+    return literal.project_out(layer, mixed, coordinates, rng) + 0.02
 
 
 @declared(
@@ -199,10 +192,10 @@ def _tied(which: Which, layer: AttentionLayer, size: int, rng: np.random.Generat
     rows = images[:, :, layer.seq_len :].swapaxes(-1, -2)
 
     def finish(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
-        return summed_over_heads(layer, mixed @ rows)
+        return literal.summed_over_heads(layer, mixed @ rows)
 
     tied = dataclasses.replace(made, **{which: std * images[:, :, : layer.seq_len]})
-    return LiteralSimulator(finish=finish).after(layer, tied, rng)
+    return literal.LiteralSimulator(finish=finish).after(layer, tied, rng)
 
 
 FAULTS += [

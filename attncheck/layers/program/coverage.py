@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
@@ -170,49 +170,45 @@ def _own_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
     extra = {node.weight: node for node in nodes if isinstance(node, MatMul) and node not in sides}
     cyclic = _cycles(scores)
     zero = zero_lines(nodes)
-    found: dict[Node, list[LineCoverage]] = {}
-    for node in nodes:
-        lines = []
+
+    def findings(node: Node) -> Iterator[LineCoverage]:
         if isinstance(node, MatMul) and node.parents[0] in after:
-            what = f"{node.parents[0].name} depends on scores"
-            lines.append(LineCoverage(node.name, CoverageKind.CONJECTURE, what))
+            yield LineCoverage(node.name, CoverageKind.CONJECTURE, f"{node.parents[0].name} depends on scores")
         if isinstance(node, Nonlin | Output) and not _known(node.function):
             declared = "attncheck.declared" if len(node.parents) == 1 else "one of attncheck.layers.program.mixes"
             remedy = f"use a function that attncheck knows, or {declared}"
-            lines.append(LineCoverage(node.name, CoverageKind.UNDECLARED, remedy))
+            yield LineCoverage(node.name, CoverageKind.UNDECLARED, remedy)
         if node.size is not None and not isinstance(node, Score):
-            lines.append(LineCoverage(node.name, CoverageKind.FIXED_SIZE, f"{node.name} has {node.size} coordinates"))
+            yield LineCoverage(node.name, CoverageKind.FIXED_SIZE, f"{node.name} has {node.size} coordinates")
         if isinstance(node, Score):
-            lines += _of_score(node, extra, made)
+            yield from _of_score(node, extra, made)
             if node in zero:
-                lines.append(LineCoverage(node.name, CoverageKind.ZERO, _why_zero(node, zero)))
+                yield LineCoverage(node.name, CoverageKind.ZERO, _why_zero(node, zero))
             if node in cyclic:
                 around = " · ".join(weight.name for weight in cyclic[node])
-                lines.append(LineCoverage(node.name, CoverageKind.CYCLIC, f"the matrices {around} form a cycle"))
-        found[node] = lines
-    return found
+                yield LineCoverage(node.name, CoverageKind.CYCLIC, f"the matrices {around} form a cycle")
+
+    return {node: list(findings(node)) for node in nodes}
 
 
-def _of_score(score: Score, extra: dict[Weight, MatMul], made: set[Node]) -> list[LineCoverage]:
+def _of_score(score: Score, extra: dict[Weight, MatMul], made: set[Node]) -> Iterator[LineCoverage]:
     """Check one score against Assumption 1."""
-    lines = []
     left, right = (side for side in score.parents if isinstance(side, MatMul))
     if left.weight is right.weight:
         tied = f"{left.weight.name} is on both sides; give the score two matrices"
-        lines.append(LineCoverage(score.name, CoverageKind.TIED, tied))
+        yield LineCoverage(score.name, CoverageKind.TIED, tied)
     for side in (left, right):
         if side.weight in extra:
             other = f"{side.weight.name} also makes {extra[side.weight].name}, which is in no score"
-            lines.append(LineCoverage(score.name, CoverageKind.EXTRA_USE, f"{other}; give that one a separate matrix"))
+            yield LineCoverage(score.name, CoverageKind.EXTRA_USE, f"{other}; give that one a separate matrix")
         source = side.parents[0]
         if source in made:
             maker = _first_made(source, made)
             circular = f"{source.name} depends on {maker.name}, a product with {maker.weight.name}, a matrix of scores"
-            lines.append(LineCoverage(score.name, CoverageKind.CIRCULAR, f"{circular}; give {side.name} other inputs"))
+            yield LineCoverage(score.name, CoverageKind.CIRCULAR, f"{circular}; give {side.name} other inputs")
         if not _bounded(source):
             unbounded = f"{source.name} is not a bounded function"
-            lines.append(LineCoverage(score.name, CoverageKind.UNBOUNDED, f"{unbounded}; clip it"))
-    return lines
+            yield LineCoverage(score.name, CoverageKind.UNBOUNDED, f"{unbounded}; clip it")
 
 
 def _why_zero(score: Score, zero: set[Node]) -> str:

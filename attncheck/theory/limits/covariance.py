@@ -19,18 +19,10 @@ from attncheck.layers.parts.attention_map import Linear, Relu, Softmax
 from attncheck.layers.parts.mask import plain_mask
 from attncheck.layers.parts.rotary import pair_alignment
 from attncheck.layers.parts.scores import has_offset, heads_differ, offset_variance, score_kernel
+from attncheck.theory.limits import rows
 from attncheck.theory.limits.heads import softmax_means
 from attncheck.theory.limits.mixture import check_numbers
-from attncheck.theory.limits.rows import (
-    REPLICATES,
-    drawn_whole,
-    error_of_mean,
-    mean_scores,
-    power_of_two,
-    root_of_scores,
-    score_std,
-    scrambled_normals,
-)
+from attncheck.theory.limits.rows import score_std
 
 # Number of score entries per replicate.
 _ENTRIES = 2**20
@@ -175,16 +167,16 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
     if not kernel.any():
         return np.zeros((s, s)), np.zeros((s, s))
     if std == 0 and not offset_variance(layer):
-        weights = attention_weights(layer, mean_scores(layer, kernel))
+        weights = attention_weights(layer, rows.mean_scores(layer, kernel))
         mean = (weights @ kernel @ weights.swapaxes(-1, -2)).mean(axis=0)
         return mean, _ROUNDING * np.abs(mean)
-    turned = drawn_whole(layer, kernel)
+    turned = rows.drawn_whole(layer, kernel)
     plain = not has_offset(layer) and score_kernel(layer, kernel) is kernel
     if plain and plain_softmax(layer) and not turned:
         return softmax_means(kernel, std, layer.mask == "causal", seed)
     if not (plain and isinstance(layer.map, Linear | Relu)):
         replicates = by_points(layer, kernel, seed, mean_grams)
-        return replicates.mean(axis=0), error_of_mean(replicates)
+        return replicates.mean(axis=0), rows.error_of_mean(replicates)
     seen = visible(layer)
     own = std**2 * np.diagonal(kernel)
     mean = np.empty((s, s))
@@ -228,10 +220,10 @@ def by_points(
     std, s = score_std(layer), layer.seq_len
 
     rank = root.shape[1]
-    whole = root_of_scores(layer, kernel) if drawn_whole(layer, kernel) else None
+    whole = rows.root_of_scores(layer, kernel) if rows.drawn_whole(layer, kernel) else None
     between = score_kernel(layer, kernel)
     side = root if between is kernel else psd_root(between)
-    means = mean_scores(layer, kernel)
+    means = rows.mean_scores(layer, kernel)
 
     def scores_of(normals: FloatArray) -> FloatArray:
         if whole is not None:
@@ -244,15 +236,15 @@ def by_points(
 
     def replicate(stream: np.random.SeedSequence) -> FloatArray:
         dimension = rank * rank if whole is None else whole.shape[1]
-        count = power_of_two(_ENTRIES / s**2, _FEWEST_POINTS, _MOST_POINTS)
-        normals = scrambled_normals(dimension, count, np.random.default_rng(stream))
+        count = rows.power_of_two(_ENTRIES / s**2, _FEWEST_POINTS, _MOST_POINTS)
+        normals = rows.scrambled_normals(dimension, count, np.random.default_rng(stream))
         step = max(1, _BLOCK // (s * s))
         blocks = [normals[start : start + step] for start in range(0, len(normals), step)]
         sums = (len(block) * mean_over_heads(scores_of(block)) for block in blocks)
         return np.asarray(sum(sums) / len(normals))
 
     # A separate stream key, since these points must differ from those of a row.
-    streams = np.random.SeedSequence([seed, s]).spawn(REPLICATES)
+    streams = np.random.SeedSequence([seed, s]).spawn(rows.REPLICATES)
     found = np.stack([replicate(stream) for stream in streams])
     alike = bool(visible(layer).all()) and whole is None and not has_offset(layer) and _exchangeable(kernel)
     return _symmetrised(found) if alike else found

@@ -26,14 +26,7 @@ from attncheck.layers.parts import refuse_parts
 from attncheck.layers.parts.attention_map import Linear, Relu, Sigmoid
 from attncheck.simulators.blocks import DrawPlan
 from attncheck.simulators.tangent import Grams, TangentDraws, kernel_entries, kernel_of
-from attncheck.theory.limits.covariance import (
-    by_points,
-    mean_covariance,
-    mean_grams,
-    output_factor,
-    plain_softmax,
-    settled,
-)
+from attncheck.theory.limits import covariance
 from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.heads import softmax_moments
 from attncheck.theory.limits.rows import error_of_mean, score_std
@@ -168,7 +161,7 @@ def infinite_heads_tangent(
            [28., 28.]])
     """
     seed = check_whole("scramble", scramble, 0, "pass a seed, e.g. 0")
-    layer, matrix = settled(layer, kernel, score_std, value_std, attention_map, mask)
+    layer, matrix = covariance.settled(layer, kernel, score_std, value_std, attention_map, mask)
     refuse_parts(layer, "tangent kernel")
     parts = _mean_parts(layer, matrix, seed)
     mean = parts[0][0] + parts[1][0]
@@ -180,11 +173,11 @@ def _mean_parts(
     layer: AttentionLayer, kernel: FloatArray, seed: int
 ) -> tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:
     """Return contributions of W^V, W^O and of W^Q, W^K to the mean, with errors."""
-    std, factor = score_std(layer), 2.0 * output_factor(layer) * layer.num_heads
-    if std > 0 and kernel.any() and plain_softmax(layer):
+    std, factor = score_std(layer), 2.0 * covariance.output_factor(layer) * layer.num_heads
+    if std > 0 and kernel.any() and covariance.plain_softmax(layer):
         values, slopes = softmax_moments(kernel, std, layer.mask == "causal", seed, (0, 1))
     else:
-        mean, error = mean_covariance(layer, kernel, seed)
+        mean, error = covariance.mean_covariance(layer, kernel, seed)
         values = mean * 2.0 / factor, error * 2.0 / factor
         slopes = _mean_slopes(layer, kernel, seed)
     by_scores = factor * std**2 * kernel
@@ -203,7 +196,7 @@ def _mean_slopes(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[
         refuse("layer", layer.describe(), problem, "leave it out, or average draws of tangent_kernel(method='limit')")
     if isinstance(layer.map, Sigmoid):
         root = psd_root(squares)
-        replicates = by_points(layer, kernel, seed, lambda A, _: mean_grams(A * (1.0 - A), root))
+        replicates = covariance.by_points(layer, kernel, seed, lambda A, _: covariance.mean_grams(A * (1.0 - A), root))
         return replicates.mean(axis=0), error_of_mean(replicates)
     if isinstance(layer.map, Linear):
         mean = seen @ squares @ seen.T

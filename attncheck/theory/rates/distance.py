@@ -120,9 +120,14 @@ def distance(
         chosen = FixedHeads(marginal)
     gap = gap_of(chosen, layer, size, seed, infinite)
     wide = math.inf if infinite else float(layer.width)
-    if vanishes(layer, of) and chosen is marginal:
-        return Distance(metric, *gap.from_zero(metric), *gap.leading_from_zero(metric), wide, gap.deviation.draws)
-    return Distance(metric, *gap.distance(metric), *gap.leading(metric), wide, gap.deviation.draws)
+    return _stated(metric, gap, gap, wide, vanishes(layer, of) and chosen is marginal)
+
+
+def _stated(metric: str, gap: Gap, expanded: Gap, width: float, to_zero: bool) -> Distance:
+    """Return a distance from the limit, or from 0, with the leading term of `expanded`."""
+    if to_zero:
+        return Distance(metric, *gap.from_zero(metric), *gap.leading_from_zero(metric), width, gap.deviation.draws)
+    return Distance(metric, *gap.distance(metric), *expanded.leading(metric), width, gap.deviation.draws)
 
 
 def check_scaled(layer: AttentionLayer, of: str) -> AttentionLayer:
@@ -199,10 +204,8 @@ def of_sum(entry: SumEntry, metric: str, size: int | None, seed: int) -> Distanc
     """Return the distance of an output or score with non-normal weights."""
     of = "scores" if isinstance(entry.marginal, ScoreEntry) else "outputs"
     gap = kept_mde(entry, size, seed)
-    wide, draws = float(entry.layer.width), gap.deviation.draws
-    if vanishes(entry.layer, of):
-        return Distance(metric, *gap.from_zero(metric), *gap.leading_from_zero(metric), wide, draws)
-    return Distance(metric, *gap.distance(metric), *_leading(entry, seed).leading(metric), wide, draws)
+    to_zero = vanishes(entry.layer, of)
+    return _stated(metric, gap, gap if to_zero else _leading(entry, seed), float(entry.layer.width), to_zero)
 
 
 @functools.lru_cache(maxsize=32)
@@ -219,12 +222,8 @@ def marginal_of(
     layer = check_separate(layer)
     infinite = width == math.inf
     if infinite and layer.head_dim is None:
-        refuse(
-            "width",
-            width,
-            "makes the distance from the limit 0, because the layer has no head_dim",
-            "pass a layer with head_dim, or a finite width",
-        )
+        problem = "makes the distance from the limit 0, because the layer has no head_dim"
+        refuse("width", width, problem, "pass a layer with head_dim, or a finite width")
     if width is not None and not infinite:
         layer = layer.replace(width=width)
     position = check_position("position", position, layer.seq_len)
