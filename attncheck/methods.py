@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
@@ -10,20 +11,20 @@ import numpy as np
 
 from attncheck._lib.errors import check_choice, check_whole, refuse
 from attncheck._lib.memory import DEFAULT_MEMORY
-from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention import AttentionLayer, check_layer
 from attncheck.layers.description import Description
 from attncheck.layers.draws import Batch, Draws, ProgramDraws, StackDraws
 from attncheck.layers.parts.scores import one_covariance
 from attncheck.layers.program import Program, ProgramAt
 from attncheck.layers.stack import AttentionStack
-from attncheck.simulators.blocks import DrawPlan, blocks, chunks, root_of
+from attncheck.simulators.blocks import DrawPlan, blocks, check_coordinates, chunks, root_of
 from attncheck.simulators.collapsed import GRAMS, draw_collapsed
 from attncheck.simulators.finite import FINITE, WorkOf, collapsed_layer, head_entries
 from attncheck.simulators.tangent import TangentDraws, tangent_work
 from attncheck.theory.limits.draw import draw_limit
-from attncheck.theory.limits.programs import limit_of_program
+from attncheck.theory.limits.programs import ProgramLimit, limit_of_program
 from attncheck.theory.limits.tangent import tangent_limit_work
-from attncheck.theory.stacks.draw import draw_limit_stack, limit_entries
+from attncheck.theory.stacks.recursion import draw_limit_stack, limit_entries
 
 _Drawn = TypeVar("_Drawn", bound=Batch)
 
@@ -38,27 +39,17 @@ _USUAL: tuple[Method, ...] = ("collapsed", "matrix-free")
 def limit_layer(layer: AttentionLayer, coordinates: int) -> DrawPlan[Draws]:
     """Return the plan for drawing the limit of a layer."""
     shared = 4 * layer.seq_len**4 if one_covariance(layer) else 0
-
-    def draw(count: int, rng: np.random.Generator) -> Draws:
-        return draw_limit(layer, count, coordinates, rng)
-
-    return DrawPlan(draw, head_entries(layer, coordinates), shared)
+    return DrawPlan(draw_limit, layer, coordinates, head_entries(layer, coordinates), shared)
 
 
 def _limit_stack(stack: AttentionStack, coordinates: int) -> DrawPlan[StackDraws]:
-    def draw(count: int, rng: np.random.Generator) -> StackDraws:
-        return draw_limit_stack(stack, count, coordinates, rng)
-
-    return DrawPlan(draw, limit_entries(stack, coordinates))
+    return DrawPlan(draw_limit_stack, stack, coordinates, limit_entries(stack, coordinates))
 
 
 def _limit_program(case: ProgramAt, coordinates: int) -> DrawPlan[ProgramDraws]:
     law = limit_of_program(case.program)
-
-    def draw(count: int, rng: np.random.Generator) -> ProgramDraws:
-        return law.draw(count, coordinates, rng)
-
-    return DrawPlan(draw, 4 * coordinates * len(case.program.nodes) + 4 * len(law.scores))
+    entries = 4 * coordinates * len(case.program.nodes) + 4 * len(law.scores)
+    return DrawPlan(ProgramLimit.draw, law, coordinates, entries)
 
 
 _LIMITS: Mapping[type, WorkOf[Any, Any]] = {
@@ -213,14 +204,10 @@ def drawn_blocks(
     ((100, 4, 0), (100, 2, 4, 4))
     """
     work = (limit_layer if method == "limit" else collapsed_layer)(layer, coordinates)
-    shown = coordinates if outputs else 0
-
-    def draw(count: int, rng: np.random.Generator) -> Draws:
-        if method == "limit":
-            return draw_limit(layer, count, shown, rng)
-        return draw_collapsed(layer, count, shown, rng, grams)
-
-    return blocks(dataclasses.replace(work, draw=draw), size, root_of(seed), first)
+    if method == "collapsed":
+        work = dataclasses.replace(work, function=functools.partial(draw_collapsed, grams=grams))
+    work = dataclasses.replace(work, coordinates=coordinates if outputs else 0)
+    return blocks(work, size, root_of(seed), first)
 
 
 def _check_fits(work: DrawPlan[Any], memory: int, coordinates: int, what: str, cheapest: str) -> None:
@@ -282,13 +269,12 @@ def tangent_kernel(
     >>> draws.kernel.shape, draws.parts.shape
     ((200, 2, 2, 3, 3), (200, 4, 2, 2, 3, 3))
     """
-    if not isinstance(layer, AttentionLayer):
-        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+    check_layer(layer)
     size = check_whole("size", size, 1, "pass the number of draws, e.g. size=1000")
     coordinates = check_whole("coordinates", coordinates, 1, "pass the number of output neurons")
     check_choice("method", method, ("direct", "collapsed", "limit"))
-    if method != "limit" and coordinates > layer.width:
-        refuse("coordinates", coordinates, f"exceeds width={layer.width}", "ask for at most that many neurons")
+    if method != "limit":
+        check_coordinates(coordinates, layer.width)
     work = tangent_limit_work(layer, coordinates) if method == "limit" else tangent_work(layer, method, coordinates)
     _check_fits(work, memory, coordinates, f"{method} tangent kernel", "limit" if method == "limit" else "collapsed")
     return next(chunks(work, size, size, root_of(seed)))

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_whole
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.expansion import expand
@@ -35,7 +35,6 @@ __all__ = [
     "softmax_mix",
 ]
 
-FloatArray = NDArray[np.float64]
 
 # Correlation between neighbouring tokens, pixels or positions; it decays geometrically.
 _CORRELATION = 0.5

@@ -32,9 +32,7 @@ from attncheck.layers.program.extent import vectors_of
 from attncheck.layers.program.mixes import residual_softmax_mix, softmax_mix
 from attncheck.methods import Method
 from attncheck.programs import recurrent_attention
-from attncheck.simulators.direct import DirectMultiplier
-from attncheck.simulators.interpret import Multiplier
-from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.simulators.multipliers import DirectMultiplier, Matrices, MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
 from attncheck.theory.limits.programs import limit_of_program
 
@@ -212,7 +210,7 @@ def values_of(
     program: Program,
     width: int,
     size: int,
-    multiplier: Callable[[int, np.random.Generator], Multiplier],
+    multiplier: Matrices,
     rng: np.random.Generator,
 ) -> dict[str, FloatArray]:
     """Return every functional of a program's draws, in batches of a thousand."""

@@ -23,7 +23,7 @@ from attncheck.layers.nonlinearity import tanh
 from attncheck.layers.program import Program
 from attncheck.layers.regimes import REGIMES
 from attncheck.theory.rates.gap import METRICS
-from attncheck.theory.rates.inversion import METRICS as METRICS_OF_PROGRAMS
+from attncheck.theory.rates.quadratic import METRICS as METRICS_OF_PROGRAMS
 from attncheck.theory.rates.rate import HALF_ORDER_WIDTHS, LITERAL_WIDTHS, fit
 from attncheck.theory.rates.regimes import prediction
 

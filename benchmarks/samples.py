@@ -31,7 +31,7 @@ from attncheck.looks.examples import draw_examples
 from attncheck.looks.look import observe
 from attncheck.looks.plan import Plan, chunk_of
 from attncheck.programs import EXAMPLES
-from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.simulators.multipliers import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
 from attncheck.strategies import program_cases
 from attncheck.subject import Subject, collapsed, direct, matrix_free, programs

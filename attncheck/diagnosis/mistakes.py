@@ -11,7 +11,7 @@ from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.faults.fault import Fault, declared
 from attncheck.faults.literal import LiteralSimulator, Projections, dot_products, independent, project_out
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights, map_scores, visible
+from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.parts.rotary import turned, turned_by
 from attncheck.layers.parts.scores import of_head
 from attncheck.layers.requirement import ANY
@@ -168,7 +168,7 @@ def _whole(layer: AttentionLayer) -> BoolArray:
 
 @declared(MISTAKES, "the mask is inverted: a position sees itself and the later ones", SEVERAL_POSITIONS, step="weigh")
 def _inverted_mask(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return map_scores(layer, scores, np.triu(_whole(layer)))
+    return layer.map.weights(scores, np.triu(_whole(layer)))
 
 
 def _later_only(rest: float) -> LiteralSimulator:
@@ -178,7 +178,7 @@ def _later_only(rest: float) -> LiteralSimulator:
         if layer.mask == "none":
             return attention_weights(layer, scores)
         weights = np.full(scores.shape, rest / layer.seq_len)
-        weights[:, :, :-1] = map_scores(layer, scores[:, :, :-1], ~visible(layer)[:-1])
+        weights[:, :, :-1] = layer.map.weights(scores[:, :, :-1], ~visible(layer)[:-1])
         return weights
 
     return LiteralSimulator(weigh=weigh)
@@ -205,17 +205,17 @@ def _strict_mask(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     """Hide the position itself, except the first."""
     seen = np.tril(_whole(layer), k=-1)
     seen[0, 0] = True
-    return map_scores(layer, scores, seen)
+    return layer.map.weights(scores, seen)
 
 
 @declared(MISTAKES, "each position attends to itself only", SEVERAL_POSITIONS, step="weigh")
 def _own_position_only(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return map_scores(layer, scores, np.eye(layer.seq_len, dtype=bool))
+    return layer.map.weights(scores, np.eye(layer.seq_len, dtype=bool))
 
 
 @declared(MISTAKES, "masked scores are 0 instead of −∞: later positions are seen", CAUSAL, step="weigh")
 def _masked_with_zero(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return map_scores(layer, np.where(visible(layer), scores, 0.0), _whole(layer))
+    return layer.map.weights(np.where(visible(layer), scores, 0.0), _whole(layer))
 
 
 @declared(
@@ -225,7 +225,7 @@ def _masked_with_zero(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     step="weigh",
 )
 def _masked_after_softmax(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return np.where(visible(layer), map_scores(layer, scores, _whole(layer)), 0.0)
+    return np.where(visible(layer), layer.map.weights(scores, _whole(layer)), 0.0)
 
 
 def _unscaled(layer: AttentionLayer, made: Projections, rng: Rng) -> FloatArray:

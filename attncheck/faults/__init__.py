@@ -13,7 +13,7 @@ from attncheck._lib.errors import check_choice
 from attncheck._lib.imports import short_name
 from attncheck.checks.registered import Registration, registrations
 from attncheck.checks.sample import FIELDS
-from attncheck.faults import misread, wrong_laws, wrong_norms, wrong_regimes, wrong_scales, wrong_sharing, wrong_wirings
+from attncheck.faults import misread, wrong_laws, wrong_regimes, wrong_scales, wrong_wirings
 from attncheck.faults.fault import Fault, ReducedExposure, Simulator
 
 __all__ = ["EXPOSURES", "FAULTS", "Fault", "ReducedExposure", "Simulator", "all_faults", "exposing", "registered_fault"]
@@ -22,7 +22,7 @@ __all__ = ["EXPOSURES", "FAULTS", "Fault", "ReducedExposure", "Simulator", "all_
 FAULTS: Mapping[str, Fault] = MappingProxyType(
     {
         fault.name: fault
-        for module in (wrong_scales, wrong_wirings, wrong_sharing, wrong_laws, wrong_regimes, wrong_norms, misread)
+        for module in (wrong_scales, wrong_wirings, wrong_laws, wrong_regimes, misread)
         for fault in module.FAULTS
     }
 )

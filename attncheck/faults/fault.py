@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.faults.literal import LiteralSimulator
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.program import Program
@@ -16,7 +16,6 @@ from attncheck.layers.requirement import ANY, Requirement
 from attncheck.simulators.weights import GAUSSIAN
 from attncheck.subject import collapsed
 
-FloatArray = NDArray[np.float64]
 Drawn = dict[str, FloatArray]
 Simulator = Callable[[AttentionLayer, int, np.random.Generator], Mapping[str, FloatArray]]
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -6,16 +6,12 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.program import Initial, MatMul, Node, Nonlin, Output, Program, Score
 from attncheck.layers.program.extent import vectors_of
-from attncheck.simulators.interpret import Multiplier
-from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.simulators.multipliers import Matrices, MatrixFreeMultiplier
 from attncheck.simulators.programs import exposed
-
-FloatArray = NDArray[np.float64]
-Matrices = Callable[[int, np.random.Generator], Multiplier]
 
 
 def jointly_gaussian(group: Sequence[Initial], normals: FloatArray) -> FloatArray:

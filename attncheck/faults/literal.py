@@ -10,15 +10,13 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.parts.scores import score_vectors, with_offsets
 from attncheck.simulators.collapsed import draw_inputs
-from attncheck.simulators.linalg import gram_root
-
-FloatArray = NDArray[np.float64]
+from attncheck.simulators.linalg import gram_of, gram_root
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,7 +31,7 @@ class Projections:
 
 def independent(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Project with independent matrices: one per head for queries, one per group for keys and for values."""
-    root = gram_root(gram(inputs))[:, None]
+    root = gram_root(gram_of(inputs))[:, None]
 
     def project(matrices: int, std: float) -> FloatArray:
         normals = rng.standard_normal((len(root), matrices, layer.seq_len, layer.head_width))
@@ -105,13 +103,8 @@ class LiteralSimulator:
             "outputs": self.finish(layer, self.weigh(layer, scores) @ made.values, coordinates, rng),
             "scores": scores,
             "inputs": made.inputs[:, :, :coordinates].copy(),
-            "input_gram": gram(made.inputs),
-            "key_gram": gram(made.keys),
-            "value_gram": gram(made.values),
+            "input_gram": gram_of(made.inputs),
+            "key_gram": gram_of(made.keys),
+            "value_gram": gram_of(made.values),
             **({} if layer.rotary_base is None else {"keys": made.keys}),
         }
-
-
-def gram(vectors: FloatArray) -> FloatArray:
-    """Return the Gram matrices of (..., s, m) vectors, divided by m."""
-    return np.asarray(vectors @ vectors.swapaxes(-1, -2) / vectors.shape[-1])

@@ -13,33 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from attncheck.faults.fault import Fault, FloatArray, declared
-from attncheck.faults.line_by_line import (
-    LineByLineSimulator,
-    Matrices,
-    coordinatewise,
-    dot_product,
-    jointly_gaussian,
-    mixture,
-)
+from attncheck._lib.arrays import FloatArray
+from attncheck.faults import line_by_line as steps
+from attncheck.faults.fault import Fault, declared
+from attncheck.faults.line_by_line import LineByLineSimulator
 from attncheck.layers.program import Initial, LinearCombination, Nonlin, Output, Program, Score, Weight
-from attncheck.layers.program.requirements import (
-    CORRELATED_START,
-    LIMIT_OF_SCORES,
-    MIXED_OUTPUT,
-    NOT_TANH,
-    RANDOM_START,
-    REUSED_MATRIX,
-    SEVERAL_SCORES,
-    SIDE_BY_SIDE,
-    SOME_MATRIX,
-    SOME_NONLINEARITY,
-    SOME_SCORE,
-    SOME_SUM,
-    replaceable,
-)
-from attncheck.simulators.interpret import Multiplier
-from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.layers.program import requirements as need
+from attncheck.simulators.multipliers import Matrices, MatrixFreeMultiplier, Multiplier
 from attncheck.theory.limits.programs import limit_of_program
 
 # Shifts added to vectors whose coordinates have standard deviation about 1.
@@ -72,30 +52,32 @@ _FAULTS: list[Fault] = []
 _declared = functools.partial(declared, _FAULTS, simulator=LineByLineSimulator)
 
 
-@_declared(f"{_INITIAL_SHIFT:g} is added to initial vectors", RANDOM_START, step="begin")
+@_declared(f"{_INITIAL_SHIFT:g} is added to initial vectors", need.RANDOM_START, step="begin")
 def _shifted_initials(group: Sequence[Initial], normals: FloatArray) -> FloatArray:
-    return jointly_gaussian(group, normals) + _INITIAL_SHIFT
+    return steps.jointly_gaussian(group, normals) + _INITIAL_SHIFT
 
 
-@_declared("initial vectors are independent where they should be correlated", CORRELATED_START, step="begin")
+@_declared("initial vectors are independent where they should be correlated", need.CORRELATED_START, step="begin")
 def _independent_initials(group: Sequence[Initial], normals: FloatArray) -> FloatArray:
     """Draw the initial vectors of a group independently, with the same variances."""
-    return jointly_gaussian([dataclasses.replace(node, root=_alone(k, node)) for k, node in enumerate(group)], normals)
+    return steps.jointly_gaussian(
+        [dataclasses.replace(node, root=_alone(k, node)) for k, node in enumerate(group)], normals
+    )
 
 
-@_declared("the standard deviation of every matrix is 5% too large", SOME_MATRIX, step="matrices")
+@_declared("the standard deviation of every matrix is 5% too large", need.SOME_MATRIX, step="matrices")
 @_changed
 def _matrix_std_5(images: FloatArray) -> FloatArray:
     return 1.05 * images
 
 
-@_declared(f"{_SHIFT:g} is added to the images of every matrix", SOME_MATRIX, step="matrices")
+@_declared(f"{_SHIFT:g} is added to the images of every matrix", need.SOME_MATRIX, step="matrices")
 @_changed
 def _biased_matmuls(images: FloatArray) -> FloatArray:
     return images + _SHIFT
 
 
-@_declared("a matrix is drawn afresh at every use", REUSED_MATRIX, step="matrices")
+@_declared("a matrix is drawn afresh at every use", need.REUSED_MATRIX, step="matrices")
 def _fresh_matrices(width: int, rng: np.random.Generator) -> Multiplier:
     def multiply(weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
         return MatrixFreeMultiplier(width, rng)(weight, vectors, rows, True)
@@ -103,7 +85,7 @@ def _fresh_matrices(width: int, rng: np.random.Generator) -> Multiplier:
     return multiply
 
 
-@_declared("all matrices of one shape are one matrix", SIDE_BY_SIDE, step="matrices")
+@_declared("all matrices of one shape are one matrix", need.SIDE_BY_SIDE, step="matrices")
 def _tied_matrices(width: int, rng: np.random.Generator) -> Multiplier:
     right = MatrixFreeMultiplier(width, rng)
 
@@ -114,31 +96,31 @@ def _tied_matrices(width: int, rng: np.random.Generator) -> Multiplier:
     return multiply
 
 
-@_declared("vectors have 2n coordinates", SOME_MATRIX)
+@_declared("vectors have 2n coordinates", need.SOME_MATRIX)
 def _twice_as_wide(program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     return LineByLineSimulator()(program, 2 * width, size, rng)
 
 
-@_declared("tanh takes the place of every other nonlinearity", NOT_TANH, step="map")
+@_declared("tanh takes the place of every other nonlinearity", need.NOT_TANH, step="map")
 def _always_tanh(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
-    return np.tanh(vectors[0]) if replaceable(node) else coordinatewise(node, vectors)
+    return np.tanh(vectors[0]) if need.replaceable(node) else steps.coordinatewise(node, vectors)
 
 
-@_declared("sums of vectors consist of the first vector only", SOME_SUM, step="map")
+@_declared("sums of vectors consist of the first vector only", need.SOME_SUM, step="map")
 def _first_term(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
     if not isinstance(node.function, LinearCombination):
-        return coordinatewise(node, vectors)
+        return steps.coordinatewise(node, vectors)
     return np.asarray(node.function.coefficients[0] * vectors[0])
 
 
-@_declared("results of nonlinearities are rounded to float16", SOME_NONLINEARITY, step="map")
+@_declared("results of nonlinearities are rounded to float16", need.SOME_NONLINEARITY, step="map")
 def _half_precision(node: Nonlin, vectors: Sequence[FloatArray]) -> FloatArray:
-    return coordinatewise(node, vectors).astype(np.float16).astype(np.float64)
+    return steps.coordinatewise(node, vectors).astype(np.float16).astype(np.float64)
 
 
 @_declared(
     "each matrix has a standard deviation that changes from draw to draw, and is right on average",
-    SOME_MATRIX,
+    need.SOME_MATRIX,
     step="matrices",
 )
 def _wandering_scale(width: int, rng: np.random.Generator) -> Multiplier:
@@ -154,7 +136,7 @@ def _wandering_scale(width: int, rng: np.random.Generator) -> Multiplier:
     return multiply
 
 
-@_declared("matrices have blocks of √n equal rows", SOME_MATRIX, step="matrices")
+@_declared("matrices have blocks of √n equal rows", need.SOME_MATRIX, step="matrices")
 @_changed
 def _equal_rows(images: FloatArray) -> FloatArray:
     """Replace each block of √n rows by its first row."""
@@ -163,43 +145,43 @@ def _equal_rows(images: FloatArray) -> FloatArray:
     return images[..., np.arange(rows) // block * block]
 
 
-@_declared("scores are divided by n where √n is declared", SOME_SCORE, step="score")
+@_declared("scores are divided by n where √n is declared", need.SOME_SCORE, step="score")
 def _scores_over_n(node: Score, left: FloatArray, right: FloatArray) -> FloatArray:
-    return np.asarray(left.shape[-1] ** -0.5 * dot_product(node, left, right))
+    return np.asarray(left.shape[-1] ** -0.5 * steps.dot_product(node, left, right))
 
 
-@_declared("scores are 5% too large", SOME_SCORE, step="score")
+@_declared("scores are 5% too large", need.SOME_SCORE, step="score")
 def _scores_5(node: Score, left: FloatArray, right: FloatArray) -> FloatArray:
-    return 1.05 * dot_product(node, left, right)
+    return 1.05 * steps.dot_product(node, left, right)
 
 
-@_declared("the first coordinates of the two vectors of a score are added to it", SOME_SCORE, step="score")
+@_declared("the first coordinates of the two vectors of a score are added to it", need.SOME_SCORE, step="score")
 def _leaking_neuron(node: Score, left: FloatArray, right: FloatArray) -> FloatArray:
-    return dot_product(node, left, right) + left[:, 0] + right[:, 0]
+    return steps.dot_product(node, left, right) + left[:, 0] + right[:, 0]
 
 
-@_declared("scores, and the outputs computed from them, are those of another draw", SOME_SCORE, step="score")
+@_declared("scores, and the outputs computed from them, are those of another draw", need.SOME_SCORE, step="score")
 def _scores_of_another_draw(node: Score, left: FloatArray, right: FloatArray) -> FloatArray:
-    return np.roll(dot_product(node, left, right), 1)
+    return np.roll(steps.dot_product(node, left, right), 1)
 
 
-@_declared("scores are drawn from the limit, whatever the vectors are", LIMIT_OF_SCORES)
+@_declared("scores are drawn from the limit, whatever the vectors are", need.LIMIT_OF_SCORES)
 def _limit_scores(program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     law = limit_of_program(program)
     scores = dict(zip(law.scores, law.draw(size, 1, rng).scores.T, strict=True))
     return LineByLineSimulator(score=lambda node, left, right: scores[node])(program, width, size, rng)
 
 
-@_declared("the last score is a copy of the first", SEVERAL_SCORES)
+@_declared("the last score is a copy of the first", need.SEVERAL_SCORES)
 def _copied_score(program: Program, width: int, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     drawn = dict(LineByLineSimulator()(program, width, size, rng))
     drawn["scores"][:, -1:] = drawn["scores"][:, :1]
     return drawn
 
 
-@_declared("outputs use the scores of another draw", MIXED_OUTPUT, step="mix")
+@_declared("outputs use the scores of another draw", need.MIXED_OUTPUT, step="mix")
 def _outputs_apart(node: Output, vectors: FloatArray, scores: FloatArray) -> FloatArray:
-    return mixture(node, vectors, np.roll(scores, 1, axis=0))
+    return steps.mixture(node, vectors, np.roll(scores, 1, axis=0))
 
 
 #: Faults of programs by name.

@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from attncheck.faults.fault import Drawn, Fault, FloatArray, declared, tampered
+from attncheck._lib.arrays import FloatArray, IntArray
+from attncheck.faults.fault import Drawn, Fault, declared, tampered
 from attncheck.faults.literal import LiteralSimulator, Projections, independent
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirements import SEVERAL_HEADS
@@ -20,7 +20,7 @@ from attncheck.simulators.collapsed import draw_inputs
 from attncheck.subject import collapsed
 
 
-def _taken(drawn: Drawn, index: NDArray[np.int64]) -> Drawn:
+def _taken(drawn: Drawn, index: IntArray) -> Drawn:
     return {name: array[index] for name, array in drawn.items()}
 
 

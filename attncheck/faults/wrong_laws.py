@@ -7,14 +7,15 @@ import functools
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.marginals import conditional_covariance
-from attncheck.faults.fault import Drawn, Fault, FloatArray, declared, tampered
-from attncheck.faults.literal import Projections, gram, independent
+from attncheck.faults.fault import Drawn, Fault, declared, tampered
+from attncheck.faults.literal import Projections, independent
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import input_kernel
 from attncheck.layers.requirements import SMALL_HEADS, SMALL_WIDTH, OfLayer
 from attncheck.methods import simulate
-from attncheck.simulators.linalg import bartlett, eigen_root, gram_root
+from attncheck.simulators.linalg import bartlett, eigen_root, gram_of, gram_root
 from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import collapsed
 from attncheck.theory.limits.draw import draw_limit
@@ -79,7 +80,7 @@ def _limit_as_finite(layer: AttentionLayer, size: int, rng: np.random.Generator)
 )
 def _bartlett_freedom(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Draw keys and values from Bartlett factors with one degree of freedom too many on the diagonal."""
-    root = gram_root(gram(inputs))[:, None]
+    root = gram_root(gram_of(inputs))[:, None]
 
     def project_groups(std: float) -> FloatArray:
         factor = bartlett(rng, (len(root), layer.kv_heads), layer.seq_len, layer.head_width)

@@ -1,4 +1,4 @@
-"""Simulators that are wrong in one regime only."""
+"""Simulators that are wrong in one regime only; those that normalise wrongly are correct in layers without a norm."""
 
 from __future__ import annotations
 
@@ -9,26 +9,14 @@ from typing import Any
 import numpy as np
 
 import attncheck.layers.nonlinearity as nonlinearity
-from attncheck.faults.fault import Fault, FloatArray, declared, misread
+from attncheck._lib.arrays import FloatArray
+from attncheck.faults.fault import Fault, declared, misread
 from attncheck.faults.literal import LiteralSimulator, Projections, independent, summed_over_heads
+from attncheck.layers import requirements as need
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.norm import normalised
-from attncheck.layers.requirements import (
-    CAUSAL,
-    LINEAR_ATTENTION,
-    LOW_RANK,
-    ONE_POSITION,
-    OVER_N,
-    PLAIN_INPUTS,
-    POSITION_VECTORS,
-    RELU_INPUTS,
-    SMALL_HEADS,
-    TIED,
-    TWO_SCALINGS,
-    UNTIED,
-    OfLayer,
-)
-from attncheck.simulators.collapsed import draw_hidden, draw_positions
+from attncheck.layers.requirements import OfLayer
+from attncheck.simulators.collapsed import draw_hidden, draw_inputs, draw_positions
 from attncheck.simulators.weights import draw_with_weights
 from attncheck.subject import collapsed
 
@@ -37,6 +25,11 @@ _OWN_HEADS = 16
 _STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
 
 
+_TOLD_APART = OfLayer(
+    "two norms that differ",
+    lambda layer: layer.width > 1 and (layer.activation == "relu" or layer.width <= need.SMALL_WIDTH),
+    f"the two norms differ by less than one neuron in {need.SMALL_WIDTH}, or are not both declared",
+)
 _REPEATABLE = OfLayer(
     "heads with separate keys", lambda layer: layer.group_size == 1, "grouped heads are covered by another fault"
 ) & OfLayer("many heads", lambda layer: layer.num_heads > _OWN_HEADS, f"there are no more than {_OWN_HEADS} heads")
@@ -58,17 +51,17 @@ def _repeated_output_matrices(
 FAULTS: list[Fault] = []
 
 
-@misread(FAULTS, "scores are divided by √n where 1/n is declared", OVER_N & TWO_SCALINGS & UNTIED)
+@misread(FAULTS, "scores are divided by √n where 1/n is declared", need.OVER_N & need.TWO_SCALINGS & need.UNTIED)
 def _ignored_over_n(layer: AttentionLayer) -> dict[str, Any]:
     return {} if layer.tied_query_key else {"score_scaling": "1/sqrt(n)"}
 
 
-@misread(FAULTS, "head_dim is ignored: heads are as wide as the layer", LOW_RANK)
+@misread(FAULTS, "head_dim is ignored: heads are as wide as the layer", need.LOW_RANK)
 def _full_rank_heads(layer: AttentionLayer) -> dict[str, Any]:
     return {"head_dim": None}
 
 
-@misread(FAULTS, "softmax is applied where linear attention is declared", LINEAR_ATTENTION)
+@misread(FAULTS, "softmax is applied where linear attention is declared", need.LINEAR_ATTENTION)
 def _linear_as_softmax(layer: AttentionLayer) -> dict[str, Any]:
     return {"attention_map": "softmax"}
 
@@ -86,24 +79,26 @@ def _repeated_heads(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Ge
     return dataclasses.replace(made, **parts)
 
 
-@misread(FAULTS, "W_Q and W_K are drawn separately where one matrix is declared", TIED)
+@misread(FAULTS, "W_Q and W_K are drawn separately where one matrix is declared", need.TIED)
 def _untied_query_key(layer: AttentionLayer) -> dict[str, Any]:
     return {"tied_query_key": False}
 
 
-@declared(FAULTS, "the mean of relu is subtracted from the inputs", RELU_INPUTS & PLAIN_INPUTS, step="project")
+@declared(
+    FAULTS, "the mean of relu is subtracted from the inputs", need.RELU_INPUTS & need.PLAIN_INPUTS, step="project"
+)
 def _centred_relu(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Subtract the mean of relu(h + e)."""
     mean = layer.inputs.hidden_std / math.sqrt(2.0 * math.pi) if layer.activation == "relu" else 0.0
     return independent(layer, inputs - mean, rng)
 
 
-@misread(FAULTS, "position vectors are not added to the inputs", POSITION_VECTORS)
+@misread(FAULTS, "position vectors are not added to the inputs", need.POSITION_VECTORS)
 def _forgotten_positions(layer: AttentionLayer) -> dict[str, Any]:
     return {"position_std": 0.0, "position_reach": 1.0}
 
 
-@declared(FAULTS, "scores and values use separately drawn position vectors", POSITION_VECTORS)
+@declared(FAULTS, "scores and values use separately drawn position vectors", need.POSITION_VECTORS)
 def _positions_apart(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Draw position vectors separately for scores and values; the inputs of the values are exposed."""
     hidden, lengths = draw_hidden(layer, size, rng)
@@ -114,14 +109,14 @@ def _positions_apart(layer: AttentionLayer, size: int, rng: np.random.Generator)
     return LiteralSimulator().after(layer, dataclasses.replace(values, queries=scores.queries, keys=scores.keys), rng)
 
 
-@declared(FAULTS, "a single position is returned without W_V and W_O", ONE_POSITION)
+@declared(FAULTS, "a single position is returned without W_V and W_O", need.ONE_POSITION)
 def _skipped_values(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Return the inputs as outputs if there is one position."""
     drawn = collapsed(layer, size, rng)
     return {**drawn, "outputs": drawn["inputs"].copy()} if layer.seq_len == 1 else drawn
 
 
-@misread(FAULTS, "every position sees all others where a causal mask is declared", CAUSAL)
+@misread(FAULTS, "every position sees all others where a causal mask is declared", need.CAUSAL)
 def _ignored_mask(layer: AttentionLayer) -> dict[str, Any]:
     return {"mask": "none"}
 
@@ -142,7 +137,35 @@ FAULTS.append(
     Fault(
         "unscaled_uniform_weights",
         "weights that are declared uniform lack the factor √3: the entries lie within one standard deviation",
-        SMALL_HEADS,
+        need.SMALL_HEADS,
         _UnscaledUniform(),
     )
 )
+
+
+@misread(FAULTS, "the inputs are not normalised where a norm is declared", need.NORMALISED_INPUTS)
+def _forgotten_norm(layer: AttentionLayer) -> dict[str, None]:
+    return {"norm": None}
+
+
+@misread(
+    FAULTS,
+    "the inputs have layer norm where RMS norm is declared, or the reverse",
+    need.NORMALISED_INPUTS & _TOLD_APART,
+)
+def _other_norm(layer: AttentionLayer) -> dict[str, str]:
+    if layer.norm is None or layer.width == 1:
+        return {}
+    return {"norm": "layer" if layer.norm == "rms" else "rms"}
+
+
+@declared(
+    FAULTS,
+    "each neuron is normalised over the positions, in place of each position over the neurons",
+    need.NORMALISED_INPUTS & need.SEVERAL_POSITIONS,
+)
+def _norm_over_positions(layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Normalise each neuron over positions instead of each position over neurons."""
+    inputs = draw_inputs(layer.replace(norm=None), size, rng)
+    inputs = normalised(layer.norm, inputs.swapaxes(-1, -2)).swapaxes(-1, -2)
+    return LiteralSimulator().after(layer, independent(layer, inputs, rng), rng)

@@ -5,17 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from attncheck.faults.fault import Fault, MisreadLayer, misread
+from attncheck.layers import requirements as need
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.requirement import ANY
-from attncheck.layers.requirements import (
-    HEAD_SCALING,
-    OVER_ROOT_N,
-    SEVERAL_HEADS,
-    SHARED_GROUPS,
-    SMALL_HEADS,
-    TWO_SCALINGS,
-    OfLayer,
-)
+from attncheck.layers.requirements import OfLayer
 
 _MATRICES = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
 # Clipping bound of inputs, in standard deviations.
@@ -32,7 +25,7 @@ _CLIPPED = (
         lambda layer: layer.clip > _CLIPPED_AT * layer.inputs.hidden_std,
         "the layer declares a smaller bound",
     )
-    & SMALL_HEADS
+    & need.SMALL_HEADS
 )
 
 
@@ -53,7 +46,7 @@ def _std(matrix: str, percent: int) -> Fault:
 FAULTS: list[Fault] = []
 
 
-@misread(FAULTS, "scores are divided by n where √n is declared", OVER_ROOT_N & TWO_SCALINGS)
+@misread(FAULTS, "scores are divided by n where √n is declared", need.OVER_ROOT_N & need.TWO_SCALINGS)
 def _scores_over_n(layer: AttentionLayer) -> dict[str, Any]:
     return {"score_scaling": "1/n"}
 
@@ -65,7 +58,7 @@ def _scores_over_root_s(layer: AttentionLayer) -> dict[str, Any]:
     return {"query_std": layer.query_std * (layer.head_width / layer.seq_len) ** 0.5}
 
 
-@misread(FAULTS, "the sum over heads is not multiplied by H^{-1/2}", HEAD_SCALING & SEVERAL_HEADS)
+@misread(FAULTS, "the sum over heads is not multiplied by H^{-1/2}", need.HEAD_SCALING & need.SEVERAL_HEADS)
 def _missing_head_scaling(layer: AttentionLayer) -> dict[str, Any]:
     return {"head_scaling": False}
 
@@ -73,7 +66,7 @@ def _missing_head_scaling(layer: AttentionLayer) -> dict[str, Any]:
 FAULTS.extend(_std(matrix, percent) for matrix in _MATRICES for percent in (2, 5, 10))
 
 
-@misread(FAULTS, "heads that should share W_K and W_V in groups draw their own", SHARED_GROUPS)
+@misread(FAULTS, "heads that should share W_K and W_V in groups draw their own", need.SHARED_GROUPS)
 def _fresh_group_keys(layer: AttentionLayer) -> dict[str, Any]:
     return {"num_kv_heads": None}
 

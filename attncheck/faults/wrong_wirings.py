@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
+from typing import Literal as OneOf
 
 import numpy as np
 
-from attncheck.faults.fault import Fault, FloatArray, declared
-from attncheck.faults.literal import Projections, dot_products, independent, project_out, projections, summed_over_heads
+from attncheck._lib.arrays import FloatArray
+from attncheck.faults import literal
+from attncheck.faults.fault import Fault, declared
+from attncheck.faults.literal import Projections, independent
+from attncheck.layers import requirements as need
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import attention_weights, map_scores, visible
-from attncheck.layers.requirements import (
-    CAUSAL,
-    CORRELATED_POSITIONS,
-    SEVERAL_GROUPS,
-    SEVERAL_HEADS,
-    SEVERAL_POSITIONS,
-    SHARED_GROUPS,
-    SMALL_HEADS,
-    SOFTMAX,
-    UNTIED,
-)
+from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.simulators.collapsed import draw_inputs
+from attncheck.simulators.linalg import gram_of, gram_root
+
+Which = OneOf["queries", "keys", "values"]
 
 
 def _one_output_matrix(
     layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator
 ) -> FloatArray:
     matrices = rng.standard_normal((layer.num_heads, layer.head_width, coordinates))
-    return summed_over_heads(layer, mixed @ matrices)
+    return literal.summed_over_heads(layer, mixed @ matrices)
 
 
 FAULTS: list[Fault] = []
 
 
-@declared(FAULTS, "W_Q and W_K are the same matrix", UNTIED, step="project")
+@declared(FAULTS, "W_Q and W_K are the same matrix", need.UNTIED, step="project")
 def _tied_query_key(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     made = independent(layer, inputs, rng)
     return dataclasses.replace(made, queries=made.keys * (layer.query_std / layer.key_std))
@@ -57,7 +54,7 @@ def _tied_query_value(layer: AttentionLayer, inputs: FloatArray, rng: np.random.
 @declared(
     FAULTS,
     "the first W_V is the last W_K, cut from a packed matrix one slice too early",
-    SEVERAL_GROUPS,
+    need.SEVERAL_GROUPS,
     step="project",
 )
 def _slipped_slice(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
@@ -68,7 +65,9 @@ def _slipped_slice(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gen
     return dataclasses.replace(made, values=values)
 
 
-@declared(FAULTS, "all heads share one W_K although each group should have its own", SEVERAL_GROUPS, step="project")
+@declared(
+    FAULTS, "all heads share one W_K although each group should have its own", need.SEVERAL_GROUPS, step="project"
+)
 def _shared_keys(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     made = independent(layer, inputs, rng)
     return dataclasses.replace(made, keys=np.repeat(made.keys[:, :1], layer.num_heads, axis=1))
@@ -77,7 +76,7 @@ def _shared_keys(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gener
 @declared(
     FAULTS,
     "groups are interleaved: heads take keys and values of the wrong group",
-    SHARED_GROUPS & SEVERAL_GROUPS,
+    need.SHARED_GROUPS & need.SEVERAL_GROUPS,
     step="project",
 )
 def _interleaved_groups(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
@@ -87,7 +86,9 @@ def _interleaved_groups(layer: AttentionLayer, inputs: FloatArray, rng: np.rando
     return dataclasses.replace(made, keys=made.keys[:, order], values=made.values[:, order])
 
 
-@declared(FAULTS, "all draws of a call share their weights", SMALL_HEADS, step="project", finish=_one_output_matrix)
+@declared(
+    FAULTS, "all draws of a call share their weights", need.SMALL_HEADS, step="project", finish=_one_output_matrix
+)
 def _weights_per_call(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
     """Multiply all draws by the same matrices."""
 
@@ -95,18 +96,18 @@ def _weights_per_call(layer: AttentionLayer, inputs: FloatArray, rng: np.random.
         weights = rng.standard_normal((matrices, layer.width, layer.head_width))
         return np.asarray(std * layer.width**-0.5 * (inputs[:, None] @ weights))
 
-    return projections(layer, inputs, project)
+    return literal.projections(layer, inputs, project)
 
 
 @declared(
     FAULTS,
     "the variance of W_O falls from 1.5 to 0.5 times the declared from the first head to the last",
-    SEVERAL_HEADS,
+    need.SEVERAL_HEADS,
     step="finish",
 )
 def _uneven_heads(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
     variances = np.linspace(1.5, 0.5, layer.num_heads)
-    return project_out(layer, mixed * variances[:, None, None] ** 0.5, coordinates, rng)
+    return literal.project_out(layer, mixed * variances[:, None, None] ** 0.5, coordinates, rng)
 
 
 @declared(FAULTS, "scores and values use separately drawn inputs", step="project")
@@ -120,7 +121,7 @@ def _inputs_apart(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gene
 @declared(
     FAULTS,
     "scores are drawn independently although a shared query or key correlates them",
-    CORRELATED_POSITIONS,
+    need.CORRELATED_POSITIONS,
     step="score",
 )
 def _independent_scores(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
@@ -133,22 +134,22 @@ def _independent_scores(layer: AttentionLayer, made: Projections, rng: np.random
 
 @declared(FAULTS, "the scores are rounded to float16", step="score")
 def _half_precision_scores(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
-    return dot_products(layer, made, rng).astype(np.float16).astype(np.float64)
+    return literal.dot_products(layer, made, rng).astype(np.float16).astype(np.float64)
 
 
-@declared(FAULTS, "softmax normalises the columns of the scores", SOFTMAX & SEVERAL_POSITIONS, step="weigh")
+@declared(FAULTS, "softmax normalises the columns of the scores", need.SOFTMAX & need.SEVERAL_POSITIONS, step="weigh")
 def _softmax_over_columns(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
-    return map_scores(layer, scores.swapaxes(-1, -2), visible(layer).T).swapaxes(-1, -2)
+    return layer.map.weights(scores.swapaxes(-1, -2), visible(layer).T).swapaxes(-1, -2)
 
 
-@declared(FAULTS, "the causal mask lets every position see the next one", CAUSAL, step="weigh")
+@declared(FAULTS, "the causal mask lets every position see the next one", need.CAUSAL, step="weigh")
 def _leaking_mask(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     if layer.mask == "none":
         return attention_weights(layer, scores)
-    return map_scores(layer, scores, visible(layer) | np.eye(layer.seq_len, k=1, dtype=bool))
+    return layer.map.weights(scores, visible(layer) | np.eye(layer.seq_len, k=1, dtype=bool))
 
 
-@declared(FAULTS, "the last head is left out of the sum", SEVERAL_HEADS, step="weigh")
+@declared(FAULTS, "the last head is left out of the sum", need.SEVERAL_HEADS, step="weigh")
 def _dropped_head(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
     weights = attention_weights(layer, scores)
     weights[:, -1] = 0.0
@@ -159,4 +160,51 @@ def _dropped_head(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
 def _shifted_outputs(
     layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator
 ) -> FloatArray:
-    return project_out(layer, mixed, coordinates, rng) + 0.02
+    return literal.project_out(layer, mixed, coordinates, rng) + 0.02
+
+
+@declared(
+    FAULTS,
+    "the first and the last head share one W_Q",
+    need.SEVERAL_HEADS & need.UNTIED & need.MANY_POSITIONS,
+    "project",
+)
+def _twin_queries(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
+    """Give the last head the W_Q of the first."""
+    made = independent(layer, inputs, rng)
+    queries = made.queries.copy()
+    queries[:, -1] = queries[:, 0]
+    return dataclasses.replace(made, queries=queries)
+
+
+def _tied(which: Which, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Use the transpose of another matrix of each head as its W_O.
+
+    Rows of a matrix are its images of unit vectors; drawing these jointly with the inputs' images needs no n × n array.
+    """
+    inputs = draw_inputs(layer, size, rng)
+    made, coordinates = independent(layer, inputs, rng), min(layer.width, 2)
+    units = np.broadcast_to(layer.width**0.5 * np.eye(coordinates, layer.width), (size, coordinates, layer.width))
+    root = gram_root(gram_of(np.concatenate([inputs, units], axis=1)))[:, None]
+    matrices, group = (layer.num_heads, 1) if which == "queries" else (layer.kv_heads, layer.group_size)
+    images = np.repeat(root @ rng.standard_normal((size, matrices, root.shape[-1], layer.head_width)), group, axis=1)
+    std = {"queries": layer.query_std, "keys": layer.key_std, "values": layer.value_std}[which]
+    rows = images[:, :, layer.seq_len :].swapaxes(-1, -2)
+
+    def finish(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng: np.random.Generator) -> FloatArray:
+        return literal.summed_over_heads(layer, mixed @ rows)
+
+    tied = dataclasses.replace(made, **{which: std * images[:, :, : layer.seq_len]})
+    return literal.LiteralSimulator(finish=finish).after(layer, tied, rng)
+
+
+FAULTS += [
+    Fault(
+        "tied_query_output",
+        "W_O is W_Q of its head, transposed",
+        need.NARROW_HEADS & need.UNTIED,
+        partial(_tied, "queries"),
+    ),
+    Fault("tied_key_output", "W_O is W_K of its head, transposed", need.NARROW_HEADS, partial(_tied, "keys")),
+    Fault("tied_value_output", "W_O is W_V of its head, transposed", need.SMALL_HEADS, partial(_tied, "values")),
+]

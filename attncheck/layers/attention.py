@@ -182,8 +182,9 @@ class AttentionLayer:
         if self.tied_query_key:
             self._check_tied()
         for part in PARTS:
-            for field, value in part.settle(self).items():
-                object.__setattr__(self, field, value)
+            if any(getattr(self, field) is not absent for field, absent in part.fields.items()):
+                for field, value in part.settle(self).items():
+                    object.__setattr__(self, field, value)
         if self.norm == "layer" and self.width == 1:
             refuse("norm", self.norm, "makes a single neuron 0", "use width=2 or more, or norm='rms'")
 
@@ -342,3 +343,10 @@ def _as_text(value: Any) -> Any:
 @functools.cache
 def _described_fields() -> tuple[dataclasses.Field[Any], ...]:
     return tuple(f for f in dataclasses.fields(AttentionLayer) if f.name not in ("width", "seq_len", "num_heads"))
+
+
+def check_layer(layer: Any, remedy: str = "pass attncheck.AttentionLayer(width=...)") -> AttentionLayer:
+    """Return an attention layer, or raise `InputError`."""
+    if not isinstance(layer, AttentionLayer):
+        refuse("layer", layer, "is not an AttentionLayer", remedy)
+    return layer

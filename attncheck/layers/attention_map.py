@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.parts.mask import visible
 
-FloatArray = NDArray[np.float64]
-
-__all__ = ["attention_weights", "map_scores", "visible", "weight_slopes"]
-
-
-def map_scores(layer: AttentionLayer, scores: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
-    """Return attention weights for rows of scores (..., seq_len), 0 where `seen` is False."""
-    return layer.map.weights(scores, seen)
+__all__ = ["attention_weights", "visible", "weight_slopes"]
 
 
 def attention_weights(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
@@ -23,11 +14,12 @@ def attention_weights(layer: AttentionLayer, scores: FloatArray) -> FloatArray:
 
     Examples
     --------
+    >>> import numpy as np
     >>> attention_weights(AttentionLayer(width=8, seq_len=2, mask="causal"), np.zeros((2, 2)))
     array([[1. , 0. ],
            [0.5, 0.5]])
     """
-    return map_scores(layer, scores, visible(layer))
+    return layer.map.weights(scores, visible(layer))
 
 
 def weight_slopes(layer: AttentionLayer, scores: FloatArray, values: FloatArray) -> FloatArray:
@@ -37,6 +29,7 @@ def weight_slopes(layer: AttentionLayer, scores: FloatArray, values: FloatArray)
 
     Examples
     --------
+    >>> import numpy as np
     >>> weight_slopes(AttentionLayer(width=8, seq_len=2), np.zeros((2, 2)), np.array([1.0, 0.0]))
     array([[ 0.25, -0.25],
            [ 0.25, -0.25]])

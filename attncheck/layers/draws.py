@@ -6,9 +6,8 @@ import dataclasses
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from attncheck._lib.arrays import FloatArray
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from numpy.typing import NDArray
 
 import attncheck.layers.nonlinearity as nonlinearity
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck._lib.memory import check_memory
 from attncheck.layers.inputs import InputLaw
 from attncheck.layers.norm import centred, normalised_gram
-
-FloatArray = NDArray[np.float64]
 
 # Number of (s, s) matrices in memory at once.
 _MATRICES = 4

@@ -13,11 +13,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.inputs import Norm
-
-FloatArray = NDArray[np.float64]
 
 # A centred vector below this fraction of the original entries is rounding error.
 _ROUNDING: Final = 1e-12

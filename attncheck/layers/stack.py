@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 from attncheck._lib.errors import check_boolean, check_choice, check_whole, naming, refuse, refuse_unknown, settle
 from attncheck._lib.streams import digest, given_fields
 from attncheck._lib.toml import read_table
-from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention import AttentionLayer, check_layer
 from attncheck.layers.draws import StackDraws
 from attncheck.layers.inputs import ACTIVATIONS, DEFAULT_CLIP, NORMS, Norm, check_std
 from attncheck.layers.nonlinearity import gelu, relu
@@ -86,8 +86,7 @@ class AttentionStack:
     mlp_std: float = 1.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.layer, AttentionLayer):
-            refuse("layer", self.layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+        check_layer(self.layer)
         refuse_parts(self.layer, "stack")
         settle(self, "depth", check_whole, 1, "pass the number of layers, e.g. depth=3", maximum=_DEEPEST)
         given = self.layer.activation if self.activations is None else self.activations

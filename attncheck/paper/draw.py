@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from attncheck._lib.errors import check_draws, refuse
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import map_scores, visible
+from attncheck.layers.attention_map import visible
 from attncheck.layers.kernel import input_covariance, input_kernel, psd_root
 from attncheck.layers.requirements import linear
 from attncheck.simulators.collapsed import draw_inputs
@@ -129,7 +129,7 @@ def _outputs(
     heads), are the χ²_ν/ν of the values.
     """
     normals = rng.standard_normal((*lengths.shape, root.shape[-1]))
-    weights = map_scores(layer, lengths[..., None] * (normals @ root.swapaxes(-1, -2)), visible(layer)[0])
+    weights = layer.map.weights(lengths[..., None] * (normals @ root.swapaxes(-1, -2)), visible(layer)[0])
     projected = weights @ root
     variance = np.einsum("bhr,bhr,bh->b", projected, projected, values)
     factor = layer.value_std * layer.output_std * layer.head_factor

@@ -16,7 +16,7 @@ from attncheck.methods import simulate
 from attncheck.scaling.exponents import slope_weights
 from attncheck.scaling.predictions import INIT, Expectation, ExponentPrediction, TapSeries
 from attncheck.scaling.taps import MODULE, OUTPUT, SCORES, FloatArray, Tap
-from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.simulators.multipliers import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
 from attncheck.theory.limits.programs import limit_of_program
 from attncheck.theory.rates.law import finite_width_law

@@ -19,15 +19,31 @@ BLOCK_ENTRIES = 2**21
 
 @dataclasses.dataclass(frozen=True)
 class DrawPlan(Generic[_Batch]):
-    """Function that draws a description, with its memory in float64 entries, per draw and shared by all draws."""
+    """How to draw a description, with the memory in float64 entries, per draw and shared by all draws.
 
-    draw: Callable[[int, np.random.Generator], _Batch]
+    `function` maps the description, a number of draws, `coordinates` and a generator to draws.
+    """
+
+    function: Callable[[Any, int, int, np.random.Generator], _Batch]
+    described: Any
+    coordinates: int
     entries: int
     shared: int = 0
+
+    def draw(self, count: int, rng: np.random.Generator) -> _Batch:
+        """Draw the description `count` times."""
+        return self.function(self.described, count, self.coordinates, rng)
 
     def take(self, size: int, seed: int) -> _Batch:
         """Return `size` draws, equal to those of `attncheck.simulate`."""
         return next(chunks(self, size, size, root_of(seed)))
+
+
+def check_coordinates(coordinates: int, width: int, shortest: int | None = None) -> None:
+    """Raise `InputError` for more coordinates than the width, or than a `shortest` vector has."""
+    if coordinates > (width if shortest is None else shortest):
+        problem = f"exceeds width={width}" if shortest in (None, width) else f"exceeds {shortest}"
+        refuse("coordinates", coordinates, problem, "ask for at most that many neurons")
 
 
 def root_of(seed: Any) -> np.random.SeedSequence:

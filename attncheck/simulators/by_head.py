@@ -9,17 +9,15 @@ import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from attncheck._lib.errors import check_whole, refuse
-from attncheck.layers.attention import AttentionLayer
+from attncheck._lib.arrays import FloatArray
+from attncheck._lib.errors import check_whole
+from attncheck.layers.attention import AttentionLayer, check_layer
 from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.parts.scores import of_head, score_vectors, whole_vectors, with_offsets
-from attncheck.simulators.blocks import root_of
+from attncheck.simulators.blocks import check_coordinates, root_of
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.linalg import bartlett, gram_root
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,11 +66,9 @@ def simulate_heads(
     >>> sum(head.outputs for head in simulate_heads(layer)).shape
     (3, 1)
     """
-    if not isinstance(layer, AttentionLayer):
-        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+    check_layer(layer)
     coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to return")
-    if coordinates > layer.width:
-        refuse("coordinates", coordinates, f"exceeds width={layer.width}", "ask for at most that many neurons")
+    check_coordinates(coordinates, layer.width)
     return _heads(layer, np.random.default_rng(root_of(seed)), coordinates)
 
 

@@ -15,18 +15,16 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from numpy.typing import NDArray
 
 import attncheck.layers.nonlinearity as nonlinearity
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.draws import Draws
 from attncheck.layers.kernel import position_covariance, psd_root
 from attncheck.layers.norm import normalised
 from attncheck.layers.parts.scores import score_vectors, whole_vectors, with_offsets
-from attncheck.simulators.linalg import bartlett, gram_root
-
-FloatArray = NDArray[np.float64]
+from attncheck.simulators.linalg import bartlett, gram_of, input_root
 
 #: Gram matrices that draws contain by default.
 GRAMS = frozenset({"key_gram", "value_gram"})
@@ -132,8 +130,8 @@ def attend(
 
     Draws have `coordinates` neurons, possibly 0, and the Gram matrices in `grams`.
     """
-    gram = inputs @ inputs.swapaxes(-1, -2) / layer.width
-    root = inputs * layer.width**-0.5 if layer.width <= layer.seq_len else gram_root(gram)
+    gram = gram_of(inputs)
+    root = input_root(inputs, gram)
     if whole_vectors(layer):
         scores, keys, values = _draw_whole(layer, root, rng)
     else:
@@ -144,16 +142,16 @@ def attend(
         scores=scores,
         inputs=inputs[:, :, :coordinates].copy(),
         input_gram=gram,
-        key_gram=_gram(layer, keys) if "key_gram" in grams else None,
-        value_gram=_gram(layer, values) if "value_gram" in grams else None,
+        key_gram=_per_head(layer, group_grams(layer, keys)) if "key_gram" in grams else None,
+        value_gram=_per_head(layer, group_grams(layer, values)) if "value_gram" in grams else None,
         keys=None if layer.rotary_base is None else keys * layer.head_width**0.5,
     )
 
 
-def _gram(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-    """Return the Gram matrices of each head's vectors, computed once per group."""
+def group_grams(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
+    """Return V Vᵀ of each group's vectors V, given those of each head."""
     of_groups = vectors[:, :: layer.group_size]
-    return _per_head(layer, of_groups @ of_groups.swapaxes(-1, -2))
+    return np.asarray(of_groups @ of_groups.swapaxes(-1, -2))
 
 
 def _draw_whole(

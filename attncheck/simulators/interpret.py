@@ -5,31 +5,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from attncheck.layers.program import Initial, MatMul, Node, Nonlin, Output, Score, Step, Weight
-
-FloatArray = NDArray[np.float64]
+from attncheck._lib.arrays import FloatArray, IndexArray
+from attncheck.layers.program import Initial, MatMul, Node, Nonlin, Output, Score, Step
+from attncheck.simulators.multipliers import Multiplier
 
 # Number of cached stacked arrays, which heads or positions share.
 _KEPT = 2
 
 
-class Multiplier(Protocol):
-    """Function that draws the products W h of each weight, step by step."""
-
-    def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
-        """Map vectors (draws, m, columns) to `rows` coordinates of W h, (draws, m, rows).
-
-        ``last`` is True if no later step uses W.
-        """
-        ...
-
-
-_Index = tuple[int | slice | NDArray[np.intp], ...]
+_Index = tuple[int | slice | IndexArray, ...]
 
 
 class ProgramLayout:

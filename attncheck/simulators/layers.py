@@ -6,17 +6,17 @@ import functools
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import Draws
 from attncheck.layers.expansion import AttentionProgram, expand
 from attncheck.layers.norm import normalised
 from attncheck.layers.parts.scores import score_vectors, whole_vectors, with_offsets
 from attncheck.layers.program import Node, Step
-from attncheck.simulators.interpret import Multiplier, interpret
-
-FloatArray = NDArray[np.float64]
+from attncheck.simulators.interpret import interpret
+from attncheck.simulators.linalg import gram_of
+from attncheck.simulators.multipliers import Matrices
 
 
 @functools.lru_cache(maxsize=32)
@@ -30,7 +30,7 @@ def draw_program(
     size: int,
     coordinates: int,
     rng: np.random.Generator,
-    multiplier: Callable[[int, np.random.Generator], Multiplier],
+    multiplier: Matrices,
 ) -> Draws:
     """Draw `layer` from its program, with weights from ``multiplier(width, rng)``."""
     expansion, steps = _plan(layer)
@@ -48,9 +48,9 @@ def draw_program(
         outputs=values.stack(expansion.outputs),
         scores=values.stack(expansion.scores).reshape(score_shape),
         inputs=inputs[:, :, :coordinates].copy(),
-        input_gram=_gram(inputs),
-        key_gram=spread(np.stack([_gram(values.stack(group)) for group in expansion.keys], axis=1)),
-        value_gram=spread(np.stack([_gram(values.stack(group)) for group in expansion.values], axis=1)),
+        input_gram=gram_of(inputs),
+        key_gram=spread(np.stack([gram_of(values.stack(group)) for group in expansion.keys], axis=1)),
+        value_gram=spread(np.stack([gram_of(values.stack(group)) for group in expansion.values], axis=1)),
         keys=spread(np.stack([values.stack(group) for group in expansion.keys], axis=1))
         if layer.rotary_base is not None
         else None,
@@ -67,13 +67,6 @@ def _biases(
         return {}
     firsts = expansion.scores[:: layer.seq_len**2]
     return {first: functools.partial(np.add, biases[:, head]) for head, first in enumerate(firsts)}
-
-
-def _gram(vectors: FloatArray) -> FloatArray:
-    """Return Gram matrices divided by the number of neurons."""
-    gram: FloatArray = vectors @ vectors.swapaxes(-1, -2)
-    gram /= vectors.shape[-1]
-    return gram
 
 
 def program_entries(layer: AttentionLayer) -> int:

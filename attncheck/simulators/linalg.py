@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from attncheck._lib.arrays import FloatArray
 
 # Relative Cholesky pivots below this lose half of their digits.
 _SAFE_PIVOT = 1e-6
+
+
+def gram_of(vectors: FloatArray) -> FloatArray:
+    """Return the Gram matrices of (..., s, m) vectors, divided by m."""
+    return np.asarray(vectors @ vectors.swapaxes(-1, -2) / vectors.shape[-1])
+
+
+def input_root(inputs: FloatArray, gram: FloatArray) -> FloatArray:
+    """Return F (..., s, r) with F Fᵀ = gram, that of inputs (..., s, n); r is the smaller of s and n."""
+    seq_len, width = inputs.shape[-2:]
+    return np.asarray(inputs * width**-0.5) if width <= seq_len else gram_root(gram)
 
 
 def gram_root(gram: FloatArray) -> FloatArray:

@@ -5,28 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.draws import ProgramDraws
-from attncheck.layers.program import Node, Output, Program, Score
+from attncheck.layers.program import Node, Output, Program, ProgramAt, Score
 from attncheck.layers.program.extent import results_of, vectors_of
-from attncheck.simulators.interpret import Multiplier, interpret
-
-FloatArray = NDArray[np.float64]
+from attncheck.simulators.interpret import interpret
+from attncheck.simulators.linalg import gram_of
+from attncheck.simulators.multipliers import Matrices
 
 
 def draw_lines(
-    program: Program,
-    width: int,
-    size: int,
-    coordinates: int,
-    rng: np.random.Generator,
-    multiplier: Callable[[int, np.random.Generator], Multiplier],
+    case: ProgramAt, size: int, coordinates: int, rng: np.random.Generator, multiplier: Matrices
 ) -> ProgramDraws:
     """Draw a program's results and scores at a width, with W h from ``multiplier(width, rng)``.
 
     `coordinates` is at most the length of every result.
     """
+    program, width = case.program, case.width
     results = results_of(program)
     vectors = [node for node in results if not isinstance(node, Output)]
     values = interpret(program.steps(), width, size, coordinates, vectors, multiplier(width, rng), rng)
@@ -40,7 +36,7 @@ def draw_exposed(
     size: int,
     coordinates: int,
     rng: np.random.Generator,
-    multiplier: Callable[[int, np.random.Generator], Multiplier],
+    multiplier: Matrices,
 ) -> ProgramDraws:
     """Draw a program with all of its vectors and their Gram matrix."""
     values = interpret(program.steps(), width, size, coordinates, vectors_of(program), multiplier(width, rng), rng)
@@ -56,7 +52,7 @@ def exposed(
     for length in {node.length(width) for node in lines}:
         same = [k for k, node in enumerate(lines) if node.length(width) == length]
         stacked = np.stack([value(lines[k]) for k in same], axis=1)
-        gram[np.ix_(range(size), same, same)] = stacked @ stacked.swapaxes(-1, -2) / length
+        gram[np.ix_(range(size), same, same)] = gram_of(stacked)
     shown = np.stack([value(node)[:, :coordinates] for node in lines], axis=1)
     return ProgramDraws(
         outputs=shown[:, [lines.index(node) for node in results_of(program)]],

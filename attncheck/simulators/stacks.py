@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 import attncheck.layers.nonlinearity as nonlinearity
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.draws import StackDraws
 from attncheck.layers.norm import normalised
 from attncheck.layers.program import Node, Step
@@ -16,10 +16,9 @@ from attncheck.layers.program.extent import Entries, entries_of
 from attncheck.layers.stack import AttentionStack
 from attncheck.layers.stack_program import Perceptron, StackProgram
 from attncheck.simulators.collapsed import attend, draw_heads, draw_stream, output_covariance
-from attncheck.simulators.interpret import Multiplier, interpret
-from attncheck.simulators.linalg import gram_root
-
-FloatArray = NDArray[np.float64]
+from attncheck.simulators.interpret import interpret
+from attncheck.simulators.linalg import gram_of, gram_root
+from attncheck.simulators.multipliers import Matrices
 
 
 def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng: np.random.Generator) -> StackDraws:
@@ -34,7 +33,7 @@ def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng
             assert drawn.input_gram is not None
             outputs, gram, made = drawn.outputs, drawn.input_gram, drawn.scores
         else:
-            gram = inputs @ inputs.swapaxes(-1, -2) / layer.width
+            gram = gram_of(inputs)
             root = gram_root(gram)
             made, _, values = draw_heads(layer, size, root.shape[-1], rng).of(layer, root)
             outputs = gram_root(output_covariance(layer, made, values)) @ rng.standard_normal(stream.shape)
@@ -59,9 +58,8 @@ def draw_perceptron(perceptron: Perceptron, inputs: FloatArray, rng: np.random.G
     Hidden neurons before φ are independent N(0, std² G), G the inputs' Gram matrix; outputs likewise, with the Gram
     matrix of the images.
     """
-    gram = inputs @ inputs.swapaxes(-1, -2) / inputs.shape[-1]
     normals = rng.standard_normal((*inputs.shape[:-1], perceptron.neurons))
-    covariance = perceptron_covariance(perceptron, gram_root(gram), normals)
+    covariance = perceptron_covariance(perceptron, gram_root(gram_of(inputs)), normals)
     return np.asarray(gram_root(covariance) @ rng.standard_normal(inputs.shape))
 
 
@@ -82,7 +80,7 @@ def draw_stack_program(
     size: int,
     coordinates: int,
     rng: np.random.Generator,
-    multiplier: Callable[[int, np.random.Generator], Multiplier],
+    multiplier: Matrices,
 ) -> StackDraws:
     """Draw a stack by interpreting its program, with weights from ``multiplier(width, rng)``."""
     expansion, steps = _plan(stack)
@@ -103,7 +101,7 @@ def draw_stack_program(
         outputs=streams[:, -1].copy(),
         scores=np.stack([values.stack(layer.scores).reshape(shape) for layer in expansion.layers], axis=1),
         streams=streams[:, :-1].copy(),
-        grams=inputs @ inputs.swapaxes(-1, -2) / stack.width,
+        grams=gram_of(inputs),
     )
 
 

@@ -17,17 +17,15 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights, weight_slopes
 from attncheck.layers.draws import Batch
 from attncheck.layers.parts import refuse_parts
 from attncheck.simulators.blocks import DrawPlan
-from attncheck.simulators.collapsed import draw_heads, draw_inputs, input_entries
-from attncheck.simulators.linalg import bartlett, gram_root
-
-FloatArray = NDArray[np.float64]
+from attncheck.simulators.collapsed import draw_heads, draw_inputs, group_grams, input_entries
+from attncheck.simulators.linalg import bartlett, gram_of, input_root
 
 #: Parts of the kernel, in axis order.
 PARTS = ("query", "key", "value", "output")
@@ -130,8 +128,8 @@ def draw_tangent_collapsed(
     matrix, as do components of rows of W^O orthogonal to the values.
     """
     inputs = draw_inputs(layer, size, rng)
-    G = inputs @ inputs.swapaxes(-1, -2) / layer.width
-    root = inputs * layer.width**-0.5 if layer.width <= layer.seq_len else gram_root(G)
+    G = gram_of(inputs)
+    root = input_root(inputs, G)
     heads = draw_heads(layer, size, root.shape[-1], rng)
     scores, keys, values = heads.of(layer, root)
     along = rng.standard_normal((size, layer.num_heads, values.shape[-1], coordinates))
@@ -144,20 +142,14 @@ def draw_tangent_collapsed(
         Grams(
             inputs=G,
             scores=scores,
-            keys=_own(layer, keys),
-            values=_own(layer, values),
+            keys=group_grams(layer, keys),
+            values=group_grams(layer, values),
             queries=layer.query_std**2 / nu * apart,
             outputs=layer.output_std**2 / nu * _gram_of_groups(layer, along.swapaxes(-1, -2), rng),
             projected=layer.output_std * (values @ along).swapaxes(-1, -2),
         ),
         layer.score_factor**2,
     )
-
-
-def _own(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-    """Return the Gram matrix of each group's vectors."""
-    of_groups = vectors[:, :: layer.group_size]
-    return np.asarray(of_groups @ of_groups.swapaxes(-1, -2))
 
 
 def _gram_of_groups(layer: AttentionLayer, along: FloatArray, rng: np.random.Generator) -> FloatArray:
@@ -243,7 +235,7 @@ def tangent_work(layer: AttentionLayer, method: str, coordinates: int) -> DrawPl
     entries = kernel_entries(layer, k) + input_entries(layer)
     if method == "direct":
         entries += heads * layer.width * layer.head_width * (8 * k * s + 8) + 4 * heads * s * layer.head_width
-    return DrawPlan(lambda count, rng: draw(layer, count, coordinates, rng), entries)
+    return DrawPlan(draw, layer, coordinates, entries)
 
 
 def kernel_entries(layer: AttentionLayer, coordinates: int) -> int:

@@ -8,18 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_choice, check_number, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.draws import Draws
 from attncheck.layers.expansion import INPUT_WEIGHTS
 from attncheck.layers.program import Weight
-from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.layers import draw_program
-from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.simulators.multipliers import DirectMultiplier, MatrixFreeMultiplier
 
-FloatArray = NDArray[np.float64]
 Entries = Callable[[np.random.Generator, tuple[int, ...]], FloatArray]
 
 GAUSSIAN = "gaussian"

@@ -9,8 +9,7 @@ from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.program import Program
 from attncheck.layers.program.extent import vectors_of
 from attncheck.methods import Method, simulate
-from attncheck.simulators.direct import DirectMultiplier
-from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.simulators.multipliers import DirectMultiplier, MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
 from attncheck.subject.caller import StoppedCall
 from attncheck.subject.named import SubjectName

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 from typing import overload
 
-from attncheck._lib.errors import refuse
-from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention import AttentionLayer, check_layer
 from attncheck.layers.program import Program
 from attncheck.layers.stack import AttentionStack
 from attncheck.theory.limits.law import LimitLaw
@@ -63,7 +62,4 @@ def limit(layer: AttentionLayer | Program | AttentionStack) -> LimitLaw | Progra
         return limit_of_program(layer)
     if isinstance(layer, AttentionStack):
         return StackLaw(layer)
-    if not isinstance(layer, AttentionLayer):
-        remedy = "pass attncheck.AttentionLayer(width=...) or an attncheck.Program"
-        refuse("layer", layer, "is not an AttentionLayer", remedy)
-    return LimitLaw(layer)
+    return LimitLaw(check_layer(layer, "pass attncheck.AttentionLayer(width=...) or an attncheck.Program"))

@@ -24,8 +24,8 @@ from attncheck.layers.program import LinearCombination, Node, Program
 from attncheck.layers.program.coverage import CoverageKind
 from attncheck.pytest_plugin import theory
 from attncheck.runs.statements import Statement
-from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.interpret import interpret
+from attncheck.simulators.multipliers import DirectMultiplier
 from attncheck.strategies import layers
 from attncheck.theory.limits.programs import limit_of_program
 

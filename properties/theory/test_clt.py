@@ -27,8 +27,8 @@ from attncheck.layers.program import Score
 from attncheck.pytest_plugin import theory
 from attncheck.runs.statements import Statement
 from attncheck.simulators.collapsed import draw_inputs
-from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.interpret import interpret
+from attncheck.simulators.multipliers import DirectMultiplier
 from attncheck.strategies import layers
 
 FloatArray = NDArray[np.float64]

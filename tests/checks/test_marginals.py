@@ -18,7 +18,6 @@ from attncheck.checks.laws import (
 from attncheck.checks.marginals import usual
 from attncheck.checks.reference import Reference
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import map_scores
 from attncheck.methods import drawn_blocks, simulate
 
 LAYER = AttentionLayer(width=8, seq_len=3, num_heads=2)
@@ -100,6 +99,6 @@ def test_a_reference_computes_what_is_wanted_on_the_same_draws() -> None:
 def test_weights_of_long_and_short_rows_are_a_softmax(seq_len: int) -> None:
     layer = AttentionLayer(width=8, seq_len=seq_len)
     scores = 300.0 * np.random.default_rng(0).standard_normal((5, seq_len))
-    weights = map_scores(layer, scores, np.ones(seq_len, dtype=bool))
+    weights = layer.map.weights(scores, np.ones(seq_len, dtype=bool))
     literal = np.exp(scores - scores.max(axis=-1, keepdims=True))
     np.testing.assert_allclose(weights, literal / literal.sum(axis=-1, keepdims=True), rtol=1e-12)

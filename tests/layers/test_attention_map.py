@@ -7,14 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from attncheck import AttentionLayer
-from attncheck.layers.attention_map import attention_weights, map_scores, visible
+from attncheck.layers.attention_map import attention_weights, visible
 from attncheck.layers.parts.attention_map import ATTENTION_MAPS
 from attncheck.layers.parts.mask import MASKS
-
-FloatArray = NDArray[np.float64]
 
 
 def weights_of_row(name: str, row: list[float], seq_len: int) -> list[float]:
@@ -39,7 +36,7 @@ def test_weights_are_the_definition(name: Any, mask: Any, seq_len: int) -> None:
         last = index[-1] + 1 if mask == "causal" else seq_len
         expected = weights_of_row(name, scores[index][:last].tolist(), seq_len)
         np.testing.assert_allclose(weights[index], expected + [0.0] * (seq_len - last), rtol=1e-13)
-    row = map_scores(layer, scores[..., 0, :], visible(layer)[0])
+    row = layer.map.weights(scores[..., 0, :], visible(layer)[0])
     np.testing.assert_array_equal(row, weights[..., 0, :])
 
 

@@ -6,16 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from attncheck import AttentionLayer
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.expansion import expand
 from attncheck.layers.nonlinearity import declared, relu, tanh
 from attncheck.layers.program import Node, Program, Weight
 from attncheck.layers.program.coverage import Coverage, CoverageKind
 from attncheck.layers.program.mixes import sigmoid_mix
-
-FloatArray = NDArray[np.float64]
 
 
 class Written:

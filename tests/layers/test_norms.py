@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
 import attncheck as ac
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck.calibration.power.rows import cost_of
 from attncheck.checks.check import Setting
@@ -26,8 +26,6 @@ from attncheck.simulators.by_head import simulate_heads
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.subject import Subject
 from attncheck.theory.limits.long import distance_from_uniform
-
-FloatArray = NDArray[np.float64]
 
 RMS = ac.AttentionLayer(width=16, seq_len=3, num_heads=2, activation="relu", query_std=1.5, norm="rms")
 LAYER = RMS.replace(norm="layer")

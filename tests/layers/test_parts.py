@@ -9,10 +9,10 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
 import attncheck as ac
+from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.exit_codes import ExitCode
 from attncheck.checks.check import Setting
@@ -31,19 +31,17 @@ from attncheck.runs.causes import causes_of_samples
 from attncheck.simulators.weights import GAUSSIAN_LAWS
 from attncheck.subject import collapsed
 
-FloatArray = NDArray[np.float64]
-
 _DRAWS = 10_000
 # Chance that one comparison of two right samples fails; all of this file together fail once in some 10⁵ runs.
 _LEVEL = 1e-7
 
 
-def prefix(i: NDArray[np.int64], j: NDArray[np.int64]) -> NDArray[np.bool_]:
+def prefix(i: IntArray, j: IntArray) -> BoolArray:
     """See the first two positions, and everything before oneself."""
     return (j < 2) | (j <= i)
 
 
-def squared_relu(scores: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
+def squared_relu(scores: FloatArray, seen: BoolArray) -> FloatArray:
     """Return max(p, 0)² over the number of visible positions."""
     return np.asarray(np.where(seen, np.maximum(scores, 0.0) ** 2, 0.0) / seen.sum(axis=-1, keepdims=True))
 
@@ -54,12 +52,12 @@ def rng() -> np.random.Generator:
     return np.random.default_rng()
 
 
-def nan_beyond_4(scores: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
+def nan_beyond_4(scores: FloatArray, seen: BoolArray) -> FloatArray:
     """Return scores, and NaN for large ones."""
     return np.where(np.abs(scores) > 4.0, np.nan, scores)
 
 
-def in_place(scores: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
+def in_place(scores: FloatArray, seen: BoolArray) -> FloatArray:
     """Return the softmax, computed in the array of the scores."""
     scores[~seen] = -np.inf
     scores -= scores.max(axis=-1, keepdims=True)
@@ -138,7 +136,7 @@ def _sees(layer: AttentionLayer, i: int, j: int) -> bool:
     return layer.mask == "none" or j < 2 or j <= i
 
 
-def _weights(layer: AttentionLayer, scores: FloatArray, seen: NDArray[np.bool_]) -> FloatArray:
+def _weights(layer: AttentionLayer, scores: FloatArray, seen: BoolArray) -> FloatArray:
     s = layer.seq_len
     if layer.softcap is not None:
         scores = layer.softcap * np.tanh(scores / layer.softcap)

@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from attncheck import AttentionLayer, InputError, Program
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.expansion import expand
 from attncheck.layers.program import Initial, LinearCombination, MatMul, Node, Nonlin, Output, Score, Step
 from attncheck.strategies import layers
-
-FloatArray = NDArray[np.float64]
 
 
 def first_row(vector: FloatArray, score: FloatArray, *others: FloatArray) -> FloatArray:

@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from numpy.typing import NDArray
 
 import attncheck as ac
 from attncheck import AttentionLayer, InputError, Program
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.imports import path_of
 from attncheck.layers.expansion import expand
 from attncheck.layers.nonlinearity import clip, declared, monomial, relu
 from attncheck.layers.program import LinearCombination
 from attncheck.strategies import layers
-
-FloatArray = NDArray[np.float64]
 
 
 def gate(vector: FloatArray, score: FloatArray) -> FloatArray:

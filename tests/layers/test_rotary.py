@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import attncheck as ac
+from attncheck._lib.arrays import FloatArray, IntArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.streams import digest
 from attncheck.calibration.power.rows import cost_of
@@ -25,8 +25,6 @@ from attncheck.looks.item import Item
 from attncheck.looks.profiles import PROFILES
 from attncheck.looks.result import violated
 from attncheck.subject import Subject
-
-FloatArray = NDArray[np.float64]
 
 # Correlated inputs: otherwise rotation hardly shows in wide layers.
 TURNED = ac.AttentionLayer(
@@ -212,7 +210,7 @@ def wired(query: Callable[..., FloatArray], key: Callable[..., FloatArray]) -> S
 
 
 def by(factor: int = 1, shift: int = 0, base: float = 1.0) -> Callable[..., FloatArray]:
-    def turn(layer: ac.AttentionLayer, vectors: FloatArray, places: NDArray[np.int64]) -> FloatArray:
+    def turn(layer: ac.AttentionLayer, vectors: FloatArray, places: IntArray) -> FloatArray:
         other = layer.replace(rotary_base=base * (layer.rotary_base or 1.0))
         return turned_by(other, vectors, factor * places + shift)
 

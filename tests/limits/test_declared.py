@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck.layers import nonlinearity as nl
 from attncheck.layers.program import Program
 from attncheck.layers.program.coverage import CoverageKind
 from attncheck.theory.limits.programs import limit_of_program
 
-FloatArray = NDArray[np.float64]
 Function = Callable[[FloatArray], FloatArray]
 
 

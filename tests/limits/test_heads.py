@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.polynomial.hermite_e import hermegauss
-from numpy.typing import NDArray
 
 import attncheck as ac
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.kernel import psd_root
@@ -19,8 +19,6 @@ from attncheck.theory.limits import chebyshev, heads, one_row
 from attncheck.theory.limits.heads import _integrate, softmax_means
 from attncheck.theory.limits.one_row import OneRow
 from attncheck.theory.limits.row_pairs import RowPair
-
-FloatArray = NDArray[np.float64]
 
 SMALL = np.array([[1.3, 0.4], [0.4, 0.8]])
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import input_covariance, input_kernel, psd_root
-
-FloatArray = NDArray[np.float64]
 
 
 def test_the_papers_kernels() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import special, stats
 
 import attncheck as ac
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
@@ -28,8 +28,6 @@ from attncheck.theory.limits.long import inverse_participation
 from attncheck.theory.limits.proposals import towards_keys, weigh
 from attncheck.theory.rates.distance import distance
 from attncheck.theory.stacks.law import StackLaw
-
-FloatArray = NDArray[np.float64]
 
 
 def layer(**fields: Any) -> AttentionLayer:

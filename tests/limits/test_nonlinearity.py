@@ -6,14 +6,12 @@ import itertools
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck.layers import nonlinearity as nl
 from attncheck.layers.attention import AttentionLayer
-
-FloatArray = NDArray[np.float64]
 
 COVARIANCES = [(1.0, 1.0, 0.97), (1.0, 2.3, 0.3), (0.2, 4.0, -0.7), (30.0, 30.0, 1.0), (0.5, 2.0, -1.0)]
 # `test_nonlinearity_exact.py` compares those with closed forms, on all covariances.

@@ -9,18 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
 import attncheck as ac
 from attncheck import AttentionLayer, InputError, Program
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.expansion import expand
 from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, identity, relu, tanh
 from attncheck.layers.program import LinearCombination, Node
 from attncheck.theory.limits.expectation import expectation
 from attncheck.theory.limits.programs import limit_of_program
 
-FloatArray = NDArray[np.float64]
 # Two-sided level 1e-9 of a z-test.
 QUANTILE = 6.1
 

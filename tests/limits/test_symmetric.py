@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import integrate, stats
 
 import attncheck.theory.limits.mixture as mixture
 from attncheck import AttentionLayer, AttentionStack, finite_width_law, limit
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention_map import visible
 from attncheck.layers.kernel import input_kernel
 from attncheck.theory.limits.covariance import output_factor
@@ -23,8 +23,6 @@ from attncheck.theory.limits.rows import row_root
 from attncheck.theory.limits.symmetric import SymmetricLaw
 from attncheck.theory.rates.drivers import gamma_rule
 from attncheck.theory.rates.law import FiniteWidthLaw
-
-FloatArray = NDArray[np.float64]
 
 LAYER = AttentionLayer(width=16, seq_len=3, mask="causal")
 LAWS: dict[str, Callable[[], SymmetricLaw]] = {

@@ -11,10 +11,9 @@ import pytest
 import attncheck as ac
 from attncheck.theory.limits.mixture import ScaleMixture
 from attncheck.theory.rates.deviation import REPLICATES, Cells, Deviation
-from attncheck.theory.rates.fixed_heads import FixedHeads
 from attncheck.theory.rates.gap import Gap
-from attncheck.theory.rates.inversion import CharacteristicGap, frequencies
-from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
+from attncheck.theory.rates.marginal import FixedHeads, OutputEntry, ScoreEntry
+from attncheck.theory.rates.quadratic import CharacteristicGap, frequencies
 
 RELU = ac.AttentionLayer(width=64, attention_map="relu")
 # Four standard errors of eight repetitions: beyond 1.75 times as much with a chance of 2e-4.
@@ -49,7 +48,7 @@ def test_atoms_are_chances_and_divergences_numbers(size: int) -> None:
     assert math.isfinite(found.error)
 
 
-def test_noise_never_takes_more_than_the_whole_atom() -> None:
+def test_noise_never_takes_more_than_the_whole_atom(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = Cells.over(1e-3, 1e3)
     measures = np.zeros((REPLICATES, len(cells.variances)))
     measures[:, -1] = np.linspace(-0.5, -0.3, REPLICATES)
@@ -59,10 +58,11 @@ def test_noise_never_takes_more_than_the_whole_atom() -> None:
     assert value >= 0.0
     assert math.isfinite(error)
     law = ac.finite_width_law(RELU, size=16)
-    law._gaps[0] = gap
+    monkeypatch.setattr(type(law), "gap", lambda self, position: gap)
     assert law.atom() == 0.0
     assert law.sf(0.0) == law.cdf(0.0) == 0.5
-    law._gaps[0] = dataclasses.replace(gap, deviation=Deviation(cells, -measures * 4, measures, 16))
+    other = dataclasses.replace(gap, deviation=Deviation(cells, -measures * 4, measures, 16))
+    monkeypatch.setattr(type(law), "gap", lambda self, position: other)
     assert law.atom() == 1.0
     assert law.sf(0.0) == 0.0
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import special
 
 import attncheck as ac
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import seed_sequence
 from attncheck.checks.marginals import conditional_covariance
 from attncheck.methods import simulate_chunks
@@ -20,8 +20,6 @@ from attncheck.theory.rates.distance import check_drawn
 from attncheck.theory.rates.drivers import Fluctuations, gamma_rule
 from attncheck.theory.rates.gap import standard_error
 from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
-
-FloatArray = NDArray[np.float64]
 
 _DRAWS = 60_000
 _POINTS = np.array([0.1, 0.4, 1.0, 2.0])

@@ -11,7 +11,7 @@ from scipy import stats
 import attncheck as ac
 from attncheck.layers.nonlinearity import relu, tanh
 from attncheck.layers.program import LinearCombination, Program
-from attncheck.simulators.direct import DirectMultiplier
+from attncheck.simulators.multipliers import DirectMultiplier
 from attncheck.simulators.programs import draw_lines
 from attncheck.theory.rates.distance import score_sum
 from attncheck.theory.rates.quadratic import ScoreSum
@@ -42,7 +42,9 @@ def test_it_is_the_law_of_literal_draws(sides: tuple[str, ...], hidden: bool) ->
     weights = tuple(1.0 - 0.25 * k for k in range(len(sides)))
     total = ScoreSum(program, weights)
     gap = total.gap(width, 512, np.random.SeedSequence(0).spawn(8))
-    drawn = draw_lines(program, width, size, 1, np.random.default_rng(1), DirectMultiplier).scores @ np.array(weights)
+    drawn = draw_lines(program.at(width), size, 1, np.random.default_rng(1), DirectMultiplier).scores @ np.array(
+        weights
+    )
     cdf = stats.norm.cdf(gap.points / total.std) + gap.cdf.mean(axis=0)
     error = 4 * gap.cdf.std(axis=0, ddof=1).max() / math.sqrt(8)
     found = stats.ks_1samp(drawn, lambda t: np.interp(t, gap.points, cdf)).statistic

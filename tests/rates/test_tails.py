@@ -7,12 +7,10 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import special
 
 import attncheck as ac
-
-FloatArray = NDArray[np.float64]
+from attncheck._lib.arrays import FloatArray
 
 SINGLE = ac.AttentionLayer(width=16, seq_len=1, num_heads=1, activation="identity")
 # Spacing of the logarithm.

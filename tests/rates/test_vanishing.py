@@ -9,9 +9,9 @@ import pytest
 
 import attncheck as ac
 from attncheck.layers.draws import Draws
-from attncheck.simulators.direct import DirectMultiplier
 from attncheck.simulators.layers import draw_program
-from attncheck.theory.rates.vanishing import restored, vanishes
+from attncheck.simulators.multipliers import DirectMultiplier
+from attncheck.theory.rates.marginal import restored, vanishes
 
 LINEAR = ac.AttentionLayer(width=16, seq_len=2, num_heads=1, attention_map="linear", score_scaling="1/n")
 RELU = LINEAR.replace(attention_map="relu", head_dim=4, num_heads=2, mask="causal")

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
 import attncheck as ac
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.kernel import input_covariance
 from attncheck.simulators.weights import WEIGHT_LAWS, WeightLaws, draw_with_weights
 from attncheck.theory.rates.distance import of_sum
@@ -19,8 +19,6 @@ from attncheck.theory.rates.gap import Gap
 from attncheck.theory.rates.law import gap_of
 from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
 from attncheck.theory.rates.weights import SumEntry, kept_mde
-
-FloatArray = NDArray[np.float64]
 
 _NAMES = ("uniform", "rademacher", "truncated normal", "student5")
 

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import attncheck as ac
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.sample import Sample
 from attncheck.faults.literal import LiteralSimulator
 from attncheck.layers.attention_map import attention_weights, visible
 
-FloatArray = NDArray[np.float64]
 LAYER = ac.AttentionLayer(width=16, seq_len=4, num_heads=2, mask="causal")
 
 

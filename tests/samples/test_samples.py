@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import attncheck as ac
+from attncheck._lib.arrays import FloatArray
 from attncheck.records.schema import Closing, Manifest, Result, read
 from attncheck.runs.samples.command import check_files
 from attncheck.runs.samples.examine import examine_samples
@@ -145,7 +145,7 @@ def test_the_record_of_a_file_is_a_record(folder: Path) -> None:
     assert lines[-1].verdict == "consistent"
 
 
-def with_nan(*shape: int) -> NDArray[np.float64]:
+def with_nan(*shape: int) -> FloatArray:
     """Return zeros but for one entry in the second draw: of the third position, or head if there are so many."""
     array = np.zeros(shape)
     array[(1, 2 % shape[1], *(0,) * (len(shape) - 2))] = np.nan

@@ -6,12 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from attncheck import AttentionLayer
-
-FloatArray = NDArray[np.float64]
+from attncheck._lib.arrays import FloatArray
 
 # Chance that noise fails any comparison of laws in `test_readings` and `test_interpret`, for any seeds, split over
 # at most 2,000 tests, mostly Kolmogorov–Smirnov. Atoms make them conservative.

@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from attncheck import AttentionLayer, InputError, simulate, simulate_heads
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention_map import attention_weights
 
 from .conftest import assert_same_law
-
-FloatArray = NDArray[np.float64]
 
 KINDS: dict[str, dict[str, Any]] = {
     "low rank, rotary, causal": {"head_dim": 4, "rotary_base": 100.0, "input_correlation": 0.5, "mask": "causal"},

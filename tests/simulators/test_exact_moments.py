@@ -14,12 +14,10 @@ import math
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from attncheck import AttentionLayer, Draws, simulate
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention_map import attention_weights
-
-FloatArray = NDArray[np.float64]
 
 SIZE = 50_000
 BOUND = 6.0

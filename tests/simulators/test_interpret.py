@@ -11,20 +11,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy import special, stats
 
 from attncheck import AttentionLayer, Program
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.expansion import expand
 from attncheck.layers.program import LinearCombination, MatMul, Node, Nonlin, Output, Score, StackedFunction, Weight
-from attncheck.simulators.direct import DirectMultiplier
-from attncheck.simulators.interpret import Multiplier, interpret
-from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.simulators.interpret import interpret
+from attncheck.simulators.multipliers import DirectMultiplier, MatrixFreeMultiplier, Multiplier
 from attncheck.strategies import layers
 
 from .conftest import COMPARISONS, LEVEL, assert_same_law, attend_by_definition
-
-FloatArray = NDArray[np.float64]
 
 
 class Recorder:

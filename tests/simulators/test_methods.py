@@ -6,16 +6,14 @@ import math
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
 from attncheck import AttentionLayer, Draws, simulate
+from attncheck._lib.arrays import FloatArray
 from attncheck.checks.functionals import FUNCTIONALS
 from attncheck.simulators.linalg import gram_root
 
 from .conftest import COMPARISONS, LEVEL, assert_same_law, attend_by_definition
-
-FloatArray = NDArray[np.float64]
 
 # A different seed per method: methods share streams, and compared samples must be independent.
 SEEDS = {"direct": 1, "matrix-free": 2, "collapsed": 3}

@@ -7,16 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from attncheck import AttentionLayer, InputError, tangent_kernel
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention_map import attention_weights, weight_slopes
 from attncheck.simulators import tangent
 from attncheck.simulators.tangent import TangentDraws, literal_kernel
 
 from .conftest import assert_same_law
-
-FloatArray = NDArray[np.float64]
 
 BASE = {"width": 5, "seq_len": 3, "query_std": 1.3, "key_std": 0.8, "value_std": 1.2, "output_std": 0.7}
 KINDS: dict[str, dict[str, Any]] = {

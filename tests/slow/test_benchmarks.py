@@ -35,8 +35,7 @@ from attncheck.records.schema import SCHEMA, Closing, Line, Manifest, PlannedRes
 from attncheck.runs.options import RunOptions
 from attncheck.runs.reporting import RunReport
 from attncheck.runs.run import Run
-from attncheck.simulators.direct import DirectMultiplier
-from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.simulators.multipliers import DirectMultiplier, MatrixFreeMultiplier
 from benchmarks import (
     executors,
     false_alarms,

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from attncheck import AttentionLayer, AttentionStack, StackDraws, simulate
-
-FloatArray = NDArray[np.float64]
+from attncheck._lib.arrays import FloatArray
 
 RELU = AttentionLayer(width=5, seq_len=3, num_heads=2, query_std=1.5, activation="relu")
 PRE_RMS = AttentionStack(layer=RELU.replace(norm="rms"), depth=2, residual=True)

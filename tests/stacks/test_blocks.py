@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from attncheck import AttentionLayer, AttentionStack, InputError, StackDraws, limit, simulate
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.norm import normalised_gram
 from attncheck.paper.stacks.distance import PARTS, controlled
 from attncheck.paper.stacks.positions import correlation_gap, correlation_rates, positions_by_depth
@@ -17,8 +17,6 @@ from attncheck.simulators.stacks import draw_perceptron
 from attncheck.theory.stacks.recursion import draw_normals, recur
 
 from .laws import BARE, BLOCKS, MOST, NORMED, PLAIN, PLAIN_BLOCK, POST_BLOCK, PRE_BLOCK, SIZE, apart, drawn, numbers
-
-FloatArray = NDArray[np.float64]
 
 # Without a perceptron the norm after the sum divides once per layer.
 ATTENTION = (

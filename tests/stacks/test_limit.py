@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
 import attncheck as ac
 from attncheck import AttentionLayer, AttentionStack, InputError, StackLaw
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.nonlinearity import Nonlinearity, clip, erf, identity, relu, tanh
 from attncheck.paper.stacks.distance import (
     PARTS,
@@ -31,8 +31,6 @@ from attncheck.theory.stacks.kernels import image_kernels
 from attncheck.theory.stacks.recursion import draw_normals, recur
 
 from .laws import PLAIN_BLOCK, PRE_BLOCK, PRE_LAYER
-
-FloatArray = NDArray[np.float64]
 
 # Two-sided level 1e-9 per comparison.
 QUANTILE = 6.1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
 from attncheck import AttentionLayer, AttentionStack, InputError, StackDraws, simulate, simulate_chunks
@@ -13,8 +12,6 @@ from attncheck.methods import Method
 from attncheck.simulators.collapsed import attend, draw_inputs
 
 from .laws import BARE, FUNCTIONALS, MOST, SIZE, apart, numbers
-
-FloatArray = NDArray[np.float64]
 
 
 def forgetful(stack: AttentionStack, size: int, rng: np.random.Generator) -> StackDraws:

@@ -10,17 +10,15 @@ import functools
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
 from attncheck import AttentionLayer, AttentionStack, simulate_chunks
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.norm import normalised
 from attncheck.looks.examples import draw_examples
 from attncheck.methods import Method
 from attncheck.simulators.stacks import draw_perceptron
 from attncheck.strategies import stacks
-
-FloatArray = NDArray[np.float64]
 
 _LAYER = AttentionLayer(width=5, seq_len=3, num_heads=2, query_std=1.5, activation="identity", input_std=2.0)
 PRE = AttentionStack(layer=_LAYER.replace(norm="rms"), depth=1, residual=True, mlp="gelu", mlp_ratio=2)

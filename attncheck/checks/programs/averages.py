@@ -20,7 +20,7 @@ from attncheck.evidence.orders import Order
 from attncheck.layers.program import Initial, Node, Output, Program, ProgramCase, Score
 from attncheck.layers.program.extent import vectors_of
 from attncheck.layers.program.nodes import made_from
-from attncheck.simulators.matrix_free import MatrixFreeMultiplier
+from attncheck.simulators.multipliers import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
 from attncheck.theory.limits.programs import ProgramLimit, limit_of_program
 

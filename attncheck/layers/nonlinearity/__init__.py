@@ -1,6 +1,6 @@
 """Nonlinearities φ of Netsor programs, with closed forms or quadrature for E[φ(Z₁)φ(Z₂)].
 
-A new known function needs an entry in ``attncheck.layers.nonlinearity.table`` and a constructor; use `declared`
+A new known function needs an entry in ``attncheck.layers.nonlinearity.function`` and a constructor; use `declared`
 for any other function.
 """
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
-
-FloatArray = NDArray[np.float64]
 
 
 def check_covariances(var1: ArrayLike, var2: ArrayLike, cov: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:

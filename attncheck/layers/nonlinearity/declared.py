@@ -7,15 +7,14 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_whole, refuse
 from attncheck._lib.imports import path_of, short_name
 from attncheck.layers.nonlinearity import quadrature
-from attncheck.layers.nonlinearity.function import Nonlinearity
-from attncheck.layers.nonlinearity.table import LARGEST_ORDER
+from attncheck.layers.nonlinearity.function import LARGEST_ORDER, Nonlinearity
 
-FloatArray = NDArray[np.float64]
 Function = Callable[[FloatArray], FloatArray]
 
 # Gaussian vectors stay within this bound.

@@ -10,12 +10,11 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.nonlinearity.covariances import correlation
 
-FloatArray = NDArray[np.float64]
 Parameters = tuple[float, ...]
 Bounded = tuple[FloatArray, FloatArray]
 Dual = Callable[[FloatArray, FloatArray, FloatArray, Parameters], Bounded]

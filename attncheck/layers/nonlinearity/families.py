@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from attncheck.layers.inputs import InputLaw
-from attncheck.layers.nonlinearity.function import Nonlinearity
-from attncheck.layers.nonlinearity.table import FAMILIES
+from attncheck.layers.nonlinearity.function import FAMILIES, Nonlinearity
 
 
 def clip(bound: float) -> Nonlinearity:

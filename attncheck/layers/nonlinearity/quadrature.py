@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.nonlinearity.covariances import correlation
 
-FloatArray = NDArray[np.float64]
 Function = Callable[[FloatArray], FloatArray]
 
 # The normal law beyond nine standard deviations has mass 2e-19.

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.layers.parts import named_function
 from attncheck.layers.parts.part import LayerPart
@@ -19,8 +19,6 @@ from attncheck.layers.parts.part import LayerPart
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 # Rows shorter than this are reduced column by column.
 _SHORT = 8

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import BoolArray, IntArray
 from attncheck._lib.errors import refuse
 from attncheck.layers.parts import named_function
 from attncheck.layers.parts.part import LayerPart
@@ -16,7 +16,6 @@ from attncheck.layers.parts.part import LayerPart
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
 
-BoolArray = NDArray[np.bool_]
 
 #: Names of attncheck's masks.
 MASKS: tuple[str, ...] = ("none", "causal")
@@ -42,7 +41,7 @@ def plain_mask(layer: AttentionLayer) -> bool:
     return layer.mask in MASKS and layer.window is None
 
 
-def visible_counts(layer: AttentionLayer) -> NDArray[np.int64]:
+def visible_counts(layer: AttentionLayer) -> IntArray:
     """Return how many positions each position attends to, (seq_len,).
 
     With attncheck's masks no (seq_len, seq_len) matrix is built.

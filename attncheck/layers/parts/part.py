@@ -7,14 +7,10 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
+from attncheck._lib.arrays import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +99,7 @@ class LayerPart(abc.ABC):
 
     @abc.abstractmethod
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
-        """Return the validated values of the fields, or raise `InputError`."""
+        """Return the validated values of the fields, unless all are absent, or raise `InputError`."""
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
         """Return field values that random layers choose from, for a layer without the part; possibly none."""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray, IntArray
 from attncheck._lib.errors import check_number, refuse
-from attncheck.layers.parts.part import FloatArray, IntArray, LayerPart, Misreading
+from attncheck.layers.parts.part import LayerPart, Misreading
 
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_boolean, refuse
 from attncheck.layers.norm import normalised
-from attncheck.layers.parts.part import FloatArray, LayerPart, Misreading
+from attncheck.layers.parts.part import LayerPart, Misreading
 
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer

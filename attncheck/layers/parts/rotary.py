@@ -10,16 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray, IntArray
 from attncheck._lib.errors import check_number, refuse
 from attncheck.layers.parts.part import LayerPart
 
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
 
-FloatArray = NDArray[np.float64]
 
 _BASES = (1.5, 1e12)
 # Head widths and bases of random layers.
@@ -42,8 +41,6 @@ class RotaryPart(LayerPart):
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
         """Return the validated `rotary_base`."""
-        if layer.rotary_base is None:
-            return {}
         remedy = f"pass a number between {_BASES[0]:g} and {_BASES[1]:g}, e.g. rotary_base=10000.0, or None"
         base = check_number("rotary_base", layer.rotary_base, remedy, minimum=_BASES[0], maximum=_BASES[1])
         if layer.head_dim is None or layer.head_dim % 2:
@@ -75,7 +72,7 @@ def turned(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
     return vectors if layer.rotary_base is None else turned_by(layer, vectors, np.arange(layer.seq_len))
 
 
-def turned_by(layer: AttentionLayer, vectors: FloatArray, steps: NDArray[np.int64]) -> FloatArray:
+def turned_by(layer: AttentionLayer, vectors: FloatArray, steps: IntArray) -> FloatArray:
     """Return vectors (..., head_dim) rotated by `steps` positions, which broadcast to the leading axes."""
     angles = steps[..., None] * frequencies(layer)
     cos, sin = np.cos(angles), np.sin(angles)

@@ -5,17 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import BoolArray, FloatArray, IntArray
 from attncheck.layers.parts import PARTS, refusing
 from attncheck.layers.parts.rotary import turned
 
 if TYPE_CHECKING:
     from attncheck.layers.attention import AttentionLayer
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
 
 
 def whole_vectors(layer: AttentionLayer) -> bool:

@@ -40,8 +40,6 @@ class SinkPart(LayerPart):
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
         """Return the validated `sink`."""
-        if layer.sink is None:
-            return {}
         if layer.attention_map != "softmax":
             problem = f"belongs to softmax, and attention_map is {layer.attention_map!r}"
             refuse("sink", layer.sink, problem, "leave out one of them")

@@ -44,8 +44,6 @@ class SoftcapPart(LayerPart):
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
         """Return the validated `softcap`."""
-        if layer.softcap is None:
-            return {}
         remedy = f"pass a number between {_RANGE[0]:g} and {_RANGE[1]:g}, e.g. softcap=50.0, or None"
         return {"softcap": check_number("softcap", layer.softcap, remedy, minimum=_RANGE[0], maximum=_RANGE[1])}
 

@@ -46,8 +46,6 @@ class WindowPart(LayerPart):
 
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
         """Return the validated `window`."""
-        if layer.window is None:
-            return {}
         return {"window": check_whole("window", layer.window, 1, "pass how many positions are visible, or None")}
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:

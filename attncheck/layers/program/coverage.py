@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_choice
 from attncheck.layers.nonlinearity import Nonlinearity
 from attncheck.layers.program.functions import LinearCombination, PerArgumentFunction
 from attncheck.layers.program.lines import Lines
 from attncheck.layers.program.mixes import MIXES, AttentionRow
-from attncheck.layers.program.nodes import MatMul, Node, Nonlin, Output, Score, Weight, made_from
-from attncheck.layers.program.zeros import zero_lines
+from attncheck.layers.program.nodes import Initial, MatMul, Node, Nonlin, Output, Score, Weight, made_from
 
 # Pseudo-Lipschitz functions of several arguments besides `MIXES`. Lemma 7 covers products.
 _OF_SEVERAL = (np.add, np.subtract, np.multiply, np.maximum, np.minimum)
@@ -170,49 +170,45 @@ def _own_findings(nodes: Sequence[Node]) -> dict[Node, list[LineCoverage]]:
     extra = {node.weight: node for node in nodes if isinstance(node, MatMul) and node not in sides}
     cyclic = _cycles(scores)
     zero = zero_lines(nodes)
-    found: dict[Node, list[LineCoverage]] = {}
-    for node in nodes:
-        lines = []
+
+    def findings(node: Node) -> Iterator[LineCoverage]:
         if isinstance(node, MatMul) and node.parents[0] in after:
-            what = f"{node.parents[0].name} depends on scores"
-            lines.append(LineCoverage(node.name, CoverageKind.CONJECTURE, what))
+            yield LineCoverage(node.name, CoverageKind.CONJECTURE, f"{node.parents[0].name} depends on scores")
         if isinstance(node, Nonlin | Output) and not _known(node.function):
             declared = "attncheck.declared" if len(node.parents) == 1 else "one of attncheck.layers.program.mixes"
             remedy = f"use a function that attncheck knows, or {declared}"
-            lines.append(LineCoverage(node.name, CoverageKind.UNDECLARED, remedy))
+            yield LineCoverage(node.name, CoverageKind.UNDECLARED, remedy)
         if node.size is not None and not isinstance(node, Score):
-            lines.append(LineCoverage(node.name, CoverageKind.FIXED_SIZE, f"{node.name} has {node.size} coordinates"))
+            yield LineCoverage(node.name, CoverageKind.FIXED_SIZE, f"{node.name} has {node.size} coordinates")
         if isinstance(node, Score):
-            lines += _of_score(node, extra, made)
+            yield from _of_score(node, extra, made)
             if node in zero:
-                lines.append(LineCoverage(node.name, CoverageKind.ZERO, _why_zero(node, zero)))
+                yield LineCoverage(node.name, CoverageKind.ZERO, _why_zero(node, zero))
             if node in cyclic:
                 around = " · ".join(weight.name for weight in cyclic[node])
-                lines.append(LineCoverage(node.name, CoverageKind.CYCLIC, f"the matrices {around} form a cycle"))
-        found[node] = lines
-    return found
+                yield LineCoverage(node.name, CoverageKind.CYCLIC, f"the matrices {around} form a cycle")
+
+    return {node: list(findings(node)) for node in nodes}
 
 
-def _of_score(score: Score, extra: dict[Weight, MatMul], made: set[Node]) -> list[LineCoverage]:
+def _of_score(score: Score, extra: dict[Weight, MatMul], made: set[Node]) -> Iterator[LineCoverage]:
     """Check one score against Assumption 1."""
-    lines = []
     left, right = (side for side in score.parents if isinstance(side, MatMul))
     if left.weight is right.weight:
         tied = f"{left.weight.name} is on both sides; give the score two matrices"
-        lines.append(LineCoverage(score.name, CoverageKind.TIED, tied))
+        yield LineCoverage(score.name, CoverageKind.TIED, tied)
     for side in (left, right):
         if side.weight in extra:
             other = f"{side.weight.name} also makes {extra[side.weight].name}, which is in no score"
-            lines.append(LineCoverage(score.name, CoverageKind.EXTRA_USE, f"{other}; give that one a separate matrix"))
+            yield LineCoverage(score.name, CoverageKind.EXTRA_USE, f"{other}; give that one a separate matrix")
         source = side.parents[0]
         if source in made:
             maker = _first_made(source, made)
             circular = f"{source.name} depends on {maker.name}, a product with {maker.weight.name}, a matrix of scores"
-            lines.append(LineCoverage(score.name, CoverageKind.CIRCULAR, f"{circular}; give {side.name} other inputs"))
+            yield LineCoverage(score.name, CoverageKind.CIRCULAR, f"{circular}; give {side.name} other inputs")
         if not _bounded(source):
             unbounded = f"{source.name} is not a bounded function"
-            lines.append(LineCoverage(score.name, CoverageKind.UNBOUNDED, f"{unbounded}; clip it"))
-    return lines
+            yield LineCoverage(score.name, CoverageKind.UNBOUNDED, f"{unbounded}; clip it")
 
 
 def _why_zero(score: Score, zero: set[Node]) -> str:
@@ -260,3 +256,60 @@ def _cycles(scores: Sequence[Score]) -> dict[Score, tuple[Weight, Weight, Weight
         if common:
             found |= dict.fromkeys(members, (one, other, common[0]))
     return found
+
+
+# Trial points, up to the largest Gaussian vectors.
+_POINTS: Final = 64
+_SIZES: Final = np.geomspace(1e-2, 256.0, _POINTS)
+
+
+def zero_lines(nodes: Iterable[Node]) -> set[Node]:
+    """Return the vectors and scores that are always 0, without lines that depend on scores.
+
+    Functions are evaluated at trial points, which differ between different vectors.
+
+    Examples
+    --------
+    >>> from attncheck.layers.program.lines import Lines
+    >>> program = Lines()
+    >>> h, still = program.initial("h"), program.initial("still", std=0.0)
+    >>> W, U = (program.weight(name) for name in "WU")
+    >>> p = program.score(program.matmul(W, program.nonlin(np.tanh, still)), program.matmul(U, h))
+    >>> [node.name for node in program.nodes if node in zero_lines(program.nodes)]
+    ['still', 'x1', 'g1', 'p1']
+    """
+    rng, tried, known = np.random.default_rng(0), dict[Node, FloatArray](), dict[Any, FloatArray]()
+
+    def points(key: Any) -> FloatArray:
+        return known.setdefault(key, _SIZES * rng.standard_normal(_POINTS))
+
+    zero = set[Node]()
+    for node in nodes:
+        if isinstance(node, Score):
+            if not node.factor or zero.intersection(node.parents):
+                zero.add(node)
+            continue
+        if not all(parent in tried for parent in node.parents):
+            continue
+        values = _values(node, tried, points)
+        if values is not None:
+            tried[node] = values
+            if not values.any():
+                zero.add(node)
+    return zero
+
+
+def _values(node: Node, tried: dict[Node, FloatArray], points: Callable[[Any], FloatArray]) -> FloatArray | None:
+    """Return a vector at the trial points, or None if it depends on scores."""
+    if isinstance(node, Initial):
+        parts = [root * points((node.group, k)) for k, root in enumerate(node.root)]
+        return np.asarray(node.mean + sum(parts, np.zeros(_POINTS)))
+    if isinstance(node, MatMul):
+        vector = tried[node.parents[0]]
+        alive = bool(node.weight.std) and vector.any()
+        return points((node.weight, vector.tobytes())) if alive else np.zeros(_POINTS)
+    if isinstance(node, Nonlin):
+        with np.errstate(all="ignore"):
+            found = np.asarray(node.function(*(tried[parent][None] for parent in node.parents)), dtype=np.float64)
+        return found.reshape(_POINTS)
+    return None

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attncheck.layers.nonlinearity.table import FAMILIES
+from attncheck.layers.nonlinearity.function import FAMILIES
 
 
 def features_of(program: Mapping[str, Any]) -> tuple[str, ...]:

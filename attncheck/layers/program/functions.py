@@ -9,11 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 
-FloatArray = NDArray[np.float64]
 Coordinatewise = Callable[..., FloatArray]
 
 

@@ -7,15 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import map_scores, visible
+from attncheck.layers.attention_map import visible
 from attncheck.layers.program.functions import StackedFunction
-
-FloatArray = NDArray[np.float64]
 
 
 def softmax_mix(*lines: FloatArray) -> FloatArray:
@@ -52,7 +50,7 @@ class AttentionRow(StackedFunction):
     def __call__(self, vectors: FloatArray, scores: FloatArray) -> FloatArray:
         """Map ṽ (draws, H·s, coordinates) and row i of all heads' scores (draws, H·s) to y^i."""
         rows = scores.reshape(len(scores), self.layer.num_heads, self.layer.seq_len)
-        weights = map_scores(self.layer, rows, visible(self.layer)[self.position])
+        weights = self.layer.map.weights(rows, visible(self.layer)[self.position])
         return self.layer.head_factor * (weights.reshape(len(scores), 1, -1) @ vectors)[:, 0]
 
     def __str__(self) -> str:

@@ -20,8 +20,7 @@ from attncheck._lib.memory import DEFAULT_MEMORY, check_memory
 from attncheck._lib.streams import stream
 from attncheck.layers.stack import AttentionStack
 from attncheck.paper.stacks.walk import NEURONS, WalkResult, ratio_of
-from attncheck.theory.stacks.draw import limit_entries
-from attncheck.theory.stacks.recursion import draw_normals, recur
+from attncheck.theory.stacks.recursion import draw_normals, limit_entries, recur
 
 FloatArray = NDArray[np.float64]
 

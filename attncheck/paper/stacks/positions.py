@@ -18,8 +18,7 @@ from attncheck.layers.stack import AttentionStack
 from attncheck.paper.stacks.distance import PARTS, check_drawn, check_stack, controlled_parts
 from attncheck.paper.stacks.rate import StackRate, check_widths, fit
 from attncheck.paper.stacks.walk import WalkResult
-from attncheck.theory.stacks.draw import limit_entries
-from attncheck.theory.stacks.recursion import draw_normals, recur
+from attncheck.theory.stacks.recursion import draw_normals, limit_entries, recur
 
 FloatArray = NDArray[np.float64]
 

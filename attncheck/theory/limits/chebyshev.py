@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attncheck.layers.kernel import FloatArray
+from attncheck._lib.arrays import FloatArray
 
 # Intervals count as points if their length is below this multiple of the scale.
 _SHORTEST = 1e-9

@@ -6,9 +6,8 @@ import dataclasses
 import functools
 
 import numpy as np
-from numpy.typing import NDArray
 
-from attncheck.layers.kernel import FloatArray
+from attncheck._lib.arrays import BoolArray, FloatArray
 
 # Added to the diagonal of the correlations, in case controls are nearly dependent.
 _RIDGE = 1e-7
@@ -97,7 +96,7 @@ class RowControls:
         return int(self._taken.sum())
 
     @functools.cached_property
-    def _taken(self) -> NDArray[np.bool_]:
+    def _taken(self) -> BoolArray:
         """Mask of the distinct controls, (products, powers)."""
         taken = np.zeros((_PRODUCTS + 2 * len(_WEIGHTED), len(self.powers)), dtype=bool)
         for column, (first, second) in enumerate(self.powers):

@@ -9,25 +9,20 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 import attncheck.layers.nonlinearity as nonlinearity
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_number, check_whole, refuse
-from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention import AttentionLayer, check_layer
 from attncheck.layers.attention_map import attention_weights, visible
-from attncheck.layers.kernel import FloatArray, Kernel, input_kernel, psd_root
+from attncheck.layers.kernel import Kernel, input_kernel, psd_root
 from attncheck.layers.parts import refuse_parts
 from attncheck.layers.parts.attention_map import Linear, Relu, Softmax
 from attncheck.layers.parts.mask import plain_mask
 from attncheck.layers.parts.rotary import pair_alignment
 from attncheck.layers.parts.scores import has_offset, heads_differ, offset_variance, score_kernel
+from attncheck.theory.limits import rows
 from attncheck.theory.limits.heads import softmax_means
 from attncheck.theory.limits.mixture import check_numbers
-from attncheck.theory.limits.rows import (
-    REPLICATES,
-    drawn_whole,
-    mean_scores,
-    root_of_scores,
-    score_std,
-    scrambled_normals,
-)
+from attncheck.theory.limits.rows import score_std
 
 # Number of score entries per replicate.
 _ENTRIES = 2**20
@@ -141,9 +136,7 @@ def settled(
         matrix = _check_kernel(kernel)
         fields = {"width": 1, "seq_len": len(matrix), "num_heads": 1, "attention_map": attention_map, "mask": mask}
         return AttentionLayer.from_dict({**fields, **stds}), matrix
-    if not isinstance(layer, AttentionLayer):
-        remedy = "pass attncheck.AttentionLayer(width=...), or a matrix as kernel="
-        refuse("layer", layer, "is not an AttentionLayer", remedy)
+    layer = check_layer(layer, "pass attncheck.AttentionLayer(width=...), or a matrix as kernel=")
     given = (score_std, value_std, attention_map, mask)
     if given != (1.0, 1.0, "softmax", "none"):
         refuse("layer", layer.describe(), "already sets the other arguments", "omit all except scramble")
@@ -174,16 +167,16 @@ def _one_head(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[Flo
     if not kernel.any():
         return np.zeros((s, s)), np.zeros((s, s))
     if std == 0 and not offset_variance(layer):
-        weights = attention_weights(layer, mean_scores(layer, kernel))
+        weights = attention_weights(layer, rows.mean_scores(layer, kernel))
         mean = (weights @ kernel @ weights.swapaxes(-1, -2)).mean(axis=0)
         return mean, _ROUNDING * np.abs(mean)
-    turned = drawn_whole(layer, kernel)
+    turned = rows.drawn_whole(layer, kernel)
     plain = not has_offset(layer) and score_kernel(layer, kernel) is kernel
     if plain and plain_softmax(layer) and not turned:
         return softmax_means(kernel, std, layer.mask == "causal", seed)
     if not (plain and isinstance(layer.map, Linear | Relu)):
         replicates = by_points(layer, kernel, seed, mean_grams)
-        return replicates.mean(axis=0), 4.0 * replicates.std(axis=0, ddof=1) / REPLICATES**0.5
+        return replicates.mean(axis=0), rows.error_of_mean(replicates)
     seen = visible(layer)
     own = std**2 * np.diagonal(kernel)
     mean = np.empty((s, s))
@@ -227,10 +220,10 @@ def by_points(
     std, s = score_std(layer), layer.seq_len
 
     rank = root.shape[1]
-    whole = root_of_scores(layer, kernel) if drawn_whole(layer, kernel) else None
+    whole = rows.root_of_scores(layer, kernel) if rows.drawn_whole(layer, kernel) else None
     between = score_kernel(layer, kernel)
     side = root if between is kernel else psd_root(between)
-    means = mean_scores(layer, kernel)
+    means = rows.mean_scores(layer, kernel)
 
     def scores_of(normals: FloatArray) -> FloatArray:
         if whole is not None:
@@ -243,14 +236,15 @@ def by_points(
 
     def replicate(stream: np.random.SeedSequence) -> FloatArray:
         dimension = rank * rank if whole is None else whole.shape[1]
-        normals = scrambled_normals(dimension, _count(s), np.random.default_rng(stream))
+        count = rows.power_of_two(_ENTRIES / s**2, _FEWEST_POINTS, _MOST_POINTS)
+        normals = rows.scrambled_normals(dimension, count, np.random.default_rng(stream))
         step = max(1, _BLOCK // (s * s))
         blocks = [normals[start : start + step] for start in range(0, len(normals), step)]
         sums = (len(block) * mean_over_heads(scores_of(block)) for block in blocks)
         return np.asarray(sum(sums) / len(normals))
 
     # A separate stream key, since these points must differ from those of a row.
-    streams = np.random.SeedSequence([seed, s]).spawn(REPLICATES)
+    streams = np.random.SeedSequence([seed, s]).spawn(rows.REPLICATES)
     found = np.stack([replicate(stream) for stream in streams])
     alike = bool(visible(layer).all()) and whole is None and not has_offset(layer) and _exchangeable(kernel)
     return _symmetrised(found) if alike else found
@@ -269,8 +263,3 @@ def _symmetrised(matrices: FloatArray) -> FloatArray:
     own = np.trace(matrices, axis1=-2, axis2=-1) / s
     pair = (matrices.sum(axis=(-2, -1)) - s * own) / max(1, s * (s - 1))
     return np.asarray(np.where(np.eye(s, dtype=bool), own[:, None, None], pair[:, None, None]))
-
-
-def _count(seq_len: int) -> int:
-    """Return the number of points per replicate for a sequence length, a power of two."""
-    return int(2 ** np.floor(np.log2(np.clip(_ENTRIES / seq_len**2, _FEWEST_POINTS, _MOST_POINTS))))

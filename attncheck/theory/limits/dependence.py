@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_draws, refuse
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.kernel import FloatArray
 from attncheck.simulators.collapsed import draw_inputs
 
 # Number of entries of the inputs X drawn at a time.

@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.layers.kernel import psd_root
 from attncheck.layers.nonlinearity.quadrature import RANKS, trapezoidal
 
-FloatArray = NDArray[np.float64]
 Function = Callable[[FloatArray], FloatArray]
 
 # Number of random shifts of a Sobol sequence, and log2 of the number of points per shift.

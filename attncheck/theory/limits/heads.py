@@ -18,15 +18,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from attncheck.layers.kernel import FloatArray, psd_root
+from attncheck._lib.arrays import FloatArray
+from attncheck._lib.kept import kept
+from attncheck.layers.kernel import psd_root
 from attncheck.theory.limits.controls import exponential_means, less_known, regress
 from attncheck.theory.limits.one_row import OneRow
-from attncheck.theory.limits.row_pairs import Grid, RowPair, few_directions, largest_score
-from attncheck.theory.limits.rows import REPLICATES, scrambled_normals
+from attncheck.theory.limits.row_pairs import Grid, RowPair, centred, few_directions, largest_score
+from attncheck.theory.limits.rows import REPLICATES, error_of_mean, power_of_two, scrambled_normals
 
-# Number of standard errors in an error estimate. For Student's t with 7 degrees of freedom, |t| exceeds it with
-# probability 0.5%.
-_SPAN = 4.0
 # Powers of exponentials in the controls, for score standard deviations up to one.
 _POWERS = (1 / 4, 1 / 2)
 # Cost of all points, roughly in nanoseconds, and limits on points per replicate.
@@ -73,7 +72,7 @@ def _assembled(
     """Return means and errors as matrices from the integrals of pairs."""
     of_pairs = np.stack([values[pair] for pair in pairs.values()])
     interpolation = np.array([off.get(pair, 0.0) for pair in pairs.values()])
-    spread = _SPAN * of_pairs.std(axis=1, ddof=1) / REPLICATES**0.5
+    spread = error_of_mean(of_pairs, axis=1)
     s = max(pairs)[0] + 1
     means, errors = np.empty((s, s)), np.empty((s, s))
     for (i, k), mean, error in zip(pairs, of_pairs.mean(axis=1), spread + interpolation, strict=True):
@@ -148,8 +147,7 @@ class _Rule:
         squares = sum((pair.seen_u * pair.seen_x) ** 2 for pair in pairs) * 6 <= _PRODUCTS
         cost = _rows(pairs) * s * (60 + 0.7 * s) + len(pairs) * (800 + 4 * s)
         wanted = _COST / (REPLICATES * cost)
-        points = int(2 ** np.floor(np.log2(np.clip(wanted, _FEWEST, _MOST))))
-        return cls(kernel, pairs, powers, squares, points, order)
+        return cls(kernel, pairs, powers, squares, power_of_two(wanted, _FEWEST, _MOST), order)
 
     @functools.cached_property
     def kernel_root(self) -> FloatArray:
@@ -161,24 +159,15 @@ class _Rule:
         """Root F of the entrywise squared kernel, with F Fᵀ = K∘K."""
         return psd_root(self.kernel**2)
 
-    @functools.cached_property
-    def _roots(self) -> dict[int, FloatArray]:
-        return {}
-
+    @kept
     def root(self, seen: int) -> FloatArray:
         """Return the factor from normals to a row of variance one, centred over visible positions: (seen, r)."""
-        if seen not in self._roots:
-            s = len(self.kernel)
-            if all(pair.seen_u == pair.seen_x == s for pair in self.pairs):
-                centring = np.eye(s) - 1.0 / s
-                # Centring removes one direction. The largest directions come first.
-                self._roots[seen] = (
-                    psd_root(_symmetric(centring @ self.kernel @ centring)) if s > 1 else np.zeros((1, 0))
-                )
-            else:
-                root = self.kernel_root[:seen]
-                self._roots[seen] = root - root.mean(axis=0)
-        return self._roots[seen]
+        s = len(self.kernel)
+        if all(pair.seen_u == pair.seen_x == s for pair in self.pairs):
+            # Centring removes one direction. The largest directions come first.
+            return psd_root(centred(self.kernel)) if s > 1 else np.zeros((1, 0))
+        root = self.kernel_root[:seen]
+        return np.asarray(root - root.mean(axis=0))
 
     def moments(self, rng: np.random.Generator) -> FloatArray:
         """Return mean products of (1, controls, integrand) over one replicate, for each pair."""
@@ -282,7 +271,3 @@ def _rows(pairs: Sequence[RowPair]) -> int:
     """Return the number of score rows that the pairs contain."""
     firsts = {pair.first for pair in pairs}
     return len(firsts) + len({pair.second for pair in pairs if not (pair.corr == 1.0 and pair.second[:2] in firsts)})
-
-
-def _symmetric(matrix: FloatArray) -> FloatArray:
-    return np.asarray(0.5 * (matrix + matrix.T))

@@ -6,35 +6,31 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
+from attncheck._lib.kept import kept
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
-from attncheck.layers.kernel import FloatArray, Kernel, input_kernel, psd_root
+from attncheck.layers.kernel import Kernel, input_kernel, psd_root
 from attncheck.layers.parts.attention_map import Linear, Relu
 from attncheck.layers.parts.scores import has_offset, heads_differ
 from attncheck.theory.limits import covariance, rows
 from attncheck.theory.limits.draw import draw_limit
-from attncheck.theory.limits.mixture import ScaleMixture, check_chances, check_points, pool
-from attncheck.theory.limits.symmetric import SymmetricLaw
+from attncheck.theory.limits.mixture import ScaleMixture, pool
+from attncheck.theory.limits.symmetric import MixtureLaw
 
-# Number of standard errors in an error estimate. For Student's t with 7 degrees of freedom, |t| exceeds it with
-# probability 0.5%.
-_ERRORS = 4.0
-# Relative error of condensing the law of the variance to a few hundred points. The actual error is smaller, except for
-# sigmoid attention with score standard deviations of ten or more.
-_CONDENSING = 1e-8
 # Entries of a block of sampled scores.
 _BLOCK = 2**18
 
 
 @dataclasses.dataclass(frozen=True)
-class LimitLaw(SymmetricLaw):
+class LimitLaw(MixtureLaw):
     """Hierarchical law of (y^1, …, y^s) at infinite width.
 
     Given the limiting scores p°, y is N(0, S(p°)) with S = (σ_V²σ_O²/H) Σ_a A^a K A^{aT}, and p° is Gaussian with
@@ -59,15 +55,11 @@ class LimitLaw(SymmetricLaw):
     array([0.1839, 0.5   , 0.8161])
     """
 
+    # The actual error is smaller, except for sigmoid attention with score standard deviations of ten or more.
+    _condensing: ClassVar[float] = 1e-8
+
     layer: AttentionLayer
     scramble: int = 0
-    _heads: dict[tuple[int, int], tuple[ScaleMixture, ...]] = dataclasses.field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-    _pooled: dict[int, ScaleMixture] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
-    _replicates: dict[int, tuple[ScaleMixture, ...]] = dataclasses.field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scramble", check_whole("scramble", self.scramble, 0, "pass a seed, e.g. 0"))
@@ -76,66 +68,10 @@ class LimitLaw(SymmetricLaw):
     def _what(self) -> str:
         return f"limit of {self.layer.describe()}"
 
-    def _upper_tail(self, sizes: FloatArray, position: int) -> FloatArray:
-        return self.mixture(position).upper_tail(sizes)
-
     @functools.cached_property
     def kernel(self) -> Kernel:
         """K_jk = E[Z^{x^j} Z^{x^k}] of the inputs."""
         return input_kernel(self.layer.inputs)
-
-    def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the density of y^position at `t`; see `cdf` for parameters and errors.
-
-        If y is 0 with positive probability (see `atom`), the density of the continuous part, with integral 1 - atom.
-        It is infinite at t = 0 for ReLU attention and for linear attention with a single score (one head, kernel of
-        rank one).
-        """
-        t = check_points(t)
-        value = self.mixture(position).density(np.abs(t))
-        return np.where((t == 0) & self._singular(position), np.inf, value)[()]
-
-    def ppf(self, q: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the quantiles: the t at which `cdf` is `q`, or 0 within the jump of the `atom`.
-
-        For q from 1e-300 to 1 - 1e-16, tail probabilities are inverted to a relative accuracy of 1e-11; see
-        `cdf_error` for the accuracy of `cdf`.
-
-        Parameters
-        ----------
-        q : array_like
-            Probabilities, of any shape; infinite quantiles at 0 and 1.
-        position : int
-            Position index, below seq_len.
-
-        Returns
-        -------
-        ndarray, in the shape of `q`
-
-        Raises
-        ------
-        InputError
-            If `q` is not in [0, 1], or the position does not exist.
-
-        Examples
-        --------
-        >>> law = LimitLaw(AttentionLayer(width=64))
-        >>> law.cdf(law.ppf([0.025, 0.5])).round(12).tolist(), law.ppf(1.0)
-        ([0.025, 0.5], np.float64(inf))
-        """
-        return self.mixture(position).quantile(check_chances(q))[()]
-
-    def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return error estimates of `cdf` and `sf`, in the shape of `t`."""
-        size = np.abs(check_points(t))
-        tails = np.stack([law.upper_tail(size) for law in self._replicated(position)])
-        return _error(tails)[()]
-
-    def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return error estimates of `pdf`, in the shape of `t`; 0 where it is infinite."""
-        t = check_points(t)
-        values = np.stack([law.density(np.abs(t)) for law in self._replicated(position)])
-        return np.where((t == 0) & self._singular(position), 0.0, _error(values))[()]
 
     def atom(self, position: int = 0) -> float:
         """Return P(y^position = 0): with ReLU attention, the probability that no visible score is positive."""
@@ -155,13 +91,14 @@ class LimitLaw(SymmetricLaw):
 
     def excess_kurtosis(self, position: int = 0) -> float:
         """Return the excess kurtosis of y^position, 3 Var(v)/E[v]², or 0 if y^position is always 0."""
-        exact = self._exact(self._check_position(position))
+        position = self._check_position(position)
+        exact = self._exact(position)
         if exact:
             return 3 * exact.variance() / exact.mean() ** 2
         if heads_differ(self.layer):
             whole = self.mixture(position)
             return 0.0 if whole.atom == 1 else 3 * whole.variance() / whole.mean() ** 2
-        head = pool(self._head_laws(position))
+        head = pool(self._head_laws(position, 0))
         if head.atom == 1:
             return 0.0
         return 3 * head.variance() / (self.layer.num_heads * head.mean() ** 2)
@@ -285,23 +222,22 @@ class LimitLaw(SymmetricLaw):
     def _check_position(self, position: Any) -> int:
         return check_position("position", position, self.layer.seq_len)
 
-    def _head_laws(self, position: int, head: int = 0) -> tuple[ScaleMixture, ...]:
-        position = self._check_position(position)
-        if (position, head) not in self._heads:
-            found = rows.head_laws(self.layer, self.kernel.matrix, position, self.scramble, head)
-            self._heads[position, head] = found
-        return self._heads[position, head]
+    @kept
+    def _head_laws(self, position: int, head: int) -> tuple[ScaleMixture, ...]:
+        return rows.head_laws(self.layer, self.kernel.matrix, position, self.scramble, head)
 
     def mixture(self, position: int = 0) -> ScaleMixture:
         """Return the law of v at `position` as weighted points."""
-        position = self._check_position(position)
-        if position not in self._pooled:
-            self._pooled[position] = self._exact(position) or self._sum_heads(position, pool)
-        return self._pooled[position]
+        return self._mixture(self._check_position(position))
+
+    @kept
+    def _mixture(self, position: int) -> ScaleMixture:
+        return self._exact(position) or self._sum_heads(position, pool)
 
     def head_mixture(self, position: int = 0) -> ScaleMixture:
         """Return the law of one head's contribution to the conditional variance of an output at `position`."""
-        return pool(self._head_laws(position)).scaled(covariance.output_factor(self.layer))
+        laws = self._head_laws(self._check_position(position), 0)
+        return pool(laws).scaled(covariance.output_factor(self.layer))
 
     def _exact(self, position: int) -> ScaleMixture | None:
         """Return the law of the conditional variance v if it is a multiple of χ², else None."""
@@ -309,17 +245,17 @@ class LimitLaw(SymmetricLaw):
         return None if found is None else found.scaled(covariance.output_factor(self.layer))
 
     def _replicated(self, position: int) -> tuple[ScaleMixture, ...]:
-        """Return the law of the conditional variance v at `position`, from each replicate."""
-        position = self._check_position(position)
-        if position not in self._replicates:
-            exact = self._exact(position)
-            picks = (operator.itemgetter(number) for number in range(rows.REPLICATES))
-            self._replicates[position] = tuple(exact or self._sum_heads(position, pick) for pick in picks)
-        return self._replicates[position]
+        return self._replicates(self._check_position(position))
+
+    @kept
+    def _replicates(self, position: int) -> tuple[ScaleMixture, ...]:
+        exact = self._exact(position)
+        picks = (operator.itemgetter(number) for number in range(rows.REPLICATES))
+        return tuple(exact or self._sum_heads(position, pick) for pick in picks)
 
     def _spread(self, of: Callable[[ScaleMixture], float], position: int) -> float:
         """Return the error estimate of a function of the law of v, from its spread over replicates."""
-        return float(_error(np.array([of(law) for law in self._replicated(position)])))
+        return float(self._error(np.array([of(law) for law in self._replicated(position)])))
 
     def _sum_heads(self, position: int, pick: Callable[[tuple[ScaleMixture, ...]], ScaleMixture]) -> ScaleMixture:
         """Return the law of the sum over heads; `pick` selects each head's law from those of all replicates."""
@@ -328,7 +264,7 @@ class LimitLaw(SymmetricLaw):
             each = (pick(self._head_laws(position, head)) for head in range(heads))
             total = functools.reduce(ScaleMixture.plus, each)
         else:
-            total = pick(self._head_laws(position)).times(heads)
+            total = pick(self._head_laws(position, 0)).times(heads)
         return total.scaled(covariance.output_factor(self.layer))
 
     def _singular(self, position: int) -> bool:
@@ -339,12 +275,6 @@ class LimitLaw(SymmetricLaw):
             root = rows.row_root(self.layer, self.kernel.matrix, self._check_position(position))
             return bool(self.layer.num_heads * root.shape[1] == 1)
         return isinstance(self.layer.map, Relu)
-
-
-def _error(replicates: FloatArray) -> FloatArray:
-    """Return the error estimate of the mean over the first axis."""
-    standard = replicates.std(axis=0, ddof=1) / np.sqrt(len(replicates))
-    return np.asarray(_ERRORS * standard + _CONDENSING * np.abs(replicates.mean(axis=0)))
 
 
 def _check_scores(scores: ArrayLike, shape: tuple[int, ...], axes: str) -> FloatArray:

@@ -17,9 +17,10 @@ import math
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_number, check_whole, refuse
-from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.kernel import FloatArray, input_kernel
+from attncheck.layers.attention import AttentionLayer, check_layer
+from attncheck.layers.kernel import input_kernel
 from attncheck.layers.parts import refuse_parts
 from attncheck.layers.parts.mask import visible_counts
 
@@ -133,8 +134,7 @@ def distance_from_uniform(layer: AttentionLayer) -> float:
     >>> round(distance_from_uniform(layer.replace(head_dim=16)), 3), round((1.0 - 2.0 / 16) ** -8 - 1.0, 3)
     (1.886, 1.91)
     """
-    if not isinstance(layer, AttentionLayer):
-        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+    check_layer(layer)
     if layer.attention_map != "softmax":
         refuse("layer.attention_map", layer.attention_map, "has rows that do not sum to 1", "use softmax")
     if layer.position_std:

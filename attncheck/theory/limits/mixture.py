@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray, IndexArray
 from attncheck._lib.errors import refuse
-
-FloatArray = NDArray[np.float64]
 
 _CELLS = 256
 # Variances that are this much below the largest, in log v, share one cell.
@@ -141,7 +140,7 @@ def condense(variances: FloatArray, weights: FloatArray) -> ScaleMixture:
     return _gauss_points(np.ldexp(mean, unit), second, third, np.ldexp(least[used], unit), weight, atom)
 
 
-def _cells(logs: FloatArray, weights: FloatArray) -> NDArray[np.intp]:
+def _cells(logs: FloatArray, weights: FloatArray) -> IndexArray:
     """Return cells of log variances: of equal width, unless the variances span more than `_WIDE`."""
     top = logs.max()
     bottom = max(logs.min(), top - _LOG_REACH)
@@ -150,7 +149,7 @@ def _cells(logs: FloatArray, weights: FloatArray) -> NDArray[np.intp]:
     return np.asarray(cell if top - bottom <= _WIDE else _refined(place, cell, weights))
 
 
-def _refined(place: FloatArray, cell: NDArray[np.intp], weights: FloatArray) -> NDArray[np.intp]:
+def _refined(place: FloatArray, cell: IndexArray, weights: FloatArray) -> IndexArray:
     """Return cells that are narrower near most of the weight and in the upper tail, given places in equal cells."""
     evenly = np.linspace(0.0, 1.0, _CELLS + 1)
     below = np.append(0.0, np.cumsum(np.bincount(cell, weights, _CELLS)))
@@ -162,7 +161,7 @@ def _refined(place: FloatArray, cell: NDArray[np.intp], weights: FloatArray) -> 
     return np.asarray(np.minimum(refined, _CELLS - 1).astype(np.intp))
 
 
-def _in_units(values: FloatArray, cell: NDArray[np.intp]) -> tuple[FloatArray, NDArray[np.intp]]:
+def _in_units(values: FloatArray, cell: IndexArray) -> tuple[FloatArray, IndexArray]:
     """Return values divided by the power of two of their cell's largest value, and the exponents, (cells,)."""
     _, exponents = np.frexp(values)
     unit = np.full(_CELLS, np.iinfo(exponents.dtype).min, dtype=exponents.dtype)

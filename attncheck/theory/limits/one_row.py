@@ -16,11 +16,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attncheck.layers.kernel import FloatArray, psd_root
+from attncheck._lib.arrays import FloatArray
+from attncheck._lib.kept import kept
+from attncheck.layers.kernel import psd_root
 from attncheck.theory.limits import chebyshev
 from attncheck.theory.limits.controls import RowControls, regress
-from attncheck.theory.limits.row_pairs import RowPair, few_directions, largest_score
-from attncheck.theory.limits.rows import REPLICATES, scrambled_normals
+from attncheck.theory.limits.row_pairs import RowPair, centred, few_directions, largest_score
+from attncheck.theory.limits.rows import REPLICATES, power_of_two, scrambled_normals
 
 # Scores of larger variance need more derivatives.
 _LARGEST = 2.0
@@ -56,7 +58,6 @@ class OneRow:
     kernel: FloatArray
     stds: FloatArray
     std_range: tuple[float, float]
-    _found: dict[int, tuple[FloatArray, FloatArray]] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def around(cls, kernel: FloatArray, pairs: Sequence[RowPair]) -> OneRow | None:
@@ -75,9 +76,7 @@ class OneRow:
         With ``order=1``, return g'(c)/(σσ') = E[Σ_jk α_j α'_k M_jk²].
         """
         m = len(self.stds)
-        if seed not in self._found:
-            self._found[seed] = self._coefficients(self._integrate(seed)), self._between(seed)
-        coefficients, off = self._found[seed]
+        coefficients, off = self._interpolant(seed)
         first = np.stack([chebyshev.polynomials(self.std_range, pair.var_u**0.5, m) for pair in pairs])
         second = np.stack([chebyshev.polynomials(self.std_range, pair.var_x**0.5, m) for pair in pairs])
         corrs = np.array([pair.corr for pair in pairs])
@@ -89,6 +88,11 @@ class OneRow:
         dropped = np.einsum("pa,pb,pd,abd->p", first, second, weights - fewer, mean, optimize=True)
         between = _SAFETY * np.abs(weights @ off.T).max(axis=1)
         return np.asarray(result), np.abs(dropped) + between
+
+    @kept
+    def _interpolant(self, seed: int) -> tuple[FloatArray, FloatArray]:
+        """Return coefficients, (m, m, 9, REPLICATES), and errors between nodes."""
+        return self._coefficients(self._integrate(seed)), self._between(seed)
 
     def _coefficients(self, values: FloatArray) -> FloatArray:
         """Return Chebyshev coefficients in both standard deviations, (m, m, 9, ...)."""
@@ -122,16 +126,12 @@ class OneRow:
 
     @functools.cached_property
     def _centred(self) -> FloatArray:
-        """Covariance of a centred row of scores of variance one."""
-        centring = np.eye(len(self.kernel)) - 1.0 / len(self.kernel)
-        centred = centring @ self.kernel @ centring
-        return np.asarray(0.5 * (centred + centred.T))
+        return centred(self.kernel)
 
     def _points(self) -> int:
         s, m = len(self.kernel), len(self.stds)
         cost = s * (500 + 60 * m + 35 * m * (m + 1)) + m * s**2 * (2 + s / 20 / _SHARE)
-        wanted = _COST / (REPLICATES * cost)
-        return int(2 ** np.floor(np.log2(np.clip(wanted, _FEWEST, _MOST))))
+        return power_of_two(_COST / (REPLICATES * cost), _FEWEST, _MOST)
 
     def _integrate(self, seed: int) -> FloatArray:
         """Return g, g' and g'' at correlations -1, 0 and 1 for each pair of nodes, (pairs, 9, REPLICATES)."""

@@ -7,8 +7,8 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_draws, check_whole, refuse
 from attncheck.layers.draws import ProgramDraws
 from attncheck.layers.kernel import psd_root
@@ -17,7 +17,6 @@ from attncheck.layers.program import Initial, LinearCombination, MatMul, Node, N
 from attncheck.layers.program.extent import results_of
 from attncheck.theory.limits.expectation import expectation, normal_points
 
-FloatArray = NDArray[np.float64]
 # Array entries per block.
 _ENTRIES = 2**21
 # A linear combination, as the coefficient of each Gaussian line.

@@ -10,9 +10,8 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from attncheck._lib.arrays import FloatArray
 
 # Accuracy range of the tail, in standard deviations of the output.
 _TAIL = 12.0

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attncheck.layers.kernel import FloatArray
+from attncheck._lib.arrays import FloatArray
 from attncheck.theory.limits import chebyshev
 
 # Controls for scores above this standard deviation need at least this effective number of directions, (Σ λ)² / Σ λ².
@@ -50,9 +50,15 @@ def few_directions(kernel: FloatArray, std: float) -> bool:
     """
     if std * largest_score(kernel) <= _MODERATE:
         return False
+    covariance = centred(kernel)
+    return bool(np.trace(covariance) ** 2 < _DIRECTIONS * (covariance**2).sum())
+
+
+def centred(kernel: FloatArray) -> FloatArray:
+    """Return the covariance of a centred row of scores of variance one."""
     centring = np.eye(len(kernel)) - 1.0 / len(kernel)
-    centred = centring @ kernel @ centring
-    return bool(np.trace(centred) ** 2 < _DIRECTIONS * (centred**2).sum())
+    covariance = centring @ kernel @ centring
+    return np.asarray(0.5 * (covariance + covariance.T))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import map_scores, visible
-from attncheck.layers.kernel import FloatArray, psd_root
+from attncheck.layers.attention_map import visible
+from attncheck.layers.kernel import psd_root
 from attncheck.layers.parts.attention_map import Linear, Softmax
 from attncheck.layers.parts.rotary import pair_alignment, row_alignment
 from attncheck.layers.parts.scores import has_offset, mean_offset, offset_covariance, offset_variance, score_kernel
@@ -19,6 +19,9 @@ from attncheck.theory.limits.proposals import Proposal, enlarged, towards_keys, 
 
 #: Number of replicates: independently scrambled Sobol point sets, whose spread gives error estimates.
 REPLICATES = 8
+# Number of standard errors in an error estimate. For Student's t with 7 degrees of freedom, |t| exceeds it with
+# probability 0.5%.
+_ERRORS = 4.0
 _POINTS = 2**14
 _FEWEST_POINTS = 2**9
 # Number of normals per replicate, so higher dimensions get fewer points.
@@ -29,6 +32,16 @@ _PILOT = 2**9
 # Relative tolerance for equal eigenvalues, and step and range of the trapezoidal rule in log χ².
 _ALIKE = 1e-12
 _LOG_CHI_STEP, _LOG_CHI_REACH, _LOG_CHI_ABOVE = 0.1, 50.0, 6.0
+
+
+def error_of_mean(replicates: FloatArray, axis: int = 0) -> FloatArray:
+    """Return the error estimate of the mean of replicates along an axis."""
+    return np.asarray(_ERRORS * replicates.std(axis=axis, ddof=1) / replicates.shape[axis] ** 0.5)
+
+
+def power_of_two(wanted: float, fewest: int, most: int) -> int:
+    """Return the largest power of two that is at most `wanted`, within bounds."""
+    return int(2 ** np.floor(np.log2(np.clip(wanted, fewest, most))))
 
 
 def score_std(layer: AttentionLayer) -> float:
@@ -98,11 +111,9 @@ def scrambled_normals(dimension: int, count: int, rng: np.random.Generator) -> F
     return np.asarray(special.ndtri(points + 2.0**-31), dtype=np.float64)
 
 
-def row_variance(
-    layer: AttentionLayer, kernel_root: FloatArray, rows: FloatArray, seen: NDArray[np.bool_]
-) -> FloatArray:
+def row_variance(layer: AttentionLayer, kernel_root: FloatArray, rows: FloatArray, seen: BoolArray) -> FloatArray:
     """Return u = αᵀKα with the attention weights α of score rows (..., m), for a root of K (m, r) and a mask (m,)."""
-    projected = map_scores(layer, rows, seen) @ kernel_root
+    projected = layer.map.weights(rows, seen) @ kernel_root
     return np.asarray(np.einsum("...r,...r->...", projected, projected))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import abc
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attncheck.layers.kernel import FloatArray
-from attncheck.theory.limits.mixture import check_points
+from attncheck._lib.arrays import FloatArray
+from attncheck.theory.limits.mixture import ScaleMixture, check_chances, check_points
+from attncheck.theory.limits.rows import error_of_mean
 
 # Tail threshold in standard deviations, and its normal probability.
 _FAR, _NORMAL = 3.0, 0.0027
@@ -71,3 +73,82 @@ class SymmetricLaw(abc.ABC):
     @abc.abstractmethod
     def _upper_tail(self, sizes: FloatArray, position: int) -> FloatArray:
         """Return P(y^position > size) for sizes ≥ 0, in their shape."""
+
+
+class MixtureLaw(SymmetricLaw):
+    """Symmetric law whose positions are scale mixtures of normals, with replicates for error estimates."""
+
+    #: Relative error of condensing the law of the variance to weighted points.
+    _condensing: ClassVar[float] = 0.0
+
+    @abc.abstractmethod
+    def mixture(self, position: int = 0) -> ScaleMixture:
+        """Return the law of the conditional variance at `position` as weighted points."""
+
+    @abc.abstractmethod
+    def _replicated(self, position: int) -> tuple[ScaleMixture, ...]:
+        """Return the law of the conditional variance at `position`, from each replicate."""
+
+    def _singular(self, position: int) -> bool:
+        """Return whether the density at 0 is infinite."""
+        return False
+
+    def _upper_tail(self, sizes: FloatArray, position: int) -> FloatArray:
+        return self.mixture(position).upper_tail(sizes)
+
+    def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return the density of y^position at `t`; see `cdf` for parameters and errors.
+
+        If y is 0 with positive probability, the density of the continuous part. It is infinite at t = 0 for ReLU
+        attention and for linear attention with a single score (one head, kernel of rank one).
+        """
+        t = check_points(t)
+        value = self.mixture(position).density(np.abs(t))
+        return np.where((t == 0) & self._singular(position), np.inf, value)[()]
+
+    def ppf(self, q: ArrayLike, position: int = 0) -> FloatArray:
+        """Return the quantiles: the t at which `cdf` is `q`, or 0 where it jumps over `q`.
+
+        For q from 1e-300 to 1 - 1e-16, tail probabilities are inverted to a relative accuracy of 1e-11; see
+        `cdf_error` for the accuracy of `cdf`.
+
+        Parameters
+        ----------
+        q : array_like
+            Probabilities, of any shape; infinite quantiles at 0 and 1.
+        position : int
+            Position index, below seq_len.
+
+        Returns
+        -------
+        ndarray, in the shape of `q`
+
+        Raises
+        ------
+        InputError
+            If `q` is not in [0, 1], or the position does not exist.
+
+        Examples
+        --------
+        >>> from attncheck.layers.attention import AttentionLayer
+        >>> from attncheck.theory.limit import limit
+        >>> law = limit(AttentionLayer(width=64))
+        >>> law.cdf(law.ppf([0.025, 0.5])).round(12).tolist(), law.ppf(1.0)
+        ([0.025, 0.5], np.float64(inf))
+        """
+        return self.mixture(position).quantile(check_chances(q))[()]
+
+    def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return error estimates of `cdf` and `sf`, in the shape of `t`."""
+        size = np.abs(check_points(t))
+        return self._error(np.stack([law.upper_tail(size) for law in self._replicated(position)]))[()]
+
+    def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
+        """Return error estimates of `pdf`, in the shape of `t`; 0 where it is infinite."""
+        t = check_points(t)
+        values = np.stack([law.density(np.abs(t)) for law in self._replicated(position)])
+        return np.where((t == 0) & self._singular(position), 0.0, self._error(values))[()]
+
+    def _error(self, replicates: FloatArray) -> FloatArray:
+        """Return the error estimate of the mean over the first axis."""
+        return np.asarray(error_of_mean(replicates) + self._condensing * np.abs(replicates.mean(axis=0)))

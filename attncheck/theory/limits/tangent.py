@@ -17,28 +17,22 @@ import functools
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_whole, refuse
-from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention import AttentionLayer, check_layer
 from attncheck.layers.attention_map import visible
-from attncheck.layers.kernel import FloatArray, Kernel, input_kernel, psd_root
+from attncheck.layers.kernel import Kernel, input_kernel, psd_root
 from attncheck.layers.parts import refuse_parts
 from attncheck.layers.parts.attention_map import Linear, Relu, Sigmoid
 from attncheck.simulators.blocks import DrawPlan
 from attncheck.simulators.tangent import Grams, TangentDraws, kernel_entries, kernel_of
-from attncheck.theory.limits.covariance import (
-    by_points,
-    mean_covariance,
-    mean_grams,
-    output_factor,
-    plain_softmax,
-    settled,
-)
+from attncheck.theory.limits import covariance
 from attncheck.theory.limits.draw import draw_limit
 from attncheck.theory.limits.heads import softmax_moments
-from attncheck.theory.limits.rows import REPLICATES, score_std
+from attncheck.theory.limits.rows import error_of_mean, score_std
 
-# Number of standard errors in an error estimate, and relative rounding error of sums of products.
-_SPAN, _ROUNDING = 4.0, 1e-14
+# Relative rounding error of sums of products.
+_ROUNDING = 1e-14
 
 
 def draw_tangent_limit(layer: AttentionLayer, size: int, coordinates: int, rng: np.random.Generator) -> TangentDraws:
@@ -69,9 +63,7 @@ def _spread(layer: AttentionLayer, size: int, of_group: FloatArray) -> FloatArra
 def tangent_limit_work(layer: AttentionLayer, coordinates: int) -> DrawPlan[TangentDraws]:
     """Return the plan for drawing the kernel from its limit."""
     refuse_parts(layer, "tangent kernel")
-    return DrawPlan(
-        lambda count, rng: draw_tangent_limit(layer, count, coordinates, rng), kernel_entries(layer, coordinates)
-    )
+    return DrawPlan(draw_tangent_limit, layer, coordinates, kernel_entries(layer, coordinates))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,8 +99,7 @@ class TangentLimit:
     scramble: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.layer, AttentionLayer):
-            refuse("layer", self.layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+        check_layer(self.layer)
         refuse_parts(self.layer, "tangent kernel")
         object.__setattr__(self, "scramble", check_whole("scramble", self.scramble, 0, "pass a seed, e.g. 0"))
 
@@ -170,7 +161,7 @@ def infinite_heads_tangent(
            [28., 28.]])
     """
     seed = check_whole("scramble", scramble, 0, "pass a seed, e.g. 0")
-    layer, matrix = settled(layer, kernel, score_std, value_std, attention_map, mask)
+    layer, matrix = covariance.settled(layer, kernel, score_std, value_std, attention_map, mask)
     refuse_parts(layer, "tangent kernel")
     parts = _mean_parts(layer, matrix, seed)
     mean = parts[0][0] + parts[1][0]
@@ -182,11 +173,11 @@ def _mean_parts(
     layer: AttentionLayer, kernel: FloatArray, seed: int
 ) -> tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:
     """Return contributions of W^V, W^O and of W^Q, W^K to the mean, with errors."""
-    std, factor = score_std(layer), 2.0 * output_factor(layer) * layer.num_heads
-    if std > 0 and kernel.any() and plain_softmax(layer):
+    std, factor = score_std(layer), 2.0 * covariance.output_factor(layer) * layer.num_heads
+    if std > 0 and kernel.any() and covariance.plain_softmax(layer):
         values, slopes = softmax_moments(kernel, std, layer.mask == "causal", seed, (0, 1))
     else:
-        mean, error = mean_covariance(layer, kernel, seed)
+        mean, error = covariance.mean_covariance(layer, kernel, seed)
         values = mean * 2.0 / factor, error * 2.0 / factor
         slopes = _mean_slopes(layer, kernel, seed)
     by_scores = factor * std**2 * kernel
@@ -205,8 +196,8 @@ def _mean_slopes(layer: AttentionLayer, kernel: FloatArray, seed: int) -> tuple[
         refuse("layer", layer.describe(), problem, "leave it out, or average draws of tangent_kernel(method='limit')")
     if isinstance(layer.map, Sigmoid):
         root = psd_root(squares)
-        replicates = by_points(layer, kernel, seed, lambda A, _: mean_grams(A * (1.0 - A), root))
-        return replicates.mean(axis=0), _SPAN * replicates.std(axis=0, ddof=1) / REPLICATES**0.5
+        replicates = covariance.by_points(layer, kernel, seed, lambda A, _: covariance.mean_grams(A * (1.0 - A), root))
+        return replicates.mean(axis=0), error_of_mean(replicates)
     if isinstance(layer.map, Linear):
         mean = seen @ squares @ seen.T
         return mean, _ROUNDING * mean

@@ -18,14 +18,12 @@ from collections.abc import Callable
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse, special
 
+from attncheck._lib.arrays import FloatArray, IndexArray
 from attncheck.theory.limits.rows import scrambled_normals
 from attncheck.theory.rates.drivers import Drivers, Fluctuations
 from attncheck.theory.rates.marginal import Marginal
-
-FloatArray = NDArray[np.float64]
 
 #: Number of independent repetitions, whose spread gives the errors.
 REPLICATES = 8
@@ -82,7 +80,7 @@ class Cells:
         ends = 4 * np.arange(len(variances) + 1)
         return sparse.csr_array((masses.ravel(), columns.ravel(), ends), shape=(len(variances), last + 1))
 
-    def _around(self, variances: FloatArray) -> tuple[NDArray[np.intp], tuple[FloatArray, ...]]:
+    def _around(self, variances: FloatArray) -> tuple[IndexArray, tuple[FloatArray, ...]]:
         """Return the first of four cells around each v > 0, and their weights."""
         count = len(self.variances) - 1
         logs = np.log(self.variances[[0, -2]])
@@ -324,8 +322,7 @@ class _Lines:
         """Return the mean of the quadratic control, or None if unknown."""
         if not expands(self.marginal):
             return None
-        limits = self.fluctuations.limits
-        still = Drivers(np.zeros_like(limits.gram), np.zeros_like(limits.keys), np.zeros_like(limits.values))
+        still = self.fluctuations.still
         total = np.zeros(len(self.cells.variances))
         directions = self.fluctuations.gram_directions(rng)
         if len(directions):

@@ -17,13 +17,11 @@ from attncheck.layers.program import Program, Score
 from attncheck.layers.program.extent import entries_of
 from attncheck.simulators.weights import GAUSSIAN, WeightLaws
 from attncheck.theory.rates.deviation import REPLICATES
-from attncheck.theory.rates.fixed_heads import FixedHeads
 from attncheck.theory.rates.gap import METRICS, Gap
-from attncheck.theory.rates.inversion import METRICS as METRICS_BY_FREQUENCIES
 from attncheck.theory.rates.law import Distance, check_inputs, check_separate, gap_of
-from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
+from attncheck.theory.rates.marginal import FixedHeads, OutputEntry, ScoreEntry, restored, vanishes
+from attncheck.theory.rates.quadratic import METRICS as METRICS_BY_FREQUENCIES
 from attncheck.theory.rates.quadratic import ScoreSum
-from attncheck.theory.rates.vanishing import restored, vanishes
 from attncheck.theory.rates.weights import SumEntry, check_literal, kept_mde
 
 REFERENCES: tuple[str, ...] = ("limit", "infinite width", "scaled limit")
@@ -122,9 +120,14 @@ def distance(
         chosen = FixedHeads(marginal)
     gap = gap_of(chosen, layer, size, seed, infinite)
     wide = math.inf if infinite else float(layer.width)
-    if vanishes(layer, of) and chosen is marginal:
-        return Distance(metric, *gap.from_zero(metric), *gap.leading_from_zero(metric), wide, gap.deviation.draws)
-    return Distance(metric, *gap.distance(metric), *gap.leading(metric), wide, gap.deviation.draws)
+    return _stated(metric, gap, gap, wide, vanishes(layer, of) and chosen is marginal)
+
+
+def _stated(metric: str, gap: Gap, expanded: Gap, width: float, to_zero: bool) -> Distance:
+    """Return a distance from the limit, or from 0, with the leading term of `expanded`."""
+    if to_zero:
+        return Distance(metric, *gap.from_zero(metric), *gap.leading_from_zero(metric), width, gap.deviation.draws)
+    return Distance(metric, *gap.distance(metric), *expanded.leading(metric), width, gap.deviation.draws)
 
 
 def check_scaled(layer: AttentionLayer, of: str) -> AttentionLayer:
@@ -201,10 +204,8 @@ def of_sum(entry: SumEntry, metric: str, size: int | None, seed: int) -> Distanc
     """Return the distance of an output or score with non-normal weights."""
     of = "scores" if isinstance(entry.marginal, ScoreEntry) else "outputs"
     gap = kept_mde(entry, size, seed)
-    wide, draws = float(entry.layer.width), gap.deviation.draws
-    if vanishes(entry.layer, of):
-        return Distance(metric, *gap.from_zero(metric), *gap.leading_from_zero(metric), wide, draws)
-    return Distance(metric, *gap.distance(metric), *_leading(entry, seed).leading(metric), wide, draws)
+    to_zero = vanishes(entry.layer, of)
+    return _stated(metric, gap, gap if to_zero else _leading(entry, seed), float(entry.layer.width), to_zero)
 
 
 @functools.lru_cache(maxsize=32)
@@ -221,12 +222,8 @@ def marginal_of(
     layer = check_separate(layer)
     infinite = width == math.inf
     if infinite and layer.head_dim is None:
-        refuse(
-            "width",
-            width,
-            "makes the distance from the limit 0, because the layer has no head_dim",
-            "pass a layer with head_dim, or a finite width",
-        )
+        problem = "makes the distance from the limit 0, because the layer has no head_dim"
+        refuse("width", width, problem, "pass a layer with head_dim, or a finite width")
     if width is not None and not infinite:
         layer = layer.replace(width=width)
     position = check_position("position", position, layer.seq_len)

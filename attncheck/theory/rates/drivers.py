@@ -10,22 +10,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
-from typing import Self
+from collections.abc import Callable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 
 import attncheck.layers.nonlinearity as nonlinearity
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import image_kernel, image_mean, input_covariance, psd_root
 from attncheck.layers.norm import with_ones
 from attncheck.simulators.collapsed import draw_images
 from attncheck.simulators.linalg import bartlett
 from attncheck.theory.limits.rows import scrambled_normals
-
-FloatArray = NDArray[np.float64]
 
 # Maximum number of entries of the inputs X in memory.
 _HELD_ENTRIES = 2**21
@@ -59,8 +56,13 @@ class Drivers:
     def __len__(self) -> int:
         return len(self.gram)
 
-    def __getitem__(self, chosen: slice) -> Self:
-        return dataclasses.replace(self, gram=self.gram[chosen], keys=self.keys[chosen], values=self.values[chosen])
+    def mapped(self, change: Callable[..., FloatArray], *others: Drivers) -> Drivers:
+        """Return the results of `change` for each array, together with that of `others`."""
+        return Drivers(*map(change, *((each.gram, each.keys, each.values) for each in (self, *others))))
+
+    def __getitem__(self, chosen: slice) -> Drivers:
+        """Return the chosen draws, of an array of one draw that draw."""
+        return self.mapped(lambda values: values if len(values) == 1 else values[chosen])
 
     def moved(self, deviations: Drivers, steps: FloatArray) -> Drivers:
         """Return these values, one draw, plus `steps` times the deviations."""
@@ -68,11 +70,7 @@ class Drivers:
         def along(values: FloatArray, deviation: FloatArray) -> FloatArray:
             return np.asarray(values + steps.reshape(-1, *(1,) * (deviation.ndim - 1)) * deviation)
 
-        return Drivers(
-            along(self.gram, deviations.gram),
-            along(self.keys, deviations.keys),
-            along(self.values, deviations.values),
-        )
+        return self.mapped(along, deviations)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +95,11 @@ class Fluctuations:
         m = len(self.positions)
         heads = np.broadcast_to(np.eye(m), (1, self.groups, m, m)) if self.shared else np.ones((1, 1, self.groups))
         return Drivers(kernel, heads, heads)
+
+    @property
+    def still(self) -> Drivers:
+        """Deviations of 0, as one draw."""
+        return self.limits.mapped(np.zeros_like)
 
     def draw(self, size: int, rng: np.random.Generator) -> Drivers:
         """Draw deviations from the limits."""
@@ -151,12 +154,11 @@ class Fluctuations:
     @functools.cached_property
     def mean(self) -> Drivers:
         """Mean deviations, one draw; nonzero only for G."""
-        limits = self.limits
-        gram = np.zeros_like(limits.gram)
-        if not self.infinite:
-            radii, weights = gamma_rule(0.5 * self.layer.width, _RADII_OF_MEAN)
-            gram = np.einsum("r,rij->ij", weights, self._kernel(radii) - limits.gram)[None]
-        return Drivers(gram, np.zeros_like(limits.keys), np.zeros_like(limits.values))
+        if self.infinite:
+            return self.still
+        radii, weights = gamma_rule(0.5 * self.layer.width, _RADII_OF_MEAN)
+        gram = np.einsum("r,rij->ij", weights, self._kernel(radii) - self.limits.gram)[None]
+        return dataclasses.replace(self.still, gram=gram)
 
     def mean_of_law(self, fourth: float) -> Drivers:
         """Return the first-order change of the mean Gram matrices if entries of W^i have this fourth cumulant.
@@ -164,11 +166,9 @@ class Fluctuations:
         Given h, a coordinate of W^i h has excess kurtosis of about 3 · fourth/n, as if its variance had a relative
         variance of fourth/n. The change is fourth/(2n) times `_bends`.
         """
-        limits = self.limits
-        gram = np.zeros_like(limits.gram)
-        if not self.infinite:
-            gram = (0.5 * fourth / self.layer.width) * self._bends()[None]
-        return Drivers(gram, np.zeros_like(limits.keys), np.zeros_like(limits.values))
+        if self.infinite:
+            return self.still
+        return dataclasses.replace(self.still, gram=(0.5 * fourth / self.layer.width) * self._bends()[None])
 
     def _bends(self) -> FloatArray:
         """Return the sum of two second derivatives of K.

@@ -8,11 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.simulators.weights import GAUSSIAN
-
-FloatArray = NDArray[np.float64]
 
 # Range of the tabulated characteristic function, and its number of knots.
 _TABLE, _KNOTS = 40.0, 2**12

@@ -7,12 +7,10 @@ import functools
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.theory.limits.mixture import ScaleMixture
 from attncheck.theory.rates.deviation import REPLICATES, Deviation, bells, tails
-
-FloatArray = NDArray[np.float64]
 
 METRICS: tuple[str, ...] = ("ks", "w1", "tv", "kl")
 #: Number of standard errors in an error. For Student's t with 7 degrees of freedom, |t| exceeds it with
@@ -109,9 +107,7 @@ class Gap:
         return value, standard_error(replicates)
 
     def _ks(self, upper: FloatArray, density: FloatArray, atom: FloatArray) -> tuple[float, FloatArray]:
-        mean = upper.mean(axis=0)
-        worst = int(np.argmax(np.abs(mean)))
-        return float(abs(mean[worst])), np.sign(mean[worst]) * upper[:, worst]
+        return largest(upper)
 
     def _w1(self, upper: FloatArray, density: FloatArray, atom: FloatArray) -> tuple[float, FloatArray]:
         replicates = 2.0 * (np.sign(upper.mean(axis=0)) * upper) @ self._grid[1]
@@ -150,6 +146,13 @@ class Gap:
         mean = density.mean(axis=0)
         value = float(weights @ (mean**2 / base - _noise(density, base)))
         return max(value, 0.0), value + 2.0 * (density - mean) @ (weights * mean / base)
+
+
+def largest(differences: FloatArray) -> tuple[float, FloatArray]:
+    """Return the largest size of mean differences, (repetitions, points), and its value in each repetition."""
+    mean = differences.mean(axis=0)
+    worst = int(np.argmax(np.abs(mean)))
+    return float(abs(mean[worst])), np.sign(mean[worst]) * differences[:, worst]
 
 
 def _noise(density: FloatArray, base: FloatArray) -> FloatArray:

@@ -9,13 +9,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
+from attncheck._lib.kept import kept
 from attncheck._lib.memory import check_memory
-from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention import AttentionLayer, check_layer
 from attncheck.layers.parts import refuse_parts
 from attncheck.layers.stack import AttentionStack
+from attncheck.simulators.blocks import check_coordinates
 from attncheck.simulators.collapsed import input_entries
 from attncheck.simulators.finite import collapsed_layer
 from attncheck.simulators.weights import GAUSSIAN, GAUSSIAN_LAWS, WeightLaws, draw_with_weights
@@ -24,13 +27,10 @@ from attncheck.theory.limits.law import LimitLaw
 from attncheck.theory.limits.mixture import check_chances, check_points, symmetric_quantile
 from attncheck.theory.limits.symmetric import SymmetricLaw
 from attncheck.theory.rates.deviation import deviation, kept_entries
-from attncheck.theory.rates.fixed_heads import FixedHeads
 from attncheck.theory.rates.gap import Gap, standard_error, stated_errors, widening
-from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
-from attncheck.theory.rates.vanishing import restored, vanishes
+from attncheck.theory.rates.marginal import FixedHeads, OutputEntry, ScoreEntry, restored, vanishes
 from attncheck.theory.rates.weights import SumEntry, kept_mde
 
-FloatArray = NDArray[np.float64]
 Drawn = OutputEntry | ScoreEntry | FixedHeads
 
 # Maximum entries of the inputs X in all default draws, and bounds on the number of draws.
@@ -111,7 +111,6 @@ class FiniteWidthLaw(SymmetricLaw):
     size: int | None = None
     seed: int = 0
     weights: WeightLaws = GAUSSIAN_LAWS
-    _gaps: dict[int, Gap] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.size is not None:
@@ -248,9 +247,7 @@ class FiniteWidthLaw(SymmetricLaw):
         """Draw outputs, (size, seq_len, coordinates), by the collapsed method or with literal matrices."""
         size = check_draws("size", size, 1, "pass the number of draws, e.g. size=1000")
         coordinates = check_whole("coordinates", coordinates, 1, "pass how many neurons to draw")
-        if coordinates > self.layer.width:
-            problem = f"exceeds width={self.layer.width}"
-            refuse("coordinates", coordinates, problem, "ask for at most that many neurons")
+        check_coordinates(coordinates, self.layer.width)
         if self.weights.gaussian:
             return collapsed_layer(self.layer, coordinates).take(size, seed).outputs
         rng = np.random.default_rng(check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
@@ -263,15 +260,14 @@ class FiniteWidthLaw(SymmetricLaw):
 
     def gap(self, position: int = 0) -> Gap:
         """Return the laws at a position, at finite width and in the limit."""
-        position = check_position("position", position, self.layer.seq_len)
-        if position not in self._gaps:
-            marginal = OutputEntry(self.layer, position)
-            if self.weights.gaussian:
-                found = gap_of(marginal, self.layer, self.size, self.seed, False)
-            else:
-                found = kept_mde(SumEntry(marginal, self.weights), self.size, self.seed)
-            self._gaps[position] = found
-        return self._gaps[position]
+        return self._gap(check_position("position", position, self.layer.seq_len))
+
+    @kept
+    def _gap(self, position: int) -> Gap:
+        marginal = OutputEntry(self.layer, position)
+        if self.weights.gaussian:
+            return gap_of(marginal, self.layer, self.size, self.seed, False)
+        return kept_mde(SumEntry(marginal, self.weights), self.size, self.seed)
 
     def _moments(self, position: int) -> tuple[FloatArray, FloatArray]:
         """Return E v and E v² of each repetition."""
@@ -370,10 +366,9 @@ def check_separate(layer: Any) -> AttentionLayer:
     if isinstance(layer, AttentionStack):
         remedy = "use attncheck.paper.stacks.distances, or attncheck.paper.stacks.rates"
         refuse("layer", layer, "is a stack, for which the limit is only conjectured", remedy)
-    if not isinstance(layer, AttentionLayer):
-        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
-    if layer.tied_query_key:
+    checked = check_layer(layer)
+    if checked.tied_query_key:
         remedy = "compare attncheck.simulate with attncheck.limit, or leave it out"
         refuse("tied_query_key", True, "makes scores that are not normal given the keys", remedy)
-    refuse_parts(layer, "finite-width law")
-    return layer
+    refuse_parts(checked, "finite-width law")
+    return checked

@@ -2,6 +2,9 @@
 
 With ν = n or head_dim, row i of P is σ_Qσ_K √G_ii N (F T_K/√ν)ᵀ Fᵀ, with one row N of normals per head. Given P, y_i
 has variance c Σ_a |A_a F T_V/√ν|².
+
+Scores divided by n, and outputs of homogeneous maps of such scores, are 0 in the limit. In every draw they are ν^{-1/2}
+times those of the same layer with 1/√n; multiplied by √ν they have the theorem's limit and distance from it.
 """
 
 from __future__ import annotations
@@ -11,17 +14,17 @@ import functools
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy import special
 
+from attncheck._lib.arrays import FloatArray
+from attncheck._lib.errors import refuse
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import map_scores, visible
+from attncheck.layers.attention_map import visible
 from attncheck.layers.norm import normalised_with_ones
 from attncheck.theory.limits.covariance import output_factor
-from attncheck.theory.limits.mixture import ScaleMixture
-from attncheck.theory.limits.rows import score_std
+from attncheck.theory.limits.mixture import ScaleMixture, condense
+from attncheck.theory.limits.rows import score_std, scrambled_normals
 from attncheck.theory.rates.drivers import Drivers, Fluctuations, symmetric_root
-
-FloatArray = NDArray[np.float64]
 
 # Score entries per block.
 _BLOCK = 2**20
@@ -93,7 +96,7 @@ class OutputEntry:
         size = max(len(drivers.gram), len(drivers.keys), len(drivers.values))
         step = max(1, _BLOCK // normals.size)
         parts = [
-            self._block(_part(drivers, start, start + step), rows, score_scale(self.layer, limit=limit))
+            self._block(drivers[start : start + step], rows, score_scale(self.layer, limit=limit))
             for start in range(0, size, step)
         ]
         return np.concatenate(parts)
@@ -121,7 +124,7 @@ class OutputEntry:
 
     def _squares(self, scores: FloatArray, values: FloatArray) -> FloatArray:
         """Return |a B|² for rows of scores with attention weights a, where B Bᵀ is the values' Gram matrix."""
-        weights = map_scores(self.layer, scores, np.ones(len(self._seen), dtype=bool))
+        weights = self.layer.map.weights(scores, np.ones(len(self._seen), dtype=bool))
         projected = weights @ values
         return np.asarray(np.einsum("...r,...r->...", projected, projected))
 
@@ -170,10 +173,77 @@ class ScoreEntry:
         return ScaleMixture(np.array([variance]), np.ones(1), 0.0)
 
 
-def _part(drivers: Drivers, start: int, stop: int) -> Drivers:
-    """Return draws `start` to `stop` of the Gram matrices, or the only draw if there is one."""
+def vanishes(layer: AttentionLayer, of: str = "outputs") -> bool:
+    """Return whether outputs, or scores, are 0 in the limit.
 
-    def cut(values: FloatArray) -> FloatArray:
-        return values if len(values) == 1 else values[start:stop]
+    Examples
+    --------
+    >>> layer = AttentionLayer(width=8, score_scaling="1/n")
+    >>> vanishes(layer), vanishes(layer, "scores"), vanishes(layer.replace(attention_map="linear"))
+    (False, True, True)
+    """
+    if layer.score_scaling != "1/n" or layer.tied_query_key:
+        return False
+    return of == "scores" or layer.map.traits.homogeneous
 
-    return Drivers(cut(drivers.gram), cut(drivers.keys), cut(drivers.values))
+
+def restored(layer: AttentionLayer) -> AttentionLayer:
+    """Return the layer with 1/√n scaling."""
+    return layer.replace(score_scaling="1/sqrt(n)")
+
+
+# Number of points for the law at infinite width, array entries per block, and seed.
+_POINTS, _ENTRIES, _SEED = 2**16, 2**22, 0
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedHeads:
+    """Output or score of a layer with a head_dim, at its width compared with infinite width.
+
+    At infinite width keys and values of a head still fluctuate, by one χ²_ν/ν each, which counts as a score normal.
+    """
+
+    marginal: OutputEntry | ScoreEntry
+
+    def __post_init__(self) -> None:
+        layer = self.marginal.layer
+        if layer.group_size > 1:
+            problem = "with a head_dim is only supported for the distance from the limit"
+            refuse("num_kv_heads", layer.num_kv_heads, problem, 'leave it out, or use distance(reference="limit")')
+
+    @functools.cached_property
+    def _heads(self) -> int:
+        return len(self.marginal.fluctuations(infinite=True).limits.keys[0, 0])
+
+    @property
+    def normals(self) -> int:
+        """Number of score normals, plus two per head."""
+        return self.marginal.normals + 2 * self._heads
+
+    @property
+    def kinked(self) -> bool:
+        """Whether the conditional variance has kinks as a function of the Gram matrices."""
+        return self.marginal.kinked
+
+    def fluctuations(self, infinite: bool) -> Fluctuations:
+        """Return the law of the Gram matrix G."""
+        return dataclasses.replace(self.marginal.fluctuations(infinite), still_heads=True)
+
+    def variances(self, drivers: Drivers, normals: FloatArray, *, limit: bool = False) -> FloatArray:
+        """Return conditional variances, (draws, points), with scores scaled for this head_dim."""
+        half = 0.5 * self.marginal.layer.head_width
+        upper = special.ndtr(-normals[:, self.marginal.normals :])
+        factors = np.asarray(special.gammainccinv(half, upper) / half, dtype=np.float64)
+        keys, values = factors[None, :, : self._heads], factors[None, :, self._heads :]
+        return self.marginal.variances(Drivers(drivers.gram, keys, values), normals[:, : self.marginal.normals])
+
+    @functools.cached_property
+    def _law(self) -> ScaleMixture:
+        points = scrambled_normals(self.normals, _POINTS, np.random.default_rng(_SEED))
+        limits, step = self.fluctuations(infinite=True).limits, max(1, _ENTRIES // self.normals)
+        parts = [self.variances(limits, points[start : start + step])[0] for start in range(0, len(points), step)]
+        return condense(np.concatenate(parts), np.ones(len(points)))
+
+    def law(self) -> ScaleMixture:
+        """Return the law at infinite width."""
+        return self._law

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_choice, check_whole, check_wholes, refuse
 from attncheck._lib.least_squares import least_squares
 from attncheck.layers.attention import AttentionLayer
@@ -20,9 +20,7 @@ from attncheck.theory.rates.deviation import REPLICATES, expands
 from attncheck.theory.rates.distance import check_drawn, check_scaled, distance, marginal_of, score_sum
 from attncheck.theory.rates.gap import ERRORS, METRICS
 from attncheck.theory.rates.law import Distance, check_separate
-from attncheck.theory.rates.vanishing import vanishes
-
-FloatArray = NDArray[np.float64]
+from attncheck.theory.rates.marginal import vanishes
 
 #: Default widths.
 WIDTHS = (64, 128, 256, 512, 1024, 2048)

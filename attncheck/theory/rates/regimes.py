@@ -17,8 +17,7 @@ from attncheck.layers.regimes import REGIMES
 from attncheck.theory.limit import kept_limit
 from attncheck.theory.limits.covariance import infinite_heads_kernel
 from attncheck.theory.limits.mixture import ScaleMixture
-from attncheck.theory.rates.fixed_heads import FixedHeads
-from attncheck.theory.rates.marginal import OutputEntry
+from attncheck.theory.rates.marginal import FixedHeads, OutputEntry
 
 # Points of comparison: t = std · sinh(u).
 _POINTS, _REACH = 4000, 20.0

@@ -11,11 +11,9 @@ import dataclasses
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray, IndexArray
 from attncheck.theory.rates.deviation import Deviation
-
-FloatArray = NDArray[np.float64]
 
 # Lowest and highest bin: bin k spans a factor of 4 in v from 2^k units.
 _LOWEST, _HIGHEST = -24, 16
@@ -40,7 +38,7 @@ def frequencies(terms: int) -> FloatArray:
     return np.asarray((np.arange(round(highest / _STEP)) + 0.5) * _STEP)
 
 
-def bins_of(variances: FloatArray, unit: float, rng: np.random.Generator) -> tuple[NDArray[np.intp], FloatArray]:
+def bins_of(variances: FloatArray, unit: float, rng: np.random.Generator) -> tuple[IndexArray, FloatArray]:
     """Return the bin of each variance and the least variance of that bin; outliers go to the end bins."""
     with np.errstate(divide="ignore"):
         powers = np.log2(variances / unit) + rng.beta(_OVERLAP, _OVERLAP, len(variances))

@@ -13,22 +13,21 @@ import functools
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
-from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.attention import AttentionLayer, check_layer
 from attncheck.layers.attention_map import attention_weights, weight_slopes
 from attncheck.layers.norm import normalised_with_ones
 from attncheck.layers.parts import refuse_parts
 from attncheck.simulators.linalg import bartlett, lower_root
 from attncheck.simulators.tangent import Grams, kernel_entries, kernel_of, value_part
+from attncheck.theory.limits.rows import error_of_mean
 from attncheck.theory.rates.deviation import REPLICATES
 from attncheck.theory.rates.drivers import Drivers, Fluctuations
-from attncheck.theory.rates.gap import ERRORS, standard_error
+from attncheck.theory.rates.gap import largest, standard_error
 from attncheck.theory.rates.law import check_inputs
-
-FloatArray = NDArray[np.float64]
 
 # Number of quantiles of the limit at which laws are compared, and number of draws to find them.
 _QUANTILES, _PILOT = 48, 2**13
@@ -61,19 +60,17 @@ class TangentGap:
     @property
     def distance(self) -> float:
         """Kolmogorov distance over `points`."""
-        return float(np.abs(self.differences.mean(axis=0)).max())
+        return largest(self.differences)[0]
 
     @property
     def error(self) -> float:
         """Four standard errors of `distance`."""
-        mean = self.differences.mean(axis=0)
-        worst = int(np.argmax(np.abs(mean)))
-        return standard_error(np.sign(mean[worst]) * self.differences[:, worst])
+        return standard_error(largest(self.differences)[1])
 
     def cdf(self, *, limit: bool = False) -> tuple[FloatArray, FloatArray]:
         """Return the distribution function at `points`, at the width or in the limit, and its error."""
         each = self.limits if limit else self.limits + self.differences
-        return each.mean(axis=0), ERRORS * each.std(axis=0, ddof=1) / math.sqrt(len(each))
+        return each.mean(axis=0), error_of_mean(each)
 
 
 def tangent_gap(
@@ -114,8 +111,7 @@ def tangent_gap(
     >>> found.error < found.distance < 0.02
     True
     """
-    if not isinstance(layer, AttentionLayer):
-        refuse("layer", layer, "is not an AttentionLayer", "pass attncheck.AttentionLayer(width=...)")
+    check_layer(layer)
     refuse_parts(layer, "tangent kernel")
     if layer.score_scaling != "1/sqrt(n)":
         problem = "has a constant limit, for which a distance of laws is meaningless"

@@ -17,13 +17,12 @@ import functools
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 import attncheck.layers.nonlinearity as nonlinearity
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck._lib.memory import check_memory
 from attncheck.layers.attention import AttentionLayer
-from attncheck.layers.attention_map import map_scores
 from attncheck.layers.kernel import position_covariance, psd_root
 from attncheck.layers.norm import normalised
 from attncheck.simulators.layers import matrix_entries
@@ -33,11 +32,8 @@ from attncheck.theory.limits.mixture import ScaleMixture, condense
 from attncheck.theory.rates.deviation import REPLICATES, Cells, Deviation, first_order
 from attncheck.theory.rates.entries import ENTRY_LAWS, FOURTH_CUMULANTS
 from attncheck.theory.rates.gap import Gap
-from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry
+from attncheck.theory.rates.marginal import OutputEntry, ScoreEntry, restored, vanishes
 from attncheck.theory.rates.sums import BINS, SumDeviation, bins_of, frequencies
-from attncheck.theory.rates.vanishing import restored, vanishes
-
-FloatArray = NDArray[np.float64]
 
 # Maximum matrix entries, and maximum terms times frequencies, in all default draws; bounds on the number of draws.
 _ENTRIES, _TERMS, _FEWEST_DRAWS, _MOST_DRAWS = 2**28, 2**28, 64, 2**16
@@ -229,7 +225,7 @@ class SumEntry:
                 query = layer.query_std * self._image("query", x[:, [own]], nu, rng)
                 signs = 2.0 * rng.integers(2, size=(len(x), _SIGNS, nu)) - 1.0
                 scores = layer.score_factor / math.sqrt(nu) * (query * signs) @ keys.swapaxes(-1, -2)
-                mixed.append(map_scores(layer, scores, every) @ x)
+                mixed.append(layer.map.weights(scores, every) @ x)
                 controls[:, :7] += self._of_head(x, keys, scores)
             together = np.concatenate(mixed, axis=1)
             values = layer.value_std * self._image("value", together, nu, rng)

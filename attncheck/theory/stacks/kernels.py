@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray, IndexArray
 from attncheck.layers.nonlinearity import Nonlinearity
 from attncheck.layers.nonlinearity.covariances import correlation
-
-FloatArray = NDArray[np.float64]
 
 _EPS: Final = float(np.finfo(np.float64).eps)
 # Clipping beyond this many standard deviations changes no digit.
@@ -64,7 +62,7 @@ def _clipped(phi: Nonlinearity, v1: FloatArray, v2: FloatArray, c: FloatArray) -
 
 
 def _hermite(
-    phi: Nonlinearity, own: FloatArray, rows: NDArray[np.intp], columns: NDArray[np.intp], c: FloatArray
+    phi: Nonlinearity, own: FloatArray, rows: IndexArray, columns: IndexArray, c: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return E[φ(Z₁)φ(Z₂)] for tanh, by the Hermite expansion at each variance of `own`."""
     flat = own.reshape(-1, own.shape[-1])

@@ -7,17 +7,17 @@ import functools
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
+from attncheck._lib.kept import kept
 from attncheck._lib.memory import check_memory
 from attncheck._lib.streams import stream
 from attncheck.layers.stack import AttentionStack
-from attncheck.theory.limits.mixture import ScaleMixture, check_chances, check_points, condense
-from attncheck.theory.limits.symmetric import SymmetricLaw
+from attncheck.theory.limits.mixture import ScaleMixture, condense
+from attncheck.theory.limits.rows import error_of_mean
+from attncheck.theory.limits.symmetric import MixtureLaw
 from attncheck.theory.stacks.recursion import draw_normals, recur
-
-FloatArray = NDArray[np.float64]
 
 # Number of standard errors in an error.
 _ERRORS = 4.0
@@ -27,7 +27,7 @@ _BLOCK = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
-class StackLaw(SymmetricLaw):
+class StackLaw(MixtureLaw):
     """Conjectured law of a stack's output (z^1, …, z^s) at infinite width.
 
     Given the scores of all layers the output is N(0, C), with the random C of `attncheck.theory.stacks.recursion`.
@@ -72,32 +72,13 @@ class StackLaw(SymmetricLaw):
         """Error bound of the entries of all kernels, relative to their diagonals."""
         return self._drawn[1]
 
-    def pdf(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the density of z^position at `t`, without the atom at 0."""
-        return self._law(position).density(np.abs(check_points(t)))[()]
-
-    def ppf(self, q: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the quantiles of z^position at probabilities `q`, as ``LimitLaw.ppf``."""
-        return self._law(position).quantile(check_chances(q))[()]
-
-    def cdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the error of `cdf` and `sf`."""
-        size = np.abs(check_points(t))
-        parts = [law.upper_tail(size) for law in self._parts(position)]
-        return _error(np.stack(parts))[()]
-
-    def pdf_error(self, t: ArrayLike, position: int = 0) -> FloatArray:
-        """Return the error of `pdf`."""
-        size = np.abs(check_points(t))
-        return _error(np.stack([law.density(size) for law in self._parts(position)]))[()]
-
     def variance(self, position: int = 0) -> float:
         """Return the variance E[v] of z^position."""
         return float(self._of(position).mean())
 
     def variance_error(self, position: int = 0) -> float:
         """Return the error of `variance`."""
-        return float(_ERRORS * self._of(position).std(ddof=1) / self.draws**0.5)
+        return float(error_of_mean(self._of(position)))
 
     def excess_kurtosis(self, position: int = 0) -> float:
         """Return the excess kurtosis 3 Var(v)/E[v]² of z^position; 0 if it is constant."""
@@ -130,37 +111,23 @@ class StackLaw(SymmetricLaw):
         variances.setflags(write=False)
         return variances, largest
 
-    @functools.cached_property
-    def _laws(self) -> dict[int, tuple[ScaleMixture, ...]]:
-        return {}
-
     def _of(self, position: Any) -> FloatArray:
         """Return the draws of the conditional variance v at a position."""
         return self.conditional_variances[:, check_position("position", position, self.stack.seq_len)]
 
-    def _kept(self, position: int) -> tuple[ScaleMixture, ...]:
+    @kept
+    def _laws(self, position: int) -> tuple[ScaleMixture, ...]:
         """Return the law of v from all draws, then from each eighth of them."""
-        position = check_position("position", position, self.stack.seq_len)
-        if position not in self._laws:
-            v = self._of(position)
-            parts = (v, *np.array_split(v, _PARTS))
-            self._laws[position] = tuple(condense(part, np.ones(len(part))) for part in parts)
-        return self._laws[position]
+        v = self._of(position)
+        return tuple(condense(part, np.ones(len(part))) for part in (v, *np.array_split(v, _PARTS)))
 
     @property
     def _what(self) -> str:
         return f"limit of {self.stack.describe()}"
 
-    def _upper_tail(self, sizes: FloatArray, position: int) -> FloatArray:
-        return self._law(position).upper_tail(sizes)
+    def mixture(self, position: int = 0) -> ScaleMixture:
+        """Return the law of v at `position` as weighted points."""
+        return self._laws(check_position("position", position, self.stack.seq_len))[0]
 
-    def _law(self, position: int) -> ScaleMixture:
-        return self._kept(position)[0]
-
-    def _parts(self, position: int) -> tuple[ScaleMixture, ...]:
-        return self._kept(position)[1:]
-
-
-def _error(parts: FloatArray) -> FloatArray:
-    """Return the error of the mean of equal parts."""
-    return np.asarray(_ERRORS * parts.std(axis=0, ddof=1) / _PARTS**0.5)
+    def _replicated(self, position: int) -> tuple[ScaleMixture, ...]:
+        return self._laws(check_position("position", position, self.stack.seq_len))[1:]

@@ -17,10 +17,11 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from numpy.typing import NDArray
 
 import attncheck.layers.nonlinearity as nonlinearity
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
+from attncheck.layers.draws import StackDraws
 from attncheck.layers.kernel import hidden_covariance, image_mean, input_covariance
 from attncheck.layers.norm import centred, normalised_gram
 from attncheck.layers.stack import AttentionStack
@@ -28,8 +29,6 @@ from attncheck.layers.stack_program import Perceptron
 from attncheck.simulators.collapsed import HeadDraws, output_covariance
 from attncheck.simulators.linalg import lower_root
 from attncheck.theory.stacks.kernels import image_kernels
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -192,3 +191,31 @@ def _limit_heads(layer: AttentionLayer, normals: FloatArray, deviations: Deviati
     )
     # With "1/n" scaling, scores are themselves deviations; if queries and keys are tied, scores depend only on keys.
     return HeadDraws(wide * keys, wide * values, normals if layer.score_scaling == "1/sqrt(n)" else share * normals)
+
+
+def draw_limit_stack(stack: AttentionStack, size: int, coordinates: int, rng: np.random.Generator) -> StackDraws:
+    """Draw from the conjectured limit: coordinates of a draw share scores and are independent given them."""
+    made = recur(stack, draw_normals(stack, size, rng))
+    shape = (size, stack.seq_len, coordinates)
+    stream = lower_root(input_covariance(stack.layer.inputs)) @ rng.standard_normal(shape)
+    streams = []
+    for k in range(stack.depth):
+        streams.append(stream)
+        outputs = lower_root(made.outputs[:, k]) @ rng.standard_normal(shape)
+        stream = (stream + outputs if stack.residual else outputs) / _positive(made.scales[:, k, 0])
+        if stack.perceptron:
+            outputs = lower_root(made.perceptrons[:, k]) @ rng.standard_normal(shape)
+            stream = (stream + outputs if stack.residual else outputs) / _positive(made.scales[:, k, 1])
+    kernels = made.roots @ made.roots.swapaxes(-1, -2)
+    return StackDraws(outputs=stream, scores=made.scores, streams=np.stack(streams, axis=1), grams=kernels)
+
+
+def _positive(scales: FloatArray) -> FloatArray:
+    """Return divisors: scales (size, s) with 0 replaced by 1, and an axis for neurons."""
+    return np.where(scales > 0, scales, 1.0)[..., None]
+
+
+def limit_entries(stack: AttentionStack, coordinates: int) -> int:
+    """Bound the float64 entries of one draw of the limit, 128 s of which are points of an expansion."""
+    s, heads = stack.seq_len, stack.num_heads
+    return stack.depth * (4 * heads * s**2 + 18 * s**2 + 3 * s * coordinates) + 8 * heads * s**2 + 128 * s

@@ -1,21 +1,71 @@
-"""The matrix-free method: exact in law at finite width, without any n × n array.
+"""Products W h of a program's random matrices, by two methods.
 
-Programs apply W but never Wᵀ. Given the images of earlier vectors, W h = (image of the projection on their span) +
-‖residual‖ (σ/√n) N(0, I).
+The direct method multiplies literal matrices, fresh for every draw: the ground truth. The matrix-free method is exact
+in law at finite width without any n × n array, since programs apply W but never Wᵀ. Given the images of earlier
+vectors, W h = (image of the projection on their span) + ‖residual‖ (σ/√n) N(0, I).
 """
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable
+from typing import Protocol
 
+import numpy as np
+
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.program import Weight
 from attncheck.simulators.linalg import gram_root
 
-FloatArray = NDArray[np.float64]
-
 # Smaller relative residuals are rounding error: the vector lies in the span.
 _IN_SPAN = 1e-10
+
+
+class Multiplier(Protocol):
+    """Function that draws the products W h of each weight, step by step."""
+
+    def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
+        """Map vectors (draws, m, columns) to `rows` coordinates of W h, (draws, m, rows).
+
+        ``last`` is True if no later step uses W.
+        """
+        ...
+
+
+#: Sources of multipliers, from the width and a generator.
+Matrices = Callable[[int, np.random.Generator], Multiplier]
+
+
+class DirectMultiplier:
+    """Draw every entry of W and multiply; matrices used once share a buffer."""
+
+    def __init__(self, width: int, rng: np.random.Generator) -> None:
+        self._width = width
+        self._rng = rng
+        self._kept: dict[Weight, FloatArray] = {}
+        self._buffers: dict[tuple[int, ...], FloatArray] = {}
+
+    def __call__(self, weight: Weight, vectors: FloatArray, rows: int, last: bool) -> FloatArray:
+        """Return all coordinates of W h."""
+        matrix = self._kept.pop(weight, None)
+        if matrix is None:
+            matrix = self._draw(weight, len(vectors), last)
+        if not last:
+            self._kept[weight] = matrix
+        columns = vectors.shape[-1]
+        image: FloatArray = (vectors * (weight.std * columns**-0.5)) @ matrix
+        return image
+
+    def _draw(self, weight: Weight, size: int, last: bool) -> FloatArray:
+        """Draw (size, columns, rows) normals, Wᵀ up to scale."""
+        rows, columns = weight.shape(self._width)
+        shape = (size, columns, rows)
+        if not last:
+            return self._rng.standard_normal(shape)
+        buffer = self._buffers.get(shape)
+        if buffer is None:
+            buffer = self._buffers[shape] = np.empty(shape)
+        self._rng.standard_normal(out=buffer)
+        return buffer
 
 
 class MatrixFreeMultiplier:
