@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from attncheck._lib.arrays import FloatArray
 
 
 class LeastSquares(NamedTuple):

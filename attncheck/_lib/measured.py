@@ -7,12 +7,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from attncheck._lib.arithmetic import in_use
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.version import __version__
-
-FloatArray = NDArray[np.float64]
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck._lib.exit_codes import ExitCode
 from attncheck._lib.files import write_whole
@@ -17,7 +18,7 @@ from attncheck._lib.measured import table
 from attncheck._lib.text import printable
 from attncheck.checks.registry import all_checks
 from attncheck.evidence.detector import ALARM
-from attncheck.gate.history import FloatArray, History, accept, short_key, write
+from attncheck.gate.history import History, accept, short_key, write
 
 # Maximum number of streams in the table.
 _ROWS = 12

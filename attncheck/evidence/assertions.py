@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attncheck._lib.arrays import FloatArray
-from attncheck._lib.errors import check_choice, check_number, check_whole, refuse
+from attncheck._lib.errors import check_number, check_whole, refuse
 from attncheck._lib.streams import stream
 from attncheck._lib.text import chance, counted, number
 from attncheck.evidence.distances import Uniform
@@ -139,7 +139,7 @@ class Evidence:
         __tracebackhide__ = True
         self._assert(draw, {"distance from the law": statistic})
 
-    def assert_scale(self, draw: Draw | ArrayLike, std: float, effect: float, law: str = "normal") -> None:
+    def assert_scale(self, draw: Draw | ArrayLike, std: float, effect: float) -> None:
         """Assert the standard deviation of independent normal draws of mean 0, by a chi-square test.
 
         The test needs the normal law: draws with heavier tails fail too often. For another law, pass it with its
@@ -152,9 +152,7 @@ class Evidence:
             Expected standard deviation.
         effect : float
             Smallest relative error of `std` to be found, e.g. 0.02.
-        law : {"normal"}
         """
-        check_choice("law", law, ("normal",))
         sigma = check_number("std", std, "pass a standard deviation, e.g. std=0.02", above=0.0)
         ratio = 1.0 + check_number("effect", effect, "pass a relative error, e.g. effect=0.02", above=0.0)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_wholes, refuse
 from attncheck._lib.imports import find
 from attncheck._lib.streams import stream
@@ -16,7 +17,7 @@ from attncheck.scaling.examine import SEEDS, TOLERANCE, WIDTHS, examine
 from attncheck.scaling.own import Description, OwnModels, computed
 from attncheck.scaling.predictions import expectation
 from attncheck.scaling.result import Widths
-from attncheck.scaling.taps import FloatArray, Models, Tap, as_tap
+from attncheck.scaling.taps import Models, Tap, as_tap
 
 #: Model factories by framework.
 _MODELS = {

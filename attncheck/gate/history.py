@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.files import write_whole
 from attncheck._lib.streams import digest
@@ -27,8 +27,6 @@ from attncheck.evidence.summaries import NormalScore, Summary, from_record
 from attncheck.looks.pools import ALL
 from attncheck.records.run_record import read_record
 from attncheck.records.schema import Manifest, Result, case_key, decoded
-
-FloatArray = NDArray[np.float64]
 
 _FORMAT = 1
 _AGAIN = "pass a file written by attncheck gate --history"

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from attncheck._lib.streams import stream
 from attncheck.paper.statement import PanelText, PaperStatement
 
-FloatArray = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]
 Value = str | int | float | None
 Scale = Literal["linear", "log"]

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_draws, refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
@@ -24,8 +24,6 @@ from attncheck.layers.requirements import linear
 from attncheck.simulators.collapsed import draw_inputs
 from attncheck.simulators.linalg import bartlett, gram_root
 from attncheck.theory.limits.rows import score_std
-
-FloatArray = NDArray[np.float64]
 
 # Normals per block: 1 MiB.
 _BLOCK = 2**17

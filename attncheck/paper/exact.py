@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.kernel import input_kernel
@@ -19,8 +20,6 @@ from attncheck.theory.rates.distance import distance
 from attncheck.theory.rates.drivers import gamma_rule
 from attncheck.theory.rates.law import Distance, default_size, finite_width_law
 from attncheck.theory.rates.rate import fit
-
-FloatArray = NDArray[np.float64]
 
 # Names of the numbers that a `Distance` holds, in order.
 _FIELDS = ("value", "error", "leading", "leading_error", "width", "draws")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import number
 from attncheck.paper.charts import ChartedFigure
 from attncheck.paper.exact import gaussian
@@ -16,8 +16,6 @@ from attncheck.paper.panel import MARKERS, SMALL, STYLES, Panel, panel_of, plain
 from attncheck.paper.results import Figure, SampledLaw, Shown
 from attncheck.paper.statement import PanelText
 from attncheck.report.svg import BAND, INK, MUTED, SERIES
-
-FloatArray = NDArray[np.float64]
 
 # Title prefix of panels that show the paper's setting with attncheck's draws.
 _REPEATED = "Published setting, own draws"

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
-
-FloatArray = NDArray[np.float64]
 
 #: Grid points, and the constant added to densities.
 POINTS, OFFSET = 500, 1e-12

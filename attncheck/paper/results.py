@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.version import __version__
 from attncheck.paper import units
@@ -22,8 +23,6 @@ from attncheck.paper.run import NAMES, PaperRun
 from attncheck.paper.statement import PanelText, PaperStatement
 from attncheck.paper.units import Arrays, Task
 from attncheck.theory.limit import limit
-
-FloatArray = NDArray[np.float64]
 
 # Interquartile range of a standard normal.
 _QUARTILES = 1.349

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.arithmetic import own_arithmetic
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.files import write_whole
 from attncheck._lib.streams import digest, given_fields, seed_sequence
@@ -35,8 +36,6 @@ from attncheck.paper.experiments import (
 from attncheck.paper.further import FURTHER
 
 Arrays = dict[str, NDArray[Any]]
-FloatArray = NDArray[np.float64]
-
 #: Version of the numbers, increased when those of any task change.
 FORMAT = 4
 

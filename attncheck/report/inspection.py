@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 from matplotlib.axes import Axes
-from numpy.typing import NDArray
 
 from attncheck._lib.errors import InputError
 from attncheck._lib.files import write_whole
@@ -21,8 +20,6 @@ from attncheck.report.page import encoded, fill
 from attncheck.report.recipe import load
 from attncheck.report.results import paint_discs
 from attncheck.report.svg import MUTED, SERIES, Drawing, draw
-
-FloatArray = NDArray[np.float64]
 
 # Maximum numbers of positions in a picture, and of layers with pictures.
 _POSITIONS, _LAYERS = 12, 4

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.files import write_whole
 from attncheck._lib.text import counted
 from attncheck.evidence.verdicts import Verdict
@@ -19,8 +19,6 @@ from attncheck.report.page import encoded, fill
 from attncheck.report.recipe import load
 from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw, plain, width_axis
 from attncheck.scaling.result import Widths, WidthsRow
-
-FloatArray = NDArray[np.float64]
 
 # Violated taps named in the text, and in the plot, where a name takes this share of the height.
 _NAMED, _LABELLED, _LINE = 4, 16, 0.05

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_number, check_whole, check_wholes, refuse
 from attncheck._lib.streams import seed_sequence
 from attncheck.evidence.budget import Budget
@@ -23,8 +24,6 @@ from attncheck.scaling.orders import NEXT, shares
 from attncheck.scaling.predictions import CHANGE, INIT, SHARE, Expectation, ExponentPrediction, TapSeries, check_all_fit
 from attncheck.scaling.result import Widths, WidthsRow
 from attncheck.scaling.taps import Model, Models, Tap
-
-FloatArray = NDArray[np.float64]
 
 #: Default widths, seeds per width and look, and tolerance of exponents.
 WIDTHS = (64, 128, 256, 512, 1024)

@@ -11,13 +11,11 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.evidence.family import smallest_whole
-
-FloatArray = NDArray[np.float64]
 
 #: Terms of the fit, hence the minimum number of widths.
 TERMS = 3

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.scaling.exponents import Estimates, errors_of
-
-FloatArray = NDArray[np.float64]
 
 #: Increment from the largest predicted order to the next.
 NEXT = 0.5

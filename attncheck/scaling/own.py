@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.program import Node, Program, Score
@@ -15,7 +16,7 @@ from attncheck.layers.stack import AttentionStack
 from attncheck.methods import simulate
 from attncheck.scaling.exponents import slope_weights
 from attncheck.scaling.predictions import INIT, Expectation, ExponentPrediction, TapSeries
-from attncheck.scaling.taps import MODULE, OUTPUT, SCORES, FloatArray, Tap
+from attncheck.scaling.taps import MODULE, OUTPUT, SCORES, Tap
 from attncheck.simulators.multipliers import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
 from attncheck.theory.limits.programs import limit_of_program

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from attncheck._lib.arrays import FloatArray
 
 #: Kinds of taps: outputs of a module, norm, embedding or the whole model; attention scores and weights.
 MODULE, NORM, EMBEDDING, OUTPUT, SCORES, WEIGHTS = "module", "norm", "embedding", "output", "scores", "weights"

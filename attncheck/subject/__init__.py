@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.program import Program
 from attncheck.layers.program.extent import vectors_of
@@ -16,8 +16,6 @@ from attncheck.subject.named import SubjectName
 from attncheck.subject.subject import Subject
 
 __all__ = ["DEFAULT_SUBJECT", "StoppedCall", "Subject", "SubjectName", "collapsed", "direct", "matrix_free", "programs"]
-
-FloatArray = NDArray[np.float64]
 
 DEFAULT_SUBJECT = "attncheck.subject:direct"
 # Largest width at which programs are simulated with explicit matrices.

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, NoReturn, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck.checks.check import BaseSetting
 from attncheck.checks.programs.sample import PROGRAM_FIELDS, ProgramSample
@@ -20,8 +20,6 @@ from attncheck.layers.case import Case
 from attncheck.simulators.weights import WeightLaws
 from attncheck.subject.guard import GuardError, guarded, in_pool
 from attncheck.subject.named import in_one_line
-
-FloatArray = NDArray[np.float64]
 
 # Draws of a probe: a few determine the shapes and whether the generator is used; discrete weights at small widths
 # need more.

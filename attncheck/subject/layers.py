@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.checks.check import Setting
 from attncheck.checks.sample import EVERY_FIELD, Sample
@@ -18,8 +18,6 @@ from attncheck.layers.requirements import linear
 from attncheck.simulators.collapsed import draw_images
 from attncheck.subject.caller import Caller
 from attncheck.subject.declared import SUPPORTS, Form
-
-FloatArray = NDArray[np.float64]
 
 # Maximum number of entries of the inputs X per call of a subject.
 _INPUT_ENTRIES = 2**22

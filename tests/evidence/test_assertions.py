@@ -155,7 +155,6 @@ def test_bad_draws_are_refused(draw: Any, problem: str) -> None:
         (lambda evidence: evidence.assert_law(normal(), lambda values: 0.5, 0.1), "law="),
         (lambda evidence: evidence.assert_law(normal(), scipy.stats.t, 0.1), "law="),
         (lambda evidence: evidence.assert_law(normal(), scipy.stats.norm(loc=[0.0, 1.0]), 0.1), "law="),
-        (lambda evidence: evidence.assert_scale(normal(), std=1.0, effect=0.1, law="uniform"), "law="),
         (lambda evidence: evidence.assert_law(normal(), STANDARD_NORMAL, effect=1e-4), "effect=.*draws per look"),
         (lambda evidence: evidence.assert_independent(normal(), effect=0.1), "draw=.*must give x and y"),
         (lambda evidence: Evidence(alpha=0.0), "alpha="),

@@ -12,17 +12,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_draws, check_position, check_whole, refuse
 from attncheck._lib.memory import DEFAULT_MEMORY, check_memory
 from attncheck._lib.streams import stream
 from attncheck.layers.stack import AttentionStack
 from attncheck.paper.stacks.walk import NEURONS, WalkResult, ratio_of
 from attncheck.theory.stacks.recursion import draw_normals, limit_entries, recur
-
-FloatArray = NDArray[np.float64]
 
 #: Number of parts of the draws, whose spread gives the error.
 PARTS = 32

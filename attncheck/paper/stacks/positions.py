@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_draws, check_whole, refuse
 from attncheck._lib.streams import stream
 from attncheck.layers.norm import normalised_change, normalised_gram
@@ -19,8 +19,6 @@ from attncheck.paper.stacks.distance import PARTS, check_drawn, check_stack, con
 from attncheck.paper.stacks.rate import StackRate, check_widths, fit
 from attncheck.paper.stacks.walk import WalkResult
 from attncheck.theory.stacks.recursion import draw_normals, limit_entries, recur
-
-FloatArray = NDArray[np.float64]
 
 # Array entries per block.
 _BLOCK = 2**21

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_wholes, refuse
 from attncheck._lib.least_squares import least_squares
 from attncheck.layers.stack import AttentionStack
 from attncheck.paper.stacks.distance import StackDistance, check_drawn, check_stack, distances
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,10 +10,10 @@ import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 import attncheck.layers.nonlinearity as nonlinearity
+from attncheck._lib.arrays import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.norm import normalised, normalised_change, with_ones
 from attncheck.layers.stack import AttentionStack
@@ -22,8 +22,6 @@ from attncheck.simulators.collapsed import draw_heads, draw_hidden, draw_positio
 from attncheck.simulators.linalg import lower_root
 from attncheck.simulators.stacks import perceptron_covariance
 from attncheck.theory.stacks.recursion import Deviations, Recursion, draw_normals, recur
-
-FloatArray = NDArray[np.float64]
 
 # Share of the deviations to add and subtract for a derivative.
 _SHARE = 1e-3

@@ -14,13 +14,13 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError, naming, refuse
 from attncheck._lib.files import most_content
 from attncheck.checks.sample import EVERY_FIELD, FILE_FIELDS, LARGEST, Sample
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import visible
 
-FloatArray = NDArray[np.float64]
 Entry = tuple[int, int, int]
 
 _OUTPUT_COLUMN = re.compile(r"y_?(\d+)$")

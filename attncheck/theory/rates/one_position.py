@@ -86,7 +86,12 @@ def _check(layer: AttentionLayer) -> AttentionLayer:
     wanted |= {"tied_query_key": False, "rotary_base": None, "norm": None, "sink": None}
     for field, value in wanted.items():
         if getattr(layer, field) != value:
-            refuse(field, getattr(layer, field), "has no exact formula for the moments", f"pass {field}={value!r}")
+            refuse(
+                field,
+                getattr(layer, field),
+                "is a layer without exact formulas of the moments",
+                f"pass {field}={value!r}",
+            )
     if layer.group_size > 1:
         refuse("num_kv_heads", layer.num_kv_heads, "makes heads that share values", "leave it out")
     return layer
