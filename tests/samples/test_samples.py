@@ -214,6 +214,7 @@ def test_unusable_files_are_refused_in_one_line(tmp_path: Path, folder: Path) ->
 BAD_TABLES = {
     "y1,y2,y3,y4\n": "has no rows below its header; write one row per draw",
     "y1,y2,y3,y4\n\n# none\n": "has no rows below its header; write one row per draw",
+    "y1,y2,y3\n1,2,3,4\n": "has 3 names in its header, but 4 columns; name every column once",
     "y1,y2,y3,y4\n1,2,3,4\n1,2,nan,4\n": ": row 2 below the header, column y3=nan: is not finite; mend the",
     "y4,y2,y3,y1\n1,2,3,inf\n": ": row 1 below the header, column y1=inf: is not finite",
     "y1,y2,y3,y4,p1_1_2\n1,2,3,4,nan\n": ": row 1 below the header, column p1_1_2=nan: is not finite",
