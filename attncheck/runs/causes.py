@@ -25,7 +25,8 @@ from attncheck.diagnosis.unread import unread, unread_text
 from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import features_of
-from attncheck.records.schema import Result, of_layer
+from attncheck.records.schema import Result
+from attncheck.runs.details import layers_of
 from attncheck.runs.tasks import subject_here
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 from attncheck.subject import Subject, SubjectName
@@ -187,10 +188,8 @@ def _exposed(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
 
 def _telling(results: Sequence[Result]) -> list[AttentionLayer]:
     """Return violated layers that discriminate between causes: several positions, few features, few entries."""
-    bad = {str(each.case): each.case for each in results if each.verdict == Verdict.VIOLATED and of_layer(each)}
-    layers = [AttentionLayer.from_dict(case, trust=None) for case in bad.values()]
-    ordered = sorted(layers, key=_plainness)
-    return ordered[:LAYERS]
+    bad = layers_of(each for each in results if each.verdict == Verdict.VIOLATED)
+    return sorted(bad, key=_plainness)[:LAYERS]
 
 
 def _plainness(layer: AttentionLayer) -> tuple[bool, bool, int, int, str]:

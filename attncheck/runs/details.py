@@ -39,6 +39,12 @@ def of_cases(count: int, check: str) -> str:
     return counted(count, domain_of(check.partition(".")[0]).kind)
 
 
+def layers_of(results: Iterable[Result]) -> list[AttentionLayer]:
+    """Return the distinct attention layers of results, in their order; functions in them are not imported."""
+    cases = {case_key(each): each.case for each in results if of_layer(each)}
+    return [AttentionLayer.from_dict(fields, trust=None) for fields in cases.values()]
+
+
 def by_property(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
     """Return the results of each property, sorted by name."""
     names = sorted({result.property for result in results})
@@ -166,8 +172,7 @@ def _in_short(checks: Sequence[str]) -> list[str]:
 
 def visited_layers(results: Iterable[Result]) -> list[str]:
     """Return a line counting the features of the examined layers, if any."""
-    examined = [result.case for result in results if result.p_values and of_layer(result)]
-    layers = [AttentionLayer.from_dict(fields) for fields in {str(fields): fields for fields in examined}.values()]
+    layers = layers_of(result for result in results if result.p_values)
     counts = Counter(feature for layer in layers for feature in features_of(layer))
     shares = ", ".join(f"{feature} {counts[feature]}" for feature in FEATURES)
     return [f"Layers visited: {len(layers)}; {shares}"] if layers else []

@@ -19,12 +19,12 @@ from attncheck.evidence.verdicts import Verdict
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.features import FEATURES, features_of
 from attncheck.layers.names import layer_call, layer_name
-from attncheck.records.schema import Result, StatementResult, of_layer, of_pool, run_digest
+from attncheck.records.schema import Result, StatementResult, case_key, of_pool, run_digest
 from attncheck.records.scope import Scope
 from attncheck.records.tallies import Tally
 from attncheck.records.text import replay_command, unexamined
 from attncheck.runs import details
-from attncheck.runs.details import by_property, of_cases
+from attncheck.runs.details import by_property, layers_of, of_cases
 from attncheck.runs.run import Run
 
 #: Last line on a consistent run.
@@ -86,7 +86,7 @@ def _failures(failed: Sequence[str]) -> list[str]:
 
 def _unrepeatable(results: Sequence[Result]) -> list[str]:
     """Return a line on draws that the generator does not determine, if any."""
-    cases = {str(each.case): each.case for each in results if not each.repeatable}
+    cases = {case_key(each): each.case for each in results if not each.repeatable}
     if not cases:
         return []
     on = layer_name(next(iter(cases.values()))) + (f" and {len(cases) - 1} more" if len(cases) > 1 else "")
@@ -195,7 +195,7 @@ def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion
     examined = [result for result in results if result.p_values and not of_pool(result)]
     pools = sum(bool(result.p_values) and of_pool(result) for result in results)
     claims = len({result.claim for result in examined})
-    cases = len({str(result.case) for result in examined})
+    cases = len(set(map(case_key, examined)))
     planned = len(run.owed)
     bad = sum(result.verdict == Verdict.VIOLATED for result in results)
     text = (
@@ -214,8 +214,7 @@ def verdict_sentence(run: Run, results: Sequence[Result], conclusion: Conclusion
 
 def all_refused(run: Run, results: Sequence[Result]) -> list[str]:
     """Return a line on the requested layers if the subject supports none of them."""
-    fields = {str(result.case): result.case for result in results if of_layer(result)}
-    layers = [AttentionLayer.from_dict(each, trust=None) for each in fields.values()]
+    layers = layers_of(results)
     # An interrupted run has not tried all layers.
     asked = bool(layers) and len(results) >= len(run.owed)
     if not asked or any(each.p_values for each in results) or not all(map(run.subject.reason_unsupported, layers)):
@@ -253,15 +252,12 @@ def _values(layers: Sequence[AttentionLayer]) -> str:
 
 def _only(results: Sequence[Result], claim: str) -> str:
     """Return the features that all layers violating a claim share and no others have."""
-    examined = [each for each in results if each.claim == claim and each.p_values and of_layer(each)]
-    bad = {str(each.case): each.case for each in examined if each.verdict == Verdict.VIOLATED}
-    good = {str(each.case): each.case for each in examined if str(each.case) not in bad}
+    examined = [each for each in results if each.claim == claim and each.p_values]
+    bad = layers_of(each for each in examined if each.verdict == Verdict.VIOLATED)
+    good = [layer for layer in layers_of(examined) if layer not in bad]
     if not bad or not good:
         return ""
-    of_bad, of_good = (
-        [set(features_of(AttentionLayer.from_dict(layer))) for layer in layers.values()] for layers in (bad, good)
-    )
-    shared = set.intersection(*of_bad).difference(*of_good)
+    shared = set.intersection(*(set(features_of(layer)) for layer in bad)).difference(*map(features_of, good))
     return f"; only with {listed(name for name in FEATURES if name in shared)}" if shared else ""
 
 
@@ -270,12 +266,12 @@ def _rows(results: Sequence[Result]) -> Iterator[tuple[str, ...]]:
         examined = [result for result in group if result.p_values]
         if not examined:
             continue
-        layers = {str(result.case): result for result in group}
-        draws = sum(max(r.size for r in group if str(r.case) == layer) for layer in layers)
+        cases = {case_key(result) for result in group}
+        draws = sum(max(result.size for result in group if case_key(result) == case) for case in cases)
         yield (
             name,
             str(Verdict.worst(result.verdict for result in group)),
-            _of(len({str(result.case) for result in examined}), len(layers)),
+            _of(len(set(map(case_key, examined))), len(cases)),
             _of(len(examined), len(group)),
             f"{draws:,}",
             chance(min(result.p_values[0] for result in examined)),
