@@ -28,7 +28,7 @@ ZERO = expectation({"*": 0})
 
 def examined(laws: Laws, expect: Any = None, **options: Any) -> Widths:
     expected = ZERO if expect is None else expectation(expect)
-    return examine(laws, options.pop("widths", WIDTHS), expected, **options)
+    return examine(laws.make, options.pop("widths", WIDTHS), expected, **options)
 
 
 class TestErrorRates:
