@@ -19,6 +19,7 @@ from attncheck.frameworks.forward import (
     SIGMOID,
     Booleans,
     Formula,
+    centred,
     masks,
     visible,
 )
@@ -110,8 +111,8 @@ def _softmaxes(
     # Weights have full relative accuracy unless they are so small that a coarse type loses digits.
     least = _NOTHING if tolerance < _FINE else tolerance**1.5
     use = np.broadcast_to(shown, weights.shape) & (weights > least)
-    logs = _centred(np.log(np.where(use, weights, 1.0)), use, axis) * use
-    p = _centred(products, use, axis) * use
+    logs = centred(np.log(np.where(use, weights, 1.0)), use, axis) * use
+    p = centred(products, use, axis) * use
     powers, both = (np.sum(p * a, axis=(0, 2, 3)) for a in (p, logs))
     if powers.sum() <= 0.0:  # all scores are 0, so no factor can be fitted
         yield dataclasses.replace(plain, factor=math.nan)
@@ -124,8 +125,8 @@ def _softmaxes(
     yield from _filled(whole, weights, products)
     # A bias by position is constant over the batch, so variation over the batch gives the factor.
     use = np.broadcast_to(use.all(axis=0), use.shape)
-    logs = _centred(np.log(np.maximum(weights, least)), use, axis)
-    p = _centred(products, use, axis)
+    logs = centred(np.log(np.maximum(weights, least)), use, axis)
+    p = centred(products, use, axis)
     change = np.where(use, p - p.mean(axis=0), 0.0)
     factor = float(np.sum(change * logs)) / max(float(np.sum(change**2)), 1e-300)
     bias = np.average(logs - factor * p, axis=0, weights=np.maximum(weights, _HARDLY))
@@ -139,8 +140,8 @@ def _with_sinks(
     use, sums = np.broadcast_to(shown, weights.shape), weights.sum(-1)
     if not np.all(weights[use] > 0) or np.any((sums <= 0) | (sums > 1 + tolerance)) or not np.any(sums < 1):
         return
-    logs, p = np.log(np.where(use, weights, 1.0)), _centred(products, use, -1) * use
-    factor = float(np.sum(p * _centred(logs, use, -1))) / max(float(np.sum(p**2)), 1e-300)
+    logs, p = np.log(np.where(use, weights, 1.0)), centred(products, use, -1) * use
+    factor = float(np.sum(p * centred(logs, use, -1))) / max(float(np.sum(p**2)), 1e-300)
     total = special.logsumexp(np.where(use, factor * products, -np.inf), axis=-1)
     # Rounding affects small weights of a sink most, so they count least.
     rest = np.maximum(1 - sums, 0.0)
@@ -155,7 +156,7 @@ def _filled(plain: Formula, weights: FloatArray, products: FloatArray) -> Iterat
     logs = np.log(np.maximum(weights, 1e-300))
     for mask in _FILLED:
         shown = np.broadcast_to(visible(mask, *weights.shape[-2:]), weights.shape)
-        p, own = _centred(products, shown, -1) * shown, _centred(logs, shown, -1) * shown
+        p, own = centred(products, shown, -1) * shown, centred(logs, shown, -1) * shown
         factor = float(np.sum(p * own)) / max(float(np.sum(p**2)), 1e-300)
         # The logarithms of a row are its scores minus a constant.
         less = np.mean(factor * products - logs, axis=-1, where=shown, keepdims=True)
@@ -169,17 +170,12 @@ def _capped(plain: Formula, logs: FloatArray, products: FloatArray, use: Boolean
     def left(logarithms: FloatArray) -> FloatArray:
         factor, cap = np.exp(logarithms)
         made = cap * np.tanh(factor * products / cap)
-        return np.asarray((_centred(made, use, axis) - logs)[use])
+        return np.asarray((centred(made, use, axis) - logs)[use])
 
     start = np.log([max(abs(plain.factor), 1e-6), 3.0 * max(float(np.abs(plain.factor * products).max()), 1e-6)])
     found = optimize.least_squares(left, start, x_scale=1.0, max_nfev=50)
     factor, cap = np.exp(found.x)
     return dataclasses.replace(plain, factor=math.copysign(float(factor), plain.factor), cap=float(cap))
-
-
-def _centred(a: FloatArray, use: Booleans, axis: int) -> FloatArray:
-    mean = np.sum(a, axis, where=use, keepdims=True) / np.maximum(np.sum(use, axis, keepdims=True), 1)
-    return np.asarray(a - mean)
 
 
 def _unnormalised(plain: Formula, weights: FloatArray, products: FloatArray, shown: Booleans) -> Iterator[Formula]:

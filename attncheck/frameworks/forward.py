@@ -208,6 +208,12 @@ def spread(a: FloatArray, heads: int, groups: str) -> FloatArray:
     return a[:, of % a.shape[1] if groups == TILED else of // (heads // a.shape[1])]
 
 
+def centred(a: FloatArray, use: Booleans, axis: int) -> FloatArray:
+    """Subtract the mean of the entries to use along an axis."""
+    mean = np.sum(a, axis, where=use, keepdims=True) / np.maximum(np.sum(use, axis, keepdims=True), 1)
+    return np.asarray(a - mean)
+
+
 def visible(mask: str, queries: int, keys: int) -> Booleans:
     """Return which keys each query sees, as booleans (queries, keys).
 

@@ -246,8 +246,10 @@ def same_parameters(parameters: Mapping[str, FloatArray]) -> list[Note]:
 _NUMBER = re.compile(r"\d+")
 
 
-def same_layers(parameters: Mapping[str, FloatArray]) -> list[Note]:
-    """Report equal parameters whose names differ in one number.
+def same_layers(
+    parameters: Mapping[str, FloatArray], what: str = "have the same weights", blames: bool = True
+) -> list[Note]:
+    """Report equal parameters whose names differ in one number, as an error or as a convention.
 
     Examples
     --------
@@ -270,8 +272,7 @@ def same_layers(parameters: Mapping[str, FloatArray]) -> list[Note]:
     notes = []
     for which, places in layers.items():
         more = "" if len(places) == 1 else f" and {len(places) - 1} more"
-        text = f"layers {listed(which)} have the same weights: {places[0]}{more}"
-        notes.append(Note(text, blames=True))
+        notes.append(Note(f"layers {listed(which)} {what}: {places[0]}{more}", blames, convention=not blames))
     return notes
 
 

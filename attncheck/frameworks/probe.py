@@ -85,9 +85,7 @@ class Probe:
 
     def output(self, path: str, x: FloatArray | None = None) -> FloatArray:
         """Return the module's output on one code path, without replacing attention."""
-        swapped, x = self.reader.layout.first_axis, self.x if x is None else x
-        y = self.reader.binding.outputs(self.state, x.swapaxes(0, 1) if swapped else x, Trace(), path)
-        return y.swapaxes(0, 1) if swapped else y
+        return self.reader.outputs(self.state, self.x if x is None else x, Trace(), path)
 
     def differs(self, one: FloatArray, other: FloatArray) -> bool:
         """Return whether two outputs differ by more than rounding."""

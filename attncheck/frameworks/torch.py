@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
@@ -196,6 +197,15 @@ def place_of(module: Any) -> tuple[Any, Any]:
         if each.is_floating_point():
             return each.dtype, each.device
     return torch.get_default_dtype(), torch.device("cpu")
+
+
+def tensor_of(module: Any, value: Any) -> Any:
+    """Return an array or tensor on a module's device, real numbers in its precision; other values unchanged."""
+    value = torch.as_tensor(value) if isinstance(value, np.ndarray) else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    dtype, device = place_of(module)
+    return value.to(device, dtype) if value.is_floating_point() else value.to(device)
 
 
 def _like(parameter: Any, values: FloatArray) -> Any:

@@ -8,14 +8,13 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
 from attncheck._lib.streams import stream
 from attncheck.frameworks.binding import in_words
 from attncheck.frameworks.models import FrameworkModel, FrameworkModels, distance
 from attncheck.frameworks.tap_collector import ArrayReader, TapCollector
-from attncheck.frameworks.torch import place_of
+from attncheck.frameworks.torch import place_of, tensor_of
 from attncheck.frameworks.torch_trace import array_of, traced
 from attncheck.frameworks.trace import FloatArray
 
@@ -39,8 +38,8 @@ class TorchModels(FrameworkModels):
         rng = stream(seed, "inputs", width)
         embedding = next((each for each in module.modules() if isinstance(each, torch.nn.Embedding)), None)
         tokens = None if embedding is None else embedding.num_embeddings
-        given = tuple(_tensor(module, each) for each in self.given(width, rng, tokens))
-        call, loss = self.call or _called, self.loss or distance(rng, functools.partial(_tensor, module))
+        given = tuple(tensor_of(module, each) for each in self.given(width, rng, tokens))
+        call, loss = self.call or _called, self.loss or distance(rng, functools.partial(tensor_of, module))
         reader, precision = ArrayReader(_first, array_of, _where), float(torch.finfo(place_of(module)[0]).eps)
         return TorchModel(module.eval(), given, call, self.optimizer_of(module), loss, reader, precision)
 
@@ -94,8 +93,3 @@ def _called(module: Any, *given: Any) -> Any:
     if isinstance(module, torch.nn.MultiheadAttention):
         return module(given[0], given[0], given[0])[0]
     return module(*given)
-
-
-def _tensor(module: Any, array: np.ndarray[Any, Any]) -> Any:
-    dtype, device = place_of(module)
-    return torch.as_tensor(array, dtype=dtype if array.dtype.kind == "f" else None, device=device)

@@ -20,6 +20,7 @@ from attncheck.frameworks.forward import (
     Formula,
     Forward,
     added_mask,
+    centred,
     visible,
 )
 from attncheck.frameworks.notes import Note
@@ -225,5 +226,4 @@ def _table_of(bias: FloatArray, behind: FloatArray, use: Booleans) -> FloatArray
 
 
 def _less_mean(a: FloatArray, use: Booleans) -> FloatArray:
-    mean = np.sum(a, axis=-1, where=use, keepdims=True) / np.maximum(np.sum(use, axis=-1, keepdims=True), 1)
-    return np.where(use, a - mean, 0.0)
+    return np.where(use, centred(a, use, -1), 0.0)

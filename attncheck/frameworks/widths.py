@@ -121,7 +121,8 @@ def widths(
     else:
         expected = expectation("standard" if expect is None else expect)
     make = _make(build, narrowest, functions)
-    made = make(narrowest[0], 0) if "rng" in parameters_of(build) else None
+    plain = not isinstance(build, Description) and "rng" in parameters_of(build)
+    made = make(narrowest[0], 0) if plain else None
     moves = hasattr(made.model, "step") if isinstance(made, _PlainModel) else optimizer is not None
     taken = _STEPS * moves if steps is None else steps
     if taken and not moves:

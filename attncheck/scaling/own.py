@@ -15,7 +15,7 @@ from attncheck.layers.stack import AttentionStack
 from attncheck.methods import simulate
 from attncheck.scaling.exponents import slope_weights
 from attncheck.scaling.predictions import INIT, Expectation, ExponentPrediction, TapSeries
-from attncheck.scaling.taps import MODULE, OUTPUT, SCORES, Model, Tap
+from attncheck.scaling.taps import MODULE, OUTPUT, SCORES, FloatArray, Model, Tap
 from attncheck.simulators.matrix_free import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
 from attncheck.theory.limits.programs import limit_of_program
@@ -48,6 +48,9 @@ class OwnModel(Model):
         if isinstance(self.description, AttentionStack):
             return self._of_stack(self.description)
         return self._of_program(self.description)
+
+    def step(self) -> None:
+        """Do nothing."""
 
     def _of_stack(self, stack: AttentionStack) -> dict[str, Tap]:
         drawn = simulate(stack.at_width(self.width), DRAWS, self.seed, coordinates=1)
@@ -112,7 +115,10 @@ def _of_layer(layer: AttentionLayer, widths: Sequence[int]) -> dict[str, float]:
     laws = [finite_width_law(each, size=_REPLICATES) for each in layers]
     variances = [np.mean([law.variance(position) for position in range(layer.seq_len)]) for law in laws]
     # The size of inputs is constant to leading order, so scores scale as their factor does.
-    sizes = {"scores": [each.score_factor for each in layers], "outputs": np.sqrt(variances)}
+    sizes: dict[str, FloatArray | list[float]] = {
+        "scores": [each.score_factor for each in layers],
+        "outputs": np.sqrt(variances),
+    }
     orders = {name: float(slope_weights(widths) @ np.log(each)) for name, each in sizes.items()}
     # Errors of the variances change the exponents by less than 0.001.
     return {"inputs": 0.0} | {name: round(order, 3) + 0.0 for name, order in orders.items()}

@@ -62,7 +62,7 @@ class Tap:
 class Model(Protocol):
     """A model of one width with its own weights.
 
-    Subclasses override `weights` if they know their parameters, and `step` if changes are measured.
+    `step` is needed only to measure changes. Subclasses override `weights` if they know their parameters.
 
     Examples
     --------
