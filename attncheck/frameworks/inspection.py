@@ -26,7 +26,7 @@ from attncheck.frameworks.initialiser import (
     same_layers,
     same_parameters,
 )
-from attncheck.frameworks.inputs import PLURALS, about_inputs, about_outputs, multiplied_inputs
+from attncheck.frameworks.inputs import PLACED, PLURALS, about_inputs, about_outputs, multiplied_inputs
 from attncheck.frameworks.layer_parts import norm_fields
 from attncheck.frameworks.lengths import beyond, leaks
 from attncheck.frameworks.notes import Note
@@ -111,7 +111,7 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
     shared = _shared(gains)
     gains = {role: gain for role, gain in gains.items() if role != "value" and not shared}
     probe.gain = math.prod(gains.values())
-    positions = positions_of(probe)
+    positions = positions_of(probe, inputs.kinds)
     gains = _of_scores(probe, gains, seed)
     forward, formula, about = _forward(probe, positions, probe.steady)
     paths, differing = _over_paths(probe, positions, forward, gains)
@@ -145,7 +145,7 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
         *repeated(read, roles, labels, precision),
         *constant(first, roles, parameters),
         *about_heads(read, roles, labels, precision),
-        *biased({role: matrix for role, matrix in weights.items() if role not in inputs.placed}),
+        *biased({role: matrix for role, matrix in weights.items() if PLACED not in inputs.kinds.get(role, ())}),
         *copies,
         *unused,
         *differing,

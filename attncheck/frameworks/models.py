@@ -50,7 +50,7 @@ class FrameworkModels:
         return None if self.optimizer is None else in_words("optimizer", self.optimizer, model)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class FrameworkModel(abc.ABC):
     """A module with its inputs, and a PyTorch optimiser if it takes steps."""
 

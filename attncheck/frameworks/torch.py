@@ -84,7 +84,10 @@ class Torch(Binding):
     def attended(self, state: Any, arrays: Arrays, x: FloatArray, path: str = "eval") -> tuple[FloatArray, ...]:
         """Return outputs, queries, keys and values of N modules; see `Binding.attended`."""
         whole = _CallableModule(state, functools.partial(self._called, weights=_WEIGHTS in path))
-        values = {id(parameter): _like(parameter, arrays[name]) for name, parameter in state.named_parameters()}
+        values = {
+            id(own): torch.as_tensor(arrays[name], dtype=own.dtype, device=own.device)
+            for name, own in state.named_parameters()
+        }
         # Once per module: PyTorch would set those of a module with several names twice, and put back the wrong ones.
         held = {
             ".".join(filter(None, ("held", at, name))): values[id(parameter)]
@@ -206,7 +209,3 @@ def tensor_of(module: Any, value: Any) -> Any:
         return value
     dtype, device = place_of(module)
     return value.to(device, dtype) if value.is_floating_point() else value.to(device)
-
-
-def _like(parameter: Any, values: FloatArray) -> Any:
-    return torch.as_tensor(values, dtype=parameter.dtype, device=parameter.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from attncheck.frameworks.models import FrameworkModel, FrameworkModels, distanc
 from attncheck.frameworks.tap_collector import ArrayReader, TapCollector
 from attncheck.frameworks.torch import place_of, tensor_of
 from attncheck.frameworks.torch_trace import array_of, traced
-from attncheck.frameworks.trace import FloatArray
+from attncheck.frameworks.trace import FloatArray, leaves_of
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -75,13 +75,8 @@ def _one_thread() -> Iterator[None]:
 
 def _first(made: Any) -> Any:
     """Return the first real tensor, or None."""
-    if isinstance(made, torch.Tensor):
-        return made if made.is_floating_point() else None
-    if isinstance(made, Mapping):
-        made = tuple(made.values())
-    if not isinstance(made, tuple | list):
-        return None
-    return next((found for each in made if (found := _first(each)) is not None), None)
+    tensors = (each for each in leaves_of(made) if isinstance(each, torch.Tensor))
+    return next((each for each in tensors if each.is_floating_point()), None)
 
 
 def _where(tensor: Any) -> tuple[Any, ...]:

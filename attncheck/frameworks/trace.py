@@ -135,6 +135,17 @@ def replaced(place: Any, name: str, function: Any) -> Iterator[None]:
             delattr(place, name)
 
 
+def leaves_of(value: Any) -> Iterator[Any]:
+    """Yield the leaves of nested containers."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, tuple | list):
+        for each in value:
+            yield from leaves_of(each)
+    else:
+        yield value
+
+
 def zeros(core: AttentionCore) -> FloatArray:
     """Return a result of zeros."""
     return np.zeros((*core.weights.shape[:-1], core.value.shape[-1]))

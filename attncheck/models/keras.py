@@ -7,10 +7,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras.src.backend.common import global_state
 
 from attncheck.frameworks.binding import in_words
-from attncheck.frameworks.keras import NUMBERS, Keras, generators_kept, numbers_of
+from attncheck.frameworks.keras import Keras, generators_kept, numbers_of, seeded
 from attncheck.frameworks.keras_layers import named_layers, traced
 from attncheck.models.binding import ModelBinding
 from attncheck.models.calls import CallRecorder
@@ -24,9 +23,7 @@ class KerasModel(ModelBinding):
 
     def fresh(self, seed: int) -> Any:
         """Return a newly built model."""
-        with generators_kept():
-            keras.utils.set_random_seed(seed)
-            global_state.set_global_attribute(NUMBERS, None)
+        with seeded(seed):
             model = in_words("make", self.make)
             self.called(model, 1)
         return model
