@@ -202,11 +202,9 @@ def _unused(names: Sequence[str]) -> list[Note]:
     """Report parameters that the outputs do not depend on."""
     if not names:
         return []
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    shown = listed(list(names[:_LISTED])) if not more else ", ".join(names[:_LISTED])
-    return [
-        Note(f"{shown}{more}: never used, the outputs do not depend on {'it' if len(names) == 1 else 'them'}", True)
-    ]
+    hidden = [f"{len(names) - _LISTED} more"] if len(names) > _LISTED else []
+    shown, them = listed([*names[:_LISTED], *hidden]), "it" if len(names) == 1 else "them"
+    return [Note(f"{shown}: never used, the outputs do not depend on {them}", blames=True)]
 
 
 def _others(reader: ModuleReader, first: Effective, draws: int, seed: int) -> Iterator[Effective]:

@@ -28,16 +28,15 @@ def beyond(
 
     Formulas are unchanged if the module accepts no longer sequence, or rounding hides the effect of single positions.
     """
-    same = (found, dict(paths), list[Note]())
     x = probe.longer(_LENGTHS, _ENTRIES)
-    if x is not None and (missing := _missing(probe, x)):
-        return found, dict(paths), missing
+    missing = [] if x is None else _missing(probe, x)
     plain = found.known and formula.bias is None and formula.shown is None and found.map in AXES
-    if x is None or not plain or found.bound > _COARSEST or probe.reader.layout.extra or not probe.apart:
-        return same
+    exact = plain and found.bound <= _COARSEST
+    if x is None or missing or not exact or probe.reader.layout.extra or not probe.apart:
+        return found, dict(paths), missing
     longer, other = probe.forward(probe.reader.see(probe.state, x))
     if longer.known and (longer.map, longer.mask, longer.scale) == (found.map, found.mask, found.scale):
-        return same
+        return found, dict(paths), []
     here = f"{x.shape[1]} positions"
     if not longer.known or longer.map != found.map or other.bias is not None:
         text = f"with {here} the attention weights do not follow the formula found with fewer positions"
