@@ -11,9 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.frameworks.binding import SINGLE, Binding
 from attncheck.frameworks.jax_trace import watching
-from attncheck.frameworks.trace import AttentionCore, FloatArray, Trace
+from attncheck.frameworks.trace import AttentionCore, Trace
 
 # Relative tolerance for compiled against uncompiled results.
 _SAME = 1e-5

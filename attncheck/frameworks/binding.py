@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.imports import find
-from attncheck.frameworks.trace import FloatArray, Trace
+from attncheck.frameworks.trace import Trace
 
 #: The initialised arrays of a module, by name.
 Arrays = Mapping[str, FloatArray]

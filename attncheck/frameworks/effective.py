@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError, refuse
 from attncheck.frameworks.binding import SINGLE, Binding, NoAttentionCall
 from attncheck.frameworks.layout import CoreLayout, layout_of
-from attncheck.frameworks.trace import AttentionCore, CoreTrace, FloatArray, Trace, zeros
+from attncheck.frameworks.trace import AttentionCore, CoreTrace, Trace, zeros
 
 #: Roles of the inputs to attention; its output has the role "output".
 ROLES = ("query", "key", "value")
@@ -183,7 +184,7 @@ class ModuleReader:
             return zeros(each)
 
         trace = CoreTrace(answer)
-        y = self._run(state, x, trace)
+        y = self.outputs(state, x, trace, self.path)
         first = sorted((each for each in trace.cores if each.index < layout.parallel), key=lambda each: each.index)
         if len(first) < layout.parallel:
             raise InputError("call: attention did not run; " + _REMEDY)
@@ -196,7 +197,7 @@ class ModuleReader:
                 refuse("call", f"{len(x)} sequences", what, "test it by sampling: attncheck.check")
             shown = f"{first[0].key.shape[-2]} for {x.shape[1]} positions"
             refuse("keys", shown, "exceed the positions by a length-dependent number", "inspect self-attention")
-        return AttentionCall(y, found["query"], found["key"], found["value"], found["weights"], calls)
+        return AttentionCall(y, **found, calls=calls)
 
     def see_each(self, state: Any, arrays: Mapping[str, FloatArray], x: FloatArray) -> AttentionCall:
         """Do the same as `see` for N modules, each with its arrays and sequence; may raise any exception."""
@@ -205,12 +206,14 @@ class ModuleReader:
         nothing = np.zeros((*got[0].shape[1:-1], got[1].shape[-2]))
         cores = (AttentionCore(q, k, v, nothing) for q, k, v in zip(*got, strict=True))
         found = [self.layout.standard([each], 1, x.shape[1]) for each in cores]
-        q, k, v, w = (np.concatenate([each[n] for each in found]) for n in (*ROLES, "weights"))
-        return AttentionCall(y.squeeze(alone), q, k, v, w)
+        return AttentionCall(
+            y.squeeze(alone), **{n: np.concatenate([each[n] for each in found]) for n in found[0]}, calls=1
+        )
 
-    def _run(self, state: Any, x: FloatArray, trace: Trace) -> FloatArray:
+    def outputs(self, state: Any, x: FloatArray, trace: Trace, path: str) -> FloatArray:
+        """Return the output, (batch, positions, m), on a code path, with the axes that attention uses."""
         swapped = self.layout.first_axis
-        y = self.binding.outputs(state, x.swapaxes(0, 1) if swapped else x, trace, self.path)
+        y = self.binding.outputs(state, x.swapaxes(0, 1) if swapped else x, trace, path)
         return y.swapaxes(0, 1) if swapped else y
 
     def biases(self, state: Any) -> dict[str, FloatArray]:

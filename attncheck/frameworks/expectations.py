@@ -77,16 +77,7 @@ def check_declared(texts: Sequence[str]) -> None:
     """Refuse unknown expectations, before anything is inspected."""
     for text in texts:
         for name, value in declared(text, {}).items():
-            _checked(_known(name, value), value)
-
-
-def _known(name: str, value: Any) -> str:
-    """Return the name of an expectation; refuse an unknown one."""
-    if name not in _NAMES:
-        close = difflib.get_close_matches(name, _NAMES, n=1)
-        remedy = f"did you mean {close[0]!r}?" if close else "use one of " + ", ".join(_NAMES)
-        refuse(name, value, "is not a known expectation", remedy)
-    return name
+            _checked(name, value)
 
 
 def _number(text: str) -> Any:
@@ -109,7 +100,7 @@ def unmet(
     """Return one sentence per unmet expectation."""
     said: list[str] = []
     for name, value in expected.items():
-        value = _checked(_known(name, value), value)
+        value = _checked(name, value)
         if name == "blamed":
             said += blamed if not value else []
         elif name == "bias":
@@ -126,7 +117,11 @@ def unmet(
 
 
 def _checked(name: str, value: Any) -> Any:
-    """Return an expected value in the form that the inspection uses."""
+    """Return an expected value in the form that the inspection uses; refuse unknown names and values."""
+    if name not in _NAMES:
+        close = difflib.get_close_matches(name, _NAMES, n=1)
+        remedy = f"did you mean {close[0]!r}?" if close else "use one of " + ", ".join(_NAMES)
+        refuse(name, value, "is not a known expectation", remedy)
     what = name.rpartition("_")[2] if name.endswith("_law") else name
     if what == "rotary_base":
         return None if value is None else check_number(name, value, "pass the base, e.g. 10000, or None")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from attncheck.frameworks.trace import FloatArray
+from attncheck._lib.arrays import FloatArray
 
 # Tolerances for equal blocks and products: relative, and in unit roundoffs.
 _ALIKE, _ROUNDED = 1e-3, 16.0
@@ -43,54 +44,66 @@ def _cut(parameter: FloatArray, turned: bool, way: str, d: int) -> FloatArray:
     return matrix.reshape(-1, d, n)
 
 
-def _blocks(parameters: Mapping[str, FloatArray], d: int, n: int) -> Iterator[FloatArray]:
-    """Yield all blocks of d rows and n columns, (number of blocks, d, n), one parameter and packing at a time."""
-    for parameter in _flat(parameters).values():
-        if not np.ptp(parameter):
-            continue
-        for turned, way in itertools.product((False, True), _WAYS):
-            if parameter.shape[0 if turned else 1] == n and len(found := _cut(parameter, turned, way, d)):
-                yield found
+@dataclasses.dataclass(frozen=True)
+class ParameterBlocks:
+    """All blocks of a module's parameters that may be the matrix of one head.
 
-
-def _less_mean(blocks: FloatArray, centred: bool) -> FloatArray:
-    return blocks - blocks.mean(axis=-1, keepdims=True) if centred else blocks
-
-
-def rotated_block(matrix: FloatArray, parameters: Mapping[str, FloatArray], precision: float, centred: bool) -> bool:
-    """Return whether the rows of a matrix, (n, d), have the lengths of those of a block of a parameter.
-
-    Examples
-    --------
-    >>> weight = np.random.default_rng(0).standard_normal((8, 16))
-    >>> rotated_block(weight[4:, :].T[:, [1, 0, 3, 2]], {"q": weight}, 2**-24, centred=False)
-    True
+    Attributes
+    ----------
+    parameters : mapping of ndarray
+    precision : float
+        Unit roundoff of the module.
+    centred : bool
+        Whether a layer norm removed the mean of each column of the matrices.
     """
-    squares = np.sum(matrix**2, axis=1)
-    small = max(_ALIKE, _ROUNDED * precision) * squares.max()
-    every = (_less_mean(blocks, centred) for blocks in _blocks(parameters, matrix.shape[1], matrix.shape[0]))
-    close = (np.abs(np.sum(blocks**2, axis=1) - squares) <= small for blocks in every)
-    return len(matrix) >= _FEWEST and any(each.all(axis=1).any() for each in close)
 
+    parameters: Mapping[str, FloatArray]
+    precision: float
+    centred: bool = False
 
-def gain_of(matrix: FloatArray, parameters: Mapping[str, FloatArray], precision: float, centred: bool) -> float | None:
-    """Return the factor by which a matrix, (n, d), is a multiple of a block of a parameter, or None.
+    def rotates(self, matrix: FloatArray) -> bool:
+        """Return whether the rows of a matrix, (n, d), have the lengths of those of a block.
 
-    Examples
-    --------
-    >>> weight = np.random.default_rng(0).standard_normal((8, 8))
-    >>> gain_of(0.25 * weight[4:].T, {"q": weight}, 2**-24, centred=False)
-    0.25
-    """
-    size = float(np.sum(matrix**2))
-    if matrix.size < _FEWEST:
+        Examples
+        --------
+        >>> weight = np.random.default_rng(0).standard_normal((8, 16))
+        >>> ParameterBlocks({"q": weight}, 2**-24).rotates(weight[4:, :].T[:, [1, 0, 3, 2]])
+        True
+        """
+        squares = np.sum(matrix**2, axis=1)
+        small = self._small * squares.max()
+        close = (np.abs(np.sum(blocks**2, axis=1) - squares) <= small for blocks in self._like(matrix))
+        return len(matrix) >= _FEWEST and any(each.all(axis=1).any() for each in close)
+
+    def gain(self, matrix: FloatArray) -> float | None:
+        """Return the factor by which a matrix, (n, d), is a multiple of a block, or None.
+
+        Examples
+        --------
+        >>> weight = np.random.default_rng(0).standard_normal((8, 8))
+        >>> ParameterBlocks({"q": weight}, 2**-24).gain(0.25 * weight[4:].T)
+        0.25
+        """
+        size = float(np.sum(matrix**2))
+        for blocks in self._like(matrix) if matrix.size >= _FEWEST else ():
+            products, squares = np.tensordot(blocks, matrix.T, 2), np.sum(blocks**2, axis=(1, 2))
+            # Squared sine of the angle between the two.
+            apart = 1 - products**2 / np.maximum(squares * size, 1e-300)
+            best = int(np.argmin(apart))
+            if apart[best] <= self._small**2:
+                return float(products[best] / squares[best])
         return None
-    for blocks in _blocks(parameters, matrix.shape[1], matrix.shape[0]):
-        some = _less_mean(blocks, centred)
-        products, squares = np.tensordot(some, matrix.T, 2), np.sum(some**2, axis=(1, 2))
-        # Squared sine of the angle between the two.
-        apart = 1 - products**2 / np.maximum(squares * size, 1e-300)
-        best = int(np.argmin(apart))
-        if apart[best] <= max(_ALIKE, _ROUNDED * precision) ** 2:
-            return float(products[best] / squares[best])
-    return None
+
+    @property
+    def _small(self) -> float:
+        return max(_ALIKE, _ROUNDED * self.precision)
+
+    def _like(self, matrix: FloatArray) -> Iterator[FloatArray]:
+        """Yield all blocks of the shape of a matrix, (number of blocks, d, n), one parameter and packing at a time."""
+        n, d = matrix.shape
+        for parameter in _flat(self.parameters).values():
+            if not np.ptp(parameter):
+                continue
+            for turned, way in itertools.product((False, True), _WAYS):
+                if parameter.shape[0 if turned else 1] == n and len(found := _cut(parameter, turned, way, d)):
+                    yield found - found.mean(axis=-1, keepdims=True) if self.centred else found

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import optimize, special
 
+from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.frameworks.forward import (
     AXES,
     FITTED,
@@ -17,12 +18,11 @@ from attncheck.frameworks.forward import (
     RELU,
     REPEATED,
     SIGMOID,
-    Booleans,
     Formula,
+    centred,
     masks,
     visible,
 )
-from attncheck.frameworks.trace import FloatArray
 
 # Keys are hidden if their weights are at most this: exactly, or if the mask adds a large negative number.
 _NOTHING, _HARDLY = 1e-30, 1e-9
@@ -58,7 +58,7 @@ def formula_of(weights: FloatArray, products: FloatArray, rounding: float, group
     return next((each for each in found if each.known), min(found, key=lambda each: each.error / each.bound))
 
 
-def _mask_of(shown: Booleans) -> str:
+def _mask_of(shown: BoolArray) -> str:
     """Return the name of a mask, (positions, keys) or with a leading axis of heads, if all extra keys are visible."""
     rows = shown.shape[-2]
     if not shown[..., rows:].all():
@@ -66,13 +66,13 @@ def _mask_of(shown: Booleans) -> str:
     return next((m for m in masks(rows) if np.array_equal(visible(m, rows, rows), shown[..., :rows])), OTHER)
 
 
-def _has_extra(shown: Booleans) -> bool:
+def _has_extra(shown: BoolArray) -> bool:
     return bool(shown.shape[-1] != shown.shape[-2])
 
 
-def _shown(weights: FloatArray, tolerance: float) -> Iterator[Booleans]:
+def _shown(weights: FloatArray, tolerance: float) -> Iterator[BoolArray]:
     """Yield possible masks, (positions, keys) or (heads, positions, keys), for each threshold of zero weights."""
-    found: list[Booleans] = []
+    found: list[BoolArray] = []
     for least in (_NOTHING, _HARDLY):
         each = np.asarray((np.abs(weights) > least).any(axis=0))
         shown = np.asarray(each[0]) if (each == each[0]).all() else each
@@ -85,7 +85,7 @@ def _shown(weights: FloatArray, tolerance: float) -> Iterator[Booleans]:
 
 
 def _fits(
-    plain: Formula, weights: FloatArray, products: FloatArray, shown: Booleans, tolerance: float
+    plain: Formula, weights: FloatArray, products: FloatArray, shown: BoolArray, tolerance: float
 ) -> Iterator[Formula]:
     """Yield fitted formulas, the simplest first."""
     normalised = False
@@ -103,15 +103,15 @@ def _fits(
 
 
 def _softmaxes(
-    plain: Formula, weights: FloatArray, products: FloatArray, shown: Booleans, tolerance: float
+    plain: Formula, weights: FloatArray, products: FloatArray, shown: BoolArray, tolerance: float
 ) -> Iterator[Formula]:
     """Yield softmax formulas fitted to the logarithms of the weights."""
     axis = AXES[plain.map]
     # Weights have full relative accuracy unless they are so small that a coarse type loses digits.
     least = _NOTHING if tolerance < _FINE else tolerance**1.5
     use = np.broadcast_to(shown, weights.shape) & (weights > least)
-    logs = _centred(np.log(np.where(use, weights, 1.0)), use, axis) * use
-    p = _centred(products, use, axis) * use
+    logs = centred(np.log(np.where(use, weights, 1.0)), use, axis) * use
+    p = centred(products, use, axis) * use
     powers, both = (np.sum(p * a, axis=(0, 2, 3)) for a in (p, logs))
     if powers.sum() <= 0.0:  # all scores are 0, so no factor can be fitted
         yield dataclasses.replace(plain, factor=math.nan)
@@ -124,8 +124,8 @@ def _softmaxes(
     yield from _filled(whole, weights, products)
     # A bias by position is constant over the batch, so variation over the batch gives the factor.
     use = np.broadcast_to(use.all(axis=0), use.shape)
-    logs = _centred(np.log(np.maximum(weights, least)), use, axis)
-    p = _centred(products, use, axis)
+    logs = centred(np.log(np.maximum(weights, least)), use, axis)
+    p = centred(products, use, axis)
     change = np.where(use, p - p.mean(axis=0), 0.0)
     factor = float(np.sum(change * logs)) / max(float(np.sum(change**2)), 1e-300)
     bias = np.average(logs - factor * p, axis=0, weights=np.maximum(weights, _HARDLY))
@@ -133,14 +133,14 @@ def _softmaxes(
 
 
 def _with_sinks(
-    plain: Formula, weights: FloatArray, products: FloatArray, shown: Booleans, tolerance: float
+    plain: Formula, weights: FloatArray, products: FloatArray, shown: BoolArray, tolerance: float
 ) -> Iterator[Formula]:
     """Yield the softmax formula with a sink, one more score per head, for rows that sum to less than 1."""
     use, sums = np.broadcast_to(shown, weights.shape), weights.sum(-1)
     if not np.all(weights[use] > 0) or np.any((sums <= 0) | (sums > 1 + tolerance)) or not np.any(sums < 1):
         return
-    logs, p = np.log(np.where(use, weights, 1.0)), _centred(products, use, -1) * use
-    factor = float(np.sum(p * _centred(logs, use, -1))) / max(float(np.sum(p**2)), 1e-300)
+    logs, p = np.log(np.where(use, weights, 1.0)), centred(products, use, -1) * use
+    factor = float(np.sum(p * centred(logs, use, -1))) / max(float(np.sum(p**2)), 1e-300)
     total = special.logsumexp(np.where(use, factor * products, -np.inf), axis=-1)
     # Rounding affects small weights of a sink most, so they count least.
     rest = np.maximum(1 - sums, 0.0)
@@ -155,7 +155,7 @@ def _filled(plain: Formula, weights: FloatArray, products: FloatArray) -> Iterat
     logs = np.log(np.maximum(weights, 1e-300))
     for mask in _FILLED:
         shown = np.broadcast_to(visible(mask, *weights.shape[-2:]), weights.shape)
-        p, own = _centred(products, shown, -1) * shown, _centred(logs, shown, -1) * shown
+        p, own = centred(products, shown, -1) * shown, centred(logs, shown, -1) * shown
         factor = float(np.sum(p * own)) / max(float(np.sum(p**2)), 1e-300)
         # The logarithms of a row are its scores minus a constant.
         less = np.mean(factor * products - logs, axis=-1, where=shown, keepdims=True)
@@ -163,13 +163,13 @@ def _filled(plain: Formula, weights: FloatArray, products: FloatArray) -> Iterat
         yield dataclasses.replace(plain, mask=mask, factor=factor, fill=fill)
 
 
-def _capped(plain: Formula, logs: FloatArray, products: FloatArray, use: Booleans, axis: int) -> Formula:
+def _capped(plain: Formula, logs: FloatArray, products: FloatArray, use: BoolArray, axis: int) -> Formula:
     """Return the formula with scores s replaced by c·tanh(s/c), with the c that fits best."""
 
     def left(logarithms: FloatArray) -> FloatArray:
         factor, cap = np.exp(logarithms)
         made = cap * np.tanh(factor * products / cap)
-        return np.asarray((_centred(made, use, axis) - logs)[use])
+        return np.asarray((centred(made, use, axis) - logs)[use])
 
     start = np.log([max(abs(plain.factor), 1e-6), 3.0 * max(float(np.abs(plain.factor * products).max()), 1e-6)])
     found = optimize.least_squares(left, start, x_scale=1.0, max_nfev=50)
@@ -177,12 +177,7 @@ def _capped(plain: Formula, logs: FloatArray, products: FloatArray, use: Boolean
     return dataclasses.replace(plain, factor=math.copysign(float(factor), plain.factor), cap=float(cap))
 
 
-def _centred(a: FloatArray, use: Booleans, axis: int) -> FloatArray:
-    mean = np.sum(a, axis, where=use, keepdims=True) / np.maximum(np.sum(use, axis, keepdims=True), 1)
-    return np.asarray(a - mean)
-
-
-def _unnormalised(plain: Formula, weights: FloatArray, products: FloatArray, shown: Booleans) -> Iterator[Formula]:
+def _unnormalised(plain: Formula, weights: FloatArray, products: FloatArray, shown: BoolArray) -> Iterator[Formula]:
     """Yield fitted formulas of maps that do not normalise."""
     use = np.broadcast_to(shown, weights.shape)
     if not use.any():

@@ -60,5 +60,10 @@ class NNX(JaxBinding):
         return nnx.merge(structure, arrays)
 
     def _called(self, module: Any, x: Any) -> Any:
-        whole = isinstance(module, nnx.MultiHeadAttention) and module.decode is None
-        return module(x, decode=False) if whole else module(x)
+        return whole(module, x)
+
+
+def whole(module: Any, *given: Any) -> Any:
+    """Return the outputs of an nnx module for whole sequences."""
+    undecided = isinstance(module, nnx.MultiHeadAttention) and module.decode is None
+    return module(*given, decode=False) if undecided else module(*given)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import flax.linen as nn
@@ -14,15 +15,14 @@ import optax
 from flax import nnx
 from flax.traverse_util import flatten_dict
 
-from attncheck._lib.errors import refuse
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.frameworks._jax import on_cpu
 from attncheck.frameworks.binding import in_words, parameters_of
+from attncheck.frameworks.flax import whole
 from attncheck.frameworks.flax_modules import linen_traced, nnx_traced
-from attncheck.frameworks.models import FrameworkModels
+from attncheck.frameworks.models import FrameworkModel, FrameworkModels
 from attncheck.frameworks.tap_collector import ArrayReader, TapCollector
-from attncheck.frameworks.trace import FloatArray
-from attncheck.scaling.taps import Tap
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,43 +32,50 @@ class FlaxModels(FrameworkModels):
     Inputs are standard normal vectors by default.
     """
 
-    _steps: dict[int, Callable[..., Any]] = dataclasses.field(default_factory=dict, repr=False)
+    _steps: dict[int, list[Callable[..., Any]]] = dataclasses.field(default_factory=dict, repr=False)
 
     def make(self, width: int, seed: int) -> FlaxModel:
         """Return a module of this width with inputs."""
         rng = stream(seed, "inputs", width)
         given = tuple(_given(each) for each in self.given(width, rng))
-        call = self.call or _called
+        call = self.call or whole
         with on_cpu():
             if "rngs" in parameters_of(self.build):
-                form: _Form = _NNX(call, in_words("build", self.build, width, rngs=nnx.Rngs(jax.random.key(seed))))
+                form: _Form = _NNX(in_words("build", self.build, width, rngs=nnx.Rngs(jax.random.key(seed))))
             else:
                 form = _Linen(call, in_words("build", self.build, width), seed, given)
-        return FlaxModel(self, width, form, given, rng)
+            module = form.joined(form.parameters, form.others)
+        precision = float(np.finfo(np.float32).eps)
+        reader, steps = ArrayReader(_first, _numbers), self._steps.setdefault(width, [])
+        return FlaxModel(module, given, call, self.optimizer, self.distance, reader, precision, form, steps, rng)
+
+    def distance(self, outputs: Any, targets: Any, *given: Any) -> Any:
+        """Return the user's loss of the outputs, else their mean square distance from the targets."""
+        return ((outputs - targets) ** 2).mean() if self.loss is None else self.loss(outputs, *given)
 
 
 @dataclasses.dataclass(eq=False)
-class FlaxModel:
-    """A module with its inputs."""
+class FlaxModel(FrameworkModel):
+    """A module with its inputs, and an optax optimiser if it takes steps.
 
-    models: FlaxModels
-    width: int
+    `module` is made of `form`; `compiled` holds the step that all models of one width share, once there is one.
+    """
+
     form: _Form
-    given: tuple[Any, ...]
+    compiled: list[Callable[..., Any]]
     rng: np.random.Generator
     _state: Any = None
     _targets: Any = None
 
-    def taps(self) -> Mapping[str, Tap]:
-        """Run the module eagerly; return the taps by name."""
-        precision = float(np.finfo(np.float32).eps)
-        seen = TapCollector(ArrayReader(_first, _numbers), precision, self.given[0].shape[:2][-1])
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Run eagerly on the CPU."""
         with on_cpu(), jax.disable_jit():
-            made = in_words("call", self.form.watched, seen, *self.given)
-        if _first(made) is None:
-            refuse("call", made, "returned no array of real numbers", "pass call=lambda module, *inputs: ...")
-        seen.ends_with(_first(made))
-        return seen.taps
+            yield
+
+    def watched(self, seen: TapCollector) -> contextlib.AbstractContextManager[None]:
+        """Tap all modules and every softmax."""
+        return linen_traced(seen) if isinstance(self.form, _Linen) else nnx_traced(seen, self.module)
 
     def weights(self) -> dict[str, FloatArray]:
         """Return the module's parameters by name."""
@@ -76,19 +83,19 @@ class FlaxModel:
 
     def step(self) -> None:
         """Take an optimiser step, compiled once per width."""
-        assert self.models.optimizer is not None
+        form = self.form
         with on_cpu():
             if self._state is None:
-                transformation = in_words("optimizer", self.models.optimizer, self.form.parameters)
-                self._state = transformation.init(self.form.parameters)
-                outputs = _first(self.form.outputs(self.form.parameters, self.form.others, *self.given))
+                transformation = in_words("optimizer", self.optimizer, form.parameters)
+                self._state = transformation.init(form.parameters)
+                outputs = _first(self.call(self.module, *self.given))
                 self._targets = jax.numpy.asarray(self.rng.standard_normal(outputs.shape), outputs.dtype)
-                compiled = functools.partial(jax.jit, functools.partial(self._stepped, transformation))
-                self.models._steps.setdefault(self.width, compiled())
-            step = self.models._steps[self.width]
-            form = self.form
+                if not self.compiled:
+                    self.compiled.append(jax.jit(functools.partial(self._stepped, transformation)))
+            (step,) = self.compiled
             made = in_words("loss", step, form.parameters, form.others, self._state, self._targets, *self.given)
             form.parameters, self._state = made
+            self.module = form.joined(form.parameters, form.others)
 
     def _stepped(
         self, transformation: Any, parameters: Any, others: Any, state: Any, targets: Any, *given: Any
@@ -96,9 +103,7 @@ class FlaxModel:
         """Return parameters and state after a step; arguments are all that differs between models of one width."""
 
         def loss(each: Any) -> Any:
-            outputs = _first(self.form.outputs(each, others, *given))
-            own = self.models.loss
-            return ((outputs - targets) ** 2).mean() if own is None else own(outputs, *given)
+            return self.loss(_first(self.call(self.form.joined(each, others), *given)), targets, *given)
 
         changes, state = transformation.update(jax.grad(loss)(parameters), state, parameters)
         return optax.apply_updates(parameters, changes), state
@@ -108,55 +113,37 @@ class _Linen:
     """A linen module with its variables."""
 
     def __init__(self, call: Callable[..., Any], module: Any, seed: int, given: tuple[Any, ...]) -> None:
-        self._call, self._module = call, module
+        self._module = module
         variables = in_words("call", nn.init(call, module), jax.random.PRNGKey(seed), *given)
         self.parameters = variables["params"]
         self.others = {name: each for name, each in variables.items() if name != "params"}
 
-    def named(self) -> Iterator[tuple[tuple[str, ...], Any]]:
+    def joined(self, parameters: Any, others: Any) -> Any:
+        """Return the module with these variables."""
+        return self._module.bind({"params": parameters, **others})
+
+    def named(self) -> Iterator[tuple[tuple[str | int, ...], Any]]:
         """Yield paths and arrays of the parameters."""
         yield from flatten_dict(self.parameters).items()
-
-    def outputs(self, parameters: Any, others: Any, *given: Any) -> Any:
-        """Return the outputs."""
-        return nn.apply(self._call, self._module)({"params": parameters, **others}, *given)
-
-    def watched(self, seen: TapCollector, *given: Any) -> Any:
-        """Return the outputs and collect taps."""
-        with linen_traced(seen):
-            return self.outputs(self.parameters, self.others, *given)
 
 
 class _NNX:
     """An nnx module whose parameters are replaced."""
 
-    def __init__(self, call: Callable[..., Any], module: Any) -> None:
+    def __init__(self, module: Any) -> None:
         module.eval()
-        self._call = call
         self._structure, self.parameters, self.others = nnx.split(module, nnx.Param, ...)
+
+    def joined(self, parameters: Any, others: Any) -> Any:
+        """Return the module with these variables."""
+        return nnx.merge(self._structure, parameters, others)
 
     def named(self) -> Iterator[tuple[tuple[str | int, ...], Any]]:
         """Yield paths and arrays of the parameters."""
         yield from ((path, each.get_value()) for path, each in nnx.to_flat_state(self.parameters))
 
-    def outputs(self, parameters: Any, others: Any, *given: Any) -> Any:
-        """Return the outputs."""
-        return self._call(nnx.merge(self._structure, parameters, others), *given)
-
-    def watched(self, seen: TapCollector, *given: Any) -> Any:
-        """Return the outputs and collect taps."""
-        module = nnx.merge(self._structure, self.parameters, self.others)
-        with nnx_traced(seen, module):
-            return self._call(module, *given)
-
 
 _Form = _Linen | _NNX
-
-
-def _called(module: Any, *given: Any) -> Any:
-    if isinstance(module, nnx.MultiHeadAttention) and module.decode is None:
-        return module(*given, decode=False)
-    return module(*given)
 
 
 def _given(array: np.ndarray[Any, Any]) -> Any:

@@ -8,13 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck.frameworks.notes import Note
-from attncheck.frameworks.trace import FloatArray
 from attncheck.layers.parts import PARTS
-
-Booleans = NDArray[np.bool_]
 
 #: Axis of the weights, (batch, heads, queries, keys), that each map normalises.
 AXES = {"softmax": -1, "softmax over the query axis": -2, "softmax over the heads": -3}
@@ -159,7 +156,7 @@ class Formula:
     sinks: tuple[float, ...] = ()
     groups: str = REPEATED
     bias: FloatArray | None = None
-    shown: Booleans | None = None
+    shown: BoolArray | None = None
     error: float = math.inf
     bound: float = 0.0
 
@@ -208,7 +205,13 @@ def spread(a: FloatArray, heads: int, groups: str) -> FloatArray:
     return a[:, of % a.shape[1] if groups == TILED else of // (heads // a.shape[1])]
 
 
-def visible(mask: str, queries: int, keys: int) -> Booleans:
+def centred(a: FloatArray, use: BoolArray, axis: int) -> FloatArray:
+    """Subtract the mean of the entries to use along an axis."""
+    mean = np.sum(a, axis, where=use, keepdims=True) / np.maximum(np.sum(use, axis, keepdims=True), 1)
+    return np.asarray(a - mean)
+
+
+def visible(mask: str, queries: int, keys: int) -> BoolArray:
     """Return which keys each query sees, as booleans (queries, keys).
 
     Examples
@@ -217,7 +220,7 @@ def visible(mask: str, queries: int, keys: int) -> Booleans:
     [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
     """
     behind = np.arange(queries)[:, None] - np.arange(keys)
-    rules: dict[str, Booleans] = {
+    rules: dict[str, BoolArray] = {
         "none": np.ones_like(behind, dtype=np.bool_),
         "causal": behind >= 0,
         "anticausal": behind <= 0,

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.frameworks import laws
 from attncheck.frameworks.effective import Effective, alike, groups_of
 from attncheck.frameworks.initialiser import SYMBOLS
 from attncheck.frameworks.notes import Note
-from attncheck.frameworks.trace import FloatArray
 
 
 def about_heads(

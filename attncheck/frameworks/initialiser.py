@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.frameworks import laws
 from attncheck.frameworks.binding import SINGLE
@@ -16,7 +17,6 @@ from attncheck.frameworks.effective import ROLES, Effective, alike, groups_of
 from attncheck.frameworks.inputs import PLURALS
 from attncheck.frameworks.laws import ScaleEstimate
 from attncheck.frameworks.notes import Note
-from attncheck.frameworks.trace import FloatArray
 from attncheck.frameworks.weights_notes import tiled_heads
 
 SYMBOLS = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
@@ -246,8 +246,10 @@ def same_parameters(parameters: Mapping[str, FloatArray]) -> list[Note]:
 _NUMBER = re.compile(r"\d+")
 
 
-def same_layers(parameters: Mapping[str, FloatArray]) -> list[Note]:
-    """Report equal parameters whose names differ in one number.
+def same_layers(
+    parameters: Mapping[str, FloatArray], what: str = "have the same weights", blames: bool = True
+) -> list[Note]:
+    """Report equal parameters whose names differ in one number, as an error or as a convention.
 
     Examples
     --------
@@ -270,8 +272,7 @@ def same_layers(parameters: Mapping[str, FloatArray]) -> list[Note]:
     notes = []
     for which, places in layers.items():
         more = "" if len(places) == 1 else f" and {len(places) - 1} more"
-        text = f"layers {listed(which)} have the same weights: {places[0]}{more}"
-        notes.append(Note(text, blames=True))
+        notes.append(Note(f"layers {listed(which)} {what}: {places[0]}{more}", blames, convention=not blames))
     return notes
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.frameworks.effective import NONE, ROLES, WITHOUT_TRANSPOSE
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Probe
-from attncheck.frameworks.trace import FloatArray
 
 PLURALS = {"query": "queries", "key": "keys", "value": "values", "output": "outputs"}
 # Relative tolerance for the lengths of normalised vectors.
@@ -39,14 +40,15 @@ class InputFindings:
     Attributes
     ----------
     notes : tuple of Note
-    unclaimed, placed, normalised : frozenset of str
-        Roles ("query", "key", "value") that have no matrix, that have a vector depending on the position instead of a
-        bias, and that are normalised but otherwise linear.
+    kinds : mapping of str to tuple of str
+        By role ("query", "key", "value"), how they differ from x W + b.
+    unclaimed, normalised : frozenset of str
+        Roles that have no matrix, and that are normalised but otherwise linear.
     """
 
     notes: tuple[Note, ...]
+    kinds: Mapping[str, tuple[str, ...]]
     unclaimed: frozenset[str]
-    placed: frozenset[str]
     normalised: frozenset[str]
 
 
@@ -60,7 +62,7 @@ def about_inputs(probe: Probe) -> InputFindings:
         notes.append(Note(f"attention sees {keys} beyond the positions: bias_k and bias_v, or add_zero_attn"))
     if probe.value_dim != probe.head_dim:
         notes.append(Note(f"heads of values have {probe.value_dim} neurons, those of keys {probe.head_dim}"))
-    found = {role: kinds(probe, role) for role in ROLES}
+    found = {role: _kinds(probe, role) for role in ROLES}
     if probe.reader.norm != NONE and any(_UNKNOWN not in each for each in found.values()):
         notes.append(Note(f"the inputs are normalised before attention: {probe.reader.norm}"))
     fixed = {role for role in ROLES if _is_fixed(probe, role) and _MIXED not in found[role]}
@@ -79,11 +81,10 @@ def about_inputs(probe: Probe) -> InputFindings:
         notes.append(Note(text, blames=what in _WRONG, convention=what == TWISTED, expectations=("positions",)))
     unclaimed = {role for what, roles in roles_by_kind.items() if what in _WITHOUT_MATRIX for role in roles}
     normalised = {role for role, each in found.items() if NORMALISED in each and {*each} <= {NORMALISED, ROTATED}}
-    placed = frozenset(roles_by_kind.get(PLACED, ()))
-    return InputFindings(tuple(notes), frozenset(unclaimed | fixed), placed, frozenset(normalised - fixed))
+    return InputFindings(tuple(notes), found, frozenset(unclaimed | fixed), frozenset(normalised - fixed))
 
 
-def kinds(probe: Probe, role: str) -> tuple[str, ...]:
+def _kinds(probe: Probe, role: str) -> tuple[str, ...]:
     """Return how queries, keys or values, as named by `role`, differ from x W + b; empty if they do not."""
     seen, length = probe.seen[role], probe.x.shape[1]
     lin, seen = probe.lin(role), seen[:, :, :length]

@@ -13,7 +13,7 @@ from attncheck._lib.errors import InputError, check_whole, refuse
 from attncheck._lib.text import listed
 from attncheck.frameworks.binding import Arrays, Binding, NoAttentionCall, bind, generator_kept, parameters_of
 from attncheck.frameworks.effective import LAYER, ROLES, Effective, ModuleReader
-from attncheck.frameworks.factors import gain_of, rotated_block
+from attncheck.frameworks.factors import ParameterBlocks
 from attncheck.frameworks.forward import NAMED, RIGHT, Formula, Forward
 from attncheck.frameworks.heads import about_heads
 from attncheck.frameworks.initialiser import (
@@ -26,7 +26,7 @@ from attncheck.frameworks.initialiser import (
     same_layers,
     same_parameters,
 )
-from attncheck.frameworks.inputs import PLURALS, about_inputs, about_outputs, multiplied_inputs
+from attncheck.frameworks.inputs import PLACED, PLURALS, about_inputs, about_outputs, multiplied_inputs
 from attncheck.frameworks.layer_parts import norm_fields
 from attncheck.frameworks.lengths import beyond, leaks
 from attncheck.frameworks.notes import Note
@@ -106,12 +106,12 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
     unclaimed = inputs.unclaimed
     parameters = binding.parameters(state)
     # Queries, keys and values that are not x W + b have no matrix and no factor.
-    gains = {} if unclaimed & {"query", "key"} else _gains(reader, parameters, first)
-    by_head = _rotated_by_head(reader, parameters, {role: first[role] / gain for role, gain in gains.items()})
+    gains = {} if unclaimed & {"query", "key"} else _gains(reader, state, first)
+    by_head = _rotated_by_head(_blocks(reader, state), {role: first[role] / gain for role, gain in gains.items()})
     shared = _shared(gains)
     gains = {role: gain for role, gain in gains.items() if role != "value" and not shared}
     probe.gain = math.prod(gains.values())
-    positions = positions_of(probe)
+    positions = positions_of(probe, inputs.kinds)
     gains = _of_scores(probe, gains, seed)
     forward, formula, about = _forward(probe, positions, probe.steady)
     paths, differing = _over_paths(probe, positions, forward, gains)
@@ -145,7 +145,7 @@ def inspected(binding: Binding, width: int, draws: int, seed: int, whole: bool) 
         *repeated(read, roles, labels, precision),
         *constant(first, roles, parameters),
         *about_heads(read, roles, labels, precision),
-        *biased({role: matrix for role, matrix in weights.items() if role not in inputs.placed}),
+        *biased({role: matrix for role, matrix in weights.items() if PLACED not in inputs.kinds.get(role, ())}),
         *copies,
         *unused,
         *differing,
@@ -190,7 +190,7 @@ def _over_paths(
         except NoAttentionCall:
             return probe.unknown(), []
         there = probe.on(reader)
-        own = _gains(reader, binding.parameters(state), reader.read(state))
+        own = _gains(reader, state, reader.read(state))
         there.gain = math.prod(own.get(role, gain) for role, gain in gains.items())
         made, _, notes = _forward(there, positions, steady=True)
         return made, notes
@@ -202,11 +202,9 @@ def _unused(names: Sequence[str]) -> list[Note]:
     """Report parameters that the outputs do not depend on."""
     if not names:
         return []
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    shown = listed(list(names[:_LISTED])) if not more else ", ".join(names[:_LISTED])
-    return [
-        Note(f"{shown}{more}: never used, the outputs do not depend on {'it' if len(names) == 1 else 'them'}", True)
-    ]
+    hidden = [f"{len(names) - _LISTED} more"] if len(names) > _LISTED else []
+    shown, them = listed([*names[:_LISTED], *hidden]), "it" if len(names) == 1 else "them"
+    return [Note(f"{shown}: never used, the outputs do not depend on {them}", blames=True)]
 
 
 def _others(reader: ModuleReader, first: Effective, draws: int, seed: int) -> Iterator[Effective]:
@@ -218,19 +216,23 @@ def _others(reader: ModuleReader, first: Effective, draws: int, seed: int) -> It
         yield reader.read(reader.binding.fresh(seed + i), rows, output_rows)
 
 
-def _gains(reader: ModuleReader, parameters: Arrays, first: Effective) -> dict[str, float]:
-    """Return the factors of queries, keys and values relative to parameters."""
-    precision, centred = reader.binding.precision, reader.norm == LAYER
-    found = {r: gain_of(first[r][:, 0], parameters, precision, centred) for r in ROLES}
+def _blocks(reader: ModuleReader, state: Any) -> ParameterBlocks:
+    """Return the blocks of a module's parameters."""
+    return ParameterBlocks(reader.binding.parameters(state), reader.binding.precision, reader.norm == LAYER)
+
+
+def _gains(reader: ModuleReader, state: Any, read: Effective) -> dict[str, float]:
+    """Return the factors of a module's queries, keys and values relative to its parameters."""
+    blocks = _blocks(reader, state)
+    found = {role: blocks.gain(read[role][:, 0]) for role in ROLES}
     seen = {role: gain for role, gain in found.items() if gain is not None}
     return seen if {"query", "key"} <= seen.keys() else {}
 
 
-def _rotated_by_head(reader: ModuleReader, parameters: Arrays, matrices: Arrays) -> list[Note]:
+def _rotated_by_head(blocks: ParameterBlocks, matrices: Arrays) -> list[Note]:
     """Report matrices, (rows, heads, d), whose first head is that of a parameter, and whose second head is rotated."""
-    more = (parameters, reader.binding.precision, reader.norm == LAYER)
     second = {role: matrix[:, 1] for role, matrix in matrices.items() if matrix.shape[1] > 1}
-    found = [PLURALS[r] for r, each in second.items() if gain_of(each, *more) is None and rotated_block(each, *more)]
+    found = [PLURALS[role] for role, each in second.items() if blocks.gain(each) is None and blocks.rotates(each)]
     text = "are rotated in the same way at every position, by angles that depend on the head"
     return [Note(f"{listed(found)} {text}", blames=True)] if found else []
 
@@ -250,7 +252,7 @@ def _of_scores(probe: Probe, gains: dict[str, float], seed: int) -> dict[str, fl
     constant = max(_CONSTANT, _ROUNDED * reader.binding.precision)
     # Factors that vary agree by chance in one draw in some thousand, so two more draws are compared.
     for state in (reader.binding.fresh(seed + i) for i in (1, 2)):
-        other = _gains(reader, reader.binding.parameters(state), reader.read(state))
+        other = _gains(reader, state, reader.read(state))
         kept = {role: gain for role, gain in kept.items() if abs(other.get(role, math.inf) / gain - 1) <= constant}
     probe.gain = math.prod(kept.values())
     return kept

@@ -13,15 +13,16 @@ import numpy as np
 from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import global_seed_generator
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.frameworks.binding import SINGLE, Arrays, Binding
 from attncheck.frameworks.keras_layers import traced
-from attncheck.frameworks.trace import FloatArray, Trace
+from attncheck.frameworks.trace import Trace
 
 Call = Callable[..., Any]
 # Options of a call, by code path.
 _OPTIONS = {"train": "training", "scores": "return_attention_scores"}
-#: Attribute in which keras counts the layers it has named, by kind.
-NUMBERS = "object_name_uids"
+# Attribute in which keras counts the layers it has named, by kind.
+_NUMBERS = "object_name_uids"
 _ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
@@ -46,10 +47,7 @@ class Keras(Binding):
 
     def init(self, seed: int) -> Any:
         """Return a freshly built layer."""
-        with generators_kept():
-            keras.utils.set_random_seed(seed)
-            # Restart the numbering of unnamed layers, so that every layer made has the same names.
-            global_state.set_global_attribute(NUMBERS, None)
+        with seeded(seed):
             layer = self._make()
             self._call(layer, keras.ops.zeros((1, 2, self._width)))
         dtypes = {each.compute_dtype for each in layer._flatten_layers()}
@@ -62,7 +60,7 @@ class Keras(Binding):
             # All generators are restored after a call, but random numbers must differ between calls.
             self._runs += 1
             keras.utils.set_random_seed(self._runs)
-            given = keras.ops.convert_to_tensor(x, keras.config.floatx())
+            given = tensor_of(x)
             if trace.uses("core") and keras.backend.backend() == "jax":
                 return numbers_of(self._traced_by_jax(state, given, trace, path))
             with traced(trace, state, given):
@@ -72,7 +70,7 @@ class Keras(Binding):
         """Return whether a call draws from the layer's generators or from global ones."""
         with generators_kept():
             before = _generator_states(state)
-            self._outputs(state, keras.ops.convert_to_tensor(x, keras.config.floatx()), path)
+            self._outputs(state, tensor_of(x), path)
             return not all(map(np.array_equal, before, _generator_states(state)))
 
     def parameters(self, state: Any) -> Mapping[str, FloatArray]:
@@ -95,7 +93,7 @@ class Keras(Binding):
         many = recorded(self._of_values(state, weights, path))
         with generators_kept():
             own = [keras.ops.convert_to_tensor(arrays[each.path], each.dtype) for each in weights]
-            given = keras.ops.convert_to_tensor(x, keras.config.floatx())
+            given = tensor_of(x)
             return tuple(map(numbers_of, many(own, given)))
 
     def _outputs(self, layer: Any, x: Any, path: str) -> Any:
@@ -144,10 +142,24 @@ def self_attention(layer: Any, *given: Any, **options: Any) -> Any:
     return layer(*given, *given, **options) if two else layer(*given, **options)
 
 
+def tensor_of(array: np.ndarray[Any, Any]) -> Any:
+    """Return an array as one of the backend, real numbers in the precision of keras."""
+    return keras.ops.convert_to_tensor(array, keras.config.floatx() if array.dtype.kind == "f" else None)
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed all generators and restart the numbering of unnamed layers; restore both on exit."""
+    with generators_kept():
+        keras.utils.set_random_seed(seed)
+        global_state.set_global_attribute(_NUMBERS, None)
+        yield
+
+
 @contextlib.contextmanager
 def generators_kept() -> Iterator[None]:
     """Restore name counters and all generators that keras seeds."""
-    names = ("global_random_seed", "global_seed_generator", NUMBERS)
+    names = ("global_random_seed", "global_seed_generator", _NUMBERS)
     own = [global_state.get_global_attribute(name) for name in names]
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - keras seeds it
     with contextlib.ExitStack() as stack:

@@ -9,16 +9,15 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras.src.backend.common import global_state
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck._lib.streams import stream
 from attncheck.frameworks.binding import in_words
-from attncheck.frameworks.keras import NUMBERS, generators_kept, numbers_of, self_attention
+from attncheck.frameworks.keras import generators_kept, numbers_of, seeded, self_attention, tensor_of
 from attncheck.frameworks.keras_layers import named_layers, traced
 from attncheck.frameworks.models import FrameworkModel, FrameworkModels, distance
 from attncheck.frameworks.tap_collector import ArrayReader, TapCollector
-from attncheck.frameworks.trace import FloatArray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,14 +35,12 @@ class KerasModels(FrameworkModels):
     def make(self, width: int, seed: int) -> KerasModel:
         """Return a layer of this width with inputs, built by a first call."""
         rng = stream(seed, "inputs", width)
-        with generators_kept():
-            keras.utils.set_random_seed(seed)
-            global_state.set_global_attribute(NUMBERS, None)  # the same names at every width
+        with seeded(seed):  # the same names at every width
             layer = in_words("build", self.build, width)
             embeddings = (each for _, each in named_layers(layer) if isinstance(each, keras.layers.Embedding))
             tokens = next((each.input_dim for each in embeddings), None)
-            given = tuple(_given(each) for each in self.given(width, rng, tokens))
-            call, loss = self.call or self_attention, self.loss or distance(rng, _given)
+            given = tuple(tensor_of(each) for each in self.given(width, rng, tokens))
+            call, loss = self.call or self_attention, self.loss or distance(rng, tensor_of)
             reader, precision = ArrayReader(_first, numbers_of), float(np.finfo(np.float32).eps)
             model = KerasModel(layer, given, call, None, loss, reader, precision)
             model.outputs()
@@ -76,7 +73,3 @@ def _first(made: Any) -> Any:
     """Return the first real array, or None."""
     arrays = (each for each in keras.tree.flatten(made) if keras.ops.is_tensor(each))
     return next((each for each in arrays if "float" in keras.backend.standardize_dtype(each.dtype)), None)
-
-
-def _given(array: np.ndarray[Any, Any]) -> Any:
-    return keras.ops.convert_to_tensor(array, keras.config.floatx() if array.dtype.kind == "f" else None)

@@ -11,7 +11,7 @@ import numpy as np
 import scipy
 from scipy import special
 
-from attncheck.frameworks.trace import FloatArray
+from attncheck._lib.arrays import FloatArray
 
 #: False-alarm probability of an inspection, and the number of statistics that share it.
 FALSE_ALARM, NUMBERS = 1e-6, 150

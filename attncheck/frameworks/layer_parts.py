@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.frameworks.forward import Formula
-from attncheck.frameworks.trace import FloatArray
 from attncheck.frameworks.weights_notes import by_distance
 from attncheck.layers.parts.mask import MASKS
 from attncheck.layers.parts.position_bias import ALIBI, alibi_slopes

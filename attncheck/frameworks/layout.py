@@ -8,17 +8,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.errors import refuse
-from attncheck.frameworks.trace import AttentionCore, FloatArray
+from attncheck.frameworks.forward import centred
+from attncheck.frameworks.trace import AttentionCore
 
 #: Names of axes: batch, heads and positions; for grouped queries also key heads and queries per key head.
 BATCH, HEADS, POSITIONS, GROUPS, EACH = "bhlgr"
 #: ``cores(inputs, count)`` calls the module on inputs, (batch, positions, n), with the results of its first `count`
 #: attention cores replaced by zeros, and returns all cores.
 Cores = Callable[[FloatArray, int], list[AttentionCore]]
-Booleans = NDArray[np.bool_]
 _ROLES = ("query", "key", "value")
 _BATCH = 2
 _SWAPPED = str.maketrans("bl", "lb")
@@ -292,13 +292,9 @@ def _followed(found: Mapping[str, FloatArray]) -> float:
     )
 
 
-def _less_means(a: FloatArray, shown: Booleans, axis: int) -> FloatArray:
+def _less_means(a: FloatArray, shown: BoolArray, axis: int) -> FloatArray:
     for each in (0, axis):
-        a = np.where(
-            shown,
-            a - a.sum(axis=each, keepdims=True, where=shown) / np.maximum(shown.sum(axis=each, keepdims=True), 1),
-            0.0,
-        )
+        a = np.where(shown, centred(a, shown, each), 0.0)
     return a
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.text import listed
 from attncheck.frameworks.effective import ROLES, WITHOUT_TRANSPOSE
 from attncheck.frameworks.forward import AXES, NAMED, OTHER, Formula, Forward, visible
 from attncheck.frameworks.inputs import PLURALS
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Probe
-from attncheck.frameworks.trace import FloatArray
 
 # Lengths to try in turn, and the maximum of positions² × width.
 _LENGTHS = (65, 33)
@@ -28,16 +28,15 @@ def beyond(
 
     Formulas are unchanged if the module accepts no longer sequence, or rounding hides the effect of single positions.
     """
-    same = (found, dict(paths), list[Note]())
     x = probe.longer(_LENGTHS, _ENTRIES)
-    if x is not None and (missing := _missing(probe, x)):
-        return found, dict(paths), missing
+    missing = [] if x is None else _missing(probe, x)
     plain = found.known and formula.bias is None and formula.shown is None and found.map in AXES
-    if x is None or not plain or found.bound > _COARSEST or probe.reader.layout.extra or not probe.apart:
-        return same
+    exact = plain and found.bound <= _COARSEST
+    if x is None or missing or not exact or probe.reader.layout.extra or not probe.apart:
+        return found, dict(paths), missing
     longer, other = probe.forward(probe.reader.see(probe.state, x))
     if longer.known and (longer.map, longer.mask, longer.scale) == (found.map, found.mask, found.scale):
-        return same
+        return found, dict(paths), []
     here = f"{x.shape[1]} positions"
     if not longer.known or longer.map != found.map or other.bias is not None:
         text = f"with {here} the attention weights do not follow the formula found with fewer positions"

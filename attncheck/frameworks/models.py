@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.frameworks.binding import in_words
 from attncheck.frameworks.tap_collector import ArrayReader, TapCollector
-from attncheck.frameworks.trace import FloatArray
 from attncheck.scaling.taps import Tap
 
 Array = np.ndarray[Any, Any]
@@ -50,7 +50,7 @@ class FrameworkModels:
         return None if self.optimizer is None else in_words("optimizer", self.optimizer, model)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class FrameworkModel(abc.ABC):
     """A module with its inputs, and a PyTorch optimiser if it takes steps."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import abc
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from attncheck._lib.text import aligned, counted
 from attncheck.frameworks.notes import Note
@@ -36,7 +37,7 @@ class PrintedInspection(abc.ABC):
 
     @abc.abstractmethod
     def _fields(self, theory: bool) -> dict[str, Any]:
-        """Return all fields as built-in types."""
+        """Return all fields, as dataclasses and built-in types."""
 
     @property
     def examined(self) -> str:
@@ -77,14 +78,5 @@ class PrintedInspection(abc.ABC):
 
     def to_dict(self, theory: bool = False) -> dict[str, Any]:
         """Return all fields as built-in types, with None for non-finite numbers; with `theory`, predictions too."""
-        fields: dict[str, Any] = _finite(self._fields(theory))
+        fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self._fields(theory), enc_hook=float))
         return fields
-
-
-def _finite(value: Any) -> Any:
-    """Return built-in types without NaN and infinities, which JSON lacks."""
-    if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck.frameworks.binding import SINGLE
 from attncheck.frameworks.effective import (
@@ -23,7 +24,7 @@ from attncheck.frameworks.effective import (
 from attncheck.frameworks.fits import formula_of
 from attncheck.frameworks.forward import AMONG_HEADS, OTHER, REPEATED, TILED, Formula, Forward, names_of, scales, spread
 from attncheck.frameworks.layer_parts import parts_of
-from attncheck.frameworks.trace import FloatArray, Trace
+from attncheck.frameworks.trace import Trace
 
 _BATCH, _POSITIONS = 3, 7
 # Standard deviation of the scores, at which their scale and every single score affect the weights.
@@ -85,9 +86,7 @@ class Probe:
 
     def output(self, path: str, x: FloatArray | None = None) -> FloatArray:
         """Return the module's output on one code path, without replacing attention."""
-        swapped, x = self.reader.layout.first_axis, self.x if x is None else x
-        y = self.reader.binding.outputs(self.state, x.swapaxes(0, 1) if swapped else x, Trace(), path)
-        return y.swapaxes(0, 1) if swapped else y
+        return self.reader.outputs(self.state, self.x if x is None else x, Trace(), path)
 
     def differs(self, one: FloatArray, other: FloatArray) -> bool:
         """Return whether two outputs differ by more than rounding."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError, refuse
 from attncheck._lib.text import counted
 from attncheck.frameworks.expectations import declared as declarations
@@ -21,7 +22,6 @@ from attncheck.frameworks.notes import Note
 from attncheck.frameworks.printed import PrintedInspection
 from attncheck.frameworks.subject import ModuleSubject, pooled, subject_of
 from attncheck.frameworks.theory import LayerTheory, theory_of
-from attncheck.frameworks.trace import FloatArray
 from attncheck.frameworks.views import AttentionView
 from attncheck.layers.attention import AttentionLayer
 from attncheck.simulators.weights import GAUSSIAN
@@ -280,9 +280,9 @@ class Inspection(PrintedInspection):
             "head_dim": self.head_dim,
             "draws": self.draws,
             "weights": weights,
-            "forward": dataclasses.asdict(self.forward),
-            "paths": {path: dataclasses.asdict(forward) for path, forward in self.paths.items()},
-            "notes": [dataclasses.asdict(note) for note in self.notes],
+            "forward": self.forward,
+            "paths": self.paths,
+            "notes": self.notes,
             "attentions": self.attentions,
             "verdict": self.verdict,
             **({"theory": self._theory} if theory else {}),

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.frameworks.forward import OTHER
-from attncheck.frameworks.inputs import DEPENDENT, PLACED, ROTATED, TWISTED, kinds
+from attncheck.frameworks.inputs import DEPENDENT, PLACED, ROTATED, TWISTED
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.probe import Probe
-from attncheck.frameworks.trace import FloatArray
 
 NONE, ROTARY = "none", "rotary"
 #: Base reported for a single plane, whose rotation by one radian per position fits any base.
@@ -71,12 +71,11 @@ class Positions:
     notes: tuple[Note, ...] = ()
 
 
-def positions_of(probe: Probe) -> Positions:
+def positions_of(probe: Probe, kinds: Mapping[str, tuple[str, ...]]) -> Positions:
     """Return the effect of positions on queries and keys, with notes on unusual rotations."""
-    found = {role: kinds(probe, role) for role in ("query", "key", "value")}
-    if any({PLACED, TWISTED, DEPENDENT} & {*each} for each in found.values()):
+    if any({PLACED, TWISTED, DEPENDENT} & {*each} for each in kinds.values()):
         return Positions(OTHER)
-    turned = {role for role, each in found.items() if ROTATED in each}
+    turned = {role for role, each in kinds.items() if ROTATED in each}
     if not turned:
         return Positions(NONE)
     if not {"query", "key"} <= turned:

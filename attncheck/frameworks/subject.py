@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_choice, refuse
 from attncheck._lib.text import listed
 from attncheck.frameworks import laws as entry_laws
 from attncheck.frameworks.binding import Arrays, Binding
 from attncheck.frameworks.effective import ROLES, alike
 from attncheck.frameworks.initialiser import SYMBOLS
-from attncheck.frameworks.trace import FloatArray
 from attncheck.frameworks.views import AttentionView
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.parts import PARTS
@@ -120,17 +120,13 @@ def subject_of(
         refuse("weights", weights, problem, "pass weights='gaussian', or inspect the module without its model")
     if weights == OWN:
         # A score scale that `AttentionLayer` does not support is attributed to queries and their bias.
-        declared = _laws(laws) | _biases(view, layer, {"query": layer.query_std / stds["query"]})
+        declared: dict[str, Any] = {role: _law(SYMBOLS[role], left) for role, left in laws.items()}
+        declared |= _biases(view, layer, {"query": layer.query_std / stds["query"]})
         return _checked(ModuleSubject(view, state, layer, declared, functools.partial(_initialised, binding)))
     fans = _fans(layer)
     own = {role: std / fans[role] ** 0.5 for role, std in stds.items()}
     arrays = functools.partial(_gaussian, _copied(binding, state), _by_array(view, state, own))
     return _checked(ModuleSubject(view, state, layer, GAUSSIAN, arrays))
-
-
-def _laws(laws: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return one of the laws not rejected, for each role."""
-    return {role: _law(SYMBOLS[role], left) for role, left in laws.items()}
 
 
 def _law(what: str, left: Sequence[str]) -> str:

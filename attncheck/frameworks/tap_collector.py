@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
-from attncheck.frameworks.trace import FloatArray, Trace
+from attncheck.frameworks.trace import Trace
 from attncheck.scaling.taps import EMBEDDING, MODULE, NORM, OUTPUT, SCORES, WEIGHTS, Tap, root_mean_square
 
 _EMBEDDINGS = ("Embedding", "Embed")

@@ -67,13 +67,9 @@ class LayerTheory:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything except the layer as built-in types."""
-        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "layer"}
-        return {
-            **found,
-            "score_variance_here": self.score_variance_here,
-            "temperature_here": self.temperature_here,
-            "distance": None if self.distance is None else dataclasses.asdict(self.distance),
-        }
+        found = dataclasses.asdict(self)
+        del found["layer"]
+        return {**found, "score_variance_here": self.score_variance_here, "temperature_here": self.temperature_here}
 
     def __str__(self) -> str:
         scores = f"score variance {self.score_variance:.3g}, so softmax at temperature {self.temperature:.3g}"

@@ -8,13 +8,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import refuse
 from attncheck.frameworks.binding import Arrays, Binding
 from attncheck.frameworks.torch_trace import array_of, recorded, traced
-from attncheck.frameworks.trace import FloatArray, Trace
+from attncheck.frameworks.trace import Trace
 
 _UNWATCHED = re.compile(r"HigherOrderOperator (\w+)")
 # Attention implementations of transformers to select.
@@ -83,7 +85,10 @@ class Torch(Binding):
     def attended(self, state: Any, arrays: Arrays, x: FloatArray, path: str = "eval") -> tuple[FloatArray, ...]:
         """Return outputs, queries, keys and values of N modules; see `Binding.attended`."""
         whole = _CallableModule(state, functools.partial(self._called, weights=_WEIGHTS in path))
-        values = {id(parameter): _like(parameter, arrays[name]) for name, parameter in state.named_parameters()}
+        values = {
+            id(own): torch.as_tensor(arrays[name], dtype=own.dtype, device=own.device)
+            for name, own in state.named_parameters()
+        }
         # Once per module: PyTorch would set those of a module with several names twice, and put back the wrong ones.
         held = {
             ".".join(filter(None, ("held", at, name))): values[id(parameter)]
@@ -198,5 +203,10 @@ def place_of(module: Any) -> tuple[Any, Any]:
     return torch.get_default_dtype(), torch.device("cpu")
 
 
-def _like(parameter: Any, values: FloatArray) -> Any:
-    return torch.as_tensor(values, dtype=parameter.dtype, device=parameter.device)
+def tensor_of(module: Any, value: Any) -> Any:
+    """Return an array or tensor on a module's device, real numbers in its precision; other values unchanged."""
+    value = torch.as_tensor(value) if isinstance(value, np.ndarray) else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    dtype, device = place_of(module)
+    return value.to(device, dtype) if value.is_floating_point() else value.to(device)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.streams import stream
 from attncheck.frameworks.binding import in_words
 from attncheck.frameworks.models import FrameworkModel, FrameworkModels, distance
 from attncheck.frameworks.tap_collector import ArrayReader, TapCollector
-from attncheck.frameworks.torch import place_of
+from attncheck.frameworks.torch import place_of, tensor_of
 from attncheck.frameworks.torch_trace import array_of, traced
-from attncheck.frameworks.trace import FloatArray
+from attncheck.frameworks.trace import leaves_of
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -39,8 +39,8 @@ class TorchModels(FrameworkModels):
         rng = stream(seed, "inputs", width)
         embedding = next((each for each in module.modules() if isinstance(each, torch.nn.Embedding)), None)
         tokens = None if embedding is None else embedding.num_embeddings
-        given = tuple(_tensor(module, each) for each in self.given(width, rng, tokens))
-        call, loss = self.call or _called, self.loss or distance(rng, functools.partial(_tensor, module))
+        given = tuple(tensor_of(module, each) for each in self.given(width, rng, tokens))
+        call, loss = self.call or _called, self.loss or distance(rng, functools.partial(tensor_of, module))
         reader, precision = ArrayReader(_first, array_of, _where), float(torch.finfo(place_of(module)[0]).eps)
         return TorchModel(module.eval(), given, call, self.optimizer_of(module), loss, reader, precision)
 
@@ -76,13 +76,8 @@ def _one_thread() -> Iterator[None]:
 
 def _first(made: Any) -> Any:
     """Return the first real tensor, or None."""
-    if isinstance(made, torch.Tensor):
-        return made if made.is_floating_point() else None
-    if isinstance(made, Mapping):
-        made = tuple(made.values())
-    if not isinstance(made, tuple | list):
-        return None
-    return next((found for each in made if (found := _first(each)) is not None), None)
+    tensors = (each for each in leaves_of(made) if isinstance(each, torch.Tensor))
+    return next((each for each in tensors if each.is_floating_point()), None)
 
 
 def _where(tensor: Any) -> tuple[Any, ...]:
@@ -94,8 +89,3 @@ def _called(module: Any, *given: Any) -> Any:
     if isinstance(module, torch.nn.MultiheadAttention):
         return module(given[0], given[0], given[0])[0]
     return module(*given)
-
-
-def _tensor(module: Any, array: np.ndarray[Any, Any]) -> Any:
-    dtype, device = place_of(module)
-    return torch.as_tensor(array, dtype=dtype if array.dtype.kind == "f" else None, device=device)

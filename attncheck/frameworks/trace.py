@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from attncheck._lib.arrays import FloatArray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -133,6 +132,17 @@ def replaced(place: Any, name: str, function: Any) -> Iterator[None]:
             setattr(place, name, own)
         else:
             delattr(place, name)
+
+
+def leaves_of(value: Any) -> Iterator[Any]:
+    """Yield the leaves of nested containers."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, tuple | list):
+        for each in value:
+            yield from leaves_of(each)
+    else:
+        yield value
 
 
 def zeros(core: AttentionCore) -> FloatArray:

@@ -9,10 +9,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.frameworks.binding import Arrays, Binding
 from attncheck.frameworks.effective import ROLES, AttentionCall, ModuleReader
 from attncheck.frameworks.rotary import Rotation
-from attncheck.frameworks.trace import FloatArray
 from attncheck.layers.attention import AttentionLayer
 from attncheck.layers.attention_map import attention_weights
 from attncheck.layers.parts.scores import mean_offset
@@ -61,7 +61,8 @@ class AttentionView:
     def drawn(self, state: Any, arrays: Sequence[Arrays], x: FloatArray) -> dict[str, FloatArray]:
         """Return outputs, scores or attention, and keys or the Gram matrices of keys and values, by name."""
         if self.at_once:
-            return self._exposed(self.reader.see_each(state, _stacked(arrays), x))
+            stacked = {name: np.stack([each[name] for each in arrays]) for name in arrays[0]}
+            return self._exposed(self.reader.see_each(state, stacked, x))
         filled = self.binding.filled
         seen = (self.reader.see(filled(state, a), each) for a, each in zip(arrays, x[:, None], strict=True))
         parts = [self._exposed(each) for each in seen]
@@ -128,7 +129,3 @@ class AttentionView:
 
     def _gain(self, role: str) -> float:
         return self.gains.get(role, 1.0)
-
-
-def _stacked(arrays: Sequence[Arrays]) -> dict[str, FloatArray]:
-    return {name: np.stack([each[name] for each in arrays]) for name in arrays[0]}

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from attncheck._lib.arrays import BoolArray, FloatArray
 from attncheck._lib.text import listed
 from attncheck.frameworks.effective import AttentionCall
 from attncheck.frameworks.forward import (
@@ -16,14 +17,13 @@ from attncheck.frameworks.forward import (
     OFF_BY_ONE,
     OTHER,
     TILED,
-    Booleans,
     Formula,
     Forward,
     added_mask,
+    centred,
     visible,
 )
 from attncheck.frameworks.notes import Note
-from attncheck.frameworks.trace import FloatArray
 from attncheck.layers.parts.position_bias import alibi_slopes
 
 _Fit = TypeVar("_Fit")
@@ -102,7 +102,7 @@ def _about_mask(made: Forward, formula: Formula, length: int) -> Iterator[Note]:
         yield Note(f"the mask is neither none nor causal: {made.mask}")
 
 
-def _past_a_gap(shown: Booleans) -> list[tuple[int, int]]:
+def _past_a_gap(shown: BoolArray) -> list[tuple[int, int]]:
     """Return (query, later position) pairs visible beyond a hidden position, if all earlier positions are visible.
 
     Prefixes and blocks of positions that see each other hide no position in between.
@@ -113,25 +113,25 @@ def _past_a_gap(shown: Booleans) -> list[tuple[int, int]]:
     return [(int(i), int(j)) for i, j in zip(*np.nonzero(shown), strict=True) if not shown[i, :j].all()]
 
 
-def _sees_next(shown: Booleans, mask: str) -> bool:
+def _sees_next(shown: BoolArray, mask: str) -> bool:
     """Return whether every position sees the next one and none sees further, although some earlier ones are hidden."""
     at = np.arange(len(shown) - 1)
     further = np.triu(shown, 2).any() or np.tril(shown).all()
     return bool(mask == OTHER and shown[at, at + 1].all() and not further)
 
 
-def _visible(made: Forward, formula: Formula, length: int) -> Booleans:
+def _visible(made: Forward, formula: Formula, length: int) -> BoolArray:
     """Return which keys are visible to any head, as booleans (queries, keys)."""
     shown = visible(made.mask, length, length) if formula.shown is None else formula.shown
     return shown if shown.ndim == 2 else np.asarray(shown.any(axis=0))
 
 
-def _idle(shown: Booleans) -> list[int]:
+def _idle(shown: BoolArray) -> list[int]:
     """Return the positions that attend to nothing."""
     return [int(i) for i in np.flatnonzero(~shown.any(axis=1))]
 
 
-def _unseen(shown: Booleans) -> Iterator[Note]:
+def _unseen(shown: BoolArray) -> Iterator[Note]:
     """Report positions that attend to nothing, or that nothing attends to."""
     of = f", of 0 to {len(shown) - 1}"
     idle, unseen = _idle(shown), np.flatnonzero(~shown.any(axis=0))
@@ -203,14 +203,14 @@ def _all_of(found: list[_Fit | None]) -> list[_Fit]:
     return known if len(known) == len(found) else []
 
 
-def _slope_of(bias: FloatArray, distance: FloatArray, use: Booleans) -> float | None:
+def _slope_of(bias: FloatArray, distance: FloatArray, use: BoolArray) -> float | None:
     """Return the slope if a bias, up to a constant per row, is linear in the distance; else None."""
     b, d = (_less_mean(a, use) for a in (bias, distance))
     slope = float(np.sum(b * d)) / max(float(np.sum(d**2)), 1e-300)
     return slope if np.abs(b - slope * d).max() <= _FITTED * max(float(np.abs(b).max()), _NO_BIAS) else None
 
 
-def _table_of(bias: FloatArray, behind: FloatArray, use: Booleans) -> FloatArray | None:
+def _table_of(bias: FloatArray, behind: FloatArray, use: BoolArray) -> FloatArray | None:
     """Return the values of a bias by i - j if it depends on that only, up to a constant per row; else None."""
     length = len(bias)
     rows, columns = np.nonzero(use)
@@ -224,6 +224,5 @@ def _table_of(bias: FloatArray, behind: FloatArray, use: Booleans) -> FloatArray
     return fitted[occurs] if left <= _FITTED * max(float(np.abs(_less_mean(bias, use)).max()), _NO_BIAS) else None
 
 
-def _less_mean(a: FloatArray, use: Booleans) -> FloatArray:
-    mean = np.sum(a, axis=-1, where=use, keepdims=True) / np.maximum(np.sum(use, axis=-1, keepdims=True), 1)
-    return np.where(use, a - mean, 0.0)
+def _less_mean(a: FloatArray, use: BoolArray) -> FloatArray:
+    return np.where(use, centred(a, use, -1), 0.0)

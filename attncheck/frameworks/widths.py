@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_wholes, refuse
 from attncheck._lib.imports import find
 from attncheck._lib.streams import stream
 from attncheck.frameworks.binding import generator_kept, home_of, in_words, parameters_of
 from attncheck.scaling.examine import SEEDS, TOLERANCE, WIDTHS, examine
-from attncheck.scaling.own import Description, OwnModels, computed
+from attncheck.scaling.own import Description, OwnModel, computed
 from attncheck.scaling.predictions import expectation
 from attncheck.scaling.result import Widths
-from attncheck.scaling.taps import Models, Tap, as_tap
+from attncheck.scaling.taps import Make, Model, Tap, as_tap
 
 #: Model factories by framework.
 _MODELS = {
@@ -120,31 +120,20 @@ def widths(
         expected = computed(build, measured) if expect is None else expectation(expect)
     else:
         expected = expectation("standard" if expect is None else expect)
-    models = _models(build, narrowest, functions)
-    moves = optimizer is not None
-    if isinstance(models, _PlainModels):
-        moves = hasattr(models.make(narrowest[0], seed=0).model, "step")
+    make = _make(build, narrowest, functions)
+    plain = not isinstance(build, Description) and "rng" in parameters_of(build)
+    made = make(narrowest[0], 0) if plain else None
+    moves = hasattr(made.model, "step") if isinstance(made, _PlainModel) else optimizer is not None
     taken = _STEPS * moves if steps is None else steps
     if taken and not moves:
         refuse("steps", steps, "needs an optimiser", "pass optimizer=, or a model with a method step")
     options: dict[str, Any] = {"seeds": seeds, "steps": taken, "seed": seed}
-    return examine(models, widths, expected, false_alarm=false_alarm, tolerance=tolerance, **options)
+    return examine(make, widths, expected, false_alarm=false_alarm, tolerance=tolerance, **options)
 
 
 @dataclasses.dataclass(frozen=True)
-class _PlainModels:
-    """Models from a function of (width, rng)."""
-
-    build: Callable[..., Any]
-
-    def make(self, width: int, seed: int) -> _PlainModel:
-        """Return a model."""
-        return _PlainModel(in_words("build", self.build, width, stream(seed, "widths")))
-
-
-@dataclasses.dataclass(frozen=True)
-class _PlainModel:
-    """A model whose failures become `InputError`."""
+class _PlainModel(Model):
+    """A model from a function of (width, rng), whose failures become `InputError`."""
 
     model: Any
 
@@ -152,25 +141,21 @@ class _PlainModel:
         """Return the taps by name."""
         return {name: in_words("taps", as_tap, each) for name, each in in_words("taps", self.model.taps).items()}
 
-    def weights(self) -> Mapping[str, FloatArray]:
-        """Return nothing: the model is not known but for its taps."""
-        return {}
-
     def step(self) -> None:
         """Take a step."""
         in_words("step", self.model.step)
 
 
-def _models(build: Callable[..., Any] | Description, narrowest: Sequence[int], functions: Mapping[str, Any]) -> Models:
-    """Return the model factory for the framework."""
+def _make(build: Callable[..., Any] | Description, narrowest: Sequence[int], functions: Mapping[str, Any]) -> Make:
+    """Return the function that makes models."""
     if not narrowest:
         refuse("widths", (), "is empty", "pass e.g. (64, 128, 256, 512, 1024)")
     if isinstance(build, Description):
-        return OwnModels(build)
+        return functools.partial(OwnModel, build)
     if not callable(build):
         refuse("build", build, "is not a function", "pass a function of the width that returns a new model")
     if "rng" in parameters_of(build):
-        return _PlainModels(build)
+        return lambda width, seed: _PlainModel(in_words("build", build, width, stream(seed, "widths")))
     framework = "flax"
     if "rngs" not in parameters_of(build):
         with generator_kept():
@@ -179,14 +164,9 @@ def _models(build: Callable[..., Any] | Description, narrowest: Sequence[int], f
     if framework not in _MODELS:
         remedy = "return one, or take (width, rng) and return an object with a method taps()"
         refuse("build", made, f"is not a module of {', '.join(_MODELS)}", remedy)
-    models: Models = find(_MODELS[framework])(build, **functions)
-    _refuse_alike(build, models, narrowest[0])
-    return models
-
-
-def _refuse_alike(build: Callable[..., Any], models: Any, width: int) -> None:
-    """Refuse models that are equal for two seeds."""
-    one, other = (models.make(width, seed).weights().values() for seed in (0, 1))
+    make: Make = find(_MODELS[framework])(build, **functions).make
+    one, other = (make(narrowest[0], seed).weights().values() for seed in (0, 1))
     drawn = [np.ptp(each) > 0 for each in one if each.size]
     if any(drawn) and all(map(np.array_equal, one, other)):
         refuse("build", build, "makes the same model for every seed", "let it draw from the framework's own generator")
+    return make

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
 from attncheck._lib.groups import grouped
 from attncheck._lib.text import listed
@@ -15,7 +16,7 @@ from attncheck.frameworks.binding import Binding
 from attncheck.frameworks.forward import BACKWARD
 from attncheck.frameworks.notes import Note
 from attncheck.frameworks.result import Inspection
-from attncheck.frameworks.trace import CoreTrace, FloatArray
+from attncheck.frameworks.trace import CoreTrace
 from attncheck.models.calls import ModuleCall
 from attncheck.models.names import name_of, names_of, pattern_of
 from attncheck.models.replay import HiddenStates

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from attncheck._lib.imports import find
 from attncheck.frameworks.binding import Binding, home_of, in_words, parameters_of
 from attncheck.models.calls import CallRecorder, ModuleCall, paired
 from attncheck.models.parameters import Parameter
+from attncheck.models.replay import sequences_of
 
 #: Inputs of a model: by argument name, in order, or a function that returns them.
 Inputs = Mapping[str, Any] | Sequence[Any] | Callable[[], Any]
@@ -35,6 +37,9 @@ class ModelBinding(abc.ABC):
     call : callable, optional
         ``call(model, *inputs)``, if not ``model(*inputs)``.
     """
+
+    #: Binding to the modules of a model, as layers.
+    layers: Any
 
     def __init__(
         self,
@@ -64,13 +69,31 @@ class ModelBinding(abc.ABC):
     def module(self, model: Any, name: str) -> Any:
         """Return the module of that name."""
 
-    @abc.abstractmethod
     def replayed(self, call: ModuleCall, modules: Sequence[Any]) -> Binding:
         """Return the binding that repeats a recorded call on `modules`, the draws of the called module."""
+        assert call.given is not None
+        binding: Binding = self.layers(lambda: self.made(call, modules), call.given.width, call.given.replay)
+        binding.draws, binding.lengths = modules, call.given.lengths
+        return binding
+
+    def made(self, call: ModuleCall, modules: Sequence[Any]) -> Any:
+        """Return the module to call, given its draws."""
+        return modules[0]
 
     @abc.abstractmethod
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
         """Return all parameters, each with at most `most` entries of this draw."""
+
+    def called(self, model: Any, sequences: int | None = None) -> Any:
+        """Call the model on its inputs, or on a batch of `sequences` copies of the first one."""
+        args, kwargs = sequences_of(self.inputs or (), sequences)
+        tensor = functools.partial(self.tensor, model)
+        called = model if self.call is None else functools.partial(self.call, model)
+        return in_words("model", called, *map(tensor, args), **{name: tensor(each) for name, each in kwargs.items()})
+
+    def tensor(self, model: Any, value: Any) -> Any:
+        """Return an input in the form that the model takes."""
+        return value
 
     def unused(self, model: Any) -> frozenset[str] | None:
         """Return the names of parameters that do not affect the outputs, or None if unknown."""

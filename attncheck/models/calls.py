@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attncheck.frameworks.binding import Binding
 from attncheck.frameworks.trace import Trace
 from attncheck.models.replay import CallArguments, HiddenStates, hidden_states
 
@@ -67,17 +66,6 @@ class CallRecorder(Trace):
         for call in self.calls:
             yield call.name, times[call.name]
             times[call.name] += 1
-
-
-def replayed(bind: Callable[..., Binding], call: ModuleCall, modules: Sequence[Any], make: Any = None) -> Binding:
-    """Return the binding that repeats a recorded call on the draws of a module.
-
-    `make` returns the module to call, if the draws are not modules themselves.
-    """
-    assert call.given is not None
-    binding = bind(make or (lambda: modules[0]), call.given.width, call.given.replay)
-    binding.draws, binding.lengths = modules, call.given.lengths
-    return binding
 
 
 def paired(one: CallRecorder, two: CallRecorder) -> list[ModuleCall]:

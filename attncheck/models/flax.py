@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,11 +12,11 @@ import numpy as np
 from flax import nnx
 
 from attncheck.frameworks._jax import on_cpu
-from attncheck.frameworks.binding import Binding, in_words, parameters_of
+from attncheck.frameworks.binding import in_words, parameters_of
 from attncheck.frameworks.flax import NNX, Linen
 from attncheck.frameworks.flax_modules import linen_traced, nnx_traced
 from attncheck.models.binding import ModelBinding
-from attncheck.models.calls import CallRecorder, ModuleCall, replayed
+from attncheck.models.calls import CallRecorder, ModuleCall
 from attncheck.models.parameters import Parameter, places_of
 from attncheck.models.replay import sequences_of
 
@@ -34,6 +33,8 @@ def flax_model(make: Call, inputs: Inputs, call: Call | None = None) -> ModelBin
 
 class LinenModel(ModelBinding):
     """Binding to a linen model; a draw is its variables."""
+
+    layers = Linen
 
     def __init__(self, module: Any, inputs: Inputs, call: Call | None) -> None:
         super().__init__(lambda: module, inputs, call)
@@ -69,9 +70,9 @@ class LinenModel(ModelBinding):
             found[collection] = held
         return found
 
-    def replayed(self, call: ModuleCall, modules: Sequence[Any]) -> Binding:
-        """Return the binding that repeats a recorded call on the draws of a module."""
-        return replayed(Linen, call, modules, lambda: self._modules[call.name])
+    def made(self, call: ModuleCall, modules: Sequence[Any]) -> Any:
+        """Return the module of a call, whose draws are variables."""
+        return self._modules[call.name]
 
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
         """Return all parameters, each with at most `most` entries of this draw."""
@@ -87,6 +88,8 @@ class LinenModel(ModelBinding):
 class NNXModel(ModelBinding):
     """Binding to the nnx models that ``make(rngs)`` or ``make()`` returns."""
 
+    layers = NNX
+
     def fresh(self, seed: int) -> Any:
         """Return a newly initialised model."""
         with on_cpu():
@@ -98,19 +101,13 @@ class NNXModel(ModelBinding):
     def recorded(self, model: Any, sequences: int | None) -> CallRecorder:
         """Return the calls of modules in a forward pass."""
         recorder = CallRecorder()
-        args, kwargs = sequences_of(self.inputs or (), sequences)
-        called = model if self.call is None else functools.partial(self.call, model)
         with on_cpu(), nnx_traced(recorder, model):
-            in_words("model", called, *args, **kwargs)
+            self.called(model, sequences)
         return recorder
 
     def module(self, model: Any, name: str) -> Any:
         """Return the module of that name."""
         return next(each for path, each in nnx.iter_graph(model) if ".".join(map(str, path)) == name)
-
-    def replayed(self, call: ModuleCall, modules: Sequence[Any]) -> Binding:
-        """Return the binding that repeats a recorded call on the draws of a module."""
-        return replayed(NNX, call, modules)
 
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
         """Return all parameters, each with at most `most` entries of this draw."""

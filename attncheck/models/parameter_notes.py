@@ -70,13 +70,9 @@ def copied(parameters: Sequence[Parameter]) -> list[Note]:
     weights, biases = (
         {p.name: p.entries[0][None] for p in drawn if (len(p.shape) > 1) == many} for many in (True, False)
     )
-    found = same_layers(weights)
-    if not found:
-        alike = (str(note).replace("the same weights", "the same biases") for note in same_layers(biases))
-        found = [Note(text, convention=True) for text in alike]
     shared = {name: p.entries[0][None] for p in drawn if p.tied for name in (p.name, *p.tied)}
-    together = (str(note).replace("have the same weights", "share their weights") for note in same_layers(shared))
-    return found + [Note(text, convention=True) for text in together]
+    found = same_layers(weights) or same_layers(biases, "have the same biases", blames=False)
+    return found + same_layers(shared, "share their weights", blames=False)
 
 
 def _names(rows: Iterable[ParameterStatistics], table: Sequence[ParameterStatistics]) -> str:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from attncheck._lib.arrays import FloatArray
 from attncheck.frameworks import laws
 from attncheck.frameworks.laws import CONSTANT, FALSE_ALARM, ORTHOGONAL, UNKNOWN, ScaleEstimate
-from attncheck.frameworks.trace import FloatArray
 
 # Statistics per parameter that share the budget: standard deviation, mean, law and orthogonality.
 _STATISTICS = 4

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from attncheck.frameworks.trace import leaves_of
+
 # An argument whose name contains one of these may be the source of keys and values in cross-attention.
 _SOURCES = ("encoder", "key", "value", "kv", "inputs_k", "inputs_v", "memory", "context", "cross")
 # An argument whose name contains one of these is added to keys or hides them.
@@ -49,7 +51,7 @@ class CallArguments:
     def of(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
         """Return the arguments of a call."""
         named = [*zip(_positional(function, len(args)), args, strict=True), *kwargs.items()]
-        leaves = [(name if value is leaf else "", leaf) for name, value in named for leaf in _leaves(value)]
+        leaves = [(name if value is leaf else "", leaf) for name, value in named for leaf in leaves_of(value)]
         copies = tuple(_kept(leaf) for _, leaf in leaves)
         places = tuple(id(leaf) for _, leaf in leaves)
         return cls((tuple(args), dict(kwargs)), copies, tuple(name for name, _ in leaves), places)
@@ -86,7 +88,7 @@ class Replay:
         )
         args, kwargs = _with_leaves(self.arguments.given, leaves)
         made = module(*args, **kwargs)
-        for each in _leaves(made):
+        for each in leaves_of(made):
             if _is_array(each) and each.ndim == x.ndim and each.shape[:2] == own.shape[:2]:
                 return each.swapaxes(0, 1) if self.axis else each
         return made
@@ -196,17 +198,6 @@ def _positional(function: Callable[..., Any], number: int) -> list[str]:
     except (TypeError, ValueError):
         known = []
     return [known[i] if i < len(known) else str(i) for i in range(number)]
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    """Yield the leaves of nested containers."""
-    if isinstance(value, Mapping):
-        value = tuple(value.values())
-    if isinstance(value, tuple | list):
-        for each in value:
-            yield from _leaves(each)
-    else:
-        yield value
 
 
 def _with_leaves(value: Any, leaves: Iterator[Any]) -> Any:

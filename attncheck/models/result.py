@@ -142,8 +142,8 @@ class ModelInspection(PrintedInspection):
             "draws": self.draws,
             "verdict": self.verdict,
             "attention": {name: each.to_dict(theory) for name, each in self.modules.items()},
-            "parameters": [dataclasses.asdict(each) for each in self.parameters],
-            "notes": [dataclasses.asdict(note) for note in self.all_notes],
+            "parameters": self.parameters.rows,
+            "notes": self.all_notes,
         }
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,22 +12,31 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from attncheck._lib.errors import InputError
-from attncheck.frameworks.binding import Binding, in_words
-from attncheck.frameworks.torch import Torch, place_of, refuse_without_numbers, without_gradient
+from attncheck.frameworks.binding import in_words
+from attncheck.frameworks.torch import Torch, refuse_without_numbers, tensor_of, without_gradient
 from attncheck.frameworks.torch_trace import array_of, traced
 from attncheck.frameworks.trace import replaced
 from attncheck.models.binding import ModelBinding
-from attncheck.models.calls import CallRecorder, ModuleCall, paired, replayed
+from attncheck.models.calls import CallRecorder, ModuleCall, paired
 from attncheck.models.default_inputs import default_inputs
 from attncheck.models.parameters import Parameter, places_of
-from attncheck.models.replay import sequences_of
 
 # Layers whose weights are (outputs, inputs), and whose default initialiser is uniform of variance 1/(3 fan_in).
 _PROJECTIONS = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
 
 
+class _CalledModule(Torch):
+    """Binding to a module in the implementation that its model has."""
+
+    def __init__(self, make: Callable[[], Any], width: int, call: Callable[..., Any]) -> None:
+        super().__init__(make, width, call)
+        self.paths, self.spare, self._implemented = ("eval", "train"), frozenset(), False
+
+
 class TorchModel(ModelBinding):
     """Binding to the models that ``make()`` returns; `inputs` are arrays or tensors by argument name, or in order."""
+
+    layers = _CalledModule
 
     def fresh(self, seed: int) -> Any:
         """Return a newly initialised model, in which NaN marks entries that no initialiser wrote."""
@@ -41,7 +49,7 @@ class TorchModel(ModelBinding):
         refuse_without_numbers(model)
         if any(isinstance(each, torch.nn.parameter.UninitializedParameter) for each in model.parameters()):
             with torch.no_grad():
-                self._called(model, 1)  # determines the shapes of lazy parameters
+                self.called(model, 1)  # determines the shapes of lazy parameters
         return model.eval()
 
     def calls(self, model: Any) -> Sequence[ModuleCall]:
@@ -56,16 +64,12 @@ class TorchModel(ModelBinding):
         """Return the calls of modules in a forward pass."""
         recorder = CallRecorder("forward")
         with torch.no_grad(), traced(recorder, model):
-            self._called(model, sequences)
+            self.called(model, sequences)
         return recorder
 
     def module(self, model: Any, name: str) -> Any:
         """Return the module of that name."""
         return model.get_submodule(name)
-
-    def replayed(self, call: ModuleCall, modules: Sequence[Any]) -> Binding:
-        """Return the binding that repeats a recorded call on the draws of a module."""
-        return replayed(_CalledModule, call, modules)
 
     def parameters(self, model: Any, most: int) -> Sequence[Parameter]:
         """Return all parameters, each with at most `most` entries of this draw; set uninitialised entries to 0."""
@@ -82,13 +86,13 @@ class TorchModel(ModelBinding):
 
     def unused(self, model: Any) -> frozenset[str] | None:
         """Return the names of parameters without a gradient."""
-        found = without_gradient(model, lambda: self._called(model))
+        found = without_gradient(model, lambda: self.called(model))
         return None if found is None else frozenset(found)
 
     def steady(self, model: Any) -> bool | None:
         """Return whether two calls with the same inputs agree."""
         with torch.no_grad(), torch.random.fork_rng():
-            made = [[y for y in tree_leaves(self._called(model)) if isinstance(y, torch.Tensor)] for _ in range(2)]
+            made = [[y for y in tree_leaves(self.called(model)) if isinstance(y, torch.Tensor)] for _ in range(2)]
         pairs = zip(*made, strict=False)
         return all(one.shape == other.shape and one.allclose(other, equal_nan=True) for one, other in pairs)
 
@@ -98,24 +102,16 @@ class TorchModel(ModelBinding):
         held = {} if config is None or not hasattr(config, "to_dict") else config.to_dict()
         return {n: v for n, v in held.items() if isinstance(v, int | float) and not isinstance(v, bool)}
 
-    def _called(self, model: Any, sequences: int | None = None) -> Any:
+    def called(self, model: Any, sequences: int | None = None) -> Any:
         """Call the model on its inputs, or on a batch of `sequences` copies of the first one."""
-        inputs = default_inputs(model) if self.inputs is None else self.inputs
-        args, kwargs = sequences_of(inputs, sequences)
-        tensor = functools.partial(_tensor, place=place_of(model))
-        called = model if self.call is None else functools.partial(self.call, model)
+        if self.inputs is None:
+            self.inputs = default_inputs(model)
         with _without_cache(model):
-            return in_words(
-                "model", called, *map(tensor, args), **{name: tensor(each) for name, each in kwargs.items()}
-            )
+            return super().called(model, sequences)
 
-
-class _CalledModule(Torch):
-    """Binding to a module in the implementation that its model has."""
-
-    def __init__(self, make: Callable[[], Any], width: int, call: Callable[..., Any]) -> None:
-        super().__init__(make, width, call)
-        self.paths, self.spare, self._implemented = ("eval", "train"), frozenset(), False
+    def tensor(self, model: Any, value: Any) -> Any:
+        """Return an input on the model's device."""
+        return tensor_of(model, value)
 
 
 def _described(owner: Any, name: str, parameter: Any, tied: tuple[str, ...], most: int) -> Parameter:
@@ -174,15 +170,6 @@ def _default(owner: Any, name: str, fans: tuple[int, int] | None) -> tuple[str, 
     if isinstance(owner, torch.nn.MultiheadAttention) and name == "in_proj_weight" and fans is not None:
         return "uniform", math.sqrt(2 / sum(fans))
     return None
-
-
-def _tensor(value: Any, place: tuple[Any, Any]) -> Any:
-    """Return an array or a tensor on the model's device; real numbers in its precision."""
-    value = torch.as_tensor(value) if isinstance(value, np.ndarray) else value
-    if not isinstance(value, torch.Tensor):
-        return value
-    dtype, device = place
-    return value.to(device, dtype) if value.is_floating_point() else value.to(device)
 
 
 @contextlib.contextmanager

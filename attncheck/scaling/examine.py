@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import check_number, check_whole, check_wholes, refuse
@@ -17,13 +15,12 @@ from attncheck._lib.streams import seed_sequence
 from attncheck.evidence.budget import Budget
 from attncheck.evidence.family import Outcome
 from attncheck.evidence.looks import examine_blocks
-from attncheck.evidence.plot_data import rate
 from attncheck.evidence.verdicts import Trail, Verdict
 from attncheck.scaling.exponents import TERMS, exponents, seeds_needed
 from attncheck.scaling.orders import NEXT, shares
 from attncheck.scaling.predictions import CHANGE, INIT, SHARE, Expectation, ExponentPrediction, TapSeries, check_all_fit
 from attncheck.scaling.result import Widths, WidthsRow
-from attncheck.scaling.taps import Model, Models, Tap
+from attncheck.scaling.taps import Make, Model, Tap
 
 #: Default widths, seeds per width and look, and tolerance of exponents.
 WIDTHS = (64, 128, 256, 512, 1024)
@@ -53,7 +50,7 @@ class Measurement:
 
 
 def examine(
-    models: Models,
+    make: Make,
     widths: Sequence[int],
     expected: Expectation,
     *,
@@ -67,6 +64,8 @@ def examine(
 
     Parameters
     ----------
+    make : callable
+        Returns a model of a width and a seed.
     seeds : int
         Models per width and look.
     steps : int
@@ -87,7 +86,7 @@ def examine(
     seeds = check_whole("seeds", seeds, 2, "pass at least 2, e.g. seeds=8")
     steps = check_whole("steps", steps, 0, "pass a number of steps, e.g. steps=2", _MOST_STEPS)
     tolerance = check_number("tolerance", tolerance, "pass a difference of exponents, e.g. 0.1", minimum=0.0)
-    sample = _Sample(models, widths, seeds, steps, check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
+    sample = _Sample(make, widths, seeds, steps, check_whole("seed", seed, 0, "pass a whole number, e.g. seed=0"))
     check_all_fit(expected, (each.place for each in sample.measured))
     predicted = {each: expected(each.place, each.moment) for each in sample.measured}
     planned = {each.name: each for each, prediction in predicted.items() if prediction is not None}
@@ -99,15 +98,16 @@ def examine(
     trails = examine_blocks(looks.outcomes, planned, level)
     rows = [looks.row(each, trails.get(each.name)) for each in sample.measured]
     if any(row.verdict is Verdict.VIOLATED and not row.steps for row in rows):
-        rows = [_with_scales(row, widths, sample.weights) for row in rows]
+        weights = sample.weights()
+        rows = [_with_scales(row, widths, *weights) for row in rows]
     return Widths(tuple(widths), seeds, level, false_alarm, tolerance, tuple(rows))
 
 
 class _Sample:
     """Sizes of taps, from newly drawn models in each look."""
 
-    def __init__(self, models: Models, widths: Sequence[int], seeds: int, steps: int, seed: int) -> None:
-        self._models, self.widths, self.seeds, self._steps, self._seed = models, widths, seeds, steps, seed
+    def __init__(self, make: Make, widths: Sequence[int], seeds: int, steps: int, seed: int) -> None:
+        self._make, self.widths, self.seeds, self._steps, self._seed = make, widths, seeds, steps, seed
         narrow, wider = (self._made(width, 0, 1, "plan").taps() for width in widths[:2])
         common = [name for name in narrow if name in wider]
         if not common:
@@ -125,10 +125,9 @@ class _Sample:
             logs: FloatArray = np.log(np.array(sizes))
         return logs.reshape(len(self.widths), self.seeds * factor, len(self.measured))
 
-    @functools.cached_property
     def weights(self) -> list[Mapping[str, FloatArray]]:
-        """Return the parameters of one model per width, by name."""
-        return [self._made(width, 0, 1, "plan").weights() for width in self.widths]
+        """Return the parameters of a model of the first width, and of one of the last, by name."""
+        return [self._made(width, 0, 1, "plan").weights() for width in (self.widths[0], self.widths[-1])]
 
     def _sizes(self, width: int, index: int, look: int) -> list[float]:
         model = self._made(width, index, look, "draws")
@@ -146,11 +145,11 @@ class _Sample:
 
     def _made(self, width: int, index: int, look: int, role: str) -> Model:
         drawn = seed_sequence(self._seed, "widths", width, index, look=look, role=role).generate_state(1)
-        return self._models.make(width, int(drawn[0]))
+        return self._make(width, int(drawn[0]))
 
 
 class _Looks:
-    """Looks at all measurements, and their outcomes."""
+    """Looks at all measurements, and the last estimate of each."""
 
     def __init__(
         self,
@@ -159,43 +158,44 @@ class _Looks:
         level: float,
         tolerance: float,
     ) -> None:
-        self._sample, self._predicted, self._level, self._tolerance = sample, predicted, level, tolerance
+        self._sample, self._predicted, self._level = sample, predicted, level
         self._index = {each.name: k for k, each in enumerate(sample.measured)}
-        low, high = zip(*(_band(predicted[each], tolerance) for each in sample.measured), strict=True)
-        self._low, self._high = np.array(low), np.array(high)
+        bands = [(-math.inf, math.inf) if each is None else (each.low, each.high) for each in predicted.values()]
+        low, self._largest = np.array(bands).T
+        self._low, self._high = low - tolerance, self._largest + tolerance
+        self._mixed = np.array([each is not None and each.mixed for each in predicted.values()])
         self._last: dict[str, _Estimate] = {}
 
     def outcomes(self, look: int, factor: int, names: Iterable[str]) -> Mapping[str, Outcome]:
         """Draw a look and return the outcomes of the named measurements."""
-        logs = self._sample.logs(look, factor)
-        seen: NDArray[np.bool_] = np.asarray(np.isfinite(logs).all(axis=(0, 1)))
-        found = _LookEstimates(
-            np.where(seen, logs, 0.0), self._sample.widths, self._level, self._high - self._tolerance
-        )
-        p_values = self._p_values(found)
-        for name in self._index if look == 1 else names:
-            k = self._index[name]
-            self._last[name] = _Estimate(found, k) if seen[k] else _Estimate.of_zeros(logs[..., k])
-        return {name: self._outcome(name, float(p_values[self._index[name]])) for name in names}
+        found = self._estimates(self._sample.logs(look, factor))
+        self._last |= found if look == 1 else {name: found[name] for name in names}
+        # The rows of the result describe effects; looks need p-values only.
+        return {name: Outcome(found[name].p_value, 0.0, 0.0, 0.0, 0.0, 0) for name in names}
 
-    def _p_values(self, found: _LookEstimates) -> FloatArray:
-        """Return p-values of all predictions, (measured,)."""
-        least = found.exponents.p_values(low=self._low)
-        above = found.exponents.p_values(high=self._high)
-        mixed = np.array([p is not None and p.mixed for p in self._predicted.values()])
+    def _estimates(self, logs: FloatArray) -> dict[str, _Estimate]:
+        """Return the estimates of all measurements from log sizes, (widths, seeds, measured)."""
+        widths, level = self._sample.widths, self._level
+        zeros = np.mean(logs == _ZERO, axis=(0, 1))
+        drawn = np.where(zeros > 0.0, 0.0, logs)
+        power = exponents(drawn, widths)
+        # Dividing mixed sizes by their largest predicted order leaves orders -1/2 and 0.
+        known = np.where(np.isfinite(self._largest), self._largest, 0.0) * np.log(widths)[:, None, None]
+        share = shares(drawn - known, widths, (-NEXT, 0.0))
         # A share also rises if other parts fall, so the size must grow too.
-        grows = found.exponents.p_values(high=self._high - self._tolerance)
-        above = np.where(mixed, np.maximum(grows, found.shares.p_values(high=SHARE)), above)
-        return np.minimum(np.minimum(least, above), 1.0)
-
-    def _outcome(self, name: str, p_value: float) -> Outcome:
-        estimate, k = self._last[name], self._index[name]
-        if estimate.zeros:
-            return Outcome(1.0, 0.0, 0.0, 0.0, 0.0, 0)
-        nearest = float(np.clip(estimate.value, self._low[k], self._high[k]))
-        count = len(self._sample.widths) * self._sample.seeds
-        plot = estimate.plot(self._sample.widths)
-        return Outcome(p_value, estimate.value, estimate.low, estimate.high, nearest, count, plot)
+        both = np.maximum(power.p_values(high=self._largest), share.p_values(high=SHARE))
+        above = np.where(self._mixed, both, power.p_values(high=self._high))
+        p_values = np.minimum(np.minimum(power.p_values(low=self._low), above), 1.0)
+        half = power.half_widths(level)
+        numbers = [power.values, power.values - half, power.values + half, power.spreads]
+        numbers += [share.values, share.values + share.half_widths(level)]
+        columns = np.where(zeros > 0.0, np.nan, numbers).T
+        sizes = np.where(zeros > 0.0, np.exp(logs).mean(axis=1), np.exp(drawn.mean(axis=1))).T
+        found = zip(zeros, sizes, np.where(zeros > 0.0, 1.0, p_values), columns, strict=True)
+        return {
+            name: _Estimate(float(zero), tuple(map(float, size)), float(p_value), *map(float, column))
+            for name, (zero, size, p_value, column) in zip(self._index, found, strict=True)
+        }
 
     def row(self, each: Measurement, trail: Trail | None) -> WidthsRow:
         """Return the result of one measurement."""
@@ -222,13 +222,12 @@ class _Looks:
         )
 
     def _verdict(self, each: Measurement, trail: Trail | None) -> Verdict:
-        estimate, prediction = self._last[each.name], self._predicted[each]
-        if trail is None or prediction is None or estimate.zeros:
+        estimate, k = self._last[each.name], self._index[each.name]
+        if trail is None or estimate.zeros:
             return Verdict.NOT_EXAMINED
         if trail.verdict is not Verdict.CONSISTENT:
             return trail.verdict
-        k = self._index[each.name]
-        bounded = estimate.high <= self._high[k] or (prediction.mixed and estimate.share_high <= SHARE)
+        bounded = estimate.high <= self._high[k] or (self._mixed[k] and estimate.share_high <= SHARE)
         return Verdict.CONSISTENT if bounded and estimate.low >= self._low[k] else Verdict.INCONCLUSIVE
 
     def _more_seeds(self, each: Measurement) -> int | None:
@@ -236,64 +235,33 @@ class _Looks:
         estimate, k, seeds = self._last[each.name], self._index[each.name], self._sample.seeds
         margin = float(min(abs(estimate.value - self._low[k]), abs(self._high[k] - estimate.value)))
         needed = [seeds_needed(margin, estimate.spread, self._sample.widths, self._level)]
-        prediction = self._predicted[each]
-        if prediction is not None and prediction.mixed and estimate.share < SHARE:
+        if self._mixed[k] and estimate.share < SHARE:
             needed.append(math.ceil(seeds * ((estimate.share_high - estimate.share) / (SHARE - estimate.share)) ** 2))
         known = [number for number in needed if number is not None]
         return max(min(known) - seeds, 1) if known else None
 
 
-class _LookEstimates:
-    """Exponents and shares of all measurements in one look."""
-
-    def __init__(self, logs: FloatArray, widths: Sequence[int], level: float, largest: FloatArray) -> None:
-        self.exponents = exponents(logs, widths)
-        # Dividing mixed sizes by their largest predicted order leaves orders -1/2 and 0.
-        known = np.where(np.isfinite(largest), largest, 0.0) * np.log(widths)[:, None, None]
-        self.shares = shares(logs - known, widths, (-NEXT, 0.0))
-        self.half_widths = self.exponents.half_widths(level)
-        self.share_half_widths = self.shares.half_widths(level)
-        self.means = logs.mean(axis=1)
-        self.errors = logs.std(axis=1, ddof=1) / math.sqrt(logs.shape[1])
-
-
+@dataclasses.dataclass(frozen=True)
 class _Estimate:
-    """Estimate of one measurement in one look."""
+    """Estimate of one measurement in one look.
 
-    def __init__(self, found: _LookEstimates, k: int) -> None:
-        self.zeros = 0.0
-        self.value = float(found.exponents.values[k])
-        half = float(found.half_widths[k])
-        self.low, self.high = self.value - half, self.value + half
-        self.spread = float(found.exponents.spreads[k])
-        self.share = float(found.shares.values[k])
-        self.share_high = self.share + float(found.share_half_widths[k])
-        self.sizes = tuple(float(size) for size in np.exp(found.means[:, k]))
-        self._errors = found.errors[:, k]
+    `zeros` is the fraction of sizes that are zero. If there are any, only `sizes` are known, and all numbers after the
+    p-value are NaN.
+    """
 
-    @classmethod
-    def of_zeros(cls, logs: FloatArray) -> _Estimate:
-        """Return the estimate if some sizes are zero."""
-        made = cls.__new__(cls)
-        made.zeros = float(np.mean(logs == _ZERO))
-        made.value = made.low = made.high = made.spread = made.share = made.share_high = math.nan
-        made.sizes = tuple(float(size) for size in np.exp(logs).mean(axis=1))
-        return made
-
-    def plot(self, widths: Sequence[int]) -> dict[str, object]:
-        """Return plot data of a power law."""
-        sizes = np.array(self.sizes)
-        return rate(np.array(widths, dtype=float), sizes, sizes * self._errors, self.value, self.low, self.high)
+    zeros: float
+    sizes: tuple[float, ...]
+    p_value: float
+    value: float
+    low: float
+    high: float
+    spread: float
+    share: float
+    share_high: float
 
 
 def _place(name: str, narrow: Tap, wider: Tap) -> TapSeries:
     return TapSeries(name, narrow.what, narrow.kind, narrow.values.size != wider.values.size, narrow.again)
-
-
-def _band(prediction: ExponentPrediction | None, tolerance: float) -> tuple[float, float]:
-    if prediction is None:
-        return -math.inf, math.inf
-    return prediction.low - tolerance, prediction.high + tolerance
 
 
 def _notes(each: Measurement, estimate: _Estimate) -> tuple[str, ...]:
@@ -309,12 +277,14 @@ def _notes(each: Measurement, estimate: _Estimate) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _with_scales(row: WidthsRow, widths: Sequence[int], weights: Sequence[Mapping[str, FloatArray]]) -> WidthsRow:
+def _with_scales(
+    row: WidthsRow, widths: Sequence[int], narrow: Mapping[str, FloatArray], wide: Mapping[str, FloatArray]
+) -> WidthsRow:
     """Return a violated row with notes on how the scales of its module's matrices depend on the width."""
     if row.verdict is not Verdict.VIOLATED or row.steps:
         return row
-    own = [name for name in weights[0] if name.rpartition(".")[0] == row.name and name in weights[-1]]
-    notes = (_scale_note(name, widths, weights[0][name], weights[-1][name]) for name in own)
+    own = [name for name in narrow if name.rpartition(".")[0] == row.name and name in wide]
+    notes = (_scale_note(name, widths, narrow[name], wide[name]) for name in own)
     return dataclasses.replace(row, notes=(*row.notes, *filter(None, notes)))
 
 

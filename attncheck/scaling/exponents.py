@@ -85,10 +85,14 @@ def errors_of(logs: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatA
 
     `weights` has shape (widths, taps) or (widths, 1).
     """
-    seeds = logs.shape[1]
-    parts = weights**2 * np.maximum(logs.var(axis=1, ddof=1), _LEAST_SPREAD**2) / seeds
-    variances = parts.sum(axis=0)
-    return np.sqrt(variances), (seeds - 1) * variances**2 / (parts**2).sum(axis=0)
+    return _errors(weights**2 * np.maximum(logs.var(axis=1, ddof=1), _LEAST_SPREAD**2), logs.shape[1])
+
+
+def _errors(variances: FloatArray, seeds: int) -> tuple[FloatArray, FloatArray]:
+    """Return standard errors and degrees of freedom of sums over widths of means of `seeds` terms."""
+    parts = variances / seeds
+    total = parts.sum(axis=0)
+    return np.sqrt(total), (seeds - 1) * total**2 / (parts**2).sum(axis=0)
 
 
 def slope_weights(widths: Sequence[int]) -> FloatArray:
@@ -116,19 +120,12 @@ def seeds_needed(margin: float, spread: float, widths: Sequence[int], level: flo
     >>> seeds_needed(0.1, 0.05, (64, 128, 256, 512, 1024), 1.4e-3)
     11
     """
-    weights = slope_weights(widths)
+    variances = slope_weights(widths) ** 2 * spread**2
 
     def decides(seeds: int) -> bool:
         if seeds < 2:
             return False
-        error, freedom = _planned(weights, spread, seeds)
-        return (float(quantile(level, freedom)) + float(special.ndtri(0.5 + 0.5 * _SURELY))) * error <= margin
+        error, freedom = _errors(variances, seeds)
+        return bool((quantile(level, freedom) + special.ndtri(0.5 + 0.5 * _SURELY)) * error <= margin)
 
     return smallest_whole(decides, _MOST_SEEDS) if margin > 0.0 else None
-
-
-def _planned(weights: FloatArray, spread: float, seeds: int) -> tuple[float, FloatArray]:
-    """Return the standard error and degrees of freedom if all widths have the same spread."""
-    squares = weights**2
-    freedom = (seeds - 1) * squares.sum() ** 2 / (squares**2).sum()
-    return float(spread * math.sqrt(squares.sum() / seeds)), np.asarray(freedom)

@@ -16,7 +16,7 @@ from attncheck.layers.stack import AttentionStack
 from attncheck.methods import simulate
 from attncheck.scaling.exponents import slope_weights
 from attncheck.scaling.predictions import INIT, Expectation, ExponentPrediction, TapSeries
-from attncheck.scaling.taps import MODULE, OUTPUT, SCORES, Tap
+from attncheck.scaling.taps import MODULE, OUTPUT, SCORES, Model, Tap
 from attncheck.simulators.multipliers import MatrixFreeMultiplier
 from attncheck.simulators.programs import draw_exposed
 from attncheck.theory.limits.programs import limit_of_program
@@ -34,18 +34,7 @@ _SEEN = 16
 
 
 @dataclasses.dataclass(frozen=True)
-class OwnModels:
-    """Layers, stacks or programs at any width."""
-
-    description: Description
-
-    def make(self, width: int, seed: int) -> OwnModel:
-        """Return a model at one width."""
-        return OwnModel(self.description, width, seed)
-
-
-@dataclasses.dataclass(frozen=True)
-class OwnModel:
+class OwnModel(Model):
     """Draws of a layer, stack or program at one width."""
 
     description: Description
@@ -61,15 +50,11 @@ class OwnModel:
             return self._of_stack(self.description)
         return self._of_program(self.description)
 
-    def weights(self) -> Mapping[str, FloatArray]:
-        """Return nothing: weights are drawn as described."""
-        return {}
-
     def step(self) -> None:
         """Do nothing."""
 
     def _of_stack(self, stack: AttentionStack) -> dict[str, Tap]:
-        drawn = simulate(_stack_at(stack, self.width), DRAWS, self.seed, coordinates=1)
+        drawn = simulate(stack.at_width(self.width), DRAWS, self.seed, coordinates=1)
         taps = {}
         for layer in range(stack.depth):
             taps[f"{layer}.stream"] = Tap(drawn.streams[:, layer], MODULE, "AttentionStack")
@@ -128,11 +113,12 @@ def computed(description: Description, widths: Sequence[int]) -> Expectation:
 
 def _of_layer(layer: AttentionLayer, widths: Sequence[int]) -> dict[str, float]:
     layers = [layer.replace(width=width) for width in widths]
-    outputs = [_output_variance(each) for each in layers]
-    sizes = {
-        # The size of inputs is constant to leading order, so scores scale as their factor does.
+    laws = [finite_width_law(each, size=_REPLICATES) for each in layers]
+    variances = [np.mean([law.variance(position) for position in range(layer.seq_len)]) for law in laws]
+    # The size of inputs is constant to leading order, so scores scale as their factor does.
+    sizes: dict[str, FloatArray | list[float]] = {
         "scores": [each.score_factor for each in layers],
-        "outputs": [variance**0.5 for variance in outputs],
+        "outputs": np.sqrt(variances),
     }
     orders = {name: float(slope_weights(widths) @ np.log(each)) for name, each in sizes.items()}
     # Errors of the variances change the exponents by less than 0.001.
@@ -146,13 +132,3 @@ def _of_program(program: Program) -> dict[str, float]:
     held = {name: 0.0 for name, size in sizes.items() if size > limit.error}
     variances = np.diag(limit.score_covariance)
     return held | {score.name: 0.0 for score, known in zip(limit.scores, variances, strict=True) if known > limit.error}
-
-
-def _stack_at(stack: AttentionStack, width: int) -> AttentionStack:
-    return dataclasses.replace(stack, layer=stack.layer.replace(width=width))
-
-
-def _output_variance(layer: AttentionLayer) -> float:
-    """Return the output variance averaged over positions."""
-    law = finite_width_law(layer, size=_REPLICATES)
-    return float(np.mean([law.variance(position) for position in range(layer.seq_len)]))

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
+import msgspec
+
 from attncheck._lib.errors import refuse
 from attncheck._lib.text import aligned, counted, listed
 from attncheck.evidence.verdicts import Verdict
@@ -153,9 +155,7 @@ class Widths:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as built-in types."""
-        fields = dataclasses.asdict(self)
-        fields["rows"] = [row | {"verdict": str(row["verdict"])} for row in fields["rows"]]
-        return {"verdict": str(self.verdict), **fields}
+        return {"verdict": str(self.verdict), **msgspec.to_builtins(self)}
 
     def __str__(self) -> str:
         return self.shown()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -61,19 +61,16 @@ class Tap:
 class Model(Protocol):
     """A model of one width with its own weights.
 
-    `step` is needed only to measure changes.
+    `step` is needed only to measure changes. Subclasses override `weights` if they know their parameters.
 
     Examples
     --------
-    >>> class Linear:
+    >>> class Linear(Model):
     ...     def __init__(self, width, rng):
     ...         self.x, self.w = rng.standard_normal((8, width)), rng.standard_normal((width, 4)) / width**0.5
     ...
     ...     def taps(self):
     ...         return {"out": Tap(self.x @ self.w)}
-    ...
-    ...     def weights(self):
-    ...         return {"out.w": self.w}
     >>> model = Linear(64, np.random.default_rng(0))
     >>> 0.5 < model.taps()["out"].size < 1.5
     True
@@ -84,16 +81,14 @@ class Model(Protocol):
 
     def weights(self) -> Mapping[str, FloatArray]:
         """Return parameters by name: those of the module of a tap begin with the tap's name and a dot."""
+        return {}
 
     def step(self) -> None:
         """Take one optimiser step, on the same inputs each time."""
 
 
-class Models(Protocol):
-    """Factory of models at any width."""
-
-    def make(self, width: int, seed: int) -> Model:
-        """Return a newly initialised model with its own inputs, reproducible by seed."""
+#: Return a newly initialised model of a width with its own inputs, reproducible by a seed.
+Make = Callable[[int, int], Model]
 
 
 def root_mean_square(values: FloatArray) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attncheck.frameworks.effective import ModuleReader
-from attncheck.frameworks.factors import gain_of
+from attncheck.frameworks.factors import ParameterBlocks
 from attncheck.frameworks.subject import ModuleSubject
 from attncheck.frameworks.trace import AttentionCore, CoreTrace, Trace
 
@@ -32,7 +32,7 @@ def read(binding: Any, state: Any, width: int) -> Read:
     parts: Read = {name: found[role] for name, role in zip("QKV", ("query", "key", "value"), strict=True)}
     biases = {f"b{role[0].upper()}": bias for role, bias in found.biases.items()}
     for name in "QK":
-        gain = gain_of(parts[name][:, 0], binding.parameters(state), binding.precision, centred=False)
+        gain = ParameterBlocks(binding.parameters(state), binding.precision).gain(parts[name][:, 0])
         assert gain is not None
         parts[name], biases[f"b{name}"] = parts[name] / gain, biases[f"b{name}"] / gain
     return parts | biases | {"O": found.output.reshape(*parts["Q"].shape[1:2], -1, found.output.shape[-1])}

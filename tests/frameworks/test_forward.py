@@ -93,11 +93,6 @@ def causal_and(more: Callable[[Array, Array], Array]) -> Callable[[Array], Array
     return masked
 
 
-def test_later_positions_beyond_a_gap_are_blamed() -> None:
-    found = inspected(masked=causal_and(lambda i, j: (i == 0) & (j == 3)))
-    assert found.blamed == ("the mask is causal, except that position 0 sees 3",)
-
-
 ROUNDED = {
     "prefix": lambda i, j: (i < 3) & (j < 3),
     "blocks": lambda i, j: i // 2 == j // 2,
@@ -127,18 +122,6 @@ def test_another_map_is_named(name: str, mapped: Any) -> None:
     assert any(name in text for text in found.blamed)
 
 
-def test_a_bias_by_position_is_found() -> None:
-    def alibi(p: Array) -> Array:
-        far = np.arange(p.shape[-2])[:, None] - np.arange(p.shape[-1])
-        return np.asarray(p - 0.4 * np.abs(far) * np.arange(1, p.shape[1] + 1)[:, None, None])
-
-    found = inspected(masked=alibi)
-    assert found.forward.known
-    assert told(found) == [
-        "scores have a bias by distance, slopes 0.4, 0.8, 1.2, 1.6; ALiBi's are 0.25, 0.0625, 0.0156, 0.00391"
-    ]
-
-
 def test_an_unknown_map_is_no_known_formula() -> None:
     found = inspected(mapped=lambda p: softmax(np.sin(3 * p) * 3))
     assert not found.forward.known
@@ -156,11 +139,6 @@ def test_windows_beyond_a_few_positions_are_seen(window: int, masked: bool) -> N
     assert found.forward.known
     assert f"the mask is neither none nor causal: {name}" in told(found)
     found.require(mask=name)
-
-
-def test_a_longer_mask_without_a_name_is_told() -> None:
-    found = inspected(masked=hidden(lambda behind: (behind >= 0) & ((behind < 10) | (behind % 4 == 0))))
-    assert told(found) == ["the mask is neither none nor causal: other"]
 
 
 # What attention gets ------------------------------------------------------------------------------
@@ -238,13 +216,6 @@ def test_wrong_rotations_are_told_and_described_by_no_layer(before: Any, said: s
     assert found.layer(rotary_base=None).rotary_base is None
 
 
-def test_normalised_queries_and_keys_are_not_claimed() -> None:
-    found = inspected(before=normalised)
-    assert told(found) == ["queries and keys are normalised: W_Q and W_K unknown"]
-    assert set(found.weights) == {"value", "output"}
-    assert found.forward.known
-
-
 @pytest.mark.parametrize(("name", "normed"), [("layer norm", layer_norm), ("RMS norm", rms_norm)])
 def test_a_norm_before_and_a_residual(name: str, normed: Any) -> None:
     found = inspected(normed=normed, after=lambda y, x: y + x)
@@ -254,39 +225,6 @@ def test_a_norm_before_and_a_residual(name: str, normed: Any) -> None:
     ]
     assert found.forward.known
     found.require(query_std=1.0, key_std=1.0, value_std=1.0, output_std=1.0, query_law="normal", value_law="normal")
-
-
-def test_a_norm_after() -> None:
-    found = inspected(after=lambda y, x: layer_norm(y + x))
-    assert told(found) == ["the outputs are normalised: W_O is not read"]
-    assert "output" not in found.weights
-    assert found.forward.known
-
-
-def test_what_is_not_linear_after_attention() -> None:
-    found = inspected(after=lambda y, x: y + np.tanh(y))
-    assert told(found) == ["what follows attention is not linear: W_O is not read"]
-    assert found.forward.known
-
-
-def test_heads_that_are_split_or_merged_without_a_transpose() -> None:
-    split = inspected(split=lambda a, heads: a.reshape(len(a), heads, a.shape[1], -1))
-    assert split.blamed == (
-        "queries, keys and values are reshaped to heads without a transpose, so that heads hold positions",
-    )
-    merged = inspected(merge=lambda o: o.reshape(o.shape[0], o.shape[2], -1))
-    assert merged.blamed == ("heads are merged without a transpose, so that outputs mix positions",)
-    assert merged.forward.known
-
-
-def test_attention_over_heads() -> None:
-    found = inspected(
-        split=lambda a, heads: a.reshape(*a.shape[:2], heads, -1), merge=lambda o: o.reshape(*o.shape[:2], -1)
-    )
-    assert found.forward.known
-    assert found.blamed == (
-        "attends over the heads of one position, not over positions: queries are (batch, positions, heads, head_dim)",
-    )
 
 
 def test_tiled_groups() -> None:
@@ -350,6 +288,76 @@ def test_nothing_to_watch() -> None:
         ac.inspect(Unseen(), width=64)
 
 
+def alibi(p: Array) -> Array:
+    far = np.arange(p.shape[-2])[:, None] - np.arange(p.shape[-1])
+    return np.asarray(p - 0.4 * np.abs(far) * np.arange(1, p.shape[1] + 1)[:, None, None])
+
+
+def with_a_key(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+    k, v = (np.concatenate([a, np.zeros_like(a[:, :, :1])], axis=2) for a in (k, v))
+    return q, k, v
+
+
+#: Changes of a layer, the only note on them, and whether it is an error.
+CHANGES: dict[str, tuple[dict[str, Any], str, bool]] = {
+    "ALiBi": (
+        {"masked": alibi},
+        "scores have a bias by distance, slopes 0.4, 0.8, 1.2, 1.6; ALiBi's are 0.25, 0.0625, 0.0156, 0.00391",
+        False,
+    ),
+    "gap": (
+        {"masked": causal_and(lambda i, j: (i == 0) & (j == 3))},
+        "the mask is causal, except that position 0 sees 3",
+        True,
+    ),
+    "long mask": (
+        {"masked": hidden(lambda behind: (behind >= 0) & ((behind < 10) | (behind % 4 == 0)))},
+        "the mask is neither none nor causal: other",
+        False,
+    ),
+    "normalised": ({"before": normalised}, "queries and keys are normalised: W_Q and W_K unknown", False),
+    "a key": (
+        {"before": with_a_key},
+        "attention sees a key beyond the positions: bias_k and bias_v, or add_zero_attn",
+        False,
+    ),
+    "norm after": (
+        {"after": lambda y, x: layer_norm(y + x)},
+        "the outputs are normalised: W_O is not read",
+        False,
+    ),
+    "after": ({"after": lambda y, x: y + np.tanh(y)}, "what follows attention is not linear: W_O is not read", False),
+    "split": (
+        {"split": lambda a, heads: a.reshape(len(a), heads, a.shape[1], -1)},
+        "queries, keys and values are reshaped to heads without a transpose, so that heads hold positions",
+        True,
+    ),
+    "merged": (
+        {"merge": lambda o: o.reshape(o.shape[0], o.shape[2], -1)},
+        "heads are merged without a transpose, so that outputs mix positions",
+        True,
+    ),
+    "over heads": (
+        {
+            "split": lambda a, heads: a.reshape(*a.shape[:2], heads, -1),
+            "merge": lambda o: o.reshape(*o.shape[:2], -1),
+        },
+        "attends over the heads of one position, not over positions: queries are (batch, positions, heads, head_dim)",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "said", "blames"), CHANGES.values(), ids=list(CHANGES))
+def test_a_changed_layer_is_told_in_one_note(changes: dict[str, Any], said: str, blames: bool) -> None:
+    found = inspected(**changes)
+    assert told(found) == [said]
+    assert bool(found.blamed) == blames
+    assert found.forward.known
+    unread = {role for role in ("query", "key", "value", "output") if f"W_{role[0].upper()}" in said}
+    assert found.weights.keys() == {"query", "key", "value", "output"} - unread
+
+
 # Errors -------------------------------------------------------------------------------------------
 
 
@@ -379,16 +387,6 @@ def test_what_fails_says_so_in_a_sentence() -> None:
 def test_bad_arguments(given: Any) -> None:
     with pytest.raises(ac.InputError):
         ac.inspect(Plain(), **given)
-
-
-def test_a_key_beyond_the_positions() -> None:
-    def longer(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-        k, v = (np.concatenate([a, np.zeros_like(a[:, :, :1])], axis=2) for a in (k, v))
-        return q, k, v
-
-    found = inspected(before=longer)
-    assert told(found) == ["attention sees a key beyond the positions: bias_k and bias_v, or add_zero_attn"]
-    assert found.forward.known
 
 
 def softmax_of_some(p: Array) -> Array:

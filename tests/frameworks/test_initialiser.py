@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from scipy import stats
 
 import attncheck as ac
+from attncheck._lib.arrays import FloatArray
 from attncheck.frameworks.laws import (
     LEVEL,
     NUMBERS,
@@ -20,7 +22,6 @@ from attncheck.frameworks.laws import (
     orthogonal,
     scale_of,
 )
-from attncheck.frameworks.trace import FloatArray
 
 from .plain import Array, Plain
 
@@ -155,37 +156,49 @@ def test_an_orthogonal_layer() -> None:
     assert {matrix.law for matrix in found.weights.values()} == {"orthogonal"}
 
 
-def test_what_repeats() -> None:
-    def tie(state: dict[str, Array]) -> None:
-        state["key"] = state["query"]
+State = dict[str, Array]
+#: A change of the matrices, and the only error that it is, as a pattern.
+MISTAKES: dict[str, tuple[Callable[[State], Any], str]] = {
+    "tied": (lambda m: m.update(key=m["query"]), "W_Q and W_K are the same matrix"),
+    "all tied": (lambda m: m.update(key=m["query"], value=m["query"]), "W_Q, W_K and W_V are the same matrix"),
+    "half tied": (
+        lambda m: m.update(key=((m["query"] + m["key"]) / 2**0.5).astype(np.float32)),
+        r"entries of W_Q and W_K have correlation 0\.7\d*",
+    ),
+    "reordered": (
+        lambda m: m.update(key=np.random.default_rng(1).permuted(m["query"], axis=1)),
+        "W_Q has the entries of W_K in another order",
+    ),
+    "heads": (lambda m: m.update(query=np.tile(m["query"][:, :16], (1, 4))), "W_Q is the same in every head"),
+    "output": (lambda m: m.update(output=m["value"]), "W_V is W_O"),
+    "transposed": (lambda m: m.update(output=m["value"].T.copy()), "W_V is W_O, transposed"),
+    "fixed": (
+        lambda m: m.update(output=np.random.default_rng(10**6).standard_normal((64, 64)).astype(np.float32) / 8),
+        "W_O is the same in every draw: this initialiser does not draw it",
+    ),
+    "shifted": (lambda m: m.update(value=m["value"] + np.float32(0.05)), r"entries of W_V have mean 0\.05\d*, at .*"),
+}
 
-    def all_tied(state: dict[str, Array]) -> None:
-        state["key"] = state["value"] = state["query"]
 
-    def half(state: dict[str, Array]) -> None:
-        state["key"] = ((state["query"] + state["key"]) / 2**0.5).astype(np.float32)
+@pytest.mark.parametrize("bias", [0.0, 0.5])
+@pytest.mark.parametrize(("changed", "said"), MISTAKES.values(), ids=list(MISTAKES))
+def test_a_wrong_matrix_is_named(changed: Callable[[State], Any], said: str, bias: float) -> None:
+    (text,) = told(changed=changed, bias=bias)
+    assert re.fullmatch(said, text)
 
-    def heads(state: dict[str, Array]) -> None:
-        state["query"] = np.tile(state["query"][:, :16], (1, 4))
 
-    def turned(state: dict[str, Array]) -> None:
-        state["output"] = state["value"].T.copy()
+def test_constants_are_mistakes_but_for_an_output_of_zeros() -> None:
+    text = "every entry of W_Q is 0.125: this initialiser does not draw it"
+    assert told(changed=lambda state: state["query"].fill(0.125)) == (text,)
+    assert told(changed=lambda state: state["output"].fill(0.0)) == ()
 
-    def fixed(state: dict[str, Array]) -> None:
-        state["output"] = np.random.default_rng(10**6).standard_normal((64, 64)).astype(np.float32) / 8
 
-    def shifted(state: dict[str, Array]) -> None:
-        state["value"] += np.float32(0.05)
+def test_two_values_in_another_order_are_chance() -> None:
+    def few(state: State) -> None:
+        state["key"] = np.where(np.arange(4096).reshape(64, 64) % 2, 0.125, -0.125).astype(np.float32)
+        state["query"] = np.random.default_rng(2).permuted(state["key"].ravel()).reshape(64, 64)
 
-    assert told(changed=tie) == ("W_Q and W_K are the same matrix",)
-    assert told(changed=tie, bias=0.5) == ("W_Q and W_K are the same matrix",)
-    assert told(changed=all_tied) == ("W_Q, W_K and W_V are the same matrix",)
-    assert told(changed=half)[0].startswith("entries of W_Q and W_K have correlation 0.7")
-    assert told(changed=heads) == ("W_Q is the same in every head",)
-    assert told(changed=turned) == ("W_V is W_O, transposed",)
-    assert told(changed=fixed) == ("W_O is the same in every draw: this initialiser does not draw it",)
-    assert told(changed=fixed, bias=0.5) == ("W_O is the same in every draw: this initialiser does not draw it",)
-    assert told(changed=shifted)[0].startswith("entries of W_V have mean 0.05")
+    assert not any("another order" in note for note in told(changed=few))
 
 
 def test_a_seed_that_is_not_used() -> None:
@@ -205,29 +218,6 @@ def test_right_layers_are_not_blamed(width: int) -> None:
         assert found.blamed == ()
         found.require(query_std=1.0, key_std=1.0, value_std=1.0, output_std=1.0)
         assert all("normal" in matrix.laws for matrix in found.weights.values())
-
-
-def test_entries_in_another_order_are_told() -> None:
-    def reordered(state: dict[str, Any]) -> None:
-        state["key"] = np.random.default_rng(1).permuted(state["query"], axis=1)
-
-    def few(state: dict[str, Any]) -> None:
-        state["key"] = np.where(np.arange(4096).reshape(64, 64) % 2, 0.125, -0.125).astype(np.float32)
-        state["query"] = np.random.default_rng(2).permuted(state["key"].ravel()).reshape(64, 64)
-
-    assert told(changed=reordered) == ("W_Q has the entries of W_K in another order",)
-    assert not any("another order" in note for note in told(changed=few))
-
-
-def test_the_value_matrix_as_the_output_matrix() -> None:
-    assert told(changed=lambda state: state.update(output=state["value"])) == ("W_V is W_O",)
-
-
-def test_a_constant_matrix_is_told_where_it_is_not_zero() -> None:
-    assert told(changed=lambda state: state["query"].fill(0.125)) == (
-        "every entry of W_Q is 0.125: this initialiser does not draw it",
-    )
-    assert told(changed=lambda state: state["output"].fill(0.0)) == ()
 
 
 @pytest.mark.parametrize(("rank", "said"), [(8, ("W_V has rank 8: its entries depend on each other",)), (64, ())])

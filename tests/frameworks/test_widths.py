@@ -20,6 +20,8 @@ from torch import nn
 from attncheck.frameworks.torch_taps import TorchModels
 from benchmarks.width_models import WRONG, Recipe
 
+from .descent import INPUTS, RATE, assert_descends, half_square
+
 WIDTHS = (32, 64, 128, 256)
 
 
@@ -134,23 +136,13 @@ class TestModels:
         assert torch.equal(before, torch.get_rng_state())
 
     def test_a_step_is_one_of_the_optimiser_on_the_same_batch(self) -> None:
-        """Gradient descent on a linear map, by hand."""
-        inputs = np.random.default_rng(0).standard_normal((4, 8))
-
-        def half_square(y: Any, x: Any) -> Any:
-            return 0.5 * (y**2).sum()
-
         model = TorchModels(
             lambda width: nn.Linear(width, 1, bias=False),
-            inputs=lambda width, rng: inputs,
-            optimizer=lambda module: torch.optim.SGD(module.parameters(), lr=0.1),
+            inputs=lambda width, rng: INPUTS,
+            optimizer=lambda module: torch.optim.SGD(module.parameters(), lr=RATE),
             loss=half_square,
         ).make(8, seed=0)
-        before = model.taps()["output"].values
-        for _ in range(2):
-            model.step()
-        step = np.eye(4) - 0.1 * inputs @ inputs.T
-        np.testing.assert_allclose(model.taps()["output"].values, step @ step @ before, rtol=1e-4, atol=1e-6)
+        assert_descends(model, steps=2, atol=1e-6)
 
     def test_modules_run_as_in_evaluation(self) -> None:
         model = TorchModels(lambda width: nn.Sequential(nn.Linear(width, width), nn.Dropout(0.5))).make(32, 0)

@@ -24,7 +24,7 @@ STDS = ("query_std", "key_std", "value_std", "output_std", "input_std")
 
 IMPOSSIBLE: list[tuple[str, Any]] = [
     *((name, None) for name in ("width", "seq_len", "num_heads")),
-    # Booleans of NumPy are no numbers.
+    # BoolArray of NumPy are no numbers.
     *(("width", np.bool_(True)), ("position_std", np.bool_(True)), ("clip", np.array(True))),
     *(
         (name, bad)

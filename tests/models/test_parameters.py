@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
+from attncheck._lib.arrays import FloatArray
 from attncheck._lib.errors import InputError
-from attncheck.frameworks.trace import FloatArray
 from attncheck.models.families import families
 from attncheck.models.initialisers import unmet
 from attncheck.models.parameter_notes import notes_of

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attncheck._lib.streams import stream
-from attncheck.scaling.taps import MODULE, Tap
+from attncheck.scaling.taps import MODULE, Model, Tap
 
 FloatArray = NDArray[np.float64]
 #: Mean logarithm of a size at a width.
@@ -21,16 +21,13 @@ def power_law(exponent: float, next_order: float = 0.0) -> Law:
 
 
 @dataclasses.dataclass
-class Drawn:
+class Drawn(Model):
     """A model without computation: taps have drawn sizes."""
 
     sizes: Mapping[str, float]
 
     def taps(self) -> Mapping[str, Tap]:
         return {name: Tap(np.array([size]), MODULE, "law") for name, size in self.sizes.items()}
-
-    def weights(self) -> Mapping[str, FloatArray]:
-        return {}
 
     def step(self) -> None:
         self.sizes = {name: 2.0 * size for name, size in self.sizes.items()}

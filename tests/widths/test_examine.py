@@ -20,7 +20,7 @@ from attncheck.scaling.examine import examine
 from attncheck.scaling.predictions import INIT, ExponentPrediction, TapSeries, expectation
 from attncheck.scaling.result import Widths
 from attncheck.scaling.taps import MODULE, Tap
-from tests.widths.synthetic import Laws, normal, power_law
+from tests.widths.synthetic import Law, Laws, normal, power_law
 
 WIDTHS = (64, 128, 256, 512, 1024)
 ZERO = expectation({"*": 0})
@@ -28,7 +28,7 @@ ZERO = expectation({"*": 0})
 
 def examined(laws: Laws, expect: Any = None, **options: Any) -> Widths:
     expected = ZERO if expect is None else expectation(expect)
-    return examine(laws, options.pop("widths", WIDTHS), expected, **options)
+    return examine(laws.make, options.pop("widths", WIDTHS), expected, **options)
 
 
 class TestErrorRates:
@@ -124,34 +124,31 @@ class TestVerdicts:
         assert json.loads(json.dumps(told, allow_nan=False))["verdict"] == "consistent"
 
 
-class TestMixedOrders:
-    """Changes with a decaying and a constant part."""
+#: Squares of sizes that mix a decaying and a constant part, or should not be taken for such a mixture.
+MIXTURES: dict[str, tuple[Law, tuple[str, ...]]] = {
+    "both": (lambda n: 1 + 300 / n, ("consistent",)),
+    "constant": (lambda n: 1.0, ("consistent",)),
+    "decaying": (lambda n: 1 / n, ("consistent",)),
+    "growing beside": (lambda n: 1 + n / 500, ("violated",)),
+    "vanishing faster": (lambda n: 1 / n**2, ("violated",)),
+    # Its square has an order below the fitted ones, which a share of a larger one would hide.
+    "falling fast": (
+        lambda n: 0.002 + (3 / n + 0.02 / n**0.5) ** 2 * 100,
+        ("consistent", "inconclusive", "not examined"),
+    ),
+}
 
-    @staticmethod
-    def verdict(squares: Any) -> str:
-        laws = Laws({"mixed": lambda n: 0.5 * float(np.log(squares(n)))}, normal(0.02))
-        return str(examined(laws, {"*": (-0.5, 0)})["mixed"].verdict)
 
-    def test_a_mixture_is_right(self) -> None:
-        assert self.verdict(lambda n: 1 + 300 / n) == "consistent"
-        # No single exponent fits: sizes fall much more than a constant may.
-        laws = Laws({"mixed": lambda n: 0.5 * float(np.log(1 + 300 / n))}, normal(0.02))
-        assert examined(laws, {"*": 0}).verdict is Verdict.VIOLATED
+@pytest.mark.parametrize(("squares", "verdicts"), MIXTURES.values(), ids=list(MIXTURES))
+def test_mixed_orders(squares: Law, verdicts: tuple[str, ...]) -> None:
+    laws = Laws({"mixed": lambda n: 0.5 * float(np.log(squares(n)))}, normal(0.02))
+    assert examined(laws, {"*": (-0.5, 0)})["mixed"].verdict in verdicts
 
-    def test_so_is_either_order_alone(self) -> None:
-        assert self.verdict(lambda n: 1.0) == "consistent"
-        assert self.verdict(lambda n: 1 / n) == "consistent"
 
-    def test_what_grows_beside_it_is_seen(self) -> None:
-        assert self.verdict(lambda n: 1 + n / 500) == "violated"
-
-    def test_what_falls_fast_is_no_growth(self) -> None:
-        """Its square has an order below the fitted ones, which a share of a larger one would hide."""
-        squares = lambda n: 0.002 + (3 / n + 0.02 / n**0.5) ** 2 * 100  # noqa: E731
-        assert self.verdict(squares) != "violated"
-
-    def test_what_vanishes_faster_than_all_orders_is_seen(self) -> None:
-        assert self.verdict(lambda n: 1 / n**2) == "violated"
+def test_no_single_exponent_fits_a_mixture() -> None:
+    """Sizes fall much more than a constant may."""
+    laws = Laws({"mixed": lambda n: 0.5 * float(np.log(1 + 300 / n))}, normal(0.02))
+    assert examined(laws, {"*": 0}).verdict is Verdict.VIOLATED
 
 
 @dataclasses.dataclass

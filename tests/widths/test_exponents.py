@@ -29,15 +29,20 @@ NOISE: dict[str, Callable[[np.random.Generator, tuple[int, ...]], FloatArray]] =
 }
 
 
+def few_alarms(p_values: FloatArray, most: float = LEVEL) -> int:
+    """Assert that p-values are below the level no more often than `most` says; return how often they are."""
+    alarms = int((p_values < LEVEL).sum())
+    assert stats.binom.sf(alarms - 1, TAPS, most) > 1e-4
+    return alarms
+
+
 @pytest.mark.parametrize("noise", NOISE)
 @pytest.mark.parametrize("seeds", [2, 4, 8])
 def test_no_more_false_alarms_than_the_level_says(noise: str, seeds: int) -> None:
     """Also for one number per tap, whose logarithm is far from normal."""
     rng = np.random.default_rng(0)
     found = exponents(NOISE[noise](rng, (5, seeds, TAPS)), WIDTHS)
-    zero = np.zeros(TAPS)
-    alarms = int((found.p_values(zero, zero) < LEVEL).sum())
-    assert stats.binom.sf(alarms - 1, TAPS, LEVEL) > 1e-4
+    alarms = few_alarms(found.p_values(0.0, 0.0))
     missed = int((np.abs(found.values) > found.half_widths(LEVEL)).sum())
     assert missed == alarms
 
@@ -47,9 +52,7 @@ def test_false_alarms_where_spreads_differ_over_widths(order: float, most: float
     """Spreads of averages over neurons fall as the root of the width. Growing ones are harder; none grow so fast."""
     rng = np.random.default_rng(1)
     found = exponents(rng.standard_normal((5, 8, TAPS)) * N**order, WIDTHS)
-    zero = np.zeros(TAPS)
-    alarms = int((found.p_values(zero, zero) < LEVEL).sum())
-    assert stats.binom.sf(alarms - 1, TAPS, most * LEVEL) > 1e-4
+    few_alarms(found.p_values(0.0, 0.0), most * LEVEL)
 
 
 def test_the_next_order_is_taken_off() -> None:
@@ -105,8 +108,7 @@ class TestShares:
         rng = np.random.default_rng(4)
         squares = 1 + 100 / N + 0.3 / 0.7 * (1 + 100 / 1024) * N / 1024
         found = shares(0.5 * np.log(squares) + 0.05 * rng.standard_normal((5, 8, TAPS)), WIDTHS, (-0.5, 0.0))
-        alarms = int((found.p_values(high=0.3) < LEVEL).sum())
-        assert stats.binom.sf(alarms - 1, TAPS, LEVEL) > 1e-4
+        few_alarms(found.p_values(high=0.3))
 
     def test_growth_is_seen(self) -> None:
         rng = np.random.default_rng(5)
