@@ -28,7 +28,7 @@ from attncheck._lib.text import printable
 
 # Maximum size in bytes of the stored output of a process, and number of characters shown of its last line.
 _OUTPUT, _LINE = 2**20, 200
-# Bytes at its end that are kept when it is shortened.
+# Bytes that are kept at the end of a file with output when it is shortened.
 _END = 2**16
 # Endings of the files with the output of a process, and with what faulthandler reports on it.
 _PRINTED, _FAULTS = ".out", ".faults"

@@ -35,7 +35,7 @@ def show_history(states: Sequence[Path], out: Path | None, plot: Path | None, ac
     if not states:
         refuse("states", "", "are missing", "pass the file written by attncheck gate --history")
     if accepted and len(states) > 1:
-        refuse("accept", "", "takes one file", "combine them first with --out")
+        refuse("accept", "", "changes one file, and several were passed", "combine them first with --out")
     if plot is not None:
         _check_plot(plot)
     shown = accept(states[0]) if accepted else History.read(states)

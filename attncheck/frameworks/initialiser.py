@@ -168,7 +168,7 @@ def constant(first: Effective, roles: Sequence[str], parameters: Mapping[str, Fl
             zero = not all(each.any() for each in parameters.values())
             by = "0, or a parameter that starts at 0" if zero else "0"
             what = f"no weight matrix is, but the forward pass multiplies {PLURALS[role]} by {by}"
-        # Zeros are also a choice.
+        # Zeros may be intended, so that they are no error but a convention.
         text, declared = f"every entry of {SYMBOLS[role]} is {number:.3g}: {what}", (f"{role}_std", f"{role}_law")
         yield Note(text, blames=not zero, convention=zero, expectations=declared)
 

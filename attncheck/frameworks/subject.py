@@ -246,7 +246,7 @@ def _refuse_gains(name: str, array: FloatArray, effective: Mapping[str, FloatArr
             refuse(
                 name,
                 round(gain, 3),
-                f"is the factor from this array to {SYMBOLS[role]}, which must be about 1",
+                f"is the size of {SYMBOLS[role]} relative to this array; it must be about 1",
                 "pass weights='own'",
             )
 

@@ -212,7 +212,7 @@ def recorded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tuple[
         # Other kernels cannot be batched over modules.
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), CoreMode(trace, x[:, 0], lambda *_: None):
             y, *first = torch.vmap(one)(parameters, x)
-        if not first:  # attention by hand, whose operations are those of all modules
+        if not first:  # handwritten attention, whose operations act on all modules at once
             core = trace.cores[0]
             first = [torch.as_tensor(_by_module(each, len(x))) for each in (core.query, core.key, core.value)]
         return (y, *first)

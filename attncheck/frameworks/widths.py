@@ -116,7 +116,12 @@ def widths(
     narrowest = measured[:1]
     if isinstance(build, Description):
         if given := [name for name, function in functions.items() if function is not None]:
-            refuse(given[0], functions[given[0]], "does not apply to descriptions of attncheck", "leave it out")
+            refuse(
+                given[0],
+                functions[given[0]],
+                "applies to models only, not to a layer, stack or program of attncheck",
+                "leave it out",
+            )
         expected = computed(build, measured) if expect is None else expectation(expect)
     else:
         expected = expectation("standard" if expect is None else expect)

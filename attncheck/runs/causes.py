@@ -86,7 +86,7 @@ def diagnosis_of(subject: Subject, results: Sequence[Result], seed: int) -> Diag
 
     fitting, others = _causes(samples, results, seed, subject.weights, subject.form == "inputs", later, again)
     by_place = [] if found else _uneven(samples, results, seed, subject.weights)
-    # Findings on the simplest layer supersede causes that fit only this layer.
+    # Findings on the simplest layer replace weaker explanations.
     weaker = [] if fitting or (found and not place) else [*map(str, by_place), *others]
     causes = [*map(str, found), *fitting, *weaker]
     ignored = _unread(subject, layers, seed)

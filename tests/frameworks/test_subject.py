@@ -204,7 +204,7 @@ def test_what_cannot_be_a_subject_is_refused() -> None:
         ac.inspect(Plain(residual=True), width=WIDTH).subject()
     with pytest.raises(ac.InputError, match="are different scales for W_Q, W_K, W_V, which share one array"):
         ac.inspect(Plain(value_scale=3.0), width=WIDTH).subject()
-    with pytest.raises(ac.InputError, match=r"last=0.5: is the factor from this array to W_O"):
+    with pytest.raises(ac.InputError, match=r"last=0.5: is the size of W_O relative to this array"):
         ac.inspect(Plain(gain=0.5), width=WIDTH).subject()
     with pytest.raises(ac.InputError, match="give it methods parameters and fill"):
         ac.inspect(Unfilled(), width=WIDTH).subject()

@@ -466,7 +466,7 @@ class TestRuns:
             ((), "are missing"),
             (("none.jsonl",), "history=none.jsonl: cannot be read"),
             (("one.jsonl", "--plot", "course.gif"), "ends in neither .svg nor .png"),
-            (("one.jsonl", "two.jsonl", "--accept"), "takes one file"),
+            (("one.jsonl", "two.jsonl", "--accept"), "changes one file"),
         ],
     )
     def test_what_cannot_be_shown_is_said(

@@ -89,7 +89,10 @@ def test_a_layer_that_is_predicted_wrong_is_violated_and_red_on_a_terminal() -> 
 
 
 def test_it_takes_no_functions() -> None:
-    with pytest.raises(InputError, match=r"loss=.*: does not apply to descriptions of attncheck; leave it out"):
+    with pytest.raises(
+        InputError,
+        match=r"loss=.*: applies to models only, not to a layer, stack or program of attncheck; leave it out",
+    ):
         ac.widths(LAYER, WIDTHS, loss=print)
 
 

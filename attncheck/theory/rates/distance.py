@@ -197,7 +197,7 @@ def _check_finite(width: float | None, reference: str, layer: AttentionLayer, we
         ("reference", reference, reference == "infinite width" and layer.head_dim is not None),
     ):
         if meant:
-            refuse(field, value, f"with a head_dim is not available for weights {weights}", remedy)
+            refuse(field, value, f"is not available for weights {weights} of a layer with head_dim", remedy)
 
 
 def of_sum(entry: SumEntry, metric: str, size: int | None, seed: int) -> Distance:
