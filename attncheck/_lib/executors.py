@@ -31,8 +31,8 @@ _Result = TypeVar("_Result")
 
 #: Seconds that a run waits for new workers when none are left.
 PATIENCE = 60.0
-# The remaining tasks are given up if none has completed and this many, run alone, have killed their process; in the
-# first attempt, this many per concurrent task.
+# The remaining tasks are given up if none has completed and this many, run alone, have killed their process. While
+# tasks run concurrently, this many per concurrent task must have done so.
 _HOPELESS = 3
 # Number of times that a task is run alone after its process died.
 _TRIES = 2
@@ -48,7 +48,8 @@ _UNNOTICED = 3.0
 class LostTask:
     """Placeholder for the result of a task whose process kept dying.
 
-    It has the reason, the last output, and whether the process was ended because its time was up.
+    ``what`` says what happened to the process, ``words`` is its last output, and ``hung`` says whether it was ended
+    because its time was up.
     """
 
     what: str

@@ -30,7 +30,7 @@ from attncheck._lib.text import printable
 _OUTPUT, _LINE = 2**20, 200
 # Bytes at its end that are kept when it is shortened.
 _END = 2**16
-# Endings of the files with the output of a process, and with what faulthandler reports on it.
+# Suffixes of the files with the output of a process, and with the reports of faulthandler on it.
 _PRINTED, _FAULTS = ".out", ".faults"
 # Signals that end a run, whose record then stays readable.
 _ENDING = (signal.SIGINT, signal.SIGTERM)
@@ -100,12 +100,12 @@ def last_words(executor: Executor) -> LastWords:
 
 
 def printed(executor: Executor) -> str:
-    """Return the end of what the processes of a pool printed; of several, the one that printed last."""
+    """Return the end of the output of that process of a pool that printed last."""
     return _newest(executor, _PRINTED) if isinstance(executor, _Pool) else ""
 
 
 def _newest(executor: _Pool, ending: str) -> str:
-    """Return the end of the newest file that is not blank, stripped of whitespace."""
+    """Return the end of the newest file with this ending that is not blank, stripped of whitespace."""
     paths = sorted(Path(executor.outputs.name).glob(f"*{ending}"), key=lambda path: path.stat().st_mtime)
     return next((each for each in map(_end_of, reversed(paths)) if each), "")
 
@@ -117,7 +117,7 @@ def _end_of(path: Path) -> str:
 
 
 def _fault(fault: re.Match[str], text: str) -> str:
-    """Return a fault that faulthandler reported, and the innermost call outside Python's standard library."""
+    """Return a fault that faulthandler reported, with the innermost call outside Python's standard library."""
     *_, calls = ["", *_STACK.findall(text[fault.end() :].partition("Current thread")[2] or text[fault.end() :])]
     frames = _FRAME.findall(calls)
     own = [frame for frame in frames if not frame[0].startswith(sysconfig.get_path("stdlib"))]

@@ -28,8 +28,8 @@ class Fault:
     Attributes
     ----------
     name : str
-        Key in `attncheck.faults.FAULTS`, and of the subject ``attncheck.faults:name``; for programs in
-        ``attncheck.faults.programs.PROGRAM_FAULTS``, and of the subject ``attncheck.faults.programs:name``.
+        Key in `attncheck.faults.FAULTS`; the subject is ``attncheck.faults:name``. For programs, key in
+        ``attncheck.faults.programs.PROGRAM_FAULTS``; the subject is ``attncheck.faults.programs:name``.
     what : str
         One-line description.
     requires : Requirement
@@ -81,7 +81,7 @@ def declared(
 ) -> Callable[[_Function], _Function]:
     """Return a decorator that appends a fault, named like its function, to the faults of a module.
 
-    The function is the subject itself or, if `step` is given, this field of `simulator`; `steps` replaces other fields.
+    The function is the subject itself or, if `step` is given, that field of `simulator`; `steps` are other fields.
     """
 
     def add(function: _Function) -> _Function:

@@ -178,7 +178,7 @@ def _twin_queries(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gene
 
 
 def _tied(which: Which, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Use the transpose of another matrix of each head as its W_O.
+    """Use the transposed query, key or value matrix of each head as the head's W_O.
 
     Rows of a matrix are its images of unit vectors; drawing these jointly with the inputs' images needs no n × n array.
     """

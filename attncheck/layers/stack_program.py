@@ -28,7 +28,7 @@ class StackProgram:
     ----------
     program : Program
     streams : tuple of tuple of Node, (depth + 1, seq_len)
-        The z^{(l),i}, the output last.
+        The streams z^{(l),i}; the last one is the output.
     between : tuple of tuple of Node, (depth, seq_len)
         Streams before perceptrons.
     reads : tuple of tuple of Node, (depth, seq_len)

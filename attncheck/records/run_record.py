@@ -58,7 +58,7 @@ class RunRecord:
 
     @property
     def digest(self) -> str:
-        """The digest of all numbers; empty if the run is not complete, or its draws are not reproducible."""
+        """The digest of all numbers; empty if the run is incomplete, or draws of the subject are not reproducible."""
         repeatable = all(result.repeatable for result in self.results)
         return self.closing.digest if self.closing and self.conclusion.complete and repeatable else ""
 

@@ -19,7 +19,7 @@ _OUTSIDE = frozenset({"outputs", "inputs", "input_gram"})
 
 @dataclass(frozen=True)
 class Scope:
-    """The coverage of a run: planned and examined results, and those on laws.
+    """The coverage of a run: numbers of planned and examined results, in total and of checks that test laws.
 
     ``words`` qualifies the verdict: "limit only", "outputs only", "little examined", or is empty.
 

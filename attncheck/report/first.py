@@ -23,9 +23,9 @@ _COLUMNS = 40
 class SubjectFinding:
     """What is wrong with a subject.
 
-    ``failures`` are the violated checks (pools only if no case is violated), those of the first violated stage of the
-    computation first; ``smallest`` is the first one's violated result on the smallest layer; ``causes`` fit the draws,
-    best first; ``tried`` tells whether a fit was attempted.
+    ``failures`` are the violated checks (of pools, if no single case is violated), in the order of the computation;
+    ``smallest`` is the violated result of the first check on the smallest layer; ``causes`` are causes that fit the
+    draws, best first; ``tried`` tells whether a fit was attempted.
     """
 
     failures: tuple[Tally, ...]
@@ -58,7 +58,7 @@ def finding(found: RunRecord) -> SubjectFinding | None:
 
 @dataclasses.dataclass(frozen=True)
 class ClaimMap:
-    """Worst verdicts of claims (``rows``) by case; ``left`` counts cases not shown."""
+    """Worst verdict on each claim (``rows``) and case; ``left`` is the number of cases not shown."""
 
     cases: tuple[str, ...]
     rows: tuple[tuple[str, tuple[str, ...]], ...]

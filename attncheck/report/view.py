@@ -95,7 +95,7 @@ class ClaimView:
 
     @property
     def draws(self) -> int:
-        """Number of draws of first looks; those that checks on one case share count once."""
+        """Number of draws of first looks; draws that several checks on one case share count once."""
         cases: dict[str, int] = {}
         for tally in self.tallies:
             for case, size in tally.draws.items():

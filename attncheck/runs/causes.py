@@ -30,13 +30,14 @@ from attncheck.runs.tasks import subject_here
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 from attncheck.subject import Subject, SubjectName
 
-# Maximum number of findings shown; draws of a second sample, as a multiple of the first, if several causes fit it.
+# Maximum number of findings shown, and the size of the sample that is drawn if several causes fit, relative to the
+# first sample.
 _FOUND, _AGAIN = 2, 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """Likely causes of violations, best first, and plot data of what the first one found, if positions tell it."""
+    """Likely causes of violations, best first, and the plot data of the first finding that has any."""
 
     causes: tuple[str, ...] = ()
     plot: dict[str, Any] | None = None
@@ -63,8 +64,8 @@ def diagnosis_without_draws(results: Sequence[Result]) -> Diagnosis:
 def diagnosis_of(subject: Subject, results: Sequence[Result], seed: int) -> Diagnosis:
     """Diagnose violated results from fresh draws, whose random streams are separate from those of the run.
 
-    Findings on what the subject computes differently from its declaration come first, then likely causes. Fields that
-    it never reads precede them if the simplest layer has such fields; otherwise they are the last cause.
+    Findings on what the subject computes differently from its declaration come first, then causes that fit. A text on
+    fields that the subject never reads comes before all of these if the simplest layer sets such fields, else last.
     """
     samples: list[Sample] = []
     later: list[Sample] = []
@@ -95,7 +96,7 @@ def diagnosis_of(subject: Subject, results: Sequence[Result], seed: int) -> Diag
 
 
 def _unread(subject: Subject, layers: Sequence[AttentionLayer], seed: int) -> list[Mapping[str, Any]]:
-    """Return for each layer the fields that the subject never reads, as far as it can be called."""
+    """Return the fields of each layer that the subject never reads; empty for a layer on which the subject fails."""
     found: list[Mapping[str, Any]] = []
     for layer in layers:
         found.append({})
@@ -105,7 +106,7 @@ def _unread(subject: Subject, layers: Sequence[AttentionLayer], seed: int) -> li
 
 
 def _uneven(samples: Sequence[Sample], results: Sequence[Result], seed: int, laws: WeightLaws) -> list[Finding]:
-    """Return one finding on uneven scales or correlated draws, if no earlier stage of the computation is wrong."""
+    """Return the first finding on uneven scales or correlated draws, unless an earlier stage of the layer is wrong."""
     root = seed_sequence(seed, "uneven", role="diagnosis/reference")
     for sample in samples[:1]:
         with own_arithmetic(), contextlib.suppress(InputError):

@@ -78,7 +78,7 @@ class CaseTask:
 class Examination(NamedTuple):
     """The results of a test item, or the error of the subject with its traceback.
 
-    `stopped`: a call of the subject was stopped, and no other is worth the time.
+    `stopped` is True if a call of the subject was stopped, so that no further call is worth the time.
     """
 
     results: list[Result]

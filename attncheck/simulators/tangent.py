@@ -8,8 +8,8 @@ with respect to the scores (``layers.attention_map.weight_slopes``), the four pa
     value   h² σ_V² Σ_ab (O_a,i · O_b,i') A_ar G A_br'ᵀ
     output  h² σ_O² δ_ii' Σ_a A_ar (V_a V_aᵀ/ν) A_ar'ᵀ
 
-where G = X Xᵀ/n, f is the score factor, h = H^{-1/2}, and b runs over the heads of a's group. Given G they need
-only Gram matrices, drawn without n × ν matrices.
+where G = X Xᵀ/n, f is the score factor, h = H^{-1/2}, and b runs over the heads of a's group. The four parts depend on
+Gram matrices only, which, given G, are drawn without n × ν matrices.
 """
 
 from __future__ import annotations

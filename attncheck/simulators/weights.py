@@ -74,7 +74,7 @@ class Bias:
     law : str
         Key in `WEIGHT_LAWS`.
     std : float
-        Standard deviation times √fan_in: the width, or all heads' neurons for the output.
+        Standard deviation times √fan_in, where fan_in is the width or, for "output", the neurons of all heads.
     """
 
     matrix: str

@@ -21,8 +21,8 @@ from attncheck.simulators.weights import WeightLaws
 from attncheck.subject.guard import GuardError, guarded, in_pool
 from attncheck.subject.named import in_one_line
 
-# Draws of a probe: a few determine the shapes and whether the generator is used; discrete weights at small widths
-# need more.
+# Draws of a probe. A few show the shapes, and whether the generator is used; weights that are not Gaussian need more
+# draws up to the width `_FEW_NUMBERS`, where different generators may give equal numbers.
 _PROBE, _PROBE_DISCRETE, _FEW_NUMBERS = 4, 64, 8
 # Names of arrays that subjects of layers and of programs return.
 _FIELDS = (*EVERY_FIELD, "vectors", "gram")
@@ -64,7 +64,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
         return lambda generator: self.draw(case, size, generator)
 
     def given(self, case: _Case) -> tuple[str, ...]:
-        """Return the arrays that may be the same for all generators."""
+        """Return the names of arrays that may be the same for all generators."""
         return ()
 
     def called_with(self, case: _Case) -> Any:

@@ -1,6 +1,7 @@
 """Closed forms of E[φ(Z₁)φ(Z₂)] for zero-mean Gaussian (Z₁, Z₂), with rounding bounds.
 
-All take variances and covariance of one shape, and the parameters of φ.
+Each function takes the variances `v1` and `v2` and the covariance `c` of Z₁ and Z₂, arrays of one shape, and the
+parameters of φ. It returns values and bounds on their rounding errors.
 """
 
 from __future__ import annotations

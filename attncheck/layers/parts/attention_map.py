@@ -215,7 +215,7 @@ class Softcapped(AttentionMap):
 
 @dataclasses.dataclass(frozen=True)
 class DeclaredMap(AttentionMap):
-    """User's function of (scores, visible), assumed to have no further properties."""
+    """A user's function of (scores, visible), with none of the properties in `Traits` assumed."""
 
     function: Callable[[FloatArray, BoolArray], Any]
     name: str
@@ -306,5 +306,5 @@ def _over_rows(combine: np.ufunc, rows: FloatArray) -> FloatArray:
     """Reduce the last axis to length 1, in NumPy's order of operations."""
     if rows.shape[-1] >= _SHORT:
         return np.asarray(combine.reduce(rows, axis=-1, keepdims=True))
-    # On few rows np.split would take longer than all the rest.
+    # Slices, because np.split would take longer than the reduction of so few columns.
     return functools.reduce(combine, [rows[..., k : k + 1] for k in range(rows.shape[-1])])

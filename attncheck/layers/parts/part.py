@@ -71,7 +71,7 @@ class LayerPart(abc.ABC):
         return vectors
 
     def kernel(self, layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
-        """Return the limiting kernel of queries and keys, over their variances, from that of the inputs."""
+        """Return the limiting kernel of queries and keys, divided by their variances, from that of the inputs."""
         return kernel
 
     def mean_offset(self, layer: AttentionLayer) -> FloatArray | None:
@@ -79,28 +79,28 @@ class LayerPart(abc.ABC):
         return None
 
     def random_offset(self, layer: AttentionLayer) -> tuple[float, IntArray] | None:
-        """Return the law of the normal numbers that the part adds to scores, or None.
+        """Return the law of the centred normal numbers that the part adds to scores, or None.
 
-        That is their standard deviation, and (seq_len, seq_len) indices: scores with the same index share a number.
+        The law is a standard deviation and (seq_len, seq_len) indices; scores with the same index share a number.
         """
         return None
 
     def of_head(self, layer: AttentionLayer, head: int) -> Mapping[str, Any]:
-        """Return the part's fields of a layer with only the given head, where they change."""
+        """Return the fields of the part that change, with their new values, in a layer with only the given head."""
         return {}
 
     def unread(self, layer: AttentionLayer) -> Mapping[str, float]:
-        """Return standard deviations of a module's arrays behind the part, by what they change.
+        """Return the standard deviations of the arrays of a module whose laws the part hides, by role.
 
-        That is its "query", its "key", or its attention "weights" at inputs of 0. Such a module does not show its keys,
-        or its scores.
+        The role is what an array changes: "query", "key", or the attention "weights" at inputs of 0. Keys with the role
+        "key", and scores with the role "weights", cannot be read from a module.
         """
         return {}
 
     @abc.abstractmethod
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
-        """Return the validated values of the fields, unless all are absent, or raise `InputError`."""
+        """Return the validated values of the fields, or raise `InputError`; called if at least one field is set."""
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return field values that random layers choose from, for a layer without the part; possibly none."""
+        """Return the values of the fields that a random layer chooses from, given the layer without the part."""
         return ()

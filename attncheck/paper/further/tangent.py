@@ -20,7 +20,7 @@ _DRAWS, _LIMIT_DRAWS, _FEWEST, _BATCHES = 8_000, 32_000, 800, 8
 
 
 def by_width(seed: int, scale: float, *, scaling: Literal["1/sqrt(n)", "1/n"], neuron: int) -> Arrays:
-    """Return the standard deviation of the kernel entry Θ^{1i}_{11} over the mean of Θ^{11}_{11} at several widths."""
+    """Return the standard deviation of Θ^{1i}_{11} over the mean of Θ^{11}_{11} at several widths, i = `neuron` + 1."""
     layer = AttentionLayer(width=16, score_scaling=scaling)
     spreads = [_spread(layer.replace(width=n), seed, scale, neuron, "collapsed") for n in _WIDTHS]
     return along(_WIDTHS, *zip(*spreads, strict=True))

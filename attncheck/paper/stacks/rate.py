@@ -57,7 +57,7 @@ def rates(
     widths : sequence of int
         At least four different widths.
     size : int
-        Draws at each.
+        Draws at each width.
     seed : int
     position : int
 

@@ -31,7 +31,10 @@ NEURONS = 64
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WalkResult:
-    """A stack and its limit on the same normals; `more` and `less` add and subtract a small share of the deviations."""
+    """A stack and its limit on the same normals.
+
+    `more` and `less` are streams of the limit with a small share of the deviations added or subtracted.
+    """
 
     limit: Recursion
     layers: list[LayerPass]
@@ -53,7 +56,7 @@ class WalkResult:
         return cls(limit, layers, walk.grams, more, less)
 
     def slope(self, more: FloatArray, less: FloatArray) -> FloatArray:
-        """Return the derivative in the share of the deviations, from values at `more` and `less`."""
+        """Return the derivative with respect to the share of the deviations, from values at `more` and `less`."""
         return np.asarray((more - less) / (2.0 * _SHARE))
 
 
@@ -79,7 +82,10 @@ class LayerPass:
     deviations: Deviations
 
     def probabilities(self, t: FloatArray) -> FloatArray:
-        """Return P(next stream ≤ t), (size, points); with a residual, with the twin's average as control."""
+        """Return P(next stream ≤ t), (size, points).
+
+        With a residual, this is an average over neurons, and the twin's average is subtracted as a control.
+        """
         if self.stream is None or self.limit_stream is None:
             return np.asarray(special.ndtr(ratio_of(t, self.variance)))
         ours, theirs = (
@@ -92,8 +98,8 @@ class LayerPass:
 class Walk:
     """Iterator over the layers at finite width, on the normals of the limit.
 
-    `lengths`, (size,), are relative changes of the covariance of the h^i; `grams` collects (size, s, s) pairs for
-    streams and twins, if requested.
+    `lengths`, (size,), are relative deviations of the covariance of the h^i from its limit. `grams` collects, if
+    requested, pairs of Gram matrices (size, s, s) of stream and twin.
     """
 
     def __init__(
@@ -185,7 +191,7 @@ def _twin_gram(layer: AttentionLayer, vectors: FloatArray, kernel: FloatArray, m
 
 
 def ratio_of(t: FloatArray, variance: FloatArray) -> FloatArray:
-    """Return t/√v with a last axis for t; infinite where v is 0, and 0 where both are."""
+    """Return t/√v with a last axis for t; infinite where only v is 0, and 0 where both are 0."""
     root = np.sqrt(variance)[..., None]
     if (root > 0).all():
         return np.asarray(t / root)
