@@ -21,7 +21,7 @@ _ODD = ("clip", "tanh", "erf", "identity")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Kernel:
-    """Second moments K_jk = E[Z^{x^j} Z^{x^k}] of limit variables, (s, s), with an error bound per entry."""
+    """Second moments K_jk = E[Z^{x^j} Z^{x^k}] of limit variables, (s, s), with a bound on the error of any entry."""
 
     matrix: FloatArray
     error: float

@@ -47,7 +47,7 @@ class BaselineResult(msgspec.Struct, frozen=True, tag="result", tag_field="type"
 
     @property
     def item(self) -> str:
-        """Property and case."""
+        """The test item: property and case."""
         return f"{self.id.partition('.')[0]}@{self.id.partition('@')[2]}"
 
     @property

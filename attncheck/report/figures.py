@@ -109,7 +109,7 @@ def visited(shapes: Counter[tuple[int, ...]]) -> Drawing | None:
 
 
 def costs(tallies: Mapping[str, Tally], level: float) -> Drawing | None:
-    """Plot the numbers that a literal simulator draws in one look of each main check, by width."""
+    """Plot how many random numbers a literal simulator draws in one look of each main check, by width."""
     examined = [tallies[name] for name in MAIN_CHECKS if name in tallies and tallies[name].worst]
     checks = [(check_named(tally.name), tally.worst[0].power) for tally in examined]
     exact = [each for each in checks if each[0].property_name not in PROGRAM_PROPERTIES and each[0].kind == "exact"]

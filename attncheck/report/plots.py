@@ -164,7 +164,7 @@ class PositionsPlot(msgspec.Struct, frozen=True, tag="positions", tag_field="kin
 
 
 class ProfilePlot(msgspec.Struct, frozen=True, tag="profile", tag_field="kind"):
-    """Estimates with intervals at numbered places, as `of` says, and their declared value."""
+    """Estimates at numbered places, which `of` names, with half-widths of their intervals and one declared value."""
 
     places: list[float]
     observed: list[float]
@@ -231,7 +231,7 @@ def _check_counts(below: Sequence[int], count: int) -> None:
 
 
 def _drawable(plot: Plot) -> bool:
-    """Return whether lists have matching lengths, labels apart, and finite numbers within axis range."""
+    """Return whether all lists except `labels` have one length, and all numbers fit on an axis."""
     values = {name: value for name, value in msgspec.structs.asdict(plot).items() if not isinstance(value, str)}
     lists = {name: value for name, value in values.items() if isinstance(value, list)}
     numbers = [value for name, value in values.items() if name not in lists] + [

@@ -104,7 +104,7 @@ class ClaimView:
 
     @cached_property
     def worst(self) -> Result | None:
-        """The first violated check's worst result, else the most suspicious result."""
+        """The most suspicious result of its checks; None if none was examined."""
         leading = [tally.worst[0] for tally in self.examined]
         return max(leading, key=suspicion, default=None)
 
@@ -159,7 +159,7 @@ class RunView:
 
     @cached_property
     def evidence(self) -> Drawing | PlotScale | None:
-        """The plot of what the subject does instead, or else that of the first violated result."""
+        """The plot of what the subject does instead of its declaration, else that of the first violated result."""
         if self.finding is None:
             return None
         observed = of_cause(self.run.closing.plot) if self.run.closing else None

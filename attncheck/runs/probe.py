@@ -45,7 +45,7 @@ def _probed(run: Run) -> list[Case]:
 
 
 def _declines(subject: Subject, case: Case) -> bool:
-    """Return whether a subject declines a case; if its declaration fails, it does not."""
+    """Return whether a subject declares a case unsupported; False if the declaration raises an error."""
     try:
         return bool(subject.reason_unsupported(case))
     except InputError:

@@ -90,8 +90,8 @@ class Examination(NamedTuple):
 def examine(task: CaseTask) -> dict[str, Examination]:
     """Return the examination of each test item of a task, by id.
 
-    If the task fails, each item is tried alone, unless a call was stopped; if all succeed then, the failure is
-    intermittent and counts for all.
+    If the task fails, each item is tried alone, unless a call was stopped. If every item succeeds alone, the failure is
+    intermittent, and all items get the error of the task.
     """
     try:
         results = task.results()

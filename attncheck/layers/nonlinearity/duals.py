@@ -115,7 +115,7 @@ def _waves(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters
 
 
 def clip(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """Clip by clip(X) = X - (X-a)₊ + (-X-a)₊ for standardised variables."""
+    """Clip, by clip(X) = X - (X-a)₊ + (-X-a)₊ for standardised X and the bound a of clip in standard deviations."""
     (bound,) = parameters
     rho, scale = correlation(v1, v2, c)
     # Double precision shows no clipping beyond 40 standard deviations.

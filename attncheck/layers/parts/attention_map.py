@@ -80,7 +80,7 @@ class AttentionMap(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Softmax(AttentionMap):
-    """Row-wise softmax, with exp(`sink`) added to the denominator unless that is None."""
+    """Row-wise softmax, with exp(`sink`) added to the denominator unless `sink` is None."""
 
     sink: float | None = None
 

@@ -30,7 +30,7 @@ class StackRate:
     constant, constant_error, curvature : float
         c and d of gap = c/n + d/n².
     p_value : float
-        p-value of that fit.
+        p-value of the fit c/n + d/n².
     distances : tuple of StackDistance
         Kolmogorov distances that were fitted.
     """

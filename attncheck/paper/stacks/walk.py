@@ -212,7 +212,10 @@ def _factor_deviation(factors: FloatArray, nu: int) -> FloatArray:
 
 
 def _root_deviation(root: FloatArray, gram: FloatArray) -> FloatArray:
-    """Return a lower triangular Δ, linear in `gram`, with root F (I + Δ) to first order."""
+    """Return a lower triangular Δ such that F (I + Δ) is a root of `gram`, to first order in `gram` - F Fᵀ.
+
+    F is `root`.
+    """
     size = root.shape[-1]
     alive = np.diagonal(root, axis1=-2, axis2=-1) > 0
     unit = np.where(alive, 0.0, 1.0)[..., None] * np.eye(size)
