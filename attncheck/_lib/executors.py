@@ -63,7 +63,7 @@ class LostTask:
 
     @property
     def reason(self) -> str:
-        """What happened to the process, with its last output."""
+        """What happened to the process, followed by its last output."""
         return f"{self.what}{self.said}"
 
 
@@ -264,7 +264,7 @@ class TaskExecutor:
 
 
 def in_order(executor: TaskExecutor, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
-    """Yield the result of each task in order; raises InputError if a task's process died twice."""
+    """Yield the result of each task in order; raises InputError for a task whose process kept dying."""
     found: dict[int, _Result] = {}
     told = 0
     for place, result in executor.gather(function, tasks):
@@ -282,7 +282,7 @@ def in_order(executor: TaskExecutor, function: Callable[[_Task], _Result], tasks
 
 
 class _InlineExecutor(Executor):
-    """Runs tasks immediately in this process, with their output suppressed except for its end."""
+    """Runs tasks immediately in this process; `printed` keeps the end of their output, and the rest is discarded."""
 
     def __init__(self) -> None:
         self.printed = ""

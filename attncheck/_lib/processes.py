@@ -88,7 +88,7 @@ def end_pool(executor: Executor) -> None:
 
 
 def last_words(executor: Executor) -> LastWords:
-    """Return the last output of a pool's process, and a fault or its exit status, if known."""
+    """Return the last output of a pool's processes, and the fault or exit status of one that died, if known."""
     if not isinstance(executor, _Pool):
         return LastWords()
     faults = _newest(executor, _FAULTS)
@@ -201,7 +201,7 @@ def interrupts_held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts_obeyed() -> Iterator[None]:
-    """End this process if foreign code in the context swallows Ctrl-C, or a request to terminate that counts as it."""
+    """End this process if foreign code in the context swallows Ctrl-C, or a request to terminate."""
     main = threading.current_thread() is threading.main_thread()
     raising = [each for each in _ENDING if main and signal.getsignal(each) is signal.default_int_handler]
     timers: list[threading.Timer] = []

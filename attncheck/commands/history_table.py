@@ -118,7 +118,7 @@ def draw(shown: History, path: Path) -> Path:
 
 
 def _draw_evidence(axes: Axes, shown: History) -> None:
-    """Draw the evidence of all claims together and of the leading ones, and the alarm threshold."""
+    """Draw the evidence of all claims together, that of the leading claims, and the alarm threshold."""
     from attncheck.report.svg import BAD, INK, SERIES, plain
 
     runs = np.arange(1, len(shown.since) + 1)

@@ -35,7 +35,7 @@ class Fault:
     requires : Requirement
         Layers or programs in which the fault is detectable.
     subject : callable (layer, size, rng) -> mapping, or (program, width, size, rng) -> mapping
-        The simulator. As in a real one, exposed Gram matrices are those of the vectors it used.
+        The simulator. As in a real simulator, exposed Gram matrices are those of the vectors that were used.
     """
 
     name: str
@@ -110,7 +110,7 @@ class ReducedExposure:
     ----------
     subject : callable (layer, size, rng) -> mapping
     fields : frozenset of str
-        Fields that it still returns.
+        Fields that the simulator still returns.
     """
 
     subject: Simulator

@@ -112,7 +112,7 @@ def _uneven_heads(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rn
 
 @declared(FAULTS, "scores and values use separately drawn inputs", step="project")
 def _inputs_apart(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Draw separate inputs for scores and values; those of the values are exposed."""
+    """Draw separate inputs for scores and for values, and expose the inputs of the values."""
     made = independent(layer, inputs, rng)
     other = independent(layer, draw_inputs(layer, len(inputs), rng), rng)
     return dataclasses.replace(made, queries=other.queries, keys=other.keys)

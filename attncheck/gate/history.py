@@ -184,7 +184,7 @@ class History:
 
     @property
     def evidence(self) -> float:
-        """The maximum over the runs of their total evidence, so that an alarm lasts until accepted."""
+        """The largest total evidence after any run, so that an alarm lasts until accepted."""
         return float(self.course.total.max(initial=0.0))
 
     def moved(self) -> list[DriftedSeries]:
@@ -256,7 +256,7 @@ def short_key(key: str) -> str:
 
 
 def _known_by(name: str) -> str:
-    """Return a check's key, with its revision if that is above the first."""
+    """Return a check's key, with its revision from the second revision on."""
     check = check_named(name)
     return check.key if check.revision == 1 else f"{check.key}#{check.revision}"
 

@@ -94,7 +94,7 @@ def normalised_change(norm: Norm | None, gram: FloatArray, means: FloatArray, mo
 
 
 def with_ones(norm: Norm | None, vectors: FloatArray) -> FloatArray:
-    """Return vectors (..., s, n); for layer norm, append a vector of ones."""
+    """Return vectors (..., s, n), for layer norm with a vector of ones appended."""
     if norm != "layer":
         return vectors
     return np.concatenate([vectors, np.ones((*vectors.shape[:-2], 1, vectors.shape[-1]))], axis=-2)

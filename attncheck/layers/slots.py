@@ -136,7 +136,7 @@ def _shown(nodes: Sequence[Node], starts: set[Node]) -> list[Node]:
 
 
 def _linear(node: Nonlin | Output) -> bool:
-    """Return whether the covariances of a line depend only on those of its vectors."""
+    """Return whether the covariances of a line depend only on the covariances of its arguments."""
     function = node.function
     if isinstance(function, LinearCombination | AttentionRow):
         return True

@@ -46,7 +46,7 @@ class AttentionStack:
         Number of layers, from 1 to 1,000.
     activations : str or sequence of str, optional
         φ of every layer, or one per layer: "clip" (with the bound of `layer`), "relu", "tanh", "erf" or
-        "identity". Default: that of `layer`.
+        "identity". Default: the activation of `layer`.
     residual : bool
         Whether each layer adds its output to the stream instead of replacing the stream.
     post_norm : {"rms", "layer"} or None

@@ -19,7 +19,7 @@ Scale = Literal["linear", "log"]
 
 
 class Series(msgspec.Struct, frozen=True):
-    """Values along an axis, with half-widths of their errors; ``law`` marks limits and formulas."""
+    """Values along an axis, with half-widths of their error intervals; ``law`` marks limits and formulas."""
 
     label: str
     law: bool

@@ -63,7 +63,7 @@ class Task:
     trial: int = 0
 
     def key(self, scale: float) -> dict[str, Any]:
-        """Return all that determines the task's numbers besides the seed, as built-in types."""
+        """Return everything that determines the task's numbers besides the seed, as built-in types."""
         return {
             "format": FORMAT,
             "experiment": self.experiment,

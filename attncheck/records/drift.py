@@ -23,7 +23,7 @@ SLACK = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A number of one result that changed; ``now`` is NaN if the run lacks it."""
+    """A number of one result that changed; ``now`` is NaN if the run has no such number."""
 
     what: str
     result: Result

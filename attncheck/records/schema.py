@@ -149,8 +149,8 @@ class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
 
     ``digest`` is the `run_digest`, ``content`` a hash of all preceding bytes; ``reasons`` say why the verdict is no
     pass; ``causes`` are likely causes of violations, best first, and ``plot`` illustrates them
-    (`attncheck.evidence.plot_data`). ``failed`` has errors of the subject, ``printed`` the last lines that the subject
-    printed; it is absent from the file if there are none.
+    (`attncheck.evidence.plot_data`). ``failed`` has errors of the subject. ``printed`` has the last lines that the
+    subject printed, and is absent from the file if there are none.
     """
 
     digest: str
@@ -179,7 +179,7 @@ def of_layer(result: Result) -> bool:
 
 
 def of_pool(result: Result) -> bool:
-    """Return whether a result is that of a pool; raise `InputError` if malformed."""
+    """Return whether a result belongs to a pool; raise `InputError` if the result is malformed."""
     if "pool" not in result.case:
         return False
     name, of = result.case["pool"], result.case.get("of")

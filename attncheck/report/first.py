@@ -82,7 +82,7 @@ def claim_map(found: RunRecord) -> ClaimMap | None:
 
 
 def would_have_seen(tallies: Mapping[str, Tally], pools: Sequence[Result]) -> scales.PlotScale | None:
-    """Return the minimum detectable effects of each claim, from the first of its main checks that was examined."""
+    """Return the minimum detectable effects of each claim, of the first main check that was examined for it."""
     common = of_all(pools)
     rows = {}
     for tally in (tallies[name] for name in MAIN_CHECKS if name in tallies):

@@ -115,7 +115,7 @@ class ClaimView:
 
     @cached_property
     def plots(self) -> list[Drawing | PlotScale]:
-        """Plots of its main check and the most suspicious of each kind."""
+        """Plots of the claim's main check and of the most suspicious check of each kind."""
         plotted = [_plotted(tally) for tally in self.examined]
         results = sorted((result for result in plotted if result is not None), key=suspicion, reverse=True)
         first = {type(read_plot(result.plot)): result for result in reversed(results)}
@@ -309,7 +309,7 @@ def looks(result: Result) -> Markup:
 
 
 def visits(space: Space) -> list[tuple[str, list[tuple[str, int]], int]]:
-    """Return each field with counts of its most frequent values, and the number left out; unvisited choices count 0."""
+    """Return each field with counts of its most frequent values (0 if unvisited) and the number of values left out."""
     rows = []
     for field, counter in sorted(space.values.items()):
         counts = {choice: 0 for choice in _CHOICES.get(field, ())} | counter

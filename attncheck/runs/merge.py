@@ -52,7 +52,7 @@ def lacking(parts: Sequence[RunRecord]) -> list[str]:
 
 
 def _foreign(parts: Sequence[RunRecord]) -> Iterable[str]:
-    """Yield a message for each record of a different run, with its first difference from most records."""
+    """Yield a message for each record of a different run, with the first field that differs from most records."""
     told: set[Path] = set()
     for field in ("shards", *_SAME):
         values = [_value(part.manifest, field) for part in parts]

@@ -70,7 +70,7 @@ def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
 
 
 def input_entries(layer: AttentionLayer) -> int:
-    """Bound the entries per draw of the inputs X."""
+    """Return a bound on the entries of the inputs X per draw."""
     arrays = (3 if layer.position_std else 2) + 2 * bool(layer.norm)
     return arrays * layer.seq_len * layer.width
 

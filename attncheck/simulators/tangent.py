@@ -239,6 +239,6 @@ def tangent_work(layer: AttentionLayer, method: str, coordinates: int) -> DrawPl
 
 
 def kernel_entries(layer: AttentionLayer, coordinates: int) -> int:
-    """Bound the entries of a draw's kernel and of the kernel's arguments."""
+    """Return a bound on the entries of a draw's kernel and of the kernel's arguments."""
     s, heads, k, shared = layer.seq_len, layer.num_heads, coordinates, layer.group_size
     return 12 * k * k * s * s * shared**2 + 8 * heads * k * s * s + heads * shared * (6 * s * s + 4 * k * k)

@@ -70,7 +70,7 @@ class Bias:
     Attributes
     ----------
     matrix : {"query", "key", "value", "output"}
-        The bias is shared as its matrix is; tied queries use the keys' bias.
+        Heads that share the matrix share the bias; tied queries use the keys' bias.
     law : str
         Key in `WEIGHT_LAWS`.
     std : float

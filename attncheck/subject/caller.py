@@ -57,7 +57,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
 
     @abc.abstractmethod
     def setting(self, case: _Case, sample: _Sample, repeatable: bool) -> _Setting:
-        """Return the setting of a case: arrays and neurons contained in a sample, and whether it is repeatable."""
+        """Return the setting of a case: the arrays and neurons in a sample, and whether draws are repeatable."""
 
     def drawer(self, case: _Case, size: int, rng: np.random.Generator) -> Callable[[np.random.Generator], _Sample]:
         """Return a function that draws a sample from a generator, with all but the weights fixed."""

@@ -1,4 +1,4 @@
-"""Calls of a subject on layers; it draws its own inputs or receives them."""
+"""Calls of a subject on layers; the subject draws its own inputs or receives them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
         return (*given, "key_gram", "value_gram") if given and signs else given
 
     def setting(self, case: AttentionLayer, sample: Sample, repeatable: bool) -> Setting:
-        """Return the setting of a layer: arrays and neurons contained in a sample, and whether it is repeatable."""
+        """Return the setting of a layer: the arrays and neurons in a sample, and whether draws are repeatable."""
         return Setting(case, sample.exposed, sample.coordinates, self.weights, repeatable)
 
     def draw_on(self, layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Sample:

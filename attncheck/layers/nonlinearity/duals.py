@@ -1,7 +1,7 @@
 """Closed forms of E[φ(Z₁)φ(Z₂)] for zero-mean Gaussian (Z₁, Z₂), with rounding bounds.
 
 Each function takes the variances `v1` and `v2` and the covariance `c` of Z₁ and Z₂, arrays of one shape, and the
-parameters of φ. It returns values and bounds on their rounding errors.
+parameters of φ, and returns values with bounds on their rounding errors.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def leaky_relu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parame
 
 
 def monomial(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """Isserlis' sum over pairings, k across Z₁ and Z₂ and (d-k)/2 within each; free of cancellation."""
+    """Isserlis' sum over pairings, k pairs across Z₁ and Z₂ and (d-k)/2 pairs within each; free of cancellation."""
     degree = int(parameters[0])
     value = np.zeros_like(c)
     for across in range(degree % 2, degree + 1, 2):

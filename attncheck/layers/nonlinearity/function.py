@@ -125,7 +125,7 @@ class Nonlinearity:
     Raises
     ------
     InputError
-        If the name is unknown, or the other fields do not match it.
+        If the name is unknown, or the other fields do not match the function of this name.
 
     Examples
     --------

@@ -33,8 +33,8 @@ def trapezoidal(
 ) -> tuple[float, float]:
     """Return E f(Z) for Z ~ N(0, I), and an estimate of the error.
 
-    Convergence is geometric for functions that are analytic in a strip around the real axis, even with poles close to
-    it, where Gauss-Hermite rules fail; it is quadratic for functions with kinks.
+    Convergence is geometric for functions that are analytic in a strip around the real axis, even if poles are close,
+    which spoil Gauss-Hermite rules, and quadratic for functions with kinks.
 
     Parameters
     ----------

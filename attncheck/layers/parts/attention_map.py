@@ -279,7 +279,7 @@ class AttentionMapPart(LayerPart):
 
 
 def _try_map(function: Callable[..., Any]) -> None:
-    """Raise `InputError` unless weights are finite, of the right shape, and functions of their own row."""
+    """Raise `InputError` unless weights are finite, have the shape of scores, and depend on their own row only."""
     scores = np.linspace(-4.0, 4.0, _ROWS * _TRIED).reshape(_ROWS, _TRIED) * np.linspace(0.1, 2.0, _ROWS)[:, None]
     seen = np.tri(_ROWS, _TRIED, dtype=bool)
     remedy = "pass a vectorised function of (scores, visible) with visible entries of a row along the last axis"

@@ -67,7 +67,7 @@ class LayerPart(abc.ABC):
         return " ".join([self.name, *(f"{fields[name]:.3g}" for name in self.fields if name in fields)])
 
     def vectors(self, layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-        """Return queries or keys, (..., seq_len, head_dim), as scores use them."""
+        """Return queries or keys, (..., seq_len, head_dim), in the form that enters scores."""
         return vectors
 
     def kernel(self, layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
@@ -75,7 +75,7 @@ class LayerPart(abc.ABC):
         return kernel
 
     def mean_offset(self, layer: AttentionLayer) -> FloatArray | None:
-        """Return the mean of what the part adds to scores, (num_heads, seq_len, seq_len), or None for 0."""
+        """Return the mean of the bias that the part adds to scores, (num_heads, seq_len, seq_len), or None for 0."""
         return None
 
     def random_offset(self, layer: AttentionLayer) -> tuple[float, IntArray] | None:

@@ -20,7 +20,7 @@ def whole_vectors(layer: AttentionLayer) -> bool:
 
 
 def score_vectors(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-    """Return queries or keys, (..., seq_len, head_dim), as scores use them: normalised, then rotated."""
+    """Return queries or keys, (..., seq_len, head_dim), in the form that enters scores: normalised, then rotated."""
     for part in PARTS:
         vectors = part.vectors(layer, vectors)
     return turned(layer, vectors)

@@ -51,7 +51,7 @@ class CoverageKind(StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class LineCoverage:
-    """The paper's statement about one line: the weakest about the line and its ancestors.
+    """The paper's statement about one line: the weakest of those about the line and its ancestors.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ def _passes_on(statement: CoverageKind) -> bool:
 
 
 def _basis(node: Node, after: set[Node]) -> LineCoverage:
-    """Return a line's statement before any findings against it."""
+    """Return the statement about a line if there are no findings against the line."""
     if isinstance(node, Score):
         return LineCoverage(node.name, CoverageKind.SCORE)
     output = isinstance(node, Output) or node in after

@@ -167,7 +167,7 @@ def check_drawn(field: str, stack: AttentionStack) -> None:
 
 
 def walk_entries(stack: AttentionStack) -> int:
-    """Bound the entries of one joint draw of a stack and its limit."""
+    """Return a bound on the entries of one joint draw of a stack and its limit."""
     recursions = stack.depth * (60 * stack.seq_len**2 * stack.num_heads + len(POINTS))
     neurons = 3 * len(POINTS) * min(NEURONS, stack.width) if stack.residual else 0
     vectors = 12 + 4 * stack.mlp_ratio * bool(stack.mlp)

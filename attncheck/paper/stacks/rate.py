@@ -26,9 +26,9 @@ class StackRate:
     depth : int
         Layer, from 1.
     order, order_error : float
-        Order in the fit log ``|gap|`` = a + order · log n + e/n; NaN if gaps differ in sign.
+        Order in the fit log ``|gap|`` = a + order · log n + e/n, and its standard error; NaN if gaps differ in sign.
     constant, constant_error, curvature : float
-        c and d of gap = c/n + d/n².
+        c, its standard error, and d in the fit gap = c/n + d/n².
     p_value : float
         p-value of the fit c/n + d/n².
     distances : tuple of StackDistance

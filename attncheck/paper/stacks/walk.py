@@ -151,7 +151,7 @@ class Walk:
         self._twin = (self._twin + twins if residual else twins) / np.where(scales > 0, scales, 1.0)[..., None]
 
     def _attend(self, k: int, layer: AttentionLayer) -> tuple[FloatArray, Deviations]:
-        """Return the conditional covariance of a layer's outputs, and its deviations."""
+        """Return the conditional covariance of a layer's outputs, and the layer's deviations from the limit."""
         phi, s, nu = nonlinearity.of_inputs(layer.inputs), layer.seq_len, layer.head_width
         gram = gram_of(normalised(layer.norm, phi(self._stream)))
         twin = _twin_gram(layer, phi(self._twin), self._limit.kernels[:, k], self._limit.means[:, k])
@@ -165,7 +165,7 @@ class Walk:
     def _perceive(
         self, k: int, layer: AttentionLayer, perceptron: Perceptron, deviations: Deviations
     ) -> tuple[FloatArray, Deviations]:
-        """Return the conditional covariance of a perceptron's outputs, and its deviations."""
+        """Return the conditional covariance of a perceptron's outputs, and deviations with the perceptron's added."""
         limit, scales = self._limit, self._limit.scales[:, k, 0]
         between = limit.outputs[:, k] + (limit.streams[:, k] if self._stack.residual else 0.0)
         between = between / (scales[:, :, None] * scales[:, None, :])
