@@ -171,7 +171,7 @@ def check_boolean(field: str, value: Any, remedy: str) -> bool:
 
 
 def settle(instance: Any, field: str, check: Callable[..., Any], *arguments: Any, **limits: Any) -> None:
-    """Replace a field of a frozen dataclass by what ``check(field, value, ...)`` returns."""
+    """Replace the value of a field of a frozen dataclass by the result of ``check(field, value, ...)``."""
     object.__setattr__(instance, field, check(field, getattr(instance, field), *arguments, **limits))
 
 

@@ -36,7 +36,7 @@ PATIENCE = 60.0
 _HOPELESS = 3
 # Number of times that a task is run alone after its process died.
 _TRIES = 2
-# Maximum number of lines kept of what tasks printed, and of characters in this process.
+# Maximum number of lines kept of the output of tasks, and of characters if tasks run in this process.
 _LINES, _CHARACTERS = 10, 2_000
 # Seconds between checks for live workers.
 _ASKED = 1.0

@@ -28,7 +28,7 @@ from attncheck._lib.text import printable
 
 # Maximum size in bytes of the stored output of a process, and number of characters shown of its last line.
 _OUTPUT, _LINE = 2**20, 200
-# Bytes at its end that are kept when it is shortened.
+# Number of bytes at the end of the stored output that are kept when it is shortened.
 _END = 2**16
 # Suffixes of the files with the output of a process, and with the reports of faulthandler on it.
 _PRINTED, _FAULTS = ".out", ".faults"
@@ -73,7 +73,7 @@ def lost_a_process(executor: Executor) -> bool:
 
 
 def _stopped(process: BaseProcess) -> bool:
-    """Return whether a signal has stopped a process, where the system tells."""
+    """Return whether a signal has stopped a process; False on systems that do not report this."""
     if process.pid is None or not hasattr(os, "waitid"):
         return False
     with contextlib.suppress(ChildProcessError):
@@ -165,7 +165,7 @@ class _Pool(ProcessPoolExecutor):
         for process in list(self.started.values()):
             process.kill()
             if process.pid is not None and hasattr(os, "killpg"):
-                with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just begun, or nothing is left
+                with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just begun, or has ended
                     os.killpg(process.pid, signal.SIGKILL)
         if manager is not None:
             # A process killed while it wrote a result leaves the manager waiting for the rest of it, for as long as

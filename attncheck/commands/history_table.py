@@ -22,7 +22,7 @@ from attncheck.gate.history import History, accept, short_key, write
 
 # Maximum number of streams in the table.
 _ROWS = 12
-# Characters of a stream's name and of a line of the title in the plot, and the smallest evidence shown.
+# Maximum number of characters of a stream's name and of a line of the plot's title, and the smallest evidence shown.
 _LONGEST, _TITLE, _LEAST = 60, 110, 1e-3
 _OTHER = "of another version"
 

@@ -74,7 +74,7 @@ class RunRecord:
 
     @cached_property
     def conclusion(self) -> Conclusion:
-        """The conclusion, never better than the run's own, and never a pass for a shard."""
+        """The conclusion from the results: never better than the recorded verdict, and never a pass for a shard."""
         # The manifest of a shard plans the whole run, and contains no pools.
         planned = [*self.planned, *self.manifest.statements, *(pool.id for pool in self.pools)]
         if self.shard_name:

@@ -51,7 +51,7 @@ class Scope:
         return cls.of(Counter(each.check for each in single if each.p_values), Counter(each.check for each in single))
 
     def doubt(self, fewest: int | None = None) -> str:
-        """Return a message if fewer than `fewest` results were examined, by default 3 that test laws; else empty."""
+        """Return a message if fewer than `fewest` results were examined (default: fewer than 3 on laws), else ""."""
         if fewest is not None and self.examined < fewest:
             return f"{self.examined:,} results were examined, {fewest:,} are required"
         least = min(FEWEST_LAWS, self.planned_laws)

@@ -140,7 +140,7 @@ def costs(tallies: Mapping[str, Tally], level: float) -> Drawing | None:
 
 
 def _cost(check: AnyCheck, width: int, level: float, power: float) -> float:
-    """Return a look's draws times weights per draw; NaN where inapplicable."""
+    """Return the draws of a look times the weights per draw; NaN where the check does not apply."""
     layer = AttentionLayer(width=width)
     setting = Setting(layer, frozenset(EVERY_FIELD), 1)
     size = (

@@ -56,7 +56,7 @@ class CaseTask:
         return [msgspec.structs.replace(result, arithmetic=rounded) for result in results]
 
     def _explained(self, results: Sequence[Result], subject: Subject) -> list[Result]:
-        """Add a diagnosis to violated results, and a smaller layer for the worst of each item."""
+        """Add to violated results a diagnosis, and a smaller layer that shows the worst result of their item."""
         diagnosis: list[str] = []
         with contextlib.suppress(InputError):  # if the subject fails here, its verdict stays
             diagnosis = diagnose(self.items[0], subject, self.seed)

@@ -228,7 +228,7 @@ def literal_kernel(
 
 
 def tangent_work(layer: AttentionLayer, method: str, coordinates: int) -> DrawPlan[TangentDraws]:
-    """Return the plan to draw the kernel, or raise `InputError` for a part that has none."""
+    """Return the plan to draw the kernel, or raise `InputError` for a layer part without a tangent kernel."""
     refuse_parts(layer, "tangent kernel")
     draw = {"direct": draw_tangent_direct, "collapsed": draw_tangent_collapsed}[method]
     s, heads, k = layer.seq_len, layer.num_heads, coordinates

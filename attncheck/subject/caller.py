@@ -60,7 +60,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
         """Return the setting of a case: the arrays and neurons in a sample, and whether draws are repeatable."""
 
     def drawer(self, case: _Case, size: int, rng: np.random.Generator) -> Callable[[np.random.Generator], _Sample]:
-        """Return a function that draws a sample from a generator, with all but the weights fixed."""
+        """Return a function that draws a sample from a generator; inputs from attncheck are the same in all samples."""
         return lambda generator: self.draw(case, size, generator)
 
     def given(self, case: _Case) -> tuple[str, ...]:
@@ -138,7 +138,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
 
 
 def _same_digits(first: FloatArray, second: FloatArray) -> bool:
-    """Return whether two samples are equal and not constant, such as all zeros or all clipped at one bound."""
+    """Return whether two samples are equal, unless they are constant, such as all zeros or all clipped at one bound."""
     finite = first[np.isfinite(first) & (first != 0.0)]
     return np.array_equal(first, second) and len(np.unique(np.abs(finite))) > 1
 
