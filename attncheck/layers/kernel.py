@@ -67,7 +67,7 @@ def image_kernel(phi: nonlinearity.Nonlinearity, covariance: FloatArray) -> Kern
 
 
 def image_mean(phi: nonlinearity.Nonlinearity, variances: FloatArray) -> FloatArray:
-    """Return E φ(z), z ~ N(0, v), for each variance.
+    """Return E φ(z), z ~ N(0, v), for each variance v.
 
     Examples
     --------

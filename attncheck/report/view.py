@@ -115,7 +115,7 @@ class ClaimView:
 
     @cached_property
     def plots(self) -> list[Drawing | PlotScale]:
-        """Plots of the claim's main check and of the most suspicious check of each kind."""
+        """Plots of the claim's main check, of distances from the limit, and of the worst result per type of plot."""
         plotted = [_plotted(tally) for tally in self.examined]
         results = sorted((result for result in plotted if result is not None), key=suspicion, reverse=True)
         first = {type(read_plot(result.plot)): result for result in reversed(results)}

@@ -187,7 +187,7 @@ def _exposed(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
 
 
 def _telling(results: Sequence[Result]) -> list[AttentionLayer]:
-    """Return the violated layers that best discriminate between causes, such as those with several positions first."""
+    """Return the violated layers on which causes are easiest to tell apart: several positions, few features."""
     bad = {str(each.case): each.case for each in results if each.verdict == Verdict.VIOLATED and of_layer(each)}
     layers = [AttentionLayer.from_dict(case, trust=None) for case in bad.values()]
     ordered = sorted(layers, key=_plainness)
