@@ -67,7 +67,7 @@ def normalised_change(norm: Norm | None, gram: FloatArray, means: FloatArray, mo
     """Return the normalised Gram matrix after a change of the Gram matrix, to first order in the change.
 
     `gram`, (..., s, s), and `means`, (..., s), are those before the change. `moved`, (..., s + 1, s + 1), is the Gram
-    matrix after it, of the vectors followed by a vector of ones.
+    matrix after the change, of the vectors followed by a vector of ones.
 
     Examples
     --------

@@ -23,9 +23,9 @@ _COLUMNS = 40
 class SubjectFinding:
     """What is wrong with a subject.
 
-    ``failures`` are the violated checks (of pools, if no single case is violated), in the order of the computation;
-    ``smallest`` is the violated result of the first check on the smallest layer; ``causes`` are causes that fit the
-    draws, best first; ``tried`` tells whether a fit was attempted.
+    ``failures`` are the violated checks (of pools, if no single case is violated), starting with those of the first
+    violated stage of the computation; ``smallest`` is the violated result of the first of them on the smallest layer;
+    ``causes`` are causes that fit the draws, best first; ``tried`` tells whether a fit was attempted.
     """
 
     failures: tuple[Tally, ...]

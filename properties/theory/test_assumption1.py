@@ -245,7 +245,7 @@ def _mean(products: FloatArray) -> FloatArray:
 
 
 def _lengths_fit(squares: FloatArray, variance: FloatArray, degrees: int) -> float:
-    """Return the exact p-value of the hypothesis that squares over variances are χ² with `degrees` of freedom."""
+    """Return the exact p-value of squares over variances under χ² laws with `degrees` degrees of freedom."""
     if not len(squares):
         return 1.0
     law, total = stats.chi2(degrees * len(squares)), float((squares / variance).sum())

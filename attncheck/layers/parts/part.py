@@ -90,10 +90,10 @@ class LayerPart(abc.ABC):
         return {}
 
     def unread(self, layer: AttentionLayer) -> Mapping[str, float]:
-        """Return the standard deviations of the arrays of a module whose laws the part hides, by role.
+        """Return standard deviations, by role, of arrays that cannot be read from a module because of the part.
 
-        The role is what an array changes: "query", "key", or the attention "weights" at inputs of 0. Keys with the role
-        "key", and scores with the role "weights", cannot be read from a module.
+        The role is what such an array changes: the "query", the "key", or the attention "weights" at inputs of 0. With
+        the role "key" the keys, and with "weights" the scores of a module cannot be read either.
         """
         return {}
 
