@@ -231,7 +231,7 @@ def tangent_kernel(
 ) -> TangentDraws:
     """Draw the tangent kernel Θ^{ii'}_{rr'} = ⟨∂y_r^i/∂θ, ∂y_r'^{i'}/∂θ⟩ of a layer.
 
-    The parameters θ are standard normal; matrix entries are θ times their standard deviation over √fan-in. With scores
+    The parameters θ are standard normal; each matrix entry is a parameter times σ/√fan-in of its matrix. With scores
     divided by √n and finitely many heads the kernel remains random at infinite width, and W^Q and W^K couple neurons;
     `TangentLimit` gives its mean, the limit for infinitely many heads.
 

@@ -247,7 +247,7 @@ def stacks(
     regular: bool = False,
     blocks: bool = False,
 ) -> AttentionStack:
-    """Draw stacks that repeat an attention layer with any activation before each.
+    """Draw stacks that repeat one attention layer, each time with any activation before it.
 
     Parameters
     ----------

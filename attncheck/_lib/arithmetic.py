@@ -59,7 +59,7 @@ def own_arithmetic() -> Iterator[None]:
 def in_use() -> str:
     """Return the BLAS libraries, their kernels for this processor, and NumPy's SIMD extensions.
 
-    The last digits of sums, and eigenvectors of singular matrices, depend on them.
+    The last digits of sums, and eigenvectors of singular matrices, depend on these.
     """
     import scipy.linalg  # noqa: F401  # threadpoolctl lists only loaded libraries
 

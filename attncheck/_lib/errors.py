@@ -30,7 +30,7 @@ def refuse(field: str, value: Any, problem: str, remedy: str) -> NoReturn:
 
 @contextlib.contextmanager
 def naming(source: Any) -> Iterator[None]:
-    """Prefix the messages of input errors in this context with `source` if it is a path and they lack it.
+    """Prefix the messages of input errors in this context with `source`, if that is a path they do not name yet.
 
     Examples
     --------
@@ -171,7 +171,7 @@ def check_boolean(field: str, value: Any, remedy: str) -> bool:
 
 
 def settle(instance: Any, field: str, check: Callable[..., Any], *arguments: Any, **limits: Any) -> None:
-    """Replace a field of a frozen dataclass by what ``check(field, value, ...)`` returns."""
+    """Replace the value of a field of a frozen dataclass by the result of ``check(field, value, ...)``."""
     object.__setattr__(instance, field, check(field, getattr(instance, field), *arguments, **limits))
 
 

@@ -101,7 +101,7 @@ def _client(distributed: Any, name: str, address: str) -> Iterator[Executor]:
     try:
         yield executor
     finally:
-        ending = threading.Thread(target=end, daemon=True)  # a scheduler that hangs is not waited for
+        ending = threading.Thread(target=end, daemon=True)  # not to wait for a scheduler that hangs
         ending.start()
         ending.join(_ANSWER)
 

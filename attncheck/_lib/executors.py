@@ -31,12 +31,12 @@ _Result = TypeVar("_Result")
 
 #: Seconds that a run waits for new workers when none are left.
 PATIENCE = 60.0
-# The remaining tasks are given up if none has completed and this many, run alone, have killed their process; in the
-# first attempt, this many per concurrent task.
+# The remaining tasks are given up if none has completed and this many, run alone, have killed their process. While
+# tasks run concurrently, this many per concurrent task must have done so.
 _HOPELESS = 3
 # Number of times that a task is run alone after its process died.
 _TRIES = 2
-# Maximum number of lines kept of what tasks printed, and of characters in this process.
+# Maximum number of lines kept of the output of tasks, and of characters if tasks run in this process.
 _LINES, _CHARACTERS = 10, 2_000
 # Seconds between checks for live workers.
 _ASKED = 1.0
@@ -48,7 +48,8 @@ _UNNOTICED = 3.0
 class LostTask:
     """Placeholder for the result of a task whose process kept dying.
 
-    It has the reason, the last output, and whether the process was ended because its time was up.
+    ``what`` says what happened to the process, ``words`` is its last output, and ``hung`` says whether it was ended
+    because its time was up.
     """
 
     what: str
@@ -62,7 +63,7 @@ class LostTask:
 
     @property
     def reason(self) -> str:
-        """What happened to the process, with its last output."""
+        """What happened to the process, followed by its last output."""
         return f"{self.what}{self.said}"
 
 
@@ -263,7 +264,7 @@ class TaskExecutor:
 
 
 def in_order(executor: TaskExecutor, function: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
-    """Yield the result of each task in order; raises InputError if a task's process died twice."""
+    """Yield the result of each task in order; raises InputError for a task whose process kept dying."""
     found: dict[int, _Result] = {}
     told = 0
     for place, result in executor.gather(function, tasks):
@@ -281,7 +282,7 @@ def in_order(executor: TaskExecutor, function: Callable[[_Task], _Result], tasks
 
 
 class _InlineExecutor(Executor):
-    """Runs tasks immediately in this process, with their output suppressed except for its end."""
+    """Runs tasks immediately in this process; `printed` keeps the end of their output, and the rest is discarded."""
 
     def __init__(self) -> None:
         self.printed = ""

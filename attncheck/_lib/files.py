@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attncheck._lib.errors import InputError, refuse
 
-# Bytes of content allowed for any compressed file, plus bytes of content per byte of its size.
+# A compressed file may contain `_SMALL` bytes, plus `_EXPANSION` bytes per byte of its size.
 _SMALL, _EXPANSION = 2**24, 50
 
 

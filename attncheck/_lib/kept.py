@@ -13,7 +13,7 @@ _Method = Callable[Concatenate[_Object, _Arguments], _Result]
 
 
 def kept(method: _Method[_Object, _Arguments, _Result]) -> _Method[_Object, _Arguments, _Result]:
-    """Decorate a method of hashable positional arguments, so that each object keeps its results.
+    """Decorate a method so that each object caches the results, by positional arguments, which must be hashable.
 
     Examples
     --------

@@ -28,9 +28,9 @@ from attncheck._lib.text import printable
 
 # Maximum size in bytes of the stored output of a process, and number of characters shown of its last line.
 _OUTPUT, _LINE = 2**20, 200
-# Bytes that are kept at the end of a file with output when it is shortened.
+# Number of bytes at the end of the stored output that are kept when it is shortened.
 _END = 2**16
-# Endings of the files with the output of a process, and with what faulthandler reports on it.
+# Suffixes of the files with the output of a process, and with the reports of faulthandler on it.
 _PRINTED, _FAULTS = ".out", ".faults"
 # Signals that end a run, whose record then stays readable.
 _ENDING = (signal.SIGINT, signal.SIGTERM)
@@ -73,7 +73,7 @@ def lost_a_process(executor: Executor) -> bool:
 
 
 def _stopped(process: BaseProcess) -> bool:
-    """Return whether a signal has stopped a process, where the system tells."""
+    """Return whether a signal has stopped a process; False on systems that do not report this."""
     if process.pid is None or not hasattr(os, "waitid"):
         return False
     with contextlib.suppress(ChildProcessError):
@@ -88,7 +88,7 @@ def end_pool(executor: Executor) -> None:
 
 
 def last_words(executor: Executor) -> LastWords:
-    """Return the last output of a pool's process, and a fault or its exit status, if known."""
+    """Return the last output of a pool's processes, and the fault or exit status of one that died, if known."""
     if not isinstance(executor, _Pool):
         return LastWords()
     faults = _newest(executor, _FAULTS)
@@ -100,12 +100,12 @@ def last_words(executor: Executor) -> LastWords:
 
 
 def printed(executor: Executor) -> str:
-    """Return the end of what the processes of a pool printed; of several, the one that printed last."""
+    """Return the end of the output of that process of a pool that printed last."""
     return _newest(executor, _PRINTED) if isinstance(executor, _Pool) else ""
 
 
 def _newest(executor: _Pool, ending: str) -> str:
-    """Return the end of the newest file that is not blank, stripped of whitespace."""
+    """Return the end of the newest file with this ending that is not blank, stripped of whitespace."""
     paths = sorted(Path(executor.outputs.name).glob(f"*{ending}"), key=lambda path: path.stat().st_mtime)
     return next((each for each in map(_end_of, reversed(paths)) if each), "")
 
@@ -117,7 +117,7 @@ def _end_of(path: Path) -> str:
 
 
 def _fault(fault: re.Match[str], text: str) -> str:
-    """Return a fault that faulthandler reported, and the innermost call outside Python's standard library."""
+    """Return a fault that faulthandler reported, with the innermost call outside Python's standard library."""
     *_, calls = ["", *_STACK.findall(text[fault.end() :].partition("Current thread")[2] or text[fault.end() :])]
     frames = _FRAME.findall(calls)
     own = [frame for frame in frames if not frame[0].startswith(sysconfig.get_path("stdlib"))]
@@ -165,7 +165,7 @@ class _Pool(ProcessPoolExecutor):
         for process in list(self.started.values()):
             process.kill()
             if process.pid is not None and hasattr(os, "killpg"):
-                with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just begun, or nothing is left
+                with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just begun, or has ended
                     os.killpg(process.pid, signal.SIGKILL)
         if manager is not None:
             # A process killed while it wrote a result leaves the manager waiting for the rest of it, for as long as
@@ -201,7 +201,7 @@ def interrupts_held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts_obeyed() -> Iterator[None]:
-    """End this process if foreign code in the context swallows Ctrl-C, or a request to terminate that counts as it."""
+    """End this process if foreign code in the context swallows Ctrl-C, or a request to terminate."""
     main = threading.current_thread() is threading.main_thread()
     raising = [each for each in _ENDING if main and signal.getsignal(each) is signal.default_int_handler]
     timers: list[threading.Timer] = []

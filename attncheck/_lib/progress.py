@@ -22,7 +22,7 @@ _Item = TypeVar("_Item")
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """Yield a progress bar on a copy of standard error, which pytest does not capture; hidden without a terminal."""
+    """Yield a progress bar on a copy of standard error, so that pytest does not capture it; hidden off a terminal."""
     try:
         copy = os.dup(2)
     except OSError:  # the process has no standard error

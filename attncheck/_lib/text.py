@@ -98,7 +98,7 @@ def printable(text: str, most: int = 200) -> str:
 def inert(value: Any) -> Any:
     """Replace control characters and GitHub workflow commands in all texts of a value of built-in types.
 
-    Readers apply it to names and texts from files, which are shown in terminals and logs.
+    Code that reads files applies this to names and texts, because they are shown in terminals and logs.
 
     Examples
     --------

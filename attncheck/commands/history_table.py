@@ -22,7 +22,7 @@ from attncheck.gate.history import History, accept, short_key, write
 
 # Maximum number of streams in the table.
 _ROWS = 12
-# Characters of a stream's name and of a line of the title in the plot, and the smallest evidence shown.
+# Maximum number of characters of a stream's name and of a line of the plot's title, and the smallest evidence shown.
 _LONGEST, _TITLE, _LEAST = 60, 110, 1e-3
 _OTHER = "of another version"
 
@@ -118,7 +118,7 @@ def draw(shown: History, path: Path) -> Path:
 
 
 def _draw_evidence(axes: Axes, shown: History) -> None:
-    """Draw the evidence of all claims together and of the leading ones, and the alarm threshold."""
+    """Draw the evidence of all claims together, that of the leading claims, and the alarm threshold."""
     from attncheck.report.svg import BAD, INK, SERIES, plain
 
     runs = np.arange(1, len(shown.since) + 1)

@@ -82,7 +82,7 @@ def collect(run: Run, folder: Path) -> PlannedRun:
 
 
 def _items(run: Run, folder: Path) -> dict[Item, bool]:
-    """Map the planned items to whether they belong to the shard."""
+    """Return the planned items as keys, each with whether it belongs to the shard."""
     items: dict[Item, bool] = {}
     dealer = Dealer(run.shard.of if run.shard else 1)
     marked = [mark.args for _, _, mark in _marked(folder, EXAMINES)]
@@ -99,7 +99,7 @@ def statements(run: Run, folder: Path) -> list[list[StatementTask]]:
 
 
 def _own(run: Run, stated: Iterable[Sequence[StatementTask]]) -> dict[StatementTask, bool]:
-    """Map all statement cases to whether they belong to the shard."""
+    """Return all cases of statements as keys, each with whether it belongs to the shard."""
     dealer = Dealer(run.shard.of if run.shard else 1)
     found: dict[StatementTask, bool] = {}
     for cases in stated:

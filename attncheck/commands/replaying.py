@@ -29,7 +29,7 @@ from attncheck.subject import Subject
 
 
 def replay_result(record: Path, id: str, subject: str | None = None, trust: Sequence[str] = ()) -> int:
-    """Repeat a result and print both, for `attncheck replay`."""
+    """Repeat a result, and print the recorded and the new result, for `attncheck replay`."""
     manifest, recorded = find_result(record, id)
     if isinstance(recorded, StatementResult):
         return _replay_theory(manifest, recorded)
@@ -84,7 +84,7 @@ def repeat(
 
 
 def _replay_theory(manifest: Manifest, recorded: StatementResult) -> int:
-    """Repeat a theory statement by its test and print both."""
+    """Repeat a theory statement by its test, and print the recorded and the new result."""
     from attncheck.commands.planned_run import properties_folder, settle, statements  # pytest is slow to import
 
     run = Run.of(RunOptions(seed=manifest.seed, profile=manifest.profile))

@@ -130,7 +130,7 @@ class ResultCollector:
         costs = run.costs(left)
         # Longest first, to balance the load.
         tasks = sorted(run.tasks(left, _subject(run, self._executor)), key=lambda task: -costs[task.case.key])
-        tasks = [*tasks[-1:], *tasks[:-1]]  # the cheapest first, which is the most likely to end in time
+        tasks = [*tasks[-1:], *tasks[:-1]]  # but start with the cheapest, which is the most likely to end in time
         stopped = 0
         for place, found in self._executor.gather(examine, tasks):
             if isinstance(found, LostTask):

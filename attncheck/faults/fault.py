@@ -28,14 +28,14 @@ class Fault:
     Attributes
     ----------
     name : str
-        Key in `attncheck.faults.FAULTS`, and of the subject ``attncheck.faults:name``; for programs in
-        ``attncheck.faults.programs.PROGRAM_FAULTS``, and of the subject ``attncheck.faults.programs:name``.
+        Key in `attncheck.faults.FAULTS`; the subject is ``attncheck.faults:name``. For programs, key in
+        ``attncheck.faults.programs.PROGRAM_FAULTS``; the subject is ``attncheck.faults.programs:name``.
     what : str
         One-line description.
     requires : Requirement
         Layers or programs in which the fault is detectable.
     subject : callable (layer, size, rng) -> mapping, or (program, width, size, rng) -> mapping
-        The simulator. As in a real one, exposed Gram matrices are those of the vectors it used.
+        The simulator. As in a real simulator, exposed Gram matrices are those of the vectors that were used.
     """
 
     name: str
@@ -81,7 +81,7 @@ def declared(
 ) -> Callable[[_Function], _Function]:
     """Return a decorator that appends a fault, named like its function, to the faults of a module.
 
-    The function is the subject itself or, if `step` is given, this field of `simulator`; `steps` replaces other fields.
+    The function is the subject itself or, if `step` is given, that field of `simulator`; `steps` are other fields.
     """
 
     def add(function: _Function) -> _Function:
@@ -110,7 +110,7 @@ class ReducedExposure:
     ----------
     subject : callable (layer, size, rng) -> mapping
     fields : frozenset of str
-        Fields that it still returns.
+        Fields that the simulator still returns.
     """
 
     subject: Simulator

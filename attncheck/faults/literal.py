@@ -65,7 +65,7 @@ def project_out(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rng:
 
 
 def summed_over_heads(layer: AttentionLayer, images: FloatArray) -> FloatArray:
-    """Return outputs from images (draws, heads, positions, neurons) under matrices of N(0, 1) entries."""
+    """Return outputs from each head's images, (draws, heads, positions, neurons), under a matrix of N(0, 1) entries."""
     std = layer.output_std * layer.head_factor * layer.head_width**-0.5
     return np.asarray(std * images.sum(axis=1))
 

@@ -25,7 +25,7 @@ def _taken(drawn: Drawn, index: IntArray) -> Drawn:
 
 
 def _sized(values: FloatArray, by: FloatArray) -> FloatArray:
-    """Return values scaled in each draw by the relative size of another array."""
+    """Return `values`, multiplied in each draw by the size of `by` relative to its root mean square over draws."""
     squares = _energy(by)
     factor = np.sqrt(squares / squares.mean())
     return np.asarray(values * factor.reshape(-1, *[1] * (values.ndim - 1)))

@@ -112,7 +112,7 @@ def _uneven_heads(layer: AttentionLayer, mixed: FloatArray, coordinates: int, rn
 
 @declared(FAULTS, "scores and values use separately drawn inputs", step="project")
 def _inputs_apart(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Projections:
-    """Draw separate inputs for scores and values; those of the values are exposed."""
+    """Draw separate inputs for scores and for values, and expose the inputs of the values."""
     made = independent(layer, inputs, rng)
     other = independent(layer, draw_inputs(layer, len(inputs), rng), rng)
     return dataclasses.replace(made, queries=other.queries, keys=other.keys)
@@ -125,7 +125,7 @@ def _inputs_apart(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gene
     step="score",
 )
 def _independent_scores(layer: AttentionLayer, made: Projections, rng: np.random.Generator) -> FloatArray:
-    """Draw each score independently, with its conditional variance given query position and key."""
+    """Draw each score independently, with its variance given the key and the input at the position of the query."""
     queries = layer.query_std * (made.inputs**2).mean(axis=-1)[:, None, :, None] ** 0.5
     keys = (made.keys**2).mean(axis=-1)[:, :, None, :] ** 0.5
     spread = layer.score_factor * queries * keys
@@ -178,7 +178,7 @@ def _twin_queries(layer: AttentionLayer, inputs: FloatArray, rng: np.random.Gene
 
 
 def _tied(which: Which, layer: AttentionLayer, size: int, rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Use the transpose of another matrix of each head as its W_O.
+    """Use the transposed query, key or value matrix of each head as the head's W_O.
 
     Rows of a matrix are its images of unit vectors; drawing these jointly with the inputs' images needs no n × n array.
     """

@@ -92,8 +92,8 @@ def gate(run: Path, baseline: Path, false_alarm: float | None = None, *, write: 
 def with_history(judgement: Judgement, path: Path, key: str | None = None) -> Judgement:
     """Add a passing run to a history and return the updated judgement.
 
-    An alarm is a violation until accepted. Runs are identified by `key`, the recorded commit, the current one, or, if
-    there is none, by the time of the run.
+    An alarm is a violation until accepted. The run is identified by the first of these that is known: `key`, the
+    recorded commit, the current commit, the time of the run.
     """
     if judgement.exit_code != ExitCode.CONSISTENT:
         why = "there is no baseline yet" if judgement.first else "it does not pass by itself"

@@ -1,4 +1,4 @@
-"""Cases of the gate's outputs: one per property and layer, and per part of the judgement."""
+"""Cases in the gate's outputs: one per property and layer, and one per part of the judgement."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _items(run: RunRecord, cause: str) -> Iterator[GateCase]:
         name = layer if layer.endswith(f" {case}") else f"{layer} {case}".strip()
         outcome, message, verdict = _outcome(planned[item], results)
         message = _caused(message, cause if verdict == Verdict.VIOLATED else "")
-        # Every result reports the time of its item. Every pool reports that of all pools, so it is divided among them.
+        # Every result has the time of its item. Every pool has the time of all pools, which is divided among them.
         took = max((each.seconds for each in results), default=0.0) / (len(pooled) if item in pooled else 1)
         yield GateCase(group, name, outcome, message, "\n".join(texts.get(item, ())), took, verdict)
 

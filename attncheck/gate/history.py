@@ -32,8 +32,8 @@ _FORMAT = 1
 _AGAIN = "pass a file written by attncheck gate --history"
 # Significant digits of a score.
 _DIGITS = 4
-# Each feature pool gets 1/FEATURES of the half of a check's weight that belongs to them. There are fewer pools than
-# that, so that new pools take no weight from others.
+# Half of a check's weight belongs to its feature pools, and each of them gets 1/FEATURES of that half. There are fewer
+# than FEATURES such pools, so a new one takes no weight from others.
 FEATURES = 32
 
 
@@ -64,7 +64,7 @@ class RunEntry(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
 
 
 class Acceptance(msgspec.Struct, frozen=True, tag="accepted", tag_field="type"):
-    """Acceptance of the state after this run, from which all streams restart."""
+    """Acceptance of the state after the run ``after``; all streams restart with the next run."""
 
     after: str
 
@@ -103,8 +103,8 @@ class History:
     def read(cls, paths: Sequence[Path]) -> History:
         """Read a history, or merge those of several branches.
 
-        Several histories are merged by start time, from the last run accepted in any of them. Of two runs of the same
-        commit, the earlier counts.
+        Several histories are merged by start time. Runs up to an acceptance in any of them no longer count, and of two
+        runs of the same commit only the earlier one counts.
 
         Raises
         ------
@@ -184,7 +184,7 @@ class History:
 
     @property
     def evidence(self) -> float:
-        """The maximum of the total evidence over the runs, so that an alarm lasts until accepted."""
+        """The largest total evidence after any run, so that an alarm lasts until accepted."""
         return float(self.course.total.max(initial=0.0))
 
     def moved(self) -> list[DriftedSeries]:
@@ -256,7 +256,7 @@ def short_key(key: str) -> str:
 
 
 def _known_by(name: str) -> str:
-    """Return a check's key, with its revision if that is above the first."""
+    """Return a check's key, with its revision from the second revision on."""
     check = check_named(name)
     return check.key if check.revision == 1 else f"{check.key}#{check.revision}"
 
@@ -298,7 +298,7 @@ def add(path: Path, record: Path, key: str) -> tuple[History, str]:
 
 
 def accept(path: Path) -> History:
-    """Restart all streams with the next run."""
+    """Accept the state after the last run of the history at `path`, so that all streams restart with the next run."""
     history = History.read([path])
     if not history.entries:
         refuse("history", str(path), "has no runs", "there is nothing to accept")

@@ -47,7 +47,7 @@ def judge_against(run: RunRecord, baseline: Baseline, false_alarm: float) -> Ite
 
 
 def _weaker(run: RunRecord, baseline: Baseline) -> Iterator[Finding]:
-    """Iterate over losses of sensitivity, grouping checks with the same numbers."""
+    """Iterate over losses of sensitivity; checks with the same loss make one finding."""
     alike: dict[str, list[drift.Change]] = defaultdict(list)
     for changes in drift.by_check(drift.weaker(run, baseline)).values():
         alike[_loss(changes[0])] += changes
@@ -101,7 +101,7 @@ def _comparable(run: RunRecord, baseline: Baseline) -> bool:
 
 
 def _missing_layers(run: RunRecord, baseline: Baseline) -> Iterator[str]:
-    """Iterate over properties planned on fewer cases than in the baseline, grouped by these numbers, without pools."""
+    """Iterate over texts on properties planned on fewer cases than in the baseline, grouped by numbers of cases."""
     planned, examined = set(run.planned.values()), {each.item for each in baseline.single}
     fixed = set(baseline.manifest.fixed)
     owed = {item for item in examined if item.partition("@")[2] in fixed}

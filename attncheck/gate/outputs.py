@@ -47,7 +47,7 @@ _LINKS = re.compile(r"(?i)(\b(?:https?|ftp)|\bwww)(://|\.)")
 
 
 def write_outputs(judgement: Judgement, paths: Mapping[str, Path | None]) -> None:
-    """Write the outputs with a path, by name.
+    """Write each output that has a path; `paths` maps names of outputs to paths.
 
     ``junit`` is JUnit XML with a case per property and layer, and per part of the judgement; ``summary`` Markdown,
     e.g. for a GitHub step summary; ``json`` has all findings; ``badge`` is in the shields.io endpoint format.
@@ -188,7 +188,7 @@ def _markdown(judgement: Judgement) -> Iterator[str]:
 
 
 def _lines(judgement: Judgement) -> Iterator[str]:
-    """Iterate over the lines of a one-screen summary: verdict, cause, numbers, layer, replay command, reasons."""
+    """Iterate over the Markdown lines of a summary that fits on a screen, from the verdict to the reasons for it."""
     yield from (f"## attncheck: {'no baseline yet' if judgement.first else judgement.verdict}", "")
     words = dict(judgement.wrong)
     command = words.pop("replay", "")

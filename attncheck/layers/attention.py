@@ -56,9 +56,9 @@ class AttentionLayer:
     head_dim : int or None
         ν, the neurons per head. None: n, as in the theorem.
     score_scaling : {"1/sqrt(n)", "1/n"}
-        Divisor of the scores, n standing for `head_dim` if set: the theorem's 1/√n, or Yang's 1/n.
+        Factor of the scores: the theorem's 1/√n, or Yang's 1/n, where n stands for `head_dim` if that is set.
     attention_map : {"softmax", "linear", "relu", "sigmoid"}, or callable
-        Weights A from scores P: the softmax of each row or, for each score p, p itself, max(p, 0)/s or
+        Weights A from scores P: "softmax" acts on each row; the others map each score p to p, to max(p, 0)/s or to
         1/(1 + exp(-p + log s)). Or a vectorised function of (scores, visible), both (..., s), that returns weights.
     mask : {"none", "causal"}, or callable
         With "causal" position i attends to j ≤ i only. Or a vectorised function of positions (i, j) that returns
@@ -102,12 +102,13 @@ class AttentionLayer:
     sink : float or None
         Softmax with exp(sink) added to its denominator; from -30 to 30, and 0 adds 1.
     bias_slopes : "alibi", sequence of float or None
-        Slope of each head; times the distance of i and j, it is subtracted from P_ij. "alibi": 2^{-8h/H} for head
-        h = 1, …, H. Scores include the bias.
+        Slope m of each head: m |i - j| is subtracted from P_ij. "alibi" stands for ALiBi's slopes, 2^{-8h/H} for
+        head h = 1, …, H if H is a power of 2. Scores include the bias.
     bias_std : float
-        Standard deviation of a random bias b_{j-i} per head and distance (T5), added to P_ij; from 0 to 1000.
+        Standard deviation of random biases b_{j-i}, one per head and relative position (T5), that are added to P_ij;
+        from 0 to 1000.
     qk_norm : bool
-        Whether each head divides its queries and keys by their length over √ν. `query_std` and `key_std` are then
+        Whether each head applies an RMS norm to its queries and keys, q ↦ √ν q/‖q‖. `query_std` and `key_std` are then
         the gains. Draws contain the keys and Gram matrices before the norm, times the gain.
 
     Raises
@@ -118,7 +119,7 @@ class AttentionLayer:
     Notes
     -----
     Functions at the top level of a module are recorded by import path, as ``module:name``, which is also accepted as
-    a value. Others are used as they are, and cannot be read back from records.
+    a value. Other functions are used as they are, and cannot be read back from records.
 
     Examples
     --------
@@ -230,7 +231,7 @@ class AttentionLayer:
 
     @property
     def score_factor(self) -> float:
-        """Factor of the scores beyond ν^{-1/2}: 1, or ν^{-1/2} with "1/n"."""
+        """Factor of the scores besides ν^{-1/2}: 1, or a second ν^{-1/2} if `score_scaling` is "1/n"."""
         return 1.0 if self.score_scaling == "1/sqrt(n)" else float(self.head_width**-0.5)
 
     @property

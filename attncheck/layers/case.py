@@ -19,7 +19,7 @@ Case = AttentionLayer | ProgramCase
 
 
 def read_case(fields: Mapping[str, Any], trust: Sequence[str] | None = ()) -> Case:
-    """Return the layer or program of a record; `InputError` if invalid or untrusted.
+    """Return the layer or program of a record; raise `InputError` if it is invalid, or needs code of untrusted modules.
 
     If `trust` is None, functions of a layer are kept as names and not imported.
     """

@@ -64,13 +64,13 @@ class Draws(Batch):
     inputs : ndarray, shape (size, seq_len, coordinates)
         The same neurons of x^i (in the limit: Z^{x^i}).
     input_gram : ndarray, shape (size, seq_len, seq_len), or None
-        X Xᵀ/n; None for the limit, as are the next three.
+        X Xᵀ/n. This array and the next three are None in draws from the limit.
     key_gram : ndarray, shape (size, num_heads, seq_len, seq_len), or None
         K Kᵀ/ν, σ_K included, before any norm of keys.
     value_gram : ndarray, shape (size, num_heads, seq_len, seq_len), or None
         V Vᵀ/ν, σ_V included.
     keys : ndarray, shape (size, num_heads, seq_len, head_dim), or None
-        K = X W^K before rotation, neurons f and f + head_dim/2 in one plane; only with rotary positions.
+        K = X W^K before rotation, only with rotary positions, which rotate neurons f and f + head_dim/2 in one plane.
     attention : ndarray, shape (size, num_heads, seq_len, seq_len), or None
         A, from subjects that return it instead of scores.
     """
@@ -91,7 +91,7 @@ class ProgramDraws(Batch):
     Attributes
     ----------
     outputs : ndarray, shape (size, outputs, coordinates)
-        The outputs, or if there are none the vectors that no other vector uses, in program order.
+        The outputs or, in a program without outputs, the vectors that no other vector uses; in program order.
     scores : ndarray, shape (size, scores)
         All scores, in program order.
     vectors : ndarray, shape (size, vectors, coordinates), or None

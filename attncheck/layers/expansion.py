@@ -41,7 +41,7 @@ class AttentionProgram:
 def expand(layer: AttentionLayer) -> AttentionProgram:
     """Return the Netsor program of Example 1 for `layer`.
 
-    Rotary positions and norms are not lines of the program: the drawing method applies them.
+    Rotary positions and norms are not lines of the program; methods of drawing apply them.
 
     Examples
     --------

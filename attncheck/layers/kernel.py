@@ -21,7 +21,7 @@ _ODD = ("clip", "tanh", "erf", "identity")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Kernel:
-    """Second moments K_jk = E[Z^{x^j} Z^{x^k}] of limit variables, (s, s), with an error bound per entry."""
+    """Second moments K_jk = E[Z^{x^j} Z^{x^k}] of limit variables, (s, s), with a bound on the error of any entry."""
 
     matrix: FloatArray
     error: float
@@ -67,7 +67,7 @@ def image_kernel(phi: nonlinearity.Nonlinearity, covariance: FloatArray) -> Kern
 
 
 def image_mean(phi: nonlinearity.Nonlinearity, variances: FloatArray) -> FloatArray:
-    """Return E φ(z), z ~ N(0, v), for each variance.
+    """Return E φ(z), z ~ N(0, v), for each variance v.
 
     Examples
     --------
@@ -90,8 +90,8 @@ def input_moments(law: InputLaw) -> tuple[Kernel, FloatArray]:
 def input_kernel(law: InputLaw) -> Kernel:
     """Return the kernel of a layer's inputs, K_jk = E[Z^{x^j} Z^{x^k}], shape (seq_len, seq_len).
 
-    With a norm it is C_jk/√(C_jj C_kk) (Fact 1), where C holds the second moments of the unnormalised inputs for RMS
-    norm, and their covariances for layer norm.
+    With a norm, K_jk = C_jk/√(C_jj C_kk) (Fact 1), where C contains the second moments of the unnormalised inputs for
+    RMS norm, and their covariances for layer norm.
 
     Examples
     --------
@@ -112,7 +112,7 @@ def input_kernel(law: InputLaw) -> Kernel:
     matrix = normalised_gram(law.norm, kernel.matrix, means)
     matrix.setflags(write=False)
     smallest = float(np.diagonal(centred(law.norm, kernel.matrix, means)).min())
-    # The error of an entry adds to those of both norms; means have only rounding errors.
+    # The quotient has the errors of its numerator and of both norms; means have only rounding errors.
     rounding = 8.0 * float(np.finfo(np.float64).eps) * float(np.diagonal(kernel.matrix).max())
     return Kernel(matrix, 2.0 * (kernel.error + rounding) / smallest)
 

@@ -37,7 +37,7 @@ def layer_call(layer: AttentionLayer) -> str:
 
 
 def _program_name(case: dict[str, Any]) -> str:
-    """Return a program's short name without imports."""
+    """Return the short name of a serialised program, without importing its functions."""
     try:
         rows = case["program"]["lines"]
         lines = sum(len(row.get("initial", [row])) for row in rows)

@@ -66,8 +66,8 @@ def normalised_gram(norm: Norm | None, gram: FloatArray, means: FloatArray) -> F
 def normalised_change(norm: Norm | None, gram: FloatArray, means: FloatArray, moved: FloatArray) -> FloatArray:
     """Return the normalised Gram matrix after a change of the Gram matrix, to first order in the change.
 
-    `gram`, (..., s, s), and `means`, (..., s), are those before the change. `moved`, (..., s + 1, s + 1), is the
-    changed Gram matrix, with the vector of ones as its last vector.
+    `gram`, (..., s, s), and `means`, (..., s), are those before the change. `moved`, (..., s + 1, s + 1), is the Gram
+    matrix after the change, of the vectors followed by a vector of ones.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def normalised_change(norm: Norm | None, gram: FloatArray, means: FloatArray, mo
 
 
 def with_ones(norm: Norm | None, vectors: FloatArray) -> FloatArray:
-    """Return vectors (..., s, n), followed by a vector of ones for layer norm."""
+    """Return vectors (..., s, n), for layer norm with a vector of ones appended."""
     if norm != "layer":
         return vectors
     return np.concatenate([vectors, np.ones((*vectors.shape[:-2], 1, vectors.shape[-1]))], axis=-2)

@@ -11,7 +11,7 @@ from attncheck.layers.attention import AttentionLayer
 
 @dataclasses.dataclass(frozen=True)
 class Regime:
-    """A setting with its correct prediction, and a similar wrong prediction that tests must reject.
+    """A layer setting with its correct prediction, and a similar wrong prediction that tests must reject.
 
     Attributes
     ----------

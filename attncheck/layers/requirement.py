@@ -11,15 +11,16 @@ _Case = TypeVar("_Case", contravariant=True)
 
 @dataclasses.dataclass(frozen=True)
 class Requirement(Generic[_Case]):
-    """A condition on cases, with text for checks, faults and explanations; joined by ``&``.
+    """A condition on cases, with text for checks, faults and explanations; ``&`` combines two conditions.
 
     Attributes
     ----------
     name : str
     holds : callable case -> bool
     otherwise : str
-        Message if it fails.
+        Message if the condition fails.
     others : tuple of Requirement
+        Further conditions, which must hold too.
 
     Examples
     --------

@@ -23,7 +23,7 @@ OfLayer = Requirement[AttentionLayer]
 
 
 def linear(layer: AttentionLayer) -> bool:
-    """Return whether inputs are h + e in practice: without a norm, and without clipping that acts."""
+    """Return whether inputs equal h + e in practice: without a norm, and with any clip too wide to act."""
     clipped = layer.activation == "clip" and layer.clip < NEVER_CLIPPED * layer.inputs.hidden_std
     return layer.activation in ("clip", "identity") and not clipped and layer.norm is None
 

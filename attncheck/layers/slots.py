@@ -2,7 +2,7 @@
 
 The law of a matrix averages out if its fan-in grows with n. The laws of initial vectors and of matrices with a fixed
 number of columns (W^O at fixed head_dim) do not average out: they affect coordinates, and averages of nonlinear
-functions of these (Golikov and Yang, 2022, for programs without scores).
+functions of coordinates (Golikov and Yang, 2022, for programs without scores).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Slot:
     ----------
     name : str
     kind : str
-        "initial vector"; "matrix, scores downstream"; "matrix, no scores downstream"; "output matrix", whose
-        images only outputs use.
+        "initial vector"; "matrix, scores downstream"; "matrix, no scores downstream"; or "output matrix", for a
+        matrix whose products only outputs use.
     shows_in : tuple of str
         The lines whose limit depends on the law.
     """
@@ -53,8 +53,8 @@ class Slot:
 def law_slots(described: AttentionLayer | Program) -> tuple[Slot, ...]:
     r"""Return the slots of a layer or program, and the limits that depend on their laws.
 
-    Laws are i.i.d. with all moments and the Gaussian mean and covariance. Functions not known to be linear count
-    as nonlinear.
+    The laws considered are i.i.d., have all moments, and have the mean and covariance of the Gaussian law. Functions
+    not known to be linear count as nonlinear.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def _shown(nodes: Sequence[Node], starts: set[Node]) -> list[Node]:
 
 
 def _linear(node: Nonlin | Output) -> bool:
-    """Return whether the covariances of a line depend only on those of its vectors."""
+    """Return whether the covariances of a line depend only on the covariances of its arguments."""
     function = node.function
     if isinstance(function, LinearCombination | AttentionRow):
         return True

@@ -46,15 +46,15 @@ class AttentionStack:
         Number of layers, from 1 to 1,000.
     activations : str or sequence of str, optional
         φ of every layer, or one per layer: "clip" (with the bound of `layer`), "relu", "tanh", "erf" or
-        "identity". Default: that of `layer`.
+        "identity". Default: the activation of `layer`.
     residual : bool
-        Whether a layer adds to the stream or replaces it.
+        Whether each layer adds its output to the stream instead of replacing the stream.
     post_norm : {"rms", "layer"} or None
         Norm of each stream after the first, without gain.
     mlp : {"relu", "gelu"} or None
         φ of the perceptrons, if any.
     mlp_ratio : int
-        Hidden neurons over the width.
+        Number of hidden neurons of a perceptron, divided by the width.
     mlp_std : float
         Standard deviation of the entries of W¹ and W², times √fan_in; from 1e-6 to 1e6.
 
@@ -168,7 +168,7 @@ class AttentionStack:
     def expand(self) -> StackProgram:
         """Return the Netsor program of the stack, with separate matrices per layer.
 
-        Norms are not part of the program: the method that draws it normalises.
+        Norms are not part of the program; methods of drawing apply them.
         """
         return expand_layers(self.layers, self.residual, self.perceptron)
 

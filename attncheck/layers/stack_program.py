@@ -28,7 +28,7 @@ class StackProgram:
     ----------
     program : Program
     streams : tuple of tuple of Node, (depth + 1, seq_len)
-        The z^{(l),i}, the output last.
+        The streams z^{(l),i}; the last one is the output.
     between : tuple of tuple of Node, (depth, seq_len)
         Streams before perceptrons.
     reads : tuple of tuple of Node, (depth, seq_len)
@@ -86,7 +86,7 @@ def _joined(
 
 
 def _copied(program: Program, vector: Node, name: str) -> Node:
-    """Return a copy of a vector, which can be normalised alone."""
+    """Return a copy of a vector, so that the copy can be normalised and the vector left as it is."""
     return program.nonlin(nonlinearity.identity(), vector, name=name)
 
 

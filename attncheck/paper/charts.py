@@ -19,7 +19,7 @@ Scale = Literal["linear", "log"]
 
 
 class Series(msgspec.Struct, frozen=True):
-    """Values along an axis, with half-widths of their errors; ``law`` marks limits and formulas."""
+    """Values along an axis, with half-widths of their error intervals; ``law`` marks limits and formulas."""
 
     label: str
     law: bool
@@ -63,8 +63,8 @@ class ChartedFigure(msgspec.Struct, frozen=True, tag="charts", tag_field="shows"
 class Measure:
     """One series to compute.
 
-    ``compute`` is a picklable function of a seed, the share of the usual draws and ``given``. It returns ``x``,
-    ``value`` and ``error``, (m,) each. ``law`` marks limits and formulas, which are drawn as lines.
+    ``compute`` is a picklable function of a seed, a share of the usual number of draws, and the keyword arguments
+    ``given``. It returns ``x``, ``value`` and ``error``, (m,) each. ``law`` marks limits and formulas, drawn as lines.
     """
 
     label: str

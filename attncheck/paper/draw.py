@@ -1,12 +1,12 @@
 """Draws of one output coordinate or score, exactly in law at finite width, without matrices.
 
-With G = X Xᵀ/n = F Fᵀ of the inputs and ν neurons per head, the first row of scores of a head has the law of σ_Q σ_K
-√(G_11 χ²_ν/ν) F N, N independent standard normals. Given the rows of all heads, and
-their attention weights α_a, y^1 is Gaussian with variance σ_V² σ_O² H^{-1} Σ_a (α_aᵀ
-G α_a) χ²_{ν,a}/ν. In the limit G is the kernel K, and the χ²_ν/ν are 1.
+Let G = X Xᵀ/n = F Fᵀ be the Gram matrix of the inputs, and ν the neurons per head. The first row of a head's scores has
+the law of σ_Q σ_K √(G_11 χ²_ν/ν) F N, with independent standard normals N. Given these rows, and so the attention
+weights α_a of each head, y^1 is Gaussian with variance σ_V² σ_O² H^{-1} Σ_a (α_aᵀ G α_a) χ²_{ν,a}/ν. In the limit G is
+the kernel K, and the χ²_ν/ν are 1.
 
-Linear inputs are ‖h‖/√n times normals, so G is a Wishart matrix times χ²_n/n, and F a Bartlett factor. The paper's clip
-at 100 changes this with a probability below 1e-100. Other inputs are drawn in full, as s × n numbers.
+Linear inputs are ‖h‖/√n times normals, so G is a Wishart matrix times χ²_n/n, and F comes from a Bartlett factor. The
+paper's clip at 100 changes this with a probability below 1e-100. Other inputs are drawn in full, as s × n numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Exact values: the package's only interface to the rest of attncheck's computations."""
+"""Exact distances from the limit, and exact laws of scores, for the published experiments."""
 
 from __future__ import annotations
 
@@ -53,10 +53,11 @@ def fit_order(label: str, units: Sequence[Mapping[str, NDArray[Any]]]) -> Fit:
 
 
 def compute(wanted: ExactDistance, grid: FloatArray, seed: int, scale: float = 1.0) -> dict[str, NDArray[Any]]:
-    """Compute a distance and the half-width of its error interval.
+    """Compute a distance and the half-width of its error interval; for scores, only the curve below.
 
-    Curves at `grid`, (m,), have ``difference`` and ``difference_error``, (m,), and ``moments``: variance and excess
-    kurtosis, each with its error. `scale` multiplies the usual number of draws.
+    If `wanted` names a curve, the result has the difference of densities at `grid`, (m,), as ``difference`` and
+    ``difference_error``, (m,), and ``moments``: variance and excess kurtosis, each followed by its error. `scale`
+    multiplies the usual number of draws.
     """
     if wanted.of == "scores":
         return _of_scores(wanted.layer, grid)

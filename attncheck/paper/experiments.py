@@ -32,7 +32,7 @@ class ExperimentCase:
 
 @dataclasses.dataclass(frozen=True)
 class ExactDistance:
-    """A distance to compute from the limit; ``infinite`` takes the width to infinity at fixed `head_dim`."""
+    """A distance from the limit to compute; if ``infinite``, at infinite width with fixed `head_dim`."""
 
     label: str
     layer: AttentionLayer

@@ -230,5 +230,5 @@ def _largest(curve: Curve) -> str:
 
 
 def _within(law: SampledLaw, floor: SampledLaw) -> bool:
-    """Return whether the mean estimate is at most the largest estimate of the floor."""
+    """Return whether the mean estimate for a law is at most the largest estimate for the limit against itself."""
     return float(np.mean(law.kl)) <= max(floor.kl)

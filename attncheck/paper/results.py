@@ -52,7 +52,7 @@ class SampledLaw(msgspec.Struct, frozen=True):
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """A computed density minus that of the limit, with half-widths of errors, None in far tails.
+    """A computed density minus that of the limit, with half-widths of error intervals, None in far tails.
 
     ``moments`` are the variance and excess kurtosis, each followed by its error.
     """

@@ -56,14 +56,14 @@ Subject = ExperimentCase | ExactDistance | Measure
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One trial of a case, numbered from 1, or a computation, numbered 0."""
+    """One trial of a case, with ``trial`` from 1, or a computation, with ``trial`` 0."""
 
     experiment: str
     subject: Subject
     trial: int = 0
 
     def key(self, scale: float) -> dict[str, Any]:
-        """Return all that determines the task's numbers besides the seed, as built-in types."""
+        """Return everything that determines the task's numbers besides the seed, as built-in types."""
         return {
             "format": FORMAT,
             "experiment": self.experiment,
@@ -79,7 +79,7 @@ class Task:
 
     @property
     def cost(self) -> float:
-        """Approximate cost in normals to draw, by which the longest tasks start first."""
+        """Approximate cost, as a number of normals to draw; the most expensive tasks start first."""
         if isinstance(self.subject, Measure):
             return math.inf
         layer = self.subject.layer

@@ -59,7 +59,7 @@ def scheduler(config: Any, log: Any) -> Any:
                 super()._reschedule(node)
 
         def remove_node(self, node: Any) -> str | None:
-            """Reassign a worker's items, except the one that crashed it."""
+            """Reassign the items of a worker that crashed, except the item that crashed it."""
             items = self.assigned_work.pop(node)
             left = [(scope, nodeid) for scope, work in items.items() for nodeid, done in work.items() if not done]
             for scope, nodeid in left[1:]:

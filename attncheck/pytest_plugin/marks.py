@@ -32,8 +32,8 @@ def theory(key: str, strategy: Any = None, **parameters: Sequence[Any]) -> Calla
     """Mark a test of a theory statement, which does not involve the subject.
 
     The test becomes one item per case, recorded with the numbers passed to the fixture ``note``, as in
-    ``note(order=-1.0)``. Random numbers are keyed by the fixture ``run_seed``; pass estimates with errors, or
-    p-values, to ``note``, so that looks on fresh draws decide.
+    ``note(order=-1.0)``. Derive random numbers from the fixture ``run_seed``, and pass estimates with errors, or
+    p-values, to ``note``, so that looks at fresh draws decide.
 
     Parameters
     ----------

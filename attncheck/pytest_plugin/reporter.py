@@ -68,7 +68,7 @@ class Reporter:
 
 
 def _once(failed: Iterable[Any]) -> list[Any]:
-    """Return the failures, but only one per location in the subject's code."""
+    """Return the first of the failures at each location in the subject's code."""
     told: dict[object, Any] = {}
     for each in failed:
         told.setdefault(shipped(each)["traceback"] or object(), each)

@@ -24,7 +24,7 @@ def rows(
     costs: Mapping[str, float],
     given: Sequence[tuple[str, str, str, Sequence[Any]]],
 ) -> list[Any]:
-    """Return arguments and ids of a test's items for pytest.
+    """Return the parameter sets of a test's items, each with its id, for ``parametrize``.
 
     `costs` are the costs of groups of items; `given` holds each item's group, id, suffix and test arguments; `what`
     names the kind of items.

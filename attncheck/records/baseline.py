@@ -27,7 +27,7 @@ _ROUNDED = ("effect", "low", "high", "mde")
 
 
 class BaselineResult(msgspec.Struct, frozen=True, tag="result", tag_field="type", omit_defaults=True):
-    """A result in a baseline, reduced to id and verdict on cases that depend on the seed."""
+    """A result in a baseline; on cases that depend on the seed, only id and verdict are kept."""
 
     id: str
     verdict: Verdict = Verdict.CONSISTENT
@@ -47,7 +47,7 @@ class BaselineResult(msgspec.Struct, frozen=True, tag="result", tag_field="type"
 
     @property
     def item(self) -> str:
-        """Property and case."""
+        """The test item: property and case."""
         return f"{self.id.partition('.')[0]}@{self.id.partition('@')[2]}"
 
     @property

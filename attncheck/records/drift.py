@@ -23,7 +23,7 @@ SLACK = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A number of one result that changed; ``now`` is NaN if the run lacks it."""
+    """A number of one result that changed; ``now`` is NaN if the run has no such number."""
 
     what: str
     result: Result
@@ -43,9 +43,9 @@ def common(run: RunRecord, baseline: Baseline) -> Iterator[tuple[BaselineResult,
 def moved(run: RunRecord, baseline: Baseline, false_alarm: float) -> list[Change]:
     """Return the effects that differ significantly, the most significant first.
 
-    A two-sided normal test compares the effects of results that are consistent in both runs; their standard errors
-    come from the sides of both intervals that face each other. Holm's procedure bounds the probability of any false
-    rejection by `false_alarm`.
+    A two-sided normal test compares the effects of results that are consistent in both runs. Standard errors come from
+    the facing halves of both confidence intervals. Holm's procedure bounds the probability of any false rejection by
+    `false_alarm`.
     """
     passed = [pair for pair in common(run, baseline) if all(each.verdict == Verdict.CONSISTENT for each in pair)]
     p_values = {pair[1].id: p_value for pair in passed if (p_value := shift(*pair)) is not None}

@@ -58,7 +58,7 @@ class RunRecord:
 
     @property
     def digest(self) -> str:
-        """The digest of all numbers; empty if the run is not complete, or its draws are not reproducible."""
+        """The digest of all numbers; empty if the run is incomplete, or draws of the subject are not reproducible."""
         repeatable = all(result.repeatable for result in self.results)
         return self.closing.digest if self.closing and self.conclusion.complete and repeatable else ""
 
@@ -74,7 +74,7 @@ class RunRecord:
 
     @cached_property
     def conclusion(self) -> Conclusion:
-        """The conclusion, never better than the run's own, and never a pass for a shard."""
+        """The conclusion from the results: never better than the recorded verdict, and never a pass for a shard."""
         # The manifest of a shard plans the whole run, and contains no pools.
         planned = [*self.planned, *self.manifest.statements, *(pool.id for pool in self.pools)]
         if self.shard_name:

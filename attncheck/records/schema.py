@@ -31,7 +31,8 @@ _XZ = b"\xfd7zXZ\0"
 _OPENING = b'{"type":"manifest"'
 # More bytes than any file has.
 _ENDLESS = 2**62
-# Only lines with one of these need `inert`; `_STEERING` matches the UTF-8 bytes of characters that it replaces.
+# Only lines with one of these need `inert`; `_STEERING` matches the UTF-8 bytes of further characters that `inert`
+# replaces.
 _MARKS = (b"\\", b"::", b"##[", b"\x7f")
 _STEERING = re.compile(b"\xc2[\x80-\x9f]|\xe2\x80[\xa8-\xae]|\xe2\x81[\xa6-\xa9]")
 
@@ -144,10 +145,12 @@ class StatementResult(msgspec.Struct, frozen=True, tag="theory", tag_field="type
 
 
 class Closing(msgspec.Struct, frozen=True, tag="closing", tag_field="type"):
-    """The end of a run: likely causes, best first, reasons for missing results, `run_digest`, content hash.
+    """The end of a run.
 
-    ``plot`` shows what the first cause is about (`attncheck.evidence.plot_data`).
-    ``printed`` has the last lines that the subject printed, if any; it is absent from the files of silent subjects.
+    ``digest`` is the `run_digest`, ``content`` a hash of all preceding bytes; ``reasons`` say why the verdict is no
+    pass; ``causes`` are likely causes of violations, best first, and ``plot`` illustrates them
+    (`attncheck.evidence.plot_data`). ``failed`` has errors of the subject. ``printed`` has the last lines that the
+    subject printed, and is absent from the file if there are none.
     """
 
     digest: str
@@ -176,7 +179,7 @@ def of_layer(result: Result) -> bool:
 
 
 def of_pool(result: Result) -> bool:
-    """Return whether a result is that of a pool; raise `InputError` if malformed."""
+    """Return whether a result belongs to a pool; raise `InputError` if the result is malformed."""
     if "pool" not in result.case:
         return False
     name, of = result.case["pool"], result.case.get("of")

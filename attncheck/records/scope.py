@@ -19,7 +19,7 @@ _OUTSIDE = frozenset({"outputs", "inputs", "input_gram"})
 
 @dataclass(frozen=True)
 class Scope:
-    """The coverage of a run: planned and examined results, and those on laws.
+    """The coverage of a run: numbers of planned and examined results, in total and of checks that test laws.
 
     ``words`` qualifies the verdict: "limit only", "outputs only", "little examined", or is empty.
 
@@ -51,7 +51,7 @@ class Scope:
         return cls.of(Counter(each.check for each in single if each.p_values), Counter(each.check for each in single))
 
     def doubt(self, fewest: int | None = None) -> str:
-        """Return a message if fewer than `fewest` results were examined, by default 3 that test laws; else empty."""
+        """Return a message if fewer than `fewest` results were examined (default: fewer than 3 on laws), else ""."""
         if fewest is not None and self.examined < fewest:
             return f"{self.examined:,} results were examined, {fewest:,} are required"
         least = min(FEWEST_LAWS, self.planned_laws)

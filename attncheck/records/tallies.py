@@ -21,7 +21,7 @@ KEPT = 24
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tally:
-    """The results of one check, of which there is at least one."""
+    """The results of one check, at least one."""
 
     name: str
     claim: str

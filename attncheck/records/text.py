@@ -49,7 +49,7 @@ def telling(reasons: Mapping[str, int]) -> str:
 
 
 def unexamined(reasons: Mapping[str, int]) -> list[str]:
-    """Return lines on results to gain by returning more fields, and on other results not examined.
+    """Return a line on results that returning more fields would add, and one on other results not examined.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def interval(result: Result) -> str:
 
 
 def reads(result: Result) -> str:
-    """Return the name of the measured quantity: the result's text before its first number."""
+    """Return the name of the measured quantity: the text of the result up to its effect."""
     return result.text.partition(f" {number(result.effect)} [")[0].rstrip(":") if result.effect is not None else ""
 
 

@@ -116,7 +116,7 @@ def _started(path: Path, data: bytes) -> io.FileIO:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock the file of this name; raise `InputError` if another run has locked it."""
+    """Lock the file at `path` in the context; raise `InputError` if another run has locked it."""
     while True:
         with open(path, "ab") as held:
             try:

@@ -109,7 +109,7 @@ def visited(shapes: Counter[tuple[int, ...]]) -> Drawing | None:
 
 
 def costs(tallies: Mapping[str, Tally], level: float) -> Drawing | None:
-    """Plot the numbers that a literal simulator draws in one look of each main check, by width."""
+    """Plot how many random numbers a literal simulator draws in one look of each main check, by width."""
     examined = [tallies[name] for name in MAIN_CHECKS if name in tallies and tallies[name].worst]
     checks = [(check_named(tally.name), tally.worst[0].power) for tally in examined]
     exact = [each for each in checks if each[0].property_name not in PROGRAM_PROPERTIES and each[0].kind == "exact"]
@@ -140,7 +140,7 @@ def costs(tallies: Mapping[str, Tally], level: float) -> Drawing | None:
 
 
 def _cost(check: AnyCheck, width: int, level: float, power: float) -> float:
-    """Return a look's draws times weights per draw; NaN where inapplicable."""
+    """Return the draws of a look times the weights per draw; NaN where the check does not apply."""
     layer = AttentionLayer(width=width)
     setting = Setting(layer, frozenset(EVERY_FIELD), 1)
     size = (

@@ -23,9 +23,9 @@ _COLUMNS = 40
 class SubjectFinding:
     """What is wrong with a subject.
 
-    ``failures`` are the violated checks (pools only if no case is violated), those of the first violated stage of the
-    computation first; ``smallest`` is the first one's violated result on the smallest layer; ``causes`` fit the draws,
-    best first; ``tried`` tells whether a fit was attempted.
+    ``failures`` are the violated checks (of pools, if no single case is violated), starting with those of the first
+    violated stage of the computation; ``smallest`` is the violated result of the first of them on the smallest layer;
+    ``causes`` are causes that fit the draws, best first; ``tried`` tells whether a fit was attempted.
     """
 
     failures: tuple[Tally, ...]
@@ -58,7 +58,7 @@ def finding(found: RunRecord) -> SubjectFinding | None:
 
 @dataclasses.dataclass(frozen=True)
 class ClaimMap:
-    """Worst verdicts of claims (``rows``) by case; ``left`` counts cases not shown."""
+    """Worst verdict on each claim (``rows``) and case; ``left`` is the number of cases not shown."""
 
     cases: tuple[str, ...]
     rows: tuple[tuple[str, tuple[str, ...]], ...]
@@ -82,7 +82,7 @@ def claim_map(found: RunRecord) -> ClaimMap | None:
 
 
 def would_have_seen(tallies: Mapping[str, Tally], pools: Sequence[Result]) -> scales.PlotScale | None:
-    """Return the minimum detectable effects of each claim, from the first of its main checks that was examined."""
+    """Return the minimum detectable effects of each claim, of the first main check that was examined for it."""
     common = of_all(pools)
     rows = {}
     for tally in (tallies[name] for name in MAIN_CHECKS if name in tallies):

@@ -59,7 +59,7 @@ def _sentence(found: RunRecord, verdict: str, wrong: SubjectFinding | None) -> s
 
 
 def _quantity(text: str) -> str:
-    """Return what an estimate is of: its text up to the first number."""
+    """Return the name of the estimated quantity: the text of a result up to its first digit."""
     return "".join(itertools.takewhile(lambda letter: not letter.isdigit(), text)).strip(" -")
 
 

@@ -43,7 +43,7 @@ def render_inspection(
 
 
 def _pictures(layers: Mapping[str, Inspection]) -> Iterator[Drawing]:
-    """Yield pictures of the first layers, those with errors before others; what cannot be drawn is left out."""
+    """Yield pictures of the first layers, starting with layers with errors; pictures that fail are left out."""
     for title, layer in sorted(layers.items(), key=lambda each: not each[1].blamed)[:_LAYERS]:
         of = f" of {title}" if title else ""
         with contextlib.suppress(InputError):

@@ -22,7 +22,10 @@ _MOST_VALUES = 10**8
 
 
 class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
-    """Numbers of values, out of `count`, below each of `QUANTILES`; the null may differ from uniform by `allowance`."""
+    """Numbers of values, out of `count`, below each of `QUANTILES`.
+
+    Under the null, values are uniform, up to a difference of `allowance` in the distribution function.
+    """
 
     below: list[int]
     count: int
@@ -54,9 +57,10 @@ class Counts(msgspec.Struct, frozen=True, tag="counts", tag_field="kind"):
 
 
 class PairedCounts(msgspec.Struct, frozen=True, tag="paired counts", tag_field="kind"):
-    """Numbers of values, out of `count`, among the `pooled` lowest of these and `against` reference values.
+    """Numbers of values among the lowest of a joint sample of `count` values and `against` reference values.
 
-    `labels` are the quantiles of both together at `attncheck.evidence.plot_data.LABELLED`.
+    ``below[k]`` counts the values among the ``pooled[k]`` lowest of the joint sample. `labels` are quantiles of the
+    joint sample at `attncheck.evidence.plot_data.LABELLED`.
     """
 
     below: list[int]
@@ -120,7 +124,7 @@ class Covariances(msgspec.Struct, frozen=True, tag="covariances", tag_field="kin
 
 
 class Density(msgspec.Struct, frozen=True, tag="density", tag_field="kind"):
-    """Binned shares of values from -widest to widest standard deviations `std`, and of a law."""
+    """Shares of values, and of a law with standard deviation `std`, in equal bins from -widest·std to widest·std."""
 
     shares: list[float]
     law: list[float]
@@ -130,7 +134,7 @@ class Density(msgspec.Struct, frozen=True, tag="density", tag_field="kind"):
 
 
 class MatrixPlot(msgspec.Struct, frozen=True, tag="matrix", tag_field="kind"):
-    """Observed and expected lower triangle of a symmetric matrix, with errors and row labels `of`."""
+    """Observed and expected lower triangle of a symmetric matrix, with standard errors; `of` names what a row is."""
 
     observed: list[float]
     declared: list[float]
@@ -160,7 +164,7 @@ class PositionsPlot(msgspec.Struct, frozen=True, tag="positions", tag_field="kin
 
 
 class ProfilePlot(msgspec.Struct, frozen=True, tag="profile", tag_field="kind"):
-    """Estimates with intervals at numbered places, as `of` says, and their declared value."""
+    """Estimates at numbered places, which `of` names, with half-widths of their intervals and one declared value."""
 
     places: list[float]
     observed: list[float]
@@ -227,7 +231,7 @@ def _check_counts(below: Sequence[int], count: int) -> None:
 
 
 def _drawable(plot: Plot) -> bool:
-    """Return whether lists have matching lengths, labels apart, and finite numbers within axis range."""
+    """Return whether all lists except `labels` have one length, and all numbers fit on an axis."""
     values = {name: value for name, value in msgspec.structs.asdict(plot).items() if not isinstance(value, str)}
     lists = {name: value for name, value in values.items() if isinstance(value, list)}
     numbers = [value for name, value in values.items() if name not in lists] + [

@@ -28,7 +28,7 @@ _FARTHEST = 1e4
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """An effect with its interval, in numbers or percent of a scale."""
+    """An effect with its interval, as numbers or as places on a scale in percent."""
 
     low: float
     at: float

@@ -95,7 +95,7 @@ class ClaimView:
 
     @property
     def draws(self) -> int:
-        """Number of draws of first looks; those that checks on one case share count once."""
+        """Number of draws of first looks; draws that several checks on one case share count once."""
         cases: dict[str, int] = {}
         for tally in self.tallies:
             for case, size in tally.draws.items():
@@ -104,7 +104,7 @@ class ClaimView:
 
     @cached_property
     def worst(self) -> Result | None:
-        """The first violated check's worst result, else the most suspicious result."""
+        """The most suspicious result of its checks; None if none was examined."""
         leading = [tally.worst[0] for tally in self.examined]
         return max(leading, key=suspicion, default=None)
 
@@ -115,7 +115,7 @@ class ClaimView:
 
     @cached_property
     def plots(self) -> list[Drawing | PlotScale]:
-        """Plots of its main check and the most suspicious of each kind."""
+        """Plots of the claim's main check, of distances from the limit, and of the worst result per type of plot."""
         plotted = [_plotted(tally) for tally in self.examined]
         results = sorted((result for result in plotted if result is not None), key=suspicion, reverse=True)
         first = {type(read_plot(result.plot)): result for result in reversed(results)}
@@ -159,7 +159,7 @@ class RunView:
 
     @cached_property
     def evidence(self) -> Drawing | PlotScale | None:
-        """The plot of what the subject does instead, or else that of the first violated result."""
+        """The plot of what the subject does instead of its declaration, else that of the first violated result."""
         if self.finding is None:
             return None
         observed = of_cause(self.run.closing.plot) if self.run.closing else None
@@ -309,7 +309,7 @@ def looks(result: Result) -> Markup:
 
 
 def visits(space: Space) -> list[tuple[str, list[tuple[str, int]], int]]:
-    """Return each field with counts of its most frequent values, and the number left out; unvisited choices count 0."""
+    """Return each field with counts of its most frequent values (0 if unvisited) and the number of values left out."""
     rows = []
     for field, counter in sorted(space.values.items()):
         counts = {choice: 0 for choice in _CHOICES.get(field, ())} | counter

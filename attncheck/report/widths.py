@@ -1,4 +1,4 @@
-"""HTML page of exponents, with a table and a plot at initialisation and for the change after each step."""
+"""HTML page of exponents, with a table and a plot for sizes at initialisation and for changes after each step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attncheck.report.recipe import load
 from attncheck.report.svg import ACCENT, BAD, BAND, INK, MUTED, Drawing, draw, plain, width_axis
 from attncheck.scaling.result import Widths, WidthsRow
 
-# Violated taps named in the text, and in the plot, where a name takes this share of the height.
+# Maximum number of violated taps named in the text and in the plot, and the share of the plot's height per name.
 _NAMED, _LABELLED, _LINE = 4, 16, 0.05
 
 
@@ -68,7 +68,7 @@ _CAPTION = (
 
 
 def _bands(axes: Axes, ratios: FloatArray, widths: FloatArray, rows: Sequence[WidthsRow], tolerance: float) -> None:
-    """Draw the predicted band, which extends down to the lowest order if orders are mixed."""
+    """Draw the band of predictions with tolerance, from the lowest to the highest order that is predicted for a tap."""
     known = [(row.low_predicted, row.high_predicted) for row in rows]
     lowest = min((low - high for low, high in known if low is not None and high is not None), default=0.0)
     axes.fill_between(widths, ratios ** (lowest - tolerance), ratios**tolerance, color=BAND, linewidth=0, zorder=0)

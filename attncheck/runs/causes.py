@@ -31,13 +31,14 @@ from attncheck.runs.tasks import subject_here
 from attncheck.simulators.weights import GAUSSIAN_LAWS, WeightLaws
 from attncheck.subject import Subject, SubjectName
 
-# Maximum number of findings shown; draws of a second sample, as a multiple of the first, if several causes fit it.
+# Maximum number of findings shown, and the size of the sample that is drawn if several causes fit, relative to the
+# first sample.
 _FOUND, _AGAIN = 2, 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """Likely causes of violations, best first, and plot data of what the first one found, if positions tell it."""
+    """Likely causes of violations, best first, and the plot data of the first finding that has any."""
 
     causes: tuple[str, ...] = ()
     plot: dict[str, Any] | None = None
@@ -64,8 +65,8 @@ def diagnosis_without_draws(results: Sequence[Result]) -> Diagnosis:
 def diagnosis_of(subject: Subject, results: Sequence[Result], seed: int) -> Diagnosis:
     """Diagnose violated results from fresh draws, whose random streams are separate from those of the run.
 
-    Findings on what the subject computes differently from its declaration come first, then likely causes. Fields that
-    it never reads precede them if the simplest layer has such fields; otherwise they are the last cause.
+    Findings on what the subject computes differently from its declaration come first, then causes that fit. A text on
+    fields that the subject never reads comes before all of these if the simplest layer sets such fields, else last.
     """
     samples: list[Sample] = []
     later: list[Sample] = []
@@ -88,15 +89,15 @@ def diagnosis_of(subject: Subject, results: Sequence[Result], seed: int) -> Diag
     by_place = [] if found else _uneven(samples, results, seed, subject.weights)
     # Findings on the simplest layer replace weaker explanations.
     weaker = [] if fitting or (found and not place) else [*map(str, by_place), *others]
-    causes = [*map(str, found), *fitting, *weaker]
+    causes = [*map(str, found), *fitting, *weaker][:TOLD]
     ignored = _unread(subject, layers, seed)
     if any(ignored):
-        causes.insert(0 if ignored[0] else TOLD - 1, unread_text(ignored))
-    return Diagnosis(tuple(causes[:TOLD]), next((each.plot for each in [*found, *by_place]), None))
+        causes.insert(0 if ignored[0] else TOLD, unread_text(ignored))
+    return Diagnosis(tuple(causes), next((each.plot for each in [*found, *by_place]), None))
 
 
 def _unread(subject: Subject, layers: Sequence[AttentionLayer], seed: int) -> list[Mapping[str, Any]]:
-    """Return for each layer the fields that the subject never reads, as far as it can be called."""
+    """Return the fields of each layer that the subject never reads; empty for a layer on which the subject fails."""
     found: list[Mapping[str, Any]] = []
     for layer in layers:
         found.append({})
@@ -106,7 +107,7 @@ def _unread(subject: Subject, layers: Sequence[AttentionLayer], seed: int) -> li
 
 
 def _uneven(samples: Sequence[Sample], results: Sequence[Result], seed: int, laws: WeightLaws) -> list[Finding]:
-    """Return one finding on uneven scales or correlated draws, if no earlier stage of the computation is wrong."""
+    """Return the first finding on uneven scales or correlated draws, unless an earlier stage of the layer is wrong."""
     root = seed_sequence(seed, "uneven", role="diagnosis/reference")
     for sample in samples[:1]:
         with own_arithmetic(), contextlib.suppress(InputError):
@@ -187,7 +188,7 @@ def _exposed(subject: Subject, layer: AttentionLayer, rng: np.random.Generator) 
 
 
 def _telling(results: Sequence[Result]) -> list[AttentionLayer]:
-    """Return violated layers that discriminate between causes: several positions, few features, few entries."""
+    """Return the violated layers on which causes are easiest to tell apart: several positions, few features."""
     bad = layers_of(each for each in results if each.verdict == Verdict.VIOLATED)
     return sorted(bad, key=_plainness)[:LAYERS]
 

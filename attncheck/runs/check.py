@@ -92,7 +92,7 @@ class CheckReport:
         Parameters
         ----------
         min_examined : int, optional
-            Number of results that must have been examined.
+            Fewest examined results with which to pass.
 
         Examples
         --------
@@ -146,7 +146,7 @@ def check(
     properties : str or iterable of str
         Names of properties, registered ones too; by default all of attncheck's own.
     seed : int
-        The run seed, which determines every digit.
+        The run seed, which determines all random numbers.
     profile : {"smoke", "default", "thorough"}
         Cost limit of a look.
     false_alarm : float

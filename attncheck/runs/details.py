@@ -18,7 +18,7 @@ from attncheck.looks.pools import ALL
 from attncheck.records.schema import Result, case_key, of_layer
 from attncheck.records.text import reads, telling
 
-#: Main checks; a summary shows the minimum detectable effect of the first examined one of each claim.
+#: Main checks. For each claim, a summary shows the minimum detectable effect of the first one that was examined.
 MAIN_CHECKS = (
     "scores.scale",
     "exactness.score_energy",
@@ -35,7 +35,7 @@ MAIN_CHECKS = (
 
 
 def of_cases(count: int, check: str) -> str:
-    """Return a count with the word "layer" or "program", whichever a check or property concerns."""
+    """Return a count of layers or of programs, whichever a check or property concerns, as text."""
     return counted(count, domain_of(check.partition(".")[0]).kind)
 
 
@@ -67,7 +67,7 @@ def skipped(results: Sequence[Result]) -> list[str]:
 
 
 def detectable(results: Sequence[Result], pools: Sequence[Result] = ()) -> list[str]:
-    """Return lines on the minimum detectable effects of the main checks: pooled, median and worst."""
+    """Return lines on the minimum detectable effects of the main checks: pooled over cases, median and worst case."""
     common = of_all(pools)
     lines = [
         line
@@ -81,7 +81,7 @@ def detectable(results: Sequence[Result], pools: Sequence[Result] = ()) -> list[
 
 
 def mdes(results: Sequence[Result], pools: Sequence[Result]) -> list[str]:
-    """Return a line per main check: its minimum detectable effect, median and pooled if smaller; ratios in percent."""
+    """Return a line per main check on its minimum detectable effect: on the median case and, if smaller, pooled."""
     common, lines = of_all(pools), []
     for group in _main(results).values():
         middle = _middle(group)
@@ -143,7 +143,7 @@ def _mde_sentence(group: Sequence[Result]) -> str:
 
 
 def unseen(results: Sequence[Result], heading: str = "Not examined on any layer:") -> list[str]:
-    """Return the checks that no case examined, grouped by their most informative reason, under a heading."""
+    """Return lines on the checks examined on no case, grouped by their most informative reason, under a heading."""
     by_reason: dict[str, list[str]] = {}
     for check in sorted({result.check for result in results}):
         group = [result for result in results if result.check == check]
@@ -155,7 +155,7 @@ def unseen(results: Sequence[Result], heading: str = "Not examined on any layer:
 
 
 def _in_short(checks: Sequence[str]) -> list[str]:
-    """Abbreviate check names, with all checks of a property as one.
+    """Return check names; if all checks of a property are among them, its name and their number replace these.
 
     Examples
     --------

@@ -52,7 +52,7 @@ def lacking(parts: Sequence[RunRecord]) -> list[str]:
 
 
 def _foreign(parts: Sequence[RunRecord]) -> Iterable[str]:
-    """Yield a message for each record of a different run, with its first difference from most records."""
+    """Yield a message for each record of a different run, with the first field that differs from most records."""
     told: set[Path] = set()
     for field in ("shards", *_SAME):
         values = [_value(part.manifest, field) for part in parts]
@@ -118,7 +118,7 @@ def _command(manifest: Manifest) -> str:
 
 
 def merged(parts: Sequence[RunRecord], out: Path, min_examined: int | None = None) -> RunReport:
-    """Write the record of the run that shards make up, and return its report; suspicious pools get no further looks."""
+    """Write the record of the run that shards make up, and return its report, without further looks at pools."""
     for part in parts:
         cases_of(part)
     ordered = sorted(parts, key=lambda part: part.manifest.shard or (0, 0))
@@ -202,7 +202,7 @@ def planned_by(manifest: Manifest, subject: Subject, record: Path) -> Run:
 
 
 def _hand_over(part: RunRecord, report: RunReport) -> None:
-    """Add the results of a record to a report, noting the floating-point arithmetic of their shard."""
+    """Add the results of a shard's record to a report, each with the floating-point arithmetic of its shard."""
     rounded = part.manifest.machine.get("arithmetic", "")
     lines: list[Result | StatementResult] = [*part.results, *part.theory]
     failed = [text for text in (part.closing.failed if part.closing else ()) if text != OWED]

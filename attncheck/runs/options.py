@@ -72,7 +72,7 @@ class RunOptions:
 
 
 def typed(value: Any, kind: Callable[[str], Any]) -> Any:
-    """Convert text to a number if possible; later checks reject the rest.
+    """Convert text to a number if possible, else return it; later checks reject other text.
 
     Examples
     --------

@@ -45,7 +45,7 @@ def _probed(run: Run) -> list[Case]:
 
 
 def _declines(subject: Subject, case: Case) -> bool:
-    """Return whether a subject declines a case; if its declaration fails, it does not."""
+    """Return whether a subject declares a case unsupported; False if the declaration raises an error."""
     try:
         return bool(subject.reason_unsupported(case))
     except InputError:
@@ -53,7 +53,7 @@ def _declines(subject: Subject, case: Case) -> bool:
 
 
 def probe(task: _Probe) -> Examination:
-    """Call a subject as test items do before they plan their draws."""
+    """Call the subject on a case, as a test item does before it plans its draws, and return the errors."""
     named, seed, case = task
     try:
         with own_arithmetic():

@@ -24,7 +24,7 @@ from attncheck.runs.run import Run
 from attncheck.runs.summary import summarize
 from attncheck.runs.tasks import Examination
 
-# Number of errors in a record, and their longest length.
+# Maximum number of errors in a record, and maximum length of each.
 _FAILURES, _LONGEST = 20, 400
 
 
@@ -74,7 +74,7 @@ class RunReport:
     def pool(
         self, executor: TaskExecutor | None = None, cases: Mapping[str, Case] | None = None
     ) -> tuple[list[Result], list[str]]:
-        """Examine pools and take results that are not violated; return violated ones and errors of further looks."""
+        """Examine pools, take results that are not violated, and return violated ones and errors of further looks."""
         spread = None if executor is None or not executor.spec.travels else functools.partial(self._spread, executor)
         pools, failed = self.run.pool(self.results, spread, cases)
         bad = [result for result in pools if result.verdict == Verdict.VIOLATED]
@@ -88,7 +88,7 @@ class RunReport:
         return [f"{who}: {one.reason}; mend the simulator" if isinstance(one, LostTask) else one for one in left]
 
     def diagnose(self, executor: TaskExecutor | None = None) -> None:
-        """Find causes of violated results; with an executor, in one of its processes, which a subject may end."""
+        """Find causes of violated results; with an executor, in one of its processes, which the subject may crash."""
         if not self.run.explains or not any(each.verdict == Verdict.VIOLATED for each in self.results):
             return
         subject, travels = self.run.subject, executor is not None and executor.spec.travels

@@ -39,7 +39,7 @@ def earlier_of(path: Path, same: Mapping[str, object]) -> ResumedRun:
 
 
 def set_aside(earlier: Path | None, record: Path) -> Path | None:
-    """Return the path of the interrupted record, renamed if this run writes to it."""
+    """Return the path of the interrupted record `earlier`, which is renamed if this run writes to the same path."""
     if earlier is None or earlier != record:
         return earlier
     if not earlier.exists():

@@ -53,7 +53,7 @@ class Run:
     item_ids, theory_ids : tuple of str
         The planned test items and statements of attncheck's own theory; empty until `settled`.
     theory : bool
-        Whether the statements of that theory are examined too.
+        Whether to examine the statements of attncheck's own theory too.
     explains : bool
         Whether to diagnose and illustrate violated results (slow).
     min_examined : int or None
@@ -125,7 +125,7 @@ class Run:
         return run if options.resume is None else run.resuming(options.resume)
 
     def resuming(self, record: Path) -> Run:
-        """Return the run with the results of an interrupted one; raises InputError if that was another run."""
+        """Return the run with the results of an interrupted run; raises InputError if the two runs differ."""
         fields = {
             "seed": self.seed,
             "profile": self.profile.name,
@@ -136,7 +136,7 @@ class Run:
         return dataclasses.replace(self, earlier=earlier_of(record, fields))
 
     def settled(self, item_ids: Sequence[str], theory_ids: Sequence[str] = (), part: Iterable[str] = ()) -> Run:
-        """Return the run with its planned test items and statements, of all shards; `part` has those of its shard."""
+        """Return the run with the planned items and statements of all shards; `part` has those of its own shard."""
         items, theory = tuple(dict.fromkeys(item_ids)), tuple(dict.fromkeys(theory_ids))
         return dataclasses.replace(self, item_ids=items, theory_ids=theory, part=frozenset(part))
 
@@ -186,7 +186,7 @@ class Run:
 
     @property
     def registered(self) -> list[str]:
-        """The registered properties that the options name, themselves or by their module."""
+        """The registered properties that `only` names, or whose module `checks` names."""
         names = {each.check.property_name: each for each in registrations()}
         return [name for name, each in names.items() if name in self.only or is_in(each, self.checks)]
 
@@ -239,7 +239,7 @@ class Run:
         return max(share, self.profile.affordable(case))
 
     def costs(self, items: Sequence[Item]) -> dict[str, float]:
-        """Return the approximate cost of test items by case key: drawn entries, and measured ones per check."""
+        """Return approximate costs of test items by case key: array entries that are drawn, or read by a check."""
         share = 0 if self.draws is None else self.draws // max(1, len(items) * len(EVERY_PROPERTY))
         return {item.case.key: self._cost_of(item, max(share, self.profile.affordable(item.case))) for item in items}
 
@@ -286,7 +286,8 @@ class Run:
     ) -> tuple[list[Result], list[str]]:
         """Return the results of the pools, and the errors of further looks; a shard has neither.
 
-        `each` maps further looks, importing the subject; `cases` are known cases by key.
+        `each` maps a function over further looks, in processes that import the subject; by default they run here.
+        `cases` are known cases by key.
         """
         if self.shard is not None:
             return [], []
@@ -306,7 +307,7 @@ class Run:
         return conclusion.unless(Scope.of_results(results).doubt(self.min_examined))
 
     def _owed_pools(self, results: Sequence[Result]) -> list[str]:
-        """Return the ids of all pools if all single results are there, else of the pools reported so far."""
+        """Return the ids of all pools if all results on single cases are present, else of the pools reported so far."""
         single = [result for result in results if not of_pool(result)]
         if self.shard is None and {planned.id for planned in self.planned} <= {result.id for result in single}:
             return [pool.id for pool in pools_of(single)]

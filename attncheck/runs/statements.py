@@ -107,7 +107,7 @@ class Statement:
         self._p_values[name] = _chance(name, p_value)
 
     def rejects(self, name: str, p_value: float) -> None:
-        """Record the p-value of a wrong alternative; it must be small."""
+        """Record the p-value of a wrong alternative, which must be small."""
         self._of_neighbours[name] = max(_chance(name, p_value), self._of_neighbours.get(name, 0.0))
 
     def examine(

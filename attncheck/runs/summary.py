@@ -95,7 +95,7 @@ def _unrepeatable(results: Sequence[Result]) -> list[str]:
 
 
 def what_is_wrong(run: Run, results: Sequence[Result], call: str = "", causes: Sequence[str] = ()) -> list[str]:
-    """Return lines on cause, numbers, smallest failing layer and replay command; empty without violations."""
+    """Return lines on the likely cause, its numbers, the smallest violated layer and a command; empty if none is."""
 
     def repeated(id: str) -> str:
         modules = modules_with([id.partition(".")[0]])
@@ -113,8 +113,8 @@ def wrong_in(
 ) -> list[tuple[str, str]]:
     """Return pairs of label and text on violated checks, starting with "cause".
 
-    `repeated(id)` returns the command that repeats a result; `only(claim)` returns a text on the features that
-    only layers violating the claim share. Without `causes`, the checks suggest some.
+    `repeated(id)` returns the command that repeats a result; `only(claim)` returns a text on the features that all
+    layers violating the claim share and no others have. Without `causes`, the checks suggest some.
     """
     if not (found := sharpest_first(tallies)):
         return []
@@ -136,7 +136,7 @@ def wrong_in(
 
 
 def not_examined(results: Sequence[Result]) -> list[str]:
-    """Return a line on fields that would let more checks run, and one on other results not examined."""
+    """Return a line on arrays that would let more checks run if returned, and one on other results not examined."""
     return unexamined(Counter(result.reason for result in results if not result.p_values))
 
 

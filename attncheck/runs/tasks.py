@@ -56,7 +56,7 @@ class CaseTask:
         return [msgspec.structs.replace(result, arithmetic=rounded) for result in results]
 
     def _explained(self, results: Sequence[Result], subject: Subject) -> list[Result]:
-        """Add a diagnosis to violated results, and a smaller layer for the worst of each item."""
+        """Add to violated results a diagnosis, and a smaller layer that shows the worst result of their item."""
         diagnosis: list[str] = []
         with contextlib.suppress(InputError):  # if the subject fails here, its verdict stays
             diagnosis = diagnose(self.items[0], subject, self.seed)
@@ -78,7 +78,7 @@ class CaseTask:
 class Examination(NamedTuple):
     """The results of a test item, or the error of the subject with its traceback.
 
-    `stopped`: a call of the subject was stopped, and no other is worth the time.
+    `stopped` is True if a call of the subject was stopped, so that no further call is worth the time.
     """
 
     results: list[Result]
@@ -90,8 +90,8 @@ class Examination(NamedTuple):
 def examine(task: CaseTask) -> dict[str, Examination]:
     """Return the examination of each test item of a task, by id.
 
-    If the task fails, each item is tried alone, unless a call was stopped; if all succeed then, the failure is
-    intermittent and counts for all.
+    If the task fails, each item is tried alone, unless a call was stopped. If every item succeeds alone, the failure is
+    intermittent, and all items get the error of the task.
     """
     try:
         results = task.results()

@@ -13,15 +13,16 @@ from attncheck.layers.draws import Batch
 
 _Batch = TypeVar("_Batch", bound=Batch)
 
-#: Working entries of a block, 16 MiB.
+#: Maximum number of entries in memory per block: 16 MiB of float64.
 BLOCK_ENTRIES = 2**21
 
 
 @dataclasses.dataclass(frozen=True)
 class DrawPlan(Generic[_Batch]):
-    """How to draw a description, with the memory in float64 entries, per draw and shared by all draws.
+    """Function that draws a description, with its arguments and memory.
 
-    `function` maps the description, a number of draws, `coordinates` and a generator to draws.
+    `function` maps the description, a number of draws, `coordinates` and a generator to draws. `entries` and `shared`
+    bound its memory, in float64 entries, per draw and for all draws together.
     """
 
     function: Callable[[Any, int, int, np.random.Generator], _Batch]
@@ -54,7 +55,7 @@ def root_of(seed: Any) -> np.random.SeedSequence:
 
 
 def blocks(work: DrawPlan[_Batch], size: int, root: np.random.SeedSequence, first: int = 0) -> Iterator[_Batch]:
-    """Draw blocks from index `first` on; full blocks do not depend on `size`."""
+    """Yield the blocks that make up `size` draws, from index `first` on; full blocks do not depend on `size`."""
     block = max(1, BLOCK_ENTRIES // max(1, work.entries))
     for index, start in enumerate(range(first * block, size, block), first):
         key = (*root.spawn_key, index)

@@ -31,7 +31,7 @@ GRAMS = frozenset({"key_gram", "value_gram"})
 
 
 def draw_hidden(layer: AttentionLayer, size: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Draw normals h (size, seq_len, width) and ‖h‖/√n (size,), ‖h‖² ~ χ²_n; h^i is their product times input_std."""
+    """Draw normals N^i, (size, seq_len, width), and lengths ‖h‖/√n, (size,), with h^i = input_std · ‖h‖/√n · N^i."""
     n = layer.width
     lengths = np.sqrt(rng.chisquare(n, size=size) / n)
     rho = layer.input_correlation
@@ -52,7 +52,7 @@ def draw_stream(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
 
 
 def draw_positions(layer: AttentionLayer, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw e^i, (size, seq_len, width), or one zero."""
+    """Draw e^i, (size, seq_len, width); a single 0 if the layer has no position vectors."""
     if not layer.position_std:
         return np.zeros((1, 1, 1))
     root = psd_root(position_covariance(layer.inputs))
@@ -70,7 +70,7 @@ def draw_inputs(layer: AttentionLayer, size: int, rng: np.random.Generator) -> F
 
 
 def input_entries(layer: AttentionLayer) -> int:
-    """Bound the entries per draw of the inputs X."""
+    """Return a bound on the entries of the inputs X per draw."""
     arrays = (3 if layer.position_std else 2) + 2 * bool(layer.norm)
     return arrays * layer.seq_len * layer.width
 
@@ -84,7 +84,10 @@ def draw_collapsed(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeadDraws:
-    """Bartlett factors T_K and T_V, (size, kv_heads, r, min(r, ν)), and score normals N, empty if queries are tied."""
+    """Bartlett factors T_K and T_V, (size, kv_heads, r, min(r, ν)), and the normals N of scores, for r columns of F.
+
+    N is empty if queries are tied.
+    """
 
     keys: FloatArray
     values: FloatArray

@@ -30,7 +30,7 @@ _MULTIPLIERS: Mapping[str, Matrices] = {
 
 
 def head_entries(layer: AttentionLayer, coordinates: int) -> int:
-    """Bound the entries per draw, not counting vectors of neurons."""
+    """Return a bound on the array entries per draw, without vectors of `width` neurons."""
     s, heads = layer.seq_len, layer.num_heads
     return 12 * heads * s**2 + 16 * s + (3 * heads + 6) * s * coordinates + key_entries(layer)
 

@@ -39,7 +39,7 @@ class ProgramLayout:
         self._sources: dict[tuple[Node, ...], list[tuple[int, _Index, _Index]]] = {}
 
     def sources(self, nodes: tuple[Node, ...]) -> list[tuple[int, _Index, _Index]]:
-        """Return the steps of nodes, with indices into both."""
+        """Return the steps that compute the nodes, each with indices into `nodes` and into the array of the step."""
         found = self._sources.get(nodes)
         if found is None:
             positions: dict[int, list[int]] = {}

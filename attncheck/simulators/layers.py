@@ -70,13 +70,13 @@ def _biases(
 
 
 def program_entries(layer: AttentionLayer) -> int:
-    """Bound the memory of the program itself, 560 bytes per line, in float64 entries."""
+    """Return a bound on the memory of the program itself, 560 bytes per line, in float64 entries."""
     inputs = 6 if layer.position_std else 4
     return 70 * layer.seq_len * (inputs + 2 * layer.kv_heads + layer.num_heads * (2 + layer.seq_len))
 
 
 def vector_entries(layer: AttentionLayer, projected: int) -> int:
-    """Bound the entries of a draw's vectors and scores, with `projected` neurons of W^O W^V x^j."""
+    """Return a bound on the entries of a draw's vectors and scores, with `projected` neurons of W^O W^V x^j."""
     n, s, heads = layer.width, layer.seq_len, layer.num_heads
     inputs = (5 if layer.position_std else 3) + bool(layer.norm)
     vectors = n * (2 + inputs * s) + s * layer.head_width * (heads + 2 * layer.kv_heads) + s * heads * projected
@@ -84,11 +84,11 @@ def vector_entries(layer: AttentionLayer, projected: int) -> int:
 
 
 def key_entries(layer: AttentionLayer) -> int:
-    """Bound the entries per draw of rotated queries and keys."""
+    """Return a bound on the entries of queries and keys per draw; 0 if scores need their Gram matrices only."""
     return 0 if not whole_vectors(layer) else 6 * layer.num_heads * layer.seq_len * layer.head_width
 
 
 def matrix_entries(layer: AttentionLayer) -> int:
-    """Return the matrix entries in memory during a literal draw, one of each shape."""
+    """Return the number of matrix entries in memory during a literal draw, with one matrix of each shape at a time."""
     n, nu = layer.width, layer.head_width
     return n * n if nu == n else n * n + 2 * n * nu

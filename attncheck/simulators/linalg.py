@@ -6,7 +6,7 @@ import numpy as np
 
 from attncheck._lib.arrays import FloatArray
 
-# Relative Cholesky pivots below this lose half of their digits.
+# Cholesky pivots below this fraction of the largest have at most about four correct digits.
 _SAFE_PIVOT = 1e-6
 
 

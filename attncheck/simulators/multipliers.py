@@ -31,7 +31,7 @@ class Multiplier(Protocol):
         ...
 
 
-#: Sources of multipliers, from the width and a generator.
+#: Function that returns a multiplier for a width and a generator.
 Matrices = Callable[[int, np.random.Generator], Multiplier]
 
 

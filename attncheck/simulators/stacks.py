@@ -55,8 +55,8 @@ def draw_collapsed_stack(stack: AttentionStack, size: int, coordinates: int, rng
 def draw_perceptron(perceptron: Perceptron, inputs: FloatArray, rng: np.random.Generator) -> FloatArray:
     """Draw W² φ(W¹ x) exactly in law, (size, seq_len, width).
 
-    Hidden neurons before φ are independent N(0, std² G), G the inputs' Gram matrix; outputs likewise, with the Gram
-    matrix of the images.
+    Over positions, hidden neurons before φ are independent N(0, std² G) vectors, where G is the inputs' Gram matrix.
+    Output neurons have the same law with the Gram matrix of the images under φ.
     """
     normals = rng.standard_normal((*inputs.shape[:-1], perceptron.neurons))
     covariance = perceptron_covariance(perceptron, gram_root(gram_of(inputs)), normals)
@@ -106,7 +106,7 @@ def draw_stack_program(
 
 
 def collapsed_entries(stack: AttentionStack, coordinates: int) -> int:
-    """Bound the entries of one draw without matrices."""
+    """Return a bound on the entries of one draw without matrices."""
     s, heads = stack.seq_len, stack.num_heads
     kept = stack.depth * (heads * s**2 + s * (s + coordinates))
     neurons = 6 + 2 * bool(stack.layer.norm or stack.post_norm) + 3 * stack.mlp_ratio * bool(stack.mlp)

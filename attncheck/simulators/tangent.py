@@ -8,8 +8,8 @@ with respect to the scores (``layers.attention_map.weight_slopes``), the four pa
     value   h² σ_V² Σ_ab (O_a,i · O_b,i') A_ar G A_br'ᵀ
     output  h² σ_O² δ_ii' Σ_a A_ar (V_a V_aᵀ/ν) A_ar'ᵀ
 
-where G = X Xᵀ/n, f is the score factor, h = H^{-1/2}, and b runs over the heads of a's group. Given G they need
-only Gram matrices, drawn without n × ν matrices.
+where G = X Xᵀ/n, f is the score factor, h = H^{-1/2}, and b runs over the heads of a's group. The four parts depend on
+Gram matrices only, which, given G, are drawn without n × ν matrices.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def literal_kernel(
 
 
 def tangent_work(layer: AttentionLayer, method: str, coordinates: int) -> DrawPlan[TangentDraws]:
-    """Return the plan to draw the kernel, or raise `InputError` for a part that has none."""
+    """Return the plan to draw the kernel, or raise `InputError` for a layer part without a tangent kernel."""
     refuse_parts(layer, "tangent kernel")
     draw = {"direct": draw_tangent_direct, "collapsed": draw_tangent_collapsed}[method]
     s, heads, k = layer.seq_len, layer.num_heads, coordinates
@@ -239,6 +239,6 @@ def tangent_work(layer: AttentionLayer, method: str, coordinates: int) -> DrawPl
 
 
 def kernel_entries(layer: AttentionLayer, coordinates: int) -> int:
-    """Bound the entries of a draw's kernel and of the kernel's arguments."""
+    """Return a bound on the entries of a draw's kernel and of the kernel's arguments."""
     s, heads, k, shared = layer.seq_len, layer.num_heads, coordinates, layer.group_size
     return 12 * k * k * s * s * shared**2 + 8 * heads * k * s * s + heads * shared * (6 * s * s + 4 * k * k)

@@ -70,11 +70,11 @@ class Bias:
     Attributes
     ----------
     matrix : {"query", "key", "value", "output"}
-        The bias is shared as its matrix is; tied queries use the keys' bias.
+        Heads that share the matrix share the bias; tied queries use the keys' bias.
     law : str
         Key in `WEIGHT_LAWS`.
     std : float
-        Standard deviation times √fan_in: the width, or all heads' neurons for the output.
+        Standard deviation times √fan_in, where fan_in is the width or, for "output", the neurons of all heads.
     """
 
     matrix: str

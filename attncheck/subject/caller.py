@@ -21,8 +21,8 @@ from attncheck.simulators.weights import WeightLaws
 from attncheck.subject.guard import GuardError, guarded, in_pool
 from attncheck.subject.named import in_one_line
 
-# Draws of a probe: a few determine the shapes and whether the generator is used; discrete weights at small widths
-# need more.
+# Draws of a probe. A few show the shapes, and whether the generator is used; weights that are not Gaussian need more
+# draws up to the width `_FEW_NUMBERS`, where different generators may give equal numbers.
 _PROBE, _PROBE_DISCRETE, _FEW_NUMBERS = 4, 64, 8
 # Names of arrays that subjects of layers and of programs return.
 _FIELDS = (*EVERY_FIELD, "vectors", "gram")
@@ -57,14 +57,14 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
 
     @abc.abstractmethod
     def setting(self, case: _Case, sample: _Sample, repeatable: bool) -> _Setting:
-        """Return the setting of a case: arrays and neurons contained in a sample, and whether it is repeatable."""
+        """Return the setting of a case: the arrays and neurons in a sample, and whether draws are repeatable."""
 
     def drawer(self, case: _Case, size: int, rng: np.random.Generator) -> Callable[[np.random.Generator], _Sample]:
-        """Return a function that draws a sample from a generator, with all but the weights fixed."""
+        """Return a function that draws a sample from a generator; inputs from attncheck are the same in all samples."""
         return lambda generator: self.draw(case, size, generator)
 
     def given(self, case: _Case) -> tuple[str, ...]:
-        """Return the arrays that may be the same for all generators."""
+        """Return the names of arrays that may be the same for all generators."""
         return ()
 
     def called_with(self, case: _Case) -> Any:
@@ -138,7 +138,7 @@ class Caller(abc.ABC, Generic[_Case, _Sample, _Setting]):
 
 
 def _same_digits(first: FloatArray, second: FloatArray) -> bool:
-    """Return whether two samples are equal and not constant, such as all zeros or all clipped at one bound."""
+    """Return whether two samples are equal, unless they are constant, such as all zeros or all clipped at one bound."""
     finite = first[np.isfinite(first) & (first != 0.0)]
     return np.array_equal(first, second) and len(np.unique(np.abs(finite))) > 1
 

@@ -43,7 +43,7 @@ def form_of(name: str, call: Callable[..., Any]) -> Form:
 
 
 def _parameters(call: Callable[..., Any]) -> tuple[str, bool]:
-    """Return the parameters without annotations, and whether any is keyword-only."""
+    """Return the parameters as text, without annotations, and whether a keyword-only one has no default."""
     try:
         parameters = list(inspect.signature(call).parameters.values())
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Calls of a subject on layers; it draws its own inputs or receives them."""
+"""Calls of a subject on layers; the subject draws its own inputs or receives them."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ class LayerCaller(Caller[AttentionLayer, Sample, Setting]):
         return lambda generator: self.draw_on(case, inputs, generator)
 
     def given(self, case: AttentionLayer) -> tuple[str, ...]:
-        """Return the arrays that may be equal for two generators: given or saturated inputs, and their products."""
+        """Return the names of arrays that may be equal for two generators: given or saturated inputs, and products."""
         given = ("inputs", "input_gram") if self.form == "inputs" or not linear(case) else ()
         signs = not self.weights.continuous and case.width == 1
         return (*given, "key_gram", "value_gram") if given and signs else given
 
     def setting(self, case: AttentionLayer, sample: Sample, repeatable: bool) -> Setting:
-        """Return the setting of a layer: arrays and neurons contained in a sample, and whether it is repeatable."""
+        """Return the setting of a layer: the arrays and neurons in a sample, and whether draws are repeatable."""
         return Setting(case, sample.exposed, sample.coordinates, self.weights, repeatable)
 
     def draw_on(self, layer: AttentionLayer, inputs: FloatArray, rng: np.random.Generator) -> Sample:
-        """Call the subject on inputs X, before any norm of the layer; add X and its Gram matrix to the sample."""
+        """Call the subject on inputs X, before any norm of the layer; the sample contains X and its Gram matrix too."""
         sample = self._sample(layer, inputs.copy(), len(inputs), rng)
         inputs = normalised(layer.norm, inputs)
         seen = inputs[:, :, : sample.coordinates]

@@ -20,7 +20,7 @@ class ProgramCaller(Caller[ProgramCase, ProgramSample, ProgramSetting]):
     programs: Callable[..., Mapping[str, Any]] | None
 
     def reason_unsupported(self, case: ProgramCase) -> str:
-        """Return why the subject does not simulate programs; empty if it does."""
+        """Return why the subject does not simulate programs, or an empty string."""
         return "" if self.programs else "the subject simulates layers only"
 
     def draw(self, case: ProgramCase, size: int, rng: np.random.Generator) -> ProgramSample:
@@ -33,7 +33,7 @@ class ProgramCaller(Caller[ProgramCase, ProgramSample, ProgramSetting]):
             return sample_of(case, arrays, size)
 
     def setting(self, case: ProgramCase, sample: ProgramSample, repeatable: bool) -> ProgramSetting:
-        """Return the setting of a program: the arrays and neurons of its sample, and whether it is repeatable."""
+        """Return the setting of a program: the arrays and neurons in a sample, and whether draws are repeatable."""
         return ProgramSetting(case, sample.exposed, sample.coordinates, self.weights, repeatable)
 
     def called_with(self, case: ProgramCase) -> Program:

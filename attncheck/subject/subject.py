@@ -40,19 +40,21 @@ class Subject:
     form : {"size", "inputs", "program"}
         Call form.
     supports : callable AttentionLayer -> bool or str
-        Whether it supports a layer, or the reason why not. From the callable's attribute `supports`.
+        Whether the simulator supports a layer, or the reason why not. From the callable's attribute `supports`.
     layers : tuple of AttentionLayer
-        The only layers that it simulates, such as those of a module of fixed width and heads. From the attribute
-        `layers`; empty for any layer.
+        The only layers that the simulator draws, such as those of a module of fixed width and heads. From the
+        callable's attribute `layers`; empty if it draws any layer.
     weights : WeightLaws
-        Laws of its weights, from the attribute `weights`: a name in `attncheck.simulators.weights.WEIGHT_LAWS`, or a
-        mapping from "query", "key", "value", "output" and (if it draws them) "inputs" to names. Unless all are
-        "gaussian", it is compared with draws of explicit matrices.
+        Laws of the weights. From the callable's attribute `weights`: a name in
+        `attncheck.simulators.weights.WEIGHT_LAWS`, or a mapping from "query", "key", "value", "output" and (if the
+        simulator draws inputs) "inputs" to names. Unless all laws are "gaussian", the simulator is compared with draws
+        of explicit matrices.
     fields : sequence of str
-        Arrays that it may return; files may contain more.
+        Arrays that the simulator may return; files may contain more.
     programs : callable or None
-        ``programs(program, width, size, rng)``, which returns the arrays of `attncheck.ProgramDraws`; None for layers
-        only. From the attribute `programs`, or the callable itself if its first parameters are ``program, width``.
+        ``programs(program, width, size, rng)``, which returns the arrays of `attncheck.ProgramDraws`; None if the
+        simulator draws layers only. From the callable's attribute `programs`, or the callable itself if its first
+        parameters are ``program, width``.
     timeout : float
         Time limit of a call, in seconds.
     """
@@ -76,7 +78,7 @@ class Subject:
         Raises
         ------
         InputError
-            If it cannot be found or called.
+            If the subject cannot be found or called.
 
         Examples
         --------
@@ -109,7 +111,7 @@ class Subject:
         return SubjectName(self.name, self.timeout)
 
     def simulates(self, kind: str) -> bool:
-        """Return whether it simulates any case of a kind, "layer" or "program"."""
+        """Return whether the subject simulates cases of a kind, "layer" or "program"."""
         return self.programs is not None if kind == "program" else self.form != "program"
 
     def caller(self, case: Case) -> Caller[Any, Any, Any]:

@@ -4,8 +4,8 @@ Programs with shared matrices are drawn literally and tested against moments and
 given the inputs x, G_ij = x^i·x^j/n. p-values are exact, except in the last test; each test lists what it rejects.
 
 Without clause (b) there is no limit: with W_Q = W_K scores grow as √n. Breaking (a) shifts the mean of an average by
-order n^{-1/2}, and a score of its own matrix's output changes a variance by the fraction 2/n²: there the moments
-tested still approach those of Definition 1.
+order n^{-1/2}, and a score whose input its own matrix has made has a variance changed by the fraction 2/n². In these
+two cases the moments tested still approach those of Definition 1.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WIDTHS = (8, 32)
 _DRAWS = 2_000
 # With independent positions x^i·x^j is largest, relative to the lengths, at few neurons.
 _NARROW, _NARROW_DRAWS = 4, 4_000
-# Squared directions smaller than this fraction of their vectors' are rounding errors.
+# Squared lengths of differences below this fraction of the squared lengths of their vectors are rounding errors.
 _LOST = 1e-9
 
 
@@ -235,7 +235,7 @@ def _draw(program: Program, nodes: list[Node], width: int, size: int, rng: np.ra
 
 
 def _other(width: int) -> float:
-    """Return the ratio of √n at the other width."""
+    """Return √n at the other of the two widths, divided by √n at this one."""
     narrow, wide = _WIDTHS
     return float((narrow / wide if width == wide else wide / narrow) ** 0.5)
 
@@ -245,7 +245,7 @@ def _mean(products: FloatArray) -> FloatArray:
 
 
 def _lengths_fit(squares: FloatArray, variance: FloatArray, degrees: int) -> float:
-    """Return the exact p-value of squares over variances being χ² with the given degrees of freedom each."""
+    """Return the exact p-value of squares over variances under χ² laws with `degrees` degrees of freedom."""
     if not len(squares):
         return 1.0
     law, total = stats.chi2(degrees * len(squares)), float((squares / variance).sum())

@@ -66,14 +66,14 @@ def _moments(halves: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _extrapolated(layer: AttentionLayer, run_seed: int, name: str) -> dict[str, tuple[FloatArray, FloatArray]]:
-    """Return the same, extrapolated from two widths to remove the order 1/n."""
+    """Return the moments of `_averages`, extrapolated from two widths to remove the order 1/n."""
     narrow, wide = (_averages(layer.replace(width=n), seed_sequence(run_seed, name, n)) for n in _WIDTHS)
     return {psi: (2.0 * wide[psi][0] - narrow[psi][0], np.hypot(2.0 * wide[psi][1], narrow[psi][1])) for psi in PSI}
 
 
 @theory("theorem1.averages")
 def test_averages_over_neurons_have_the_law_of_the_limit(run_seed: int, note: Statement) -> None:
-    """Mean and variance; constant averages are the neighbour."""
+    """Tests mean and variance of the averages; the neighbour is an average that is constant."""
     for psi, (found, error) in _extrapolated(_LAYER, run_seed, "averages").items():
         mean, variance = _predicted(LimitLaw(_LAYER), PSI[psi])
         note.equals(f"mean of {psi}", found[0], error[0], mean)

@@ -51,9 +51,9 @@ def _plain(layer: AttentionLayer) -> AttentionLayer:
 def test_summands_at_every_width(layer: AttentionLayer, run_seed: int, note: Statement) -> None:
     """Lemmas 10, 11 and 13, by symmetry: X_α are exchangeable, E X_α = 0 and E X_α X_β = 0 for α ≠ β.
 
-    Given the inputs the X_α are i.i.d., and W^{i,1} → -W^{i,1} flips their signs: signs of X_α, of X_α X_β and of
-    what a swap of α and β flips, over disjoint pairs, are fair coins. X_α over its standard deviation given inputs
-    and keys is standard normal, and so are whitened keys: formula (*) with G. p-values are exact. Rejected:
+    Given the inputs, the X_α are i.i.d., and W^{i,1} → -W^{i,1} changes their signs. So the signs of X_α and, over
+    disjoint pairs, of X_α X_β and of |X_α| - |X_β| are fair coins. X_α over its standard deviation given inputs and
+    keys is standard normal, and so are whitened keys: formula (*) with G. p-values are exact. Rejected:
     coordinates of different variance, and W^Q = W^K, where the p_11 of all heads have E[X_α | G] = σ_Q² H G_11
     instead (also tested).
     """
@@ -146,20 +146,20 @@ def test_constants_at_finite_width(width: int, token: int, run_seed: int, note: 
 
 @dataclasses.dataclass(frozen=True)
 class _Approach:
-    """n times a moment's distance to its limit, relative to it, with its standard error, by width."""
+    """n times the relative distance of a moment from its limit, and the standard error of this number, by width."""
 
     gaps: Mapping[int, float]
     errors: Mapping[int, float]
 
     def p_value(self) -> float:
-        """Return the p-value of c + d/n, fitted to the smaller widths, at the largest."""
+        """Return the p-value, at the largest width, of the form c + d/n fitted to the two smaller widths."""
         small, middle, large = self.gaps.values()
         off = large - middle - (middle - small) / 4.0
         error = np.linalg.norm(np.array([0.25, 1.25, 1.0]) * list(self.errors.values()))
         return mean_p_value(off, float(error), 0.0, allowance=_CURVATURE)
 
     def moved(self, by: float, rate: float = 0.0) -> _Approach:
-        """Return the effect of a further distance, a fraction of the limit at the smallest width, times n^-rate."""
+        """Add a relative distance from the limit that is `by` at the smallest width and falls as n^-rate."""
         smallest = min(self.gaps)
         further = {n: gap + n * by * (smallest / n) ** rate for n, gap in self.gaps.items()}
         return dataclasses.replace(self, gaps=further)

@@ -51,7 +51,7 @@ def _off_by_one_over_n(
 
 @theory("long.uniform")
 def test_attention_is_uniform_but_for_a_part_that_no_length_removes(run_seed: int, note: Statement) -> None:
-    """‖A - 11ᵀ/s‖² is q - 1 - q (2q - 1)(q - 1)/s and so on, q = e^{σ²}: by the moments of Σ e^p and Σ e^{2p}."""
+    """E‖A - 11ᵀ/s‖² = q - 1 - q (2q - 1)(q - 1)/s + …, q = e^{σ²}, from the moments of Σ e^p and Σ e^{2p}."""
     expected = distance_from_uniform(_LAYER)
     found, error = _off_by_one_over_n(_LAYER, run_seed, "uniform")
     # Neighbours: uniform attention, and the infinite-length limit.
@@ -68,7 +68,7 @@ def test_attention_is_uniform_but_for_a_part_that_no_length_removes(run_seed: in
 
 @theory("long.heads")
 def test_heads_of_a_fixed_size_have_another_limit(run_seed: int, note: Statement) -> None:
-    """Scores given a query have σ²χ²_ν/ν in place of σ²; Gaussian scores are the neighbour."""
+    """Scores given a query have the variance σ²χ²_ν/ν instead of σ²; Gaussian scores are the neighbour."""
     layer = _LAYER.replace(seq_len=64, num_heads=4, head_dim=2, norm="rms", query_std=0.8)
     expected, gaussian = (distance_from_uniform(each) for each in (layer, layer.replace(head_dim=None)))
     found, error = _off_by_one_over_n(layer, run_seed, "heads")

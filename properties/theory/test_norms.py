@@ -47,7 +47,7 @@ _BLOCK = AttentionStack(
     mlp="gelu",
     mlp_ratio=1,
 )
-# Bound on the bend of a slope between these widths by the order 1/n².
+# Widths of an order, and a bound on the effect of terms of order 1/n² on it.
 _WIDTHS, _CURVATURE = (32, 512), 0.1
 
 
@@ -87,7 +87,7 @@ def test_the_collapsed_reading_has_the_law_of_literal_matrices(
 
 @theory("norms.odd")
 def test_under_odd_activations_they_differ_by_one_neuron(run_seed: int, note: Statement) -> None:
-    """Directions of n or n - 1 neurons: E Ĝ_12² is 1/n or 1/(n - 1), exactly, and 0 in both limits."""
+    """Norms leave directions in n (RMS) or n - 1 dimensions: E Ĝ_12² is exactly 1/n or 1/(n - 1), with limit 0."""
     for n in (4, 16):
         norms: tuple[tuple[Norm, int], ...] = (("rms", n), ("layer", n - 1))
         for norm, free in norms:
@@ -103,7 +103,7 @@ def test_under_odd_activations_they_differ_by_one_neuron(run_seed: int, note: St
 
 @theory("norms.limits")
 def test_each_norm_approaches_its_own_limit_as_one_over_n(run_seed: int, note: Statement) -> None:
-    """With relu the limits differ: layers stay that far from the other norm's limit."""
+    """With relu the two limits differ, and the distance of a layer from the other norm's limit does not vanish."""
     for norm, other in (("rms", "layer"), ("layer", "rms")):
         layer = _RELU.replace(norm=norm)
         found = [distance(layer.replace(width=n), size=256, seed=run_seed + n) for n in _WIDTHS]
@@ -126,9 +126,9 @@ def test_each_norm_approaches_its_own_limit_as_one_over_n(run_seed: int, note: S
 def test_six_blocks_approach_the_conjectured_limit_as_one_over_n(
     stack: AttentionStack, run_seed: int, note: Statement
 ) -> None:
-    """By the mean correlation of positions, which a norm after the sum leaves free."""
+    """Measured by the mean correlation of positions, which, unlike the variance, a norm after the sum does not fix."""
     seed = int(digest([run_seed, "norms", stack.key]), 16)
-    # The norm after leaves half of the error.
+    # With a norm after the sum the error is half as large, so fewer draws suffice.
     narrow, wide = (correlation_gap(stack.at_width(n), 500 if stack.post_norm else 1_500, seed) for n in _WIDTHS)
     values, errors = (narrow.values[-1], wide.values[-1]), (narrow.errors[-1], wide.errors[-1])
     note.order("order", values, errors, _WIDTHS, allowance=_CURVATURE, df=PARTS - 1)
@@ -136,7 +136,7 @@ def test_six_blocks_approach_the_conjectured_limit_as_one_over_n(
 
 @theory("norms.before_and_after")
 def test_a_norm_before_and_one_after_are_told_apart(run_seed: int, note: Statement) -> None:
-    """After the sum, the stream keeps its variance and positions become equal; before, it grows a little per block."""
+    """A norm after the sum keeps the variance and makes positions equal; with one before, the variance grows slowly."""
     before = _BLOCK.replace(layer=_BLOCK.layer.replace(norm="rms"))
     after, without = _BLOCK.replace(post_norm="rms"), _BLOCK
     one, other, none = (
@@ -144,7 +144,7 @@ def test_a_norm_before_and_one_after_are_told_apart(run_seed: int, note: Stateme
     )
     note(before=one.variance[-1], after=other.variance[-1], without=none.variance[-1])
     assert np.allclose(other.variance[1:], 1.0)
-    # Its input has length 1: in a block attention adds at most 1, and the perceptron less than 1.
+    # Normalised inputs have variance 1: attention adds at most 1 per block, and the perceptron less than 1.
     growth = np.diff(one.variance)
     assert (growth > 0.4).all()
     assert (growth < 2.0).all()

@@ -26,7 +26,7 @@ from attncheck.theory.rates.distance import distance, score_sum
 from attncheck.theory.rates.gap import ERRORS
 from attncheck.theory.rates.law import Distance
 
-# Draws of the dependence, and a bound on the bend of its slope by the order 1/n².
+# Widths and draws of the dependence, and a bound on the effect of terms of order 1/n² on its order.
 _NARROW, _WIDE, _DRAWS = 64, 1024, 3_000
 _CURVATURE = 0.05
 # Widths and draws for the comparison of laws, with errors from few repetitions.
@@ -97,9 +97,10 @@ def test_heads_of_fixed_size_keep_a_gap_and_the_rest_falls_as_one_over_n(
 
 @theory("rates.one_position", heads=(1, 3), of=("outputs", "scores"))
 def test_one_position_has_the_gap_of_its_values_alone(heads: int, of: str, run_seed: int, note: Statement) -> None:
-    """Softmax of one score is 1: v is ‖h‖²/n χ²_n/n times the heads' mean χ²_n/n, of relative variance (4 + 2/H)/n.
+    """Softmax of one score is 1: outputs have the conditional variance ‖h‖²/n χ²_n/n times the heads' mean χ²_n/n.
 
-    Neighbours: heads that do not average, constant values, and scores without the keys' lengths.
+    The relative variance of this number is (4 + 2/H)/n. Neighbours: heads that do not average, constant values, and
+    scores without the keys' lengths.
     """
     layer = AttentionLayer(width=4096, seq_len=1, num_heads=heads)
     found, other = (
@@ -139,7 +140,7 @@ def _constant(mean: float, spread: float) -> float:
 def test_what_vanishes_falls_as_a_root_and_is_the_theorems_on_its_own_scale(
     attention_map: str, run_seed: int, note: Statement
 ) -> None:
-    """With 1/n the mean size of outputs of a linear map, and of scores with any, falls as n^{-1/2}."""
+    """With scores divided by n, the mean size of scores, and of outputs of the linear map, falls as n^{-1/2}."""
     of = "outputs" if attention_map == "linear" else "scores"
     layer = AttentionLayer(width=64, seq_len=2, num_heads=1, attention_map=attention_map, score_scaling="1/n")
     narrow, wide = (distance(layer, "w1", of=of, size=_LAW_DRAWS, seed=run_seed + n, width=n) for n in (64, 1024))
@@ -160,7 +161,7 @@ def test_what_vanishes_falls_as_a_root_and_is_the_theorems_on_its_own_scale(
 def test_other_weights_have_the_same_limit_and_order_with_a_constant_of_their_own(
     weights: str, run_seed: int, note: Statement
 ) -> None:
-    """N times the distance is c + d/n, with c from the expansion: two widths eliminate d, leaving c (1 - n/n').
+    """The distance times n is c + d/n, with c from the expansion: two widths eliminate d, leaving c (1 - n/n').
 
     Neighbours: a distance that falls as n^{-1/2} from the same value, and a constant one.
     """
@@ -193,13 +194,13 @@ class _Sums:
     Attributes
     ----------
     correlation : float
-        Of two initial vectors.
+        Correlation of the two initial vectors.
     saturated : bool
         Whether inputs are their tanh. With a kink the order 1/n matters up to widths of tens of thousands.
     inputs : tuple of int
         Index of the vector on each side of each score.
     stds, weights : tuple of float
-        Standard deviation of each matrix, and each score's further factor.
+        Standard deviation of each matrix, and weight of each score in the sum.
     """
 
     correlation: float
@@ -239,7 +240,7 @@ def _several(values: Sequence[Any], count: int) -> Any:
 _ORDERS = {
     ("AB", "BC", "CA"): -0.5,
     ("AB", "CD", "EF"): -1.0,
-    ("AB", "BC", "CD", "DA"): -1.0,  # nothing goes round in three
+    ("AB", "BC", "CD", "DA"): -1.0,  # no three scores form a cycle
 }
 
 

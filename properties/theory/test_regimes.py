@@ -31,7 +31,7 @@ FloatArray = NDArray[np.float64]
 
 # Chance that these draws miss a neighbour, at the level of a look.
 _MISSED = 1e-5
-# Widths for an order, and its bend by the next order; errors from few repetitions.
+# Widths of an order, a bound on the effect of the next order on it, and degrees of freedom of errors from repetitions.
 _WIDTHS, _CURVATURE, _DF = (512, 8192), 0.05, REPLICATES - 1
 # Widths of drawn regimes, the largest number of draws, and the width for stating regimes that need more.
 _DRAWN_WIDTH, _LITERAL_WIDTH, _MOST, _STATED_WIDTH = 128, 16, 120_000, 512
@@ -66,7 +66,7 @@ def _own_distance(name: str, width: int, seed: int, size: int = 128) -> tuple[fl
 
 
 def _tied_distance(width: int, seed: int) -> tuple[float, float]:
-    """Return the distance of the average of normals over conditional variances from the prediction."""
+    """Return the distance from the prediction of the mixture of normals with drawn variances, and its error."""
     found = prediction("tied queries and keys")
     variances = _tied_variances(found.layer.replace(width=width), seed)
     points = math.sqrt(found.own.mean()) * np.linspace(0.05, 4.0, 80)
@@ -130,7 +130,7 @@ def _draws(layer: ac.AttentionLayer, size: int, seed: int, weights: str) -> Floa
 
 
 def _p_value(drawn: FloatArray, law: ScaleMixture, allowed: float) -> float:
-    """Return the chance of draws this far from a law within the allowed distance."""
+    """Return the p-value of the hypothesis that the law of the draws is within the allowed distance of `law`."""
     tail = law.upper_tail(np.abs(drawn))
     return Uniform(allowance=allowed).test(np.where(drawn < 0, tail, 1.0 - tail)).p_value
 

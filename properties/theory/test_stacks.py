@@ -14,7 +14,7 @@ from attncheck.runs.statements import Statement
 from attncheck.strategies import stacks
 
 _WIDTHS, _DRAWS = (32, 256), 960
-# Bound on the bend of the slope between the two widths by the order 1/n². Errors from means of this many parts.
+# Bound on the effect of terms of order 1/n² on the order between the two widths, and degrees of freedom of errors.
 _CURVATURE, _DF = 0.1, PARTS - 1
 _LAYER = AttentionLayer(width=8, seq_len=2, num_heads=1)
 

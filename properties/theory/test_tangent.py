@@ -30,7 +30,7 @@ FloatArray = NDArray[np.float64]
 _LAYER = AttentionLayer(width=16, seq_len=3, num_heads=2, query_std=1.5)
 _FEW, _SOME, _MANY = 4_000, 20_000, 60_000
 _WIDTHS, _DIVIDED_WIDTHS = (8, 64), (64, 512)
-# Bound on the bend of a slope between these widths by the order 1/n².
+# Bound on the effect of terms of order 1/n² on an order between these widths.
 _CURVATURE = 0.1
 # The whole law: width, draws, and draws that compute it. The order is visible where scores dominate an entry.
 _WIDE, _SAMPLE, _COMPUTED = 256, 20_000, 2**13
@@ -66,7 +66,7 @@ def _moments(draws: TangentDraws, mean: float) -> tuple[FloatArray, FloatArray]:
 
 @theory("tangent.order")
 def test_its_mean_approaches_that_of_infinitely_many_heads_as_one_over_n(run_seed: int, note: Statement) -> None:
-    """By the mean of the diagonal, for two neurons."""
+    """Measured by the mean of the kernel's diagonal, for two neurons."""
     law = TangentLimit(_LAYER)
     limit, of_limit = float(np.trace(law.mean())), float(np.trace(law.mean_error()))
     values, errors = [], []
@@ -81,7 +81,7 @@ def test_its_mean_approaches_that_of_infinitely_many_heads_as_one_over_n(run_see
 
 @theory("tangent.random")
 def test_it_stays_random_and_couples_neurons(run_seed: int, note: Statement) -> None:
-    """Extrapolated to remove the order 1/n. Kernels of infinitely many heads and of 1/n scores do neither."""
+    """Tests moments extrapolated to remove the order 1/n. Kernels of infinitely many heads or 1/n scores do neither."""
     limit = TangentLimit(_LAYER).mean()[0, 0]
     narrow, wide = (
         _moments(
@@ -116,7 +116,7 @@ def test_with_scores_divided_by_n_it_is_constant_and_diagonal_in_the_limit(run_s
 
 
 def _tail(sample: FloatArray, cdf: FloatArray, gap: TangentGap, allowed: FloatArray | float) -> float:
-    """Return the p-value of the law being within `allowed` of a distribution function at the points."""
+    """Return the p-value of the hypothesis that the law of `sample` is within `allowed` of `cdf` at ``gap.points``."""
     found = (sample[:, None] <= gap.points).mean(axis=0)
     return one_sample_tail(float((np.abs(found - cdf) - allowed).max()), len(sample))
 

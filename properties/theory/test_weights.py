@@ -39,7 +39,7 @@ _ORDERS = {"initial": 1, "inputs": 2, "query": 2, "key": 2, "value": 2, "output"
 
 
 def _state(note: Statement, name: str, values: FloatArray, expected: float, neighbour: float) -> None:
-    """State the mean of independent values; Gaussian weights in the slot are the neighbour."""
+    """Test the mean of independent values; `neighbour` is its value with Gaussian weights in the slot."""
     note.equals(name, values.mean(), values.std() / math.sqrt(len(values)), expected, neighbours=[neighbour])
 
 
@@ -119,7 +119,7 @@ def _depends(layer: AttentionLayer | Program, name: str) -> bool:
 
 @theory("weights.low_rank_output", law=("gaussian", "rademacher"))
 def test_heads_of_a_fixed_size_keep_the_law_of_the_output_matrix(law: str, run_seed: int, note: Statement) -> None:
-    """Two neurons and one position: Laplace's law with Gaussian W^O, and the normal one with signs."""
+    """With heads of two neurons and one position, outputs are Laplace for Gaussian W^O, and normal for random signs."""
     layer = _LAYER.replace(width=_LOW_RANK_WIDTH, head_dim=2)
     rng = stream(run_seed, "weights", "low rank", law)
     drawn = draw_with_weights(layer, _LOW_RANK_DRAWS, 1, rng, {"output": law}).outputs[:, 0, 0]
@@ -129,8 +129,8 @@ def test_heads_of_a_fixed_size_keep_the_law_of_the_output_matrix(law: str, run_s
     }
     found = {name: float(stats.ks_1samp(drawn, cdf).statistic) for name, cdf in laws.items()}
     own, other = found.pop(law), found.popitem()[1]
-    # The lengths of h and W h vary by 4/n in relative variance: at most (3t - t³)φ(t)/8 of it for the normal law,
-    # less than 1/n for both.
+    # The squared lengths of h and W h have a relative variance of 4/n together, which moves the distribution function
+    # of the normal law by up to (3t - t³)φ(t)/8 times that, and that of either law by less than 1/n.
     allowed = 1.0 / layer.width
     note(distance=own, **{"from the other's": other})
     note.p_value(law, one_sample_tail(own - allowed, _LOW_RANK_DRAWS))

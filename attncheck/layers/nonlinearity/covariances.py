@@ -1,4 +1,4 @@
-"""Validation of two variances and a covariance, and their correlation."""
+"""Validation of two variances and their covariance, and the correlation that they imply."""
 
 from __future__ import annotations
 

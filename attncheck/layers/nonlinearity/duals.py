@@ -1,6 +1,7 @@
 """Closed forms of E[φ(Z₁)φ(Z₂)] for zero-mean Gaussian (Z₁, Z₂), with rounding bounds.
 
-All take variances and covariance of one shape, and the parameters of φ.
+Each function takes the variances `v1` and `v2` and the covariance `c` of Z₁ and Z₂, arrays of one shape, and the
+parameters of φ, and returns values with bounds on their rounding errors.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def leaky_relu(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parame
 
 
 def monomial(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """Isserlis' sum over pairings, k across Z₁ and Z₂ and (d-k)/2 within each; free of cancellation."""
+    """Isserlis' sum over pairings, k pairs across Z₁ and Z₂ and (d-k)/2 pairs within each; free of cancellation."""
     degree = int(parameters[0])
     value = np.zeros_like(c)
     for across in range(degree % 2, degree + 1, 2):
@@ -114,7 +115,7 @@ def _waves(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters
 
 
 def clip(v1: FloatArray, v2: FloatArray, c: FloatArray, parameters: Parameters) -> Bounded:
-    """Clip by clip(X) = X - (X-a)₊ + (-X-a)₊ for standardised variables."""
+    """Clip, by clip(X) = X - (X-a)₊ + (-X-a)₊ for standardised X and the bound a of clip in standard deviations."""
     (bound,) = parameters
     rho, scale = correlation(v1, v2, c)
     # Double precision shows no clipping beyond 40 standard deviations.

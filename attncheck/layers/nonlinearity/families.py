@@ -41,7 +41,7 @@ def leaky_relu(slope: float) -> Nonlinearity:
 
 
 def monomial(degree: int) -> Nonlinearity:
-    """Return φ(x) = x^degree, pseudo-Lipschitz of that order; unbounded.
+    """Return φ(x) = x^degree, which is pseudo-Lipschitz of order `degree`; unbounded.
 
     Examples
     --------

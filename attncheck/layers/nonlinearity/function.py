@@ -59,9 +59,9 @@ class FunctionFamily:
         Closed form of E[φ(Z₁)φ(Z₂)], or None for quadrature of a smooth φ.
     bounded : bool
     order : callable
-        Pseudo-Lipschitz order from the parameters.
+        Maps the parameters to the pseudo-Lipschitz order of φ.
     parameters : mapping of str to callable
-        Validators.
+        Validator of each parameter, by name.
     """
 
     function: Callable[[FloatArray, Parameters], FloatArray]
@@ -125,7 +125,7 @@ class Nonlinearity:
     Raises
     ------
     InputError
-        If the name is unknown, or the other fields do not match it.
+        If the name is unknown, or the other fields do not match the function of this name.
 
     Examples
     --------

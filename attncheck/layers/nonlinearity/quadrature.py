@@ -33,8 +33,8 @@ def trapezoidal(
 ) -> tuple[float, float]:
     """Return E f(Z) for Z ~ N(0, I), and an estimate of the error.
 
-    Convergence is geometric for functions analytic in a strip (near poles spoil Gauss-Hermite), quadratic across
-    kinks.
+    Convergence is geometric for functions that are analytic in a strip around the real axis, even if poles are close,
+    which spoil Gauss-Hermite rules, and quadratic for functions with kinks.
 
     Parameters
     ----------
@@ -45,9 +45,9 @@ def trapezoidal(
     settled : float
         Change, relative to E |f|, that counts as convergence.
     agreements : int
-        Consecutive changes required.
+        Number of consecutive changes that must be that small.
     reach : float
-        Standard deviations to integrate over.
+        Integration range on both sides of 0, in standard deviations.
 
     Returns
     -------

@@ -80,7 +80,7 @@ class AttentionMap(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Softmax(AttentionMap):
-    """Row-wise softmax, with exp(`sink`) added to the denominator unless that is None."""
+    """Row-wise softmax, with exp(`sink`) added to the denominator unless `sink` is None."""
 
     sink: float | None = None
 
@@ -215,7 +215,7 @@ class Softcapped(AttentionMap):
 
 @dataclasses.dataclass(frozen=True)
 class DeclaredMap(AttentionMap):
-    """User's function of (scores, visible), assumed to have no further properties."""
+    """A user's function of (scores, visible), with none of the properties in `Traits` assumed."""
 
     function: Callable[[FloatArray, BoolArray], Any]
     name: str
@@ -279,7 +279,7 @@ class AttentionMapPart(LayerPart):
 
 
 def _try_map(function: Callable[..., Any]) -> None:
-    """Raise `InputError` unless weights are finite, of the right shape, and functions of their own row."""
+    """Raise `InputError` unless weights are finite, have the shape of scores, and depend on their own row only."""
     scores = np.linspace(-4.0, 4.0, _ROWS * _TRIED).reshape(_ROWS, _TRIED) * np.linspace(0.1, 2.0, _ROWS)[:, None]
     seen = np.tri(_ROWS, _TRIED, dtype=bool)
     remedy = "pass a vectorised function of (scores, visible) with visible entries of a row along the last axis"
@@ -306,5 +306,5 @@ def _over_rows(combine: np.ufunc, rows: FloatArray) -> FloatArray:
     """Reduce the last axis to length 1, in NumPy's order of operations."""
     if rows.shape[-1] >= _SHORT:
         return np.asarray(combine.reduce(rows, axis=-1, keepdims=True))
-    # On few rows np.split would take longer than all the rest.
+    # Slices, because np.split would take longer than the reduction of so few columns.
     return functools.reduce(combine, [rows[..., k : k + 1] for k in range(rows.shape[-1])])

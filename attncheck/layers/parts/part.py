@@ -67,40 +67,40 @@ class LayerPart(abc.ABC):
         return " ".join([self.name, *(f"{fields[name]:.3g}" for name in self.fields if name in fields)])
 
     def vectors(self, layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-        """Return queries or keys, (..., seq_len, head_dim), as scores use them."""
+        """Return queries or keys, (..., seq_len, head_dim), in the form that enters scores."""
         return vectors
 
     def kernel(self, layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
-        """Return the limiting kernel of queries and keys, over their variances, from that of the inputs."""
+        """Return the limiting kernel of queries and keys, divided by their variances, from that of the inputs."""
         return kernel
 
     def mean_offset(self, layer: AttentionLayer) -> FloatArray | None:
-        """Return the mean of what the part adds to scores, (num_heads, seq_len, seq_len), or None for 0."""
+        """Return the mean of the bias that the part adds to scores, (num_heads, seq_len, seq_len), or None for 0."""
         return None
 
     def random_offset(self, layer: AttentionLayer) -> tuple[float, IntArray] | None:
-        """Return the law of the normal numbers that the part adds to scores, or None.
+        """Return the law of the centred normal numbers that the part adds to scores, or None.
 
-        That is their standard deviation, and (seq_len, seq_len) indices: scores with the same index share a number.
+        The law is a standard deviation and (seq_len, seq_len) indices; scores with the same index share a number.
         """
         return None
 
     def of_head(self, layer: AttentionLayer, head: int) -> Mapping[str, Any]:
-        """Return the part's fields of a layer with only the given head, where they change."""
+        """Return the fields of the part that change, with their new values, in a layer with only the given head."""
         return {}
 
     def unread(self, layer: AttentionLayer) -> Mapping[str, float]:
-        """Return standard deviations of a module's arrays behind the part, by what they change.
+        """Return standard deviations, by role, of arrays that cannot be read from a module because of the part.
 
-        That is its "query", its "key", or its attention "weights" at inputs of 0. Such a module does not show its keys,
-        or its scores.
+        The role is what such an array changes: the "query", the "key", or the attention "weights" at inputs of 0. With
+        the role "key" the keys, and with "weights" the scores of a module cannot be read either.
         """
         return {}
 
     @abc.abstractmethod
     def settle(self, layer: AttentionLayer) -> Mapping[str, Any]:
-        """Return the validated values of the fields, unless all are absent, or raise `InputError`."""
+        """Return the validated values of the fields, or raise `InputError`; called if at least one field is set."""
 
     def values(self, layer: AttentionLayer) -> Sequence[Mapping[str, Any]]:
-        """Return field values that random layers choose from, for a layer without the part; possibly none."""
+        """Return the values of the fields that a random layer chooses from, given the layer without the part."""
         return ()

@@ -62,7 +62,7 @@ class QKNormPart(LayerPart):
         return layer.head_width <= 16
 
     def vectors(self, layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-        """Return normalised queries or keys, (..., seq_len, head_dim), times √(gain of queries · gain of keys)."""
+        """Return normalised queries or keys, (..., seq_len, head_dim), times √(query gain · key gain)."""
         if not layer.qk_norm:
             return vectors
         return np.asarray((layer.query_std * layer.key_std) ** 0.5 * normalised("rms", vectors))

@@ -89,8 +89,9 @@ def frequencies(layer: AttentionLayer) -> FloatArray:
 def score_alignment(layer: AttentionLayer, *, limit: bool = False) -> FloatArray:
     """Return c(d) = tr(R_d)/ν for d < 2 seq_len - 1, the factor by which rotation multiplies score covariances.
 
-    R_d is the rotation by d positions. Given the inputs, Cov(P_ij, P_kl) = σ² G_ik G_jl c(|(j - i) - (l - k)|). With
-    `limit`, return the limit for head_dim → ∞, (Ci(d) - Ci(d/b)) / log b, where b is the rotary base.
+    R_d is the rotation by d positions. Given the inputs, with Gram matrix G, scores have covariances
+    Cov(P_ij, P_kl) = σ² G_ik G_jl c(|(j - i) - (l - k)|). With `limit`, return the limit for head_dim → ∞,
+    (Ci(d) - Ci(d/b)) / log b, where Ci is the cosine integral and b the rotary base.
 
     Examples
     --------

@@ -20,21 +20,21 @@ def whole_vectors(layer: AttentionLayer) -> bool:
 
 
 def score_vectors(layer: AttentionLayer, vectors: FloatArray) -> FloatArray:
-    """Return queries or keys, (..., seq_len, head_dim), as scores use them: normalised, then rotated."""
+    """Return queries or keys, (..., seq_len, head_dim), in the form that enters scores: normalised, then rotated."""
     for part in PARTS:
         vectors = part.vectors(layer, vectors)
     return turned(layer, vectors)
 
 
 def score_kernel(layer: AttentionLayer, kernel: FloatArray) -> FloatArray:
-    """Return the limiting kernel of queries and keys, over their variances; `kernel` itself if no part changes it."""
+    """Return the limiting kernel of queries and keys, divided by their variances, from that of the inputs, `kernel`."""
     for part in PARTS:
         kernel = part.kernel(layer, kernel)
     return kernel
 
 
 def mean_offset(layer: AttentionLayer) -> FloatArray:
-    """Return the mean of what is added to scores, (num_heads, seq_len, seq_len), or (1, 1, 1) without slopes.
+    """Return the mean of the biases of scores, (num_heads, seq_len, seq_len); a zero (1, 1, 1) without slopes.
 
     Examples
     --------
@@ -53,7 +53,7 @@ def offset_variance(layer: AttentionLayer) -> float:
 
 
 def offset_covariance(layer: AttentionLayer, rows: IntArray, columns: IntArray) -> FloatArray:
-    """Return the covariance of what is added to a head's scores at (rows[a], columns[a]), (m, m)."""
+    """Return the covariance, (m, m), of the biases of a head's m scores at (rows[a], columns[a])."""
     covariance = np.zeros((len(rows), len(rows)))
     for std, index in _random_offsets(layer):
         covariance += std**2 * np.equal.outer(index[rows, columns], index[rows, columns])
@@ -66,7 +66,7 @@ def offset_count(layer: AttentionLayer, seen: BoolArray) -> int:
 
 
 def with_offsets(layer: AttentionLayer, scores: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Return scores (draws, num_heads, seq_len, seq_len) with all that is added; `scores` itself if that is nothing."""
+    """Return scores (draws, num_heads, seq_len, seq_len) plus their biases; `scores` itself if there are none."""
     mean = mean_offset(layer)
     if mean.any():
         scores = scores + mean
@@ -77,7 +77,7 @@ def with_offsets(layer: AttentionLayer, scores: FloatArray, rng: np.random.Gener
 
 
 def has_offset(layer: AttentionLayer) -> bool:
-    """Return whether anything is added to scores."""
+    """Return whether scores have a bias."""
     return bool(mean_offset(layer).any()) or offset_variance(layer) > 0.0
 
 
@@ -103,10 +103,10 @@ def one_covariance(layer: AttentionLayer) -> bool:
 
 
 def given_inputs(layer: AttentionLayer) -> bool:
-    """Return whether scores given the inputs are centred normals times χ lengths, as in the paper's layer."""
+    """Return whether, given the inputs, scores are centred normals times χ-distributed lengths, as in the paper."""
     return not (layer.tied_query_key or refusing(layer, "normal scores") or has_offset(layer))
 
 
 def small_with_inputs(layer: AttentionLayer) -> bool:
-    """Return whether scores approach constants as the inputs before their norm become small."""
+    """Return whether scores approach constants as the inputs, before any norm, become small."""
     return not (layer.norm or refusing(layer, "small scores") or offset_variance(layer))

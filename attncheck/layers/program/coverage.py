@@ -45,13 +45,13 @@ class CoverageKind(StrEnum):
 
     @property
     def proved(self) -> bool:
-        """Whether the paper proves convergence to it."""
+        """Whether the paper proves convergence to the limit variable."""
         return self in (CoverageKind.NETSOR, CoverageKind.SCORE, CoverageKind.OUTPUT, CoverageKind.CYCLIC)
 
 
 @dataclasses.dataclass(frozen=True)
 class LineCoverage:
-    """The paper's statement about one line: the weakest about the line and its ancestors.
+    """The paper's statement about one line: the weakest of those about the line and its ancestors.
 
     Attributes
     ----------
@@ -112,11 +112,11 @@ def coverage(program: Lines) -> Coverage:
     - Vectors without scores are Netsor variables: averages over their coordinates converge (Fact 1).
     - Scores converge jointly to centred Gaussians (Proposition 8), outputs with them (Theorem 1, Corollary 2),
       under Assumption 1: x^{i,j} in g^{i,j} = W^{i,j} x^{i,j} is a bounded pseudo-Lipschitz function of vectors
-      that depend on no matrix of a score; (a) these matrices make no other vectors; (b) no score has one matrix on
-      both sides. All functions are pseudo-Lipschitz, all vectors have n coordinates.
+      that depend on no matrix of a score; (a) these matrices multiply no vectors outside scores; (b) no score has one
+      matrix on both sides. All functions are pseudo-Lipschitz, all vectors have n coordinates.
     - A score with a zero vector is 0 at every width.
-    - Three scores whose matrices form a cycle, A·B, B·C, C·A, converge at rate n^{-1/2}, that of their third
-      moment.
+    - Three scores whose matrices form a cycle, A·B, B·C, C·A, converge at rate n^{-1/2}, as their joint third moment
+      does.
     - A MatMul of a vector that depends on scores is beyond the paper.
 
     Examples
@@ -151,7 +151,7 @@ def _passes_on(statement: CoverageKind) -> bool:
 
 
 def _basis(node: Node, after: set[Node]) -> LineCoverage:
-    """Return a line's statement before any findings against it."""
+    """Return the statement about a line if there are no findings against the line."""
     if isinstance(node, Score):
         return LineCoverage(node.name, CoverageKind.SCORE)
     output = isinstance(node, Output) or node in after
@@ -258,15 +258,15 @@ def _cycles(scores: Sequence[Score]) -> dict[Score, tuple[Weight, Weight, Weight
     return found
 
 
-# Trial points, up to the largest Gaussian vectors.
+# Number and sizes of trial points; entries of Gaussian vectors are smaller than the largest.
 _POINTS: Final = 64
 _SIZES: Final = np.geomspace(1e-2, 256.0, _POINTS)
 
 
 def zero_lines(nodes: Iterable[Node]) -> set[Node]:
-    """Return the vectors and scores that are always 0, without lines that depend on scores.
+    """Return the vectors and scores that are always 0; vectors that depend on scores are not considered.
 
-    Functions are evaluated at trial points, which differ between different vectors.
+    Functions are evaluated at trial points, with separate points for each random vector.
 
     Examples
     --------

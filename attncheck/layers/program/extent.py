@@ -10,7 +10,7 @@ from attncheck.layers.program.nodes import MatMul, Node, Output, Score
 
 
 def results_of(program: Lines) -> tuple[Node, ...]:
-    """Return the outputs of a program, or if there are none the vectors that no other vector uses.
+    """Return the outputs of a program or, if it has none, the vectors that no other vector uses.
 
     Examples
     --------
@@ -34,7 +34,7 @@ def vectors_of(program: Lines) -> tuple[Node, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Entries:
-    """Bounds on the entries of one draw: lines, literal matrices, matrix-free bases."""
+    """Bounds on the array entries of one draw: values of lines, literal matrices, bases of the matrix-free method."""
 
     lines: int
     matrices: int

@@ -42,7 +42,7 @@ def sigmoid_mix(*lines: FloatArray) -> FloatArray:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionRow(StackedFunction):
-    """The output function of one position: y^i = H^{-1/2} Σ_a Σ_j A^a_ij ṽ^{a,j}."""
+    """The output function of one position: y^i = H^{-1/2} Σ_a Σ_j A^a_ij ṽ^{a,j} with ṽ^{a,j} = W^{O,a} W^{V,a} x^j."""
 
     layer: AttentionLayer
     position: int

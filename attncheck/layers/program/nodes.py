@@ -45,7 +45,7 @@ class Node:
 class Initial(Node):
     """One vector of a group of jointly Gaussian initial vectors.
 
-    `covariance` is that of the group, `root` this vector's row of the covariance's root.
+    `covariance` is the covariance matrix of the group, and `root` this vector's row of a square root of the matrix.
     """
 
     group: int
@@ -77,7 +77,7 @@ class Score(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Output(Node):
-    """Output φ(g¹, …, gᵐ, p_1, …, p_r) by coordinates; parents are the vectors, then the scores."""
+    """Output φ(g¹, …, gᵐ, p_1, …, p_r), coordinate by coordinate; parents are the vectors, then the scores."""
 
     function: StackedFunction
     num_vectors: int
@@ -94,7 +94,7 @@ class Output(Node):
 
 
 def made_from(nodes: Iterable[Node], starts: Callable[[Node], bool]) -> set[Node]:
-    """Return the nodes that satisfy `starts`, and their descendants; nodes come in program order."""
+    """Return the nodes that satisfy `starts`, and their descendants; `nodes` must be in program order."""
     found: set[Node] = set()
     for node in nodes:
         if starts(node) or any(parent in found for parent in node.parents):

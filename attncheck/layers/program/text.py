@@ -203,7 +203,7 @@ def _known_function(where: str, name: Any, parameters: Any) -> Callable[..., Any
 
 
 def _without_parameters() -> Nonlinearity:
-    """Stand in for a mix, which has no parameters, so that parameters raise the common error."""
+    """Stand in for the constructor of a mix: mixes have no parameters, and with any, the usual TypeError is raised."""
     raise AssertionError
 
 

@@ -41,7 +41,7 @@ def with_score(*, tied: bool) -> Program:
 
 
 def with_output(*, shared: bool) -> Program:
-    """Return the program of a value times a score, with values from the keys' matrix or from a separate one.
+    """Return the program of a value times a score, with values from the matrix of the keys or a separate matrix.
 
     Examples
     --------

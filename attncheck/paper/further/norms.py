@@ -36,7 +36,7 @@ def distances(seed: int, scale: float, *, norm: Literal["rms", "layer"] | None) 
 
 
 def by_depth(seed: int, scale: float, *, block: str, what: Literal["variance", "correlation"]) -> Arrays:
-    """Return the limiting variance or correlation of positions after each block."""
+    """Return the variance or correlation of positions after each block, in the limit of large width."""
     found = positions_by_depth(BLOCKS[block], size=max(_FEWEST, round(scale * _DRAWS)), seed=seed)
     value, error = getattr(found, what), getattr(found, f"{what}_error")
     return along(range(len(value)), value.tolist(), (4.0 * error).tolist())

@@ -20,20 +20,20 @@ _DRAWS, _LIMIT_DRAWS, _FEWEST, _BATCHES = 8_000, 32_000, 800, 8
 
 
 def by_width(seed: int, scale: float, *, scaling: Literal["1/sqrt(n)", "1/n"], neuron: int) -> Arrays:
-    """Return the standard deviation of the kernel entry Θ^{1i}_{11} over the mean of Θ^{11}_{11} at several widths."""
+    """Return the standard deviation of Θ^{1i}_{11} over the mean of Θ^{11}_{11} at several widths, i = `neuron` + 1."""
     layer = AttentionLayer(width=16, score_scaling=scaling)
     spreads = [_spread(layer.replace(width=n), seed, scale, neuron, "collapsed") for n in _WIDTHS]
     return along(_WIDTHS, *zip(*spreads, strict=True))
 
 
 def limit_by_width(seed: int, scale: float, *, neuron: int) -> Arrays:
-    """Return the infinite-width value at both ends of the axis."""
+    """Return the number of `by_width` at infinite width, at both ends of the axis."""
     value, error = _spread(AttentionLayer(width=16), seed, scale, neuron, "limit")
     return along((_WIDTHS[0], _WIDTHS[-1]), (value, value), (error, error))
 
 
 def by_heads(seed: int, scale: float, *, neuron: int) -> Arrays:
-    """Return the infinite-width value for several numbers of heads."""
+    """Return the number of `by_width` at infinite width for several numbers of heads."""
     layer = AttentionLayer(width=16)
     spreads = [_spread(layer.replace(num_heads=heads), seed, scale, neuron, "limit") for heads in _HEADS]
     return along(_HEADS, *zip(*spreads, strict=True))
@@ -42,7 +42,7 @@ def by_heads(seed: int, scale: float, *, neuron: int) -> Arrays:
 def _spread(
     layer: AttentionLayer, seed: int, scale: float, neuron: int, method: Literal["collapsed", "limit"]
 ) -> tuple[float, float]:
-    """Return the relative standard deviation with four standard errors, from batches."""
+    """Return the number of `by_width` for one layer, and four of its standard errors, estimated from batches."""
     size = max(_FEWEST, round(scale * (_LIMIT_DRAWS if method == "limit" else _DRAWS)))
     kernel = tangent_kernel(layer, size, seed, method, coordinates=2).kernel[:, 0, :, 0, 0]
     parts = [_ratio(part, neuron) for part in np.array_split(kernel, _BATCHES)]

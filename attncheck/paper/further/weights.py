@@ -17,7 +17,7 @@ _SLOTS = {"h": "initial", "W": "inputs", "W_V": "value", "W_O": "output"}
 
 
 def kurtosis(seed: int, scale: float, *, slot: str, head_dim: int | None) -> Arrays:
-    """Return the exact decrease of an output's excess kurtosis if one matrix or h has entries ±σ, not normal ones."""
+    """Return the exact decrease of an output's excess kurtosis if `slot` has entries ±σ instead of normal entries."""
     del seed, scale
     layers = [
         AttentionLayer(width=n, seq_len=1, num_heads=1, head_dim=head_dim, activation="identity") for n in _WIDTHS

@@ -1,8 +1,8 @@
 """Distance of a stack of finite width from its conjectured limit, by common random numbers.
 
-Stack and limit share normals, and the last outputs are integrated out. Their difference of order n^{-1/2} is linear in
-deviations of mean 0, whose effect on the recursion is the control variate. The rest is of order 1/n, like the
-distance.
+Stack and limit share normals, and the last outputs are integrated out. To order n^{-1/2}, their difference is linear in
+deviations with mean 0, and the effect of the deviations on the recursion is the control variate. The remainder is of
+order 1/n, like the distance.
 """
 
 from __future__ import annotations
@@ -95,7 +95,10 @@ def distances(stack: AttentionStack, size: int, seed: int = 0, position: int = 0
 def difference_parts(
     stack: AttentionStack, size: int, seed: int = 0, position: int = 0, last: bool = False
 ) -> FloatArray:
-    """Return F_n - F_∞ at `POINTS` after every layer (or only the `last`), (PARTS, depth, points)."""
+    """Return F_n - F_∞ at `POINTS` after every layer (or only the `last`), (PARTS, depth, points).
+
+    F_n is the distribution function of the stream at the stack's width, and F_∞ that of its conjectured limit.
+    """
     place, size = _check(stack, size, seed, position)
     check_drawn("width", stack)
     points = limit_scales(stack, seed, place)[:, None] * POINTS
@@ -115,10 +118,10 @@ def controlled_parts(
     seed: int,
     draw: Callable[[int, np.random.Generator], tuple[FloatArray, FloatArray]],
 ) -> FloatArray:
-    """Return controlled means over the draws of each part, of shape (PARTS,) and `shape`.
+    """Return the mean over each part of the draws, corrected by a control variate, with shape (PARTS, *shape).
 
-    `draw(count, rng)` returns a difference from the limit and its control variate, of shape (count,) and `shape` each;
-    `name` is that of the random streams.
+    `draw(count, rng)` returns differences from the limit and their control variate, (count, *shape) each; `name` is
+    the key of the random streams.
     """
     step = max(1, _BLOCK // walk_entries(stack))
     means = np.zeros((4, PARTS, *shape))
@@ -133,7 +136,7 @@ def controlled_parts(
 
 
 def averaged_parts(stack: AttentionStack, size: int, seed: int = 0, position: int = 0) -> FloatArray:
-    """Return F_∞ - F, shaped as by `difference_parts`, where F is the law of the recursion with averaged kernels."""
+    """Return F_∞ - F in the form of `difference_parts`; F is the law of the recursion with averaged kernels."""
     place, size = _check(stack, size, seed, position)
     check_memory("size", size, "the draws, all at once,", size * limit_entries(stack, 0), "pass fewer draws")
     normals = draw_normals(stack, size, stream(seed, "stack distance", "averaged"))
@@ -164,7 +167,7 @@ def check_drawn(field: str, stack: AttentionStack) -> None:
 
 
 def walk_entries(stack: AttentionStack) -> int:
-    """Bound the entries of one joint draw of a stack and its limit."""
+    """Return a bound on the entries of one joint draw of a stack and its limit."""
     recursions = stack.depth * (60 * stack.seq_len**2 * stack.num_heads + len(POINTS))
     neurons = 3 * len(POINTS) * min(NEURONS, stack.width) if stack.residual else 0
     vectors = 12 + 4 * stack.mlp_ratio * bool(stack.mlp)
@@ -190,7 +193,10 @@ def _check(stack: AttentionStack, size: int, seed: int, position: int) -> tuple[
 
 
 def controlled(f: FloatArray, c: FloatArray, fc: FloatArray, cc: FloatArray) -> FloatArray:
-    """Return f minus a multiple of the control c, of mean 0, with coefficients from the other parts of the draws."""
+    """Return f minus a multiple of the control c of mean 0, with coefficients from the other parts of the draws.
+
+    The arguments are means, over each part of the draws, of the variables f and c and of their products f c and c².
+    """
     others = [each.sum(axis=0) - each for each in (fc, cc)]
     slope = np.divide(others[0], others[1], out=np.zeros_like(fc), where=others[1] > 0)
     return np.asarray(f - slope * c)

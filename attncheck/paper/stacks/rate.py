@@ -26,11 +26,11 @@ class StackRate:
     depth : int
         Layer, from 1.
     order, order_error : float
-        Order in the fit log ``|gap|`` = a + order · log n + e/n; NaN if gaps differ in sign.
+        Order in the fit log ``|gap|`` = a + order · log n + e/n, and its standard error; NaN if gaps differ in sign.
     constant, constant_error, curvature : float
-        c and d of gap = c/n + d/n².
+        c, its standard error, and d in the fit gap = c/n + d/n².
     p_value : float
-        p-value of that fit.
+        p-value of the fit c/n + d/n².
     distances : tuple of StackDistance
         Kolmogorov distances that were fitted.
     """
@@ -57,7 +57,7 @@ def rates(
     widths : sequence of int
         At least four different widths.
     size : int
-        Draws at each.
+        Draws at each width.
     seed : int
     position : int
 

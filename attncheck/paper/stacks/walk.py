@@ -31,7 +31,10 @@ NEURONS = 64
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WalkResult:
-    """A stack and its limit on the same normals; `more` and `less` add and subtract a small share of the deviations."""
+    """A stack and its limit on the same normals.
+
+    `more` and `less` are streams of the limit with a small share of the deviations added or subtracted.
+    """
 
     limit: Recursion
     layers: list[LayerPass]
@@ -53,7 +56,7 @@ class WalkResult:
         return cls(limit, layers, walk.grams, more, less)
 
     def slope(self, more: FloatArray, less: FloatArray) -> FloatArray:
-        """Return the derivative in the share of the deviations, from values at `more` and `less`."""
+        """Return the derivative with respect to the share of the deviations, from values at `more` and `less`."""
         return np.asarray((more - less) / (2.0 * _SHARE))
 
 
@@ -79,7 +82,10 @@ class LayerPass:
     deviations: Deviations
 
     def probabilities(self, t: FloatArray) -> FloatArray:
-        """Return P(next stream ≤ t), (size, points); with a residual, with the twin's average as control."""
+        """Return P(next stream ≤ t), (size, points).
+
+        With a residual, this is an average over neurons, and the twin's average is subtracted as a control.
+        """
         if self.stream is None or self.limit_stream is None:
             return np.asarray(special.ndtr(ratio_of(t, self.variance)))
         ours, theirs = (
@@ -92,8 +98,8 @@ class LayerPass:
 class Walk:
     """Iterator over the layers at finite width, on the normals of the limit.
 
-    `lengths`, (size,), are relative changes of the covariance of the h^i; `grams` collects (size, s, s) pairs for
-    streams and twins, if requested.
+    `lengths`, (size,), are relative deviations of the covariance of the h^i from its limit. `grams` collects, if
+    requested, pairs of Gram matrices (size, s, s) of stream and twin.
     """
 
     def __init__(
@@ -145,7 +151,7 @@ class Walk:
         self._twin = (self._twin + twins if residual else twins) / np.where(scales > 0, scales, 1.0)[..., None]
 
     def _attend(self, k: int, layer: AttentionLayer) -> tuple[FloatArray, Deviations]:
-        """Return the conditional covariance of a layer's outputs, and its deviations."""
+        """Return the conditional covariance of a layer's outputs, and the layer's deviations from the limit."""
         phi, s, nu = nonlinearity.of_inputs(layer.inputs), layer.seq_len, layer.head_width
         gram = gram_of(normalised(layer.norm, phi(self._stream)))
         twin = _twin_gram(layer, phi(self._twin), self._limit.kernels[:, k], self._limit.means[:, k])
@@ -159,7 +165,7 @@ class Walk:
     def _perceive(
         self, k: int, layer: AttentionLayer, perceptron: Perceptron, deviations: Deviations
     ) -> tuple[FloatArray, Deviations]:
-        """Return the conditional covariance of a perceptron's outputs, and its deviations."""
+        """Return the conditional covariance of a perceptron's outputs, and deviations with the perceptron's added."""
         limit, scales = self._limit, self._limit.scales[:, k, 0]
         between = limit.outputs[:, k] + (limit.streams[:, k] if self._stack.residual else 0.0)
         between = between / (scales[:, :, None] * scales[:, None, :])
@@ -185,7 +191,7 @@ def _twin_gram(layer: AttentionLayer, vectors: FloatArray, kernel: FloatArray, m
 
 
 def ratio_of(t: FloatArray, variance: FloatArray) -> FloatArray:
-    """Return t/√v with a last axis for t; infinite where v is 0, and 0 where both are."""
+    """Return t/√v with a last axis for t; infinite where only v is 0, and 0 where both are 0."""
     root = np.sqrt(variance)[..., None]
     if (root > 0).all():
         return np.asarray(t / root)
@@ -206,7 +212,10 @@ def _factor_deviation(factors: FloatArray, nu: int) -> FloatArray:
 
 
 def _root_deviation(root: FloatArray, gram: FloatArray) -> FloatArray:
-    """Return a lower triangular Δ, linear in `gram`, with root F (I + Δ) to first order."""
+    """Return a lower triangular Δ such that F (I + Δ) is a root of `gram`, to first order in `gram` - F Fᵀ.
+
+    F is `root`.
+    """
     size = root.shape[-1]
     alive = np.diagonal(root, axis1=-2, axis2=-1) > 0
     unit = np.where(alive, 0.0, 1.0)[..., None] * np.eye(size)

@@ -43,7 +43,11 @@ _POWER = 0.99
 
 @dataclasses.dataclass(frozen=True)
 class FilePlan:
-    """Checks to examine in three blocks or in one look, and reasons for omitting others."""
+    """Checks to examine in three blocks or in one look, and reasons for omitting others.
+
+    ``block`` is the number of draws of a block, ``level`` the level of a look at a block, and ``single_level`` that of
+    one look at the whole file.
+    """
 
     setting: Setting
     block: int
@@ -55,7 +59,7 @@ class FilePlan:
 
 
 def plan_file(samples: Samples, budget: Budget, decided: int, laws: WeightLaws) -> FilePlan:
-    """Return the plan of a file; `decided` results, over all files, share the budget."""
+    """Return the plan of a file; `decided` is the number of results, over all files, that share the budget."""
     sample = samples.sample
     setting = Setting(sample.layer, sample.exposed, sample.coordinates, laws)
     checks = _checks(samples)
@@ -116,7 +120,7 @@ def examine_samples(
 
 
 def _later_blocks(files: Sequence[Samples], plans: Sequence[FilePlan], seed: int) -> Later:
-    """Return a function that takes looks at pools: the same block of each file."""
+    """Return a function that takes looks at pools; each look uses one block of every file."""
     at = {plan.setting.layer.key: (file, plan) for file, plan in zip(files, plans, strict=True)}
 
     def later(pools: Sequence[CasePool], look: int, factor: int) -> dict[str, Left]:
@@ -218,7 +222,7 @@ def _powerless(check: Check, file: FilePlan, size: int) -> bool:
 
 
 def _to_settle(check: Check, trail: Trail, file: FilePlan) -> str:
-    """Return a message on how many draws would decide a check whose blocks disagree, given their mean effect."""
+    """Return a message on how many draws would decide a check whose blocks disagree, if its effect is their mean."""
     seen = float(np.mean([outcome.effect for outcome in trail.outcomes]))
     try:
         needed = check.family(file.setting).size(seen, file.level, per_look_power(_POWER))
