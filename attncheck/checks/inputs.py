@@ -1,4 +1,4 @@
-"""Inputs x = φ(h + e), h a normal times √(χ²_n/n): all positions share the initial vector's length."""
+"""Checks of the inputs x = φ(h + e), with h a normal times a length √(χ²_n/n) that all positions share."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Whitening by conditional covariances, including singular ones.
 
-Directions are dropped by eigenvalues of the covariance, never by the residual itself, so its law stays exact.
+Directions are dropped by eigenvalues of the covariance, never by the residual itself, whose law stays exact.
 """
 
 from __future__ import annotations
@@ -129,7 +129,8 @@ def triangular(gram: FloatArray, eps: float) -> Whitener:
 def gram_factor(gram: FloatArray, eps: float) -> FloatArray:
     """Return F with gram = F Fᵀ for Gram matrices (..., s, s), dropping only rounding errors.
 
-    Correlations have errors eps whatever the lengths. `spectrum` drops more, which matters where sums of rows cancel.
+    Correlations have errors of size eps, however different the lengths of positions are. `spectrum` drops more
+    directions, which matters where sums of rows cancel.
     """
     lengths = np.sqrt(np.maximum(np.diagonal(gram, axis1=-2, axis2=-1), 0.0))[..., None]
     unit = np.where(lengths > 0, lengths, 1.0)

@@ -49,7 +49,7 @@ _CONCERNS = {
     "exactness.output": "outputs",
     "outputs.": "outputs",
 }
-# The stage of a finding that these stages come with.
+# The stage of findings (`attncheck.diagnosis.finding`) for each of these stages of checks.
 _FOUND_AT = {
     _DRAWS: finding.DRAWS,
     _INPUTS: finding.INPUTS,
@@ -90,8 +90,8 @@ def telling(results: Sequence[Result]) -> Mapping[str, Tally]:
 def violated(tallies: Mapping[str, Tally]) -> list[Tally]:
     """Return the violated checks, the most specific first.
 
-    Order by: specific checks before those of a whole law or limit, share of violated cases, earlier stage of the
-    computation, and larger effect.
+    They are ordered by: specific checks before limit checks and checks with a common hint; larger share of violated
+    cases; earlier stage of the computation; larger effect.
     """
     sharing = Counter(tally.hint for tally in tallies.values() if tally.examined)
 

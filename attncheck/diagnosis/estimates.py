@@ -1,4 +1,4 @@
-"""Estimates of scales and means with normal intervals, to compare with the declaration, or with each other by place."""
+"""Estimates of scales and means with normal intervals, to compare with the declaration or between heads or places."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Observation:
 
     @property
     def differs(self) -> bool:
-        """Whether the interval excludes the declared value; False for a positive number if it extends below 0."""
+        """Whether the interval excludes the declared value; False if it covers impossible negative values."""
         wide = self.positive and self.low <= 0.0 < self.high
         return not self.holds(self.declared) and not wide
 
@@ -95,7 +95,7 @@ class Observation:
 
 
 def exact_sample(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> Sample:
-    """Return outputs, and scores and Gram matrices of inputs unless weights have other laws, of the exact law."""
+    """Return draws of the exact law: outputs, scores and input Grams, or the fields of `sample` for other weight laws."""
     if not laws.gaussian:
         return LiteralReference(sample.layer, len(sample), 1, seed, laws=laws, like=sample, blocks={}).sample
     exact = simulate(sample.layer, 4 * len(sample), seed)
@@ -155,7 +155,7 @@ def score_estimates(
 
 
 def _score_variance(squares: FloatArray, declared: FloatArray) -> Iterator[Observation]:
-    """Compare squared scores with their variances given the inputs; entry by entry if the interval is too wide."""
+    """Compare squared scores with their variances given the inputs; entry by entry too if they do not differ."""
     ours, theirs = (_per_draw(each) for each in (squares, declared))
     value, unit = float(ours.mean()), float(theirs.mean())
     left = ours - (value / unit if unit else 1.0) * theirs
@@ -281,7 +281,7 @@ def _ratios(name: str, of: str, ours: FloatArray, exact: FloatArray) -> Iterator
 
 
 def _correlated(sample: Sample) -> Iterator[Finding]:
-    """Find distances between draws whose sizes are correlated, by normal scores of ranks."""
+    """Find lags at which the sizes of the draws of a call are correlated, by normal scores of ranks."""
     for name, drawn in (("scores", sample.scores), ("outputs", sample.outputs)):
         if drawn is None:
             continue

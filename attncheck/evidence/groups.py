@@ -21,7 +21,7 @@ from attncheck.evidence.summaries import NormalScore, normal_score
 class EqualVariances(Family):
     """F test of whether one of several groups differs in variance from the others.
 
-    The most extreme group counts, and its p-value is multiplied by the number of groups. Two groups make one
+    The most extreme group decides, with its p-value multiplied by the number of groups. Two groups make one
     comparison, reported by the larger ratio.
 
     Parameters
@@ -113,7 +113,7 @@ def _above(one: float, other: float, tail: float) -> float:
 
 @dataclass(frozen=True)
 class WithinGroups(Association):
-    """Association within groups: weights are centred in each group, so that no group's scale counts.
+    """Association within groups: weights are centred in each group, so that scales may differ between groups.
 
     Examples
     --------
@@ -163,7 +163,7 @@ class LargestAssociation(Association):
 
     ⟨noise, weight⟩/‖weight‖ of each column is N(0, 1), however the columns depend on each other. The p-value is
     that of the most significant column times the number of columns, nearly uniform where small. The effect is that
-    of the same column, with a simultaneous interval.
+    of the same column, with an interval simultaneous over columns.
 
     Parameters
     ----------

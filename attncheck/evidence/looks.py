@@ -99,7 +99,7 @@ def per_look_power(target: float, power_fourth: float = 1.0) -> float:
 
 
 def _first_three(evaluate: Evaluator, statistics: Iterable[str], level: float) -> dict[str, list[Outcome]]:
-    """Return the outcomes of up to three looks; a statistic is asked again while it is suspicious."""
+    """Return the outcomes of up to three looks; a statistic takes another look while it is suspicious."""
     names = tuple(statistics)
     if len(set(names)) < len(names):
         refuse("statistics", names, "names must differ", "name each statistic once")

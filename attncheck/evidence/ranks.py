@@ -1,7 +1,7 @@
 """Scores for a shift between two samples, or from the uniform law.
 
-Distances are never negative and pool badly. These scores are signed and standard normal under the null: exactly for
-uniform values, by permutation for two samples of any law.
+Kolmogorov distances are never negative and pool badly. These scores are signed and standard normal under the null:
+exactly for uniform values, by permutation for two samples of any law.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class CheckData:
         data, last = join(self._parts), self._parts[-1]
         self._parts, self._size = [], 0
         if any(np.size(column) == 0 for column in data):
-            # With an empty sample there is nothing to compare, however many data the other has.
+            # If one of two samples is empty, nothing can be compared, so only the last part is kept.
             self._parts = [last]
         elif self._condensed is None:
             self._condensed = self._check.family(self._setting).condensed(*data)

@@ -36,13 +36,14 @@ class Profile:
     fixed_programs, program_examples : int
         Numbers of programs of `attncheck.programs.EXAMPLES`, and of random programs.
     program_entries, entries : int
-        Weight entries of a look at one program or layer: its number of draws is this limit divided by the case's
-        `weight_entries`.
+        Maximum weight entries of a look at one program or layer. They limit its draws to this number divided by the
+        case's `weight_entries`.
     drawn : int
         Number of random layers or stacks in a user's test.
     most_draws : int
         Maximum draws of a look.
     power : float
+        Planned power at the alternative of a check.
     draws : int or None
         Draws of all first looks of a run, shared evenly among its cases; None without such a limit.
     """

@@ -68,7 +68,7 @@ def unexamined(
 ) -> Result:
     """Return the result of a check before any look; `where` is the key of a case, or the name of a pool.
 
-    In the keys of digests and comparisons, the check has its permanent key.
+    The result's key, used in digests and comparisons, contains the check's permanent key.
     """
     return Result(
         id=f"{check.name}@{where}",
@@ -114,7 +114,7 @@ def _telling(result: Result) -> tuple[bool, bool, int, float, float, str]:
     unclear = strength < _CLEAR
     claims = [*CLAIMS, result.claim]  # a registered claim comes last
     claim = 0 if unclear else claims.index(result.claim)
-    # Effects order p-values that underflow to 0.
+    # If p-values underflow to 0, effects decide the order.
     return result.kind == "limit", unclear, claim, max(result.p_values, default=1.0), -strength, result.check
 
 

@@ -87,8 +87,7 @@ class PowerRow:
 
     ``size`` is the number of draws of the planned look, 0 if none is planned. ``chance`` is the power at the measured
     effect, ``least_chance`` the power at the smallest effect in its interval. ``needed`` is the number of draws that
-    suffice, None if that is too many.
-    ``looks`` counts the looks that verify the power, ``seen`` the suspicious ones.
+    suffice, None above `MOST_DRAWS`. ``looks`` counts the looks that verify the power, ``seen`` the suspicious ones.
     """
 
     exposure: str

@@ -36,7 +36,7 @@ _SMALLEST, _LARGEST = 1e-30, 1e30
 
 
 def output_factor(layer: AttentionLayer) -> float:
-    """Return the factor of Σ_a A_a K A_aᵀ in the output covariance: (σ_V σ_O)², over H with head scaling."""
+    """Return the factor of Σ_a A_a K A_aᵀ in the output covariance: (σ_V σ_O)², divided by H with head scaling."""
     return (layer.value_std * layer.output_std * layer.head_factor) ** 2
 
 
@@ -213,7 +213,7 @@ def by_points(
 
     `mean_of` maps weights, (points, s, s), and F with F Fᵀ = K to the mean over points, (s, s).
     """
-    # Use the root of the correlations: that of the kernel would drop positions much smaller than the largest.
+    # Use the root of the correlations: that of the kernel would drop positions of much smaller variance.
     stds = np.sqrt(np.diagonal(kernel))
     scale = np.where(stds > 0, stds, 1.0)
     root = stds[:, None] * psd_root(kernel / scale[:, None] / scale)
