@@ -194,7 +194,7 @@ def scaled_by(factors: Mapping[str, float]) -> Change:
 
 
 def _times(layer: AttentionLayer, factors: Mapping[str, float]) -> dict[str, float]:
-    """Return scaled standard deviations; if W_Q is W_K, both get the geometric mean, which preserves the score scale."""
+    """Return scaled standard deviations; if W_Q is W_K, both get the geometric mean, which keeps the score scale."""
     if layer.tied_query_key:
         both = (factors.get(_SCORES, 1.0) * factors.get(_KEYS, 1.0)) ** 0.5
         factors = {**factors, _SCORES: both, _KEYS: both}

@@ -95,7 +95,7 @@ class Observation:
 
 
 def exact_sample(sample: Sample, seed: np.random.SeedSequence, laws: WeightLaws = GAUSSIAN_LAWS) -> Sample:
-    """Return draws of the exact law: outputs, scores and input Grams, or the fields of `sample` for other weight laws."""
+    """Return draws of the exact law: outputs, scores and input Grams; for other weight laws the fields of `sample`."""
     if not laws.gaussian:
         return LiteralReference(sample.layer, len(sample), 1, seed, laws=laws, like=sample, blocks={}).sample
     exact = simulate(sample.layer, 4 * len(sample), seed)

@@ -68,7 +68,8 @@ def explain(results: Sequence[Result], record: Path | None, call: str = "", afte
 def likely(bad: Sequence[Result], diagnosis: Sequence[str]) -> list[str]:
     """Return likely causes from violated results ordered by `violated`.
 
-    Only the first claim counts, as its fault affects later ones. If a variance differs, checks of shape suggest only a wrong scale.
+    Only the first claim counts, as its fault affects later ones. If a variance differs, checks of shape suggest only a
+    wrong scale.
     """
     hints = (_hint(result, diagnosis) for result in bad[:_SHOWN] if result.claim == bad[0].claim)
     return [hint for hint in dict.fromkeys(hints) if hint][:_CAUSES]

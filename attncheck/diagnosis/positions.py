@@ -53,7 +53,7 @@ def _seen(pair: Pair, respond: Respond, usual: Answer) -> tuple[BoolArray, BoolA
 
 
 def permuted(pair: Pair) -> Iterator[Finding]:
-    """Find dependence on the order of the inputs: reverse it, then exchange two inputs at a time to tell which matters."""
+    """Find dependence on the order of the inputs: reverse it, then exchange pairs to tell which position differs."""
     s = pair.layer.seq_len
     (outputs, scores), (declared, of_scores) = pair.each(partial(_moved, pair, np.arange(s)[::-1]))
     if scores.any() and not of_scores.any():

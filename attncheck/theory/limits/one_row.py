@@ -1,7 +1,7 @@
-"""E[αᵀKα'] for softmax weights of rows u, x with moderate scores and correlation c, from integrals over one row.
+"""g(c) = E[αᵀKα'] for softmax weights α, α' of two score rows u, x with correlation c, from integrals over one row.
 
-As α is the gradient of log Σ_j e^{u_j}, derivatives are g⁽ⁿ⁾(c) = (σσ')ⁿ E[⟨κ_{n+1}(α), K^{⊗(n+1)} κ_{n+1}(α')⟩],
-with cumulants κ of a position drawn by the weights: α, diag(α) - ααᵀ, and third central moments. At c = 0 rows are
+The rows have moderate standard deviations σ, σ'. As α is the gradient of log Σ_j e^{u_j}, the derivatives of g are
+g⁽ⁿ⁾(c) = (σσ')ⁿ E[⟨κ_{n+1}(α), K^{⊗(n+1)} κ_{n+1}(α')⟩], with cumulants κ of a position drawn by the weights: α, diag(α) - ααᵀ, and third central moments. At c = 0 rows are
 independent, and mean cumulants suffice; at c = ±1 rows are multiples of one row, and the contraction for n = 1, 2 is
 Σ_jk α_j α'_k M_jkⁿ⁺¹, M the kernel centred by the weights. Values and two derivatives at -1, 0 and 1 fix a polynomial
 of degree eight, accurate to about 10⁻⁷ up to standard deviation one.
@@ -24,7 +24,7 @@ from attncheck.theory.limits.controls import RowControls, regress
 from attncheck.theory.limits.row_pairs import RowPair, centred, few_directions, largest_score
 from attncheck.theory.limits.rows import REPLICATES, power_of_two, scrambled_normals
 
-# Scores of larger variance need more derivatives.
+# Maximum score variance: larger ones need more derivatives.
 _LARGEST = 2.0
 # Pairs of powers in the controls, for score standard deviations up to one. Larger powers depend on rare points, which
 # the spread of replicates may miss. Opposite powers do not help at correlation one.
@@ -53,7 +53,7 @@ class _RowValues:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OneRow:
-    """Integrals over one row, with `kernel` (s, s), at pairs of Chebyshev nodes in the standard deviations (m,)."""
+    """Integrals g and their derivatives, with `kernel` (s, s), at pairs of the standard deviations `stds` (m,)."""
 
     kernel: FloatArray
     stds: FloatArray

@@ -17,7 +17,7 @@ _FAR, _NORMAL = 3.0, 0.0027
 
 
 class SymmetricLaw(abc.ABC):
-    """Law of outputs y^1, …, y^s, each symmetric about 0, from its upper tails."""
+    """Base class of laws of outputs y^1, …, y^s, each symmetric about 0 and given by its upper tail."""
 
     def __str__(self) -> str:
         """Return a line with the standard deviation, excess kurtosis and tails of the first position."""

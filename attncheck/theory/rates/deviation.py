@@ -103,7 +103,7 @@ class Deviation:
     expansion : ndarray, shape (REPLICATES, cells + 1)
         First order in 1/n; NaN if unknown.
     draws : int
-        In all repetitions together.
+        Number of draws in all repetitions together.
     """
 
     cells: Cells

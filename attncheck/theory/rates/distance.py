@@ -47,7 +47,7 @@ def distance(
 ) -> Distance:
     """Return the distance between the law of an output or score at finite width and its limit (Corollary 2).
 
-    It is computed rather than sampled, at any width (see `FiniteWidthLaw`).
+    The distance is computed rather than sampled, at any width (see `FiniteWidthLaw`).
 
     Parameters
     ----------

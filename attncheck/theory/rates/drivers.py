@@ -1,8 +1,8 @@
 """Random Gram matrices that, with score normals, determine a conditional variance (`Drivers`).
 
-Given X, keys and values of a head enter one output or score only through G = X Xᵀ/n of the visible positions and a
-Wishart matrix over ν each; these reduce to a χ²_ν/ν each if no other head shares them. At infinite width they are K,
-and the identity or 1.
+Given the inputs X, the keys and values of a head affect one output or score only through G = X Xᵀ/n of the visible
+positions and two Wishart matrices divided by ν, one for keys and one for values. If no other head shares them, a χ²_ν/ν
+variable replaces each Wishart matrix. At infinite width, G is K and the others are the identity or 1.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Drivers:
         return len(self.gram)
 
     def mapped(self, change: Callable[..., FloatArray], *others: Drivers) -> Drivers:
-        """Return the results of `change` for each array, together with that of `others`."""
+        """Return the results of `change` for each of the three arrays, together with the same arrays of `others`."""
         return Drivers(*map(change, *((each.gram, each.keys, each.values) for each in (self, *others))))
 
     def __getitem__(self, chosen: slice) -> Drivers:
-        """Return the chosen draws, of an array of one draw that draw."""
+        """Return the chosen draws; an array of a single draw is kept."""
         return self.mapped(lambda values: values if len(values) == 1 else values[chosen])
 
     def moved(self, deviations: Drivers, steps: FloatArray) -> Drivers:
@@ -173,8 +173,8 @@ class Fluctuations:
     def _bends(self) -> FloatArray:
         """Return the sum of two second derivatives of K.
 
-        They are with respect to the relative variances of the parts of the h^i that all positions share, and of those
-        that each has alone.
+        The derivatives are with respect to the relative variance of the part of h^i that all positions share, and that of
+        the part that each position has alone.
         """
         phi, covariance, m = nonlinearity.of_inputs(self.layer.inputs), self._covariance(1.0), len(self.positions)
         rho = self.layer.input_correlation
@@ -224,7 +224,7 @@ class Fluctuations:
         return radii, weights, self._kernel(radii)
 
     def head_directions(self, points: int) -> tuple[FloatArray, float]:
-        """Return deviations of the keys of one group, or of each group in turn, and their multiplicity."""
+        """Return deviations of the keys of one group, or of each group in turn, and the factor that extends them to all."""
         dof, m = self.layer.head_width, len(self.positions)
         if self.still_heads:
             return np.zeros((0, *self.limits.keys.shape[1:])), 0.0

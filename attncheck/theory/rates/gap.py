@@ -149,7 +149,7 @@ class Gap:
 
 
 def largest(differences: FloatArray) -> tuple[float, FloatArray]:
-    """Return the largest size of mean differences, (repetitions, points), and its value in each repetition."""
+    """Return the largest absolute mean of `differences`, (repetitions, points), and its value in each repetition."""
     mean = differences.mean(axis=0)
     worst = int(np.argmax(np.abs(mean)))
     return float(abs(mean[worst])), np.sign(mean[worst]) * differences[:, worst]
