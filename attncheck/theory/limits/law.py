@@ -268,7 +268,7 @@ class LimitLaw(MixtureLaw):
         return total.scaled(covariance.output_factor(self.layer))
 
     def _singular(self, position: int) -> bool:
-        """Return whether the density at 0 is infinite, as v is a multiple of one squared score with some probability."""
+        """Return whether the density at 0 is infinite: with some probability, v is a multiple of one squared score."""
         if rows.score_std(self.layer) == 0 or has_offset(self.layer):
             return False
         if self.layer.map == Linear():

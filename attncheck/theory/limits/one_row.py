@@ -1,10 +1,11 @@
 """g(c) = E[αᵀKα'] for softmax weights α, α' of two score rows u, x with correlation c, from integrals over one row.
 
 The rows have moderate standard deviations σ, σ'. As α is the gradient of log Σ_j e^{u_j}, the derivatives of g are
-g⁽ⁿ⁾(c) = (σσ')ⁿ E[⟨κ_{n+1}(α), K^{⊗(n+1)} κ_{n+1}(α')⟩], with cumulants κ of a position drawn by the weights: α, diag(α) - ααᵀ, and third central moments. At c = 0 rows are
-independent, and mean cumulants suffice; at c = ±1 rows are multiples of one row, and the contraction for n = 1, 2 is
-Σ_jk α_j α'_k M_jkⁿ⁺¹, M the kernel centred by the weights. Values and two derivatives at -1, 0 and 1 fix a polynomial
-of degree eight, accurate to about 10⁻⁷ up to standard deviation one.
+g⁽ⁿ⁾(c) = (σσ')ⁿ E[⟨κ_{n+1}(α), K^{⊗(n+1)} κ_{n+1}(α')⟩], with cumulants κ of a position drawn by the weights: α,
+diag(α) - ααᵀ, and third central moments. At c = 0 rows are independent, and mean cumulants suffice; at c = ±1 rows are
+multiples of one row, and the contraction for n = 1, 2 is Σ_jk α_j α'_k M_jkⁿ⁺¹, M the kernel centred by the weights.
+Values and two derivatives at -1, 0 and 1 fix a polynomial of degree eight, accurate to about 10⁻⁷ up to standard
+deviation one.
 """
 
 from __future__ import annotations

@@ -173,8 +173,8 @@ class Fluctuations:
     def _bends(self) -> FloatArray:
         """Return the sum of two second derivatives of K.
 
-        The derivatives are with respect to the relative variance of the part of h^i that all positions share, and that of
-        the part that each position has alone.
+        The derivatives are with respect to the relative variances of two parts of h^i: the part that all positions
+        share, and the part that each position has alone.
         """
         phi, covariance, m = nonlinearity.of_inputs(self.layer.inputs), self._covariance(1.0), len(self.positions)
         rho = self.layer.input_correlation
@@ -224,7 +224,7 @@ class Fluctuations:
         return radii, weights, self._kernel(radii)
 
     def head_directions(self, points: int) -> tuple[FloatArray, float]:
-        """Return deviations of the keys of one group, or of each group in turn, and the factor that extends them to all."""
+        """Return deviations of the keys of one group, or of each group in turn, and the factor that covers all groups."""
         dof, m = self.layer.head_width, len(self.positions)
         if self.still_heads:
             return np.zeros((0, *self.limits.keys.shape[1:])), 0.0

@@ -1,4 +1,4 @@
-"""Predicted law of one output in each regime, with a neighbouring prediction to distinguish it from."""
+"""Predicted law of one output in each regime, and a neighbouring prediction that tests should reject."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RegimePrediction:
     order : float
         Exponent of the approach to the limit, in the width or in the number of heads.
     own, neighbour : ScaleMixture
-        The prediction, and the one to distinguish it from.
+        The prediction, and the neighbouring one that tests should reject.
     against : str
         Description of the neighbour.
     """

@@ -23,7 +23,7 @@ _BLOCK: Final = 2**20
 def image_kernels(phi: Nonlinearity, covariances: FloatArray) -> tuple[FloatArray, float]:
     """Return E[φ(z_j)φ(z_k)], z ~ N(0, C), for C (..., s, s), and an error bound relative to the diagonals.
 
-    For tanh by the Hermite expansion Σ_m a_m(C_jj) a_m(C_kk) ρ^m, a_m(v) = E[φ(√v Z) He_m(Z)]/√m!. The remainder is
+    tanh uses the Hermite expansion Σ_m a_m(C_jj) a_m(C_kk) ρ^m, a_m(v) = E[φ(√v Z) He_m(Z)]/√m!. The remainder is
     at most ``|ρ|^64`` times the square root of the product of both remainders in Parseval's identity.
 
     Examples
